@@ -21,7 +21,7 @@ import pytest_asyncio
 from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
 from structlog.testing import capture_logs
 
-from portside.alerts.channels import COLUMNS, Channels
+from portside.alerts.channels import COLUMNS, AlertChannels
 from portside.alerts.rules import RULES, MeasuredParts, Measurement, Measurements, certificate_end
 from portside.backup.history import Attempt, record_attempt
 from portside.ingress.options import FrontOptions
@@ -257,7 +257,7 @@ async def test_the_command_line_adds_tests_and_silences(platform: Watched) -> No
 
 async def test_private_addresses_are_refused_unless_they_are_allowed(platform: Watched) -> None:
     made = await platform.call("POST", "/alerts/channels", kind="webhook", name="inside", url="http://127.0.0.1:9/")
-    strict = Channels(platform.db, SecretBox.from_file(platform.home.master_key), OutboundRules(), None)
+    strict = AlertChannels(platform.db, SecretBox.from_file(platform.home.master_key), OutboundRules(), None)
     for url in ("http://127.0.0.1:9/", "http://169.254.169.254/latest", "http://[::1]/", "http://10.0.0.1/"):
         sealed = strict._box.encrypt(json.dumps({"url": url, "secret": "whsec_AAAA"}).encode(), made["id"])
         await platform.db.pool.execute("update alert_channels set target_sealed = $1 where name = 'inside'", sealed)
@@ -361,7 +361,7 @@ async def test_a_new_master_key_encrypts_channels_again(agent_database: str, tmp
     box = SecretBox.from_file(home.master_key)
     assert box.key_id != before
     db = await Database.connect(agent_database)
-    (channel,) = await Channels(db, box, OutboundRules(), None).list_all()
+    (channel,) = await AlertChannels(db, box, OutboundRules(), None).list_all()
     assert (str(channel.id), channel.target) == (made["id"], "example.com/…")
     await db.close()
 

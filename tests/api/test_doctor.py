@@ -33,7 +33,7 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.disk import DATABASE_NOTICE, DiskReserve
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.operate.doctor import examine
-from portside.operate.findings import Finding, Installation
+from portside.operate.findings import ExaminedInstallation, Finding
 from portside.operate.machine_checks import CHECKS
 from portside.operate.service_checks import SERVICE_CHECKS
 from portside.platform.app import PACKAGES
@@ -46,7 +46,7 @@ ALL = frozenset({*CHECKS, *SERVICE_CHECKS})
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
 
 
-def diagnose(installation: Installation, *checks: str) -> list[Finding]:
+def diagnose(installation: ExaminedInstallation, *checks: str) -> list[Finding]:
     """Run some checks, and return what they find."""
     return asyncio.run(examine(installation, skipped=ALL - set(checks))).findings
 
@@ -74,8 +74,8 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-def of(home: Path, **more: Any) -> Installation:
-    return Installation(home=home, packages=tuple(PACKAGES), port=free_port(), **more)
+def of(home: Path, **more: Any) -> ExaminedInstallation:
+    return ExaminedInstallation(home=home, packages=tuple(PACKAGES), port=free_port(), **more)
 
 
 # The home
@@ -270,8 +270,9 @@ def test_low_port_that_an_ordinary_user_may_not_open(tmp_path: Path):
     tmp_path.chmod(0o755)
     code = (
         "import sys; from pathlib import Path; from portside.ingress.options import FrontOptions\n"
-        "from portside.operate.findings import Installation; from portside.operate.machine_checks import check_port\n"
-        "i = Installation(home=Path('/nowhere'), front=FrontOptions(domain='a.example'))\n"
+        "from portside.operate.findings import ExaminedInstallation\n"
+        "from portside.operate.machine_checks import check_port\n"
+        "i = ExaminedInstallation(home=Path('/nowhere'), front=FrontOptions(domain='a.example'))\n"
         "print([f.check for f in check_port(i) if f.level == 'fault'])"
     )
     done = subprocess.run(
@@ -323,9 +324,9 @@ def server(platform_home: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def running(server: ServerProcess, platform_home: Path) -> Installation:
+def running(server: ServerProcess, platform_home: Path) -> ExaminedInstallation:
     port = int(server.url.rpartition(":")[2])
-    return Installation(home=platform_home, packages=tuple(PACKAGES), port=port, has_listener=False)
+    return ExaminedInstallation(home=platform_home, packages=tuple(PACKAGES), port=port, has_listener=False)
 
 
 @contextlib.contextmanager
@@ -345,12 +346,12 @@ def changed(home: Path, change: str, undo: str, database: str = "portside") -> I
         asyncio.run(execute(undo))
 
 
-def test_running_platform_is_well(running: Installation):
+def test_running_platform_is_well(running: ExaminedInstallation):
     found = diagnose(running, *ALL - {"registry", "proxy"})
     assert [each for each in found if each.level == "fault"] == []
 
 
-def test_route_has_the_same_findings(server: ServerProcess, running: Installation):
+def test_route_has_the_same_findings(server: ServerProcess, running: ExaminedInstallation):
     headers = {"X-Api-Key": KEY}
     with changed(running.home, "alter system set autovacuum = off;select pg_reload_conf()", RESET):
         found = httpx2.get(f"{server.url}/system/doctor", headers=headers, timeout=60).raise_for_status().json()
@@ -372,7 +373,7 @@ RESET = "alter system reset all;select pg_reload_conf()"
         ("default_transaction_read_only = on", "read-only", "fault"),
     ],
 )
-def test_settings_of_postgres(running: Installation, setting: str, check: str, level: str):
+def test_settings_of_postgres(running: ExaminedInstallation, setting: str, check: str, level: str):
     undo = f"set default_transaction_read_only = off;{RESET}"
     with changed(running.home, f"alter system set {setting};select pg_reload_conf()", undo):
         assert setting.partition(" ")[0] in problem(diagnose(running, "database"), check, level).message
@@ -383,7 +384,7 @@ def test_postgres_that_does_not_answer(home: Path):
     assert "start it" in problem(diagnose(installation, "database"), "postgres").do
 
 
-def test_wrong_password_and_missing_database(running: Installation):
+def test_wrong_password_and_missing_database(running: ExaminedInstallation):
     engine = EmbeddedPostgres(running.home)
     wrong = msgspec.structs.replace(running, database_url=engine.url("portside", password="wrong"))
     assert "password" in problem(diagnose(wrong, "database"), "postgres").do
@@ -391,7 +392,7 @@ def test_wrong_password_and_missing_database(running: Installation):
     assert "create the database" in problem(diagnose(missing, "database"), "postgres").do
 
 
-def test_role_that_may_not_create_databases(running: Installation):
+def test_role_that_may_not_create_databases(running: ExaminedInstallation):
     engine = EmbeddedPostgres(running.home)
     url = engine.url("portside", user="limited", password="limited")
     limited = msgspec.structs.replace(running, database_url=url, has_listener=True)
@@ -400,7 +401,7 @@ def test_role_that_may_not_create_databases(running: Installation):
         assert "createdb createrole" in problem(diagnose(limited, "database"), "role").do
 
 
-async def test_pool_that_is_full(running: Installation):
+async def test_pool_that_is_full(running: ExaminedInstallation):
     taken: list[Any] = []
     url = EmbeddedPostgres(running.home).url("portside")
     only = ALL - {"database"}
@@ -423,14 +424,14 @@ async def test_pool_that_is_full(running: Installation):
             await connection.close()
 
 
-def test_master_key_of_another_platform(running: Installation, home: Path):
+def test_master_key_of_another_platform(running: ExaminedInstallation, home: Path):
     other = msgspec.structs.replace(
         running, home=home, database_url=EmbeddedPostgres(running.home).url("portside")
     )  # fmt: skip
     assert "another platform" in problem(diagnose(other, "database"), "master-key").message
 
 
-def test_migrations_that_are_pending_or_from_the_future(running: Installation):
+def test_migrations_that_are_pending_or_from_the_future(running: ExaminedInstallation):
     name = "select * into held from applied_migrations where package = 'usage'"
     undo = "insert into applied_migrations select * from held;drop table held"
     with changed(running.home, f"{name};delete from applied_migrations where package = 'usage'", undo):
@@ -441,7 +442,7 @@ def test_migrations_that_are_pending_or_from_the_future(running: Installation):
         assert "newer" in problem(diagnose(running, "database"), "migrations").message
 
 
-def test_revoked_keys_are_warnings(running: Installation):
+def test_revoked_keys_are_warnings(running: ExaminedInstallation):
     file = running.home / "api-key"
     kept = file.read_text()
     file.write_text("lsv2_pt_00000000000000000000000000000000_0000000000\n")
@@ -451,13 +452,13 @@ def test_revoked_keys_are_warnings(running: Installation):
         file.write_text(kept)
 
 
-def test_empty_database_of_a_used_home(running: Installation, home: Path):
+def test_empty_database_of_a_used_home(running: ExaminedInstallation, home: Path):
     url = EmbeddedPostgres(running.home).create_database("empty")
     other = msgspec.structs.replace(running, home=home, database_url=url)
     assert "empty" in problem(diagnose(other, "database"), "database").message
 
 
-def test_silent_listener_and_failing_deployment(running: Installation):
+def test_silent_listener_and_failing_deployment(running: ExaminedInstallation):
     insert = (
         "insert into listeners (id, workspace_id, compute_type, compute_id, last_seen_at) select gen_random_uuid(), id,"
         " 'process', 'silent', now() - interval '1 hour' from workspaces limit 1"
@@ -472,7 +473,7 @@ def test_stopped_platform_is_examined_with_its_postgres(tmp_path: Path):
     """The doctor starts the embedded Postgres for the checks, and stops it again."""
     with platform_server(tmp_path / "home", PORTSIDE_OWN_LISTENER="false") as server:
         port = int(server.url.rpartition(":")[2])
-    stopped = Installation(home=tmp_path / "home", packages=tuple(PACKAGES), port=port)
+    stopped = ExaminedInstallation(home=tmp_path / "home", packages=tuple(PACKAGES), port=port)
     found = diagnose(stopped, "database", "platform")
     assert problem(found, "platform", "warning")
     assert any(each.check == "postgres" and each.level == "ok" for each in found)
@@ -490,7 +491,7 @@ def test_listener_that_cannot_be_started(tmp_path: Path):
         (home / "logs").touch()
         pid = next(int(process.name) for process in Path("/proc").glob("[0-9]*") if is_listener(process, home))
         os.kill(pid, 9)
-        installation = Installation(home=home, port=int(server.url.rpartition(":")[2]))
+        installation = ExaminedInstallation(home=home, port=int(server.url.rpartition(":")[2]))
 
         async def is_reported() -> bool:
             found = (await examine(installation, skipped=ALL - {"platform"})).findings
@@ -608,7 +609,7 @@ def test_proxies_with_wrong_headers(tmp_path: Path):
         tmp_path / "home", "--no-example", "--domain", "portside.example.com", "--tls", "off",
         PORTSIDE_OWN_LISTENER="false", TRUSTED_PROXIES="127.0.0.1",
     ) as server:  # fmt: skip
-        installation = Installation(
+        installation = ExaminedInstallation(
             home=tmp_path / "home",
             port=int(server.url.rpartition(":")[2]),
             front=FrontOptions(domain="portside.example.com", tls="off"),

@@ -8,7 +8,7 @@ import pytest
 
 from portside.alerts import alerts
 from portside.alerts.alerts import judge
-from portside.alerts.channels import AlertDeliveries, Channels
+from portside.alerts.channels import AlertChannels, AlertDeliveries
 from portside.alerts.rules import ENDS_AFTER_S, Measurement
 from portside.alerts.types import AlertQuery, ChannelRequest, RulePatch, SilenceRequest
 from portside.kernel.clock import now
@@ -93,7 +93,7 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
     receiver = Receiver()
     receiver.status = 503
     box = SecretBox.from_file(tmp_path / "key")
-    channels = Channels(db, box, OutboundRules(allow_loopback=True), None)
+    channels = AlertChannels(db, box, OutboundRules(allow_loopback=True), None)
     task = AlertDeliveries(channels)
     async with serving(receiver) as url:
         await channels.add(db, ChannelRequest("webhook", "later", url=url))
@@ -118,7 +118,7 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
 
 
 async def test_a_channel_added_later_is_not_told_of_the_end(db: Database, tmp_path: Path) -> None:
-    channels = Channels(db, SecretBox.from_file(tmp_path / "key"), OutboundRules(allow_loopback=True), None)
+    channels = AlertChannels(db, SecretBox.from_file(tmp_path / "key"), OutboundRules(allow_loopback=True), None)
     assert await days_left(db, 1, 0) == 1
     await channels.add(db, ChannelRequest("webhook", "late", url="https://example.com/"))
     await days_left(db, None, 1)

@@ -19,7 +19,7 @@ import pytest
 
 from portside.backup import restore as restoring
 from portside.backup.container import BackupRefused, EncryptedWriter, Passphrase
-from portside.backup.create import Origin, Target, create_backup
+from portside.backup.create import BackupTarget, SourcePlatform, create_backup
 from portside.backup.databases import BackupFailed
 from portside.backup.restore import Backup, NewHome, backups_in, restore, verify
 from portside.backup.stores import FolderStore
@@ -113,8 +113,8 @@ def stored(original: Original, tmp_path_factory: pytest.TempPathFactory) -> Fold
     """A folder with a backup of each kind."""
     store = FolderStore(tmp_path_factory.mktemp("stored"))
     for kind in ("data", "dumps"):
-        target = Target(store, f"{kind}.backup", PASSPHRASE)
-        asyncio.run(create_backup(Origin(original.home, original.url, kind), target, lambda _: None))
+        target = BackupTarget(store, f"{kind}.backup", PASSPHRASE)
+        asyncio.run(create_backup(SourcePlatform(original.home, original.url, kind), target, lambda _: None))
     return store
 
 
@@ -206,7 +206,9 @@ async def test_backups_of_newer_versions_are_refused(
         ({"migrations": {"unheard_of": 1}}, "migration 1 of unheard_of"),
     ):
         await create_backup(
-            Origin(original.home, original.url, "dumps"), Target(store, "newer.backup", PASSPHRASE), lambda _: None
+            SourcePlatform(original.home, original.url, "dumps"),
+            BackupTarget(store, "newer.backup", PASSPHRASE),
+            lambda _: None,
         )
         assert reason in await refused(backup, tmp_path / "new")
         store.delete("newer.backup")
@@ -274,9 +276,9 @@ async def test_failed_dump_leaves_no_database(
 
 async def test_failed_backup_leaves_no_file(original: Original, tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "stored")
-    unreachable = Origin(original.home, original.server.url("missing"), "dumps")
+    unreachable = SourcePlatform(original.home, original.server.url("missing"), "dumps")
     with pytest.raises(BackupFailed, match="does not exist"):
-        await create_backup(unreachable, Target(store, "a.backup", PASSPHRASE), lambda _: None)
+        await create_backup(unreachable, BackupTarget(store, "a.backup", PASSPHRASE), lambda _: None)
 
     def breaks(_size: int) -> None:
         raise OSError(28, "No space left on device")
@@ -284,7 +286,7 @@ async def test_failed_backup_leaves_no_file(original: Original, tmp_path: Path) 
     for kind in ("data", "dumps"):
         with pytest.raises(BackupFailed, match="No space left"):
             await create_backup(
-                Origin(original.home, original.url, kind), Target(store, "a.backup", PASSPHRASE), breaks
+                SourcePlatform(original.home, original.url, kind), BackupTarget(store, "a.backup", PASSPHRASE), breaks
             )
     assert list((tmp_path / "stored").iterdir()) == []
     assert await value(original.url, "select count(*) from pg_replication_slots") == 0
@@ -305,7 +307,9 @@ async def test_rotation_during_a_backup_keeps_both_keys(original: Original, tmp_
         shutil.copy(tmp_path / "newer", home / "master-key")
 
     store = FolderStore(tmp_path)
-    await create_backup(Origin(home, original.url, "dumps"), Target(store, "a.backup", PASSPHRASE), rotates)
+    await create_backup(
+        SourcePlatform(home, original.url, "dumps"), BackupTarget(store, "a.backup", PASSPHRASE), rotates
+    )
     await restore(Backup(store, "a.backup", PASSPHRASE), NewHome(tmp_path / "new", None, check_restored), silently)
     older = SecretBox.from_file(key)
     assert SecretBox.from_file(tmp_path / "new" / "master-key").keys == (*newer.keys, *older.keys)

@@ -15,7 +15,7 @@ import pytest
 
 from portside.backup import log_archive
 from portside.backup.container import Passphrase
-from portside.backup.create import Origin, Target, create_backup
+from portside.backup.create import BackupTarget, SourcePlatform, create_backup
 from portside.backup.log_archive import LogArchive, prune_log
 from portside.backup.restore import Backup, NewHome, restore
 from portside.backup.stores import FolderStore
@@ -50,8 +50,8 @@ async def fill(archived: Archived, url: str) -> None:
         pass
     archive = LogArchive(archived.home, url, archived.store, PASSPHRASE)
     await archive.activate()
-    target = Target(archived.store, "a.backup", PASSPHRASE)
-    await create_backup(Origin(archived.home, url, "data"), target, lambda _: None)
+    target = BackupTarget(archived.store, "a.backup", PASSPHRASE)
+    await create_backup(SourcePlatform(archived.home, url, "data"), target, lambda _: None)
     connection = await open_url(url)
     await connection.execute("create table drill (n int)")
     for number in range(ROWS):

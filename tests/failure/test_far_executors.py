@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from langgraph_sdk import get_client
 
-from portside.agent.executors.far.session import OPTIONS, SESSION, Credentials, Session
+from portside.agent.executors.far.session import OPTIONS, SESSION, PeerCredentials, PeerSession
 from portside.executor import messages
 from portside.executor.messages import ExecutorHello
 from portside.executor.requests import GraphFacts
@@ -238,7 +238,7 @@ async def test_memory_of_executors_is_bounded_while_nobody_reads(cut, tmp_path):
 
 async def test_second_connection_of_an_executor_ends_the_first(cut):
     core_port = int(cut.tiers.orchestrator.environment["CORE_API_PORT"])
-    credentials = Credentials(keys=(b"k" * 40,))
+    credentials = PeerCredentials(keys=(b"k" * 40,))
     hello = ExecutorHello(
         protocol=messages.PROTOCOL, language="Python", pid=1, graphs={"crashes": GraphFacts()}, executor_id="same",
         slots=1, host="test",
@@ -247,7 +247,9 @@ async def test_second_connection_of_an_executor_ends_the_first(cut):
         sessions, running = [], []
         for _ in range(2):
             told = asyncio.Event()
-            session = Session({}, is_executor=True, on_hello=lambda _body, told=told: told.set(), pong=messages.Pong)
+            session = PeerSession(
+                {}, is_executor=True, on_hello=lambda _body, told=told: told.set(), pong=messages.Pong
+            )
             stream = channel.stream_stream(SESSION)(metadata=credentials.metadata)
             running.append(asyncio.create_task(session.run(stream.read, stream.write, stream.done_writing)))
             await told.wait()

@@ -8,7 +8,7 @@ import pytest
 from portside.backup import history
 from portside.backup.history import Attempt, last_backup, read_attempts, record_attempt
 from portside.backup.restore import ListedBackup
-from portside.backup.schedule import RETRY_AFTER, Schedule, next_due, surplus
+from portside.backup.schedule import RETRY_AFTER, BackupPlan, next_due, surplus
 from portside.backup.stores import open_store, split_location
 from portside.kernel.errors import UserMistake
 
@@ -16,9 +16,9 @@ NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-def schedule(home: Path, **changes: object) -> Schedule:
+def schedule(home: Path, **changes: object) -> BackupPlan:
     given = {"every": DAY, "keep": 2, "keep_for": 7 * DAY, **changes}
-    return Schedule(home, str(home), **given)  # type: ignore[arg-type]
+    return BackupPlan(home, str(home), **given)  # type: ignore[arg-type]
 
 
 def attempt(started_at: datetime, **more: object) -> Attempt:

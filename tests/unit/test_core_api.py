@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from portside.agent.executors.far.codec import GOODBYE, METHODS, TUPLES, decoded_frame, encoded_frame, parsed_frames
-from portside.agent.executors.far.session import Credentials, credentials_of
+from portside.agent.executors.far.codec import GO_AWAY, METHODS, TUPLES, decoded_frame, encoded_frame, parsed_frames
+from portside.agent.executors.far.session import PeerCredentials, credentials_of
 from portside.agent.settings import AgentSettings
 from portside.core.v1 import core_pb2 as core
 from portside.executor import link as links
@@ -188,7 +188,7 @@ def test_words_about_the_session_arrive():
     error = {"code": "invalid", "message": "no", "fields": {"problems": [{"loc": ["a"]}]}}
     assert carried(links.ERROR, error) == error
     assert carried(links.PONG, Pong(still_s=1.5, memory_bytes=7)) == on_a_link(Pong(still_s=1.5, memory_bytes=7))
-    assert carried(GOODBYE, {"reason": "over", "is_planned": True}) == {"reason": "over", "is_planned": True}
+    assert carried(GO_AWAY, {"reason": "over", "is_planned": True}) == {"reason": "over", "is_planned": True}
     for kind in (links.CANCEL, links.PING):
         assert carried(kind, None) == {}
 
@@ -251,28 +251,28 @@ class Ports:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "orchestrator"])
 def test_network_is_refused_without_key_or_certificates(host):
     with pytest.raises(UserMistake, match="CORE_API_KEY"):
-        Credentials().listen(Ports(), host, 1)
+        PeerCredentials().listen(Ports(), host, 1)
     with pytest.raises(UserMistake, match="CORE_API_KEY"):
-        Credentials(certificate=b"c", private_key=b"k").listen(Ports(), host, 1)
+        PeerCredentials(certificate=b"c", private_key=b"k").listen(Ports(), host, 1)
     with pytest.raises(UserMistake, match="CORE_API_KEY"):
-        Credentials(authority=b"a").connect(f"[{host}]:1" if ":" in host else f"{host}:1", ())
+        PeerCredentials(authority=b"a").connect(f"[{host}]:1" if ":" in host else f"{host}:1", ())
     ports = Ports()
-    Credentials(keys=(KEY.encode(),)).listen(ports, host, 1)
+    PeerCredentials(keys=(KEY.encode(),)).listen(ports, host, 1)
     assert ports.secured == [False]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
 def test_this_machine_needs_neither(host):
     ports = Ports()
-    Credentials().listen(ports, host, 1)
+    PeerCredentials().listen(ports, host, 1)
     assert ports.secured == [False]
 
 
 def test_certificates_are_never_ignored():
     with pytest.raises(UserMistake, match="CORE_API_CERTIFICATE"):
-        Credentials(keys=(b"k",), authority=b"a").listen(Ports(), "0.0.0.0", 1)
+        PeerCredentials(keys=(b"k",), authority=b"a").listen(Ports(), "0.0.0.0", 1)
     with pytest.raises(UserMistake, match="CORE_API_CA"):
-        Credentials(keys=(b"k",), certificate=b"c", private_key=b"k").connect("orchestrator:1", ())
+        PeerCredentials(keys=(b"k",), certificate=b"c", private_key=b"k").connect("orchestrator:1", ())
 
 
 def test_any_of_several_keys_is_accepted():

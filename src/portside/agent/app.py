@@ -26,7 +26,7 @@ from portside.agent.config import AgentConfig, HttpConfig
 from portside.agent.crons.crons import Crons, DueCrons
 from portside.agent.custom.application import ProjectRoutes, WebApp, described_with, join_custom, running
 from portside.agent.custom.cache import OldCacheEntries
-from portside.agent.encryption.ciphers import Handlers as EncryptionCalls
+from portside.agent.encryption.ciphers import EncryptionCalls
 from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
 from portside.agent.encryption.older_keys import RenewedKeys
@@ -79,7 +79,7 @@ from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver, Task
 
 if TYPE_CHECKING:
-    from portside.agent.executors.far.listener import Listener
+    from portside.agent.executors.far.listener import ExecutorListener
     from portside.executor.load import Graphs
 
 SCHEMA = "portside"
@@ -106,7 +106,7 @@ class AgentApp(msgspec.Struct):
     takeover: asyncio.Task[None] | None = None
 
 
-class Handlers(Protocol):
+class ProjectParts(Protocol):
     """What a project has beside graphs: in this process, or in an executor. Each raises UserMistake."""
 
     @property
@@ -184,7 +184,7 @@ async def open_app(
     """
     return_large_blocks()
     watch_tracing()
-    handlers: Handlers = LocalHandlers(config) if graphs is not None else await start_handlers(config, settings)
+    handlers: ProjectParts = LocalHandlers(config) if graphs is not None else await start_handlers(config, settings)
     try:
         encryptor = make_encryptor(settings, handlers.encryption, f"{config.file}: encryption.path")
         codec = EncryptionCodec(encryptor) if encryptor else None
@@ -218,7 +218,7 @@ async def open_app(
 
 
 @asynccontextmanager
-async def _listening(service: GraphService, settings: AgentSettings) -> AsyncIterator["Listener | None"]:
+async def _listening(service: GraphService, settings: AgentSettings) -> AsyncIterator["ExecutorListener | None"]:
     """Listen for executors on other machines, if they may connect; close the graphs at the end.
 
     Raises UserMistake and DependencyUnavailable.
@@ -227,9 +227,9 @@ async def _listening(service: GraphService, settings: AgentSettings) -> AsyncIte
     try:
         if settings.uses_core_api:
             # gRPC takes a tenth of a second.
-            from portside.agent.executors.far.listener import Listener
+            from portside.agent.executors.far.listener import ExecutorListener
 
-            listener = Listener(service.pools, settings)
+            listener = ExecutorListener(service.pools, settings)
             await listener.start()
         yield listener
     finally:
@@ -275,7 +275,7 @@ class ProjectCode(NamedTuple):
     access: AccessPolicy
     join_app: Callable[[AgentConfig, SocketApi[Any], Access], WebApp | None]
     """Adds the routes of this server to the project's web application."""
-    listener: "Listener | None" = None
+    listener: "ExecutorListener | None" = None
     """What executors on other machines connect to, if any may."""
 
 
@@ -364,7 +364,7 @@ async def _compose(
 
 
 def _checks(
-    db: Database, worker: Worker, listener: "Listener | None", settings: AgentSettings, draining: asyncio.Event
+    db: Database, worker: Worker, listener: "ExecutorListener | None", settings: AgentSettings, draining: asyncio.Event
 ) -> Mapping[str, Callable[[], Awaitable[bool]]]:
     async def is_working() -> bool:
         return draining.is_set() or worker.is_working

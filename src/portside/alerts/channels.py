@@ -79,7 +79,7 @@ class MailServer(NamedTuple):
     password: str | None = None
 
 
-class Target(msgspec.Struct, omit_defaults=True):
+class ChannelTarget(msgspec.Struct, omit_defaults=True):
     """What is encrypted of a channel."""
 
     url: str | None = None
@@ -92,7 +92,7 @@ class Target(msgspec.Struct, omit_defaults=True):
         return ", ".join(self.to) if self.url is None else f"{urlsplit(self.url).netloc.rpartition('@')[2]}/…"
 
 
-class Channels:
+class AlertChannels:
     """The channels of a platform."""
 
     def __init__(self, db: Database, box: SecretBox, rules: OutboundRules, mail: MailServer | None) -> None:
@@ -122,18 +122,18 @@ class Channels:
             raise ChannelTaken
         return NewChannel(channel_id, request.kind, request.name, target.shown, now(), None, None, target.secret)
 
-    def _checked(self, request: ChannelRequest) -> Target:
+    def _checked(self, request: ChannelRequest) -> ChannelTarget:
         """Return what a channel stores. Raises Invalid and NoMailServer."""
         if request.kind == "webhook":
             if request.url is None or request.to is not None:
                 raise Invalid.field(["body", "url"], "is required for a webhook, which has no `to`")
             key = _ENCODED + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
-            return Target(url=request.url, secret=key)
+            return ChannelTarget(url=request.url, secret=key)
         if request.to is None or request.url is not None:
             raise Invalid.field(["body", "to"], "is required for a mail, which has no `url`")
         if self._mail is None:
             raise NoMailServer
-        return Target(to=request.to)
+        return ChannelTarget(to=request.to)
 
     async def remove(self, db: Any, channel_id: UUID) -> None:
         """Remove a channel, with the messages that it has not got. Raises ChannelNotFound."""
@@ -149,8 +149,8 @@ class Channels:
         error = await self.send(rows[0]["kind"], self._target(rows[0]), str(uuid7()), message)
         return TestResult(error is None, error)
 
-    def _target(self, row: Record, name: str = "id") -> Target:
-        return msgspec.json.decode(self._box.decrypt(row["target_sealed"], str(row[name])), type=Target)
+    def _target(self, row: Record, name: str = "id") -> ChannelTarget:
+        return msgspec.json.decode(self._box.decrypt(row["target_sealed"], str(row[name])), type=ChannelTarget)
 
     async def deliver(self, delivery: Record) -> str | None:
         """Send a message that is due. Return why it was not delivered, or None."""
@@ -160,7 +160,7 @@ class Channels:
             return str(exc)
         return await self.send(delivery["kind"], target, str(delivery["id"]), message_of(delivery))
 
-    async def send(self, kind: str, target: Target, message_id: str, message: "Message") -> str | None:
+    async def send(self, kind: str, target: ChannelTarget, message_id: str, message: "Message") -> str | None:
         """Send a message once. Return why it was not delivered, or None."""
         if kind == "webhook":
             return await self._call(target, message_id, message)
@@ -172,7 +172,7 @@ class Channels:
             return f"{self._mail.host}: {str(exc) or type(exc).__name__}"
         return None
 
-    async def _call(self, target: Target, message_id: str, message: "Message") -> str | None:
+    async def _call(self, target: ChannelTarget, message_id: str, message: "Message") -> str | None:
         body = dump_api({"type": message.event, "text": f"{message.title}\n{message.text}", "alert": message.alert})
         key = base64.b64decode((target.secret or "").removeprefix(_ENCODED))
         signed = signature_headers([key], message_id, int(now().timestamp()), body)
@@ -238,7 +238,7 @@ class AlertDeliveries(Task):
 
     every_s: ClassVar[float] = 5.0
 
-    def __init__(self, channels: Channels) -> None:
+    def __init__(self, channels: AlertChannels) -> None:
         super().__init__()
         self._channels = channels
 

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from portside.alerts import alerts
 from portside.alerts.alerts import RuleNotFound, SilenceNotFound
-from portside.alerts.channels import ChannelNotFound, Channels, ChannelTaken, NoMailServer
+from portside.alerts.channels import AlertChannels, ChannelNotFound, ChannelTaken, NoMailServer
 from portside.alerts.types import (
     Alert,
     AlertQuery,
@@ -26,7 +26,7 @@ from portside.kernel.http import routes as kernel_routes
 class AlertServices(kernel_routes.BaseServices):
     """The services of these routes."""
 
-    channels: Channels
+    channels: AlertChannels
 
 
 Context = kernel_routes.Context[AlertServices]

@@ -52,7 +52,7 @@ _REFUSALS = frozenset({401, 403, 429})
 _FORM = "application/x-www-form-urlencoded"
 
 
-class Entry:
+class PendingEntry:
     """One entry of the audit log until it is written: the action, and the values of its columns."""
 
     def __init__(self, action: Action, values: Mapping[str, Any]) -> None:
@@ -90,15 +90,15 @@ class Entry:
             kind = "service_key" if user_id is None else "user"
             self.values |= {"actor_kind": kind, "user_id": _text(user_id), "key_id": _text(key_id)}
 
-    def with_outcome(self, outcome: str, status: int, error: str | None) -> "Entry":
+    def with_outcome(self, outcome: str, status: int, error: str | None) -> "PendingEntry":
         """Return a copy of the entry for what became of the request."""
-        return Entry(self.action, {**self.values, "outcome": outcome, "status": status, "error": error})
+        return PendingEntry(self.action, {**self.values, "outcome": outcome, "status": status, "error": error})
 
 
 class _Observer:
     """Shows the entry each statement of its request."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: PendingEntry) -> None:
         self._entry = entry
 
     async def encode(self, query: Query, values: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class _SingleStatements:
 class AuditedDatabase(Database):
     """A database whose first transaction that changes something also appends an entry to the audit log."""
 
-    def __init__(self, db: Database, entry: Entry) -> None:
+    def __init__(self, db: Database, entry: PendingEntry) -> None:
         super().__init__(db.pool, _Observer(entry))
         self.entry = entry
         self._source = _SingleStatements(self, self._source)
@@ -171,7 +171,7 @@ class BackgroundDatabase(Database):
     @asynccontextmanager
     async def transaction(self, *, isolation: Isolation | None = None) -> AsyncIterator[Transaction]:
         """Open a transaction; its last statement appends the entry, if it ran the query."""
-        recorded = AuditedDatabase(self, Entry(self._action, {"actor_kind": "platform"}))
+        recorded = AuditedDatabase(self, PendingEntry(self._action, {"actor_kind": "platform"}))
         async with recorded.transaction(isolation=isolation) as tx:
             yield tx
 
@@ -208,7 +208,7 @@ async def record_at(database_url: str, action: str, name: str) -> None:
 async def record_operation(db: Session, action: str, *, fields: Sequence[str] = (), name: str | None = None) -> None:
     """Record what the platform, or somebody with access to its machine, has done without a request."""
     values = {"actor_kind": "platform", "fields": list(fields), "object_name": name}
-    await append(db, Entry(Action(action), values).values)
+    await append(db, PendingEntry(Action(action), values).values)
 
 
 class Recorder:
@@ -276,7 +276,7 @@ class Recorder:
         record.audited_as = action  # type: ignore[attr-defined]
         return dataclasses.replace(route, handler=record)
 
-    def _entry(self, ctx: Context, action: Action, arguments: Mapping[str, Any]) -> Entry:
+    def _entry(self, ctx: Context, action: Action, arguments: Mapping[str, Any]) -> PendingEntry:
         scope = ctx.scope
         values = {
             **_actor_values(ctx.actor),
@@ -285,7 +285,7 @@ class Recorder:
             "request_id": scope.get("state", {}).get("request_id"),
         }
         body = arguments.get("body")
-        entry = Entry(action, {**values, "object_name": _name_of(body), "fields": changed_fields(body)})
+        entry = PendingEntry(action, {**values, "object_name": _name_of(body), "fields": changed_fields(body)})
         for name, value in arguments.items():
             if name not in {"body", "query"}:
                 entry.add_id(value)
@@ -297,13 +297,13 @@ class Recorder:
                         entry.add_id(each)
         return entry
 
-    async def _add_email(self, ctx: Context, entry: Entry) -> None:
+    async def _add_email(self, ctx: Context, entry: PendingEntry) -> None:
         """Name the e-mail address that a form of the sign-in holds."""
         if entry.action.is_sign_in and (header_of(ctx.scope, b"content-type") or "").startswith(_FORM):
             fields = dict(parse_qsl((await ctx.request.body()).decode("utf-8", "replace"), max_num_fields=20))
             entry.values["object_name"] = _shorten(fields.get("email", "")) or None
 
-    async def _ended(self, entry: Entry, status: int, error: str | None) -> None:
+    async def _ended(self, entry: PendingEntry, status: int, error: str | None) -> None:
         """Record how a request ended, if no transaction has done that."""
         is_refused = status == Forbidden.status or (entry.action.is_sign_in and status in _REFUSALS)
         if status < 400 and not entry.is_written:
@@ -313,7 +313,7 @@ class Recorder:
         elif status >= 400 and (entry.is_written or status >= 500):
             await self._refused(entry.with_outcome("failed", status, error))
 
-    async def _refused(self, entry: Entry) -> None:
+    async def _refused(self, entry: PendingEntry) -> None:
         """Record a request that was refused or failed, unless there were too many of them in this minute."""
         values = entry.values
         caller = (values.get("session_id") or values.get("key_id") or values.get("address"), entry.action.name)
@@ -327,7 +327,7 @@ class Recorder:
             # The request has failed already, and its client learns why.
             log_failure("the audit log could not record a refused request", exc)
 
-    async def _record_read(self, entry: Entry, result: Any) -> None:
+    async def _record_read(self, entry: PendingEntry, result: Any) -> None:
         """Record a read before the response is sent; what a listener asks for again and again, only once."""
         if not isinstance(result, Desired):
             await append(self._db, entry.values)
@@ -354,7 +354,7 @@ class Recorder:
         suppressed = self._suppressed
         if suppressed:
             values = {"actor_kind": "platform", "outcome": "refused", "count": suppressed}
-            await append(self._db, Entry(Action("audit_log.suppress"), values).values)
+            await append(self._db, PendingEntry(Action("audit_log.suppress"), values).values)
             self._suppressed -= suppressed
         return suppressed
 

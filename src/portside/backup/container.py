@@ -58,7 +58,7 @@ class Header(msgspec.Struct, kw_only=True):
     log_name: str | None = None
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """A stream of bytes to read."""
 
     def read(self, size: int, /) -> bytes:
@@ -142,7 +142,7 @@ class EncryptedWriter:
 class EncryptedReader:
     """Reads an encrypted file from its beginning. Everything that it returns was authenticated."""
 
-    def __init__(self, source: Source, passphrase: Passphrase) -> None:
+    def __init__(self, source: ByteSource, passphrase: Passphrase) -> None:
         self.header, start, mac = _read_start(source)
         mac_key, key = passphrase.keys_of(self.header)
         verifier = HMAC(mac_key, SHA256())
@@ -191,12 +191,12 @@ class EncryptedReader:
         return f"the backup is damaged: its bytes after {self._number} MB were changed, moved or lost"
 
 
-def read_header(source: Source) -> Header:
+def read_header(source: ByteSource) -> Header:
     """Return the header of a backup, which is not authenticated yet. Raises BackupRefused."""
     return _read_start(source)[0]
 
 
-def _read_start(source: Source) -> tuple[Header, bytes, bytes]:
+def _read_start(source: ByteSource) -> tuple[Header, bytes, bytes]:
     start = _read_exactly(source, len(MAGIC) + 4)
     if start[: len(MAGIC)] != MAGIC or len(start) < len(MAGIC) + 4:
         raise BackupRefused("this file is no backup of Portside")
@@ -227,7 +227,7 @@ def _mac(key: bytes, data: bytes) -> bytes:
     return made.finalize()
 
 
-def _read_exactly(source: Source, size: int) -> bytes:
+def _read_exactly(source: ByteSource, size: int) -> bytes:
     """Read so many bytes, or all that are left."""
     parts, missing = [], size
     while missing and (part := bytes(source.read(missing))):

@@ -14,7 +14,7 @@ from typing import IO, Any
 import msgspec
 import zstandard
 
-from portside.backup.container import BackupRefused, EncryptedReader, EncryptedWriter, Source
+from portside.backup.container import BackupRefused, ByteSource, EncryptedReader, EncryptedWriter
 
 PART_BYTES = 8 << 20
 SUMMARY = "summary.json"
@@ -32,7 +32,7 @@ class Summary(msgspec.Struct):
 
 
 class Packer:
-    """Writes files into a backup. `progress` is told the number of bytes that were added."""
+    """Writes files into a backup. `progress` gets the number of bytes that were added."""
 
     def __init__(self, out: EncryptedWriter, progress: Progress) -> None:
         self._compressor: Any = zstandard.ZstdCompressor(level=_LEVEL).stream_writer(out, closefd=False)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ class Packer:
         info.type, info.linkname = tarfile.SYMTYPE, target
         self._tar.addfile(info)
 
-    def add_stream(self, name: str, source: Source, mode: int = 0o600) -> None:
+    def add_stream(self, name: str, source: ByteSource, mode: int = 0o600) -> None:
         """Add a file with everything that the source returns."""
         is_first = True
         while True:
@@ -137,7 +137,7 @@ class _Once:
         return bytes(taken)
 
 
-def _read_part(source: Source) -> bytes:
+def _read_part(source: ByteSource) -> bytes:
     parts, missing = [], PART_BYTES
     while missing and (part := source.read(missing)):
         parts.append(part)
@@ -146,7 +146,7 @@ def _read_part(source: Source) -> bytes:
 
 
 @dataclass
-class Entry:
+class BackupEntry:
     """One entry of a backup. An appended one continues the file of its name; `link` is the target of a link."""
 
     name: str
@@ -154,7 +154,7 @@ class Entry:
     is_folder: bool = False
     is_appended: bool = False
     link: str | None = None
-    content: Source | None = field(default=None, repr=False)
+    content: ByteSource | None = field(default=None, repr=False)
 
 
 class Contents:
@@ -164,7 +164,7 @@ class Contents:
         self._reader = reader
         self.summary = Summary()
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[BackupEntry]:
         """Yield all entries but the summary, which is compared with them at the end. Raises BackupRefused."""
         found, summary = Summary(), None
         decompressor = zstandard.ZstdDecompressor()
@@ -178,7 +178,7 @@ class Contents:
                     if member.name == SUMMARY and content is not None:
                         summary = msgspec.json.decode(content.read(), type=Summary)
                         continue
-                    entry = Entry(
+                    entry = BackupEntry(
                         member.name,
                         member.mode & 0o777,
                         is_folder=member.isdir(),
@@ -222,7 +222,7 @@ def unpack(reader: EncryptedReader, target: Path, progress: Progress) -> None:
             _write_file(path, entry, entry.content, progress)
 
 
-def _write_file(path: Path, entry: Entry, content: Source, progress: Progress) -> None:
+def _write_file(path: Path, entry: BackupEntry, content: ByteSource, progress: Progress) -> None:
     # Never through a link that an earlier entry made.
     flags = os.O_WRONLY | os.O_NOFOLLOW | (os.O_APPEND if entry.is_appended else os.O_CREAT | os.O_EXCL)
     with os.fdopen(os.open(path, flags, 0o600), "wb") as file:

@@ -43,27 +43,27 @@ LEFT_OUT = (
 )  # fmt: skip
 
 
-class Installation(msgspec.Struct):
+class HomeIdentity(msgspec.Struct):
     """What tells the backups of one home folder from those of others, and the salt that they share."""
 
     id: str
     salt: bytes
 
 
-def installation_of(home: Path) -> Installation:
+def installation_of(home: Path) -> HomeIdentity:
     """Return the installation of a home folder. It is not in backups, so a restored home becomes another one."""
     file = home / FOLDER / "installation.json"
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Installation)
+        return msgspec.json.decode(file.read_bytes(), type=HomeIdentity)
     except (FileNotFoundError, msgspec.MsgspecError):
-        made = Installation(uuid7().hex, new_salt())
+        made = HomeIdentity(uuid7().hex, new_salt())
         make_private_dir(file.parent)
         write_private(file, msgspec.json.encode(made).decode())
         return made
 
 
 @dataclass(frozen=True)
-class Origin:
+class SourcePlatform:
     """The platform to back up: its home folder, and the URL of its database. `kind` is how databases are copied."""
 
     home: Path
@@ -72,7 +72,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Target:
+class BackupTarget:
     """Where a backup goes, under which name, and the passphrase that encrypts it."""
 
     store: Store
@@ -94,7 +94,7 @@ def new_name(created_at: datetime) -> str:
     return f"portside-{created_at.astimezone(UTC):%Y%m%dT%H%M%SZ}{SUFFIX}"
 
 
-async def create_backup(origin: Origin, target: Target, progress: Progress) -> MadeBackup:
+async def create_backup(origin: SourcePlatform, target: BackupTarget, progress: Progress) -> MadeBackup:
     """Take a backup while everything runs. Raises BackupFailed; then there is no file."""
     with _lock(origin.home):
         header = Header(
@@ -115,7 +115,7 @@ async def create_backup(origin: Origin, target: Target, progress: Progress) -> M
     return MadeBackup(target.name, writer.written, packer.summary)
 
 
-async def _pack(origin: Origin, packer: Packer) -> None:
+async def _pack(origin: SourcePlatform, packer: Packer) -> None:
     databases = await platform_databases(origin.url)
     packer.summary.databases = {each.name: each.size_bytes for each in databases}
     keys = _read(origin.home / MASTER_KEY)

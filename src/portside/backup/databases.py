@@ -44,14 +44,14 @@ class BackupFailed(UserMistake):
     """A backup or a restore could not be completed; the message says why."""
 
 
-class Access(NamedTuple):
+class DatabaseConnection(NamedTuple):
     """How programs of Postgres reach a database: the password is in their environment, never among their arguments."""
 
     dsn: str
     environment: Mapping[str, str]
 
     @classmethod
-    def of(cls, url: str, database: str | None = None) -> "Access":
+    def of(cls, url: str, database: str | None = None) -> "DatabaseConnection":
         """Return the access of a URL, to its database or to another one."""
         parts = urlsplit(url)
         user, _, host = parts.netloc.rpartition("@")
@@ -62,17 +62,17 @@ class Access(NamedTuple):
         return cls(dsn, {**os.environ, "LC_ALL": "C", **({"PGPASSWORD": unquote(password)} if password else {})})
 
 
-class DatabaseSize(NamedTuple):
+class OwnedDatabase(NamedTuple):
     """A database that belongs to the platform."""
 
     name: str
     size_bytes: int
 
 
-async def platform_databases(url: str) -> list[DatabaseSize]:
+async def platform_databases(url: str) -> list[OwnedDatabase]:
     """List the platform's database, which is the first, and those of its deployments on the same server."""
     async with connected(url) as connection:
-        return [DatabaseSize(row["name"], row["size_bytes"]) for row in await connection.fetch(_DATABASES)]
+        return [OwnedDatabase(row["name"], row["size_bytes"]) for row in await connection.fetch(_DATABASES)]
 
 
 async def count_rows(url: str) -> dict[str, int]:
@@ -108,12 +108,12 @@ async def copy_server(url: str, packer: Packer, prefix: str) -> None:
         # connection.
         slot = f"{_SLOT}{uuid7().hex}"
         await connection.fetchval("select pg_create_physical_replication_slot($1, true, true)", slot)
-        access = Access.of(url)
+        access = DatabaseConnection.of(url)
         arguments = ["-D", "-", "-F", "tar", "-X", "fetch", "-c", "fast", "-d", access.dsn]
         await asyncio.to_thread(_copy, arguments, access, packer, prefix)
 
 
-def _copy(arguments: list[str], access: Access, packer: Packer, prefix: str) -> None:
+def _copy(arguments: list[str], access: DatabaseConnection, packer: Packer, prefix: str) -> None:
     with running("pg_basebackup", arguments, access) as process:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         packer.add_archive(prefix, process.stdout)
@@ -121,7 +121,7 @@ def _copy(arguments: list[str], access: Access, packer: Packer, prefix: str) -> 
 
 def dump_database(url: str, name: str, packer: Packer) -> None:
     """Add a dump of one database as it is now. Raises BackupFailed."""
-    access = Access.of(url, name)
+    access = DatabaseConnection.of(url, name)
     # Postgres' own format without compression: the whole backup is compressed.
     with running("pg_dump", ["-F", "custom", "-Z", "0", "-d", access.dsn], access) as process:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
@@ -187,7 +187,7 @@ async def _restore(url: str, name: str | None, dump: Path, more: list[str]) -> N
     A role that owns its database alone can create most extensions, but not all: those that are in the schema `public`
     are created before, by the role of the URL.
     """
-    access = Access.of(url, name)
+    access = DatabaseConnection.of(url, name)
     schema = await asyncio.to_thread(_output, "pg_restore", ["--section=pre-data", "-f", "-", str(dump)], access)
     created = set(_PUBLIC_EXTENSION.findall(schema)) if name is not None else set[str]()
     for extension in sorted(created):
@@ -216,14 +216,14 @@ async def _create_extension(url: str, name: str | None, extension: str) -> None:
             ) from exc
 
 
-def _output(name: str, arguments: list[str], access: Access) -> str:
+def _output(name: str, arguments: list[str], access: DatabaseConnection) -> str:
     with running(name, arguments, access) as process:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         return process.stdout.read().decode("utf-8", "replace")
 
 
 @contextmanager
-def running(name: str, arguments: list[str], access: Access) -> "Iterator[subprocess.Popen[bytes]]":
+def running(name: str, arguments: list[str], access: DatabaseConnection) -> "Iterator[subprocess.Popen[bytes]]":
     """Run a program of Postgres during the block, which reads its output. Raises BackupFailed if it fails."""
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(

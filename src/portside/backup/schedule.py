@@ -27,7 +27,7 @@ _REASON_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
-class Schedule:
+class BackupPlan:
     """Where scheduled backups of a home folder go, how often one is taken, and how many are kept for how long."""
 
     home: Path
@@ -37,7 +37,7 @@ class Schedule:
     keep_for: timedelta
 
 
-def next_due(schedule: Schedule) -> datetime | None:
+def next_due(schedule: BackupPlan) -> datetime | None:
     """Return when the next backup is due; None for at once."""
     newest = next((each for each in read_attempts(schedule.home) if each.is_scheduled), None)
     if newest is None:
@@ -46,7 +46,7 @@ def next_due(schedule: Schedule) -> datetime | None:
     return newest.started_at + wait
 
 
-def surplus(found: list[ListedBackup], schedule: Schedule, at: datetime) -> list[str]:
+def surplus(found: list[ListedBackup], schedule: BackupPlan, at: datetime) -> list[str]:
     """Return which backups of a list, newest first, are no longer kept.
 
     Kept are the newest ones, whatever their age, as many as `keep` says, and all that are younger than `keep_for`.
@@ -58,7 +58,7 @@ def surplus(found: list[ListedBackup], schedule: Schedule, at: datetime) -> list
     ]
 
 
-def prune(store: Store, schedule: Schedule) -> int:
+def prune(store: Store, schedule: BackupPlan) -> int:
     """Delete backups that are no longer kept and the log from before the oldest; return the number of files.
 
     Raises BackupFailed.
@@ -76,7 +76,7 @@ class ScheduledBackups(Task):
 
     every_s = 20.0
 
-    def __init__(self, schedule: Schedule, environment: Mapping[str, str]) -> None:
+    def __init__(self, schedule: BackupPlan, environment: Mapping[str, str]) -> None:
         super().__init__()
         self.schedule = schedule
         self._environment = {**os.environ, **environment}

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from portside.backup.container import Sink, Source
+from portside.backup.container import ByteSource, Sink
 from portside.backup.databases import BackupFailed
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir
@@ -41,7 +41,7 @@ class Store(Protocol):
         """List the files of a folder in the store, without those of folders in it, ordered by name."""
         ...
 
-    def open(self, name: str) -> AbstractContextManager[Source]:
+    def open(self, name: str) -> AbstractContextManager[ByteSource]:
         """Open a file for reading. Raises BackupFailed also if there is none."""
         ...
 
@@ -72,7 +72,7 @@ class FolderStore:
         return found
 
     @contextmanager
-    def open(self, name: str) -> Iterator[Source]:
+    def open(self, name: str) -> Iterator[ByteSource]:
         """Open a file for reading."""
         with _explained(self.location):
             file = (self._folder / name).open("rb")
@@ -148,7 +148,7 @@ class BucketStore:
         return sorted(files)
 
     @contextmanager
-    def open(self, name: str) -> Iterator[Source]:
+    def open(self, name: str) -> Iterator[ByteSource]:
         """Open a file for reading."""
         import obstore
 

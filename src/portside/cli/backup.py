@@ -87,13 +87,13 @@ def _take(
 ) -> "Attempt":
     """Take a backup, and record the attempt in the home's history. Raises UserMistake."""
     from portside.audit.recording import record_at
-    from portside.backup.create import Target, create_backup, new_name
+    from portside.backup.create import BackupTarget, create_backup, new_name
     from portside.backup.history import Attempt, record_attempt
     from portside.platform.backups import origin_of
 
     passphrase.check_strength()
     started_at = datetime.now(UTC)
-    target = Target(store, name or new_name(started_at), passphrase)
+    target = BackupTarget(store, name or new_name(started_at), passphrase)
 
     async def run() -> Any:
         async with origin_of(settings, as_dumps=how.get("as_dumps", False)) as origin:

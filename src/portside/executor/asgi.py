@@ -216,7 +216,7 @@ def pieces(message: Any) -> Iterator[dict[str, Any]]:
 
 
 def sent_scope(scope: Any) -> dict[str, Any]:
-    """Return what the other side is told of a scope."""
+    """Return what the other side gets of a scope."""
     sent = {key: scope[key] for key in _SENT_KEYS if key in scope}
     if not _EXTENSIONS.isdisjoint(given := scope.get("extensions") or {}):
         sent["extensions"] = {name: {} for name in given if name in _EXTENSIONS}

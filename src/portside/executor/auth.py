@@ -102,7 +102,7 @@ def read_filter(given: Mapping[str, Any]) -> Filter:
     return Filter({"equal": equal, "rest": rest})
 
 
-class Connection(Protocol):
+class HttpConnection(Protocol):
     """A request or a handshake, as Starlette has it. Only a request has a `body`."""
 
     @property
@@ -124,7 +124,7 @@ class _Headers(dict[bytes, bytes]):
     """The headers of a request as handlers get them: bytes for a name in bytes, and a string for a string."""
 
     @classmethod
-    def of(cls, connection: Connection) -> "_Headers":
+    def of(cls, connection: HttpConnection) -> "_Headers":
         """Return the headers of a request; of several with one name, the last."""
         return cls(connection.scope["headers"])
 
@@ -145,17 +145,17 @@ def _header_name(name: Any) -> bytes:
     return name.lower().encode("latin-1", "replace")
 
 
-def _query(connection: Connection) -> dict[str, str]:
+def _query(connection: HttpConnection) -> dict[str, str]:
     return dict(parse_qsl(connection.scope["query_string"].decode("latin-1"), keep_blank_values=True))
 
 
-def _authorization(connection: Connection) -> str | None:
+def _authorization(connection: HttpConnection) -> str | None:
     given = (value for name, value in connection.scope["headers"] if name == b"authorization")
     found = next(given, None)
     return None if found is None else found.decode("latin-1")
 
 
-_ARGUMENTS: dict[str, Callable[[Connection], Any]] = {
+_ARGUMENTS: dict[str, Callable[[HttpConnection], Any]] = {
     "request": lambda connection: connection,
     "body": _body,
     "path": lambda connection: connection.scope["path"],
@@ -174,7 +174,7 @@ class Authentication:
         self._handler = handler
         self.parameters = _parameters_of(handler)
 
-    async def __call__(self, connection: Connection) -> Identity:
+    async def __call__(self, connection: HttpConnection) -> Identity:
         """Return whom the handler finds. Raises Unauthorized, HandlerRefused and HandlerFailed."""
         try:
             async with asyncio.timeout(HANDLER_TIMEOUT_S):
@@ -191,7 +191,7 @@ class Authentication:
             log.exception("authentication failed")
             raise HandlerFailed from exc
 
-    async def _call(self, connection: Connection) -> Any:
+    async def _call(self, connection: HttpConnection) -> Any:
         arguments: Mapping[str, Any] = {name: _ARGUMENTS[name](connection) for name in self.parameters}
         arguments = {name: await value if inspect.isawaitable(value) else value for name, value in arguments.items()}
         if not inspect.iscoroutinefunction(inspect.unwrap(self._handler)):
@@ -349,14 +349,14 @@ def _read_result(result: Any, resource: str, action: str) -> Filter | None:
         raise HandlerFailed from exc
 
 
-class ProjectAuth(NamedTuple):
+class LoadedAuth(NamedTuple):
     """What the `Auth` object of a project decides: who calls, and what they may do."""
 
     authenticate: Authentication
     handlers: AuthorizationHandlers
 
 
-def load_auth(project: Project, path: str) -> ProjectAuth:
+def load_auth(project: Project, path: str) -> LoadedAuth:
     """Import the project's `Auth` object. Raises UserMistake."""
     auth = import_named(project, AUTH_LABEL, path, add_to_path(project))
     if not isinstance(auth, Auth):
@@ -367,4 +367,4 @@ def load_auth(project: Project, path: str) -> ProjectAuth:
         raise UserMistake(
             f"{project.file}: auth ({path}) has no @authenticate handler, so every request would be refused"
         )
-    return ProjectAuth(Authentication(handler), AuthorizationHandlers(auth))
+    return LoadedAuth(Authentication(handler), AuthorizationHandlers(auth))

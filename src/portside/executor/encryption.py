@@ -34,7 +34,7 @@ class EncryptionFailed(PortsideError):
     code = "encryption_failed"
 
 
-class Target(Protocol):
+class DocumentField(Protocol):
     """The model and the field that a document belongs to; as text it is both, such as `thread.metadata`."""
 
     @property
@@ -95,7 +95,7 @@ class EncryptionHandlers:
         checked: Json = _checked(made, dict, "the context handler")
         return checked
 
-    async def encrypt_json(self, target: Target, metadata: Mapping[str, Any], plain: Json) -> Json:
+    async def encrypt_json(self, target: DocumentField, metadata: Mapping[str, Any], plain: Json) -> Json:
         """Encrypt a document. Raises EncryptionFailed, also if the handler adds or removes keys."""
         handler = self._json[0]
         assert handler is not None  # noqa: S101 - callers check `does_json`
@@ -108,21 +108,21 @@ class EncryptionHandlers:
             raise EncryptionFailed(f"encrypt.json must keep the keys of {target}; it added or removed {changed}")
         return made
 
-    async def decrypt_json(self, target: Target, metadata: Mapping[str, Any], stored: Json) -> Decrypted:
+    async def decrypt_json(self, target: DocumentField, metadata: Mapping[str, Any], stored: Json) -> Decrypted:
         """Decrypt a document. Raises CannotDecrypt."""
         made = await self._decrypt("decrypt.json", self._json[1], _context(target, metadata), stored)
         if not isinstance(made.plain, dict) or not made.plain.keys() >= stored.keys():
             raise CannotDecrypt(f"decrypt.json must return {target} with all the keys it was given")
         return made
 
-    async def encrypt_blob(self, target: Target, metadata: Mapping[str, Any], plain: bytes) -> bytes:
+    async def encrypt_blob(self, target: DocumentField, metadata: Mapping[str, Any], plain: bytes) -> bytes:
         """Encrypt a blob. Raises EncryptionFailed."""
         handler = self._blob[0]
         assert handler is not None  # noqa: S101 - callers check `does_blobs`
         made = await self._call("encrypt.blob", lambda: handler(_context(target, metadata), plain))
         return bytes(_checked(made, (bytes, bytearray), "encrypt.blob"))
 
-    async def decrypt_blob(self, target: Target, metadata: Mapping[str, Any], stored: bytes) -> Decrypted:
+    async def decrypt_blob(self, target: DocumentField, metadata: Mapping[str, Any], stored: bytes) -> Decrypted:
         """Decrypt a blob. Raises CannotDecrypt."""
         made = await self._decrypt("decrypt.blob", self._blob[1], _context(target, metadata), stored)
         if not isinstance(made.plain, bytes):
@@ -160,7 +160,7 @@ def load_encryption(project: Project, path: str) -> EncryptionHandlers:
     return EncryptionHandlers(given, f"{project.file}: encryption.path ({path})")
 
 
-def _context(target: Target | None, metadata: Mapping[str, Any]) -> "EncryptionContext":
+def _context(target: DocumentField | None, metadata: Mapping[str, Any]) -> "EncryptionContext":
     from langgraph_sdk.encryption.types import EncryptionContext
 
     if target is None:

@@ -35,7 +35,7 @@ from portside.executor.asgi import (
     send_request,
     sent_scope,
 )
-from portside.executor.auth import Authentication, ProjectAuth, load_auth
+from portside.executor.auth import Authentication, LoadedAuth, load_auth
 from portside.executor.embeddings import ProjectEmbeddings, load_embeddings
 from portside.executor.encryption import Decrypted, EncryptionHandlers, load_encryption
 from portside.executor.errors import EmbeddingFailed
@@ -170,7 +170,7 @@ class Users:
         self._numbers = count(secrets.randbits(62))
 
     def remember(self, user: Any) -> messages.SentUser:
-        """Return a user as the server is told of it."""
+        """Return a user as the server gets it."""
         handle = next(self._numbers)
         self._users[handle] = user
         if len(self._users) > MAX_USERS:
@@ -209,7 +209,7 @@ def nobody() -> Any:
 class AuthHandlers:
     """Answers the server's calls to authentication and authorization. Raises UserMistake without what requests need."""
 
-    def __init__(self, auth: ProjectAuth, users: Users, server: Peer) -> None:
+    def __init__(self, auth: LoadedAuth, users: Users, server: Peer) -> None:
         self._auth, self._users, self._server = auth, users, server
         self._make_request: Any = PlainRequest
         if "request" in auth.authenticate.parameters:
@@ -303,7 +303,7 @@ class AppHandlers:
             ServerRoutes(
                 self._find_ours,
                 self._serve_ours,
-                partial(Authenticate, handlers=self),
+                partial(ServerAuthentication, handlers=self),
                 is_auth_first=body["is_auth_first"],
                 authenticates_project=body["authenticates_project"],
             )
@@ -367,7 +367,7 @@ class AppHandlers:
             scope["auth"] = authentication.AuthCredentials(found["permissions"])
 
 
-class Authenticate:
+class ServerAuthentication:
     """Middleware that has the server authenticate requests, and sets `request.user` and `request.auth`."""
 
     def __init__(self, app: Any, handlers: AppHandlers, requires_auth: Callable[[Any], bool]) -> None:

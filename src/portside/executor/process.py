@@ -92,7 +92,7 @@ class ExecutorProcess:
         self._graphs: Graphs | None = None
         self._is_encrypted = False
         self._report: asyncio.Future[Any] | None = None
-        self._told: asyncio.Future[Any] | None = None
+        self._announced: asyncio.Future[Any] | None = None
         self._is_retiring = False
         self._link = Link(self._handlers, on_hello=self._on_hello, pong=self._pong)
         self._server = ServerCalls(self._link)
@@ -134,11 +134,11 @@ class ExecutorProcess:
 
     def _tell(self, method: str, body: Any = None) -> asyncio.Future[Any]:
         """Tell the server something, if it wants to know."""
-        told = asyncio.ensure_future(self._link.call(method, body))
+        announced = asyncio.ensure_future(self._link.call(method, body))
         # The link may end meanwhile, and so does this process.
-        told.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._told = told
-        return told
+        announced.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._announced = announced
+        return announced
 
     async def _prepare_handlers(self, project: Project, hello: ServerHello) -> ExecutorHello:
         """Import the project's handlers, which run on one loop."""

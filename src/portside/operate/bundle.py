@@ -1,7 +1,7 @@
 """The support bundle: what a person who helps needs to know of an installation, without its secrets.
 
 Everything passes `Masks`: known values (key files, variables, URLs' passwords, every secret in the database) and forms
-of keys that nobody told us. If the database cannot be read, logs and reasons of deployments are left out, because their
+of keys that we do not know. If the database cannot be read, logs and reasons of deployments are left out, because their
 secrets are not known then. At the end the whole content is searched for the known values once more.
 """
 
@@ -33,7 +33,7 @@ from portside.kernel.logs import SECRET_WORDS
 from portside.kernel.version import full_version
 from portside.operate.disk_usage import DiskUsage
 from portside.operate.doctor import examine
-from portside.operate.findings import Installation
+from portside.operate.findings import ExaminedInstallation
 from portside.operate.service_checks import OpenDatabase, open_database
 from portside.operate.sql import sql
 
@@ -148,7 +148,7 @@ class Bundle:
                 archive.addfile(entry, io.BytesIO(content))
 
 
-async def write_bundle(i: Installation, settings: Any, environ: Mapping[str, str], file: Path) -> list[str]:
+async def write_bundle(i: ExaminedInstallation, settings: Any, environ: Mapping[str, str], file: Path) -> list[str]:
     """Write a support bundle, and return what had to be left out. Raises UserMistake.
 
     `settings` are those in force, already without secrets; `environ` is the environment that the platform runs with.
@@ -188,7 +188,7 @@ async def write_bundle(i: Installation, settings: Any, environ: Mapping[str, str
 
 
 @asynccontextmanager
-async def _opened(i: Installation, missing: list[str]) -> AsyncIterator[OpenDatabase | None]:
+async def _opened(i: ExaminedInstallation, missing: list[str]) -> AsyncIterator[OpenDatabase | None]:
     """Open the database, or note that it cannot be opened."""
     opening = open_database(i)
     try:
@@ -203,7 +203,7 @@ async def _opened(i: Installation, missing: list[str]) -> AsyncIterator[OpenData
         await opening.__aexit__(None, None, None)
 
 
-def _values_in_files(i: Installation) -> list[str]:
+def _values_in_files(i: ExaminedInstallation) -> list[str]:
     files = [i.home / name for name in i.key_files]
     files += (i.home / "dataplane" / "deployments").glob("*/database-password")
     found: list[str] = []

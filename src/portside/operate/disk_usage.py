@@ -88,7 +88,7 @@ class DiskReport(msgspec.Struct):
     taken: list[SpaceTaken]
 
 
-class _Key(NamedTuple):
+class _SizeKey(NamedTuple):
     kind: str
     place: Literal["database", "files"]
     deployment_id: UUID | None = None
@@ -111,7 +111,7 @@ class DiskUsage:
             return msgspec.structs.replace(self._measured[1], shortage=shortage)
 
     async def _measure(self) -> DiskReport:
-        taken, dead = Counter[_Key](), Counter[_Key]()
+        taken, dead = Counter[_SizeKey](), Counter[_SizeKey]()
         databases = [
             await self._measure_database(row, taken, dead) for row in await self._db.fetch(sql.databases_by_size)
         ]
@@ -119,7 +119,7 @@ class DiskUsage:
         total = sum(database.bytes for database in databases)
         if (self._home / "postgres" / "data").is_dir():
             # The files of the embedded Postgres that belong to no database.
-            key = _Key("Postgres itself", "files")
+            key = _SizeKey("Postgres itself", "files")
             taken[key] = max(0, taken[key] - total)
         names = {row["id"]: row["name"] for row in await self._db.fetch(sql.names_of_deployments)}
         space = measure(self._home)
@@ -131,7 +131,7 @@ class DiskUsage:
             ],
         )  # fmt: skip
 
-    async def _measure_database(self, row: Any, taken: Counter[_Key], dead: Counter[_Key]) -> DatabaseSize:
+    async def _measure_database(self, row: Any, taken: Counter[_SizeKey], dead: Counter[_SizeKey]) -> DatabaseSize:
         """Add the tables of a database, and what it has beside them."""
         found = DatabaseSize(row["name"], row["bytes"])
         match = _AGENT_DATABASE.match(row["name"])
@@ -144,12 +144,12 @@ class DiskUsage:
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
                 found.problem, tables = str(exc) or type(exc).__name__, []
             for table in tables:
-                key = _Key(_kind_of(table, is_agent=match is not None), "database", deployment_id)
+                key = _SizeKey(_kind_of(table, is_agent=match is not None), "database", deployment_id)
                 taken[key] += table["bytes"]
                 dead[key] += table["bytes"] * table["dead_rows"] // max(1, table["dead_rows"] + table["live_rows"])
                 left -= table["bytes"]
         is_foreign = match is None and not row["is_own"]
-        taken[_Key("other databases" if is_foreign else "catalogs", "database", deployment_id)] += max(0, left)
+        taken[_SizeKey("other databases" if is_foreign else "catalogs", "database", deployment_id)] += max(0, left)
         return found
 
     @asynccontextmanager
@@ -160,24 +160,26 @@ class DiskUsage:
         finally:
             await connection.close(timeout=5)
 
-    def _measure_files(self, taken: Counter[_Key]) -> int:
+    def _measure_files(self, taken: Counter[_SizeKey]) -> int:
         """Add the files of the home, and return what all of them take."""
         seen: set[tuple[int, int]] = set()
         before = taken.total()
         deployments = self._home / "dataplane" / "deployments"
-        parts: dict[Path, _Key] = {self._home / name: _Key(kind, "files") for name, kind in _FILES_OF_HOME.items()}
-        parts[self._home / "postgres" / "data"] = _Key("Postgres itself", "files")
+        parts: dict[Path, _SizeKey] = {
+            self._home / name: _SizeKey(kind, "files") for name, kind in _FILES_OF_HOME.items()
+        }
+        parts[self._home / "postgres" / "data"] = _SizeKey("Postgres itself", "files")
         for folder in _folders(deployments):
             with_id = _uuid(folder.name)
             for name, kind in _FILES_OF_DEPLOYMENT.items():
-                parts[folder / name] = _Key(kind, "files", with_id)
+                parts[folder / name] = _SizeKey(kind, "files", with_id)
         for path, key in parts.items():
             inside = {other for other in parts if other != path and path in other.parents}
             if key.kind == "builds":
                 taken[key] += sum(self._size_of_build(build, seen) for build in _folders(path)) + _blocks(path)
             else:
                 taken[key] += size_of(path, seen, skipped=inside)
-        taken[_Key("other", "files")] += size_of(self._home, seen, skipped=set(parts))
+        taken[_SizeKey("other", "files")] += size_of(self._home, seen, skipped=set(parts))
         return taken.total() - before
 
     def _size_of_build(self, build: Path, seen: set[tuple[int, int]]) -> int:

@@ -7,14 +7,14 @@ It works whether or not the platform runs, and changes nothing. The checks are i
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 
-from portside.operate.findings import Check, Diagnosis, Finding, Installation, fault, warning
+from portside.operate.findings import Check, Diagnosis, ExaminedInstallation, Finding, fault, warning
 from portside.operate.machine_checks import CHECKS
 from portside.operate.service_checks import SERVICE_CHECKS
 
 CHECK_WITHIN_S = 60.0
 
 
-async def examine(installation: Installation, *, skipped: frozenset[str] = frozenset()) -> Diagnosis:
+async def examine(installation: ExaminedInstallation, *, skipped: frozenset[str] = frozenset()) -> Diagnosis:
     """Run all checks but those that are skipped by name."""
     findings: list[Finding] = []
     if installation.problem is not None:
@@ -30,7 +30,7 @@ async def examine(installation: Installation, *, skipped: frozenset[str] = froze
     return Diagnosis(found, levels.count("fault"), levels.count("warning"))
 
 
-def _extend(check: Check, installation: Installation, into: list[Finding]) -> None:
+def _extend(check: Check, installation: ExaminedInstallation, into: list[Finding]) -> None:
     into.extend(check(installation))
 
 

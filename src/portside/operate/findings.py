@@ -29,7 +29,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     warnings: int
 
 
-class Installation(msgspec.Struct, frozen=True, kw_only=True):
+class ExaminedInstallation(msgspec.Struct, frozen=True, kw_only=True):
     """What to examine: a home, and the settings that it runs with. `packages` are those with migrations.
 
     `problem` is what is wrong with the settings themselves; the other fields then have their defaults.
@@ -61,8 +61,8 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         return f"http://{host}:{self.port}"
 
 
-Check = Callable[[Installation], Iterable[Finding]]
-AsyncCheck = Callable[[Installation], AsyncIterator[Finding]]
+Check = Callable[[ExaminedInstallation], Iterable[Finding]]
+AsyncCheck = Callable[[ExaminedInstallation], AsyncIterator[Finding]]
 
 
 def fine(check: str, message: str) -> Finding:

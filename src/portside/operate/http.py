@@ -10,7 +10,7 @@ from portside.kernel.http.headers import header_of
 from portside.kernel.http.proxies import Network, client_address
 from portside.operate.disk_usage import DiskReport, DiskUsage
 from portside.operate.doctor import examine
-from portside.operate.findings import Diagnosis, Installation
+from portside.operate.findings import Diagnosis, ExaminedInstallation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class OperateServices(kernel_routes.BaseServices):
     """The services of these routes."""
 
     disk_usage: DiskUsage
-    installation: Installation
+    installation: ExaminedInstallation
     trusted_proxies: Sequence[Network] = ()
 
 

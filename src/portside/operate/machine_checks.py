@@ -21,7 +21,7 @@ from portside.kernel.disk import find_shortage, measure, megabytes, read_notice
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
 from portside.limits.table import read_table
-from portside.operate.findings import Check, Finding, Installation, fault, fine, warning
+from portside.operate.findings import Check, ExaminedInstallation, Finding, fault, fine, warning
 
 _AHEAD_S = 120
 _BORN = 1_735_689_600  # 2025
@@ -33,7 +33,7 @@ _BIND_SERVICE = 1 << 10
 _PROBED_PACKAGE = "packaging"
 
 
-def check_home(i: Installation) -> Iterator[Finding]:
+def check_home(i: ExaminedInstallation) -> Iterator[Finding]:
     """The folder is there, is this user's, and can be written."""
     name, home = "home", i.home
     if not home.exists():
@@ -71,7 +71,7 @@ def name_of_foreign_file(home: Path, owner: int) -> Path | None:
     return None
 
 
-def check_keys(i: Installation) -> Iterator[Finding]:
+def check_keys(i: ExaminedInstallation) -> Iterator[Finding]:
     """The master key is there and has its form, and no key can be read by others."""
     master = i.home / "master-key"
     if master.exists():
@@ -94,7 +94,7 @@ def check_keys(i: Installation) -> Iterator[Finding]:
     yield fine("key-files", "key files were examined")
 
 
-def check_lock(i: Installation) -> Iterator[Finding]:
+def check_lock(i: ExaminedInstallation) -> Iterator[Finding]:
     """No process holds the home that does not serve, and no lock of Postgres is left that would stop its start."""
     holder = lock_holder(i.home)
     if holder is not None and not _answers(i):
@@ -130,7 +130,7 @@ def lock_holder(home: Path) -> int | None:
     return None
 
 
-def check_data(i: Installation) -> Iterator[Finding]:
+def check_data(i: ExaminedInstallation) -> Iterator[Finding]:
     """The data folder of the embedded Postgres is whole, and this version can read it."""
     if i.database_url is not None:
         return
@@ -148,7 +148,7 @@ def check_data(i: Installation) -> Iterator[Finding]:
         yield fault("embedded-postgres", str(exc), "follow the message")
 
 
-def check_disk(i: Installation) -> Iterator[Finding]:
+def check_disk(i: ExaminedInstallation) -> Iterator[Finding]:
     """There is room on the disks of the home and of temporary files, and the external database is below its limit."""
     folder = i.home if i.home.exists() else i.home.parent
     if not folder.exists():
@@ -167,7 +167,7 @@ def check_disk(i: Installation) -> Iterator[Finding]:
     yield fine("disk", f"{megabytes(space.free)} free of {megabytes(space.total)}")
 
 
-def check_socket_folder(i: Installation) -> Iterator[Finding]:
+def check_socket_folder(i: ExaminedInstallation) -> Iterator[Finding]:
     """The folder of the embedded server's socket is private."""
     if i.database_url is not None or not (i.home / "postgres").exists():
         return
@@ -180,7 +180,7 @@ def check_socket_folder(i: Installation) -> Iterator[Finding]:
     yield fine("socket-folder", f"{folder} is free or private")
 
 
-def check_clock(i: Installation) -> Iterator[Finding]:
+def check_clock(i: ExaminedInstallation) -> Iterator[Finding]:
     """The clock is not behind what it was before."""
     now = time.time()
     if now < _BORN:
@@ -199,7 +199,7 @@ def check_clock(i: Installation) -> Iterator[Finding]:
     yield fine("clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)))
 
 
-def check_limits(i: Installation) -> Iterator[Finding]:
+def check_limits(i: ExaminedInstallation) -> Iterator[Finding]:
     """The process has descriptors, and the machine memory."""
     holder = lock_holder(i.home) or None
     hard, used = resource.getrlimit(resource.RLIMIT_NOFILE)[1], 0
@@ -221,7 +221,7 @@ def check_limits(i: Installation) -> Iterator[Finding]:
     yield fine("limits", "open files and memory were examined")
 
 
-def check_programs(i: Installation) -> Iterator[Finding]:
+def check_programs(i: ExaminedInstallation) -> Iterator[Finding]:
     """The programs that builds and the front need are there and run."""
     if i.has_listener:
         yield _program("git", shutil.which("git"), fault, "install git: builds fetch repositories with it")
@@ -269,7 +269,7 @@ def _uv() -> Finding:
     return _program("uv", found, fault, do)
 
 
-def check_registry(i: Installation) -> Iterator[Finding]:
+def check_registry(i: ExaminedInstallation) -> Iterator[Finding]:
     """Uv reaches the package index that it is configured for, with the proxies and certificates of this environment."""
     from uv import find_uv_bin
 
@@ -291,7 +291,7 @@ def check_registry(i: Installation) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def check_port(i: Installation) -> Iterator[Finding]:
+def check_port(i: ExaminedInstallation) -> Iterator[Finding]:
     """The ports are free, or are the platform's; and this user may open them."""
     if lock_holder(i.home) is None:
         yield from _port_is_free(i.host, i.port)
@@ -324,7 +324,7 @@ def _port_is_free(host: str, port: int) -> Iterator[Finding]:
     yield fine("port", f"port {port} is free")
 
 
-def check_files(i: Installation) -> Iterator[Finding]:
+def check_files(i: ExaminedInstallation) -> Iterator[Finding]:
     """The files that settings name can be read."""
     if i.rate_limits_file is not None:
         try:
@@ -351,7 +351,7 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def _answers(i: Installation) -> bool:
+def _answers(i: ExaminedInstallation) -> bool:
     host = i.url.removeprefix("http://").rpartition(":")[0].strip("[]")
     try:
         with socket.create_connection((host, i.port), timeout=5) as probe:

@@ -27,7 +27,7 @@ from portside.kernel.db import Database
 from portside.kernel.embedded import SUPERUSER, EmbeddedPostgres
 from portside.kernel.errors import DependencyUnavailable, UserMistake
 from portside.kernel.migrations import find_pending, is_migrated
-from portside.operate.findings import AsyncCheck, Finding, Installation, fault, fine, warning
+from portside.operate.findings import AsyncCheck, ExaminedInstallation, Finding, fault, fine, warning
 from portside.operate.machine_checks import lock_holder
 from portside.operate.sql import sql
 
@@ -49,7 +49,7 @@ _WHAT_TO_DO = {
 }
 
 
-async def check_platform(i: Installation) -> AsyncIterator[Finding]:
+async def check_platform(i: ExaminedInstallation) -> AsyncIterator[Finding]:
     """The platform answers, and so does what it supervises."""
     if lock_holder(i.home) is None:
         yield warning("platform", "the platform does not run on this home", "start it with 'portside up'")
@@ -68,7 +68,7 @@ async def check_platform(i: Installation) -> AsyncIterator[Finding]:
     yield fine("platform", f"{i.url} answers")
 
 
-async def check_database(i: Installation) -> AsyncIterator[Finding]:
+async def check_database(i: ExaminedInstallation) -> AsyncIterator[Finding]:
     """Postgres answers, has the right settings, and holds what belongs to this home."""
     try:
         async with open_database(i) as opened:
@@ -93,7 +93,7 @@ class OpenDatabase(NamedTuple):
 
 
 @asynccontextmanager
-async def open_database(i: Installation) -> AsyncIterator[OpenDatabase | None]:
+async def open_database(i: ExaminedInstallation) -> AsyncIterator[OpenDatabase | None]:
     """Connect to the platform's database; None where there is none yet, or it is another user's.
 
     Raises UserMistake, and DependencyUnavailable with the driver's error as its cause.
@@ -135,7 +135,7 @@ def _unreachable(exc: BaseException) -> Finding:
     return fault("postgres", f"Postgres does not answer: {exc or type(exc).__name__}", do)
 
 
-async def _server(i: Installation, db: Database) -> AsyncIterator[Finding]:
+async def _server(i: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
     """Settings of the server that make it slow, unsafe or useless."""
     facts: Any = await db.fetchrow(sql.server_facts)
     if facts["version"] < _MIN_VERSION:
@@ -178,7 +178,7 @@ async def _server(i: Installation, db: Database) -> AsyncIterator[Finding]:
     yield fine("postgres", f"Postgres {facts['version']} answers")
 
 
-async def _content(i: Installation, db: Database) -> AsyncIterator[Finding]:
+async def _content(i: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
     """The database is this home's, and this version's."""
     if not await is_migrated(db):
         if (i.home / "api-key").exists():
@@ -220,7 +220,7 @@ async def _content(i: Installation, db: Database) -> AsyncIterator[Finding]:
         )  # fmt: skip
 
 
-async def _keys(i: Installation, db: Database) -> AsyncIterator[Finding]:
+async def _keys(i: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
     """The key files of the home hold valid keys."""
     for file, do in (
         ("api-key", "write a valid key into the file; commands on this machine use it"),
@@ -231,7 +231,7 @@ async def _keys(i: Installation, db: Database) -> AsyncIterator[Finding]:
             yield warning(file, f"the key in {i.home / file} was revoked, or is one of another platform", do)
 
 
-async def check_certificates(i: Installation) -> AsyncIterator[Finding]:
+async def check_certificates(i: ExaminedInstallation) -> AsyncIterator[Finding]:
     """Certificates in files fit the domain and their key, and the one that is served is valid."""
     if i.front.tls == "files" and i.front.certificate and i.front.key:
         try:
@@ -251,7 +251,7 @@ async def check_certificates(i: Installation) -> AsyncIterator[Finding]:
             yield finding
 
 
-def _certificate_files(i: Installation, file: Path, key_file: Path) -> Iterator[Finding]:
+def _certificate_files(i: ExaminedInstallation, file: Path, key_file: Path) -> Iterator[Finding]:
     certificate = x509.load_pem_x509_certificates(file.read_bytes())[0]
     yield from _dates(certificate, str(file))
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -290,7 +290,7 @@ def _served_certificate(domain: str, port: int) -> x509.Certificate:
         return x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
 
 
-async def check_domain(i: Installation) -> AsyncIterator[Finding]:
+async def check_domain(i: ExaminedInstallation) -> AsyncIterator[Finding]:
     """The domain leads to this machine."""
     if i.front.domain is None:
         return
@@ -322,7 +322,7 @@ def _is_own(address: str) -> bool:
     return True
 
 
-async def check_proxy(i: Installation) -> AsyncIterator[Finding]:
+async def check_proxy(i: ExaminedInstallation) -> AsyncIterator[Finding]:
     """The proxy before the platform passes the host, the scheme and the client's address on."""
     if i.public_url is None or lock_holder(i.home) is None or (key := _read(i.home / "api-key")) is None:
         return
@@ -353,7 +353,7 @@ async def check_proxy(i: Installation) -> AsyncIterator[Finding]:
     yield fine("proxy", f"{i.public_url} answers, and sees this machine as {seen['client']}")
 
 
-async def check_sign_in(i: Installation) -> AsyncIterator[Finding]:
+async def check_sign_in(i: ExaminedInstallation) -> AsyncIterator[Finding]:
     """The OpenID Connect provider answers."""
     if i.oidc_issuer is None:
         return

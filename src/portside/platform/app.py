@@ -19,7 +19,7 @@ import msgspec
 
 from portside import __version__
 from portside.alerts.alerts import AlertWatch
-from portside.alerts.channels import AlertDeliveries, Channels, MailServer
+from portside.alerts.channels import AlertChannels, AlertDeliveries, MailServer
 from portside.alerts.http import AlertServices
 from portside.alerts.http import routes as alerts
 from portside.alerts.rules import MeasuredParts, Measurements
@@ -302,7 +302,7 @@ async def open_platform(
             disk_usage=DiskUsage(db, database_url, home.path, settings.disk_reserve),
             settings=settings,
             home_folder=home.path,
-            channels=Channels(db, box, _private(settings.alert_private_hosts), _mail_server(settings)),
+            channels=AlertChannels(db, box, _private(settings.alert_private_hosts), _mail_server(settings)),
         )
         draining = asyncio.Event()
         recorder = Recorder(db, services.trusted_proxies)

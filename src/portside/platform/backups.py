@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from portside.backup.container import Passphrase
-from portside.backup.create import Origin
+from portside.backup.create import SourcePlatform
 from portside.backup.log_archive import LogArchive
-from portside.backup.schedule import Schedule, ScheduledBackups
+from portside.backup.schedule import BackupPlan, ScheduledBackups
 from portside.backup.stores import open_store
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
@@ -21,7 +21,7 @@ from portside.platform.settings import PlatformSettings
 
 
 @asynccontextmanager
-async def origin_of(settings: PlatformSettings, *, as_dumps: bool) -> AsyncIterator[Origin]:
+async def origin_of(settings: PlatformSettings, *, as_dumps: bool) -> AsyncIterator[SourcePlatform]:
     """Yield the platform of a home folder, running or not; its embedded Postgres runs during the block.
 
     Raises UserMistake if there is no platform.
@@ -30,13 +30,13 @@ async def origin_of(settings: PlatformSettings, *, as_dumps: bool) -> AsyncItera
     if not Home(home).master_key.is_file():
         raise UserMistake(f"there is no {Home(home).master_key}; name the platform's folder with --home")
     if settings.database_url:
-        yield Origin(home, settings.database_url, "dumps")
+        yield SourcePlatform(home, settings.database_url, "dumps")
         return
     embedded = embedded_of(settings)
     if not (embedded.data / "PG_VERSION").exists():
         raise UserMistake(f"{home} has no embedded Postgres; set DATABASE_URL as for the platform")
     try:
-        yield Origin(home, await asyncio.to_thread(embedded.acquire), "dumps" if as_dumps else "data")
+        yield SourcePlatform(home, await asyncio.to_thread(embedded.acquire), "dumps" if as_dumps else "data")
     finally:
         await asyncio.to_thread(embedded.release)
 
@@ -48,11 +48,11 @@ def embedded_of(settings: PlatformSettings) -> EmbeddedPostgres:
     )
 
 
-def schedule_of(settings: PlatformSettings) -> Schedule | None:
+def schedule_of(settings: PlatformSettings) -> BackupPlan | None:
     """Return when and where backups are taken, or None without BACKUP_TO."""
     if settings.backup_to is None:
         return None
-    return Schedule(
+    return BackupPlan(
         settings.home_path,
         settings.backup_to,
         timedelta(hours=settings.backup_every_hours),

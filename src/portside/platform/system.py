@@ -15,7 +15,7 @@ import msgspec
 
 from portside.kernel.http import routes as kernel_routes
 from portside.kernel.settings import describe
-from portside.operate.findings import Installation
+from portside.operate.findings import ExaminedInstallation
 from portside.platform.settings import PlatformSettings
 
 SHOWN = frozenset({
@@ -92,9 +92,11 @@ def settings_in_force(settings: PlatformSettings) -> list[SettingInForce]:
     return found
 
 
-def installation_of(settings: PlatformSettings, packages: Sequence[str], problem: str | None = None) -> Installation:
+def installation_of(
+    settings: PlatformSettings, packages: Sequence[str], problem: str | None = None
+) -> ExaminedInstallation:
     """Return what the doctor examines. `problem` is what is wrong with the settings."""
-    return Installation(
+    return ExaminedInstallation(
         home=settings.home_path,
         packages=tuple(packages),
         host=settings.host,

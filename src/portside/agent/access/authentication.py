@@ -76,12 +76,12 @@ class ProjectAuth(Protocol):
         ...
 
     @property
-    def handlers(self) -> "Authorization":
+    def handlers(self) -> "ProjectAuthorization":
         """The authorization handlers."""
         ...
 
 
-class Authorization(Protocol):
+class ProjectAuthorization(Protocol):
     """The authorization handlers of the project."""
 
     async def decide(self, caller: Caller, resource: str, action: str, value: dict[str, Any]) -> Filter | None:
@@ -345,7 +345,7 @@ class AccessPolicy(NamedTuple):
 
     custom: CustomAuthentication | None = None
     platform: PlatformAuthentication | None = None
-    handlers: Authorization | None = None
+    handlers: ProjectAuthorization | None = None
     config: AuthConfig = AuthConfig()
     calls_as_user: bool = False
     """Whether a run's calls to its own server are authorized as those of its user."""

@@ -83,7 +83,7 @@ def _id_of(key: bytes) -> bytes:
     return hashlib.sha256(b"aes key id" + key).digest()[:_ID_SIZE]
 
 
-class Handlers(Protocol):
+class EncryptionCalls(Protocol):
     """The project's handlers, which are called where the project's code runs (`executor/encryption.py`)."""
 
     @property

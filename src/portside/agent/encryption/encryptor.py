@@ -14,7 +14,7 @@ import json
 from collections.abc import Coroutine, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from portside.agent.encryption.ciphers import AesKeys, Handlers
+from portside.agent.encryption.ciphers import AesKeys, EncryptionCalls
 from portside.agent.encryption.context import current_context, in_context
 from portside.agent.encryption.envelopes import (
     MARK,
@@ -65,7 +65,7 @@ class Encryptor:
         *,
         keys: AesKeys | None = None,
         json_keys: frozenset[str] = frozenset(),
-        handlers: Handlers | None = None,
+        handlers: EncryptionCalls | None = None,
     ) -> None:
         # Whether to decrypt envelopes of older versions, which are bound to no row. A database that was created since
         # then holds none, and must not accept a client's forgery of one.
@@ -442,7 +442,7 @@ class _Decryption:
 
 
 def make_encryptor(
-    settings: AgentSettings, handlers: Handlers | None = None, name: str = "encryption.path"
+    settings: AgentSettings, handlers: EncryptionCalls | None = None, name: str = "encryption.path"
 ) -> Encryptor | None:
     """Return the encryptor of a server; None where nothing is to be encrypted. Raises UserMistake."""
     names = frozenset(part.strip() for part in (settings.graph_aes_json_keys or "").split(",")) - {""}

@@ -147,7 +147,7 @@ class RemoteApp:
 
         async def tell(message: Any) -> None:
             if message["type"] in _BEGINS and "user" in scope:
-                call.send([{"type": messages.APP_USER, **_told_user(scope)}])
+                call.send([{"type": messages.APP_USER, **_sent_user(scope)}])
             await application.send(message)
 
         await answered(self._ours(scope, application.receive, tell))
@@ -155,18 +155,18 @@ class RemoteApp:
     async def authenticate(self, executor: Executor, body: Any, exchange: Exchange) -> dict[str, Any]:
         """Authenticate a request that the application passes on to its own routes."""
         scope = _merged(exchange, body)
-        told: dict[str, Any] = {}
+        sent: dict[str, Any] = {}
         refusal: list[Any] = []
 
         async def accept(scope: Any, _receive: Any, _send: Any) -> None:
-            told.update(_told_user(scope))
+            sent.update(_sent_user(scope))
 
         async def collect(message: Any) -> None:
             refusal.extend(pieces(message))
 
         receive = Application(executor.link, body["exchange"], call_sends_nothing).receive
         await answered(Authenticate(accept, self._access, lambda _scope: True)(scope, receive, collect))
-        return {**told, "refusal": refusal}
+        return {**sent, "refusal": refusal}
 
 
 class RemoteHandlers(HandlersExecutor):
@@ -185,13 +185,13 @@ def call_sends_nothing(_messages: Any) -> None:
 
 
 def _merged(exchange: Exchange, body: Any) -> dict[str, Any]:
-    """Return the scope of an exchange as the application changed it; what it was not told of stays."""
+    """Return the scope of an exchange as the application changed it; what it did not get stays."""
     given = received_scope(body["scope"])
     given.pop("extensions", None)
     return {**exchange.scope, **given}
 
 
-def _told_user(scope: Any) -> dict[str, Any]:
+def _sent_user(scope: Any) -> dict[str, Any]:
     user = scope.get("user")
     if user is None or isinstance(user, UnauthenticatedUser):
         return {"user": None, "permissions": []}

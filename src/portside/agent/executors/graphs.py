@@ -21,7 +21,7 @@ from cachetools import LRUCache
 
 from portside.agent.checkpoints.writer import CheckpointWriter
 from portside.agent.executors.known import KnownGraphs
-from portside.agent.executors.member import Caller, Executor
+from portside.agent.executors.member import CallContext, Executor
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.executors.serving import Scopes
 from portside.agent.graphs import EventSink, GraphService
@@ -190,7 +190,7 @@ class RemoteGraphs:
         """Let the executor ask for things in the context of this call, and for its user."""
         number, config = next(self._numbers), getattr(request, "config", None) or {}
         user = (config.get("configurable") or {}).get(USER)
-        executor.callers[number] = Caller(contextvars.copy_context(), user)
+        executor.callers[number] = CallContext(contextvars.copy_context(), user)
         try:
             yield number
         finally:

@@ -309,7 +309,7 @@ def user_of(given: Any) -> Any:
 
 
 def sent_user(user: Any) -> messages.SentUser:
-    """Return what an executor is told of a user."""
+    """Return what an executor knows of a user."""
     if isinstance(user, RemoteUser):
         return user.sent
     if isinstance(user, UnauthenticatedUser):

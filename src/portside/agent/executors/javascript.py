@@ -20,7 +20,7 @@ _END_WITH_PARENT = (
 )
 
 
-class Command(NamedTuple):
+class ProgramCommand(NamedTuple):
     """How to start a program: its arguments, variables beside those of the server, and the folder that it needs."""
 
     arguments: list[str]
@@ -28,7 +28,7 @@ class Command(NamedTuple):
     folder: Path | None
 
 
-def javascript_command(*, node: Path, runtime: Path, project: Path, parent: int) -> Command:
+def javascript_command(*, node: Path, runtime: Path, project: Path, parent: int) -> ProgramCommand:
     """Return the command of an executor for JavaScript graphs; `--socket PATH` is added to it.
 
     `node` is the program, of version 20 or newer. `runtime` is a copy of `BUILT` with its packages installed;
@@ -38,7 +38,7 @@ def javascript_command(*, node: Path, runtime: Path, project: Path, parent: int)
     arguments = [str(node), str(runtime / PROGRAM)]
     if sys.platform == "linux":
         arguments = [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(parent), *arguments]
-    return Command(arguments, {"NODE_NO_WARNINGS": "1"}, project)
+    return ProgramCommand(arguments, {"NODE_NO_WARNINGS": "1"}, project)
 
 
 def find_node(given: str | None) -> Path:

@@ -25,7 +25,7 @@ class ExecutorFailed(Exception):
     """An executor did not start, or does not speak the protocol; the message says how it ended."""
 
 
-class Caller(NamedTuple):
+class CallContext(NamedTuple):
     """What a call to an executor is made for: its context variables, and the user."""
 
     context: contextvars.Context
@@ -44,7 +44,7 @@ class Executor:
         self.memory_bytes = 0
         self.is_reserved = False
         """Whether it gets no more runs until one run has had it for itself."""
-        self.callers: dict[int, Caller] = {}
+        self.callers: dict[int, CallContext] = {}
         """Whom it works for, by the numbers that it is given with calls."""
         self.is_worn = False
         """Whether it asks to be replaced: cancelled work still runs in it."""

@@ -32,7 +32,7 @@ _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 
 @dataclass(frozen=True)
 class Program:
-    """How executors are started: their command, its environment and folder, and what they are told first.
+    """How executors are started: their command, its environment and folder, and the first message to them.
 
     `--socket PATH` is added to the command.
     """

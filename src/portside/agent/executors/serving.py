@@ -1,6 +1,6 @@
 """What executors ask of this server: checkpoints, the store, and requests to its own API.
 
-An executor is told no keys and has no database: rows are encrypted and written here. It may write rows of the runs that
+An executor has no keys and no database: rows are encrypted and written here. It may write rows of the runs that
 it executes, and of no other attempt at a run. A request to the API is made as the user whom the executor's current call
 is for, whatever the executor says.
 """

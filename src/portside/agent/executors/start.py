@@ -13,7 +13,7 @@ from portside.agent.config import AgentConfig
 from portside.agent.executors.application import RemoteHandlers
 from portside.agent.executors.graphs import GraphsByLanguage, RemoteGraphs
 from portside.agent.executors.handlers import handlers_of
-from portside.agent.executors.javascript import Command, find_node, find_runtime, javascript_command
+from portside.agent.executors.javascript import ProgramCommand, find_node, find_runtime, javascript_command
 from portside.agent.executors.known import KnownGraphs
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import Program
@@ -37,11 +37,11 @@ async def start_graphs(
 ) -> GraphService:
     """Start the executors of all graphs; the caller closes what this returns.
 
-    An orchestrator starts only those that it is told to have beside it. Raises UserMistake if the project does not
+    An orchestrator starts only those that its settings put beside it. Raises UserMistake if the project does not
     load.
     """
     if settings.uses_core_api and not settings.executors:
-        none = Command([], {}, None)
+        none = ProgramCommand([], {}, None)
         projects = [each for each in (config.project, config.javascript) if each.graphs]
         return GraphsByLanguage(*[
             await _pool_of_graphs(config, each, none, settings, (backend, items)) for each in projects
@@ -107,7 +107,7 @@ async def start_handlers(config: AgentConfig, settings: AgentSettings) -> Remote
     return handlers
 
 
-def _javascript(config: AgentConfig, settings: AgentSettings) -> Command:
+def _javascript(config: AgentConfig, settings: AgentSettings) -> ProgramCommand:
     return javascript_command(
         node=find_node(settings.executor_node),
         runtime=find_runtime(settings.executor_javascript),
@@ -116,15 +116,15 @@ def _javascript(config: AgentConfig, settings: AgentSettings) -> Command:
     )
 
 
-def _python(settings: AgentSettings) -> Command:
+def _python(settings: AgentSettings) -> ProgramCommand:
     # Without -P the working folder would come before the standard library.
-    return Command([settings.executor_python or sys.executable, "-P", "-m", "portside.executor"], {}, None)
+    return ProgramCommand([settings.executor_python or sys.executable, "-P", "-m", "portside.executor"], {}, None)
 
 
 async def _pool_of_graphs(
     config: AgentConfig,
     project: Project,
-    command: Command,
+    command: ProgramCommand,
     settings: AgentSettings,
     served: tuple[PostgresBackend, Items],
 ) -> RemoteGraphs:
@@ -173,7 +173,7 @@ def limits_of(settings: AgentSettings, executors: int) -> PoolLimits:
 
 
 def _program_of_graphs(
-    config: AgentConfig, project: Project, command: Command, settings: AgentSettings, **hello: Any
+    config: AgentConfig, project: Project, command: ProgramCommand, settings: AgentSettings, **hello: Any
 ) -> Program:
     return _program(
         config,
@@ -186,7 +186,7 @@ def _program_of_graphs(
     )
 
 
-def _program(config: AgentConfig, command: Command, settings: AgentSettings, **hello: Any) -> Program:
+def _program(config: AgentConfig, command: ProgramCommand, settings: AgentSettings, **hello: Any) -> Program:
     project = config.project
     return Program(
         command=command.arguments,

@@ -37,7 +37,7 @@ update alerts set ended_at = :now, recovering_since = null where id = :id
 delete from alerts where id = :id
 
 -- name: notify
--- Queues a message for each channel; the end only for channels that were told of the beginning.
+-- Queues a message for each channel; the end only for channels that got the beginning.
 with queued as (
     insert into alert_deliveries (id, channel_id, alert_id, event)
     select gen_random_uuid(), c.id, a.id, :event::text

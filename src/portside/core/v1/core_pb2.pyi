@@ -13,7 +13,7 @@ class Frames(_message.Message):
     def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("call", "server_hello", "executor_hello", "begin", "item", "result", "error", "cancel", "ping", "pong", "goodbye")
+    __slots__ = ("call", "server_hello", "executor_hello", "begin", "item", "result", "error", "cancel", "ping", "pong", "go_away")
     CALL_FIELD_NUMBER: _ClassVar[int]
     SERVER_HELLO_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -24,7 +24,7 @@ class Frame(_message.Message):
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
-    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    GO_AWAY_FIELD_NUMBER: _ClassVar[int]
     call: int
     server_hello: ServerHello
     executor_hello: ExecutorHello
@@ -35,8 +35,8 @@ class Frame(_message.Message):
     cancel: Cancel
     ping: Ping
     pong: Pong
-    goodbye: Goodbye
-    def __init__(self, call: _Optional[int] = ..., server_hello: _Optional[_Union[ServerHello, _Mapping]] = ..., executor_hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., begin: _Optional[_Union[Call, _Mapping]] = ..., item: _Optional[_Union[Item, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    go_away: GoAway
+    def __init__(self, call: _Optional[int] = ..., server_hello: _Optional[_Union[ServerHello, _Mapping]] = ..., executor_hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., begin: _Optional[_Union[Call, _Mapping]] = ..., item: _Optional[_Union[Item, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., go_away: _Optional[_Union[GoAway, _Mapping]] = ...) -> None: ...
 
 class Value(_message.Message):
     __slots__ = ("msgpack",)
@@ -222,7 +222,7 @@ class Pong(_message.Message):
     memory_bytes: int
     def __init__(self, still_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
-class Goodbye(_message.Message):
+class GoAway(_message.Message):
     __slots__ = ("reason", "is_planned")
     REASON_FIELD_NUMBER: _ClassVar[int]
     IS_PLANNED_FIELD_NUMBER: _ClassVar[int]

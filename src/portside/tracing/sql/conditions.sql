@@ -77,7 +77,7 @@ select from readable_runs r where text_matches(r.run_type, :op::text, :value::te
 select from readable_runs r where text_matches(r.status, :op::text, :value::text[])
 
 -- name: when_status_is
--- Rare states are told by plain columns first, so that finding none of a million runs is quick: an index has those with an
+-- Rare states are found by plain columns first, so that finding none of a million runs is quick: an index has those with an
 -- error.
 select from readable_runs r where r.status = :value::text
   and (:value::text not in ('error', 'interrupted') or r.error is not null)

@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from portside.agent.config import AgentConfig
 from portside.agent.executors.far.listener import GrpcServer
-from portside.agent.executors.far.session import OPTIONS, SESSION, Session, credentials_of
+from portside.agent.executors.far.session import OPTIONS, SESSION, PeerSession, credentials_of
 from portside.agent.executors.member import Executor
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.executors.process import Program
@@ -89,8 +89,8 @@ class Bridge:
         self._credentials.check_target(settings.core_api)
         self._count = max(1, settings.executors)
         self._slots = max(1, settings.n_jobs_per_worker // self._count)
-        self._told: ServerHello | None = None
-        self._sessions: dict[Executor, Session] = {}
+        self._server_hello: ServerHello | None = None
+        self._sessions: dict[Executor, PeerSession] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self.pools: list[ExecutorPool] = []
         self.changed = asyncio.Event()
@@ -103,7 +103,7 @@ class Bridge:
 
     async def start(self) -> None:
         """Ask the orchestrator what executors have to know, and start them. Raises UserMistake."""
-        hello = self._told = await self._ask()
+        hello = self._server_hello = await self._ask()
         # The orchestrator knows when there is work, so none is stopped here for want of it.
         limits = replace(limits_of(self._settings, self._count), idle_s=0.0)
         self.pools = [ExecutorPool(program, limits, self._handlers) for program in self._programs(hello)]
@@ -170,7 +170,7 @@ class Bridge:
                     again_in_s=round(delay_s, 2))  # fmt: skip
         await asyncio.sleep(delay_s)
 
-    async def _stop_work(self, executor: Executor, session: Session) -> None:
+    async def _stop_work(self, executor: Executor, session: PeerSession) -> None:
         """Wait until the work for a lost session has stopped, and kill an executor that does not stop it.
 
         It is cancelled with the session. Other executors do it by now.
@@ -185,7 +185,7 @@ class Bridge:
         session, greeting = self._opened(executor)
         async with self._running(session) as running:
             hello = await self._greeted(session, greeting)
-            if self._told is not None and hello.is_encrypted != self._told.is_encrypted:
+            if self._server_hello is not None and hello.is_encrypted != self._server_hello.is_encrypted:
                 self._renew(hello)
                 return
             session.hello(self._hello_of(executor, executor_id))
@@ -216,7 +216,7 @@ class Bridge:
 
     def _renew(self, hello: ServerHello) -> None:
         """Replace the executors: the orchestrator encrypts now, or does not any more."""
-        self._told = hello
+        self._server_hello = hello
         for pool, program in zip(self.pools, self._programs(hello), strict=True):
             pool.renew(program)
 
@@ -225,7 +225,7 @@ class Bridge:
             self._config, self._settings, is_encrypted=hello.is_encrypted, store_ttl=hello.store_ttl
         )
 
-    async def _watch(self, session: Session) -> None:
+    async def _watch(self, session: PeerSession) -> None:
         """End a session whose orchestrator, which asks every second, is not heard any more.
 
         Seconds are counted by turns of this loop: a pause of this process is none of the orchestrator.
@@ -237,7 +237,7 @@ class Bridge:
             silent, heard_at = (silent + 1 if is_silent else 0), session.heard_at
         session.abort(f"the orchestrator was not heard for {silent} s")
 
-    def _opened(self, executor: Executor | None) -> tuple[Session, "asyncio.Future[Any]"]:
+    def _opened(self, executor: Executor | None) -> tuple[PeerSession, "asyncio.Future[Any]"]:
         greeting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def on_hello(body: Any) -> None:
@@ -264,13 +264,13 @@ class Bridge:
                     await session.wait_closed()
                     raise CallFailed("closed", str(exc)) from exc
 
-        session = Session(
+        session = PeerSession(
             Forwarding(execute), is_executor=True, on_hello=on_hello, pong=pong, on_congestion=on_congestion
         )
         return session, greeting
 
     @contextlib.asynccontextmanager
-    async def _running(self, session: Session) -> AsyncIterator["asyncio.Task[None]"]:
+    async def _running(self, session: PeerSession) -> AsyncIterator["asyncio.Task[None]"]:
         """Carry the frames of a session while the block runs; end it then. Raises ConnectionLost if gRPC fails.
 
         Each session has a connection of its own: the next one must not use a connection that is dead.
@@ -291,7 +291,7 @@ class Bridge:
             if isinstance(failure, grpc.aio.AioRpcError):
                 raise ConnectionLost(_reason_of(failure)) from failure
 
-    async def _greeted(self, session: Session, greeting: "asyncio.Future[Any]") -> ServerHello:
+    async def _greeted(self, session: PeerSession, greeting: "asyncio.Future[Any]") -> ServerHello:
         """Return the orchestrator's hello. Raises ConnectionLost."""
         closed = asyncio.create_task(session.wait_closed())
         await asyncio.wait([greeting, closed], timeout=GREETED_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)

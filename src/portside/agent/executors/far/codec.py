@@ -24,7 +24,7 @@ TUPLES = frozenset({
 """Messages that links send as tuples of their fields."""
 REQUEST = "request"
 """The field of `GraphCall` whose message depends on the method."""
-GOODBYE = links.PONG + 1
+GO_AWAY = links.PONG + 1
 """The kind of a frame that ends a session; links on one machine close their socket."""
 
 
@@ -231,7 +231,7 @@ _CONTENT = {
     links.CANCEL: "cancel",
     links.PING: "ping",
     links.PONG: "pong",
-    GOODBYE: "goodbye",
+    GO_AWAY: "go_away",
 }
 _KINDS = {name: kind for kind, name in _CONTENT.items()} | {
     "executor_hello": links.HELLO, "begin": links.CALL, "item": links.ITEM, "result": links.RESULT,

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import OVERALL_HEALTH
 from grpc_health.v1.health import aio as health
 
-from portside.agent.executors.far.session import OPTIONS, SESSION, Credentials, Session, credentials_of
+from portside.agent.executors.far.session import OPTIONS, SESSION, PeerCredentials, PeerSession, credentials_of
 from portside.agent.executors.member import Executor, ExecutorFailed, read_hello
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.queue.worker import Worker
@@ -46,9 +46,9 @@ SERVICE = SESSION.split("/")[1]
 class FarExecutor(Executor):
     """An executor on another machine. It ends with its session."""
 
-    link: Session
+    link: PeerSession
 
-    def __init__(self, session: Session, hello: ExecutorHello, heartbeat_s: float) -> None:
+    def __init__(self, session: PeerSession, hello: ExecutorHello, heartbeat_s: float) -> None:
         name = f"{hello.host}:{hello.pid}" if hello.host else str(hello.pid)
         super().__init__(session, hello, name=name, heartbeat_s=heartbeat_s)
 
@@ -71,14 +71,14 @@ class FarExecutor(Executor):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-class Listener:
+class ExecutorListener:
     """Listens for executors, and lets each join the pool whose graphs it has."""
 
     def __init__(self, pools: Sequence[ExecutorPool], settings: AgentSettings) -> None:
         self._pools, self._settings = pools, settings
         # An executor has a project and variables of its own.
         self._hello = replace(pools[0].program.hello, env={})
-        self._credentials: Credentials = credentials_of(settings)
+        self._credentials: PeerCredentials = credentials_of(settings)
         self._executors: dict[str, FarExecutor] = {}
         self._health = GrpcServer()
 
@@ -111,7 +111,7 @@ class Listener:
                 greeting.set_result(body)
 
         handlers: dict[str, Handler] = {}
-        session = Session(handlers, is_executor=False, on_hello=on_hello)
+        session = PeerSession(handlers, is_executor=False, on_hello=on_hello)
         session.hello(self._hello)
         joining = asyncio.create_task(self._join(session, greeting, handlers))
         try:
@@ -120,7 +120,7 @@ class Listener:
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)
 
-    async def _join(self, session: Session, greeting: asyncio.Future[Any], handlers: dict[str, Handler]) -> None:
+    async def _join(self, session: PeerSession, greeting: asyncio.Future[Any], handlers: dict[str, Handler]) -> None:
         """Let an executor join when it has said hello; before that it can call nothing."""
         try:
             async with asyncio.timeout(HELLO_WITHIN_S):

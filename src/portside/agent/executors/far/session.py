@@ -18,7 +18,7 @@ from typing import Any, cast
 import grpc
 from grpc.aio import EOF
 
-from portside.agent.executors.far.codec import GOODBYE, decoded_frame, encoded_frame, parsed_frames
+from portside.agent.executors.far.codec import GO_AWAY, decoded_frame, encoded_frame, parsed_frames
 from portside.agent.settings import AgentSettings
 from portside.executor import link as links
 from portside.executor.link import CallFailed, Handlers, Link, LinkLimits, ProtocolBroken, ServedCall
@@ -42,7 +42,7 @@ _ANSWERS = frozenset({links.ITEM, links.RESULT, links.ERROR})
 _MALFORMED = (TypeError, ValueError, KeyError, AttributeError)
 
 
-class Session(Link):
+class PeerSession(Link):
     """One end of a session. Make it on the loop that runs it."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Session(Link):
         self.heard_at = self._loop.time()
         """When the peer last sent something, by the clock of the loop."""
         self._is_executor, self._on_congestion = is_executor, on_congestion
-        self._take = (*self._take, self._take_goodbye)
+        self._take = (*self._take, self._take_go_away)
         self._outgoing: deque[bytes] = deque()
         self._methods: dict[int, str] = {}
         self._due, self._room = asyncio.Event(), asyncio.Event()
@@ -130,7 +130,7 @@ class Session(Link):
     def close(self, reason: str = "closed by this side", *, is_planned: bool = True) -> None:
         """Send what is queued and the reason, then end the session."""
         if self._reason is None:
-            self.send_frame(GOODBYE, 0, {"reason": reason, "is_planned": is_planned})
+            self.send_frame(GO_AWAY, 0, {"reason": reason, "is_planned": is_planned})
         super().close(reason)
 
     def end(self) -> None:
@@ -194,7 +194,7 @@ class Session(Link):
         super()._on_served(served, work)
         self._room.set()
 
-    def _take_goodbye(self, _number: int, body: Any, _size: int) -> None:
+    def _take_go_away(self, _number: int, body: Any, _size: int) -> None:
         self.farewell, self.was_planned = str(body["reason"])[:1000], bool(body["is_planned"])
         if self._reason is None:
             self._reason = self.farewell
@@ -204,7 +204,7 @@ class Session(Link):
 class _StreamEnd:
     """What a link knows of its transport."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: PeerSession) -> None:
         self._session = session
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ def _varint(number: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class Credentials:
+class PeerCredentials:
     """How the peers of sessions know each other: keys, certificates, or both; neither only on this machine."""
 
     keys: tuple[bytes, ...] = ()
@@ -293,7 +293,7 @@ class Credentials:
         return any(matches)
 
 
-def credentials_of(settings: AgentSettings) -> Credentials:
+def credentials_of(settings: AgentSettings) -> PeerCredentials:
     """Read the keys and certificates that the settings name. Raises UserMistake."""
     keys = tuple(key.strip().encode() for key in (settings.core_api_key or "").split(",") if key.strip())
     if any(len(key) < MIN_KEY_BYTES or not key.isascii() for key in keys):
@@ -302,7 +302,7 @@ def credentials_of(settings: AgentSettings) -> Credentials:
     private_key = _file("CORE_API_PRIVATE_KEY", settings.core_api_private_key)
     if (certificate is None) != (private_key is None):
         raise UserMistake("CORE_API_CERTIFICATE and CORE_API_PRIVATE_KEY belong together: set both or neither")
-    return Credentials(keys, certificate, private_key, _file("CORE_API_CA", settings.core_api_ca))
+    return PeerCredentials(keys, certificate, private_key, _file("CORE_API_CA", settings.core_api_ca))
 
 
 def _file(name: str, path: str | None) -> bytes | None:
