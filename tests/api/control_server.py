@@ -31,7 +31,7 @@ from portside.kernel.http.server import Server, listen
 from portside.kernel.migrations import migrate
 from portside.kernel.outbound import OutboundRules
 
-PACKAGES = ["portside.identity", "portside.tracing", "portside.control"]
+PACKAGES = ["portside.identity", "portside.tracing", "portside.control", "portside.alerts"]
 ADDRESS = PlatformAddress("http://platform.test:8700")
 
 

@@ -15,6 +15,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
+import portside.alerts.channels  # noqa: F401 - its column is encrypted too
 from portside.control.polling import PolledBranches
 from portside.control.pushes import ExpiredPushDeliveries
 from portside.control.scope import ScopeFactory
@@ -419,7 +420,8 @@ async def test_a_branch_is_polled_once_per_period_by_concurrent_tasks(platform, 
     assert len(host.asked) == before
 
 
-async def test_branches_are_polled_after_the_clock_was_set_back(platform, poll, chore) -> None:
+async def test_branches_are_polled_after_the_clock_was_set_back(platform, host, poll, chore) -> None:
+    await follow(platform, await add(platform, base_url=host.url), f"{host.url}/team/clock")
     await poll()
     followed = await platform.db.fetchval(statement("select count(*) from branch_polls"))
     await platform.db.execute(statement("update branch_polls set polled_at = now() + interval '4 hours'"))

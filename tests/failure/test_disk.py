@@ -92,6 +92,7 @@ async def has_room(client: httpx2.AsyncClient) -> bool:
 
 async def test_platform_refuses_new_data_and_serves_the_rest(disk: SmallDisk, server: ServerProcess):
     async with client_of(server) as client:
+        await eventually(lambda: has_room(client))
         project = (await client.post("/sessions", json={"name": f"p-{uuid4()}"})).raise_for_status().json()
         async with full(disk, client):
             for method, path, body in (

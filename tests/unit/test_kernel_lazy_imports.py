@@ -123,7 +123,7 @@ def test_deferred_packages_of_the_server_are_complete_after_lookup() -> None:
 import sys, types
 from portside.kernel.lazy_imports import import_lazily
 import_lazily(*sys.argv[1:])
-import portside.agent.server, portside.agent.custom.cache
+import portside.agent.custom.cache, portside.agent.local_graphs, portside.agent.server
 print(*[name for name in sys.argv[1:] if type(sys.modules[name]) is not types.ModuleType])
 import langgraph_sdk, langsmith.types
 assert langgraph_sdk.get_client and langsmith.types.Run

@@ -453,7 +453,8 @@ def _name_graphs(described: dict[str, Any], graph_ids: list[str]) -> None:
                 if parameter["name"] == "assistant_id" and "format" not in parameter["schema"]:
                     # An empty parameter is as good as none.
                     names = graph_ids if parameter["required"] else [*graph_ids, ""]
-                    parameter["schema"] = {"anyOf": [{"type": "string", "format": "uuid"}, {"enum": names}]}
+                    by_graph = {"type": "string", "enum": names}
+                    parameter["schema"] = {"anyOf": [{"type": "string", "format": "uuid"}, by_graph]}
     for name in bodies:
         field = schemas[name].get("properties", {}).get("graph_id")
         for shape in () if field is None else (field, *field.get("anyOf", ())):
