@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from portside.agent.executors.javascript import BUILT
+from portside.agent.executors.start import BUILT
 
 SCRIPTS = Path(__file__).parent / "js"
 JAVASCRIPT_PROJECT = Path(__file__).parent / "projects" / "javascript"

@@ -3,7 +3,7 @@ from uuid import uuid4
 
 import pytest
 
-from portside.control import desired
+from portside.control import deployments
 from portside.control.resources import with_defaults
 from tests.api.control_server import ADDRESS, Control, control
 from tests.conftest import eventually
@@ -156,7 +156,7 @@ async def test_a_deployment_report_is_stored(plane: Control) -> None:
 
 async def test_every_change_wakes_a_waiting_listener(plane: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody looks again without being woken.
-    monkeypatch.setattr(desired, "POLL_S", 3600.0)
+    monkeypatch.setattr(deployments, "POLL_S", 3600.0)
     listener_id = await plane.listener.connect()
     generation = (await plane.listener.desired(listener_id))["generation"]
     made: dict = {}

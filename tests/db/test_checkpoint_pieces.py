@@ -21,13 +21,13 @@ from langgraph.types import Send
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from portside.agent.checkpoints.writer import CheckpointWriter, LeaseLost, RunAttempt
+from portside.agent.checkpoints.backend import CheckpointWriter, LeaseLost, RunAttempt
 from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec
 from portside.agent.encryption.encryptor import Encryptor
 from portside.agent.local_graphs import PostgresSaver
 from portside.executor.encryption import CannotDecrypt
-from portside.executor.state import read_history, reads_without_code
+from portside.executor.operations import read_history, reads_without_code
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
 from portside.kernel.user_json import dump_user

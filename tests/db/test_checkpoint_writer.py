@@ -14,8 +14,8 @@ import asyncpg
 import pytest
 from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, generate_config, generate_metadata
 
-from portside.agent.checkpoints import writer
-from portside.agent.checkpoints.writer import CheckpointWriter, LeaseLost, RunAttempt
+from portside.agent.checkpoints import backend
+from portside.agent.checkpoints.backend import CheckpointWriter, LeaseLost, RunAttempt
 from portside.agent.local_graphs import PostgresSaver
 from portside.agent.threads import records
 from portside.executor.checkpoints.backend import Rows
@@ -104,7 +104,7 @@ async def test_concurrent_runs_share_a_write(db):
 
 
 async def test_rows_of_an_ephemeral_run_are_not_written(db, saver, monkeypatch):
-    monkeypatch.setattr(writer, "NEW_THREAD_DELAY_S", 60)
+    monkeypatch.setattr(backend, "NEW_THREAD_DELAY_S", 60)
     thread_id = str(uuid4())
     holder = (await running(db, thread_id))._replace(is_new=True)
     seen = statements(db)
@@ -174,7 +174,7 @@ async def test_rows_are_written_during_a_long_run(db, saver):
 
 
 async def test_rows_of_a_new_thread_are_written_when_its_run_takes_longer(db, saver, monkeypatch):
-    monkeypatch.setattr(writer, "NEW_THREAD_DELAY_S", 0)
+    monkeypatch.setattr(backend, "NEW_THREAD_DELAY_S", 0)
     thread_id = str(uuid4())
 
     async def has(count: int) -> bool:

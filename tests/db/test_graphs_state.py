@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from portside.agent.local_graphs import PostgresSaver
 from portside.executor.load import Graphs
-from portside.executor.state import read_history, read_state, update_state
+from portside.executor.operations import read_history, read_state, update_state
 from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.errors import BadRequest, Invalid

@@ -15,7 +15,7 @@ from langgraph.pregel.remote import RemoteGraph
 from pydantic import BaseModel, TypeAdapter
 
 from portside.agent.assistants.descriptions import parse_xray
-from portside.executor.descriptions import draw, modern, schemas_of, subgraph_schemas
+from portside.executor.operations import draw, modern, schemas_of, subgraph_schemas
 from portside.kernel.errors import Invalid
 
 

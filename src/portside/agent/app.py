@@ -20,8 +20,7 @@ from portside.agent.access.authentication import AccessPolicy, ProjectAuth, load
 from portside.agent.access.service import Access, StreamLimit
 from portside.agent.assistants.descriptions import Descriptions
 from portside.agent.assistants.records import Assistants
-from portside.agent.checkpoints.backend import PostgresBackend
-from portside.agent.checkpoints.writer import CheckpointWriter
+from portside.agent.checkpoints.backend import CheckpointWriter, PostgresBackend
 from portside.agent.config import AgentConfig, HttpConfig
 from portside.agent.crons.crons import Crons, DueCrons
 from portside.agent.custom.application import ProjectRoutes, WebApp, described_with, join_custom, running
@@ -29,7 +28,7 @@ from portside.agent.custom.cache import OldCacheEntries
 from portside.agent.encryption.ciphers import EncryptionCalls
 from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
-from portside.agent.encryption.older_keys import RenewedKeys
+from portside.agent.encryption.reencryption import RenewedKeys
 from portside.agent.executors.application import RemoteApp
 from portside.agent.executors.start import start_beside, start_graphs, start_handlers
 from portside.agent.graphs import GraphService

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from portside.agent.checkpoints.writer import RunAttempt
+from portside.agent.checkpoints.backend import RunAttempt
 from portside.agent.encryption.codec import raise_if_undecryptable
 from portside.agent.graphs import EventSink, GraphService, Publish
 from portside.agent.queue import statements

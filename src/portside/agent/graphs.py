@@ -6,7 +6,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from portside.agent.checkpoints.writer import CheckpointWriter
+from portside.agent.checkpoints.backend import CheckpointWriter
 from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.requests import (
     ChangedState,

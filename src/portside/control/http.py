@@ -24,7 +24,6 @@ from portside.control.archives import (
     receive_archive,
 )
 from portside.control.deployments import NoRegistry, PushTokenRequest, refuse_push_token
-from portside.control.desired import wait_for_desired
 from portside.control.errors import (
     BadCombination,
     BeingDeleted,
@@ -510,7 +509,7 @@ async def connect_listener(ctx: Context, body: Connect) -> Connected:
 )
 async def get_desired(ctx: Context, listener_id: UUID, query: DesiredQuery) -> Desired:
     """Return the desired state as soon as it differs from the listener's."""
-    return await wait_for_desired(scope_of(ctx), ctx.services.address, listener_id, query)
+    return await deployments.wait_for_desired(scope_of(ctx), ctx.services.address, listener_id, query)
 
 
 @_dataplane.put(

@@ -1,7 +1,7 @@
 """Listeners, and the choice of a listener and a Kubernetes namespace for each deployment.
 
 Clients create the listeners of clusters; process listeners register themselves. A deployment that names no listener
-belongs to the first process listener that polls (`desired.py`).
+belongs to the first process listener that polls (`deployments.py`).
 """
 
 from uuid import UUID

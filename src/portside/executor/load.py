@@ -197,7 +197,9 @@ class Graphs:
         The user of the config becomes the current user of this task. Entering the context raises the exceptions of a
         factory.
         """
-        export = self._find(graph_id)
+        export = self._exports.get(graph_id)
+        if export is None:
+            raise NotFound(f"Graph '{graph_id}' not found. Expected one of: {self.ids()}")
         set_current_user(((config or {}).get("configurable") or {}).get("langgraph_auth_user"))
         if not isinstance(export, GraphFactory):
             return nullcontext(export)
@@ -215,12 +217,6 @@ class Graphs:
         if graph.name == "LangGraph":
             update["name"] = graph_id
         return graph.copy(update)
-
-    def _find(self, graph_id: str) -> Export:
-        try:
-            return self._exports[graph_id]
-        except KeyError:
-            raise NotFound(f"Graph '{graph_id}' not found. Expected one of: {self.ids()}") from None
 
 
 def context_for(schema: Any, given: dict[str, Any] | None) -> Any:

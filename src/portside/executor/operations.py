@@ -1,16 +1,34 @@
 """What an agent server asks of the graphs of a project beside executing runs, on the current event loop.
 
-Requests and results are plain data (`requests`), so that the agent server may be another process.
+`GraphOperations` takes and returns plain data (`requests`), so that the agent server may be another process. Below it
+are the state of a thread as clients see it (spec: section 4.1), whose values are those of the user's graph, and the
+descriptions of a graph: its drawing, its schemas and its subgraphs (spec: section 3).
 """
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager
+import functools
+import json
+import logging
+import operator
+import types
+import typing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
+
+import typing_extensions
+from langchain_core.runnables import RunnableConfig
+from langgraph.channels.base import BaseChannel
+from langgraph.errors import EmptyInputError, InvalidUpdateError
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Interrupt, PregelTask, StateSnapshot, StateUpdate
+from pydantic import Field, TypeAdapter, create_model
+from pydantic.errors import PydanticUserError
 
 from portside.executor.checkpoints.backend import CheckpointBackend
-from portside.executor.descriptions import draw, schemas_of, subgraph_schemas
+from portside.executor.commands import parse_command
 from portside.executor.errors import GraphFailed
-from portside.executor.execute import read_outcome
+from portside.executor.execute import checkpoint_of, read_outcome
 from portside.executor.load import Graph, Graphs
 from portside.executor.requests import (
     ChangedState,
@@ -26,15 +44,16 @@ from portside.executor.requests import (
     StateRead,
     select_fields,
 )
-from portside.executor.state import (
-    apply_supersteps,
-    read_history,
-    read_state,
-    read_supersteps,
-    reads_without_code,
-    update_state,
-)
+from portside.kernel.errors import BadRequest, Invalid, Problem
 from portside.kernel.user_json import dump_user, plain
+
+log = logging.getLogger(__name__)
+Schema = dict[str, Any]
+# What langgraph raises for invalid values, and what the reducers and conditions of a user's graph raise on them.
+REFUSALS = (InvalidUpdateError, EmptyInputError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+_QUALIFIERS = (typing_extensions.Required, typing_extensions.NotRequired, typing_extensions.ReadOnly)
+# The schema of messages takes 0.1 s on a loop that executes runs. It never changes, so it is cached.
+_schemas: WeakKeyDictionary[Any, Schemas] = WeakKeyDictionary()
 
 
 class GraphOperations:
@@ -158,3 +177,304 @@ async def _changed(graph: Graph, config: Config, checkpoint: dict[str, Any]) -> 
         has_next=bool(state["next"]),
         interrupts=plain(interrupts),
     )
+
+
+# The state of a thread
+
+
+async def read_state(graph: Graph, config: RunnableConfig, *, subgraphs: bool = False) -> dict[str, Any]:
+    """Return the state that a config names, or the latest. Without one, `metadata` and `created_at` are None.
+
+    Raises BadRequest if the config names an unknown subgraph.
+    """
+    with _refusing_unknown_subgraph(config):
+        try:
+            return thread_state(await graph.aget_state(config, subgraphs=subgraphs))
+        except REFUSALS:
+            # A reducer fails on the pending writes, for example on the input of a run that failed the same way.
+            async for snapshot in graph.aget_state_history(config, limit=1):
+                return thread_state(snapshot)
+            raise
+
+
+async def read_history(
+    graph: Graph,
+    config: RunnableConfig,
+    *,
+    limit: int,
+    before: Any = None,
+    filter: Mapping[str, Any] | None = None,  # noqa: A002 - langgraph's name for it
+) -> list[dict[str, Any]]:
+    """Return states, newest first. `before` may be a checkpoint id, a checkpoint or a config that holds one.
+
+    Raises Invalid if `before` names no checkpoint, and BadRequest if the config names an unknown subgraph.
+    """
+    history = graph.aget_state_history(
+        config, filter=dict(filter) if filter else None, before=_before(before), limit=limit
+    )
+    with _refusing_unknown_subgraph(config):
+        return [thread_state(snapshot) async for snapshot in history]
+
+
+async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_node: str | None) -> dict[str, Any]:
+    """Update the state as if the node had returned these values; return the new checkpoint.
+
+    Raises BadRequest if the graph refuses the values.
+    """
+    try:
+        made = await graph.aupdate_state(config, values, as_node=as_node)
+    except REFUSALS as exc:
+        raise BadRequest(_reason(exc)) from exc
+    return checkpoint_of(made) or {}
+
+
+async def apply_supersteps(graph: Graph, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]) -> None:
+    """Apply steps of another thread's nodes. Raises Invalid that names the field if the graph refuses them."""
+    try:
+        await graph.abulk_update_state(config, supersteps)
+    except REFUSALS as exc:
+        raise Invalid.field(["body", "supersteps"], _reason(exc)) from exc
+
+
+def read_supersteps(supersteps: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[StateUpdate]]:
+    """Convert `{values, as_node, command}` to langgraph's updates. Raises Invalid that names the field."""
+    return [
+        [_read_update(update, ["body", "supersteps", step, "updates", index]) for index, update in enumerate(updates)]
+        for step, updates in enumerate(supersteps)
+    ]
+
+
+def _read_update(update: Mapping[str, Any], loc: list[str | int]) -> StateUpdate:
+    command = update.get("command")
+    try:
+        values = update.get("values") if command is None else parse_command(command)
+    except Invalid as exc:
+        raise Invalid([Problem([*loc, *one.loc[1:]], one.msg, one.type) for one in exc.problems]) from exc
+    return StateUpdate(values, update.get("as_node"))  # type: ignore[arg-type]
+
+
+def reads_without_code(graph: Graph) -> bool:
+    """Whether reading a state calls no code of the graph's author with its values: no model of the state, no cache key.
+
+    Reducers are called for pending writes, and by channels that store their changes.
+    """
+    # What a version of langgraph does not have may be done in another way there.
+    users_of_values: list[Any] = [getattr(graph, "cache_policy", ...)]
+    users_of_values += [
+        getattr(node, name, ...) for node in graph.nodes.values() for name in ("mapper", "cache_policy")
+    ]
+    if any(user is not None for user in users_of_values):
+        return False
+    kinds = {channel if isinstance(channel, type) else type(channel) for channel in graph.channels.values()}
+    return all(
+        kind.__module__.startswith(("langgraph.channels.", "langgraph.managed.")) and kind.__name__ != "DeltaChannel"
+        for kind in kinds
+    )
+
+
+def _reason(exc: Exception) -> str:
+    """Return why a graph refused values, with the class of the exception if the graph's own code raised it."""
+    is_plain = isinstance(exc, (InvalidUpdateError, EmptyInputError, ValueError, TypeError))
+    return str(exc) if is_plain else f"{type(exc).__name__}: {exc}"
+
+
+def thread_state(snapshot: StateSnapshot) -> dict[str, Any]:
+    """Return a snapshot of langgraph as a ThreadState."""
+    checkpoint = checkpoint_of(snapshot.config) if _is_named(snapshot.config) else None
+    parent = checkpoint_of(snapshot.parent_config)
+    return {
+        "values": snapshot.values,
+        "next": list(snapshot.next),
+        "tasks": [_task(task) for task in snapshot.tasks],
+        "metadata": _metadata(snapshot),
+        "created_at": snapshot.created_at,
+        "checkpoint": checkpoint,
+        "parent_checkpoint": parent,
+        "interrupts": [_interrupt(interrupt) for interrupt in snapshot.interrupts],
+        "checkpoint_id": (checkpoint or {}).get("checkpoint_id"),
+        "parent_checkpoint_id": (parent or {}).get("checkpoint_id"),
+    }
+
+
+def _task(task: PregelTask) -> dict[str, Any]:
+    """Return a task; that of a subgraph has its checkpoint, or its state if that was requested."""
+    is_snapshot = isinstance(task.state, StateSnapshot)
+    return {
+        "id": task.id,
+        "name": task.name,
+        "path": list(task.path),
+        "error": None if task.error is None else str(task.error),
+        "interrupts": [_interrupt(interrupt) for interrupt in task.interrupts],
+        "checkpoint": None if is_snapshot else checkpoint_of(task.state),  # type: ignore[arg-type]
+        "state": thread_state(task.state) if is_snapshot else None,  # type: ignore[arg-type]
+        "result": task.result,
+    }
+
+
+def _metadata(snapshot: StateSnapshot) -> dict[str, Any] | None:
+    """Add the thread and the namespace to a checkpoint's metadata; a copied thread keeps its checkpoints."""
+    if snapshot.metadata is None:
+        return None
+    configurable = snapshot.config["configurable"]
+    metadata = {**snapshot.metadata, "thread_id": configurable["thread_id"]}
+    if checkpoint_ns := configurable.get("checkpoint_ns"):
+        metadata |= {"checkpoint_ns": checkpoint_ns, "langgraph_checkpoint_ns": checkpoint_ns}
+        metadata["checkpoint_map"] = snapshot.metadata.get("parents") or {}
+    return metadata
+
+
+def _interrupt(interrupt: Interrupt) -> dict[str, Any]:
+    return {"id": interrupt.id, "value": interrupt.value}
+
+
+@contextmanager
+def _refusing_unknown_subgraph(config: RunnableConfig) -> Iterator[None]:
+    """Turn the ValueError that older versions of langgraph raise for an unknown namespace into BadRequest."""
+    try:
+        yield
+    except ValueError as exc:
+        if not config["configurable"].get("checkpoint_ns"):
+            raise
+        raise BadRequest(str(exc)) from exc
+
+
+def _is_named(config: RunnableConfig) -> bool:
+    return bool(config.get("configurable", {}).get("checkpoint_id"))
+
+
+def _before(raw: Any) -> RunnableConfig | None:
+    if raw is None:
+        return None
+    holder = raw.get("configurable", raw) if isinstance(raw, dict) else {"checkpoint_id": raw}
+    checkpoint_id = holder.get("checkpoint_id") if isinstance(holder, dict) else None
+    if not isinstance(checkpoint_id, str):
+        raise Invalid.field(["body", "before"], "Expected a checkpoint id, a checkpoint, or a config with one")
+    return {"configurable": {"checkpoint_id": checkpoint_id}}
+
+
+# Descriptions of a graph
+
+
+async def draw(graph: Graph, config: Any, xray: int) -> Drawing:
+    """Draw a graph, without the source locations of its nodes."""
+    drawn = json.loads(dump_user((await graph.aget_graph(config, xray=xray)).to_json()))
+    for node in drawn["nodes"]:
+        if isinstance(data := node.get("data"), dict):
+            data.pop("id", None)
+    return Drawing(drawn["nodes"], drawn["edges"])
+
+
+async def subgraph_schemas(graph: Graph, namespace: str | None, *, recurse: bool) -> dict[str, Schemas]:
+    """Return the schemas of a graph's subgraphs, or of the one at a namespace, by node name."""
+    is_nested = namespace is not None and "|" in namespace
+    found = graph.aget_subgraphs(namespace=namespace, recurse=recurse or is_nested)
+    return {name: schemas_of(subgraph) async for name, subgraph in found}
+
+
+def schemas_of(graph: Any) -> Schemas:
+    """Return the schemas of a graph; a remote graph may have none.
+
+    A schema that cannot be made, for example of a state with a socket, is None; the others are returned all the same.
+    """
+    known = _schemas.get(graph)
+    if known is None:
+        known = _schemas[graph] = _schemas_of(graph)
+    return known
+
+
+def _schemas_of(graph: Any) -> Schemas:
+    context = _attempt("context", lambda: _context_schema(graph))
+    return Schemas(
+        input_schema=_attempt("input", lambda: _input_schema(graph)),
+        output_schema=_attempt("output", lambda: _output_schema(graph)),
+        state_schema=_attempt("state", lambda: _state_schema(graph)),
+        config_schema={} if context is None and _has_no_context(graph) else context,
+        context_schema=context,
+    )
+
+
+def _has_no_context(graph: Any) -> bool:
+    return getattr(graph, "context_schema", None) is None
+
+
+def _attempt(kind: str, make: Callable[[], Schema | None]) -> Schema | None:
+    try:
+        return make()
+    except Exception as exc:  # noqa: BLE001 - the types are the user's code
+        fields = {"kind": kind, "error": f"{type(exc).__name__}: {exc}"[:300]}
+        log.info("a schema of a graph could not be made", extra={"fields": fields})
+        return None
+
+
+def _input_schema(graph: Any) -> Schema:
+    kind = graph.builder.input_schema if isinstance(graph, CompiledStateGraph) else graph.InputType
+    return _made(graph.get_input_jsonschema, kind)
+
+
+def _output_schema(graph: Any) -> Schema:
+    kind = graph.builder.output_schema if isinstance(graph, CompiledStateGraph) else graph.OutputType
+    return _made(graph.get_output_jsonschema, kind)
+
+
+def _context_schema(graph: Any) -> Schema | None:
+    return None if _has_no_context(graph) else _made(graph.get_context_jsonschema, graph.context_schema)
+
+
+def _state_schema(graph: Any) -> Schema:
+    """Return the schema of a thread's state: every channel, none required; or the value of the only channel."""
+    shown = graph.stream_channels_asis
+    if isinstance(shown, str):
+        return TypeAdapter(modern(graph.channels[shown].ValueType)).json_schema()
+    channels = {name: graph.channels[name] for name in shown}
+    fields: dict[str, Any] = {
+        f"channel_{index}": (modern(channel.ValueType), Field(None, alias=name))
+        for index, (name, channel) in enumerate(channels.items())
+        if isinstance(channel, BaseChannel)
+    }
+    schema: Schema = create_model(graph.get_name("State"), **fields).model_json_schema()
+    return schema
+
+
+def _made(make: Callable[[], Schema], kind: Any) -> Schema:
+    """Make a schema with langgraph, or without it where it fails: before Python 3.12 on `typing.TypedDict`."""
+    try:
+        return make()
+    except PydanticUserError as exc:
+        if exc.code != "typed-dict-version":
+            raise
+        return TypeAdapter(modern(kind)).json_schema()
+
+
+def modern(kind: Any, enclosing: frozenset[Any] = frozenset()) -> Any:
+    """Replace each `typing.TypedDict` in a type by one that pydantic accepts; a recursive one becomes a dict."""
+    if typing_extensions.is_typeddict(kind):
+        return dict[str, Any] if kind in enclosing else _modern_dict(kind, enclosing | {kind})
+    arguments = typing.get_args(kind)
+    rebuilt = tuple(modern(argument, enclosing) for argument in arguments)
+    origin: Any = typing.get_origin(kind)
+    if origin in _QUALIFIERS:
+        # Older versions of langgraph leave these qualifiers on the channels of a state.
+        return rebuilt[0]
+    if rebuilt == arguments:
+        return kind
+    if origin is typing.Annotated:
+        return typing.Annotated[(rebuilt[0], *kind.__metadata__)]
+    if origin in (typing.Union, types.UnionType):
+        return functools.reduce(operator.or_, rebuilt)
+    return origin[rebuilt]
+
+
+def _modern_dict(kind: Any, enclosing: frozenset[Any]) -> Any:
+    hints = typing_extensions.get_type_hints(kind)
+    fields = {name: modern(hint, enclosing) for name, hint in hints.items()}
+    required = kind.__required_keys__
+    make: Any = typing_extensions.TypedDict
+    rebuilt = make(
+        kind.__name__,
+        {
+            name: typing_extensions.Required[field] if name in required else typing_extensions.NotRequired[field]
+            for name, field in fields.items()
+        },
+    )
+    rebuilt.__doc__ = kind.__doc__
+    return rebuilt

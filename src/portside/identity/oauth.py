@@ -1,34 +1,34 @@
-"""The routes with which `portside login` signs a terminal in: a small OAuth server for this one public client.
+"""Signing in terminals: the routes of `portside login`, a small OAuth server for this one public client, and its codes.
+
+Two flows. `device`: the terminal shows a short user code, and the person types it in any browser (RFC 8628). `browser`:
+the browser runs on the same machine and brings a code back to a port there (RFC 8252, with PKCE). Either way the
+terminal gets a session of the kind `bearer`.
 
 `/oauth/authorize` and `/device` are pages for people; their forms must come from this server's own pages, and approve
 only with a click. A browser is sent to no address but a port of its own machine. `/oauth/device` and `/oauth/token` are
 for the terminal.
+
+Codes live for minutes, are exchanged once, and are stored as hashes. A code that comes a second time ends the session
+that it gave, because somebody else knows it.
 """
 
+import base64
+import hashlib
+import hmac
+import secrets
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
+from uuid import UUID
 
 import msgspec
 from starlette.responses import Response
 
-from portside.identity import cli_authorization, pages
-from portside.identity.cli_authorization import (
-    DEVICE_CODE_LIFETIME,
-    INTERVAL_S,
-    AccessDenied,
-    AuthorizationPending,
-    ExpiredToken,
-    InvalidGrant,
-    Redemption,
-    SlowDown,
-    Target,
-    TooManyCodes,
-    TooManySignIns,
-    UserCodeUnknown,
-)
+from portside.identity import pages, sessions
+from portside.identity.authentication import Authenticator, hash_token
 from portside.identity.pages import Approval
 from portside.identity.services import Context, Routes, origin_of
-from portside.identity.sessions import LimitedKey
+from portside.identity.sessions import LimitedKey, NewSession, Origin, SignIn
 from portside.identity.signin import (
     ANY_FIELDS,
     FORM,
@@ -40,11 +40,18 @@ from portside.identity.signin import (
     read_form,
     redirect,
 )
+from portside.identity.sql import sql
 from portside.identity.types import Actor, LoggedIn
+from portside.kernel.clock import now
+from portside.kernel.db import Database, Record
+from portside.kernel.errors import BadRequest, TooManyRequests
 from portside.kernel.http.headers import base_url_of
 from portside.kernel.http.proxies import client_address
 from portside.kernel.http.routes import RouteOptions
+from portside.kernel.ids import uuid7
+from portside.kernel.logs import get_logger
 
+log = get_logger(__name__)
 routes = Routes("sign in", works_on_full_disk=True)
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 AUTHORIZE, DEVICE, DECISION = "/oauth/authorize", "/device", "/device/decision"
@@ -57,6 +64,64 @@ Loopback = Annotated[str, msgspec.Meta(pattern=r"^http://127\.0\.0\.1:[1-9][0-9]
 UserCode = Annotated[str, msgspec.Meta(max_length=100)]
 Decision = Literal["approve", "deny"]
 _NO_STORE = {"Cache-Control": "no-store"}
+Flow = Literal["device", "browser"]
+DEVICE_CODE_LIFETIME = timedelta(minutes=10)
+AUTHORIZATION_CODE_LIFETIME = timedelta(seconds=60)
+INTERVAL_S = SLOW_DOWN_S = 5
+# RFC 8628, 6.1: no vowels, so no words; nothing that looks like something else. Eight of twenty are 34 bits.
+USER_CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
+_USER_CODE_LENGTH = 8
+_MAX_OPEN, _MAX_OPEN_OF_ADDRESS = 10_000, 30
+MAX_ATTEMPTS, ATTEMPTS_WITHIN = 20, timedelta(minutes=10)
+_CODE_BYTES = 32
+
+
+class TooManySignIns(TooManyRequests):
+    """Too many terminals at this address wait for a sign-in; try again in some minutes."""
+
+    code = "too_many_sign_ins"
+
+
+class TooManyCodes(TooManyRequests):
+    """You entered too many codes; try again in some minutes."""
+
+    code = "too_many_codes"
+
+
+class UserCodeUnknown(BadRequest):
+    """No terminal waits with this code; it may have expired."""
+
+    code = "user_code_unknown"
+
+
+class AuthorizationPending(BadRequest):
+    """Nobody has approved the sign-in yet."""
+
+    code = error = "authorization_pending"
+
+
+class SlowDown(BadRequest):
+    """The terminal asks too often; it must wait five seconds longer between requests."""
+
+    code = error = "slow_down"
+
+
+class ExpiredToken(BadRequest):
+    """The code has expired; begin the sign-in again."""
+
+    code = error = "expired_token"
+
+
+class AccessDenied(BadRequest):
+    """The sign-in was refused in the browser."""
+
+    code = error = "access_denied"
+
+
+class InvalidGrant(BadRequest):
+    """The code is unknown, was used before, has expired, or belongs to another sign-in."""
+
+    code = error = "invalid_grant"
 
 
 class AuthorizationRequest(msgspec.Struct):
@@ -164,7 +229,7 @@ async def decide_authorization(ctx: Context) -> Response:
         return redirect(f"{form.redirect_uri}?{urlencode({'error': AccessDenied.code, 'state': form.state})}")
     target = Target(form.redirect_uri, form.code_challenge, form.host_name or None)
     try:
-        code = await cli_authorization.approve_browser(ctx.db, actor, target, _address(ctx))
+        code = await _approve_browser(ctx.db, actor, target, _address(ctx))
     except LimitedKey as refused:
         return pages.note_page("Not allowed", refused.message, refused.status)
     return redirect(f"{form.redirect_uri}?{urlencode({'code': code, 'state': form.state})}")
@@ -174,7 +239,7 @@ async def decide_authorization(ctx: Context) -> Response:
 async def begin_device(ctx: Context) -> DeviceAuthorization:
     """Return the codes with which a terminal without a browser waits for its sign-in."""
     form = await decode_form(ctx, DeviceForm)
-    codes = await cli_authorization.begin_device(ctx.db, form.host_name or None, _address(ctx))
+    codes = await _make_device_codes(ctx.db, form.host_name or None, _address(ctx))
     ctx.headers.update(_NO_STORE)
     page = f"{base_url_of(ctx.request)}{DEVICE}"
     return DeviceAuthorization(
@@ -199,7 +264,7 @@ async def confirm_device(ctx: Context) -> Response:
     if actor is None:
         return _sign_in_first(f"{DEVICE}?{urlencode({'user_code': form.user_code})}")
     try:
-        waiting = await cli_authorization.find_waiting(ctx.db, actor, form.user_code)
+        waiting = await _find_waiting(ctx.db, actor, form.user_code)
     except (LimitedKey, TooManyCodes, UserCodeUnknown) as refused:
         return _refused(form.user_code, refused)
     return pages.approval_page(
@@ -223,7 +288,7 @@ async def decide_device(ctx: Context) -> Response:
     if actor is None:
         return _sign_in_first(f"{DEVICE}?{urlencode({'user_code': form.user_code})}")
     try:
-        await cli_authorization.decide_device(ctx.db, actor, form.user_code, approves=approves)
+        await _decide_waiting(ctx.db, actor, form.user_code, approves=approves)
     except (LimitedKey, TooManyCodes, UserCodeUnknown) as refused:
         return _refused(form.user_code, refused)
     if not approves:
@@ -238,10 +303,10 @@ async def exchange_code(ctx: Context) -> LoggedIn:
     ctx.headers.update(_NO_STORE)
     authenticator, origin = ctx.services.authenticator, origin_of(ctx)
     if form.grant_type == DEVICE_GRANT:
-        made = await cli_authorization.poll_device(ctx.db, authenticator, form.device_code, origin)
+        made = await _poll_device(ctx.db, authenticator, form.device_code, origin)
     else:
         redemption = Redemption(form.code, form.redirect_uri, form.code_verifier)
-        made = await cli_authorization.redeem_code(ctx.db, authenticator, redemption, origin)
+        made = await _redeem_code(ctx.db, authenticator, redemption, origin)
     return LoggedIn(made.token, made.expires_at)
 
 
@@ -265,3 +330,188 @@ def _account(actor: Actor) -> str:
 
 def _address(ctx: Context) -> str:
     return client_address(ctx.scope, ctx.services.trusted_proxies)
+
+
+# Codes of terminals
+
+
+class DeviceCodes(msgspec.Struct, frozen=True):
+    """The secret of a terminal that waits, and the code that its user types."""
+
+    device_code: str
+    user_code: str
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A terminal that waits: the name that it gives its machine, and the address of its request."""
+
+    id: UUID
+    host_name: str | None
+    address: str
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where a browser brings an authorization code, and the challenge of the terminal that began (PKCE)."""
+
+    redirect_uri: str
+    code_challenge: str
+    host_name: str | None
+
+
+class Redemption(msgspec.Struct, frozen=True):
+    """An authorization code that came back, with what proves that this terminal began."""
+
+    code: str
+    redirect_uri: str
+    code_verifier: str
+
+
+async def _make_device_codes(db: Database, host_name: str | None, address: str) -> DeviceCodes:
+    """Make the codes of a terminal. Raises TooManySignIns."""
+    letters = "".join(secrets.choice(USER_CODE_LETTERS) for _ in range(_USER_CODE_LENGTH))
+    codes = DeviceCodes(secrets.token_urlsafe(_CODE_BYTES), f"{letters[:4]}-{letters[4:]}")
+    await db.execute(sql.delete_old_cli_authorizations)
+    made = await _insert(
+        db, "device", codes.device_code,
+        user_code_hash=_user_code_hash(codes.user_code), host_name=host_name, address=address,
+        expires_at=now() + DEVICE_CODE_LIFETIME,
+    )  # fmt: skip
+    if made is None:
+        raise TooManySignIns(headers={"Retry-After": str(int(DEVICE_CODE_LIFETIME.total_seconds()))})
+    return codes
+
+
+async def _find_waiting(db: Database, actor: Actor, user_code: str) -> Waiting:
+    """Return the terminal that waits with a user code. Raises LimitedKey, TooManyCodes and UserCodeUnknown."""
+    _check_approver(actor)
+    caller_id = actor.user_id or actor.key_id
+    # The attempt is stored before it is counted, so that attempts at the same time see each other.
+    await db.execute(sql.insert_user_code_attempt, caller_id=caller_id)
+    if await db.fetchval(sql.count_user_code_attempts, caller_id=caller_id, within=ATTEMPTS_WITHIN) > MAX_ATTEMPTS:
+        log.warning("too many user codes", user_id=str(actor.user_id), key_id=str(actor.key_id))
+        raise TooManyCodes(headers={"Retry-After": str(int(ATTEMPTS_WITHIN.total_seconds()))})
+    digest = _user_code_hash(user_code)
+    row = await db.fetchrow(sql.open_cli_authorization, user_code_hash=digest)
+    if row is None or not hmac.compare_digest(row["user_code_hash"], digest):
+        raise UserCodeUnknown
+    return Waiting(row["id"], row["host_name"], row["address"])
+
+
+async def _decide_waiting(db: Database, actor: Actor, user_code: str, *, approves: bool) -> None:
+    """Approve or refuse the terminal that waits with a user code. Raises like `_find_waiting`."""
+    waiting = await _find_waiting(db, actor, user_code)
+    decision = "approved" if approves else "denied"
+    if await db.fetchval(sql.decide_cli_authorization, id=waiting.id, decision=decision, **_owner(actor)) is None:
+        raise UserCodeUnknown
+    log.info("terminal decided", decision=decision, user_id=str(actor.user_id), address=waiting.address)
+
+
+async def _poll_device(db: Database, authenticator: Authenticator, device_code: str, origin: Origin) -> NewSession:
+    """Return the session of an approved terminal, once.
+
+    Raises AuthorizationPending, SlowDown, ExpiredToken, AccessDenied and InvalidGrant.
+    """
+    row = await db.fetchrow(sql.poll_cli_authorization, code_hash=hash_token(device_code), slow_down_s=SLOW_DOWN_S)
+    if row is None:
+        raise InvalidGrant
+    if row["session_id"] is None:
+        if row["is_expired"]:
+            raise ExpiredToken
+        if row["is_early"]:
+            raise SlowDown
+        if row["decision"] is None:
+            raise AuthorizationPending
+        if row["decision"] == "denied":
+            raise AccessDenied
+    return await _exchange(db, authenticator, ("device", device_code), None, origin)
+
+
+async def _approve_browser(db: Database, actor: Actor, target: Target, address: str) -> str:
+    """Return the authorization code that the browser brings to the terminal. Raises LimitedKey."""
+    _check_approver(actor)
+    code = secrets.token_urlsafe(_CODE_BYTES)
+    await db.execute(sql.delete_old_cli_authorizations)
+    await _insert(
+        db, "browser", code,
+        **msgspec.structs.asdict(target), **_owner(actor), address=address, decision="approved",
+        expires_at=now() + AUTHORIZATION_CODE_LIFETIME,
+    )  # fmt: skip
+    return code
+
+
+async def _redeem_code(
+    db: Database, authenticator: Authenticator, redemption: Redemption, origin: Origin
+) -> NewSession:
+    """Return the session for an authorization code, once. Raises InvalidGrant.
+
+    A wrong verifier or address spends the code too: whoever sent it has stolen the code.
+    """
+    return await _exchange(db, authenticator, ("browser", redemption.code), redemption, origin)
+
+
+def _check_approver(actor: Actor) -> None:
+    """Raise LimitedKey unless the actor may give a terminal a session of its own."""
+    if not actor.is_unlimited:
+        raise LimitedKey
+
+
+async def _insert(db: Database, flow: Flow, code: str, **values: Any) -> UUID | None:
+    unset = dict.fromkeys(("user_code_hash", "code_challenge", "redirect_uri", "decision", "user_id", "key_id"), None)
+    found: UUID | None = await db.fetchval(
+        sql.insert_cli_authorization,
+        **(unset | values),
+        id=uuid7(), flow=flow, code_hash=hash_token(code), interval_s=INTERVAL_S,
+        max_open=_MAX_OPEN, max_open_of_address=_MAX_OPEN_OF_ADDRESS,
+    )  # fmt: skip
+    return found
+
+
+async def _exchange(
+    db: Database, authenticator: Authenticator, grant: tuple[Flow, str], proof: Redemption | None, origin: Origin
+) -> NewSession:
+    flow, code = grant
+    async with db.transaction() as tx:
+        row = await tx.fetchrow(sql.lock_cli_authorization, code_hash=hash_token(code), flow=flow)
+        if row is None:
+            raise InvalidGrant
+        if _is_redeemable(row, code, proof):
+            sign_in = SignIn(
+                kind="bearer", method=flow, lifetime=authenticator.session_rules.lifetime,
+                user_id=row["user_id"], key_id=row["key_id"], origin=_named(origin, row["host_name"]),
+            )  # fmt: skip
+            made = await sessions.begin(tx, authenticator, sign_in)
+            await tx.execute(sql.set_session_of_cli_authorization, id=row["id"], session_id=made.id)
+            return made
+        await tx.execute(sql.revoke_cli_authorization, id=row["id"])
+    if row["session_id"] is not None:
+        authenticator.forget(row["session_id"])
+    log.warning("a spent or foreign code of a terminal was refused", flow=flow, address=origin.address)
+    raise InvalidGrant
+
+
+def _is_redeemable(row: Record, code: str, proof: Redemption | None) -> bool:
+    if row["session_id"] is not None or row["decision"] != "approved" or row["is_expired"]:
+        return False
+    if not hmac.compare_digest(row["code_hash"], hash_token(code)):
+        return False
+    if proof is None:
+        return True
+    digest = hashlib.sha256(proof.code_verifier.encode()).digest()
+    challenge = base64.urlsafe_b64encode(digest).rstrip(b"=")
+    is_same_terminal = hmac.compare_digest(challenge, row["code_challenge"].encode())
+    return is_same_terminal and hmac.compare_digest(proof.redirect_uri.encode(), row["redirect_uri"].encode())
+
+
+def _owner(actor: Actor) -> dict[str, UUID | None]:
+    """Return whose session the terminal gets: with a pasted key, one that ends with the key."""
+    is_of_key = actor.key_id != actor.session_id
+    return {"user_id": actor.user_id, "key_id": actor.key_id if is_of_key else None}
+
+
+def _named(origin: Origin, host_name: str | None) -> Origin:
+    return Origin(origin.address, f"{origin.client or 'terminal'} on {host_name}" if host_name else origin.client)
+
+
+def _user_code_hash(user_code: str) -> bytes:
+    """Return the hash of a code as somebody typed it: without signs, in any case."""
+    return hash_token("".join(char for char in user_code.upper() if char.isalnum()))

@@ -26,6 +26,7 @@ from portside.agent.types.assistants import (
     SelectedAssistant,
     VersionSearch,
 )
+from portside.executor.errors import OtherLanguage
 from portside.executor.requests import GraphFacts
 from portside.kernel.db import Database
 from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
@@ -150,6 +151,19 @@ class Assistants:
         if assistant is None:
             assistant = self._cached[name] = await self.resolve(name)
         return assistant
+
+    async def refuse_other_language(self, graph_id: str, thread_id: UUID | None) -> None:
+        """Raise OtherLanguage if a graph of another language has begun the thread; asks only if there are several."""
+        if thread_id is None or len({each.language for each in self.graphs.values()}) < 2:
+            return
+        row = await self._db.fetchrow(sql.graph_of_thread, thread_id=thread_id)
+        begun_by = "" if row is None else str(row["graph_id"])
+        before, wanted = self.graphs.get(begun_by), self.graphs.get(graph_id)
+        if before is not None and wanted is not None and before.language != wanted.language:
+            raise OtherLanguage(
+                f"The thread was begun by {begun_by!r}, a {before.language} graph, and {graph_id!r} is a "
+                f"{wanted.language} graph, which cannot go on with it; use a new thread."
+            )
 
     def is_of_a_graph(self, assistant_id: UUID) -> bool:
         """Whether this is one of the assistants that the server creates for its graphs."""

@@ -1,15 +1,29 @@
-"""Checkpoints in Postgres: one statement for each call, and for what runs put the batches of the `CheckpointWriter`.
+"""Checkpoints in Postgres: one statement for each call, and batches for what runs put.
 
-A backend belongs to the event loop of its database; calls from other loops are executed there. The migration describes
-the layout of the tables.
+A `PostgresBackend` belongs to the event loop of its database; calls from other loops are executed there. The migration
+describes the layout of the tables.
+
+The `CheckpointWriter` writes in batches: what the runs of this process produce within 5 ms is one statement. A run goes
+on while its rows wait. It waits for them only before it ends, when it reads its own thread back, and when its
+durability is `sync`. The rows of a thread that is deleted with its run are dropped if the run ends quickly, so they
+cost no statement. Rows are written only while their run still is the attempt that produced them: a worker that was
+paused for longer than its lease cannot overwrite what its successor did.
+
+Rows are put in any thread and written on the writer's own event loop. That is not the graphs' loop: a node that blocks
+its loop does not keep the steps before it from being written.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from functools import lru_cache
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from portside.agent.checkpoints.writer import CheckpointBuffer, CheckpointWriter, RunAttempt, run_on
 from portside.agent.encryption.encryptor import Encryptor
 from portside.agent.encryption.locations import (
     CHECKPOINT_BODY,
@@ -34,9 +48,25 @@ from portside.executor.checkpoints.backend import (
     Row,
     Rows,
 )
+from portside.executor.checkpoints.stored_pieces import array_text
+from portside.kernel.batching import Batcher
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Record, Session
 
+WRITE_DELAY_S = 0.005
+# A database that takes longer is out of service: the runs are returned to the queue.
+WRITE_TIMEOUT_S = 15.0
+NEW_THREAD_DELAY_S = 0.1
+PENDING_LIMIT_BYTES = 64 * 1024 * 1024
+NEW_THREAD_LIMIT_BYTES = 1024 * 1024
+# A shorter part is stored again: naming its piece takes 64 bytes.
+MIN_BYTES = 128
+# A part is noticed by a sample of this size, and this many samples of a value are searched for.
+SAMPLE_BYTES = 32
+SAMPLES = 16
+# More than this is not searched: a sample takes up to a microsecond for each four kilobytes.
+MAX_SEARCHED_BYTES = 256_000
+_PIECE_DATA = PIECE_COLUMNS.index("p_data")
 _METADATA = (CHECKPOINT_COLUMNS.index("c_metadata"), ModelField("checkpoint", "metadata"))
 _BODY, _VALUE = CHECKPOINT_COLUMNS.index("c_body"), VALUE_COLUMNS.index("v_data")
 _WRITE, _WRITE_CHANNEL = WRITE_COLUMNS.index("w_data"), WRITE_COLUMNS.index("w_channel")
@@ -47,6 +77,243 @@ _BODIES: _Encryption = (_BODY, CHECKPOINT_BODY, lambda row: body_binding(*row[:3
 _VALUES: _Encryption = (_VALUE, CHECKPOINT_VALUE, lambda row: value_binding(*row[:3]))
 _PIECES: _Encryption = (PIECE_COLUMNS.index("p_data"), CHECKPOINT_PIECE, lambda row: piece_binding(*row[:3]))
 _WRITES: _Encryption = (_WRITE, CHECKPOINT_WRITE, lambda row: write_binding(row[:3], row[3], row[_WRITE_CHANNEL]))
+
+T = TypeVar("T")
+
+
+class LeaseLost(Exception):
+    """Another worker has the run; what this one still produces is not stored."""
+
+
+async def run_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:
+    """Await a call on a loop, from this one or from any other."""
+    if asyncio.get_running_loop() is loop:
+        return await call
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, loop))
+
+
+class RunAttempt(NamedTuple):
+    """The attempt at a run that writes to a thread. `is_new`: the thread is made for it, and nobody wrote to it before.
+
+    `flush_events` is called before checkpoints are written, and what it returns is awaited: a worker that resumes from
+    a checkpoint does not send the events before it again, so those must outlive this process first.
+    """
+
+    run_id: UUID
+    attempt: int
+    is_new: bool = False
+    flush_events: Callable[[], Awaitable[None] | None] = lambda: None
+
+
+class CheckpointBuffer:
+    """The rows of a run that wait to be written to its thread."""
+
+    def __init__(self, writer: "CheckpointWriter", thread_id: str, owner: RunAttempt) -> None:
+        self.thread_id = thread_id
+        self.owner = owner
+        self.failure: BaseException | None = None
+        self.is_closed = False
+        self._writer = writer
+        # Guarded by the writer's lock, as are `_size`, `is_closed` and `_is_scheduled`.
+        self._parts: list[Rows] = []
+        self._size = 0
+        # Whether the event loop was asked to queue this buffer for the next batch.
+        self._is_scheduled = False
+        # Set when the batch that this buffer was last queued for was written.
+        self._written: asyncio.Event | None = None
+        self._is_queued = False
+        self._namespaces: set[str] = set()
+        # A short run on a thread of its own needs no checkpoint: its rows wait until it takes longer.
+        self._opens = writer.loop.call_later(NEW_THREAD_DELAY_S, self._queue) if owner.is_new else None
+        self._is_open = not owner.is_new
+
+    def is_empty(self, checkpoint_ns: str) -> bool:
+        """Whether a namespace surely has no checkpoint: the thread is new and nothing was put there."""
+        return self.owner.is_new and checkpoint_ns not in self._namespaces
+
+    async def put(self, checkpoint_ns: str, rows: Rows) -> None:
+        """Take rows, on any loop. Raises what an earlier write failed with, and LeaseLost after the end of the run."""
+        if self.failure is not None:
+            raise self.failure
+        self._namespaces.add(checkpoint_ns)
+        with self._writer.lock:
+            if self.is_closed:
+                raise LeaseLost("the run has ended")
+            self._parts.append(rows)
+            self._size += rows.size
+            self._writer.pending_bytes += rows.size
+            is_first = not self._is_scheduled and (self._is_open or self._size > NEW_THREAD_LIMIT_BYTES)
+            self._is_scheduled = self._is_scheduled or is_first
+        if is_first:
+            self._writer.loop.call_soon_threadsafe(self._queue)
+        if self._is_open and self._writer.pending_bytes > PENDING_LIMIT_BYTES:
+            await self.flush()
+
+    def take(self) -> Rows:
+        """Remove and return the rows that wait."""
+        with self._writer.lock:
+            parts, self._parts = self._parts, []
+            self._writer.pending_bytes -= self._size
+            self._size, self._is_scheduled = 0, False
+        self._is_queued = False
+        rows = Rows()
+        for part in parts:
+            rows.merge(part)
+        return rows
+
+    async def flush(self) -> None:
+        """Wait until everything is written, on any loop. Raises what that failed with, and LeaseLost."""
+        if self._namespaces:
+            await run_on(self._writer.loop, self._flush())
+        elif self.failure is not None:
+            raise self.failure
+
+    def close(self) -> None:
+        """Drop what was not written, and take nothing more."""
+        if self._opens is not None:
+            self._opens.cancel()
+        with self._writer.lock:
+            self.is_closed = True
+            self._writer.pending_bytes -= self._size
+            self._parts, self._size = [], 0
+
+    def _queue(self) -> None:
+        """Write the rows with the next batch, and all later rows with theirs."""
+        self._is_open = True
+        if self._opens is not None:
+            self._opens.cancel()
+            self._opens = None
+        if self._parts and not self._is_queued:
+            self._is_queued = True
+            self._written = self._writer.batches.add(self)
+
+    async def _flush(self) -> None:
+        self._queue()
+        if self._written is not None and not self._written.is_set():
+            self._writer.batches.hurry()
+            await self._written.wait()
+        if self.failure is not None:
+            raise self.failure
+
+
+class CheckpointWriter:
+    """The buffers of the runs of this process, and the batches in which they are written.
+
+    Make it on the event loop that its database was connected on: it writes there, and buffers are opened and closed
+    there.
+    """
+
+    def __init__(self, db: Session, *, delay_s: float = WRITE_DELAY_S) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.lock = threading.Lock()
+        # Of all buffers.
+        self.pending_bytes = 0
+        self.batches: Batcher[CheckpointBuffer, None] = Batcher(self._write_batch, max_batch=None, delay_s=delay_s)
+        self._db = db
+        self.buffers: dict[str, CheckpointBuffer] = {}
+        """The buffers of the runs that execute, by the threads that they write to."""
+
+    @asynccontextmanager
+    async def buffering(self, thread_id: str, owner: RunAttempt) -> AsyncIterator[None]:
+        """Buffer what a run writes to its thread, and write the rest of it at the end.
+
+        The rows of a thread that is made for the run and deleted with it are dropped instead; unless the run was
+        cancelled, for it may be resumed. Raises what a write failed with, and LeaseLost.
+        """
+        buffer = self.buffers[thread_id] = CheckpointBuffer(self, thread_id, owner)
+        is_complete = False
+        try:
+            yield
+            is_complete = True
+        finally:
+            if is_complete and owner.is_new and buffer.failure is None:
+                self._close(buffer)
+            else:
+                await asyncio.shield(self._flush_and_close(buffer))
+
+    def is_buffering(self, thread_id: UUID) -> bool:
+        """Whether a run of this process may have checkpoints of a thread that are not in the database yet."""
+        return str(thread_id) in self.buffers
+
+    async def flush(self, thread_id: UUID) -> None:
+        """Wait until the checkpoints that a run of this process made on a thread are written, or the run was lost."""
+        buffer = self.buffers.get(str(thread_id))
+        if buffer is not None and not buffer.is_empty(""):
+            with contextlib.suppress(LeaseLost):
+                await buffer.flush()
+
+    async def _flush_and_close(self, buffer: CheckpointBuffer) -> None:
+        try:
+            await buffer.flush()
+        finally:
+            self._close(buffer)
+
+    def _close(self, buffer: CheckpointBuffer) -> None:
+        buffer.close()
+        self.buffers.pop(buffer.thread_id, None)
+
+    async def write(self, thread_id: str, rows: Rows, *, attempt: RunAttempt | None) -> None:
+        """Write rows now, past the buffers. Raises LeaseLost when they are of an attempt that lost its run."""
+        writing = self._db.fetch(
+            sql.write_checkpoints,
+            threads=[thread_id],
+            runs=[attempt and attempt.run_id],
+            attempts=[attempt.attempt if attempt else 0],
+            **rows.columns(),
+        )
+        if not await run_on(self.loop, writing):
+            raise LeaseLost("another worker has the run, or it has ended")
+
+    async def _write_batch(self, buffers: list[CheckpointBuffer]) -> list[None]:
+        queued = [buffer for buffer in buffers if not buffer.is_closed]
+        results = [None] * len(buffers)
+        if not queued:
+            return results
+        parts = [buffer.take() for buffer in queued]
+        try:
+            await self._write_buffers(queued, parts)
+        except BaseException as exc:
+            # Cancelled, perhaps: no run may take its rows for written.
+            for buffer in queued:
+                buffer.failure = exc
+            raise
+        return results
+
+    async def _write_buffers(self, buffers: list[CheckpointBuffer], parts: list[Rows]) -> None:
+        try:
+            for flushing in [buffer.owner.flush_events() for buffer in buffers]:
+                if flushing is not None:
+                    await flushing
+            await self._write_together(buffers, parts)
+        except TimeoutError as exc:
+            for buffer in buffers:
+                buffer.failure = exc
+        except Exception:  # noqa: BLE001 - raised in the runs below
+            # Postgres may refuse what one run wrote; the others must not fail with it.
+            for buffer, rows in zip(buffers, parts, strict=True):
+                try:
+                    await self._write_together([buffer], [rows])
+                except Exception as exc:  # noqa: BLE001 - raised in the run
+                    buffer.failure = exc
+
+    async def _write_together(self, buffers: list[CheckpointBuffer], parts: list[Rows]) -> None:
+        rows = Rows()
+        for part in parts:
+            rows.merge(part)
+        if rows.pieces and not rows.is_encrypted:
+            share_parts(rows)
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            written = await self._db.fetch(
+                sql.write_checkpoints,
+                threads=[buffer.thread_id for buffer in buffers],
+                runs=[buffer.owner.run_id for buffer in buffers],
+                attempts=[buffer.owner.attempt for buffer in buffers],
+                **rows.columns(),
+            )
+        owned = {row["thread_id"] for row in written}
+        for buffer in buffers:
+            if buffer.thread_id not in owned:
+                buffer.failure = LeaseLost("another worker has the run")
 
 
 class PostgresBackend:
@@ -171,3 +438,85 @@ async def _encrypt_column(encryptor: Encryptor, rows: dict[Row, Row], encryption
 
 def _with(row: Row, column: int, value: object) -> Row:
     return (*row[:column], value, *row[column + 1 :])
+
+
+class _Pieces(NamedTuple):
+    """The pieces of one thread in a batch, with the position of each in their joined bytes."""
+
+    rows: Sequence[Row]
+    ends: Sequence[int]
+    data: bytes
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> "_Pieces":
+        """Join the bytes of pieces."""
+        datas = [row[_PIECE_DATA] for row in rows]
+        return cls(rows, list(accumulate(map(len, datas))), b"".join(datas))
+
+
+def share_parts(rows: Rows) -> None:
+    """Replace the values and writes of a batch that have parts in common with its pieces.
+
+    A message is in the input of its run, in the pending write of the task that returned it, and in the list that it was
+    appended to. Their encodings differ in the message's id, or by the list around it. The parts that are in a piece of
+    the same batch are left out: Postgres reads them from the piece (`functions/checkpoint_tuples.sql`). Nothing is
+    shared with what was written before, so nothing has to be read for it.
+    """
+    by_thread: dict[str, list[Row]] = defaultdict(list)
+    for row in rows.pieces.values():
+        by_thread[row[0]].append(row)
+    for thread_id, of_thread in by_thread.items():
+        pieces = _Pieces.of(of_thread)
+        if len(pieces.data) > MAX_SEARCHED_BYTES:
+            continue
+        for table, names, prefix in ((rows.values, VALUE_COLUMNS, "v_"), (rows.writes, WRITE_COLUMNS, "w_")):
+            data_at, shared_at = names.index(f"{prefix}data"), names.index(f"{prefix}shared")
+            for key, row in table.items():
+                if row[0] != thread_id or len(row[data_at]) < MIN_BYTES:
+                    continue
+                data, shared = _without_parts(row[data_at], pieces)
+                if shared:
+                    replaced = list(row)
+                    replaced[data_at], replaced[shared_at] = data, array_text(shared)
+                    table[key] = tuple(replaced)
+
+
+def _without_parts(data: bytes, pieces: _Pieces) -> tuple[bytes, list[int]]:
+    """Return data without the parts that pieces have, and five numbers for each part."""
+    kept: list[bytes] = []
+    shared: list[int] = []
+    done = own = 0
+    step = max(MIN_BYTES - SAMPLE_BYTES, len(data) // SAMPLES)
+    at = step // 2
+    while at + SAMPLE_BYTES <= len(data):
+        found = pieces.data.find(data[at : at + SAMPLE_BYTES])
+        if found < 0:
+            at += step
+            continue
+        index = next(index for index, end in enumerate(pieces.ends) if end > found)
+        piece = pieces.rows[index]
+        bytes_of_piece, inside = piece[_PIECE_DATA], found - (pieces.ends[index] - len(piece[_PIECE_DATA]))
+        before = _common(data[done:at][::-1], bytes_of_piece[:inside][::-1])
+        length = before + _common(data[at:], bytes_of_piece[inside:])
+        if length >= MIN_BYTES:
+            own += at - before - done
+            kept.append(data[done : at - before])
+            done = at - before + length
+            shared += (own, piece[1], piece[2], inside - before, length)
+            at = max(at, done)
+        else:
+            at += step
+    kept.append(data[done:])
+    return b"".join(kept), shared
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """Return how many bytes two strings have in common at their beginning."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if one[least:middle] == other[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least

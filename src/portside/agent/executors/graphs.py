@@ -19,7 +19,7 @@ from uuid import UUID
 import orjson
 from cachetools import LRUCache
 
-from portside.agent.checkpoints.writer import CheckpointWriter
+from portside.agent.checkpoints.backend import CheckpointWriter
 from portside.agent.executors.known import KnownGraphs
 from portside.agent.executors.member import CallContext, Executor
 from portside.agent.executors.pool import ExecutorPool

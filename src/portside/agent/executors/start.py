@@ -1,10 +1,14 @@
-"""Starts the executors of this server, with what they need to know, and what they may not."""
+"""Starts the executors of this server, with what they need to know, and what they may not.
+
+Executors for JavaScript graphs are Node with the program that `executor-js/` of the repository builds.
+"""
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,7 +17,6 @@ from portside.agent.config import AgentConfig
 from portside.agent.executors.application import RemoteHandlers
 from portside.agent.executors.graphs import GraphsByLanguage, RemoteGraphs
 from portside.agent.executors.handlers import handlers_of
-from portside.agent.executors.javascript import ProgramCommand, find_node, find_runtime, javascript_command
 from portside.agent.executors.known import KnownGraphs
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import Program
@@ -26,10 +29,29 @@ from portside.executor.messages import ServerHello
 from portside.executor.project import Project
 from portside.executor.requests import GraphFacts
 from portside.kernel.aliases import EXECUTOR_VARIABLE, environment_names
+from portside.kernel.errors import UserMistake
 
 # Keys and databases of the server. Graphs reach what they protect through the server alone.
 _KEYS = (*environment_names("GRAPH_AES_KEY"), *environment_names("GRAPH_AES_JSON_KEYS"), "CORE_API_KEY")
 _ADDRESSES = ("DATABASE_URI", "DATABASE_URL", "POSTGRES_URI", "REDIS_URI", "REDIS_URI_CUSTOM")
+PROGRAM = "main.mjs"
+BUILT = Path(__file__).parents[2] / "executor_js"
+"""The folder of the package with the built program, and the list of the packages that it needs for TypeScript."""
+# The system ends the process with its parent: a node that never yields reads no link.
+_END_WITH_PARENT = (
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
+    "os.getppid() == int(sys.argv[1]) or sys.exit(0)\n"
+    "os.execv(sys.argv[2], sys.argv[2:])\n"
+)
+
+
+class ProgramCommand(NamedTuple):
+    """How to start a program: its arguments, variables beside those of the server, and the folder that it needs."""
+
+    arguments: list[str]
+    variables: Mapping[str, str]
+    folder: Path | None
 
 
 async def start_graphs(
@@ -119,6 +141,42 @@ def _javascript(config: AgentConfig, settings: AgentSettings) -> ProgramCommand:
 def _python(settings: AgentSettings) -> ProgramCommand:
     # Without -P the working folder would come before the standard library.
     return ProgramCommand([settings.executor_python or sys.executable, "-P", "-m", "portside.executor"], {}, None)
+
+
+def javascript_command(*, node: Path, runtime: Path, project: Path, parent: int) -> ProgramCommand:
+    """Return the command of an executor for JavaScript graphs; `--socket PATH` is added to it.
+
+    `node` is the program, of version 20 or newer. `runtime` is a copy of `BUILT` with its packages installed;
+    JavaScript needs none of them, TypeScript does. `project` is the folder of the configuration file, and `parent` the
+    id of the process that starts it.
+    """
+    arguments = [str(node), str(runtime / PROGRAM)]
+    if sys.platform == "linux":
+        arguments = [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(parent), *arguments]
+    return ProgramCommand(arguments, {"NODE_NO_WARNINGS": "1"}, project)
+
+
+def find_node(given: str | None) -> Path:
+    """Return the program Node: the given one, or that of the PATH. Raises UserMistake."""
+    found = shutil.which(given or "node")
+    if found is None:
+        raise UserMistake(
+            f"EXECUTOR_NODE names {given}, which is no program"
+            if given
+            else "the project has JavaScript graphs, and Node is not installed; install Node 20 or newer"
+        )
+    return Path(found)
+
+
+def find_runtime(given: str | None) -> Path:
+    """Return the folder of the built program. Raises UserMistake if it is not there."""
+    folder = Path(given) if given else BUILT
+    if not (folder / PROGRAM).is_file():
+        raise UserMistake(
+            f"{folder} has no {PROGRAM}, which executes JavaScript graphs; "
+            + ("correct EXECUTOR_JAVASCRIPT" if given else "build it with “make install”")
+        )
+    return folder
 
 
 async def _pool_of_graphs(

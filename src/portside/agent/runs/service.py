@@ -58,7 +58,6 @@ from portside.agent.streams.event_log import LogSubscription
 from portside.agent.streams.hub import Hub
 from portside.agent.streams.run_stream import RunStream
 from portside.agent.threads.long_values import with_long_values
-from portside.agent.threads.reading import refuse_other_language
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, UNRESTRICTED, Caller, Filter, Grant
 from portside.agent.types.assistants import Assistant
@@ -183,7 +182,7 @@ class Runs:
             with self.worker.reserve_slot() as starts:
                 while True:
                     assistant = await self._assistants.recall(body.assistant_id)
-                    await refuse_other_language(self._db, self._assistants.graphs, thread_id, assistant.graph_id)
+                    await self._assistants.refuse_other_language(assistant.graph_id, thread_id)
                     admission = admission_of(assistant, body, ids, is_stateless=is_stateless, grant=grant)
                     admission.key, admission.caller, admission.starts = key, counted_as, starts
                     admission.assistant_updated_at = assistant.updated_at

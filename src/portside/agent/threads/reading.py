@@ -5,7 +5,6 @@ that of a cached state. Only self-contained states are cached: the latest state 
 each use. A cached state always equals a freshly computed one. Nothing that is encrypted at rest is cached.
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -16,8 +15,7 @@ from portside.agent.sql import sql
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import Caller, auth_configurable
 from portside.agent.types.threads import Checkpoint, StateAtCheckpoint
-from portside.executor.errors import OtherLanguage
-from portside.executor.requests import GraphFacts, StateRead, select_fields
+from portside.executor.requests import StateRead, select_fields
 from portside.kernel.batching import Batcher
 from portside.kernel.db import Database, Record
 from portside.kernel.errors import NotFound
@@ -286,19 +284,3 @@ async def graph_of_thread(db: Database, thread_id: UUID) -> str | None:
         raise ThreadNotFound.of(thread_id)
     graph_id: str | None = row["graph_id"]
     return graph_id
-
-
-async def refuse_other_language(
-    db: Database, facts: Mapping[str, GraphFacts], thread_id: UUID | None, graph_id: str
-) -> None:
-    """Raise OtherLanguage if a graph of another language has begun the thread; asks only if there are several."""
-    if thread_id is None or len({each.language for each in facts.values()}) < 2:
-        return
-    row = await db.fetchrow(sql.graph_of_thread, thread_id=thread_id)
-    begun_by = "" if row is None else str(row["graph_id"])
-    before, wanted = facts.get(begun_by), facts.get(graph_id)
-    if before is not None and wanted is not None and before.language != wanted.language:
-        raise OtherLanguage(
-            f"The thread was begun by {begun_by!r}, a {before.language} graph, and {graph_id!r} is a "
-            f"{wanted.language} graph, which cannot go on with it; use a new thread."
-        )

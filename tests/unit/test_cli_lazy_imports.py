@@ -12,8 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from portside.cli.serve import LAZY_PACKAGES
-from portside.kernel.lazy_imports import import_lazily
+from portside.cli.serve import LAZY_PACKAGES, import_lazily
 
 INIT = """
 import builtins
@@ -121,7 +120,7 @@ def test_deferred_packages_of_the_server_are_complete_after_lookup() -> None:
     """Runs in a separate process, because this one has already imported the packages."""
     script = """
 import sys, types
-from portside.kernel.lazy_imports import import_lazily
+from portside.cli.serve import import_lazily
 import_lazily(*sys.argv[1:])
 import portside.agent.custom.cache, portside.agent.local_graphs, portside.agent.server
 print(*[name for name in sys.argv[1:] if type(sys.modules[name]) is not types.ModuleType])
