@@ -144,13 +144,8 @@ class ExecutorPool:
     @asynccontextmanager
     async def for_call(self) -> AsyncIterator[Executor]:
         """Assign a call that executes no run. Raises Unavailable if no executor starts."""
-        executor = await self._wait_for(lambda: self._least_loaded(self._usable()))
-        executor.calls += 1
-        try:
+        with self._calling(await self._wait_for(lambda: self._least_loaded(self._usable()))) as executor:
             yield executor
-        finally:
-            executor.calls -= 1
-            self._released(executor)
 
     @contextmanager
     def ready_one(self) -> Iterator[Executor | None]:
@@ -160,6 +155,11 @@ class ExecutorPool:
         if executor is None:
             yield None
             return
+        with self._calling(executor):
+            yield executor
+
+    @contextmanager
+    def _calling(self, executor: Executor) -> Iterator[Executor]:
         executor.calls += 1
         try:
             yield executor
