@@ -10,7 +10,7 @@ import type { Emitted } from "./events.js";
 import { Executor, type RunRequest } from "./execute.js";
 import { importLibraries, type Libraries } from "./libraries.js";
 import { CallFailed, type Handler, Link, type ServedCall } from "./link.js";
-import { log, stackOf } from "./logs.js";
+import { letSdkLog, log, stackOf } from "./logs.js";
 import { letSdkFind } from "./loopback.js";
 import { Operations } from "./operations.js";
 import { KnownLists } from "./pieces.js";
@@ -92,13 +92,18 @@ async function prepare(link: Link, handlers: Map<string, Handler>, hello: Server
     requireTypeScript(hello, hasTypeScript);
     const server = new Server(link, hello.is_encrypted);
     letSdkFind(server);
+    letSdkLog();
     const graphs = new Graphs(hello.graphs);
     await graphs.load(folder);
     const libraries = await importLibraries(firstFile(folder, hello.graphs));
     // The packages of 2024 have no store.
     const hasStore = (libraries.checkpoint as Partial<typeof libraries.checkpoint>).BaseStore !== undefined;
     graphs.attach(makeSaver(libraries, server), hasStore ? makeStore(libraries, server) : null);
-    serve(handlers, libraries, graphs, server);
+    const schemas = new Schemas(libraries, folder, graphs.places);
+    serve(handlers, { libraries, graphs, server, schemas });
+    if (process.env.PORTSIDE_PREPARE_SCHEMAS) {
+      void schemas.prepare();
+    }
     return { ...base, graphs: graphs.facts(), libraries: libraries.versions };
   } catch (error) {
     const reason = error instanceof ProjectFailed || (error as Error)?.name === "MissingLibrary";
@@ -113,9 +118,16 @@ function requireTypeScript(hello: ServerHello, hasTypeScript: boolean): void {
   }
 }
 
-function serve(handlers: Map<string, Handler>, libraries: Libraries, graphs: Graphs, server: Server): void {
+interface Parts {
+  libraries: Libraries;
+  graphs: Graphs;
+  server: Server;
+  schemas: Schemas;
+}
+
+function serve(handlers: Map<string, Handler>, { libraries, graphs, server, schemas }: Parts): void {
   const executor = new Executor(libraries, graphs, server);
-  const operations = new Operations(libraries, graphs, new Schemas(libraries, graphs.places));
+  const operations = new Operations(libraries, graphs, schemas);
   const serving = (method: string, work: (request: never) => Promise<unknown>) => {
     handlers.set(method, async (body) => {
       const { request, call, scope } = body as GraphCall;

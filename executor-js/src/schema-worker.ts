@@ -1,8 +1,52 @@
-// Reads the schemas of a graph from the types of its source, in a thread of its own: that takes seconds.
+// Reads the schemas of graphs from the types of their sources, which takes seconds: in a thread of an executor, or as
+// the program of a build: `node schema-worker.mjs FOLDER GRAPHS`, with the locations of graphs by their ids as JSON.
 
-import { parentPort, workerData } from "node:worker_threads";
+import { existsSync, readFileSync } from "node:fs";
+import { setPriority } from "node:os";
+import { resolve } from "node:path";
+import { isMainThread, parentPort, workerData } from "node:worker_threads";
 import { getStaticGraphSchema } from "@langchain/langgraph-api/schema";
+import ts from "typescript";
+import { batches, hashOf, isSource, keep, type Place, type ReadTypes, type TypeSchemas } from "./types.js";
+
+const NICE = 15;
+
+async function read(places: Map<string, Place>): Promise<ReadTypes> {
+  const specs = [...places].map(([id, { file, name }]) => [id, { sourceFile: file, exportSymbol: name }]);
+  const reads = new Set<string>();
+  const readFile = ts.sys.readFile;
+  ts.sys.readFile = (path, encoding) => {
+    reads.add(resolve(path));
+    return readFile(path, encoding);
+  };
+  try {
+    const schemas = (await getStaticGraphSchema(Object.fromEntries(specs), {
+      mainThread: true,
+    })) as unknown as TypeSchemas;
+    const files = [...reads].filter((path) => isSource(path) && existsSync(path));
+    return { schemas, files: Object.fromEntries(files.map((path) => [path, hashOf(readFileSync(path))])) };
+  } finally {
+    ts.sys.readFile = readFile;
+  }
+}
+
+async function keepAll(folder: string, graphs: Record<string, string>): Promise<void> {
+  const places = Object.entries(graphs).map(([id, location]): [string, Place] => {
+    const [file, name = "default"] = location.split(/:(?=[^:/]*$)/);
+    return [id, { file: resolve(folder, file as string), name }];
+  });
+  for (const batch of batches(new Map(places))) {
+    await keep(folder, batch, await read(batch));
+  }
+}
 
 // The parser prints what the compiler says of the project.
 process.stdout.write = () => true;
-parentPort?.postMessage(await getStaticGraphSchema(workerData, { mainThread: true }));
+if (isMainThread) {
+  const [folder = ".", graphs = "{}"] = process.argv.slice(2);
+  await keepAll(resolve(folder), JSON.parse(graphs));
+} else {
+  // Of this thread alone, on Linux: runs come first.
+  setPriority(NICE);
+  parentPort?.postMessage(await read(workerData as Map<string, Place>));
+}

@@ -7,6 +7,7 @@ import type { Libraries } from "./libraries.js";
 import { log, stackOf } from "./logs.js";
 import type { Graph } from "./project.js";
 import type { Fields } from "./server.js";
+import { batches, type Found, keep, keptSchemas, type Place, type ReadTypes, type TypeSchemas } from "./types.js";
 
 /** The schemas of a graph; null where there is none. */
 export interface GraphSchemas {
@@ -17,32 +18,31 @@ export interface GraphSchemas {
   context_schema: Fields | null;
 }
 
-/** Where a graph is exported. */
-interface Place {
-  file: string;
-  name: string;
-}
-
-interface Found {
-  state?: Fields;
-  input?: Fields;
-  output?: Fields;
-  config?: Fields;
-}
-
 const WORKER = fileURLToPath(new URL("./schema-worker.mjs", import.meta.url));
 const READ_WITHIN_MS = 120_000;
-const TYPESCRIPT = /\.[mc]?tsx?$/;
 
 /** Reads the schemas of the project's graphs. */
 export class Schemas {
-  private readonly ofTypes = new Map<number, Promise<Record<string, Record<string, Found>>>>();
+  private readonly ofTypes = new Map<Map<string, Place>, Promise<TypeSchemas>>();
+  private readonly batches: Map<string, Place>[];
+  private kept: Promise<TypeSchemas> | null = null;
 
   constructor(
     private readonly libraries: Libraries,
+    /** The folder of the project. */
+    private readonly folder: string,
     /** The file and the name of each graph's export, by their ids. */
     private readonly places: Map<string, Place>,
-  ) {}
+  ) {
+    this.batches = existsSync(WORKER) ? batches(places) : [];
+  }
+
+  /** Read the types of all graphs now, one batch after the other, and keep their schemas. */
+  async prepare(): Promise<void> {
+    for (const batch of this.batches) {
+      await this.readBatch(batch);
+    }
+  }
 
   /** Return the schemas of a graph. */
   of(id: string, graph: Graph): Promise<GraphSchemas> {
@@ -105,45 +105,40 @@ export class Schemas {
 
   /** Return the schemas that the types of a graph's source have. */
   private async typed(id: string, path: string): Promise<Found> {
-    const place = this.places.get(id);
-    if (place === undefined || !TYPESCRIPT.test(place.file) || !existsSync(WORKER)) {
-      return {};
-    }
-    // Those of several files take hardly longer than those of one, but of a file only one graph is read at a time.
-    const batch = this.batchOf(id, place.file);
-    const reading = this.ofTypes.get(batch) ?? readTypes(this.inBatch(batch));
+    const batch = this.batches.find((each) => each.has(id));
+    return batch === undefined ? {} : ((await this.readBatch(batch))[id]?.[this.places.get(id)?.name + path] ?? {});
+  }
+
+  private readBatch(batch: Map<string, Place>): Promise<TypeSchemas> {
+    const reading = this.ofTypes.get(batch) ?? this.readOrKept(batch);
     this.ofTypes.set(batch, reading);
-    return (await reading)[id]?.[place.name + path] ?? {};
+    return reading;
   }
 
-  private batchOf(id: string, file: string): number {
-    const ofFile = [...this.places].filter(([, place]) => place.file === file);
-    return ofFile.findIndex(([other]) => other === id);
-  }
-
-  private inBatch(batch: number): [string, Place][] {
-    return [...this.places].filter(([id, { file }]) => TYPESCRIPT.test(file) && this.batchOf(id, file) === batch);
+  private async readOrKept(batch: Map<string, Place>): Promise<TypeSchemas> {
+    this.kept ??= keptSchemas(this.folder, this.places);
+    const kept = await this.kept;
+    if ([...batch.keys()].every((id) => id in kept)) {
+      return kept;
+    }
+    const read = await readTypes(batch);
+    await keep(this.folder, batch, read);
+    return read.schemas;
   }
 }
 
-async function readTypes(places: [string, Place][]) {
-  const specs = places.map(([id, { file, name }]) => [id, { sourceFile: file, exportSymbol: name }]);
-  const worker = new Worker(WORKER, {
-    workerData: Object.fromEntries(specs),
-    stdout: true,
-    stderr: true,
-    execArgv: [],
-  });
+async function readTypes(places: Map<string, Place>): Promise<ReadTypes> {
+  const worker = new Worker(WORKER, { workerData: places, stdout: true, stderr: true, execArgv: [] });
   const timer = setTimeout(() => worker.terminate(), READ_WITHIN_MS);
   try {
-    return await new Promise<Record<string, Record<string, Found>>>((resolve, reject) => {
+    return await new Promise<ReadTypes>((resolve, reject) => {
       worker.once("message", resolve);
       worker.once("error", reject);
       worker.once("exit", () => reject(new Error("the types were not read in time")));
     });
   } catch (error) {
     log("info", "the schemas of graphs could not be read from their types", { error: stackOf(error).slice(0, 500) });
-    return {};
+    return { schemas: {}, files: {} };
   } finally {
     clearTimeout(timer);
     void worker.terminate();

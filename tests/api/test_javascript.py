@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from tests.javascript import javascript_server
-from tests.node_packages import JAVASCRIPT_PROJECT
-from tests.servers import ServerProcess
+from tests.node_packages import JAVASCRIPT_PROJECT, copy_of_project, javascript_runtime
+from tests.servers import ServerProcess, agent_server
 
 pytestmark = pytest.mark.timeout(600)
 AGENTS = JAVASCRIPT_PROJECT / "agents.ts"
@@ -249,6 +249,29 @@ def test_schemas_of_types(client: httpx2.Client):
     assert of_types["config_schema"]["properties"]["times"] == {"type": "number"}
     subgraphs = asked(client, "GET", f"/assistants/{found['parent']['assistant_id']}/subgraphs?recurse=true")
     assert subgraphs["child"]["state_schema"]["properties"]["foo"]["type"] == "array"
+
+
+@pytest.mark.thorough
+def test_schemas_of_types_are_kept_until_their_sources_change(module_database: str, tmp_path: Path):
+    project = copy_of_project(tmp_path / "project")
+    (project / "langgraph.json").write_text('{"graphs": {"configurable": "./parity.ts:configurable"}}')
+    kept = project / ".langgraph_api" / "schemas.json"
+    options = {"EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_START_SECS": "600"}
+
+    def read() -> Any:
+        with (
+            agent_server(module_database, tmp_path, project=str(project), **options) as server,
+            httpx2.Client(base_url=server.url, timeout=300) as client,
+        ):
+            (found,) = asked(client, "POST", "/assistants/search", graph_id="configurable")
+            return asked(client, "GET", f"/assistants/{found['assistant_id']}/schemas")["state_schema"]
+
+    assert read()["properties"] == {"said": {"type": "string"}}
+    kept.write_text(kept.read_text().replace('"said"', '"kept"'))
+    assert read()["properties"] == {"kept": {"type": "string"}}
+    with (project / "parity.ts").open("a") as source:
+        source.write("// changed\n")
+    assert read()["properties"] == {"said": {"type": "string"}}
 
 
 def test_graphs_of_both_languages_call_each_other(client: httpx2.Client):

@@ -76,6 +76,11 @@ async def test_dev_follows_changes_of_typescript(tmp_path: Path):
         (project / "mine.ts").write_text(MINE.replace("heard", "understood"))
         await eventually(lambda: answers("understood one"), 300)
         assert "mine.ts changed, restarting" in (tmp_path / "log").read_text()
+
+        async def has_schemas() -> bool:
+            return (project / ".langgraph_api" / "schemas.json").is_file()
+
+        await eventually(has_schemas, 300)
     finally:
         dev.send_signal(signal.SIGINT)
         assert dev.wait(120) == 0
@@ -112,6 +117,8 @@ async def test_workspace_with_both_languages_is_deployed_without_node(platform: 
     deployed = await asyncio.to_thread(run, command, environment, source)
     assert deployed.returncode == 0, deployed.stderr
     assert "installing Node 22" in deployed.stderr
+    assert "Reading the schemas of graphs from their types" in deployed.stderr
+    assert "The types cannot be read now" not in deployed.stderr
     assert deployed.stderr.count("Installing pnpm@10.12.4") == 1
     url = deployed.stdout.strip()
     script = await answer_of(url, "script", {"name": "Ada"})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from portside.cli.output import say, show_text
-from portside.kernel.aliases import JAVASCRIPT_SUFFIXES
+from portside.kernel.aliases import EXECUTOR_VARIABLE, JAVASCRIPT_SUFFIXES
 from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
     command = [sys.executable, "-m", "portside", "serve", f"--config={path}", "--studio", *given]
     # Acquired here, so that the database does not restart with each reload.
     platform = load_settings(PlatformSettings, os.environ, home=options["home"])
-    environment = {**os.environ, **node_variables(config_read, platform.home_path)}
+    # Reading the types of graphs takes seconds: they are read before somebody requests schemas.
+    early = {f"{EXECUTOR_VARIABLE}PORTSIDE_PREPARE_SCHEMAS": "1"}
+    environment = {**os.environ, **early, **node_variables(config_read, platform.home_path)}
     embedded = None
     if not _names_database():
         embedded = EmbeddedPostgres(platform.home_path, connections=platform.postgres_max_connections)

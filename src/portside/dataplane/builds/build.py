@@ -159,6 +159,7 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     await JavaScript(checkout.files, node).install_and_build(config, request.scripts)
     if config.javascript_graphs:
         await node.add_runtime(request.runtimes or request.folder / "runtimes")
+        await node.read_types(config.path.parent, config.javascript_graphs)
     layout, reason = choose_layout(config, request.layout, request.secrets)
     output.write(f"Layout {layout}: {reason}")
     # Variables may name handlers, which are in Python if nothing says otherwise.

@@ -180,7 +180,8 @@ class UvSource(msgspec.Struct, frozen=True):
 class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What to install, and for which Python and Node.
 
-    The commands are for JavaScript; those of the deployment replace them. `javascript_graphs` are ids of graphs.
+    The commands are for JavaScript; those of the deployment replace them. `javascript_graphs` are the
+    locations of graphs by their ids.
     `has_python` says whether there are Python graphs or handlers, or something to install for Python.
     `projects` are installed in place (editable). `requires_python` is a specifier that combines those of all projects;
     it is empty when any version will do.
@@ -196,7 +197,7 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     requires_python: str = ""
     node_version: int | None = None
     has_python: bool = True
-    javascript_graphs: list[str] = []
+    javascript_graphs: dict[str, str] = {}
     install_command: str | None = None
     build_command: str | None = None
     skipped: list[str] = []
@@ -293,14 +294,15 @@ def _decode(content: bytes, name: str, kind: type[T]) -> T:
         raise BuildFailed(f"{name}: not valid JSON: {exc}") from exc
 
 
-def _javascript_graphs(file: _File, name: str) -> list[str]:
-    """Return the ids of the graphs in JavaScript. Raises BuildFailed for an entry that names no file."""
-    found: list[str] = []
+def _javascript_graphs(file: _File, name: str) -> dict[str, str]:
+    """Return the locations of the graphs in JavaScript. Raises BuildFailed for an entry that names no file."""
+    found: dict[str, str] = {}
     for graph_id, graph in file.graphs.items():
         if not isinstance(graph, (str, dict)):
             raise BuildFailed(f"{name}: graph {graph_id!r} must be 'path:name' or an object with 'path'")
-        if is_javascript(graph if isinstance(graph, str) else str(graph.get("path", ""))):
-            found.append(graph_id)
+        location = graph if isinstance(graph, str) else str(graph.get("path", ""))
+        if is_javascript(location):
+            found[graph_id] = location
     return found
 
 

@@ -14,6 +14,7 @@ import base64
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -49,6 +50,8 @@ _EXACT = re.compile(r"\d+\.\d+\.\d+\S*")
 _MAX_BINARY_BYTES = 50_000_000
 _RUNTIME = Path(__file__).parents[2] / "executor_js"
 _KEPT_S = 24 * 3600.0
+_TYPESCRIPT = re.compile(r"\.[mc]?tsx?(:|$)")
+_READ_TYPES_WITHIN_S = 300.0
 
 
 class NodeVersions(NamedTuple):
@@ -267,6 +270,27 @@ class NodeTools:
         """Give the build the programs that execute JavaScript graphs, with their packages. Raises BuildFailed."""
         installed = await self.installed_runtime(kept)
         await asyncio.to_thread(_copy_linked, installed, runtime_of(self.build))
+
+    async def read_types(self, folder: Path, graphs: Mapping[str, str]) -> None:
+        """Keep the schemas that the types of graphs have, in the folder of the configuration file.
+
+        `graphs` are locations by ids. Without them the first request for a graph's schemas takes seconds.
+        """
+        if not any(_TYPESCRIPT.search(location) for location in graphs.values()):
+            return
+        self.output.write("Reading the schemas of graphs from their types")
+        program = [str(node_of(self.build)), str(runtime_of(self.build) / "schema-worker.mjs")]
+        try:
+            async with asyncio.timeout(_READ_TYPES_WITHIN_S):
+                outcome = await self.run(
+                    [*program, str(folder), json.dumps(dict(graphs))], folder, self.output.silent()
+                )
+        except TimeoutError:
+            reason = f"they were not read within {_READ_TYPES_WITHIN_S:g} seconds"
+        else:
+            reason = decisive_lines(outcome) if outcome.code else ""
+        if reason:
+            self.output.write(f"The types cannot be read now, and are read when they are requested: {reason}")
 
     async def installed_runtime(self, kept: Path) -> Path:
         """Return the folder of the programs that execute JavaScript graphs, with their packages.
