@@ -9,6 +9,7 @@ import type * as LoadModule from "@langchain/core/load";
 import type * as MessagesModule from "@langchain/core/messages";
 import type * as TracerModule from "@langchain/core/tracers/tracer_langchain";
 import type * as GraphModule from "@langchain/langgraph";
+import type * as ZodModule from "@langchain/langgraph/zod/schema";
 import type * as CheckpointModule from "@langchain/langgraph-checkpoint";
 
 /** What this process uses of the project's packages. */
@@ -20,6 +21,8 @@ export interface Libraries {
   tracer: typeof TracerModule;
   /** Make the JSON schema of a zod schema. */
   toJsonSchema(schema: unknown): unknown;
+  /** What makes the schemas of graphs with zod, with what a project adds to them; null in versions without it. */
+  zod: Partial<typeof ZodModule> | null;
   /** Versions by the names of packages. */
   versions: Record<string, string>;
 }
@@ -57,6 +60,7 @@ export async function importLibraries(file: string): Promise<Libraries> {
     messages: await load(core, "./messages"),
     load: await load(core, "./load"),
     tracer: await load(core, "./tracers/tracer_langchain"),
+    zod: hasEntry(graph, "./zod/schema") ? await load(graph, "./zod/schema") : null,
     toJsonSchema: (await load(core, "./utils/json_schema")).toJsonSchema,
     versions: Object.fromEntries(
       [
@@ -87,6 +91,10 @@ function find(name: string, file: string): Package {
 function wasRequired(found: Package): boolean {
   const cache = createRequire(join(found.folder, "package.json")).cache;
   return Object.keys(cache).some((path) => path.startsWith(found.folder));
+}
+
+function hasEntry({ manifest: { exports } }: Package, path: string): boolean {
+  return typeof exports === "object" && exports !== null && path in exports;
 }
 
 function entry(found: Package, path: string, isRequired: boolean): string {

@@ -46,7 +46,10 @@ if (isMainThread) {
   const [folder = ".", graphs = "{}"] = process.argv.slice(2);
   await keepAll(resolve(folder), JSON.parse(graphs));
 } else {
-  // Of this thread alone, on Linux: runs come first.
-  setPriority(NICE);
-  parentPort?.postMessage(await read(workerData as Map<string, Place>));
+  const { places, isLate } = workerData as { places: Map<string, Place>; isLate: boolean };
+  if (isLate) {
+    // Of this thread alone, on Linux.
+    setPriority(NICE);
+  }
+  parentPort?.postMessage(await read(places));
 }

@@ -19,7 +19,8 @@ export interface GraphSchemas {
 }
 
 const WORKER = fileURLToPath(new URL("./schema-worker.mjs", import.meta.url));
-const READ_WITHIN_MS = 120_000;
+type SchemaMaker = (graph: Graph) => unknown;
+const READ_WITHIN_MS = 300_000;
 
 /** Reads the schemas of the project's graphs. */
 export class Schemas {
@@ -40,7 +41,7 @@ export class Schemas {
   /** Read the types of all graphs now, one batch after the other, and keep their schemas. */
   async prepare(): Promise<void> {
     for (const batch of this.batches) {
-      await this.readBatch(batch);
+      await this.readBatch(batch, { isLate: true });
     }
   }
 
@@ -74,9 +75,16 @@ export class Schemas {
     if (builder === undefined) {
       return {};
     }
-    const state = this.schema(builder._schemaRuntimeDefinition);
-    const input = this.schema(builder._inputRuntimeDefinition, "getInputJsonSchema");
-    const output = this.schema(builder._outputRuntimeDefinition);
+    const { getStateTypeSchema, getInputTypeSchema, getOutputTypeSchema } = this.libraries.zod ?? {};
+    const state =
+      this.registered(getStateTypeSchema, graph, builder._schemaRuntimeDefinition) ??
+      this.schema(builder._schemaRuntimeDefinition);
+    const input =
+      this.registered(getInputTypeSchema, graph, builder._inputRuntimeDefinition) ??
+      this.schema(builder._inputRuntimeDefinition, "getInputJsonSchema");
+    const output =
+      this.registered(getOutputTypeSchema, graph, builder._outputRuntimeDefinition) ??
+      this.schema(builder._outputRuntimeDefinition);
     const config = this.schema(builder._configRuntimeSchema ?? (graph as unknown as Fields).contextSchema);
     return {
       state,
@@ -85,6 +93,16 @@ export class Schemas {
       output: output ?? state,
       config,
     };
+  }
+
+  /** Return the schema of zod definitions with what the project's registry adds to it. */
+  private registered(make: SchemaMaker | undefined, graph: Graph, definition: unknown): Fields | undefined {
+    try {
+      return isZod(definition) ? (make?.(graph) as Fields | undefined) : undefined;
+    } catch {
+      // A version of zod that LangGraph's registry does not know.
+      return undefined;
+    }
   }
 
   private schema(definition: unknown, method = "getJsonSchema"): Fields | undefined {
@@ -96,7 +114,7 @@ export class Schemas {
       if (typeof known[method] === "function") {
         return (known[method] as () => Fields)();
       }
-      return "_zod" in known || "_def" in known ? (this.libraries.toJsonSchema(definition) as Fields) : undefined;
+      return isZod(definition) ? (this.libraries.toJsonSchema(definition) as Fields) : undefined;
     } catch (error) {
       log("info", "a schema of a graph could not be made", { error: String(error).slice(0, 300) });
       return undefined;
@@ -109,26 +127,30 @@ export class Schemas {
     return batch === undefined ? {} : ((await this.readBatch(batch))[id]?.[this.places.get(id)?.name + path] ?? {});
   }
 
-  private readBatch(batch: Map<string, Place>): Promise<TypeSchemas> {
-    const reading = this.ofTypes.get(batch) ?? this.readOrKept(batch);
+  private readBatch(batch: Map<string, Place>, options = { isLate: false }): Promise<TypeSchemas> {
+    const reading = this.ofTypes.get(batch) ?? this.readOrKept(batch, options);
     this.ofTypes.set(batch, reading);
     return reading;
   }
 
-  private async readOrKept(batch: Map<string, Place>): Promise<TypeSchemas> {
+  private async readOrKept(batch: Map<string, Place>, options: { isLate: boolean }): Promise<TypeSchemas> {
     this.kept ??= keptSchemas(this.folder, this.places);
     const kept = await this.kept;
     if ([...batch.keys()].every((id) => id in kept)) {
       return kept;
     }
-    const read = await readTypes(batch);
+    const read = await readTypes(batch, options);
+    if (read === null) {
+      return {};
+    }
     await keep(this.folder, batch, read);
     return read.schemas;
   }
 }
 
-async function readTypes(places: Map<string, Place>): Promise<ReadTypes> {
-  const worker = new Worker(WORKER, { workerData: places, stdout: true, stderr: true, execArgv: [] });
+/** Read types in a thread; after everything else if nobody waits for them. Return null if that fails. */
+async function readTypes(places: Map<string, Place>, { isLate }: { isLate: boolean }): Promise<ReadTypes | null> {
+  const worker = new Worker(WORKER, { workerData: { places, isLate }, stdout: true, stderr: true, execArgv: [] });
   const timer = setTimeout(() => worker.terminate(), READ_WITHIN_MS);
   try {
     return await new Promise<ReadTypes>((resolve, reject) => {
@@ -138,7 +160,7 @@ async function readTypes(places: Map<string, Place>): Promise<ReadTypes> {
     });
   } catch (error) {
     log("info", "the schemas of graphs could not be read from their types", { error: stackOf(error).slice(0, 500) });
-    return { schemas: {}, files: {} };
+    return null;
   } finally {
     clearTimeout(timer);
     void worker.terminate();
@@ -160,6 +182,10 @@ function partial(schema: Fields | undefined): Fields | undefined {
   }
   const { required: _, ...rest } = schema;
   return rest;
+}
+
+function isZod(definition: unknown): boolean {
+  return typeof definition === "object" && definition !== null && ("_zod" in definition || "_def" in definition);
 }
 
 function hasProperties(schema: Fields | undefined): boolean {
