@@ -206,6 +206,44 @@ async def test_server_of_tier_queue_has_executors_for_what_another_answers(fresh
         assert httpx2.get(f"{tiers.orchestrator.url}/threads").status_code == 404
 
 
+async def test_executors_beside_a_server_and_elsewhere_share_its_runs(fresh_database, tmp_path):
+    """`--executors` with `FF_USE_CORE_API`: both execute runs, and what one loses goes on in the other."""
+    settings = {**SETTINGS, "CORE_API_KEY": "k" * 40, "CORE_API_PORT": str(free_port()), "N_JOBS_PER_WORKER": "1"}
+    core_api, mixed = f"127.0.0.1:{settings['CORE_API_PORT']}", {**settings, "FF_USE_CORE_API": "true"}
+    with agent_server(await fresh_database(), tmp_path, project="crashes", **mixed) as server:
+        far = executor_server(CRASHES, core_api, tmp_path / "far.log", **settings)
+        await asyncio.to_thread(far.start)
+        try:
+            async with client_of(server) as client:
+                await eventually(partial(has_slots, client, 2))
+                ledgers = [tmp_path / "one", tmp_path / "other"]
+                runs = [await begin(client, "wait", ledger) for ledger in ledgers]
+                pids = [(await begun(ledger, 1))[0] for ledger in ledgers]
+                servers = [parent_of(pid) for pid in pids]
+                assert set(servers) == {server.process.pid, far.process.pid}
+                lost = ledgers[servers.index(far.process.pid)]
+                far.send(signal.SIGKILL)
+                await eventually(partial(has_slots, client, 1))
+                for ledger in ledgers:
+                    (tmp_path / f"{ledger.name}.go").touch()
+                for run in runs:
+                    assert (await ended(client, *run))["status"] == "success"
+                # The run had no process of its own until the other one had ended.
+                assert [pid for pid, _ in attempts(lost)][1:] == [pids[1 - ledgers.index(lost)]]
+        finally:
+            await asyncio.to_thread(far.stop)
+
+
+async def has_slots(client: httpx2.AsyncClient, count: int) -> bool:
+    found = (await client.get("/metrics", params={"format": "json"})).json()
+    return bool(found["workers"]["max"] == count)
+
+
+def parent_of(pid: int) -> int:
+    """Return the server whose executor this process is."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def peak_mb(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) // 1000

@@ -294,7 +294,7 @@ def test_queue_without_replicas_runs_in_api() -> None:
 
 
 def test_executors_find_their_orchestrators_and_have_no_database() -> None:
-    secrets = [Secret("TOKEN", "s3cr3t"), Secret("LANGGRAPH_AES_KEY", "k" * 16)]
+    secrets = [Secret("TOKEN", "s3cr3t"), Secret("LANGGRAPH_AES_KEY", "k" * 16), Secret("EXECUTORS", "2")]
     references = [
         {"name": "KEY", "secret_name": "keys", "secret_key": "openai"},
         {"name": "LANGGRAPH_AES_JSON_KEYS", "secret_name": "keys", "secret_key": "names"},
@@ -306,6 +306,7 @@ def test_executors_find_their_orchestrators_and_have_no_database() -> None:
     assert names == {"", "-orchestrator", "-executor"}
     orchestrator, executor = variables(found, "-orchestrator"), variables(found, "-executor")
     assert (orchestrator["PORTSIDE_TIER"], orchestrator["FF_USE_CORE_API"]) == ("queue", "true")
+    assert (orchestrator["EXECUTORS"], executor["EXECUTORS"]) == ("0", "2")
     assert (executor["PORTSIDE_TIER"], executor["TOKEN"]) == ("executor", "s3cr3t")
     assert executor["CORE_API"] == f"{found.scope.name}-orchestrator:{orchestrator['CORE_API_PORT']}"
     assert executor["CORE_API_KEY"] == orchestrator["CORE_API_KEY"]

@@ -330,7 +330,8 @@ def _of_core_api(pods: PodContext, workload: Workload) -> dict[str, str]:
     """Return the variables by which orchestrators and executors find each other."""
     if workload.component == "orchestrator":
         address = {"CORE_API_HOST": "0.0.0.0", "CORE_API_PORT": str(CORE_API_PORT)}  # noqa: S104 - a pod's own address
-        return {"FF_USE_CORE_API": "true", **address}
+        # Its image may ask for executors, which are in pods of their own here.
+        return {"FF_USE_CORE_API": "true", "EXECUTORS": "0", **address}
     if workload.component == "executor":
         return {"CORE_API": f"{workload_name(pods.scope, 'orchestrator')}:{CORE_API_PORT}"}
     return {}
