@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from portside.ingress.options import FrontOptions
 from portside.kernel.crypto import SecretBox
-from portside.kernel.disk import DATABASE_NOTICE, DiskReserve
+from portside.kernel.disk import DATABASE_NOTICE, DiskReserve, watched_folder
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.operate.doctor import examine
 from portside.operate.findings import ExaminedInstallation, Finding
@@ -124,7 +124,7 @@ def test_disk_that_fills_up_and_is_full(tmp_path: Path):
 
 
 def test_database_that_is_nearly_as_large_as_it_may_be(home: Path):
-    (home / DATABASE_NOTICE).write_text("its databases take 99 GB of 100 GB")
+    (watched_folder(home) / DATABASE_NOTICE).write_text("its databases take 99 GB of 100 GB")
     assert "DATABASE_MAX_BYTES" in problem(diagnose(of(home), "disk"), "database-size").do
 
 

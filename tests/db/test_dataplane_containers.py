@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from portside.dataplane.failures import DeployFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder
+from portside.kernel.disk import DATABASE_NOTICE, DiskReserve, watched_folder
 from portside.kernel.http.server import listen
 from portside.listener_api import DesiredRevision, NewLogEntry, Secret
 from tests.conftest import eventually
@@ -145,6 +147,21 @@ async def test_container_is_isolated_and_gets_only_its_variables(harness: Harnes
     assert await harness.ask("/database") is True
     await harness.wait_for_log("the server is up")
     assert "mint" not in harness.log_text()
+
+
+async def test_container_watches_the_disk_of_its_machine(harness: Harness):
+    """It sees how full that is, and the notice of a full database, but may change nothing there."""
+    folder = watched_folder(harness.root)
+    (folder / DATABASE_NOTICE).write_text("its databases take 99 GB of 100 GB")
+    await harness.serve("one", secrets={"DISK_RESERVE_BYTES": "1"})
+    facts = await harness.ask()
+    found = os.statvfs(folder)
+    assert facts["disk"] == {
+        "size": found.f_blocks * found.f_frsize,
+        "files": {DATABASE_NOTICE: "its databases take 99 GB of 100 GB"},
+        "writes": False,
+    }
+    assert facts["variables"]["DISK_RESERVE_BYTES"] == str(DiskReserve().bytes)
 
 
 async def test_switch_loses_no_request_and_removes_old_container(harness: Harness):

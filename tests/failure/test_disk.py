@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from langsmith import Client
 
-from portside.kernel.disk import DATABASE_NOTICE
+from portside.kernel.disk import DATABASE_NOTICE, WATCHED_FOLDER
 from portside.kernel.embedded import EmbeddedPostgres
 from tests.conftest import eventually
 from tests.servers import KEY, ServerProcess, agent_server, platform_server
@@ -264,7 +264,7 @@ async def test_notice_of_a_full_database_is_read_by_every_server(
     disk: SmallDisk, server: ServerProcess, agent: ServerProcess
 ):
     async with client_of(server) as platform, client_of(agent) as client:
-        notice = disk.path / "home" / DATABASE_NOTICE
+        notice = disk.path / "home" / WATCHED_FOLDER / DATABASE_NOTICE
         # The platform removes a notice that is no longer true, so the test writes it until both have seen it.
 
         async def are_low() -> bool:

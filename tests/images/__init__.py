@@ -5,13 +5,17 @@ where there is no runtime, or nothing to make an image of, the tests that want o
 """
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-IMAGE = "localhost/portside-test-server:6"
+_ROOT = Path(__file__).parents[2]
+_PYTHON = "localhost/portside-test-python:1"
+IMAGE = "localhost/portside-test-server:7"
 BASE = "localhost/portside-test-base:1"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "portside" / "containers"
 # Time for a test that is the first to need the image, which takes minutes to make on a busy machine.
@@ -30,6 +34,42 @@ def image_for_tests() -> str:
         _run("podman", "build", "--quiet", "--isolation", "chroot", "--build-arg", f"BASE={BASE}", "--tag", IMAGE,
              str(Path(__file__).parent))  # fmt: skip
     return IMAGE
+
+
+def agent_image(name: str, *options: str) -> str:
+    """Build `docker/agent.Dockerfile` with packages from where this machine's pip and npm get them; return its name."""
+    image_for_tests()
+    if _run("podman", "image", "exists", _PYTHON, check=False).returncode != 0:
+        lines = f"FROM {BASE}\nRUN apt-get update && apt-get install -y --no-install-recommends python3-venv"
+        # As in images of Python, `python` and `pip` are those of /usr/local, and may be installed into.
+        _build(_PYTHON, "--file", "-", str(Path(__file__).parent), given=f"{lines} && python3 -m venv /usr/local\n")
+    options = ("--build-arg", f"PYTHON={_PYTHON}", *options)
+    return _build(name, "--file", str(_ROOT / "docker" / "agent.Dockerfile"), *options, str(_ROOT))
+
+
+def project_image(name: str, base: str, folder: Path, install: str) -> str:
+    """Build the image of a project as the guide says, with a command that installs its packages; return its name."""
+    lines = f"FROM {base}\nUSER root\nCOPY . /app\nRUN {install}\nUSER 65534:65534\n"
+    return _build(name, "--file", "-", str(folder), given=lines)
+
+
+def _build(name: str, *arguments: str, given: str = "") -> str:
+    seen = [f"--volume={path}:{path}:ro" for path in sorted(_package_sources())]
+    passed_on = [f"--env={variable}" for variable in os.environ if variable.startswith("PIP_")]
+    command = ["podman", "build", "--quiet", "--isolation", "chroot", *seen, *passed_on, "--tag", name, *arguments]
+    built = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=WITHIN_S)
+    assert built.returncode == 0, built.stderr[-4000:] + built.stdout[-4000:]
+    return name
+
+
+def _package_sources() -> set[Path]:
+    """Return the files and folders that the configuration of pip and npm names, and the files that have it."""
+    files = [Path("/etc/pip.conf"), *(Path(name).expanduser() for name in ("~/.config/pip/pip.conf", "~/.npmrc"))]
+    said = _run(sys.executable, "-m", "pip", "config", "list", check=False).stdout
+    named = [Path(path) for path in re.findall(r"(?:file://|(?<=['\" ]))(/[^'\" ]+)", said)]
+    # An index is a folder of links to the files beside it.
+    folders = [path.parent if path.name == "simple" else path for path in named]
+    return {path for path in (*files, *folders) if path.exists()}
 
 
 def digest_of(image: str) -> str:

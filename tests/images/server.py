@@ -26,6 +26,18 @@ def facts() -> dict[str, object]:
         "no_new_privileges": status["NoNewPrivs"].strip(),
         "writes": {path: writes(path) for path in ("/", "/tmp", "/scratch")},
         "arguments": sys.argv,
+        "disk": watched_disk(os.environ.get("DISK_FOLDER")),
+    }
+
+
+def watched_disk(folder: str | None) -> dict[str, object] | None:
+    if folder is None:
+        return None
+    found = os.statvfs(folder)
+    return {
+        "size": found.f_blocks * found.f_frsize,
+        "files": {file.name: file.read_text() for file in Path(folder).iterdir()},
+        "writes": writes(folder),
     }
 
 

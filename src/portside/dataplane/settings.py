@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent
+from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent, watched_folder
 from portside.kernel.settings import setting
 
 
@@ -92,10 +92,15 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return DiskReserve(self.disk_reserve_bytes, self.disk_reserve_percent)
 
     @property
+    def watched_folder(self) -> Path:
+        """The folder by which servers watch the home's disk; it is made when somebody asks."""
+        return watched_folder(Path(self.portside_home).absolute())
+
+    @property
     def disk_environment(self) -> dict[str, str]:
         """The variables with which agent servers on this machine watch the same disk."""
         return {
-            "DISK_FOLDER": str(Path(self.portside_home).absolute()),
+            "DISK_FOLDER": str(self.watched_folder),
             "DISK_RESERVE_BYTES": str(self.disk_reserve_bytes),
             "DISK_RESERVE_PERCENT": str(self.disk_reserve_percent),
         }

@@ -25,7 +25,9 @@ RESERVE = Gauge("portside_disk_reserve_bytes", "Free bytes below which new data 
 IS_LOW = Gauge("portside_disk_is_low", "1 while new data is refused because the disk or the database is nearly full.")
 # The langsmith clients send a refused batch three more times, each after this pause.
 RETRY_AFTER_S = 30
-# A file of the home folder. While it exists, the database is nearly full, for the reason in it.
+# A folder of the home, with nothing private in it: containers see it, and by it the disk that it is on.
+WATCHED_FOLDER = "disk"
+# A file in it. While it exists, the database is nearly full, for the reason in it.
 DATABASE_NOTICE = "database-full"
 # Data is accepted again when so much more than the reserve is free. Otherwise each deleted row would let one in.
 RESUME_AT = 1.1
@@ -110,6 +112,13 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:.0f} MB" if size >= 10_000_000 else f"{size / 1e6:.1f} MB"
 
 
+def watched_folder(home: Path) -> Path:
+    """Return the folder of a home by which servers watch its disk, and make it. Raises OSError."""
+    folder = home / WATCHED_FOLDER
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    return folder
+
+
 class DiskWatch(Task):
     """Measures the disk of a folder every second, more often when it is nearly full.
 
@@ -171,7 +180,7 @@ class DiskWatch(Task):
 
 
 def read_notice(folder: Path) -> str | None:
-    """Return why the database of a home is nearly full, or None."""
+    """Return why the database of a home is nearly full, or None. `folder` is the one that is watched."""
     try:
         return (folder / DATABASE_NOTICE).read_text("utf-8").strip() or None
     except FileNotFoundError:

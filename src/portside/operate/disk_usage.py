@@ -19,8 +19,7 @@ import asyncpg
 import msgspec
 
 from portside.kernel.db import Database
-from portside.kernel.disk import DATABASE_NOTICE, DiskReserve, measure, megabytes
-from portside.kernel.files import write_private
+from portside.kernel.disk import DATABASE_NOTICE, DiskReserve, measure, megabytes, watched_folder
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
 from portside.operate.sql import sql
@@ -270,7 +269,7 @@ class DatabaseLimit(Task):
     def __init__(self, db: Database, home: Path, max_bytes: int) -> None:
         super().__init__()
         self._db, self._max_bytes = db, max_bytes
-        self._notice = home / DATABASE_NOTICE
+        self._notice = watched_folder(home) / DATABASE_NOTICE
 
     async def activate(self) -> Status:
         """Measure, and write or remove the notice."""
@@ -279,7 +278,8 @@ class DatabaseLimit(Task):
         if is_full and not self._notice.exists():
             of = megabytes(self._max_bytes)
             text = f"its databases take {megabytes(size)} of the {of} that DATABASE_MAX_BYTES allows"
-            await asyncio.to_thread(write_private, self._notice, text + "\n")
+            # Not private: agents in containers read it.
+            await asyncio.to_thread(self._notice.write_text, text + "\n", "utf-8")
         elif not is_full:
             self._notice.unlink(missing_ok=True)
         return Status({"full": int(is_full)})

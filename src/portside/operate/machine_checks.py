@@ -17,7 +17,7 @@ from pathlib import Path
 
 from portside.ingress.caddy import MEND, find_caddy
 from portside.kernel.crypto import SecretBox
-from portside.kernel.disk import find_shortage, measure, megabytes, read_notice
+from portside.kernel.disk import WATCHED_FOLDER, find_shortage, measure, megabytes, read_notice
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
 from portside.limits.table import read_table
@@ -159,7 +159,7 @@ def check_disk(i: ExaminedInstallation) -> Iterator[Finding]:
         yield fault("disk", f"the disk of {folder} is nearly full, and new data is refused: {shortage}", do)
     elif (shortage := find_shortage(folder, i.reserve, 2.0)) is not None:
         yield warning("disk", f"the disk of {folder} is filling up: {shortage}", do)
-    if i.home.exists() and (notice := read_notice(i.home)) is not None:
+    if i.home.exists() and (notice := read_notice(i.home / WATCHED_FOLDER)) is not None:
         yield fault("database-size", f"new data is refused: {notice}", "delete data, or raise DATABASE_MAX_BYTES")
     temporary = Path(tempfile.gettempdir())
     if measure(temporary).free < 50_000_000:

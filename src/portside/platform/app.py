@@ -59,7 +59,7 @@ from portside.ingress.front import AgentsUnavailable, FromFront, Front, FrontRou
 from portside.ingress.front import routes as ingress
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
-from portside.kernel.disk import DiskWatch
+from portside.kernel.disk import DiskWatch, watched_folder
 from portside.kernel.errors import UserMistake
 from portside.kernel.http import health
 from portside.kernel.http.middleware import LimitBody, RequestMiddleware, StripPrefix
@@ -247,7 +247,7 @@ async def open_platform(
     `GET /ok` reports `problems`: why Postgres or the listener, which other code supervises, are down.
     """
     return_large_blocks()
-    disk = DiskWatch(home.path, settings.disk_reserve)
+    disk = DiskWatch(watched_folder(home.path), settings.disk_reserve)
     problems = {} if problems is None else problems
     db = await Database.connect(database_url)
     try:

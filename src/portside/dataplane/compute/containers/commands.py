@@ -103,6 +103,8 @@ DEPLOYMENT_LABEL, REVISION_LABEL, PLAN_LABEL = "portside.deployment", "portside.
 # Far above what a server needs, and far below what would exhaust the machine.
 _MAX_PROCESSES = 4096
 _SCRATCH_MB = 1024
+WATCHED_DISK = "/portside/disk"
+"""Where a container sees the folder by which servers watch the disk of this machine."""
 # The runtime keeps the output of a container only until the listener has read it.
 _LOG_OPTIONS = {
     "podman": ["--log-driver", "k8s-file", "--log-opt", "max-size=20mb"],
@@ -125,7 +127,10 @@ class Isolation:
 
 @dataclass(frozen=True)
 class ContainerPlan:
-    """One container of a revision except for its name. `image` is the id that the revision is pinned to."""
+    """One container of a revision except for its name. `image` is the id that the revision is pinned to.
+
+    `disk_folder` is a folder of this machine by whose disk the server sees how full the database's is.
+    """
 
     deployment_id: UUID
     revision_id: UUID
@@ -133,11 +138,13 @@ class ContainerPlan:
     spec: ContainerSpec
     env: Mapping[str, str]
     isolation: Isolation
+    disk_folder: str | None = None
 
     @property
     def fingerprint(self) -> str:
         """A hash of the plan; a container with another fingerprint is not adopted."""
-        parts = (self.image, self.spec, sorted(self.env.items()), self.isolation)
+        own = () if self.disk_folder is None else (self.disk_folder,)
+        parts = (self.image, self.spec, sorted(self.env.items()), self.isolation, *own)
         return hashlib.sha256(msgspec.json.encode(msgspec.to_builtins(parts, order="deterministic"))).hexdigest()[:32]
 
 
@@ -183,7 +190,9 @@ def _limit_options(plan: ContainerPlan) -> list[str]:
 
 
 def _volume_options(plan: ContainerPlan) -> list[str]:
-    options = []
+    options: list[str] = []
+    if plan.disk_folder is not None:
+        options += ["--mount", f"type=bind,source={plan.disk_folder},destination={WATCHED_DISK},readonly"]
     for scratch in plan.spec.scratch:
         read_only = ",readonly" if scratch.is_read_only else ""
         options += ["--mount", f"type=volume,destination={scratch.path}{read_only}"]

@@ -24,7 +24,7 @@ from uuid import UUID
 import msgspec
 
 from portside.dataplane.compute.containers import commands
-from portside.dataplane.compute.containers.commands import SERVER_PORT, ContainerPlan, read_spec
+from portside.dataplane.compute.containers.commands import SERVER_PORT, WATCHED_DISK, ContainerPlan, read_spec
 from portside.dataplane.compute.containers.container import (
     ContainerReplica,
     belongs_to,
@@ -401,7 +401,9 @@ class ContainerManager:
         env = await self._environment(release, database_url, runtime)
         for limit in sorted({"cpu", "memory"} - runtime.isolation.limits):
             log.add(f"This machine cannot limit the {limit} of containers; the limit is not applied", "WARNING")
-        plan = ContainerPlan(self._deployment_id, revision.id, image, spec, env, runtime.isolation)
+        plan = ContainerPlan(
+            self._deployment_id, revision.id, image, spec, env, runtime.isolation, self._watched_folder(runtime)
+        )
         return PreparedContainers(runtime, plan)
 
     async def _environment(self, release: Release, database_url: str, runtime: Runtime) -> dict[str, str]:
@@ -428,4 +430,16 @@ class ContainerManager:
             # All addresses of the container; its port is published on this machine's loopback interface only.
             "GRAPH_SERVER_HOST": "0.0.0.0",  # noqa: S104
             "LANGSMITH_HOST_REVISION_ID": str(revision.id),
+            **self._disk_environment(runtime),
         }
+
+    def _watched_folder(self, runtime: Runtime) -> str | None:
+        """Return the folder that containers see to watch this machine's disk; None if they cannot."""
+        folder = str(self._host.settings.watched_folder)
+        # A mount is given as fields between commas.
+        return None if runtime.has_own_files or "," in folder else folder
+
+    def _disk_environment(self, runtime: Runtime) -> dict[str, str]:
+        if self._watched_folder(runtime) is None:
+            return {}
+        return {**self._host.settings.disk_environment, "DISK_FOLDER": WATCHED_DISK}

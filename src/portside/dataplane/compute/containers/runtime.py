@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,12 +44,16 @@ class RuntimeCommandFailed(Exception):
 
 @dataclass(frozen=True)
 class Runtime:
-    """A container runtime. `host` is the name of this machine in containers; `gateway` is where it listens for them."""
+    """A container runtime. `host` is the name of this machine in containers; `gateway` is where it listens for them.
+
+    `has_own_files` is whether containers run elsewhere, such as in a virtual machine, and see no folder of this one.
+    """
 
     program: str
     isolation: Isolation
     host: str
     gateway: str
+    has_own_files: bool = False
 
     async def run(self, arguments: Sequence[str], *, stdin: bytes = b"", within_s: float = _COMMAND_S) -> str:
         """Run a command and return its output. Raises RuntimeCommandFailed."""
@@ -111,7 +116,10 @@ async def _describe(kind: str, program: str, settings: ListenerSettings) -> Runt
         address, gateway = _ROOTLESS_HOST, "127.0.0.1"
     else:
         address = gateway = _gateway_of((await query("network", "inspect", network))[0])
-    found = Runtime(program, isolation, address, gateway)
+    is_elsewhere = settings.container_host_address is not None or any(
+        not os.environ.get(name, "unix:").startswith("unix:") for name in ("DOCKER_HOST", "CONTAINER_HOST")
+    )
+    found = Runtime(program, isolation, address, gateway, has_own_files=is_elsewhere or sys.platform != "linux")
     log.info("found a container runtime", runtime=kind, network=network, rootless=is_rootless)
     return found
 
