@@ -3,6 +3,7 @@
 Its row does not: the long lists are in the last checkpoint, so that no run writes them again.
 """
 
+import asyncio
 import json
 import shutil
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import httpx2
 import pytest
 
 from tests.conftest import eventually
+from tests.receiver import Receiver, serving
 from tests.servers import PROJECTS, ServerProcess, agent_server
 
 WORDS = "a long message about nothing, with \\ and \N{GREEK SMALL LETTER ALPHA} " * 20
@@ -155,6 +157,19 @@ async def test_a_changed_state_and_pruning_keep_the_answers(server, db):
     assert state == changed
 
 
+async def test_a_changed_state_leaves_the_list_out_of_the_row(server, db):
+    thread_id, _ = talk(server)
+    update = {"values": {"messages": [{"role": "user", "content": "added", "id": "added"}]}}
+    post(server, f"/threads/{thread_id}/state", update)
+    assert await row_bytes(db, thread_id) < 1000
+    got = httpx2.get(f"{server.url}/threads/{thread_id}").content
+    state = httpx2.get(f"{server.url}/threads/{thread_id}/state").json()["values"]
+    assert len(state["messages"]) == 25
+    assert raw_values(got) == await stored_text(db, json.dumps(state).encode())
+    talk_on(server, thread_id)
+    assert len(httpx2.get(f"{server.url}/threads/{thread_id}").json()["values"]["messages"]) == 27
+
+
 async def test_the_row_does_not_grow_with_the_conversation(server, db):
     thread_id, _ = talk(server, turns=10)
     sizes = set()
@@ -182,9 +197,36 @@ async def test_webhooks_and_joined_runs_get_the_whole_values(server, db):
     joined = httpx2.get(f"{server.url}{path}/join").json()
     assert joined == httpx2.get(f"{server.url}/threads/{thread_id}").json()["values"]
     assert len(joined["messages"]) == 26
-    hook = {"assistant_id": "echo", "input": given, "webhook": f"{server.url}/nowhere"}
-    post(server, f"/threads/{thread_id}/runs/wait", hook)
-    assert await db.fetchval("select jsonb_array_length(\"values\" -> 'messages') from webhook_deliveries") == 28
+    receiver = Receiver()
+    async with serving(receiver) as url:
+        hook = {"assistant_id": "echo", "input": given, "webhook": f"{url}/ended"}
+        answer = await asyncio.to_thread(post, server, f"/threads/{thread_id}/runs/wait", hook)
+
+        async def has_arrived() -> bool:
+            return bool(receiver.got)
+
+        await eventually(has_arrived)
+    assert receiver.messages()[0]["values"] == answer.json()
+    assert len(answer.json()["messages"]) == 28
+    assert await row_bytes(db, thread_id) < 1000
+
+
+async def test_a_webhook_of_a_run_without_values_gets_those_of_the_thread(server, db):
+    """A run that never began leaves the values of the run before, whose list is not in the row."""
+    thread_id, _ = await asyncio.to_thread(talk, server, graph="moody")
+    path, receiver = f"/threads/{thread_id}/runs", Receiver()
+    waiting = {"assistant_id": "moody", "input": {"messages": [{"role": "user", "content": "wait"}]}}
+    async with serving(receiver) as url:
+        first = post(server, path, waiting).json()
+        second = post(server, path, {**waiting, "webhook": f"{url}/late", "multitask_strategy": "enqueue"}).json()
+        post(server, f"{path}/{second['run_id']}/cancel", {})
+
+        async def has_arrived() -> bool:
+            return bool(receiver.got)
+
+        await eventually(has_arrived)
+    assert len(receiver.messages()[0]["values"]["messages"]) == 36
+    post(server, f"{path}/{first['run_id']}/cancel?wait=true", {})
 
 
 @pytest.mark.parametrize("mood", ["fail", "ask", "wait"])
@@ -219,3 +261,49 @@ async def test_a_run_that_did_not_finish_leaves_the_list_out_of_the_row(server, 
         )
         assert resumed.json()["messages"][-1]["content"] == "yes"
         assert await row_bytes(db, thread_id) < 1000
+
+
+@pytest.mark.parametrize("names", ["*", ""])
+async def test_encrypted_lists_are_not_in_the_row_either(fresh_database, tmp_path, names: str):
+    url = await fresh_database()
+    settings = {"GRAPH_AES_KEY": "k" * 32, "GRAPH_AES_JSON_KEYS": names}
+    with agent_server(url, tmp_path, project="graphs", **settings) as server:
+        thread_id, answer = await asyncio.to_thread(talk, server)
+        whole = json.loads(answer)
+        connection = await asyncpg.connect(url, server_settings={"search_path": "portside"})
+        try:
+            assert await row_bytes(connection, thread_id) < 1000
+            found = await connection.fetchval("select string_agg(data, '') from checkpoint_pieces")
+            assert found
+            assert b"a long message" not in found
+            path = f"{server.url}/threads/{thread_id}"
+            assert httpx2.get(path).json()["values"] == whole
+            extract = {"last": "values.messages[-1].content", "graph": "metadata.graph_id"}
+            [found] = post(server, "/threads/search", {"ids": [thread_id], "extract": extract}).json()
+            assert found["values"] == whole
+            assert found["extracted"] == {"last": whole["messages"][-1]["content"], "graph": "echo"}
+            wanted = {"values": {"messages": [{"id": whole["messages"][0]["id"]}]}}
+            searched = httpx2.post(f"{server.url}/threads/search", json=wanted)
+            if names:
+                assert searched.status_code == 422
+            else:
+                assert [one["thread_id"] for one in searched.json()] == [thread_id]
+            update = {"values": {"messages": [{"role": "user", "content": "added", "id": "added"}]}}
+            post(server, f"/threads/{thread_id}/state", update)
+            assert await row_bytes(connection, thread_id) < 1000
+            copied = post(server, f"/threads/{thread_id}/copy", {}).json()
+            assert copied["values"] == httpx2.get(f"{path}/state").json()["values"]
+            assert copied["values"]["messages"][-1]["id"] == "added"
+            assert await row_bytes(connection, copied["thread_id"]) < 1000
+            # A piece that does not decrypt fails its own thread alone.
+            await connection.execute(
+                "update checkpoint_pieces set data = substr(data, 1, length(data) - 1) where thread_id = $1",
+                thread_id,
+            )
+            answered = httpx2.post(f"{server.url}/threads/search", json={})
+            assert answered.is_success, server.log.read_text()[-3000:]
+            rows = {row["thread_id"]: row for row in answered.json()}
+            assert list(rows[thread_id]["values"]) == ["__unreadable__"]
+            assert rows[copied["thread_id"]]["values"] == copied["values"]
+        finally:
+            await connection.close()

@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 import copy
 import random
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 from uuid import UUID, uuid4
@@ -26,6 +27,8 @@ from portside.agent.encryption.ciphers import AesKeys
 from portside.agent.encryption.codec import EncryptionCodec
 from portside.agent.encryption.encryptor import Encryptor
 from portside.agent.local_graphs import PostgresSaver
+from portside.agent.threads.records import prune_threads
+from portside.agent.types.threads import ThreadPrune
 from portside.executor.encryption import CannotDecrypt
 from portside.executor.operations import read_history, reads_without_code
 from portside.kernel.db import Database
@@ -350,6 +353,118 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db):
     assert dump_user(history) == wanted
     assert shared > 0
     assert was_cut
+
+
+class SharedThreads:
+    """Threads that runs write to while other tasks prune, copy, read, store in the old form, and take runs from workers."""
+
+    def __init__(self, db: Database) -> None:
+        self.db, self.rng = db, random.Random(random.randrange(2**32))
+        self.memory = InMemorySaver(serde=PostgresSaver(db).serde)
+        self.threads = [str(uuid4()) for _ in range(3)]
+        self.done: Counter[str] = Counter()
+        self.is_over = False
+
+    async def talk(self, thread_id: str) -> None:
+        """Execute runs, of which some fork. While one is active, the thread is locked as by an admission."""
+        key = UUID(thread_id)
+        await self.db.pool.execute("insert into threads (thread_id) values ($1)", key)
+        for _ in range(12):
+            await self.db.pool.execute("update threads set active_runs = 1 where thread_id = $1", key)
+            try:
+                await self._run(thread_id, RunAttempt(uuid4(), 1))
+            finally:
+                await self.db.pool.execute("delete from runs where thread_id = $1", key)
+                await self.db.pool.execute("update threads set active_runs = 0 where thread_id = $1", key)
+
+    async def _run(self, thread_id: str, attempt: RunAttempt) -> None:
+        saver = tee(self.db, self.memory, writer=CheckpointWriter(self.db, delay_s=self.rng.choice((0, 600))))
+        graph = large_graph(self.rng, saver)
+        config: dict[str, Any] = {"configurable": {"thread_id": thread_id}}
+        earlier = [state.config async for state in graph.aget_state_history(config)]
+        if earlier and self.rng.random() < 0.4:
+            config = self.rng.choice(earlier)
+        await self.db.pool.execute(
+            "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt)"
+            " values ($1, $2, $1, 'running', 'enqueue', 1)", attempt.run_id, UUID(thread_id),
+        )  # fmt: skip
+        config["configurable"] = {**config["configurable"], "run_id": str(attempt.run_id)}
+        config["metadata"] = {"run_attempt": 1}
+        try:
+            async with saver.writer.buffering(thread_id, attempt):
+                with saver.remembering(thread_id):
+                    await graph.ainvoke({"messages": [HumanMessage(text(self.rng))]}, config)
+        except LeaseLost:
+            self.done["lost"] += 1
+
+    async def repeat(self, act: Callable[[], Awaitable[str | None]]) -> None:
+        while not self.is_over:
+            if (outcome := await act()) is not None:
+                self.done[outcome] += 1
+            await asyncio.sleep(0.005)
+
+    async def prune(self) -> str | None:
+        request = ThreadPrune(thread_ids=[UUID(one) for one in self.threads], strategy="keep_latest")
+        return "pruned" if await prune_threads(self.db, request) else None
+
+    async def kill(self) -> str | None:
+        """Take a run from its worker."""
+        if self.rng.random() < 0.1:
+            await self.db.pool.execute("update runs set attempt = attempt + 1 where thread_id = $1", UUID(self.one()))
+        return None
+
+    async def store_whole(self) -> str | None:
+        """Store the values of a thread as they were before there were pieces."""
+        converted = await self.db.pool.fetch(
+            "update checkpoint_values v set data = v.data || (joined_pieces(v.thread_id, v.pieces)).data, pieces = null"
+            " where thread_id = $1 and pieces is not null and random() < 0.1 returning 1", self.one(),
+        )  # fmt: skip
+        return "converted" if converted else None
+
+    async def copy(self) -> str | None:
+        copied, source = str(uuid4()), self.one()
+        await PostgresSaver(self.db).acopy_thread(source, copied)
+        copies = [found async for found in PostgresSaver(self.db).alist({"configurable": {"thread_id": copied}})]
+        for found in copies:
+            here = {**found.config["configurable"], "thread_id": source}
+            wanted = self.memory.get_tuple({"configurable": here})
+            assert wanted is not None
+            for name, value in found.checkpoint["channel_values"].items():
+                assert value == wanted.checkpoint["channel_values"][name]
+        await PostgresSaver(self.db).adelete_thread(copied)
+        return "copied" if copies else None
+
+    async def read(self) -> str | None:
+        return "read" if await compare(PostgresSaver(self.db), self.memory, self.one()) else None
+
+    def one(self) -> str:
+        return self.rng.choice(self.threads)
+
+
+async def test_every_state_is_kept_while_other_tasks_prune_convert_and_take_runs(url):
+    db = await Database.connect(url, max_size=10, schema="portside")
+    try:
+        await migrate(db, ["portside.agent"], schema="portside")
+        shared = SharedThreads(db)
+        acts = (shared.prune, shared.kill, shared.store_whole, shared.copy, shared.read)
+        async with asyncio.TaskGroup() as tasks:
+            others = [tasks.create_task(shared.repeat(act)) for act in acts]
+            try:
+                async with asyncio.TaskGroup() as talks:
+                    for thread_id in shared.threads:
+                        talks.create_task(shared.talk(thread_id))
+            finally:
+                shared.is_over = True
+            await asyncio.gather(*others)
+        for thread_id in shared.threads:
+            assert await compare(PostgresSaver(db), shared.memory, thread_id) > 0
+        assert min(shared.done[name] for name in ("pruned", "converted", "copied", "read")) > 0, shared.done
+        dangling = "select count(*) from checkpoint_values v cross join used_pieces(v.pieces, v.shared) u cross join"
+        dangling += " generate_series(u.first, u.next - 1) n where not exists (select from checkpoint_pieces p"
+        dangling += " where p.thread_id = v.thread_id and p.series = u.series and p.number = n)"
+        assert await db.pool.fetchval(dangling) == 0
+    finally:
+        await db.close()
 
 
 async def test_a_growing_list_stores_what_is_new_once(db):

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from portside.agent.checkpoints.backend import RunAttempt
-from portside.agent.encryption.codec import raise_if_undecryptable
+from portside.agent.encryption.codec import has_whole_rows, raise_if_undecryptable
 from portside.agent.graphs import EventSink, GraphService, Publish
 from portside.agent.queue import statements
 from portside.agent.queue.statements import Cancellation, ClaimedRun, RunResult
@@ -106,7 +106,7 @@ class RunExecutor:
                 # Published only now that it is known to be the graph's own: a failure of the database, or a lost lease,
                 # does not end the run, and was raised above.
                 sink.publish([("error", dump_user(outcome.error))])
-            return result_of(_for_row(run, outcome))
+            return result_of(self._for_row(run, outcome))
         except RunTimeout:
             error = {"error": "TimeoutError", "message": f"the run took longer than {self._timeout_s:g} s"}
             after = await self._thread_after(run, execution_request(run, resume=False)) | {"thread_status": "error"}
@@ -136,13 +136,20 @@ class RunExecutor:
     async def _thread_after(self, run: ClaimedRun, request: RunRequest) -> dict[str, Any]:
         """Read the state that a stopped run left on its thread. Without a readable state the thread is idle."""
         try:
-            outcome = _for_row(run, await self._graphs.read_outcome(request))
+            outcome = self._for_row(run, await self._graphs.read_outcome(request))
         except Exception:
             log.exception("the state of a stopped run could not be read", graph_id=request.graph_id)
             outcome = UNREADABLE
         status = "interrupted" if outcome.has_next else "idle"
         values = {"values": outcome.values, "row_values": outcome.row_values, "long_values": outcome.long_values}
         return {"thread_status": status, "interrupts": outcome.interrupts, **values}
+
+    def _for_row(self, run: ClaimedRun, outcome: Outcome) -> Outcome:
+        """Return an outcome whose values the thread's row keeps whole where that is necessary."""
+        if run.is_temporary or has_whole_rows(self._db):
+            # A temporary thread has no later run that would write its lists again.
+            outcome.row_values = outcome.long_values = None
+        return outcome
 
     async def flush_events(self) -> None:
         """Write the events of all runs so far to the log in Postgres, where other processes follow them."""
@@ -196,14 +203,6 @@ def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
         # Its thread was made for this attempt.
         is_ephemeral=run.is_temporary and run.attempt == 1 and not run.was_started,
     )
-
-
-def _for_row(run: ClaimedRun, outcome: Outcome) -> Outcome:
-    """Return an outcome whose values the thread's row keeps whole where that is necessary."""
-    if run.kwargs.get("webhook") or run.is_temporary:
-        # The webhook's row gets the whole values from the thread's; a temporary thread has no later run.
-        outcome.row_values = outcome.long_values = None
-    return outcome
 
 
 def result_of(outcome: Outcome) -> RunResult:

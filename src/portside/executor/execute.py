@@ -111,7 +111,7 @@ class Execution:
         encoded = None if self._values is _MISSING else dump_user(values)
         is_refused = type(failure).__name__ in (UNKNOWN_INTERRUPT, OTHER_LANGUAGE)
         outcome = Outcome(values=encoded, interrupts={}, has_next=False, error=error, is_refused=is_refused)
-        self.outcome = _without_long_lists(outcome, values, _long_lists(checkpointer, self._config, values))
+        self.outcome = _without_long_lists(outcome, values, long_lists(checkpointer, self._config, values))
 
     def _stream(self, graph: Graph) -> Any:
         """Start the graph. Its chunks are (mode, payload), with the namespace in front where subgraphs are streamed."""
@@ -149,10 +149,10 @@ class Execution:
     async def _ended(self, graph: Graph) -> Outcome:
         if graph.checkpointer and (self._stopped or self._values is _MISSING):
             # Before reading the state, which makes other objects.
-            versions = {} if self._values is _MISSING else _long_lists(graph.checkpointer, self._config, self._values)
+            versions = {} if self._values is _MISSING else long_lists(graph.checkpointer, self._config, self._values)
             state = await graph.aget_state(_latest(self._config))
             if self._values is _MISSING:
-                return _outcome(graph, state, state.values, _long_lists(graph.checkpointer, self._config, state.values))
+                return _outcome(graph, state, state.values, long_lists(graph.checkpointer, self._config, state.values))
             return _outcome(graph, state, self._values, versions)
         given: Any = None if self._values is _MISSING else self._values
         values = _select(given, _output_keys(graph))
@@ -160,7 +160,7 @@ class Execution:
         is_encoded = self._last_values_event is not None and isinstance(values, dict) and len(values) == len(given)
         encoded = self._last_values_event if is_encoded else dump_user(values)
         outcome = Outcome(values=encoded, interrupts={}, has_next=False, error=None)
-        return _without_long_lists(outcome, values, _long_lists(graph.checkpointer, self._config, values))
+        return _without_long_lists(outcome, values, long_lists(graph.checkpointer, self._config, values))
 
 
 async def execute(graphs: Graphs, request: RunRequest, push: Callable[[Emitted], None], timeout_s: float) -> Outcome:
@@ -189,7 +189,7 @@ async def read_outcome(graphs: Graphs, request: RunRequest) -> Outcome:
         state = await graph.aget_state(_latest(config)) if graph.checkpointer else None
         if state is None or state.metadata is None:
             return Outcome(values=None, interrupts={}, has_next=False, error=None)
-        return _outcome(graph, state, state.values, _long_lists(graph.checkpointer, config, state.values))
+        return _outcome(graph, state, state.values, long_lists(graph.checkpointer, config, state.values))
 
 
 def _outcome(graph: Graph, state: StateSnapshot, values: Any, versions: dict[str, str]) -> Outcome:
@@ -204,7 +204,7 @@ def _outcome(graph: Graph, state: StateSnapshot, values: Any, versions: dict[str
     return _without_long_lists(outcome, selected, versions)
 
 
-def _long_lists(checkpointer: Any, config: RunnableConfig, values: Any) -> dict[str, str]:
+def long_lists(checkpointer: Any, config: RunnableConfig, values: Any) -> dict[str, str]:
     """Return the versions of those values that are long lists in the last checkpoint, by their keys."""
     if not isinstance(checkpointer, Checkpointer) or not isinstance(values, dict):
         return {}
@@ -212,12 +212,23 @@ def _long_lists(checkpointer: Any, config: RunnableConfig, values: Any) -> dict[
 
 
 def _without_long_lists(outcome: Outcome, values: Any, versions: dict[str, str]) -> Outcome:
-    """Leave the lists of the last checkpoint out of the values that the thread's row keeps."""
-    if outcome.values is not None and len(outcome.values) >= LONG_BYTES and isinstance(values, dict):
-        outcome.long_values = {key: version for key, version in versions.items() if key in values} or None
-        if outcome.long_values:
-            outcome.row_values = dump_user({key: part for key, part in values.items() if key not in versions})
+    outcome.row_values, outcome.long_values = parts_for_row(outcome.values, values, versions)
     return outcome
+
+
+def parts_for_row(
+    encoded: bytes | None, values: Any, versions: dict[str, str]
+) -> tuple[bytes | None, dict[str, str] | None]:
+    """Return what the thread's row keeps of the values, and the versions of the lists that it lacks, or None twice.
+
+    `encoded` is the JSON of the whole values, and `versions` are those of the lists in the last checkpoint.
+    """
+    if encoded is None or len(encoded) < LONG_BYTES or not isinstance(values, dict):
+        return None, None
+    named = {key: version for key, version in versions.items() if key in values}
+    return (
+        (dump_user({key: part for key, part in values.items() if key not in named}), named) if named else (None, None)
+    )
 
 
 async def _chunks_among_events(stream: Any) -> AsyncGenerator[Any, None]:

@@ -28,7 +28,7 @@ from pydantic.errors import PydanticUserError
 from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.commands import parse_command
 from portside.executor.errors import GraphFailed
-from portside.executor.execute import checkpoint_of, read_outcome
+from portside.executor.execute import checkpoint_of, long_lists, parts_for_row, read_outcome
 from portside.executor.load import Graph, Graphs
 from portside.executor.requests import (
     ChangedState,
@@ -171,11 +171,16 @@ async def _changed(graph: Graph, config: Config, checkpoint: dict[str, Any]) -> 
     latest: Any = {"configurable": {"thread_id": config["configurable"]["thread_id"], "checkpoint_ns": ""}}
     state = await read_state(graph, latest)
     interrupts = {task["id"]: task["interrupts"] for task in state["tasks"] if task["interrupts"]}
+    values = dump_user(state["values"])
+    versions = long_lists(graph.checkpointer, latest, state["values"])
+    row_values, long_values = parts_for_row(values, state["values"], versions)
     return ChangedState(
         checkpoint=checkpoint,
-        values=dump_user(state["values"]),
+        values=values,
         has_next=bool(state["next"]),
         interrupts=plain(interrupts),
+        row_values=row_values,
+        long_values=long_values,
     )
 
 

@@ -179,6 +179,9 @@ class ChangedState:
     has_next: bool
     interrupts: dict[str, list[dict[str, Any]]]
     """The open interrupts by task id, as plain data."""
+    row_values: bytes | None = None
+    """What the thread's row keeps of the values, if `long_values` names lists that are read from the checkpoint."""
+    long_values: dict[str, str] | None = None
 
 
 def select_fields(state: dict[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:

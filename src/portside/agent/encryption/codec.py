@@ -198,7 +198,7 @@ class _RowDecoder:
             document = Location(row, root)
             if path:
                 value = await decrypt_part(self._encryptor, stored, document, path[0])
-                extracted[alias] = _value_at(value, path[1:])
+                extracted[alias] = value_at(value, path[1:])
             else:
                 extracted[alias] = (await decrypt_document(self._encryptor, stored, document))[0]
         return dump_api(extracted).decode()
@@ -284,7 +284,8 @@ def _first_steps(paths: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _value_at(value: Any, steps: list[str]) -> Any:
+def value_at(value: Any, steps: list[str]) -> Any:
+    """Return what a path leads to in a value; None if it leads nowhere."""
     for step in steps:
         try:
             value = value[int(step)] if isinstance(value, list) else value[step]
@@ -296,6 +297,12 @@ def _value_at(value: Any, steps: list[str]) -> Any:
 def encryptor_of(session: Session) -> Encryptor | None:
     """Return the encryptor of a session; None where nothing is encrypted."""
     return session.codec.encryptor if isinstance(session.codec, EncryptionCodec) else None
+
+
+def has_whole_rows(session: Session) -> bool:
+    """Whether rows of threads keep their long lists: handlers encrypt values and checkpoints by rules of their own."""
+    encryptor = encryptor_of(session)
+    return encryptor is not None and encryptor.takes_context
 
 
 async def refuse_encrypted_search(session: Session, wanted: Any) -> None:

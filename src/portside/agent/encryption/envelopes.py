@@ -120,5 +120,5 @@ def unwrap_blob(stored: bytes) -> EncryptedBlob | None:
     end = start + int.from_bytes(stored[start - 4 : start], "big")
     try:
         return EncryptedBlob(msgspec.msgpack.decode(stored[start:end], type=BlobHead), stored[end:])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

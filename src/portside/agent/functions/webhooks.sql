@@ -10,16 +10,6 @@ end $$;
 create or replace function enqueue_webhook() returns trigger
 language plpgsql set search_path from current as $$
 begin
-    insert into webhook_deliveries (
-        run_id, thread_id, url, run, "values", run_created_at, run_started_at, run_ended_at
-    )
-    select new.run_id, new.thread_id, new.webhook,
-        jsonb_build_object(
-            'assistant_id', new.assistant_id, 'metadata', new.metadata, 'status', new.status, 'kwargs', new.kwargs,
-            'multitask_strategy', new.multitask_strategy, 'error', new.error, 'cancel_reason', new.cancel_reason
-        ),
-        t."values", new.created_at, new.started_at, new.updated_at
-    from threads t where t.thread_id = new.thread_id
-    on conflict do nothing;
+    perform insert_webhook_delivery(new, t."values", t.long_values) from threads t where t.thread_id = new.thread_id;
     return null;
 end $$;

@@ -287,6 +287,7 @@ async def end_runs(
             interrupts=[_json_text(result.interrupts) for _, result in finished],
             errors=[_json_text(result.error) for _, result in finished],
             long_values=[_json_text(result.long_values) for _, result in finished],
+            webhook_values=[_webhook_values(*one) for one in finished],
             wait=wait,
             lease_s=LEASE_S,
             claim_limit=slots.limit,
@@ -348,6 +349,13 @@ async def delete_run(db: Database, worker_id: UUID, thread_id: UUID, run_id: UUI
 async def keep_result(db: Database, worker_id: UUID, run_id: UUID) -> None:
     """Keep the result of a stateless run of another process for a minute after its end."""
     await db.execute(sql.keep_result, worker_id=worker_id, run_id=run_id)
+
+
+def _webhook_values(run: ClaimedRun, result: RunResult) -> str | None:
+    """Return the whole values for a run's webhook, if the thread's row will lack some of them."""
+    if result.long_values is None or not run.kwargs.get("webhook"):
+        return None
+    return _thread_values(msgspec.structs.replace(result, row_values=None))
 
 
 def _thread_values(result: RunResult) -> str | None:

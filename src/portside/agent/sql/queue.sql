@@ -42,6 +42,7 @@ returning run_id, cancel_action, cancel_reason
 
 -- name: end_runs
 -- encrypted: values[] as thread.values, interrupts[] as thread.interrupts, errors[] as run.error
+-- encrypted: webhook_values[] as thread.values
 -- plain: long_values (names of channels and versions)
 -- row: thread_id = thread_ids
 -- undecryptable: mark and keep
@@ -50,7 +51,8 @@ select outcome, has_next, run_id, thread_id, assistant_id, kwargs, attempt, is_t
     cancel_reason, waited_s, is_streamed_elsewhere
 from end_runs(
     :worker_id, :run_ids, :thread_ids, :attempts, :statuses, :thread_statuses, :values, :interrupts, :errors, :wait,
-    make_interval(secs => :lease_s), :claim_limit, :always_claim, :long_values
+    make_interval(secs => :lease_s), :claim_limit, :always_claim, :long_values,
+    :webhook_values
 )
 order by batch_index
 

@@ -66,13 +66,15 @@ select thread_id, "values"::text as "values", long_values::text from threads
 where long_values ?| :keys::text[] and not is_temporary and thread_id > :after_id::uuid
 order by thread_id limit :limit
 
--- name: read_long_values
-select asked.place::int, v.kind, v.data || coalesce(joined.data, '') as data
-from unnest(:thread_ids::text[], :channels::text[], :versions::text[])
-    with ordinality as asked (thread_id, channel, version, place)
-join checkpoint_values v
-    on v.thread_id = asked.thread_id and v.checkpoint_ns = '' and v.channel = asked.channel and v.version = asked.version
+-- name: read_long_value
+-- In the columns of `checkpoint_tuples`, by which encrypted values are decrypted.
+select
+    v.thread_id, v.checkpoint_ns, array[v.channel] as value_channels, v.kind,
+    array[v.data || coalesce(joined.data, '')] as value_datas, array[v.pieces::text] as value_pieces,
+    array[joined.sizes] as value_sizes
+from checkpoint_values v
 left join lateral joined_pieces(v.thread_id, v.pieces) joined on v.pieces is not null
+where v.thread_id = :thread_id and v.checkpoint_ns = '' and v.channel = :channel and v.version = :version
 
 -- name: join_long_values
 -- plain: rows, lists, extracteds, matching, extract (only read, never stored)
@@ -184,9 +186,10 @@ select active_runs from threads where thread_id = :thread_id for update
 
 -- name: write_thread_state
 -- encrypted: interrupts as thread.interrupts, values as thread.values
+-- plain: long_values (names of channels and versions)
 -- Part of a change of the state by a person, under the lock of `lock_thread`.
 update threads set
-    "values" = :values::text::jsonb, long_values = null, status = :status, interrupts = :interrupts, error = null,
+    "values" = :values::text::jsonb, long_values = :long_values::jsonb, status = :status, interrupts = :interrupts, error = null,
     updated_at = now(), state_updated_at = now()
 where thread_id = :thread_id
 

@@ -10,7 +10,7 @@ where d.run_id in (
     where status = 'pending' and (due_at <= now() or updated_at > now() + interval '5 minutes') and host <> all(:busy_hosts::text[])
     order by due_at limit :limit for update skip locked
 )
-returning run_id, thread_id, url, host, attempts, "values", run_created_at, run_started_at,
+returning run_id, thread_id, url, host, attempts, "values", long_values::text, run_created_at, run_started_at,
     run_ended_at, (run ->> 'assistant_id')::uuid as assistant_id, run ->> 'status' as status,
     run -> 'metadata' as metadata, run -> 'kwargs' as kwargs, run -> 'error' as error,
     run ->> 'multitask_strategy' as multitask_strategy, run ->> 'cancel_reason' as cancel_reason

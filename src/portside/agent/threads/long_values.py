@@ -9,10 +9,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import msgspec
+
+from portside.agent.encryption.codec import UNDECRYPTABLE, encryptor_of, value_at
 from portside.agent.sql import sql
+from portside.agent.sql.declarations import ModelField
+from portside.executor.encryption import CannotDecrypt
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Session
 from portside.kernel.large_reads import current_read
+from portside.kernel.logs import get_logger
 from portside.kernel.user_json import dump_user, without_nul
 
 if TYPE_CHECKING:
@@ -23,37 +29,69 @@ BATCH = 16
 # How often a row is read again whose checkpoint was deleted in between.
 ATTEMPTS = 3
 _FIRST = UUID(int=0)
+_RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+log = get_logger(__name__)
 # A record of the database, or a dict with the same columns.
 Row = Any
 
 
-async def with_long_values(db: Session, rows: Sequence[Row], extract: Any = None) -> list[Row]:
+async def with_long_values(db: Session, rows: Sequence[Row], extract: Any = None, *, marks: bool = False) -> list[Row]:
     """Return rows of threads with their whole values, and what the paths of a search lead to in them.
 
-    Raises ResponseTooLarge that says how many of the threads one response may hold.
+    Raises ResponseTooLarge that says how many of the threads one response may hold, and CannotDecrypt. With `marks`
+    values that cannot be decrypted are replaced by the reason.
     """
     completed: list[Row] = list(rows)
     for place, row in enumerate(rows):
         if row["long_values"] is None:
             continue
-        base, lists = await _with_lists(db, row)
-        found = await _join(db, base, lists, extract=extract)
-        completed[place] = whole = {**dict(base), "values": found["joined"]}
-        if base.get("extracted") is not None:
-            whole["extracted"] = found["joined_paths"]
+        try:
+            completed[place] = await _completed(db, row, extract)
+        except CannotDecrypt as exc:
+            if not marks:
+                raise
+            # One bad row must not hide the others.
+            log.warning("long values cannot be decrypted", thread_id=str(row["thread_id"]), reason=exc.message)
+            completed[place] = {**dict(row), "values": dump_api({UNDECRYPTABLE: exc.message}).decode()}
         if (read := current_read()) is not None:
             read.check_objects(place)
     return completed
 
 
+async def _completed(db: Session, row: Row, extract: Any) -> Row:
+    base, lists = await _with_lists(db, row)
+    if encryptor_of(db) is not None:
+        return _joined_here(base, lists, extract)
+    found = await _join(db, base, lists, extract=extract)
+    whole = {**dict(base), "values": found["joined"]}
+    if base.get("extracted") is not None:
+        whole["extracted"] = found["joined_paths"]
+    return whole
+
+
+def _joined_here(base: Row, lists: str, extract: Any) -> Row:
+    """Join decrypted values without sending them to Postgres, in the order of keys of `jsonb`: the short ones first."""
+    parts = _RAW_OBJECT.decode(base["values"] or "{}") | _RAW_OBJECT.decode(lists)
+    ordered = sorted(parts, key=lambda key: (len(key.encode()), key.encode()))
+    whole = {**dict(base), "values": dump_api({key: parts[key] for key in ordered}).decode()}
+    if base.get("extracted") is not None:
+        values = load(whole["values"])
+        paths = {each["alias"]: value_at(values, each["path"]) for each in extract or () if each["root"] == "values"}
+        whole["extracted"] = dump_api(load(base["extracted"]) | paths).decode()
+    return whole
+
+
 async def threads_matching(db: Session, values: Mapping[str, Any] | None) -> list[UUID] | None:
     """Return the threads that match a filter by lists that are not in their rows; None if no row can lack them.
 
-    This reads all these threads, one after the other: a slow way, for filters that no index answers either.
+    This reads all these threads, one after the other: a slow way, for filters that no index answers either. Raises
+    Invalid for a filter by what is encrypted in rows.
     """
     keys = [key for key, wanted in (values or {}).items() if isinstance(wanted, list)]
     if not keys:
         return None
+    if (encryptor := encryptor_of(db)) is not None:
+        await encryptor.refuse_encrypted(values, ModelField("thread", "values"), ["body", "values"])
     wanted, matching, after = dump_api(values).decode(), [], _FIRST
     while rows := await db.fetch(sql.threads_with_long_values, keys=keys, after_id=after, limit=BATCH):
         for row in rows:
@@ -105,8 +143,8 @@ async def _read(db: Session, thread_id: UUID, versions: Mapping[str, str]) -> li
     entries = []
     for name, version in versions.items():
         # One after the other: a single row may be as large as it is (`kernel.large_reads`).
-        named = {"thread_ids": [str(thread_id)], "channels": [name], "versions": [version]}
-        if (row := await db.fetchrow(sql.read_long_values, **named)) is not None:
-            value = _serde().loads_for_json((row["kind"], row["data"]))
+        named = {"thread_id": str(thread_id), "channel": name, "version": version}
+        if (row := await db.fetchrow(sql.read_long_value, **named)) is not None:
+            value = _serde().loads_for_json((row["kind"], row["value_datas"][0]))
             entries.append(f"{dump_api(name).decode()}:{without_nul(dump_user(value)).decode()}")
     return entries

@@ -139,7 +139,7 @@ async def search_threads(db: Database, query: ThreadSearch, visible: Filter | No
     # The statement counts and reads in two steps, and a thread may be deleted between them.
     found: list[Any] = [row for row in rows if row["thread_id"] is not None]
     if "values" in fields or extract:
-        found = await with_long_values(db, found, extract)
+        found = await with_long_values(db, found, extract, marks=True)
     return SearchPage([_thread_of(row, fields) for row in found], rows[0]["total"])
 
 

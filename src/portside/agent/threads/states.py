@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from portside.agent.checkpoints.backend import PostgresBackend
-from portside.agent.encryption.codec import encryptor_of
+from portside.agent.encryption.codec import encryptor_of, has_whole_rows
 from portside.agent.graphs import GraphService
 from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
@@ -184,12 +184,15 @@ async def _lock(thread_id: UUID, tx: Session) -> None:
 
 
 async def _write_to_thread(tx: Session, thread_id: UUID, changed: ChangedState) -> bytes:
-    """Write a state to the thread's row; return the JSON of the values as it is stored."""
+    """Write a state to the thread's row; return the JSON of the whole values."""
     values = without_nul(changed.values)
+    long_values = None if has_whole_rows(tx) else changed.long_values
+    in_row = values if long_values is None or changed.row_values is None else without_nul(changed.row_values)
     await tx.execute(
         sql.write_thread_state,
         thread_id=thread_id,
-        values=values.decode(),
+        values=in_row.decode(),
+        long_values=long_values,
         status="interrupted" if changed.has_next else "idle",
         interrupts=changed.interrupts,
     )

@@ -21,10 +21,11 @@ from portside.agent.encryption.codec import is_undecryptable
 from portside.agent.refusals import REFUSALS
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
+from portside.agent.threads.long_values import with_long_values
 from portside.agent.types.webhooks import DeliveryAttempt, WebhookDelivery
 from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, Webhooks
 from portside.kernel.clock import iso, now
-from portside.kernel.codec import dump_api
+from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Record
 from portside.kernel.errors import NotFound
 from portside.kernel.logs import get_logger
@@ -162,8 +163,12 @@ class Deliveries(Task):
             )
         return status, f"answered {status}", not (status in RETRIED or status >= SERVER_ERROR)
 
-    async def _post(self, delivery: Record) -> int:
+    async def _post(self, delivery: Record | dict[str, Any]) -> int:
         sent_at = now()
+        if delivery["long_values"] is not None:
+            row = {**dict(delivery), "values": dump_api(delivery["values"]).decode()}
+            [whole] = await with_long_values(self._db, [row])
+            delivery = {**whole, "values": load(whole["values"])}
         # In a thread: encoding a large state must not hold up the streams of this process.
         body = await asyncio.to_thread(payload_of, delivery, self._policy, sent_at)
         signed = signature_headers(self._policy.secrets, str(delivery["run_id"]), int(sent_at.timestamp()), body)
@@ -198,7 +203,7 @@ def webhook_chores(db: Database, webhooks: Webhooks, settings: AgentSettings) ->
     return [Deliveries(db, webhooks, retries), WebhookCleanup(db, settings.webhook_log_kept_hours * 3600)]
 
 
-def payload_of(delivery: Record, policy: WebhookPolicy, sent_at: datetime) -> bytes:
+def payload_of(delivery: Record | dict[str, Any], policy: WebhookPolicy, sent_at: datetime) -> bytes:
     """Return the body of a call as JSON, with the fields that the policy includes (contract: section 11)."""
     kwargs: dict[str, Any] = delivery["kwargs"]
     tracer: dict[str, Any] = kwargs.get("langsmith_tracer") or {}

@@ -432,16 +432,20 @@ class StateCreation(_message.Message):
     def __init__(self, graph_id: _Optional[str] = ..., config: _Optional[_Union[Value, _Mapping]] = ..., supersteps: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
 
 class ChangedState(_message.Message):
-    __slots__ = ("checkpoint", "values", "has_next", "interrupts")
+    __slots__ = ("checkpoint", "values", "has_next", "interrupts", "row_values", "long_values")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     HAS_NEXT_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTS_FIELD_NUMBER: _ClassVar[int]
+    ROW_VALUES_FIELD_NUMBER: _ClassVar[int]
+    LONG_VALUES_FIELD_NUMBER: _ClassVar[int]
     checkpoint: Value
     values: bytes
     has_next: bool
     interrupts: Value
-    def __init__(self, checkpoint: _Optional[_Union[Value, _Mapping]] = ..., values: _Optional[bytes] = ..., has_next: _Optional[bool] = ..., interrupts: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
+    row_values: bytes
+    long_values: Value
+    def __init__(self, checkpoint: _Optional[_Union[Value, _Mapping]] = ..., values: _Optional[bytes] = ..., has_next: _Optional[bool] = ..., interrupts: _Optional[_Union[Value, _Mapping]] = ..., row_values: _Optional[bytes] = ..., long_values: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
 
 class Retirement(_message.Message):
     __slots__ = ("reason",)

@@ -119,11 +119,8 @@ class Checkpointer(BaseCheckpointSaver[str]):
         return found
 
     def long_lists(self, config: RunnableConfig, values: dict[str, Any]) -> dict[str, str]:
-        """Return the versions of those values of a run that are long lists in its last checkpoint, by their keys.
-
-        There are none with encryption, which encrypts the values of a thread and of a checkpoint in different ways.
-        """
-        return {} if self.backend.is_encrypted else self.pieces.long_lists(thread_of(config), values)
+        """Return the versions of those values of a run that are long lists in its last checkpoint, by their keys."""
+        return self.pieces.long_lists(thread_of(config), values)
 
     async def alist(
         self,
