@@ -356,7 +356,7 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db):
 
 
 class SharedThreads:
-    """Threads that runs write to while other tasks prune, copy, read, store in the old form, and take runs from workers."""
+    """Threads that runs write to while other tasks prune, copy, read, convert and take runs from their workers."""
 
     def __init__(self, db: Database) -> None:
         self.db, self.rng = db, random.Random(random.randrange(2**32))
@@ -416,7 +416,7 @@ class SharedThreads:
     async def store_whole(self) -> str | None:
         """Store the values of a thread as they were before there were pieces."""
         converted = await self.db.pool.fetch(
-            "update checkpoint_values v set data = v.data || (joined_pieces(v.thread_id, v.pieces)).data, pieces = null"
+            "update checkpoint_values v set pieces = null, data = v.data || (joined_pieces(v.thread_id, v.pieces)).data"
             " where thread_id = $1 and pieces is not null and random() < 0.1 returning 1", self.one(),
         )  # fmt: skip
         return "converted" if converted else None

@@ -5,6 +5,7 @@ The contract's names are canonical; the other names that clients use are in one 
 
 import enum
 import json
+from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -206,6 +207,18 @@ def test_null_in_a_query_is_text_or_refused() -> None:
         for text in ("null", "Null"):
             with pytest.raises(Invalid, match=f"query.{name}: must not be null"):
                 decode_query([(name, text)], Filters)
+
+
+class Since(msgspec.Struct):
+    since: datetime | None = None
+
+
+def test_a_time_in_a_query_is_no_number() -> None:
+    """The documents say ISO 8601, and a year alone would be a second of 1970."""
+    assert decode_query([("since", "2026-01-31T12:00:00Z")], Since)[0].since.year == 2026
+    for text in ("2026", "0.5", "-1", "1e3", "nan"):
+        with pytest.raises(Invalid, match=r"query\.since: must be a time in ISO 8601"):
+            decode_query([("since", text)], Since)
 
 
 def test_path_parameters_are_converted() -> None:

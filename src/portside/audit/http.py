@@ -17,7 +17,7 @@ _JSON_LINES = "application/jsonl"
 
 _EXPORT: RouteOptions = {
     "raises": (Invalid,),
-    "media_type": _JSON_LINES,
+    "media_type": f"{_JSON_LINES}, text/csv",
     "returns": AuditEntry,
     "stays_open": True,
 }

@@ -40,7 +40,7 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | 
 
     Returns the struct, or None for a route without one, and the names of ignored parameters. Raises Invalid.
     """
-    names, lists = _query_fields(kind)
+    names, lists, moments = _query_fields(kind)
     values: dict[str, Any] = {}
     ignored: list[str] = []
     for key, value in pairs:
@@ -52,6 +52,9 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | 
         elif value.lower() == "null" and not names[name]:
             # msgspec would take it as None, and so ignore a filter that the client meant to send.
             raise Invalid.field(["query", name], "must not be null; leave the parameter out", "type_error")
+        elif name in moments and _is_number(value):
+            # msgspec would take it as the seconds since 1970.
+            raise Invalid.field(["query", name], "must be a time in ISO 8601, such as 2026-01-31T12:00:00Z")
         elif name in lists:
             values.setdefault(name, []).extend(part for part in value.split(",") if part)
         elif value != "" or name not in values:
@@ -151,14 +154,28 @@ def _kind_of(message: str) -> str:
 
 
 @cache
-def _query_fields(kind: type[msgspec.Struct] | None) -> tuple[dict[str, bool], frozenset[str]]:
-    """Return the names of a query's parameters with whether they take any text, and the names of those of lists."""
+def _query_fields(kind: type[msgspec.Struct] | None) -> tuple[dict[str, bool], frozenset[str], frozenset[str]]:
+    """Return the names of a query's parameters with whether they take any text, those of lists, and those of times."""
     if kind is None:
-        return {}, frozenset()
+        return {}, frozenset(), frozenset()
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)  # noqa: S101 - narrows the type
     lists = (field.encode_name for field in info.fields if _holds_list(field.type))
-    return {field.encode_name: _takes_text(field.type) for field in info.fields}, frozenset(lists)
+    moments = (
+        field.encode_name
+        for field in info.fields
+        if any(isinstance(member, inspect.DateTimeType) for member in _union_members(field.type))
+    )
+    texts = {field.encode_name: _takes_text(field.type) for field in info.fields}
+    return texts, frozenset(lists), frozenset(moments)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _takes_text(info: inspect.Type) -> bool:

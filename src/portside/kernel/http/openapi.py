@@ -172,6 +172,9 @@ def _with_limits(schema: dict[str, Any]) -> dict[str, Any]:
             limited[key] = [_with_limits(part) for part in value]
         elif key in {"items", "additionalProperties"} and isinstance(value, dict):
             limited[key] = _with_limits(value)
+    if limited.get("format") == "date-time":
+        # The form says it already. With both, tools generate nothing that fits.
+        limited.pop("maxLength", None)
     return {**_limits_of(limited), **limited}
 
 
@@ -282,8 +285,8 @@ class _Operation:
         content: dict[str, Any] = {}
         if self.route.media_type != "application/json":
             # The events of a stream hold data of any type.
-            is_stream = self.route.media_type == "text/event-stream"
-            content[self.route.media_type] = {"schema": {} if is_stream else {"type": "string"}}
+            for media_type in self.route.media_type.split(", "):
+                content[media_type] = {"schema": {} if media_type == "text/event-stream" else {"type": "string"}}
         if _body_type(kind) is not None:
             content["application/json"] = {"schema": self.schemas[id(kind)]}
         elif not content and status < 400 and isinstance(kind, type) and issubclass(kind, Response):
