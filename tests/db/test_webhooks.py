@@ -17,6 +17,7 @@ from portside.agent.encryption.codec import UNDECRYPTABLE
 from portside.agent.queue import statements
 from portside.agent.queue.statements import Admission, Cancellation, CancelScope, ClaimedRun, DueThreads, RunResult
 from portside.agent.sql import sql
+from portside.agent.threads.long_values import with_long_values
 from portside.agent.threads.records import create_thread, delete_thread
 from portside.agent.types.threads import ThreadCreate
 from portside.agent.types.webhooks import WebhookUrls
@@ -147,7 +148,7 @@ class Receiver:
 async def delivering(db: Database, policy: WebhookPolicy = OPEN, attempts: int = 3) -> AsyncIterator[Webhooks]:
     webhooks = Webhooks()
     webhooks.policy = policy
-    driver = Driver([Deliveries(db, webhooks, RetryPolicy(attempts, 0.01))])
+    driver = Driver([Deliveries(db, webhooks, RetryPolicy(attempts, 0.01), with_long_values)])
     driver.start()
     yield webhooks
     await driver.close()

@@ -56,6 +56,7 @@ from portside.agent.streams.bus import open_bus
 from portside.agent.streams.hub import Hub
 from portside.agent.streams.postgres_log import OldStreams
 from portside.agent.streams.remote import PostgresTransport, WorkCallbacks
+from portside.agent.threads.long_values import with_long_values
 from portside.agent.threads.records import ExpiredThreads, ThreadSearches, set_default_lifetime
 from portside.agent.threads.states import States
 from portside.agent.types.access import AuthOpenApi
@@ -338,7 +339,7 @@ async def _compose(
         OldStreams(db, settings.resumable_stream_ttl_seconds),
         due_crons,
         *store_tasks(db, setup),
-        *webhook_chores(db, service.webhooks, settings),
+        *webhook_chores(db, service.webhooks, settings, with_long_values),
         OldCacheEntries(db),
     ]
     if (encryptor := encryptor_of(db)) is not None and encryptor.keys is not None:

@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
@@ -21,12 +22,11 @@ from portside.agent.encryption.codec import is_undecryptable
 from portside.agent.refusals import REFUSALS
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
-from portside.agent.threads.long_values import with_long_values
 from portside.agent.types.webhooks import DeliveryAttempt, WebhookDelivery
 from portside.agent.webhooks.policy import UrlRefused, WebhookPolicy, Webhooks
 from portside.kernel.clock import iso, now
 from portside.kernel.codec import dump_api, load
-from portside.kernel.db import Database, Record
+from portside.kernel.db import Database, Record, Session
 from portside.kernel.errors import NotFound
 from portside.kernel.logs import get_logger
 from portside.kernel.outbound import AddressNotAllowed, HostUnreachable, post, signature_headers
@@ -49,6 +49,9 @@ AS_STORED = ("metadata", "status", "multitask_strategy", "error", "cancel_reason
 WITHHELD = frozenset({"langgraph_auth_user"})
 
 
+WithLongValues = Callable[[Session, Sequence[Any]], Awaitable[list[Any]]]
+
+
 class RetryPolicy(NamedTuple):
     """How often a delivery is tried, and how long the first pause is. Each further pause is four times as long."""
 
@@ -66,9 +69,12 @@ class Deliveries(Task):
 
     every_s: ClassVar[float] = 1.0
 
-    def __init__(self, db: Database, webhooks: Webhooks, retries: RetryPolicy) -> None:
+    def __init__(
+        self, db: Database, webhooks: Webhooks, retries: RetryPolicy, with_long_values: WithLongValues
+    ) -> None:
         super().__init__()
         self._db = db
+        self._with_long_values = with_long_values
         self._webhooks = webhooks
         self._retries = retries
         self.signal = webhooks.due
@@ -167,7 +173,7 @@ class Deliveries(Task):
         sent_at = now()
         if delivery["long_values"] is not None:
             row = {**dict(delivery), "values": dump_api(delivery["values"]).decode()}
-            [whole] = await with_long_values(self._db, [row])
+            [whole] = await self._with_long_values(self._db, [row])
             delivery = {**whole, "values": load(whole["values"])}
         # In a thread: encoding a large state must not hold up the streams of this process.
         body = await asyncio.to_thread(payload_of, delivery, self._policy, sent_at)
@@ -197,10 +203,18 @@ class WebhookCleanup(Task):
         return Status(did={"deleted": deleted}, again=deleted == self.batch)
 
 
-def webhook_chores(db: Database, webhooks: Webhooks, settings: AgentSettings) -> list[Task]:
-    """Return the tasks that make deliveries, and that delete their records."""
+def webhook_chores(
+    db: Database, webhooks: Webhooks, settings: AgentSettings, with_long_values: WithLongValues
+) -> list[Task]:
+    """Return the tasks that make deliveries, and that delete their records.
+
+    `with_long_values` reads the lists that a delivery's values lack.
+    """
     retries = RetryPolicy(settings.webhook_max_attempts, settings.webhook_retry_after_seconds)
-    return [Deliveries(db, webhooks, retries), WebhookCleanup(db, settings.webhook_log_kept_hours * 3600)]
+    return [
+        Deliveries(db, webhooks, retries, with_long_values),
+        WebhookCleanup(db, settings.webhook_log_kept_hours * 3600),
+    ]
 
 
 def payload_of(delivery: Record | dict[str, Any], policy: WebhookPolicy, sent_at: datetime) -> bytes:
