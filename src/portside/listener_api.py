@@ -140,7 +140,8 @@ class DesiredRevision(msgspec.Struct, frozen=True, kw_only=True):
 class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
     """A deployment with its active revision and every revision that has not reached a final status.
 
-    `scale` overrides the replica bounds in the revisions' `resource_spec`.
+    `scale` overrides the replica bounds in the revisions' `resource_spec`. `roll_forward` is the number of a request to
+    replace servers of an older version; 0 leaves them, and null, of a control plane without an order, replaces them.
     """
 
     id: UUID
@@ -154,6 +155,7 @@ class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
     scale: Scale = msgspec.field(default_factory=Scale)
     environment: dict[str, str]
     revisions: list[DesiredRevision]
+    roll_forward: int | None = None
 
     def revision(self, revision_id: UUID | None) -> DesiredRevision | None:
         """Return the revision with this id, or None when it is not listed."""
@@ -189,7 +191,10 @@ class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
     `replicas` counts the replicas that answer requests, `queue_replicas` those that only execute runs. `cpu` (cores)
     and `memory_mb` (resident memory) are sums over all replicas. `restarts` counts the replicas that died since the
     listener started. `oldest_wait_s` is how long the oldest run that could start has waited. `problem` says why a
-    replica is missing. `server_version` is the agent server's version.
+    replica is missing. `server_version` is the agent server's version, the oldest if there are several.
+
+    `is_behind`: a replica runs an older agent server than the listener would start. `roll_forward` is the last request
+    to replace those that has ended, and `roll_failure` why it did not succeed.
     """
 
     replicas: Number | None = None
@@ -202,6 +207,9 @@ class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
     oldest_wait_s: Amount | None = None
     problem: Reason | None = None
     server_version: Annotated[str, Meta(max_length=200)] | None = None
+    is_behind: bool = False
+    roll_forward: Number | None = None
+    roll_failure: Reason | None = None
 
 
 class NewLogEntry(msgspec.Struct, frozen=True):

@@ -187,6 +187,7 @@ _EXPORT = Action("audit_log.export", is_read=True)
 _SYSTEM = {
     "POST /system/master-key/rotate": Action("master_key.rotate"),
     "POST /system/backups": Action("backup.create"),
+    "POST /system/upgrade/roll-forward": Action("servers.roll_forward"),
 }
 _AUDIT = {"GET /audit-log/export": _EXPORT, "GET /workspaces/current/audit-log/export": _EXPORT}
 

@@ -54,15 +54,17 @@ def up(*, example: bool, **options: Any) -> None:
     from portside.kernel.settings import load_settings
     from portside.platform.app import DatabaseInUse, PlatformApp, run_platform
     from portside.platform.backups import embedded_of
+    from portside.platform.hand_over import execute_next, take
     from portside.platform.home import Home
     from portside.platform.settings import PlatformSettings
 
+    handed = take()
     settings = load_settings(PlatformSettings, os.environ, **options)
     configure_logs(level=settings.log_level, as_json=settings.log_json)
     raise_descriptor_limit()
     home = Home(settings.home_path)
     home.lock()
-    entrance = _open_entrance(home, settings)
+    entrance = _open_entrance(home, settings, handed)
     embedded = None if settings.database_url else embedded_of(settings)
     try:
         say("starting Postgres" if embedded else "using the database of DATABASE_URL")
@@ -70,20 +72,33 @@ def up(*, example: bool, **options: Any) -> None:
             database = DatabaseInUse(settings.database_url or "")
         else:
             database = DatabaseInUse(embedded.acquire(), lambda: embedded.problem)
+        if handed is not None and handed.postgres_lock is not None:
+            os.close(handed.postgres_lock)
         say("starting the platform")
 
         async def on_ready(app: PlatformApp) -> None:
             await asyncio.to_thread(_deploy_and_greet, home, settings, app.new_key, with_example=example)
 
-        uvloop.run(run_platform(home, settings, database, entrance, on_ready))
+        async def serve() -> None:
+            left = await run_platform(home, settings, database, entrance, on_ready)
+            if left is not None:
+                say("replacing this program")
+                left.postgres_lock = None if embedded is None else embedded.leave_running()
+                # Inside of the event loop, whose end would take its child processes with it.
+                execute_next(home.path, left)
+
+        uvloop.run(serve())
     finally:
         if embedded is not None:
             embedded.release()
         say("stopped")
 
 
-def _open_entrance(home: Any, settings: Any) -> Any:
-    """Open the socket of the platform, behind a front if one is wanted and there is a Caddy. Raises UserMistake."""
+def _open_entrance(home: Any, settings: Any, handed: Any) -> Any:
+    """Open the socket of the platform, behind a front if one is wanted and there is a Caddy. Raises UserMistake.
+
+    What the program before handed over is open already.
+    """
     from portside.ingress.caddy import MEND, find_caddy
     from portside.ingress.front import Front
     from portside.kernel.http.server import listen
@@ -98,15 +113,18 @@ def _open_entrance(home: Any, settings: Any) -> Any:
     if not settings.is_fronted:
         if options.domain is not None:
             raise UserMistake("--domain needs the front; leave out --no-front and PORTSIDE_FRONT=false")
-        return Entrance(listen(settings.host, settings.port))
+        return Entrance(handed.socket() if handed else listen(settings.host, settings.port))
     caddy = find_caddy(settings.caddy)
     if caddy is not None:
         front = Front(options, caddy, home.path)
+        if handed is not None and handed.front is not None:
+            front.adopt(handed.front)
+            return Entrance(handed.socket(), front)
         return Entrance(front.prepare(), front)
     if options.domain is not None:
         raise UserMistake(f"--domain needs Caddy, and there is none; install it: {MEND}")
     say(f"without Caddy agents answer at their own ports only; install it: {MEND}")
-    return Entrance(listen(settings.host, settings.port))
+    return Entrance(handed.socket() if handed else listen(settings.host, settings.port))
 
 
 def _deploy_and_greet(home: Any, settings: Any, new_key: str | None, *, with_example: bool) -> None:

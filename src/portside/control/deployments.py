@@ -367,6 +367,7 @@ def _desired_deployment(scope: Scope, address: PlatformAddress, rows: Sequence[R
         k8s_namespace=first["k8s_namespace"],
         scale=show_scale(first),
         environment=_platform_variables(scope, address, first),
+        roll_forward=first["roll_forward"],
         revisions=[_desired_revision(scope, row) for row in rows if row["revision_id"] is not None],
     )
 

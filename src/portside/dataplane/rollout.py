@@ -21,15 +21,15 @@ from portside.dataplane.api import ControlPlane
 from portside.dataplane.builds.build import (
     BuildRecord,
     BuildRequest,
+    ExecutorFiles,
     build_revision,
     discard_build,
     find_build,
-    update_wheel,
     wants_one_process,
 )
 from portside.dataplane.builds.environment import cache_folder, node_cache_folder
 from portside.dataplane.builds.javascript import Scripts
-from portside.dataplane.builds.node import RUNTIMES, update_runtime
+from portside.dataplane.builds.node import RUNTIMES
 from portside.dataplane.builds.sources import ArchiveSource, GitSource, Source
 from portside.dataplane.builds.wheel import is_behind, wheel_version
 from portside.dataplane.compute.interface import Build, Compute, OpenLog, Release
@@ -91,8 +91,8 @@ class Builder:
     async def find(self, revision: DesiredRevision) -> Build | None:
         """Return the finished build of a revision, its own or the one that it reuses, or None.
 
-        A split build gets the platform's version of the executor. A combined build with an older agent server is not
-        reused: the database may have been migrated since.
+        A split build gets the platform's version of the executor when a server starts. A combined build with an older
+        agent server is not reused: the database may have been migrated since.
         """
         own = self.folder.revision(revision.id)
         record, reused = find_build(own), revision.built_from
@@ -104,12 +104,11 @@ class Builder:
         return await self._ready(own, record)
 
     async def _ready(self, folder: Path, record: BuildRecord) -> Build:
-        code = ""
-        if record.layout == "split":
-            await update_wheel(folder, self.settings.folder / "wheels")
-            await update_runtime(folder, self.settings.folder)
-            code = await asyncio.to_thread(wheel_version)
-        return Build(folder, folder / "source" / record.config, record.commit, code)
+        config = folder / "source" / record.config
+        if record.layout != "split":
+            return Build(folder, config, record.commit)
+        code = await asyncio.to_thread(wheel_version)
+        return Build(folder, config, record.commit, code, ExecutorFiles(folder, self.settings.folder))
 
     @staticmethod
     def _is_reusable(revision: DesiredRevision, folder: Path) -> bool:

@@ -28,7 +28,8 @@ log = get_logger(__name__)
 class ReplicaRecord(msgspec.Struct, frozen=True):
     """A replica that was started, recorded so that the next listener finds it.
 
-    `port` is its private port, `fingerprint` the one of the plan that it was started with.
+    `port` is its private port, `fingerprint` the one of the plan that it was started with. `server_code` is the version
+    of its server's files; it is empty for a combined build, and for a replica of an earlier listener.
     """
 
     process: ProcessIdentity
@@ -36,6 +37,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True):
     tier: Literal["all", "api", "queue"] = "all"
     port: int = 0
     fingerprint: str = ""
+    server_code: str = ""
 
 
 class DeploymentState(msgspec.Struct):

@@ -11,6 +11,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -36,6 +37,7 @@ _START_WITHIN_S = 30.0
 _STOP_WITHIN_S = 3.0
 _CALL_TIMEOUT_S = 20.0
 _POLL_S = 0.01
+_LOOK_EVERY_S = 0.2
 _TAIL_BYTES = 800
 _START_FILE = "start.json"
 _START = {"admin": {"listen": f"unix/{ADMIN_SOCKET}", "config": {"persist": False}}, "logging": LOGGING}
@@ -85,12 +87,46 @@ def _version_of(program: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", done.stdout)[:2])
 
 
+class AdoptedProcess:
+    """A child of this process that the program before started."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended; None while it runs."""
+        if self._code is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                self._code = 0
+            else:
+                self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+        while (code := self.returncode) is None:  # noqa: ASYNC110 - the loop did not start it, so it has no event
+            await asyncio.sleep(_LOOK_EVERY_S)
+        return code
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
 class CaddyProcess:
     """One Caddy in a folder of its own, which is restarted when it ends."""
 
     def __init__(self, program: str, folder: Path, log_file: Path) -> None:
         self._program, self._folder, self._log_file = program, folder, log_file
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | AdoptedProcess | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._config: Json | None = None
         # Why Caddy is down; None while it runs.
@@ -117,9 +153,14 @@ class CaddyProcess:
             while time.monotonic() < deadline:
                 self._call("GET", "/config/")
 
+    def adopt(self, pid: int) -> None:
+        """Keep a Caddy running that the program before started in this process, with its ports and connections."""
+        self._process = AdoptedProcess(pid)
+
     async def start(self) -> None:
         """Start the program, without any port yet, and keep it running. Raises UserMistake."""
-        await self._spawn()
+        if self._process is None:
+            await self._spawn()
         supervision = Supervision(
             "the front",
             backoff=Backoff(limit_s=10),
@@ -172,12 +213,12 @@ class CaddyProcess:
         command = [sys.executable, "-I", "-S", str(with_parent.__file__), str(os.getpid()), self._program]
         with self._log_file.open("ab") as output:
             # A session of its own, so that Ctrl-C in a terminal reaches only the platform, which stops Caddy last.
-            self._process = await asyncio.create_subprocess_exec(
+            self._process = started = await asyncio.create_subprocess_exec(
                 *command, "run", "--config", _START_FILE,
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, cwd=self._folder,
                 env=_environment(os.environ, self._folder), start_new_session=True,
             )  # fmt: skip
-        await self._wait_until_up(self._process)
+        await self._wait_until_up(started)
         if self._config is not None:
             await asyncio.to_thread(self._load, self._config)
 

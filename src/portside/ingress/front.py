@@ -127,6 +127,15 @@ class Front:
             listen(_ALL_ADDRESSES, options.https_port, option="PORTSIDE_HTTPS_PORT").close()
         return listen_unix(self._folder, PLATFORM_SOCKET)
 
+    def adopt(self, pid: int) -> None:
+        """Go on with a Caddy that runs already, which sends requests to a socket that is open already."""
+        self._process.adopt(pid)
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of Caddy, or None before its start."""
+        return self._process.pid
+
     def start(self) -> None:
         """Start Caddy in the background. Its ports open with the first routes."""
         self._starting = asyncio.create_task(self._process.start())

@@ -151,6 +151,11 @@ class EmbeddedPostgres:
         os.close(self._users_lock)
         self._users_lock = None
 
+    def leave_running(self) -> int | None:
+        """Leave the server to the program that replaces this one, and return the descriptor of its lock."""
+        self._released.set()
+        return self._users_lock
+
     def url(self, database: str, user: str = SUPERUSER, password: str | None = None) -> str:
         """Return the URL of a database on this server."""
         password = password or (self.folder / "password").read_text().strip()

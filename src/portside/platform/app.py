@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import os
 import signal
 import socket
 from collections import ChainMap
@@ -42,6 +43,7 @@ from portside.control.pushes import ExpiredPushDeliveries
 from portside.control.revisions import OldRevisionLogs
 from portside.control.scope import DesiredChanges, PlatformAddress, ScopeFactory
 from portside.control.secrets import open_all
+from portside.control.server_rollouts import ServerRollouts
 from portside.control.services import ControlServices
 from portside.datasets.datasets import empty_workspace as empty_datasets
 from portside.datasets.http import routes as datasets
@@ -80,6 +82,7 @@ from portside.operate.disk_usage import DatabaseLimit, DiskUsage
 from portside.operate.http import OperateServices
 from portside.operate.http import routes as operate
 from portside.platform.backups import backup_tasks, schedule_of
+from portside.platform.hand_over import SIGNAL, HandedOver
 from portside.platform.home import Home, read_key
 from portside.platform.listener import ListenerKey, ListenerLog, ListenerProcess, ensure_listener_key
 from portside.platform.master_key import KeyRotation, KeyRotationServices, check_key, rotate_stopped
@@ -318,6 +321,7 @@ async def open_platform(
             services.key_rotation,
             disk,
             DatabaseLimit(db, home.path, settings.database_max_bytes),
+            ServerRollouts(db, changes, full_version(), is_automatic=settings.roll_forward == "automatic"),
         ]
         if settings.own_listener:
             more += [ListenerKey(db, home), ListenerLog(home.listener_log)]
@@ -470,8 +474,11 @@ class Entrance(NamedTuple):
 
 
 @asynccontextmanager
-async def _running(front: Front | None) -> AsyncIterator[None]:
-    """Run the front's program during the block; it starts while the platform opens its database."""
+async def _running(front: Front | None, replaced: asyncio.Event) -> AsyncIterator[None]:
+    """Run the front's program during the block; it starts while the platform opens its database.
+
+    It goes on if this program is replaced.
+    """
     if front is None:
         yield
         return
@@ -479,21 +486,27 @@ async def _running(front: Front | None) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await front.close()
+        if not replaced.is_set():
+            await front.close()
 
 
 async def run_platform(
     home: Home, settings: PlatformSettings, database: DatabaseInUse, entrance: Entrance, on_ready: OnReady
-) -> None:
-    """Serve until SIGINT or SIGTERM. `on_ready` runs once the server answers; an exception of it stops the platform."""
+) -> HandedOver | None:
+    """Serve until SIGINT or SIGTERM. `on_ready` runs once the server answers; an exception of it stops the platform.
+
+    After the signal of a hand-over, agents and the front go on, and what the next program needs is returned.
+    """
     problems: dict[str, Problem] = {"postgres": database.problem}
     front = entrance.front
     if front is not None:
         problems["front"] = lambda: front.problem
-    stop = asyncio.Event()
+    stop, replaced = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with _running(front), open_platform(home, settings, database.url, problems, front) as app:
+    # The server closes its own descriptor.
+    handed = HandedOver(os.dup(entrance.listening.fileno()))
+    async with _running(front, replaced), open_platform(home, settings, database.url, problems, front) as app:
         server = Server(
             app.asgi,
             draining=app.draining,
@@ -507,6 +520,12 @@ async def run_platform(
         problems["listener"] = lambda: listener.problem
         if settings.own_listener:
             listener.start()
+
+        def hand_over() -> None:
+            replaced.set()
+            stop.set()
+
+        asyncio.get_running_loop().add_signal_handler(SIGNAL, hand_over)
         stopped = asyncio.create_task(stop.wait())
         ready = asyncio.ensure_future(on_ready(app))
         try:
@@ -517,13 +536,16 @@ async def run_platform(
         finally:
             ready.cancel()
             # The listener first: it reports the end of its deployments, so the control plane must still answer.
-            await listener.stop()
+            await (listener.leave_agents() if replaced.is_set() else listener.stop())
             app.changes.close()
             # Before the server, which would wait for the connections that the front keeps open.
-            if front is not None:
+            if front is not None and not replaced.is_set():
                 await front.close()
             closing.set()
             await serving
+    if front is not None:
+        handed.front = front.pid
+    return handed if replaced.is_set() else None
 
 
 def _listener_environment(

@@ -100,6 +100,16 @@ class ListenerProcess:
                 process.kill()
             await process.wait()
 
+    async def leave_agents(self) -> None:
+        """End the process and leave its agents to the next listener, as after a crash."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
     def _cannot_start(self, _failure: Exception, delay_s: float) -> None:
         self.problem = (
             "The listener cannot be started, so deployments do not change; "

@@ -317,6 +317,14 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
             "PORTSIDE_OWN_LISTENER",
         ),
     ] = True
+    roll_forward: Annotated[
+        Literal["automatic", "on-request"],
+        setting(
+            "When agents get the server of a newer platform: `automatic` is one after the other as soon as it runs, "
+            "`on-request` waits for `portside upgrade` or the console.",
+            "ROLL_FORWARD",
+        ),
+    ] = "automatic"
     log_level: Annotated[str, setting("DEBUG, INFO, WARNING or ERROR.")] = "WARNING"
     log_json: Annotated[bool, setting("Write each log line as JSON.")] = False
 

@@ -1,4 +1,4 @@
-"""The route that shows operators how this platform runs: its settings, sign-in methods and disk. It changes nothing.
+"""The routes that show operators how this platform runs: settings, sign-in methods, disk, and versions of servers.
 
 Secrets are never in it. A text setting is shown only if `SHOWN` names it, so that a new one is hidden at first.
 """
@@ -9,13 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+from uuid import UUID
 
 import msgspec
 
+from portside.control.server_rollouts import DeploymentServer, ServerRollout, read_servers, resume
+from portside.kernel.db import Database
 from portside.kernel.http import routes as kernel_routes
 from portside.kernel.settings import describe
+from portside.kernel.version import full_version
 from portside.operate.findings import ExaminedInstallation
+from portside.platform.hand_over import Upgrade, read_upgrades
 from portside.platform.settings import PlatformSettings
 
 SHOWN = frozenset({
@@ -31,6 +36,7 @@ SHOWN = frozenset({
 class SystemServices(kernel_routes.BaseServices):
     """The services of this route."""
 
+    db: Database
     settings: PlatformSettings
     home_folder: Path
 
@@ -75,6 +81,42 @@ async def show_system(ctx: Context) -> SystemState:
         methods.append("oidc")
     disk = await asyncio.to_thread(_disk_of, ctx.services.home_folder)
     return SystemState(settings_in_force(settings), methods, disk)
+
+
+class UpgradeState(msgspec.Struct):
+    """The version of this platform and its agents' servers. `last` is the last upgrade by `portside upgrade`."""
+
+    version: str
+    is_automatic: bool
+    rollout: ServerRollout | None
+    agents: list[DeploymentServer]
+    last: Upgrade | None
+
+
+class RollForward(msgspec.Struct):
+    """A request to replace servers of earlier versions; `skip` are deployments that keep theirs."""
+
+    skip: Annotated[list[UUID], msgspec.Meta(max_length=1000)] = []
+
+
+@routes.get("/system/upgrade", permission="organization:manage")
+async def show_upgrade(ctx: Context) -> UpgradeState:
+    """Return the platform's version and those of its agents' servers, and how far their replacement is."""
+    return await _upgrade_state(ctx.services)
+
+
+@routes.post("/system/upgrade/roll-forward", permission="organization:manage")
+async def roll_forward(ctx: Context, body: RollForward) -> UpgradeState:
+    """Begin to replace servers of earlier versions, or go on after a halt: what failed is tried again."""
+    await resume(ctx.services.db, full_version(), body.skip)
+    return await _upgrade_state(ctx.services)
+
+
+async def _upgrade_state(services: SystemServices) -> UpgradeState:
+    servers = await read_servers(services.db, full_version())
+    last = next(iter(await asyncio.to_thread(read_upgrades, services.home_folder)), None)
+    is_automatic = services.settings.roll_forward == "automatic"
+    return UpgradeState(full_version(), is_automatic, servers.rollout, servers.servers, last)
 
 
 def settings_in_force(settings: PlatformSettings) -> list[SettingInForce]:

@@ -23,16 +23,17 @@ from portside.dataplane.builds.commands import kill_leftovers, kill_strays
 from portside.dataplane.builds.config import BuildConfig, read_config
 from portside.dataplane.builds.environment import Environment
 from portside.dataplane.builds.javascript import JavaScript, Scripts
-from portside.dataplane.builds.node import NodeTools, check_runtime
+from portside.dataplane.builds.node import NodeTools, check_runtime, copy_linked, runtime_of, update_runtime
 from portside.dataplane.builds.sources import Source
 from portside.dataplane.builds.wheel import (
     EXECUTOR,
     SERVER,
+    installed_wheel_folders,
     installed_wheel_version,
     pack_wheel,
     wheel_version,
 )
-from portside.dataplane.failures import BuildFailed
+from portside.dataplane.failures import BuildFailed, DeployFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import MaskedOutput
 from portside.kernel.aliases import environment_names
@@ -173,10 +174,60 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     return BuildRecord(commit, str(config.path.relative_to(checkout.files.resolve())), layout)
 
 
+class ExecutorFiles:
+    """The executor in a split build: this platform's, or the earlier one while servers of an earlier version remain."""
+
+    def __init__(self, build: Path, dataplane: Path) -> None:
+        self._build, self._dataplane = build.resolve(), dataplane
+        self._earlier = self._build / "earlier-executor"
+        self._lock = asyncio.Lock()
+
+    async def update(self) -> None:
+        """Install this platform's executor, and keep the earlier one. Raises DeployFailed."""
+        async with self._lock:
+            try:
+                if not await is_wheel_current(self._build):
+                    await asyncio.to_thread(self._keep)
+                    await update_wheel(self._build, self._dataplane / "wheels")
+                await update_runtime(self._build, self._dataplane)
+            except (BuildFailed, OSError) as exc:
+                raise DeployFailed(f"this version's executor cannot be installed: {exc}") from exc
+
+    async def take_back(self) -> None:
+        """Install the earlier executor again."""
+        async with self._lock:
+            await asyncio.to_thread(self._take_back)
+
+    def _keep(self) -> None:
+        shutil.rmtree(self._earlier, ignore_errors=True)
+        for installed in installed_wheel_folders(self._build / "venv"):
+            shutil.copytree(installed, self._earlier / installed.name)
+        if (runtime := runtime_of(self._build)).is_dir():
+            copy_linked(runtime, self._earlier / "runtime")
+
+    def _take_back(self) -> None:
+        runtime = self._earlier / "runtime"
+        wheel = [folder for folder in self._earlier.glob("portside*") if folder.is_dir()]
+        if wheel:
+            current = installed_wheel_folders(self._build / "venv")
+            parent = current[0].parent
+            for folder in current:
+                shutil.rmtree(folder)
+            for folder in wheel:
+                shutil.copytree(folder, parent / folder.name)
+        if runtime.is_dir():
+            copy_linked(runtime, runtime_of(self._build))
+
+
+async def is_wheel_current(folder: Path) -> bool:
+    """Whether a split build has this platform's executor, or needs none in Python."""
+    venv = folder / "venv"
+    return not venv.is_dir() or await asyncio.to_thread(wheel_version, EXECUTOR) == installed_wheel_version(venv)
+
+
 async def update_wheel(folder: Path, wheels: Path) -> None:
     """Install this platform's executor in a split build with Python, unless it is there. Raises BuildFailed."""
-    venv = folder / "venv"
-    if not venv.is_dir() or await asyncio.to_thread(wheel_version, EXECUTOR) == installed_wheel_version(venv):
+    if await is_wheel_current(folder):
         return
     wheel = await asyncio.to_thread(pack_wheel, wheels, EXECUTOR)
     await Environment(folder, MaskedOutput(lambda _line: None)).replace_wheel(wheel)

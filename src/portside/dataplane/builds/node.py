@@ -269,7 +269,7 @@ class NodeTools:
     async def add_runtime(self, kept: Path) -> None:
         """Give the build the programs that execute JavaScript graphs, with their packages. Raises BuildFailed."""
         installed = await self.installed_runtime(kept)
-        await asyncio.to_thread(_copy_linked, installed, runtime_of(self.build))
+        await asyncio.to_thread(copy_linked, installed, runtime_of(self.build))
 
     async def read_types(self, folder: Path, graphs: Mapping[str, str]) -> None:
         """Keep the schemas that the types of graphs have, in the folder of the configuration file.
@@ -421,7 +421,7 @@ def _keep(folder: Path, into: Path) -> None:
             raise
 
 
-def _copy_linked(source: Path, target: Path) -> None:
+def copy_linked(source: Path, target: Path) -> None:
     """Copy a folder with links to its files, or copies on another file system."""
 
     def link(file: str, copy: str) -> None:

@@ -158,6 +158,11 @@ def installed_wheel_version(venv: Path) -> str | None:
     return None if (found := _installed_info(venv)) is None else _version_of(found)
 
 
+def installed_wheel_folders(venv: Path) -> list[Path]:
+    """Return the folders of the wheel in a build: the package and what pip knows of it."""
+    return [] if (found := _installed_info(venv)) is None else [found.parent / NAME, found]
+
+
 def _installed_info(venv: Path) -> Path | None:
     return next(iter(sorted(venv.glob(f"lib/*/site-packages/{NAME}-*.dist-info"))), None)
 

@@ -22,18 +22,29 @@ OnServing = Callable[[], Awaitable[None]]
 STARTING = "No server answers yet; one is being started."
 
 
+class ServerFiles(Protocol):
+    """What a server needs in its build, which an upgrade of the platform replaces."""
+
+    async def update(self) -> None:
+        """Install what this version's servers need. Raises DeployFailed."""
+
+    async def take_back(self) -> None:
+        """Install again what the servers before the update need."""
+
+
 @dataclass(frozen=True)
 class Build:
     """A finished build on this machine's disk: its folder, the configuration file in it, and its commit.
 
-    The server of a split build runs from the platform's environment: `server_code` is the version of its files there.
-    It is empty for a combined build, which has the server itself.
+    The server of a split build runs from the platform's environment: `server_code` is the version of its files there,
+    and `files` is what it needs in the build. A combined build has the server itself, and neither of these.
     """
 
     folder: Path
     config: Path
     commit: str
     server_code: str = ""
+    files: ServerFiles | None = None
 
 
 @dataclass(frozen=True)

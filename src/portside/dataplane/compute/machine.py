@@ -319,7 +319,8 @@ class MachineTarget:
         log = self._open_log(revision.id)
         log.hide(secret.value for secret in revision.secrets)
         admit = partial(self._machine.databases.admit, self._deployment_id)
-        context = ReplicaContext(plan, self.socket, self.folder, log, settings.stop_grace_s, admit)
+        files = release.build.files
+        context = ReplicaContext(plan, self.socket, self.folder, log, settings.stop_grace_s, admit, files)
         bounds = tier_bounds(release.deployment, revision)
         return ProcessReplicaSet(context, revision, bounds, settings.scale_down_after_s)
 

@@ -22,6 +22,7 @@ from uuid import UUID
 
 from portside.dataplane.compute.resource_usage import limit_to_cores
 from portside.dataplane.compute.scaling import Tier
+from portside.dataplane.compute.server_metrics import read_version
 from portside.dataplane.compute.server_output import last_lines, open_output, server_failure
 from portside.dataplane.compute.sockets import StableSocket, is_refused, open_private, probe
 from portside.dataplane.failures import DeployFailed, ServerFailed
@@ -71,6 +72,7 @@ class Replica:
     def __init__(self, plan: ReplicaPlan, record: ReplicaRecord, child: asyncio.subprocess.Process | None) -> None:
         self._plan, self.record, self._child = plan, record, child
         self.process, self.tier, self.port = record.process, record.tier, record.port
+        self.is_older, self.version = False, plan.server_version
         self.started_at = time.monotonic()
         self._handover_pipe = -1
         self._output_offset = 0
@@ -97,17 +99,26 @@ class Replica:
             kept.pop_all()
         # The listener's copy of the private socket is closed by now: once the replica dies, connections are refused.
         identity = ProcessIdentity.of(child.pid) or ProcessIdentity(child.pid, "ended")
-        record = ReplicaRecord(identity, plan.revision_id, tier, port, plan.fingerprint)
+        record = ReplicaRecord(identity, plan.revision_id, tier, port, plan.fingerprint, plan.server_code)
         replica = cls(plan, record, child)
         replica._handover_pipe, replica._output_offset = handover_write, offset
         return replica
 
     @classmethod
     async def adopt(cls, plan: ReplicaPlan, record: ReplicaRecord) -> "Replica | None":
-        """Return a replica of this plan that an earlier listener started, or None when it does not serve."""
-        if record.fingerprint != plan.fingerprint or not record.process.is_alive:
+        """Return a replica that an earlier listener started, or None when it does not serve or differs from the plan.
+
+        One that differs only because the platform was upgraded since is older: `roll_forward` replaces it.
+        """
+        is_older = bool(plan.server_code) and record.server_code != plan.server_code
+        if not record.process.is_alive or not (is_older or record.fingerprint == plan.fingerprint):
             return None
-        return cls(plan, record, None) if await probe(record.port, "/ok?serving=1") == 200 else None
+        if await probe(record.port, "/ok?serving=1") != 200:
+            return None
+        replica = cls(plan, record, None)
+        if is_older:
+            replica.is_older, replica.version = True, await read_version(record.port)
+        return replica
 
     async def wait_until_ok(self) -> None:
         """Wait until the server answers GET /ok. Raises DeployFailed when it dies first, or takes too long."""

@@ -4,6 +4,9 @@ A `TierSupervisor` keeps the replicas of one tier at the wanted number. There is
 and stop surplus ones only once those serve. A replica that died is missing, one that must be replaced is surplus, and
 an adopted one counts from the start. Replicas that die are replaced with back-off.
 
+After an upgrade of the platform the adopted replicas run an older server. They stay until `roll_forward` replaces them
+one by one, and so does each whose successor does not start.
+
 Every two seconds the `ProcessReplicaSet` measures its replicas and reads the length of the run queue, of idle servers
 every ten. It scales by these values, enforces the memory limit, and reports them as the deployment's metrics.
 """
@@ -17,7 +20,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from portside.dataplane.compute.interface import STARTING, OnServing
+from portside.dataplane.compute.interface import STARTING, OnServing, ServerFiles
 from portside.dataplane.compute.replica import Replica, ReplicaPlan
 from portside.dataplane.compute.resource_usage import KILL_ABOVE, READER, GroupUsage, ProcessUsage, describe_limits
 from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, Tier, tier_bounds
@@ -65,6 +68,7 @@ class ReplicaContext:
     log: RevisionLog
     grace_s: float
     admit: Callable[[int], Awaitable[None]] = admit_any
+    files: ServerFiles | None = None
     # Replicas that are being admitted, which the folder does not name yet.
     admitting: int = 0
 
@@ -83,6 +87,9 @@ class TierSupervisor:
         self._changed, self.is_serving = asyncio.Event(), asyncio.Event()
         self._backoff, self._restart_at = Backoff(), 0.0
         self._last_problem: tuple[float, str] | None = None
+        # Set at each step of a roll forward: a replica was removed, or one did not start.
+        self._stepped = asyncio.Event()
+        self._start_failures: list[str] = []
         self.restarts = 0
 
     @property
@@ -108,6 +115,24 @@ class TierSupervisor:
             self._to_replace.add(replica)
             self._report_problem(reason)
             self._changed.set()
+
+    async def roll_forward(self) -> str | None:
+        """Replace the replicas of an older server one by one; return why one stays, after which the rest stay too."""
+        for replica in [replica for replica in self.replicas if replica.is_older]:
+            self._start_failures.clear()
+            if replica in self.replicas:
+                self._context.log.add("A server of this version of the platform replaces an older one")
+                self._to_replace.add(replica)
+                self._changed.set()
+            while replica in self.replicas and not self._start_failures:
+                self._stepped.clear()
+                await self._stepped.wait()
+            if self._start_failures:
+                self._to_replace.discard(replica)
+                if self._context.files is not None:
+                    await self._context.files.take_back()
+                return self._start_failures[0]
+        return None
 
     async def start_missing(self) -> None:
         """Start the missing replicas and wait until each answers GET /ok. Raises DeployFailed after reaping them."""
@@ -146,7 +171,7 @@ class TierSupervisor:
             f"replicas of tier {self.tier}",
             backoff=self._backoff,
             expected=(DeployFailed,),
-            on_failure=self._count_failure,
+            on_failure=self._fail_to_start,
         )
         self._supervisor = asyncio.create_task(supervision.run(self._keep_number))
 
@@ -214,6 +239,8 @@ class TierSupervisor:
         context.admitting += 1
         try:
             await context.admit(len(context.folder.state.replicas) + context.admitting)
+            if context.files is not None:
+                await context.files.update()
             replica = await Replica.start(context.plan, context.stable, self.tier, context.folder.path)
             self._starting.append(replica)
             context.folder.add_replica(replica.record)
@@ -241,6 +268,11 @@ class TierSupervisor:
         self._changed.set()
         await supervision.run(partial(self._reap, replica, 0))
 
+    def _fail_to_start(self, failure: Exception, delay_s: float) -> None:
+        self._count_failure(failure, delay_s)
+        self._start_failures.append(str(failure))
+        self._stepped.set()
+
     def _count_failure(self, failure: Exception, delay_s: float) -> None:
         self.restarts += not isinstance(failure, NoConnectionsLeft)
         outlook = f"starting another in {delay_s:g} s"
@@ -253,6 +285,7 @@ class TierSupervisor:
     def _remove(self, replica: Replica) -> None:
         self.replicas.remove(replica)
         self._to_replace.discard(replica)
+        self._stepped.set()
         if (watch := self._watches.pop(replica, None)) is not None:
             watch.cancel()
 
@@ -305,6 +338,9 @@ class ProcessReplicaSet:
         # What the servers of each tier answered last, and when they were asked.
         self._answers: list[ServerMetrics | None] = []
         self._asked_at = 0.0
+        self._rolling: int | None = None
+        # The last request to roll forward that has ended, and why it did not succeed.
+        self._rolled: tuple[int | None, str | None] = None, None
         self._add_tiers(bounds)
 
     @property
@@ -336,6 +372,7 @@ class ProcessReplicaSet:
     def update(self, deployment: DesiredDeployment) -> None:
         """Apply changed variables and bounds; a different set of tiers is started in the background."""
         self._update_environment(deployment)
+        self._request_roll_forward(deployment.roll_forward)
         bounds = tier_bounds(deployment, self._revision)
         for tier, of_tier in bounds.items():
             if tier in self._scalers:
@@ -345,6 +382,21 @@ class ProcessReplicaSet:
             if self._changing_tiers is not None:
                 self._changing_tiers.cancel()
             self._changing_tiers = self._spawn(self._change_tiers(bounds))
+
+    def _request_roll_forward(self, number: int | None) -> None:
+        """Begin what the control plane requests, once."""
+        # A control plane without an order sends no number.
+        wanted = -1 if number is None else number
+        if wanted not in {0, self._rolling}:
+            self._rolling = wanted
+            self._spawn(Supervision("roll forward").run(partial(self._roll_forward, wanted)))
+
+    async def _roll_forward(self, number: int) -> None:
+        failure = None
+        for tier in list(self._tiers.values()):
+            await tier.is_serving.wait()
+            failure = failure or await tier.roll_forward()
+        self._rolled = number if number > 0 else None, failure
 
     def metrics(self) -> MetricsReport | None:
         """Return the latest metrics."""
@@ -442,6 +494,7 @@ class ProcessReplicaSet:
         problem = next((tier.problem for tier in tiers if tier.problem), None)
         answers = [answer for answer in self._answers if answer is not None]
         queue = answers[0].queue if answers else QueueMetrics()
+        older = [replica for replica in replicas if replica.is_older]
         self._metrics = MetricsReport(
             replicas=serving,
             queue_replicas=len(queue_tier.replicas) if queue_tier else 0,
@@ -452,7 +505,10 @@ class ProcessReplicaSet:
             active_runs=queue.n_running,
             oldest_wait_s=queue.pending_unblocked_runs_wait_time_max_secs,
             problem=problem or (join_problems(answers) if serving else STARTING),
-            server_version=self._context.plan.server_version,
+            server_version=older[0].version if older else self._context.plan.server_version,
+            is_behind=bool(older),
+            roll_forward=self._rolled[0],
+            roll_failure=self._rolled[1],
         )
 
     def _is_asked_again(self, replicas: list[Replica], cores: dict[int, float]) -> bool:

@@ -1,5 +1,6 @@
 """What a listener reads from the metrics of the agent servers that it runs."""
 
+import contextlib
 from collections.abc import Iterable
 
 import msgspec
@@ -39,6 +40,19 @@ async def read_metrics(ports: Iterable[int]) -> ServerMetrics | None:
                 return msgspec.json.decode(response[1], type=ServerMetrics)
             except msgspec.MsgspecError:
                 return None
+    return None
+
+
+class _ServerInfo(msgspec.Struct):
+    version: str = ""
+
+
+async def read_version(port: int) -> str | None:
+    """Return the version of the server at a port of this machine, or None if it does not say."""
+    response = await get(port, "/info")
+    with contextlib.suppress(msgspec.MsgspecError):
+        if response is not None and response[0] == 200:
+            return msgspec.json.decode(response[1], type=_ServerInfo).version[:200] or None
     return None
 
 

@@ -1,0 +1,169 @@
+"""The order in which deployments get the agent server of a newer platform: one after the other.
+
+After an upgrade the listener keeps the replicas of the earlier version. A rollout asks it for one deployment at a time
+to replace them (`roll_forward` of the desired state), and goes on once its report says that none is left. It halts at
+the first deployment whose new server does not start; that one goes on serving by its earlier replica, and so do those
+that have not had their turn. `resume` goes on, and may skip deployments.
+
+Servers that come with a build or an image of their own are not replaced: their next revision does that.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from portside.control.scope import DesiredChanges
+from portside.control.sql import sql
+from portside.kernel.db import Database, Record, Transaction
+from portside.kernel.logs import get_logger
+from portside.kernel.reconcile import Status, Task
+
+log = get_logger(__name__)
+ServerState = Literal["current", "behind", "replacing", "failed", "own", "unknown"]
+RolloutStatus = Literal["running", "halted", "done"]
+
+
+class DeploymentServer(msgspec.Struct, kw_only=True):
+    """The agent server of a deployment.
+
+    `state`: `behind` waits for its turn, `failed` serves by its earlier replica, `own` comes with its build or image,
+    `unknown` was not reported since the listener started.
+    """
+
+    id: UUID
+    name: str
+    version: str | None
+    state: ServerState
+
+
+class ServerRollout(msgspec.Struct, kw_only=True):
+    """A rollout. `deployment_id` is the deployment that is being replaced, or the one that failed, for `reason`."""
+
+    version: str
+    status: RolloutStatus
+    deployment_id: UUID | None
+    reason: str | None
+    skipped: list[UUID]
+    started_at: datetime
+    changed_at: datetime
+
+
+class Servers(msgspec.Struct):
+    """The last rollout, if there was any, and the servers of all deployments by name."""
+
+    rollout: ServerRollout | None
+    servers: list[DeploymentServer]
+
+
+async def read_servers(db: Database, version: str) -> Servers:
+    """Return the servers of all deployments. `version` is the platform's; rollouts of others are over."""
+    last = await db.fetchrow(sql.last_rollout)
+    rollout = _rollout_of(last) if last is not None and last["version"] == version else None
+    rows = await db.fetch(sql.list_servers)
+    return Servers(rollout, [_server_of(row, rollout) for row in rows])
+
+
+async def resume(db: Database, version: str, skipped: Sequence[UUID]) -> None:
+    """Begin a rollout, or go on with one that halted: what failed is tried again unless it is skipped."""
+    async with db.transaction() as tx:
+        await tx.execute(sql.lock_rollouts)
+        last = await tx.fetchrow(sql.last_rollout)
+        if last is None or last["version"] != version or last["status"] == "done":
+            await tx.fetchval(sql.begin_rollout, version=version, skipped=list(skipped))
+        elif last["status"] == "halted":
+            await tx.execute(sql.resume_rollout, id=last["id"], skipped=list({*last["skipped"], *skipped}))
+
+
+class ServerRollouts(Task):
+    """Takes each step of the rollout that runs, and begins one when servers are behind, if that is wanted."""
+
+    every_s = 1.0
+
+    def __init__(self, db: Database, changes: DesiredChanges, version: str, *, is_automatic: bool) -> None:
+        super().__init__()
+        self._db, self._changes, self._version, self._is_automatic = db, changes, version, is_automatic
+
+    async def activate(self) -> Status:
+        """Take one step."""
+        async with self._db.transaction() as tx:
+            await tx.execute(sql.lock_rollouts)
+            last = await tx.fetchrow(sql.last_rollout)
+            rows = await tx.fetch(sql.list_servers)
+            is_ours = last is not None and last["version"] == self._version
+            if last is None or not is_ours or last["status"] == "done":
+                if self._is_automatic and any(row["is_behind"] and row["is_reported"] for row in rows):
+                    await tx.fetchval(sql.begin_rollout, version=self._version, skipped=[])
+                return Status()
+            changed = await self._step(tx, last, rows) if last["status"] == "running" else None
+            if changed is not None:
+                # Last: this row's lock blocks other changes of the workspace until the commit.
+                await tx.execute(sql.bump_generation, workspace_id=changed)
+        if changed is not None:
+            self._changes.wake(changed)
+        return Status({"steps": int(changed is not None)}, again=changed is not None)
+
+    async def _step(self, tx: Transaction, rollout: Record, rows: list[Record]) -> UUID | None:
+        """Take a step; return the workspace whose desired state changed."""
+        current = next((row for row in rows if row["id"] == rollout["deployment_id"]), None)
+        if current is not None:
+            return await self._end(tx, rollout, current)
+        waiting = [row for row in rows if row["is_behind"] and row["id"] not in rollout["skipped"]]
+        if not waiting:
+            if all(row["is_reported"] or row["status"] != "READY" for row in rows):
+                await tx.execute(sql.change_rollout, id=rollout["id"], status="done", deployment_id=None, reason=None)
+            return None
+        chosen = next((row for row in waiting if row["is_reported"]), None)
+        if chosen is None:
+            return None
+        log.info("a deployment's servers are replaced by this version's", deployment=chosen["name"])
+        await tx.execute(sql.request_roll_forward, id=chosen["id"])
+        await tx.execute(
+            sql.change_rollout, id=rollout["id"], status="running", deployment_id=chosen["id"], reason=None
+        )
+        return UUID(str(chosen["workspace_id"]))
+
+    async def _end(self, tx: Transaction, rollout: Record, current: Record) -> UUID | None:
+        """End the turn of a deployment once its report says how it went."""
+        has_failed = current["failure"] is not None and current["ended_request"] == current["roll_forward"]
+        if not has_failed and (current["is_behind"] or not current["is_reported"]):
+            return None
+        if has_failed:
+            log.warning("the rollout halts", deployment=current["name"], reason=current["failure"])
+        await tx.execute(sql.end_roll_forward, id=current["id"])
+        await tx.execute(
+            sql.change_rollout,
+            id=rollout["id"],
+            status="halted" if has_failed else "running",
+            deployment_id=current["id"] if has_failed else None,
+            reason=current["failure"] if has_failed else None,
+        )
+        return UUID(str(current["workspace_id"]))
+
+
+def _rollout_of(row: Record) -> ServerRollout:
+    return ServerRollout(
+        version=row["version"],
+        status=row["status"],
+        deployment_id=row["deployment_id"],
+        reason=row["reason"],
+        skipped=row["skipped"],
+        started_at=row["started_at"],
+        changed_at=row["changed_at"],
+    )
+
+
+def _server_of(row: Record, rollout: ServerRollout | None) -> DeploymentServer:
+    is_current = rollout is not None and rollout.deployment_id == row["id"]
+    state: ServerState = "current"
+    if not row["is_reported"]:
+        state = "unknown"
+    elif row["is_behind"]:
+        state = (
+            "behind" if rollout is None or not is_current else "failed" if rollout.status == "halted" else "replacing"
+        )
+    elif row["server_version"] is None or row["server_version"] != row["listener_version"]:
+        state = "own"
+    return DeploymentServer(id=row["id"], name=row["name"], version=row["server_version"], state=state)
