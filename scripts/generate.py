@@ -69,8 +69,8 @@ def function_revisions() -> dict[Path, str]:
     wanted = {}
     for path in sorted((ROOT / "src" / "portside").glob("*/functions/revision.txt")):
         functions = functions_of(f"portside.{path.parents[1].name}")
-        is_current = path.read_text("utf-8").split()[1:] == [functions.checksum]
-        wanted[path] = f"{functions.revision + (not is_current)} {functions.checksum}\n"
+        is_current = path.read_text("utf-8").split()[1] == functions.checksum
+        wanted[path] = f"{functions.revision + (not is_current)} {functions.checksum} {functions.oldest}\n"
     return wanted
 
 

@@ -14,7 +14,15 @@ import pytest
 
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
-from portside.kernel.migrations import TABLES, functions_of, migrate, migrations_of
+from portside.kernel.migrations import (
+    TABLES,
+    DatabaseIsNewer,
+    find_pending,
+    functions_of,
+    migrate,
+    migrations_of,
+)
+from portside.platform.app import PACKAGES
 
 FIRST = "create table things (id int primary key); insert into things values (1);"
 SECOND = "create table parts (id int); insert into things values (2);"
@@ -127,6 +135,58 @@ async def test_newer_database_is_refused(db, package) -> None:
     (package.files / "0002_step.sql").unlink()
     with pytest.raises(UserMistake, match=r"newer than this program.*0002_step\.sql"):
         await migrate(db, [package.name])
+
+
+async def test_older_program_runs_on_additions_of_a_newer_one(db, package) -> None:
+    functions = {"one.sql": "create or replace function one() returns int language sql return 1;"}
+    package.functions({}, functions, revision=4)
+    await migrate(db, [package.name])
+    package.write(2, "-- Older versions run: they do not know the table.\n" + SECOND)
+    package.functions({}, functions | {"two.sql": "create function two() returns int language sql return 2;"})
+    (package.files.parent / "functions" / "revision.txt").write_text("6 checksum 4\n")
+    await migrate(db, [package.name])
+    (package.files / "0002_step.sql").unlink()
+    package.functions({}, functions, revision=4)
+    assert await find_pending(db, [package.name]) == []
+    assert await migrate(db, [package.name]) == 0
+    assert await db.pool.fetchval("select two()") == 2, "an older program leaves the functions of the newer one"
+
+
+async def test_older_program_is_refused_where_it_does_not_run(db, package) -> None:
+    package.functions({}, {}, revision=4)
+    await migrate(db, [package.name])
+    package.write(2, "-- Older versions are refused: they read things.id.\nalter table things rename id to number;")
+    await migrate(db, [package.name])
+    (package.files / "0002_step.sql").unlink()
+    with pytest.raises(DatabaseIsNewer, match=r"0002_step\.sql.*they read things\.id.*restore the backup"):
+        await migrate(db, [package.name])
+
+
+async def test_older_program_is_refused_without_the_functions_that_it_calls(db, package) -> None:
+    package.functions({}, {"one.sql": "create function one() returns int language sql return 1;"}, revision=6)
+    (package.files.parent / "functions" / "revision.txt").write_text("6 checksum 5\n")
+    await migrate(db, [package.name])
+    package.functions({}, {"two.sql": "create function two() returns int language sql return 2;"}, revision=4)
+    with pytest.raises(DatabaseIsNewer, match=r"have revision 6, and this program has 4.*restore the backup"):
+        await migrate(db, [package.name])
+
+
+# Files that databases recorded before there were declarations.
+UNDECLARED = {
+    "agent": 7, "alerts": 1, "annotation": 1, "audit": 1, "control": 4, "datasets": 1, "identity": 6, "limits": 1,
+    "prompts": 1, "tracing": 6, "usage": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*PACKAGES, "portside.agent"])
+def test_each_migration_declares_whether_older_versions_run(name) -> None:
+    short = name.removeprefix("portside.")
+    undeclared = [
+        migration.name
+        for migration in migrations_of(name)
+        if migration.number > UNDECLARED.get(short, 0) and migration.older_versions is None
+    ]
+    assert undeclared == [], "begin them with -- Older versions run: … or -- Older versions are refused: …"
 
 
 async def test_failed_migration_is_rolled_back(db, package) -> None:

@@ -102,17 +102,19 @@ export type DeploymentCreate = { name: string; source: "external_docker" | "exte
 
 export type DeploymentList = { resources: (Deployment)[]; offset: number };
 
-export type DeploymentMetrics = { replicas?: number | null; queue_replicas?: number | null; cpu?: number | null; memory_mb?: number | null; restarts?: number | null; pending_runs?: number | null; active_runs?: number | null; oldest_wait_s?: number | null; problem?: string | null; server_version?: string | null; measured_at?: string | null };
+export type DeploymentMetrics = { replicas?: number | null; queue_replicas?: number | null; cpu?: number | null; memory_mb?: number | null; restarts?: number | null; pending_runs?: number | null; active_runs?: number | null; oldest_wait_s?: number | null; problem?: string | null; server_version?: string | null; is_behind?: boolean; roll_forward?: number | null; roll_failure?: string | null; measured_at?: string | null };
 
 export type DeploymentPatch = { name?: string | null; source?: "external_docker" | "external_image" | "git_hosting" | "github" | "internal_docker" | "internal_source" | "internal_template" | null; revision_source?: "external_docker" | "external_image" | "git_hosting" | "github" | "internal_docker" | "internal_source" | "internal_template" | null; display_name?: string | null; source_config?: SourceConfig | null; source_revision_config?: SourceRevisionRequest | null; secrets?: (Secret)[] | null; secret_changes?: SecretChanges | null; secret_references?: (SecretReference)[] | null; agent_access?: AgentAccess | null };
 
 export type DeploymentReport = { status: "READY" | "UNKNOWN" | "UNUSED"; custom_url?: string | null; reason?: string | null };
 
+export type DeploymentServer = { id: string; name: string; version: string | null; state: "behind" | "current" | "failed" | "own" | "replacing" | "unknown" };
+
 export type DeploymentStatus = "AWAITING_DATABASE" | "AWAITING_DELETE" | "READY" | "UNKNOWN" | "UNUSED";
 
 export type Desired = { generation: number; deployments: (DesiredDeployment)[] };
 
-export type DesiredDeployment = { id: string; name: string; tenant_id: string; status: DeploymentStatus; active_revision_id: string | null; custom_url: string | null; deployment_type?: string | null; k8s_namespace?: string | null; scale?: Scale; environment: Record<string, string>; revisions: (DesiredRevision)[] };
+export type DesiredDeployment = { id: string; name: string; tenant_id: string; status: DeploymentStatus; active_revision_id: string | null; custom_url: string | null; deployment_type?: string | null; k8s_namespace?: string | null; scale?: Scale; environment: Record<string, string>; revisions: (DesiredRevision)[]; roll_forward?: number | null };
 
 export type DesiredRevision = { id: string; number: number; status: RevisionStatus; source: string; repo_url: string | null; repo_ref: string | null; repo_commit_sha: string | null; repo_credential?: Secret | null; graph_config_path: string | null; source_tarball_path?: string | null; image_uri?: string | null; install_command: string | null; build_command: string | null; secrets: (Secret)[]; secret_references?: (Record<string, string>)[]; resource_spec: Record<string, unknown>; built_from?: string | null; created_at: string };
 
@@ -232,7 +234,7 @@ export type Member = { id: string; user_id: string; email: string; full_name: st
 
 export type MemberRequest = { email: string; full_name?: string | null; password?: string | null; role_id?: string; workspaces?: (string)[]; workspace_role?: string };
 
-export type MetricsReport = { replicas?: number | null; queue_replicas?: number | null; cpu?: number | null; memory_mb?: number | null; restarts?: number | null; pending_runs?: number | null; active_runs?: number | null; oldest_wait_s?: number | null; problem?: string | null; server_version?: string | null };
+export type MetricsReport = { replicas?: number | null; queue_replicas?: number | null; cpu?: number | null; memory_mb?: number | null; restarts?: number | null; pending_runs?: number | null; active_runs?: number | null; oldest_wait_s?: number | null; problem?: string | null; server_version?: string | null; is_behind?: boolean; roll_forward?: number | null; roll_failure?: string | null };
 
 export type ModelInUse = { provider: string; name: string; first_seen_at: string | null; runs: number; prompt_tokens: number; completion_tokens: number; total_cost: string | null; unpriced_runs: number; price_id: string | null; price_name: string | null };
 
@@ -332,6 +334,8 @@ export type Role = { id: string; name: string; display_name: string; access_scop
 
 export type RoleChange = { role_id: string };
 
+export type RollForward = { skip?: (string)[] };
+
 export type RotationState = { reencrypted: number; older_key_until: string };
 
 export type RubricItem = { feedback_key: string; description?: string | null; value_descriptions?: Record<string, string> | null; score_descriptions?: Record<string, string> | null; is_required?: boolean | null };
@@ -375,6 +379,8 @@ export type Sections = { sections: (Section)[] };
 export type SectionsWindow = { after_index?: number | null; start_time: string; end_time?: string | null; stride?: ChartStride; timezone?: string; omit_data?: boolean };
 
 export type SeenRequest = { host: string | null; scheme: string; client: string };
+
+export type ServerRollout = { version: string; status: "done" | "halted" | "running"; deployment_id: string | null; reason: string | null; skipped: (string)[]; started_at: string; changed_at: string };
 
 export type SettingInForce = { name: string; description: string; value: boolean | number | string | null; is_set: boolean; is_default: boolean; is_hidden: boolean };
 
@@ -431,6 +437,10 @@ export type TracedThreads = { items: (TracedThread)[]; next_cursor?: string | nu
 export type TracerSession = { id: string; tenant_id: string; name: string; start_time: string; end_time?: string | null; description?: string | null; extra?: Record<string, unknown> | null; reference_dataset_id?: string | null; default_dataset_id?: string | null; trace_tier?: string | null; run_count?: number | null; latency_p50?: number | null; latency_p99?: number | null; first_token_p50?: number | null; first_token_p99?: number | null; prompt_tokens?: number | null; completion_tokens?: number | null; total_tokens?: number | null; prompt_cost?: string | null; completion_cost?: string | null; total_cost?: string | null; error_rate?: number | null; streaming_rate?: number | null; last_run_start_time?: string | null; feedback_stats?: Record<string, unknown> | null; session_feedback_stats?: Record<string, unknown> | null };
 
 export type TracesToDelete = { session_id: string; trace_ids: (string)[] };
+
+export type Upgrade = { at: string; before: string | null; after: string; backup: string | null };
+
+export type UpgradeState = { version: string; is_automatic: boolean; rollout: ServerRollout | null; agents: (DeploymentServer)[]; last: Upgrade | null };
 
 export type UploadAddress = { upload_url: string; object_path: string; upload_headers?: Record<string, string> };
 
@@ -679,6 +689,8 @@ export interface Operations {
   "GET /system/doctor": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Diagnosis };
   "POST /system/master-key/rotate": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: RotationState };
   "GET /system/request": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: SeenRequest };
+  "GET /system/upgrade": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: UpgradeState };
+  "POST /system/upgrade/roll-forward": { path: Record<never, never>; query: Record<never, never>; body: RollForward; response: UpgradeState };
   "GET /usage-limits": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: (UsageLimit)[] };
   "PUT /usage-limits": { path: Record<never, never>; query: Record<never, never>; body: UsageLimitRequest; response: UsageLimit };
   "DELETE /usage-limits/{limit_id}": { path: { limit_id: string }; query: Record<never, never>; body: undefined; response: undefined };

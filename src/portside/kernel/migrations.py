@@ -16,9 +16,12 @@ same transaction. An index, a generated column or a constraint stores results of
 such a function is refused unless a new migration is applied in the same start, which has to compute the data again.
 
 Everything that is missing is applied in one transaction under an advisory lock. Several processes may start at once:
-one applies, the others wait. These databases are refused: one with a migration whose file has changed, one that is
-newer than the program (an unknown migration, or a higher revision of functions), and one that lacks an object that an
-applied file creates.
+one applies, the others wait. These databases are refused: one with a migration whose file has changed, one that lacks
+an object that an applied file creates, and one that is newer than the program, unless older versions run on it.
+
+Whether they do is declared. A migration says it in a line: `-- Older versions run: …` or `-- Older versions are refused:
+…`, with the reason. The third number in `revision.txt` is the oldest revision of the functions whose programs can call
+today's. Both are recorded in the database, for older programs to read.
 
 A database that a development version made before the baselines is adopted if it has the last of those migrations:
 `migrations/adopt.sql` names that migration in its first line and renames what the baseline names differently.
@@ -41,6 +44,8 @@ from portside.kernel.errors import DependencyUnavailable, UserMistake
 LOCK_TIMEOUT_S = 60
 # The last commit that can upgrade a database from before the baselines.
 LAST_DEVELOPMENT_COMMIT = "e09ae15"
+_DECLARATION = re.compile(r"^-- Older versions (run|are refused): (.+)$", re.MULTILINE)
+_RUN = "run"
 TABLES = "(migrations)"  # in order.txt
 _LOCK_KEY = 0x706F7274  # "port"
 _RECORDS = """
@@ -58,8 +63,12 @@ create table if not exists applied_functions (
     checksum text not null,
     objects text[] not null,
     applied_at timestamptz not null default now()
-)"""
-_INSERT_MIGRATION = "insert into applied_migrations (package, number, name, checksum) values ($1, $2, $3, $4)"
+);
+alter table applied_migrations add column if not exists older_versions text;
+alter table applied_functions add column if not exists oldest int"""
+_INSERT_MIGRATION = (
+    "insert into applied_migrations (package, number, name, checksum, older_versions) values ($1, $2, $3, $4, $5)"
+)
 
 # Functions with `set search_path from current` get this path: the schema of the tables, and the one of extensions.
 _PIN_SEARCH_PATH = """
@@ -72,6 +81,10 @@ _CREATED = re.compile(
     r"^(create|drop) (?:or replace )?(?:unlogged |constraint )?(table|view|function|trigger|unique index|index) "
     r"(?:if (?:not )?exists )?(\w+)",
     re.MULTILINE,
+)
+_WAY_BACK = (
+    "Install the version again that changed the database. To go back to this one, restore the backup that was taken "
+    "before the upgrade: portside backup restore FILE --home NEW_HOME"
 )
 _FIND_MISSING = """
 select kind || ' ' || name from unnest($1::text[], $2::text[]) with ordinality as made (kind, name, number)
@@ -134,13 +147,27 @@ class Migration:
         """The SHA-256 of the file's text."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
+    @property
+    def older_versions(self) -> str | None:
+        """What the file declares: "run", or why they are refused; None for a file without a declaration."""
+        declared = _DECLARATION.search(self.sql)
+        return None if declared is None else _RUN if declared[1] == _RUN else declared[2]
+
+
+class DatabaseIsNewer(UserMistake):
+    """The database was changed by a newer version, and this one does not run on it."""
+
 
 @dataclass(frozen=True)
 class FunctionFiles:
-    """The SQL functions and views of a package: name and text of each file, before and after the migrations."""
+    """The SQL functions and views of a package: name and text of each file, before and after the migrations.
+
+    `oldest` is the oldest revision whose programs can call them.
+    """
 
     package: str
     revision: int
+    oldest: int = 0
     before: tuple[tuple[str, str], ...] = ()
     after: tuple[tuple[str, str], ...] = ()
 
@@ -186,8 +213,9 @@ def functions_of(package: str) -> FunctionFiles:
         raise ValueError(f"{package}/functions/order.txt must name {TABLES} and each .sql file of its folder once")
     read = [(name, folder.joinpath(name).read_text("utf-8") if name != TABLES else "") for name in order]
     tables = order.index(TABLES)
-    revision = int(folder.joinpath("revision.txt").read_text("utf-8").split()[0])
-    return FunctionFiles(_short(package), revision, tuple(read[:tables]), tuple(read[tables + 1 :]))
+    revision, *more = folder.joinpath("revision.txt").read_text("utf-8").split()
+    oldest = int(more[1]) if len(more) > 1 else int(revision)
+    return FunctionFiles(_short(package), int(revision), oldest, tuple(read[:tables]), tuple(read[tables + 1 :]))
 
 
 def created_by(migrations: Iterable[Migration]) -> list[tuple[str, str]]:
@@ -264,21 +292,35 @@ async def _examine_package(connection: Any, package: str, *, is_adopted: bool) -
     known = {migration.number: migration for migration in migrations_of(package)}
     functions = functions_of(package)
     name = _short(package)
-    rows = await connection.fetch("select number, name, checksum from applied_migrations where package = $1", name)
+    rows = await connection.fetch(
+        # The column is missing until a version that has it migrates the database.
+        "select number, name, checksum, to_jsonb(m) ->> 'older_versions' as older_versions "
+        "from applied_migrations m where package = $1",
+        name,
+    )
     recorded = await connection.fetchrow("select * from applied_functions where package = $1", name)
     for row in rows:
         if row["number"] not in known:
-            raise UserMistake(f"the database is newer than this program: {name} has migration {row['name']}; upgrade")
+            if row["older_versions"] == _RUN:
+                continue
+            reason = f" ({row['older_versions']})" if row["older_versions"] else ""
+            raise DatabaseIsNewer(
+                f"the database is newer than this program: {name} has migration {row['name']}, and older versions do "
+                f"not run on that{reason}. {_WAY_BACK}"
+            )
         if known[row["number"]].checksum != row["checksum"]:
             raise UserMistake(
                 f"migration {name}/{row['name']} was changed after it was applied to this database; restore the file"
             )
     is_stale = functions.checksum != (recorded["checksum"] if recorded else FunctionFiles("", 0).checksum)
     if is_stale and recorded and recorded["revision"] > functions.revision:
-        raise UserMistake(
-            f"the database is newer than this program: the functions of {name} have revision {recorded['revision']}, "
-            f"and this program has {functions.revision}; upgrade"
-        )
+        oldest = recorded.get("oldest")
+        if oldest is None or oldest > functions.revision:
+            raise DatabaseIsNewer(
+                f"the database is newer than this program: the functions of {name} have revision "
+                f"{recorded['revision']}, and this program has {functions.revision}, which cannot call them. {_WAY_BACK}"
+            )
+        is_stale = False
     applied = {row["number"] for row in rows}
     objects = recorded["objects"] if recorded else []
     if not is_adopted:
@@ -346,13 +388,14 @@ async def _replace_functions(connection: Any, functions: FunctionFiles, recorded
     objects = [row["object"] for row in rows]
     await _drop(connection, [each for each in recorded if each not in objects])
     await connection.execute(
-        "insert into applied_functions (package, revision, checksum, objects) values ($1, $2, $3, $4) "
+        "insert into applied_functions (package, revision, checksum, objects, oldest) values ($1, $2, $3, $4, $5) "
         "on conflict (package) do update set revision = excluded.revision, checksum = excluded.checksum, "
-        "objects = excluded.objects, applied_at = now()",
+        "objects = excluded.objects, oldest = excluded.oldest, applied_at = now()",
         functions.package,
         functions.revision,
         functions.checksum,
         objects,
+        functions.oldest,
     )
 
 
@@ -377,7 +420,8 @@ async def _execute(connection: Any, sql: str, file: str) -> None:
 
 
 async def _record(connection: Any, migration: Migration) -> None:
-    await connection.execute(_INSERT_MIGRATION, migration.package, migration.number, migration.name, migration.checksum)
+    values = (migration.package, migration.number, migration.name, migration.checksum, migration.older_versions)
+    await connection.execute(_INSERT_MIGRATION, *values)
 
 
 async def _is_from_before_baselines(connection: Any) -> bool:

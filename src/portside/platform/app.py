@@ -70,7 +70,7 @@ from portside.kernel.http.proxies import read_networks
 from portside.kernel.http.routes import Api, Context, Route, body_limits
 from portside.kernel.http.server import Server
 from portside.kernel.large_reads import ReadBudget, return_large_blocks
-from portside.kernel.migrations import is_migrated, migrate
+from portside.kernel.migrations import DatabaseIsNewer, is_migrated, migrate
 from portside.kernel.outbound import OutboundRules
 from portside.kernel.reconcile import Driver, Status, Task
 from portside.kernel.version import full_version
@@ -82,7 +82,7 @@ from portside.operate.disk_usage import DatabaseLimit, DiskUsage
 from portside.operate.http import OperateServices
 from portside.operate.http import routes as operate
 from portside.platform.backups import backup_tasks, schedule_of
-from portside.platform.hand_over import SIGNAL, HandedOver
+from portside.platform.hand_over import SIGNAL, HandedOver, read_upgrades
 from portside.platform.home import Home, read_key
 from portside.platform.listener import ListenerKey, ListenerLog, ListenerProcess, ensure_listener_key
 from portside.platform.master_key import KeyRotation, KeyRotationServices, check_key, rotate_stopped
@@ -255,7 +255,7 @@ async def open_platform(
     db = await Database.connect(database_url)
     try:
         await _check_database(db, home, is_migrated=await is_migrated(db))
-        await migrate(db, PACKAGES)
+        await _migrate(db, home)
         await _check_database(db, home, is_migrated=True)
         if not home.master_key.exists() and await first_start.is_set_up(db):
             raise UserMistake(
@@ -343,6 +343,17 @@ async def open_platform(
             yield PlatformApp(FromFront(asgi) if front else asgi, draining, changes, new_key, listener_key)
     finally:
         await db.close()
+
+
+async def _migrate(db: Database, home: Home) -> None:
+    """Migrate the database. Raises UserMistake, with the backup from before an upgrade that cannot be taken back."""
+    try:
+        await migrate(db, PACKAGES)
+    except DatabaseIsNewer as exc:
+        last = next(iter(read_upgrades(home.path)), None)
+        if last is None or last.backup is None:
+            raise
+        raise UserMistake(f"{exc}. That of the upgrade to {last.after} is {last.backup}") from exc
 
 
 def _private(is_allowed: bool) -> OutboundRules:  # noqa: FBT001 - the value of a setting

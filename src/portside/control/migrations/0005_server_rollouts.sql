@@ -1,3 +1,4 @@
+-- Older versions run: they know neither the table nor the column, which has a default.
 -- After an upgrade of the platform the servers of deployments are replaced one deployment after the other. A rollout halts
 -- at the first that fails. `version` is the platform's.
 create table server_rollouts (
