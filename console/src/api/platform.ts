@@ -440,7 +440,7 @@ export type TracesToDelete = { session_id: string; trace_ids: (string)[] };
 
 export type Upgrade = { at: string; before: string | null; after: string; backup: string | null };
 
-export type UpgradeState = { version: string; is_automatic: boolean; rollout: ServerRollout | null; agents: (DeploymentServer)[]; last: Upgrade | null };
+export type UpgradeState = { version: string; started_at: string; is_automatic: boolean; rollout: ServerRollout | null; agents: (DeploymentServer)[]; last: Upgrade | null };
 
 export type UploadAddress = { upload_url: string; object_path: string; upload_headers?: Record<string, string> };
 

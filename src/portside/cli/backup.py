@@ -56,7 +56,7 @@ def create(home: str | None, target: str, passphrase_file: str | None, *, as_dum
     settings = _settings(home)
     passphrase = read_passphrase(passphrase_file, is_new=True)
     location, name = split_location(target)
-    taken = _take(settings, open_store(location, os.environ), name, passphrase, as_dumps=as_dumps)
+    taken = take(settings, open_store(location, os.environ), name, passphrase, as_dumps=as_dumps)
     show_text(f"{taken.location}/{taken.name}")
 
 
@@ -76,13 +76,13 @@ def run_scheduled(home: str | None) -> None:
     if schedule is None or passphrase is None:
         raise UserMistake("set BACKUP_TO and PORTSIDE_BACKUP_PASSPHRASE_FILE, as for the platform")
     store = open_store(schedule.location, os.environ)
-    taken = _take(settings, store, None, passphrase, is_scheduled=True)
+    taken = take(settings, store, None, passphrase, is_scheduled=True)
     deleted = prune(store, schedule)
     show_text(f"{taken.location}/{taken.name}")
     say(f"{deleted} older files were deleted")
 
 
-def _take(
+def take(
     settings: "PlatformSettings", store: "Store", name: str | None, passphrase: "Passphrase", **how: bool
 ) -> "Attempt":
     """Take a backup, and record the attempt in the home's history. Raises UserMistake."""

@@ -67,7 +67,7 @@ def _by_deployment(taken: list[dict[str, Any]]) -> list[tuple[str, int]]:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _installation_options(command: _F) -> _F:
+def installation_options(command: _F) -> _F:
     """Add the options that say which installation is meant; the command gets the argument `given`."""
     from functools import wraps
 
@@ -92,7 +92,7 @@ class Given(NamedTuple):
 
 
 @click.command()
-@_installation_options
+@installation_options
 @click.option("--skip", multiple=True, help="Leave out a check, for example registry; may be repeated.")
 @click.option("--all", "shows_all", is_flag=True, help="Show also what is well.")
 @json_option
@@ -121,7 +121,7 @@ def doctor(*, given: Given, skip: tuple[str, ...], shows_all: bool, as_json: boo
 
 
 @click.command("support-bundle")
-@_installation_options
+@installation_options
 @click.option("--to", type=click.Path(path_type=Path), help="File to write. [default: portside-support-TIME.tar.gz]")
 def support_bundle(*, given: Given, to: Path | None) -> None:
     """Write an archive for somebody who helps: versions, settings, logs, sizes and findings, without secrets.

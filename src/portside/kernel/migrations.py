@@ -19,9 +19,9 @@ Everything that is missing is applied in one transaction under an advisory lock.
 one applies, the others wait. These databases are refused: one with a migration whose file has changed, one that lacks
 an object that an applied file creates, and one that is newer than the program, unless older versions run on it.
 
-Whether they do is declared. A migration says it in a line: `-- Older versions run: …` or `-- Older versions are refused:
-…`, with the reason. The third number in `revision.txt` is the oldest revision of the functions whose programs can call
-today's. Both are recorded in the database, for older programs to read.
+Whether they do is declared. A migration says it in a line, with the reason: `-- Older versions run: …` or
+`-- Older versions are refused: …`. The third word in `revision.txt` is the oldest revision of the functions whose
+programs can call today's. Both are recorded in the database, for older programs to read.
 
 A database that a development version made before the baselines is adopted if it has the last of those migrations:
 `migrations/adopt.sql` names that migration in its first line and renames what the baseline names differently.
@@ -46,6 +46,10 @@ LOCK_TIMEOUT_S = 60
 LAST_DEVELOPMENT_COMMIT = "e09ae15"
 _DECLARATION = re.compile(r"^-- Older versions (run|are refused): (.+)$", re.MULTILINE)
 _RUN = "run"
+# Of statements that look at each row. Adding a column with a constant default does not, but is counted too.
+_TABLES_USED = re.compile(
+    r"\b(?:alter table|update|delete from|from|join|index \w+ on)\s+(?:only\s+)?(\w+)", re.IGNORECASE
+)
 TABLES = "(migrations)"  # in order.txt
 _LOCK_KEY = 0x706F7274  # "port"
 _RECORDS = """
@@ -146,6 +150,11 @@ class Migration:
     def checksum(self) -> str:
         """The SHA-256 of the file's text."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
+
+    @property
+    def tables(self) -> set[str]:
+        """The names of tables that the file may read or write as a whole, and of those that it makes."""
+        return set(_TABLES_USED.findall(self.sql))
 
     @property
     def older_versions(self) -> str | None:
@@ -279,6 +288,13 @@ async def find_pending(db: Database, packages: list[str]) -> list[str]:
     return pending
 
 
+async def find_missing(db: Database, packages: list[str]) -> list[Migration]:
+    """Return the migrations that the next start will apply. Raises UserMistake for a database that it will refuse."""
+    async with db.pool.acquire() as connection:
+        states = [await _examine_package(connection, package, is_adopted=False) for package in packages]
+    return [migration for state in states for migration in state.missing]
+
+
 class _PackageState(NamedTuple):
     """What a package's folders have, and what the database lacks of it."""
 
@@ -318,7 +334,8 @@ async def _examine_package(connection: Any, package: str, *, is_adopted: bool) -
         if oldest is None or oldest > functions.revision:
             raise DatabaseIsNewer(
                 f"the database is newer than this program: the functions of {name} have revision "
-                f"{recorded['revision']}, and this program has {functions.revision}, which cannot call them. {_WAY_BACK}"
+                f"{recorded['revision']}, and this program has {functions.revision}, which cannot call them. "
+                f"{_WAY_BACK}"
             )
         is_stale = False
     applied = {row["number"] for row in rows}

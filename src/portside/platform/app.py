@@ -81,8 +81,9 @@ from portside.limits.windows import Windows
 from portside.operate.disk_usage import DatabaseLimit, DiskUsage
 from portside.operate.http import OperateServices
 from portside.operate.http import routes as operate
+from portside.operate.upgrade import read_upgrades
 from portside.platform.backups import backup_tasks, schedule_of
-from portside.platform.hand_over import SIGNAL, HandedOver, read_upgrades
+from portside.platform.hand_over import SIGNAL, HandedOver
 from portside.platform.home import Home, read_key
 from portside.platform.listener import ListenerKey, ListenerLog, ListenerProcess, ensure_listener_key
 from portside.platform.master_key import KeyRotation, KeyRotationServices, check_key, rotate_stopped

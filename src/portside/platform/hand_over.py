@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -18,31 +17,7 @@ from portside.kernel.files import write_private
 
 SIGNAL = signal.SIGUSR2
 _VARIABLE = "PORTSIDE_HANDED_OVER"
-_PROGRAM, _UPGRADES = "next-interpreter", "upgrades.json"
-_KEPT = 50
-
-
-class Upgrade(msgspec.Struct, kw_only=True):
-    """An upgrade of a home folder: between which versions, and the backup that was taken before, if one was."""
-
-    at: datetime
-    before: str | None
-    after: str
-    backup: str | None
-
-
-def read_upgrades(home: Path) -> list[Upgrade]:
-    """Return the upgrades of a home folder, newest first."""
-    try:
-        return msgspec.json.decode((home / _UPGRADES).read_bytes(), type=list[Upgrade])
-    except (FileNotFoundError, msgspec.MsgspecError):
-        return []
-
-
-def record_upgrade(home: Path, upgrade: Upgrade) -> None:
-    """Add an upgrade, before it begins."""
-    kept = [upgrade, *read_upgrades(home)][:_KEPT]
-    write_private(home / _UPGRADES, msgspec.json.encode(kept).decode())
+_PROGRAM = "next-interpreter"
 
 
 class HandedOver(msgspec.Struct):

@@ -7,6 +7,7 @@ import asyncio
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,12 +16,13 @@ from uuid import UUID
 import msgspec
 
 from portside.control.server_rollouts import DeploymentServer, ServerRollout, read_servers, resume
+from portside.kernel.clock import now
 from portside.kernel.db import Database
 from portside.kernel.http import routes as kernel_routes
 from portside.kernel.settings import describe
 from portside.kernel.version import full_version
 from portside.operate.findings import ExaminedInstallation
-from portside.platform.hand_over import Upgrade, read_upgrades
+from portside.operate.upgrade import Upgrade, read_upgrades
 from portside.platform.settings import PlatformSettings
 
 SHOWN = frozenset({
@@ -28,8 +30,11 @@ SHOWN = frozenset({
     "caddy", "region", "rate_limits_file", "model_prices_file", "trace_tier", "trusted_proxies",
     "console_agent_origins", "oidc_issuer", "oidc_client_id", "oidc_allowed_domains", "oidc_groups_claim",
     "oidc_role_map", "oidc_default_role", "backup_to", "backup_passphrase_file", "smtp_host", "smtp_tls",
-    "smtp_user", "smtp_from", "log_level",
+    "smtp_user", "smtp_from", "roll_forward", "log_level",
 })  # fmt: skip
+
+
+_STARTED_AT = now()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +89,13 @@ async def show_system(ctx: Context) -> SystemState:
 
 
 class UpgradeState(msgspec.Struct):
-    """The version of this platform and its agents' servers. `last` is the last upgrade by `portside upgrade`."""
+    """The version of this platform and its agents' servers. `last` is the last upgrade by `portside upgrade`.
+
+    `started_at` is the start of this program; its process may be older.
+    """
 
     version: str
+    started_at: datetime
     is_automatic: bool
     rollout: ServerRollout | None
     agents: list[DeploymentServer]
@@ -116,7 +125,7 @@ async def _upgrade_state(services: SystemServices) -> UpgradeState:
     servers = await read_servers(services.db, full_version())
     last = next(iter(await asyncio.to_thread(read_upgrades, services.home_folder)), None)
     is_automatic = services.settings.roll_forward == "automatic"
-    return UpgradeState(full_version(), is_automatic, servers.rollout, servers.servers, last)
+    return UpgradeState(full_version(), _STARTED_AT, is_automatic, servers.rollout, servers.servers, last)
 
 
 def settings_in_force(settings: PlatformSettings) -> list[SettingInForce]:
