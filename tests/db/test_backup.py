@@ -351,9 +351,13 @@ def test_list_names_files_that_are_no_backups(stored: FolderStore, tmp_path: Pat
         restoring.header_of(FolderStore(tmp_path), "other.backup")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_interrupted_restore_leaves_nothing(stored: FolderStore, tmp_path: Path, number: signal.Signals) -> None:
+def folders_beside(tmp_path: Path) -> set[Path]:
+    return {lock.parent for lock in tmp_path.glob(".new.restore-*/lock")}
+
+
+def begin_restore(stored: FolderStore, tmp_path: Path) -> "subprocess.Popen[bytes]":
+    """Begin to restore into `tmp_path / "new"`; returns once its folder beside that is there."""
+    before = folders_beside(tmp_path)
     process = subprocess.Popen(
         [
             sys.executable, "-P", "-m", "portside", "backup", "restore", f"{stored.location}/data.backup",
@@ -363,12 +367,38 @@ def test_interrupted_restore_leaves_nothing(stored: FolderStore, tmp_path: Path,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     deadline = time.monotonic() + 120
-    while not list(tmp_path.iterdir()):
+    while not folders_beside(tmp_path) - before:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
+    return process
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_interrupted_restore_leaves_nothing(stored: FolderStore, tmp_path: Path, number: signal.Signals) -> None:
+    process = begin_restore(stored, tmp_path)
     process.send_signal(number)
     assert process.wait(120) == 130
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.thorough
+async def test_next_restore_removes_what_a_killed_one_left(stored: FolderStore, tmp_path: Path) -> None:
+    killed = await asyncio.to_thread(begin_restore, stored, tmp_path)
+    killed.kill()
+    await asyncio.to_thread(killed.wait)
+    assert len(folders_beside(tmp_path)) == 1
+    running = await asyncio.to_thread(begin_restore, stored, tmp_path)
+    running.send_signal(signal.SIGSTOP)
+    try:
+        (kept,) = folders_beside(tmp_path)
+        await restore(
+            Backup(stored, "data.backup", PASSPHRASE), NewHome(tmp_path / "new", None, check_restored), silently
+        )
+        assert sorted(os.listdir(tmp_path)) == [kept.name, "new"], "one that runs is left alone"  # noqa: PTH208
+    finally:
+        running.kill()
+        await asyncio.to_thread(running.wait)
 
 
 def test_abandoned_partial_files_are_removed(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ import msgspec
 from portside.alerts.rules import RULES
 from portside.alerts.sql import sql
 from portside.alerts.types import Channel, ChannelRequest, NewChannel, TestResult
-from portside.control.secrets import COLUMNS
 from portside.kernel.clock import iso, now
 from portside.kernel.codec import dump_api
 from portside.kernel.crypto import SecretBox
@@ -46,8 +45,6 @@ SMTP_TIMEOUT_S = 30.0
 AT_ONCE = 20
 _SECRET_BYTES = 24
 _ENCODED = "whsec_"
-# A rotation of the master key encrypts the targets again.
-COLUMNS["alert_channels", "target_sealed"] = (sql.channels_to_reencrypt, sql.reencrypt_channel)
 
 
 class ChannelNotFound(NotFound):

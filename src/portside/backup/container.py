@@ -11,6 +11,7 @@ Readers and writers hold one chunk in memory. What is in the chunks is the matte
 
 import os
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
 import msgspec
@@ -80,6 +81,17 @@ class Passphrase:
     def __init__(self, text: str) -> None:
         self._text = text.encode()
         self._keys: dict[tuple[bytes, int], bytes] = {}
+
+    @classmethod
+    def from_file(cls, file: str, source: str) -> "Passphrase":
+        """Return the passphrase in the first line of a file. Raises UserMistake, which names the option or setting."""
+        try:
+            text = Path(file).expanduser().read_text("utf-8").split("\n", 1)[0].strip()
+        except (OSError, ValueError) as exc:
+            raise UserMistake(f"{source}: cannot read {file} ({exc})") from exc
+        if not text:
+            raise UserMistake(f"{source}: the first line of {file} is empty; write the passphrase there")
+        return cls(text)
 
     def check_strength(self) -> None:
         """Raise UserMistake if it is too short to protect a new backup."""

@@ -7,6 +7,9 @@ interrupted leaves nothing behind.
 
 import asyncio
 import contextlib
+import fcntl
+import glob
+import os
 import shutil
 import signal
 import tempfile
@@ -37,6 +40,7 @@ from portside.kernel.migrations import migrations_of
 _RECOVER_ALL = {"restore_command": "false", "recovery_target_timeline": "current"}
 T = TypeVar("T")
 _SEGMENTS = "segments"
+_BESIDE, _LOCK = ".restore-", "lock"
 Check = Callable[[str, Path], Awaitable[None]]
 # Begins a phase of the work, and returns what counts its bytes.
 Phases = Callable[[str], Progress]
@@ -244,16 +248,38 @@ async def _server(home: Path, url: str | None, work: _Work) -> AsyncIterator[str
 
 @contextmanager
 def _folder_beside(path: Path) -> Iterator[Path]:
-    """Make a private folder beside a path, on the same file system. It is removed at the end, also by SIGTERM."""
+    """Make a private folder beside a path, on the same file system. It is removed at the end, also by SIGTERM.
+
+    Folders that killed restores of the same path left are removed first. A lock in each says whether its restore runs.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(path)
     # Like Ctrl-C, which ends the work in order.
     previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.restore-", dir=path.parent))
+    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}{_BESIDE}", dir=path.parent))
+    lock = os.open(folder / f"{_LOCK}.new", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    # Only now: who finds the file may take its lock.
+    (folder / f"{_LOCK}.new").rename(folder / _LOCK)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
         signal.signal(signal.SIGTERM, previous)
+
+
+def _remove_leftovers(path: Path) -> None:
+    for folder in path.parent.glob(f".{glob.escape(path.name)}{_BESIDE}*"):
+        with contextlib.suppress(OSError):
+            lock = os.open(folder / _LOCK, os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Its Postgres may have outlived it.
+                EmbeddedPostgres(folder / HOME).stop_leftover()
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 class ListedBackup(msgspec.Struct, frozen=True, kw_only=True):

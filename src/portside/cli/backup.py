@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -56,7 +55,7 @@ def create(home: str | None, target: str, passphrase_file: str | None, *, as_dum
     settings = _settings(home)
     passphrase = read_passphrase(passphrase_file, is_new=True)
     location, name = split_location(target)
-    taken = take(settings, open_store(location, os.environ), name, passphrase, as_dumps=as_dumps)
+    taken = _take(settings, open_store(location, os.environ), name, passphrase, as_dumps=as_dumps)
     show_text(f"{taken.location}/{taken.name}")
 
 
@@ -76,53 +75,23 @@ def run_scheduled(home: str | None) -> None:
     if schedule is None or passphrase is None:
         raise UserMistake("set BACKUP_TO and PORTSIDE_BACKUP_PASSPHRASE_FILE, as for the platform")
     store = open_store(schedule.location, os.environ)
-    taken = take(settings, store, None, passphrase, is_scheduled=True)
+    taken = _take(settings, store, None, passphrase, is_scheduled=True)
     deleted = prune(store, schedule)
     show_text(f"{taken.location}/{taken.name}")
     say(f"{deleted} older files were deleted")
 
 
-def take(
+def _take(
     settings: "PlatformSettings", store: "Store", name: str | None, passphrase: "Passphrase", **how: bool
 ) -> "Attempt":
-    """Take a backup, and record the attempt in the home's history. Raises UserMistake."""
-    from portside.audit.recording import record_at
-    from portside.backup.create import BackupTarget, create_backup, new_name
-    from portside.backup.history import Attempt, record_attempt
-    from portside.platform.backups import origin_of
+    """Take a backup, and say how large it is. Raises UserMistake."""
+    from portside.platform.backups import take_backup
 
-    passphrase.check_strength()
-    started_at = datetime.now(UTC)
-    target = BackupTarget(store, name or new_name(started_at), passphrase)
-
-    async def run() -> Any:
-        async with origin_of(settings, as_dumps=how.get("as_dumps", False)) as origin:
-            # Before the copy, so that it is in the backup too.
-            await record_at(origin.url, "backup.create", target.name)
-            return await create_backup(origin, target, BytesRead("copied"))
-
-    def attempt(**result: Any) -> Attempt:
-        return Attempt(
-            started_at=started_at,
-            ended_at=datetime.now(UTC),
-            location=store.location,
-            name=target.name,
-            is_scheduled=how.get("is_scheduled", False),
-            **result,
-        )
-
-    try:
-        made = asyncio.run(run())
-    except BaseException as exc:
-        if (settings.home_path / "master-key").exists():
-            record_attempt(settings.home_path, attempt(error=str(exc) or type(exc).__name__))
-        raise
+    made, taken = take_backup(settings, store, name, passphrase, BytesRead("copied"), **how)
     say(
         f"{_size(made.size_bytes)}: {len(made.summary.databases)} databases, {made.summary.files} files, "
         f"{_size(made.summary.size_bytes)} before compression; {program()} backup verify checks it"
     )
-    taken = attempt(size_bytes=made.size_bytes)
-    record_attempt(settings.home_path, taken)
     return taken
 
 
@@ -244,11 +213,8 @@ def read_passphrase(file: str | None, *, is_new: bool) -> "Passphrase":
     from portside.backup.container import Passphrase
 
     if file is not None:
-        try:
-            text = Path(file).expanduser().read_text("utf-8").split("\n", 1)[0].strip()
-        except (OSError, ValueError) as exc:
-            raise UserMistake(f"--passphrase-file: cannot read {file} ({exc})") from exc
-    elif (text := os.environ.get(PASSPHRASE, "").strip()) == "":
+        return Passphrase.from_file(file, "--passphrase-file")
+    if (text := os.environ.get(PASSPHRASE, "").strip()) == "":
         text = str(click.prompt("Passphrase of the backup", hide_input=True, confirmation_prompt=is_new, err=True))
     if not text:
         raise UserMistake(f"the passphrase is empty; write it to a file, to {PASSPHRASE} or at the prompt")

@@ -1,18 +1,28 @@
-"""Commands for operators: what takes the disk space, what is wrong, and what somebody who helps needs to know."""
+"""Commands for operators: what takes the disk space, what is wrong, what somebody who helps needs to know, upgrades.
+
+`portside upgrade` leads from the version that runs to the one of the command, while agents serve.
+"""
 
 import os
+import signal
+import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 import msgspec
 
-from portside.cli.client import Platform, connection_options
-from portside.cli.output import indented, json_option, say, show_json, show_table, show_text
+from portside.cli.client import Platform, PlatformUnavailable, connection_options
+from portside.cli.output import indented, json_option, program, say, show_json, show_table, show_text
 from portside.kernel.errors import UserMistake
+
+if TYPE_CHECKING:
+    from portside.operate.upgrade import RunningPlatform, UpgradePlan
 
 SHOWN = 30
 # The settings of the system's service.
@@ -67,7 +77,7 @@ def _by_deployment(taken: list[dict[str, Any]]) -> list[tuple[str, int]]:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def installation_options(command: _F) -> _F:
+def _installation_options(command: _F) -> _F:
     """Add the options that say which installation is meant; the command gets the argument `given`."""
     from functools import wraps
 
@@ -92,7 +102,7 @@ class Given(NamedTuple):
 
 
 @click.command()
-@installation_options
+@_installation_options
 @click.option("--skip", multiple=True, help="Leave out a check, for example registry; may be repeated.")
 @click.option("--all", "shows_all", is_flag=True, help="Show also what is well.")
 @json_option
@@ -121,7 +131,7 @@ def doctor(*, given: Given, skip: tuple[str, ...], shows_all: bool, as_json: boo
 
 
 @click.command("support-bundle")
-@installation_options
+@_installation_options
 @click.option("--to", type=click.Path(path_type=Path), help="File to write. [default: portside-support-TIME.tar.gz]")
 def support_bundle(*, given: Given, to: Path | None) -> None:
     """Write an archive for somebody who helps: versions, settings, logs, sizes and findings, without secrets.
@@ -129,7 +139,6 @@ def support_bundle(*, given: Given, to: Path | None) -> None:
     Run it as the user of the platform, on its machine.
     """
     import asyncio
-    from datetime import UTC, datetime
 
     from portside.operate.bundle import write_bundle
     from portside.platform.system import settings_in_force
@@ -172,3 +181,290 @@ def _find(environ: Mapping[str, str], **options: Any) -> Given:
         home = {name: environ[name] for name in ("PORTSIDE_HOME",) if name in environ}
         settings = load_settings(PlatformSettings, home, **options)
         return Given(environ, settings, installation_of(settings, PACKAGES, problem=str(mistake)))
+
+
+_UPGRADE = "/system/upgrade"
+_STARTS_WITHIN_S = 900.0
+_POLL_S = 0.5
+_SAY_AGAIN_S = 30.0
+
+
+@click.command()
+@_installation_options
+@click.option("--check", "only_checks", is_flag=True, help="Show what will happen, and change nothing.")
+@click.option("--backup-to", help="File, folder or s3://BUCKET/PREFIX for the backup before. [default: BACKUP_TO]")
+@click.option("--no-backup", is_flag=True, help="Take no backup before.")
+@click.option("--passphrase-file", help="File with the passphrase of the backup. [default: that of the settings]")
+@click.option("--resume", is_flag=True, help="Go on with agents after a halt; what failed is tried again.")
+@click.option(
+    "--skip", multiple=True, metavar="NAME", help="With --resume: leave this agent as it is; may be repeated."
+)
+@json_option
+def upgrade(
+    *,
+    given: Given,
+    resume: bool,
+    skip: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Upgrade the running platform and its agents to the version of this command.
+
+    Install the new version first, then run this as the platform's user. It takes a backup, replaces the platform while
+    agents serve, and then replaces their servers one after the other. It halts at the first that does not start, which
+    goes on serving by its earlier server. The exit status is 1 if the upgrade is not possible, or halted.
+    """
+    platform = _platform_of(given)
+    if resume:
+        _roll_forward(platform, skip)
+        return
+    _check_user(given.settings.home_path)
+    running = _running(platform)
+    plan = _plan(given, running)
+    if as_json:
+        show_json(msgspec.to_builtins(plan))
+    else:
+        _show(plan)
+    if not plan.is_possible:
+        raise UserMistake("the upgrade is not possible: see the faults above")
+    if options["only_checks"]:
+        return
+    location = None
+    if not options["no_backup"]:
+        location = _back_up(given.settings, options["backup_to"], options["passphrase_file"])
+    _record(given.settings.home_path, plan, location)
+    if running is None:
+        say(f"the platform does not run; start it with this version: {program()} up")
+        return
+    _replace(given.settings.home_path, platform, running)
+    if not _state(platform)["is_automatic"]:
+        say("agents keep their servers (ROLL_FORWARD=on-request); replace them with --resume, or in the console")
+        return
+    _follow(platform)
+
+
+def _platform_of(given: Given) -> Platform:
+    from portside.platform.home import Home, read_key
+
+    key = os.environ.get("PORTSIDE_API_KEY") or read_key(Home(given.settings.home_path).api_key)
+    return Platform(given.installation.url, key)
+
+
+def _check_user(home: Path) -> None:
+    try:
+        owner = home.stat().st_uid
+    except OSError as exc:
+        raise UserMistake(f"cannot read {home}: {exc.strerror}; name the platform's folder with --home") from exc
+    if owner != os.geteuid():
+        raise UserMistake(f"{home} belongs to user {owner}: run this as that user, for example with sudo -u")
+
+
+def _running(platform: Platform) -> "RunningPlatform | None":
+    """Return what the running platform says of itself; None if it does not answer."""
+    from portside.operate.upgrade import RunningPlatform
+
+    try:
+        info = platform.call("GET", "/info")
+    except PlatformUnavailable:
+        return None
+    version = str(info.get("portside_version") or info.get("version") or "unknown")
+    try:
+        names = frozenset(
+            each["name"] for each in platform.call("GET", "/system")["settings"] if not each["is_default"]
+        )
+        platform.call("GET", _UPGRADE)
+    except UserMistake as mistake:
+        if "not found" not in str(mistake).lower():
+            raise
+        return RunningPlatform(version, names)
+    return RunningPlatform(version, names, can_hand_over=True)
+
+
+def _plan(given: Given, running: "RunningPlatform | None") -> "UpgradePlan":
+    import asyncio
+
+    from portside.kernel.settings import describe
+    from portside.operate.upgrade import plan_upgrade
+    from portside.platform.settings import PlatformSettings
+
+    known = {name for setting in describe(PlatformSettings) for name in setting.names}
+    return asyncio.run(plan_upgrade(given.installation, running, known))
+
+
+def _show(plan: "UpgradePlan") -> None:
+    show_text(f"from {plan.before or 'a platform that does not run'} to {plan.after}")
+    show_text()
+    if plan.databases:
+        rows = [
+            (each.database, each.deployment or "", ", ".join(each.pending), f"{each.rows:,}", f"{each.seconds:.0f} s")
+            for each in plan.databases
+        ]
+        show_table(("DATABASE", "AGENT", "CHANGES", "ROWS", "ABOUT"), rows)
+    else:
+        show_text("no database changes")
+    show_text()
+    if plan.agents:
+        becomes = {"replaced": "is replaced", "kept": "stays until the next revision: it comes with the build or image"}
+        show_table(
+            ("AGENT", "SERVER", ""),
+            [(each.name, each.server_version or "", becomes[each.becomes]) for each in plan.agents],
+        )
+        show_text()
+    for finding in plan.findings:
+        show_text(f"{finding.level:<7}  {finding.check}: {indented(finding.message)}")
+        if finding.do:
+            show_text(f"         → {indented(finding.do)}")
+
+
+def _back_up(settings: Any, backup_to: str | None, passphrase_file: str | None) -> str:
+    """Take a backup, and return where it is. Raises UserMistake."""
+    from portside.backup.container import Passphrase
+    from portside.backup.stores import open_store, split_location
+    from portside.platform.backups import passphrase_of, take_backup
+
+    target = backup_to or settings.backup_to
+    if target is None:
+        raise UserMistake("name where the backup goes with --backup-to, or leave it out with --no-backup")
+    location, name = split_location(target)
+    passphrase = (
+        Passphrase.from_file(passphrase_file, "--passphrase-file") if passphrase_file else passphrase_of(settings)
+    )
+    if passphrase is None:
+        raise UserMistake("the backup needs a passphrase: --passphrase-file, or PORTSIDE_BACKUP_PASSPHRASE_FILE")
+    say(f"taking a backup to {target}")
+    _made, taken = take_backup(settings, open_store(location, os.environ), name, passphrase, lambda _size: None)
+    return f"{taken.location}/{taken.name}"
+
+
+def _record(home: Path, plan: "UpgradePlan", backup: str | None) -> None:
+    from portside.operate.upgrade import Upgrade, record_upgrade
+
+    record_upgrade(home, Upgrade(at=datetime.now(UTC), before=plan.before, after=plan.after, backup=backup))
+
+
+def _replace(home: Path, platform: Platform, running: "RunningPlatform") -> None:
+    """Replace the running program by this one, and wait until it answers. Raises UserMistake."""
+    from portside.operate.machine_checks import lock_holder
+    from portside.platform.hand_over import SIGNAL, name_next
+
+    holder = lock_holder(home)
+    if not holder:
+        raise UserMistake(f"no process holds {home}/platform.lock; start the platform: {program()} up")
+    before = _state(platform)["started_at"] if running.can_hand_over else None
+    name_next(home, sys.executable)
+    say("replacing the platform; requests to it wait meanwhile")
+    if running.can_hand_over:
+        os.kill(holder, SIGNAL)
+    else:
+        _start_instead(home, holder)
+    deadline = time.monotonic() + _STARTS_WITHIN_S
+    while time.monotonic() < deadline:
+        try:
+            if _state(platform)["started_at"] != before:
+                return
+        except UserMistake:
+            # It does not answer yet.
+            if lock_holder(home) is None and running.can_hand_over:
+                raise UserMistake(
+                    "the new version does not start; its output says why. Agents go on. Start the version before, or "
+                    "this one once the reason is gone"
+                ) from None
+        time.sleep(_POLL_S)
+    raise UserMistake(f"the platform does not answer after {_STARTS_WITHIN_S:.0f} s; its output says why")
+
+
+def _start_instead(home: Path, holder: int) -> None:
+    """Kill a platform that cannot be replaced in place, and start this version with its arguments and output.
+
+    Its agents would stop with it. So its listener is held first, and killed after it.
+    """
+    process = Path("/proc") / str(holder)
+    if ".service" in (process / "cgroup").read_text():
+        raise UserMistake(
+            "the version that runs is a service, and cannot be replaced in place: run 'portside service install' as "
+            "root, which stops agents for the time of a restart"
+        )
+    arguments = (process / "cmdline").read_bytes().decode().split("\0")[:-1]
+    environment = dict(
+        line.split("=", 1) for line in (process / "environ").read_bytes().decode().split("\0") if "=" in line
+    )
+    folder = (process / "cwd").readlink()
+    log = home / "logs" / "platform.log"
+    try:
+        output = os.open(process / "fd" / "1", os.O_WRONLY | os.O_APPEND)
+    except OSError:
+        output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    listeners = [
+        pid for pid in _children(holder) if b"\0listener\0" in (Path("/proc") / str(pid) / "cmdline").read_bytes()
+    ]
+    for pid in listeners:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (holder, *listeners):
+        os.kill(pid, signal.SIGKILL)
+    _wait_for_lock(home)
+    command = [sys.executable, "-P", "-m", "portside", *arguments[arguments.index("up") :]]
+    started = subprocess.Popen(
+        command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(output)
+    say(f"the platform goes on in the background as process {started.pid}")
+
+
+def _children(parent: int) -> list[int]:
+    tasks = Path("/proc") / str(parent) / "task"
+    return [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+
+
+def _wait_for_lock(home: Path) -> None:
+    from portside.operate.machine_checks import lock_holder
+
+    deadline = time.monotonic() + _STARTS_WITHIN_S
+    while lock_holder(home) is not None:
+        if time.monotonic() > deadline:
+            raise UserMistake("the earlier platform does not end")
+        time.sleep(_POLL_S)
+
+
+def _state(platform: Platform) -> dict[str, Any]:
+    return dict(platform.call("GET", _UPGRADE))
+
+
+def _roll_forward(platform: Platform, skip: tuple[str, ...]) -> None:
+    """Begin or go on with the agents, and follow them. Raises UserMistake at a halt."""
+    ids = {agent["name"]: agent["id"] for agent in _state(platform)["agents"]}
+    if unknown := [name for name in skip if name not in ids]:
+        raise UserMistake(f"--skip: there is no agent {unknown[0]} that serves")
+    platform.call("POST", f"{_UPGRADE}/roll-forward", body={"skip": [ids[name] for name in skip]})
+    _follow(platform)
+
+
+def _follow(platform: Platform) -> None:
+    """Say how agents get this version until none waits. Raises UserMistake at a halt."""
+    shown: dict[str, str] = {}
+    said_at = time.monotonic()
+    while True:
+        state = _state(platform)
+        rollout, agents = state["rollout"], state["agents"]
+        for agent in agents:
+            if shown.get(agent["name"]) != agent["state"] and agent["state"] != "unknown":
+                shown[agent["name"]] = agent["state"]
+                say(f"{agent['name']}: {agent['state']} ({agent['version'] or 'no server'})")
+                said_at = time.monotonic()
+        if rollout is not None and rollout["status"] == "halted":
+            failed = next((each["name"] for each in agents if each["state"] == "failed"), "an agent")
+            raise UserMistake(
+                f"halted: the new server of {failed} does not start: {rollout['reason']}\nIt goes on serving by its "
+                f"earlier server. Mend it and run '{program()} upgrade --resume'; --skip {failed} leaves it out"
+            )
+        waits = [each["name"] for each in agents if each["state"] in {"behind", "replacing", "unknown"}]
+        skipped = set(rollout["skipped"]) if rollout else set()
+        if not waits or (
+            rollout and rollout["status"] == "done" and {a["id"] for a in agents if a["name"] in waits} <= skipped
+        ):
+            say(f"the platform and its agents run {state['version']}")
+            return
+        if time.monotonic() - said_at > _SAY_AGAIN_S:
+            said_at = time.monotonic()
+            say(f"waiting for {', '.join(waits[:5])}{' …' if len(waits) > 5 else ''}")
+        time.sleep(_POLL_S)

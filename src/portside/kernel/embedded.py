@@ -151,6 +151,11 @@ class EmbeddedPostgres:
         os.close(self._users_lock)
         self._users_lock = None
 
+    def stop_leftover(self) -> None:
+        """Stop a server that outlived its program, on a data folder that is about to be removed."""
+        if (self.data / "PG_VERSION").exists():
+            self._run("pg_ctl", "stop", "-D", str(self.data), "-m", "immediate", "-w", check=False)
+
     def leave_running(self) -> int | None:
         """Leave the server to the program that replaces this one, and return the descriptor of its lock."""
         self._released.set()

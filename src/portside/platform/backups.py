@@ -4,15 +4,17 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from datetime import timedelta
-from pathlib import Path
-from typing import NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
+from portside.audit.recording import record_at
 from portside.backup.container import Passphrase
-from portside.backup.create import SourcePlatform
+from portside.backup.contents import Progress
+from portside.backup.create import BackupTarget, MadeBackup, SourcePlatform, create_backup, new_name
+from portside.backup.history import Attempt, record_attempt
 from portside.backup.log_archive import LogArchive
 from portside.backup.schedule import BackupPlan, ScheduledBackups
-from portside.backup.stores import open_store
+from portside.backup.stores import Store, open_store
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
 from portside.kernel.reconcile import Task
@@ -63,13 +65,52 @@ def schedule_of(settings: PlatformSettings) -> BackupPlan | None:
 
 def passphrase_of(settings: PlatformSettings) -> Passphrase | None:
     """Return the passphrase of the settings, from its file if one is named. Raises UserMistake if that is unusable."""
-    text = settings.backup_passphrase
-    if (file := settings.backup_passphrase_file) is not None:
-        try:
-            text = Path(file).expanduser().read_text("utf-8").split("\n", 1)[0].strip()
-        except (OSError, ValueError) as exc:
-            raise UserMistake(f"PORTSIDE_BACKUP_PASSPHRASE_FILE: cannot read {file} ({exc})") from exc
-    return Passphrase(text) if text else None
+    if settings.backup_passphrase_file is not None:
+        return Passphrase.from_file(settings.backup_passphrase_file, "PORTSIDE_BACKUP_PASSPHRASE_FILE")
+    return Passphrase(settings.backup_passphrase) if settings.backup_passphrase else None
+
+
+def take_backup(
+    settings: PlatformSettings,
+    store: Store,
+    name: str | None,
+    passphrase: Passphrase,
+    progress: Progress,
+    **how: bool,
+) -> tuple[MadeBackup, Attempt]:
+    """Take a backup, and record the attempt in the home's history. Raises UserMistake.
+
+    `as_dumps` and `is_scheduled` say how, and are false by default.
+    """
+    passphrase.check_strength()
+    started_at = datetime.now(UTC)
+    target = BackupTarget(store, name or new_name(started_at), passphrase)
+
+    async def run() -> MadeBackup:
+        async with origin_of(settings, as_dumps=how.get("as_dumps", False)) as origin:
+            # Before the copy, so that it is in the backup too.
+            await record_at(origin.url, "backup.create", target.name)
+            return await create_backup(origin, target, progress)
+
+    def attempt(**result: Any) -> Attempt:
+        return Attempt(
+            started_at=started_at,
+            ended_at=datetime.now(UTC),
+            location=store.location,
+            name=target.name,
+            is_scheduled=how.get("is_scheduled", False),
+            **result,
+        )
+
+    try:
+        made = asyncio.run(run())
+    except BaseException as exc:
+        if Home(settings.home_path).master_key.exists():
+            record_attempt(settings.home_path, attempt(error=str(exc) or type(exc).__name__))
+        raise
+    taken = attempt(size_bytes=made.size_bytes)
+    record_attempt(settings.home_path, taken)
+    return made, taken
 
 
 class BackupTasks(NamedTuple):

@@ -86,14 +86,6 @@ returning id
 -- name: delete_channel
 delete from alert_channels where id = :id returning id
 
--- name: channels_to_reencrypt
-select id, target_sealed as encrypted from alert_channels
-where substring(target_sealed from 2 for 4) <> :key_id
-limit :limit for no key update
-
--- name: reencrypt_channel
-update alert_channels set target_sealed = :encrypted where id = :id
-
 -- name: claim_deliveries
 -- Takes messages that are due. Whoever takes one and dies leaves it to the next after :claim_s. The end of an alert waits
 -- for the message that it began.

@@ -52,3 +52,12 @@ select id, check_sealed as encrypted from master_key_check
 
 -- name: write_master_key_check
 insert into master_key_check (id, check_sealed) values (:id, :encrypted) on conflict do nothing
+
+-- name: alert_targets_to_reencrypt
+-- The addresses of alert channels: a package above this one encrypts them with the same key.
+select id, target_sealed as encrypted from alert_channels
+where substring(target_sealed from 2 for 4) <> :key_id
+limit :limit for no key update
+
+-- name: reencrypt_alert_target
+update alert_channels set target_sealed = :encrypted where id = :id
