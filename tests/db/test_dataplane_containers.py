@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 import httpx2
 import pytest
 
+from portside.control.resources import with_defaults
 from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager, ContainerReplicaSet
 from portside.dataplane.compute.interface import Release
 from portside.dataplane.failures import DeployFailed
@@ -162,6 +163,21 @@ async def test_container_watches_the_disk_of_its_machine(harness: Harness):
         "writes": False,
     }
     assert facts["variables"]["DISK_RESERVE_BYTES"] == str(DiskReserve().bytes)
+
+
+async def test_containers_have_the_executors_of_the_resource_spec(harness: Harness):
+    """Two containers share five executors, and each has the limits of an orchestrator and of its executors."""
+    given = {"orchestrator_min_scale": 2, "orchestrator_memory_limit_mb": 200, "orchestrator_cpu_limit": 0.5}
+    given |= {"executor_memory_limit_mb": 100, "executor_cpu_limit": 0.5, "queue_min_scale": 1, "queue_max_scale": 5}
+    spec = with_defaults({**given, "executor_memory_mb": 64, "orchestrator_memory_mb": 64})
+    await harness.serve("one", resource_spec=spec, secrets={"EXECUTORS": "7"})
+    seen = (await harness.ask())["variables"]
+    executors = {name: value for name, value in seen.items() if name.startswith("EXECUTOR")}
+    assert executors == {"EXECUTORS": "1", "EXECUTORS_MAX": "3", "EXECUTOR_MAX_MEMORY_MB": "104"}
+    running = harness.running()
+    assert len(running) == 2
+    limits = json.loads(podman("inspect", running[0]))[0]["HostConfig"]
+    assert (limits["Memory"], limits["NanoCpus"]) == (500 * 2**20, 2_000_000_000)
 
 
 async def test_switch_loses_no_request_and_removes_old_container(harness: Harness):

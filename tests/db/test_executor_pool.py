@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -266,6 +267,29 @@ async def test_idle_executors_stop_and_start_with_the_next_call(project):
         await eventually(are_stopped)
         assert list(pool.facts) == ["agent"]
         assert (await execute(pool, "nothing"))["do"] == "nothing"
+
+
+async def test_number_of_executors_follows_the_runs(project):
+    limits = PoolLimits(executors=1, most=3, runs_each=2, idle_s=1.0)
+    async with started(program_of(project), limits) as pool:
+
+        async def are(count: int) -> bool:
+            return len(pool.executors) == count
+
+        kept, first = await hold(pool, "wait")
+        others = [(await hold(pool, "wait"))[1] for _ in range(2)]
+        # Three runs are too many for one, and few enough for two.
+        await eventually(partial(are, 2))
+        others += [(await hold(pool, "wait"))[1] for _ in range(6)]
+        await eventually(partial(are, 3))
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await eventually(partial(are, 1))
+        # Fewer are enough for the run that goes on, where it is.
+        assert pool.executors == [kept]
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
 
 
 async def test_suspects_have_a_process_for_themselves(project):

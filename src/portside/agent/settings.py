@@ -42,6 +42,14 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=0, le=256),
         setting("Processes that execute graphs; 0 executes them in the server's own process.", "EXECUTORS"),
     ] = 0
+    executors_max: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=256),
+        setting(
+            "Most executor processes: more than EXECUTORS are started when runs fill those that there are, and end "
+            "after EXECUTOR_IDLE_SECS (300 if that is 0) without need. 0 is as many as EXECUTORS.", "EXECUTORS_MAX",
+        ),
+    ] = 0  # fmt: skip
     executor_python: Annotated[
         str | None,
         setting("Python interpreter of executor processes, with the project's packages. Default: the server's own."),

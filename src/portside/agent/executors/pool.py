@@ -10,6 +10,7 @@ itself for one attempt (`is_suspect`).
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -30,15 +31,21 @@ log = get_logger(__name__)
 LOOK_EVERY_S = 1.0
 AVAILABLE_WITHIN_S = 120.0
 MAX_SUSPECTS = 10_000
+SCALED_DOWN_AFTER_S = 300.0
 Prepare = Callable[[Executor], Awaitable[None]]
 MakeHandlers = Callable[[Callable[[], Executor]], Handlers]
 
 
 @dataclass(frozen=True)
 class PoolLimits:
-    """How many executors there are, and after what they are replaced or stopped; 0 is never."""
+    """How many executors there are, and after what they are replaced or stopped; 0 is never.
+
+    There are up to `most` while each has `runs_each` runs.
+    """
 
     executors: int = 1
+    most: int = 0
+    runs_each: int = 1
     max_runs: int = 0
     max_memory_bytes: int = 0
     idle_s: float = 0.0
@@ -69,6 +76,7 @@ class ExecutorPool:
         self.prepare: Prepare | None = None
         self.program, self.make_handlers = program, make_handlers
         self._limits = limits
+        self._wanted, self._needed_at = limits.executors, time.monotonic()
         self._executors: list[Executor] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._backoff = Backoff()
@@ -264,6 +272,7 @@ class ExecutorPool:
 
     async def _supervise(self) -> None:
         while True:
+            self._scale()
             self._stop_idle()
             self._replace_used_up()
             self._start_missing()
@@ -275,6 +284,22 @@ class ExecutorPool:
             except TimeoutError:
                 continue
 
+    def _scale(self) -> None:
+        """Want more executors when runs fill those that there are, and fewer when fewer were enough for a while."""
+        limits, now = self._limits, time.monotonic()
+        runs = self._waiting + sum(len(each.runs) for each in self._own())
+        needed = max(limits.executors, min(limits.most, math.ceil(runs / limits.runs_each)))
+        surplus = self._wanted - needed
+        if surplus <= 0:
+            self._needed_at = now
+        elif now - self._needed_at <= (limits.idle_s or SCALED_DOWN_AFTER_S):
+            return
+        if surplus:
+            log.info("executors are scaled", to=needed, runs=runs)
+        self._wanted = needed
+        for executor in sorted(self._own(), key=lambda each: each.calls)[: max(0, surplus)]:
+            executor.retire()
+
     def _stop_idle(self) -> None:
         is_idle = not self._waiting and not any(each.calls for each in self._executors)
         if self._limits.idle_s and is_idle and time.monotonic() - self._used_at > self._limits.idle_s:
@@ -284,7 +309,7 @@ class ExecutorPool:
     def _replace_used_up(self) -> None:
         """Retire executors that are to be replaced, when those that replace them are ready."""
         for executor in self._own():
-            if self._is_used_up(executor) and len(self._own()) > self._limits.executors:
+            if self._is_used_up(executor) and len(self._own()) > self._wanted:
                 log.info("an executor is replaced", executor=executor.name, runs=executor.runs_begun,
                          memory_mb=executor.memory_bytes // 1_000_000)  # fmt: skip
                 executor.retire()
@@ -304,7 +329,7 @@ class ExecutorPool:
         if not (is_wanted or is_recent) or time.monotonic() < self._not_before:
             return
         used_up = sum(self._is_used_up(each) for each in usable)
-        missing = self._limits.executors + used_up - len(usable) - len(self._starting)
+        missing = self._wanted + used_up - len(usable) - len(self._starting)
         for _ in range(missing):
             task = asyncio.create_task(self._try_to_start())
             self._starting.add(task)

@@ -3,6 +3,7 @@
 Executors for JavaScript graphs are Node with the program that `executor-js/` of the repository builds.
 """
 
+import math
 import os
 import shutil
 import sys
@@ -221,9 +222,12 @@ def _file_of(project: Project, config: AgentConfig, settings: AgentSettings) -> 
 
 
 def limits_of(settings: AgentSettings, executors: int) -> PoolLimits:
-    """Return the limits of this many executors."""
+    """Return the limits of this many executors, or more if the settings allow them."""
+    most = max(executors, settings.executors_max) if executors else 0
     return PoolLimits(
         executors=executors,
+        most=most,
+        runs_each=math.ceil(settings.n_jobs_per_worker / max(1, most)),
         max_runs=settings.executor_max_runs,
         max_memory_bytes=settings.executor_max_memory_mb * 1_000_000,
         idle_s=settings.executor_idle_secs,

@@ -105,7 +105,8 @@ class Bridge:
         """Ask the orchestrator what executors have to know, and start them. Raises UserMistake."""
         hello = self._server_hello = await self._ask()
         # The orchestrator knows when there is work, so none is stopped here for want of it.
-        limits = replace(limits_of(self._settings, self._count), idle_s=0.0)
+        # It has as many slots as it said, so there are no more either.
+        limits = replace(limits_of(self._settings, self._count), idle_s=0.0, most=self._count)
         self.pools = [ExecutorPool(program, limits, self._handlers) for program in self._programs(hello)]
         for pool in self.pools:
             pool.on_join = self._connect

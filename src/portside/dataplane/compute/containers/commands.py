@@ -8,6 +8,7 @@ the field (a cluster's volume, a sidecar) could be what makes the server work.
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,13 +55,59 @@ def read_spec(resources: Mapping[str, Any]) -> ContainerSpec:
     for name, reason in _CLUSTER_ONLY.items():
         if resources.get(name):
             raise DeployFailed(f"resource_spec: {reason}")
+    executors = read_executors(resources)
     return ContainerSpec(
-        replicas=max(1, int(resources.get("min_scale", 1))),
-        cpu_limit=resources.get("cpu_limit"),
-        memory_limit_mb=resources.get("memory_limit_mb"),
+        replicas=_replicas(resources),
+        cpu_limit=_limit(resources, "cpu_limit", executors),
+        memory_limit_mb=_limit(resources, "memory_limit_mb", executors),
         labels=_labels({**(resources.get("annotations") or {}), **(resources.get("labels") or {})}),
         scratch=_scratch(resources),
     )
+
+
+@dataclass(frozen=True)
+class ContainerExecutors:
+    """The executors in each container of a deployment that asks for orchestrators and executors."""
+
+    least: int
+    most: int
+    memory_limit_mb: int | None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which the server in a container starts them."""
+        given = {"EXECUTORS": str(self.least), "EXECUTORS_MAX": str(self.most)}
+        if self.memory_limit_mb is not None:
+            # The setting counts in millions of bytes.
+            given["EXECUTOR_MAX_MEMORY_MB"] = str(self.memory_limit_mb * 2**20 // 1_000_000)
+        return given
+
+
+def read_executors(resources: Mapping[str, Any]) -> ContainerExecutors | None:
+    """Return the executors of each container, which share those of the spec; None for graphs in the servers."""
+    if not _is_apart(resources):
+        return None
+    replicas = _replicas(resources)
+    least, most = (math.ceil(int(resources.get(f"queue_{name}_scale", 1)) / replicas) for name in ("min", "max"))
+    return ContainerExecutors(max(1, least), max(1, least, most), resources.get("executor_memory_limit_mb"))
+
+
+def _is_apart(resources: Mapping[str, Any]) -> bool:
+    # The control plane completes a spec that has any field of orchestrators or executors.
+    return "orchestrator_max_scale" in resources
+
+
+def _replicas(resources: Mapping[str, Any]) -> int:
+    """Return the number of containers: each answers requests, and is an orchestrator too."""
+    return max(1, *(int(resources.get(name, 1)) for name in ("min_scale", "orchestrator_min_scale")))
+
+
+def _limit(resources: Mapping[str, Any], name: str, executors: ContainerExecutors | None) -> Any:
+    """Return a limit of a container: that of an orchestrator and its executors, or of a server with its graphs."""
+    if executors is None:
+        return resources.get(name)
+    own, each = resources.get(f"orchestrator_{name}"), resources.get(f"executor_{name}")
+    return None if own is None or each is None else own + executors.most * each
 
 
 def _labels(given: Mapping[str, str]) -> dict[str, str]:

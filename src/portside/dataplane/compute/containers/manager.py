@@ -24,7 +24,13 @@ from uuid import UUID
 import msgspec
 
 from portside.dataplane.compute.containers import commands
-from portside.dataplane.compute.containers.commands import SERVER_PORT, WATCHED_DISK, ContainerPlan, read_spec
+from portside.dataplane.compute.containers.commands import (
+    SERVER_PORT,
+    WATCHED_DISK,
+    ContainerPlan,
+    read_executors,
+    read_spec,
+)
 from portside.dataplane.compute.containers.container import (
     ContainerReplica,
     belongs_to,
@@ -431,6 +437,7 @@ class ContainerManager:
             "GRAPH_SERVER_HOST": "0.0.0.0",  # noqa: S104
             "LANGSMITH_HOST_REVISION_ID": str(revision.id),
             **self._disk_environment(runtime),
+            **({} if (executors := read_executors(revision.resource_spec)) is None else executors.environment),
         }
 
     def _watched_folder(self, runtime: Runtime) -> str | None:
