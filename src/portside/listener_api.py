@@ -142,6 +142,7 @@ class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
 
     `scale` overrides the replica bounds in the revisions' `resource_spec`. `roll_forward` is the number of a request to
     replace servers of an older version; 0 leaves them, and null, of a control plane without an order, replaces them.
+    A deployment on a machine that is idle for `sleep_after_s` sleeps; 0 for never.
     """
 
     id: UUID
@@ -153,6 +154,7 @@ class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
     deployment_type: str | None = None
     k8s_namespace: str | None = None
     scale: Scale = msgspec.field(default_factory=Scale)
+    sleep_after_s: int = 0
     environment: dict[str, str]
     revisions: list[DesiredRevision]
     roll_forward: int | None = None
@@ -194,7 +196,8 @@ class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
     replica is missing. `server_version` is the agent server's version, the oldest if there are several.
 
     `is_behind`: a replica runs an older agent server than the listener would start. `roll_forward` is the last request
-    to replace those that has ended, and `roll_failure` why it did not succeed.
+    to replace those that has ended, and `roll_failure` why it did not succeed. `is_asleep`: the
+    deployment has no replica because it is idle; the next request, run or cron starts one.
     """
 
     replicas: Number | None = None
@@ -210,6 +213,7 @@ class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
     is_behind: bool = False
     roll_forward: Number | None = None
     roll_failure: Reason | None = None
+    is_asleep: bool = False
 
 
 class NewLogEntry(msgspec.Struct, frozen=True):

@@ -316,6 +316,11 @@ async def test_replicas_are_set_and_what_they_use_is_shown(platform, portside) -
     scale = json.loads(await portside("deployments", "scale", "one", "--max", "3", "--queue-min", "2", "--json"))
     assert scale == {"min_scale": None, "max_scale": 3, "queue_min_scale": 2, "queue_max_scale": None}
     assert "the revision's" in await portside("deployments", "scale", "one", "--min", "2")
+    assert await portside("deployments", "sleep", "one") == "sleeps never\n"
+    assert await portside("deployments", "sleep", "one", "15m") == "sleeps after 15m\n"
+    slept = json.loads(await portside("deployments", "sleep", "one", "90s", "--json"))
+    assert slept == {"sleep_after_s": 90, "is_asleep": False}
+    assert await portside("deployments", "sleep", "one", "never") == "sleeps never\n"
     reported = {"replicas": 2, "cpu": 0.25, "restarts": 41}
     response = await platform.client.put(f"/internal/deployments/{made['id']}/metrics", json=reported)
     assert response.status_code == 204

@@ -55,7 +55,7 @@ async def test_the_latest_metrics_are_shown(plane: Control):
     deployment = (await plane.create("measured"))["id"]
     path = f"/v2/deployments/{deployment}/metrics"
     empty = (await plane.client.get(path)).json()
-    assert set(empty.values()) == {None}
+    assert set(empty.values()) == {None, False}
     reported = {"replicas": 2, "cpu": 0.25, "memory_mb": 210.5, "restarts": 1, "pending_runs": 3, "problem": "why"}
     reported["server_version"] = "0.1.0+g1234567"
     assert (await plane.client.put(f"/internal{path.removeprefix('/v2')}", json=reported)).status_code == 204
@@ -64,6 +64,26 @@ async def test_the_latest_metrics_are_shown(plane: Control):
     assert found["measured_at"].endswith(("Z", "+00:00"))
     assert (await plane.get(deployment))["server_version"] == "0.1.0+g1234567"
     assert f'portside_deployment_replicas{{deployment_id="{deployment}"}} 2.0' in exposition()[0].decode()
+
+
+async def test_the_time_until_sleep_reaches_the_listener_without_a_new_revision(plane: Control):
+    made = await plane.create("sleepy")
+    path = f"/v2/deployments/{made['id']}"
+    assert (made["sleep_after_s"], made["is_asleep"]) == (0, False)
+    listener = await plane.listener.connect()
+    assert [one["sleep_after_s"] for one in (await plane.listener.desired(listener))["deployments"]] == [0]
+    changed = await plane.client.patch(path, json={"sleep_after_s": 900})
+    assert (changed.status_code, changed.json()["sleep_after_s"]) == (200, 900)
+    assert [one["sleep_after_s"] for one in (await plane.listener.desired(listener))["deployments"]] == [900]
+    # Null keeps it, and 0 is never.
+    assert (await plane.client.patch(path, json={"display_name": "Sleepy"})).json()["sleep_after_s"] == 900
+    assert len(await plane.revisions(made["id"])) == 1
+    report = {"replicas": 0, "is_asleep": True}
+    assert (await plane.client.put(f"/internal/deployments/{made['id']}/metrics", json=report)).status_code == 204
+    assert (await plane.get(made["id"]))["is_asleep"]
+    assert (await plane.client.patch(path, json={"sleep_after_s": 0})).json()["sleep_after_s"] == 0
+    for wrong in (-1, 2_592_001, "15m"):
+        assert (await plane.client.patch(path, json={"sleep_after_s": wrong})).status_code == 422
 
 
 @pytest.mark.parametrize("path", ["scale", "metrics"])

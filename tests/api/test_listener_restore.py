@@ -16,7 +16,7 @@ import asyncpg
 import httpx2
 import pytest
 
-from portside.dataplane.compute.machine import database_name
+from portside.dataplane.compute.databases import database_name
 from portside.kernel.codec import load
 from tests.commands import Done, run_here
 from tests.conftest import eventually

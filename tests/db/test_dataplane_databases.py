@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from portside.dataplane.compute.machine import CONNECTIONS_EACH, Databases, database_name
+from portside.dataplane.compute.databases import CONNECTIONS_EACH, Databases, database_name
 from portside.dataplane.failures import CreateFailed, NoConnectionsLeft
 from portside.dataplane.sql import sql
 from portside.kernel.db import Database

@@ -17,7 +17,7 @@ import asyncpg
 import httpx2
 import pytest
 
-from portside.dataplane.compute.machine import database_name
+from portside.dataplane.compute.databases import database_name
 from tests.conftest import eventually
 from tests.platforms import Platform, Repository, listener_of, processes_of, run, servers_of
 

@@ -5,7 +5,7 @@ import pytest
 from portside.control import rules, sources
 from portside.control.content import first_content
 from portside.control.errors import BadCombination, IllegalTransition, Immutable, SourceNotAvailable
-from portside.control.listeners import Placement, check_cluster_only
+from portside.control.listeners import Placement, check_compute
 from portside.control.revisions import TERMINAL, TRANSITIONS, check_transition
 from portside.control.secrets import RESERVED, check_secrets
 from portside.control.types import DeploymentCreate, DeploymentPatch
@@ -242,9 +242,9 @@ def test_names_that_the_platform_sets_are_reserved(name: str) -> None:
 
 def test_custom_databases_are_for_clusters_only() -> None:
     body = DeploymentPatch(secrets=[Secret("POSTGRES_URI_CUSTOM", "x")])
-    check_cluster_only(Placement(compute_type="k8s"), body)
+    check_compute(Placement(compute_type="k8s"), body)
     with pytest.raises(BadCombination, match="POSTGRES_URI_CUSTOM can only be set for deployments on a listener"):
-        check_cluster_only(Placement(), body)
+        check_compute(Placement(), body)
 
 
 def test_secrets_given_twice_are_refused() -> None:

@@ -11,10 +11,9 @@ from portside.agent.executors.start import executor_environment
 from portside.agent.settings import AgentSettings
 from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.sources import folder_size
+from portside.dataplane.compute.databases import deployment_url, scram_verifier
 from portside.dataplane.compute.machine import (
     RuntimeEnvironment,
-    deployment_url,
-    scram_verifier,
     server_environment,
     split_environment,
 )

@@ -96,15 +96,15 @@ export type DatasetShare = { dataset_id: string; share_token: string };
 
 export type DeletedDeployments = { deployment_ids: (string)[] };
 
-export type Deployment = { id: string; tenant_id: string; name: string; display_name: string | null; source: "external_docker" | "external_image" | "git_hosting" | "github" | "internal_docker" | "internal_source" | "internal_template"; source_config: SourceConfig; source_revision_config: SourceRevisionConfig; secrets: (Secret)[]; secret_references?: (SecretReference)[] | null; agent_access: AgentAccess; status: DeploymentStatus; status_message: string | null; latest_revision_id: string | null; active_revision_id: string | null; image_version?: string | null; server_version?: string | null; tracing_project_id: string; created_at: string; updated_at: string };
+export type Deployment = { id: string; tenant_id: string; name: string; display_name: string | null; source: "external_docker" | "external_image" | "git_hosting" | "github" | "internal_docker" | "internal_source" | "internal_template"; source_config: SourceConfig; source_revision_config: SourceRevisionConfig; secrets: (Secret)[]; secret_references?: (SecretReference)[] | null; agent_access: AgentAccess; sleep_after_s: number; is_asleep: boolean; status: DeploymentStatus; status_message: string | null; latest_revision_id: string | null; active_revision_id: string | null; image_version?: string | null; server_version?: string | null; tracing_project_id: string; created_at: string; updated_at: string };
 
-export type DeploymentCreate = { name: string; source: "external_docker" | "external_image" | "git_hosting" | "github" | "internal_docker" | "internal_source" | "internal_template"; source_config: SourceConfig; source_revision_config: SourceRevisionRequest; secrets?: (Secret)[] | null; secret_references?: (SecretReference)[] | null; agent_access?: AgentAccess | null };
+export type DeploymentCreate = { name: string; source: "external_docker" | "external_image" | "git_hosting" | "github" | "internal_docker" | "internal_source" | "internal_template"; source_config: SourceConfig; source_revision_config: SourceRevisionRequest; secrets?: (Secret)[] | null; secret_references?: (SecretReference)[] | null; agent_access?: AgentAccess | null; sleep_after_s?: number | null };
 
 export type DeploymentList = { resources: (Deployment)[]; offset: number };
 
-export type DeploymentMetrics = { replicas?: number | null; queue_replicas?: number | null; cpu?: number | null; memory_mb?: number | null; restarts?: number | null; pending_runs?: number | null; active_runs?: number | null; oldest_wait_s?: number | null; problem?: string | null; server_version?: string | null; is_behind?: boolean; roll_forward?: number | null; roll_failure?: string | null; measured_at?: string | null };
+export type DeploymentMetrics = { replicas?: number | null; queue_replicas?: number | null; cpu?: number | null; memory_mb?: number | null; restarts?: number | null; pending_runs?: number | null; active_runs?: number | null; oldest_wait_s?: number | null; problem?: string | null; server_version?: string | null; is_behind?: boolean; roll_forward?: number | null; roll_failure?: string | null; is_asleep?: boolean; measured_at?: string | null };
 
-export type DeploymentPatch = { name?: string | null; source?: "external_docker" | "external_image" | "git_hosting" | "github" | "internal_docker" | "internal_source" | "internal_template" | null; revision_source?: "external_docker" | "external_image" | "git_hosting" | "github" | "internal_docker" | "internal_source" | "internal_template" | null; display_name?: string | null; source_config?: SourceConfig | null; source_revision_config?: SourceRevisionRequest | null; secrets?: (Secret)[] | null; secret_changes?: SecretChanges | null; secret_references?: (SecretReference)[] | null; agent_access?: AgentAccess | null };
+export type DeploymentPatch = { name?: string | null; source?: "external_docker" | "external_image" | "git_hosting" | "github" | "internal_docker" | "internal_source" | "internal_template" | null; revision_source?: "external_docker" | "external_image" | "git_hosting" | "github" | "internal_docker" | "internal_source" | "internal_template" | null; display_name?: string | null; source_config?: SourceConfig | null; source_revision_config?: SourceRevisionRequest | null; secrets?: (Secret)[] | null; secret_changes?: SecretChanges | null; secret_references?: (SecretReference)[] | null; agent_access?: AgentAccess | null; sleep_after_s?: number | null };
 
 export type DeploymentReport = { status: "READY" | "UNKNOWN" | "UNUSED"; custom_url?: string | null; reason?: string | null };
 
@@ -114,7 +114,7 @@ export type DeploymentStatus = "AWAITING_DATABASE" | "AWAITING_DELETE" | "READY"
 
 export type Desired = { generation: number; deployments: (DesiredDeployment)[] };
 
-export type DesiredDeployment = { id: string; name: string; tenant_id: string; status: DeploymentStatus; active_revision_id: string | null; custom_url: string | null; deployment_type?: string | null; k8s_namespace?: string | null; scale?: Scale; environment: Record<string, string>; revisions: (DesiredRevision)[]; roll_forward?: number | null };
+export type DesiredDeployment = { id: string; name: string; tenant_id: string; status: DeploymentStatus; active_revision_id: string | null; custom_url: string | null; deployment_type?: string | null; k8s_namespace?: string | null; scale?: Scale; sleep_after_s?: number; environment: Record<string, string>; revisions: (DesiredRevision)[]; roll_forward?: number | null };
 
 export type DesiredRevision = { id: string; number: number; status: RevisionStatus; source: string; repo_url: string | null; repo_ref: string | null; repo_commit_sha: string | null; repo_credential?: Secret | null; graph_config_path: string | null; source_tarball_path?: string | null; image_uri?: string | null; install_command: string | null; build_command: string | null; secrets: (Secret)[]; secret_references?: (Record<string, string>)[]; resource_spec: Record<string, unknown>; built_from?: string | null; created_at: string };
 
@@ -234,7 +234,7 @@ export type Member = { id: string; user_id: string; email: string; full_name: st
 
 export type MemberRequest = { email: string; full_name?: string | null; password?: string | null; role_id?: string; workspaces?: (string)[]; workspace_role?: string };
 
-export type MetricsReport = { replicas?: number | null; queue_replicas?: number | null; cpu?: number | null; memory_mb?: number | null; restarts?: number | null; pending_runs?: number | null; active_runs?: number | null; oldest_wait_s?: number | null; problem?: string | null; server_version?: string | null; is_behind?: boolean; roll_forward?: number | null; roll_failure?: string | null };
+export type MetricsReport = { replicas?: number | null; queue_replicas?: number | null; cpu?: number | null; memory_mb?: number | null; restarts?: number | null; pending_runs?: number | null; active_runs?: number | null; oldest_wait_s?: number | null; problem?: string | null; server_version?: string | null; is_behind?: boolean; roll_forward?: number | null; roll_failure?: string | null; is_asleep?: boolean };
 
 export type ModelInUse = { provider: string; name: string; first_seen_at: string | null; runs: number; prompt_tokens: number; completion_tokens: number; total_cost: string | null; unpriced_runs: number; price_id: string | null; price_name: string | null };
 

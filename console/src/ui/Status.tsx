@@ -1,5 +1,5 @@
 import type { FoundRun } from "../api/agentServer";
-import type { DeploymentStatus, RevisionStatus } from "../api/platform";
+import type { Deployment, DeploymentStatus, RevisionStatus } from "../api/platform";
 
 type Tone = "good" | "busy" | "bad" | "idle" | "wait";
 
@@ -62,8 +62,16 @@ export function RevisionState({ status, title }: { status: RevisionStatus; title
   return <Status tone={tone} word={word} title={title ?? null} />;
 }
 
-export function DeploymentState({ status, title }: { status: DeploymentStatus; title?: string | null }) {
-  const [tone, word] = DEPLOYMENT[status];
+// An agent that sleeps is well: the next request wakes it.
+export function DeploymentState({
+  of,
+  title,
+}: {
+  of: Pick<Deployment, "status" | "is_asleep">;
+  title?: string | null;
+}) {
+  const [tone, word]: [Tone, string] =
+    of.status === "READY" && of.is_asleep ? ["idle", "Asleep"] : DEPLOYMENT[of.status];
   return <Status tone={tone} word={word} title={title ?? null} />;
 }
 

@@ -357,7 +357,7 @@ async def _compose(
     if settings.tier == "queue":
         operations = Api(without_api(routes), services, guard)
         handler = SocketApi(operations, [], guard, draining=draining, form=ErrorFormat.TEXT)
-    asgi = from_outside(handler, config.http, settings, draining)
+    asgi = from_outside(handler, config.http, settings, draining, traffic)
     watched: list[Task] = [] if disk is None else [disk]
     driver = Driver(watched if settings.tier == "api" else [*watched, *chores])
     return AgentApp(asgi, worker, traffic, draining, service.hub, driver, access, inside, custom, code.graphs.libraries)
@@ -466,7 +466,7 @@ def _name_graphs(described: dict[str, Any], graph_ids: list[str]) -> None:
 ALSO_AT_ROOT = frozenset({"/ok", "/metrics"})
 
 
-def from_outside(app: Any, http: HttpConfig, settings: AgentSettings, draining: asyncio.Event) -> Any:
+def from_outside(app: Any, http: HttpConfig, settings: AgentSettings, draining: asyncio.Event, traffic: Traffic) -> Any:
     """Wrap an application for requests of clients, outermost last. The configuration file wins over the environment."""
     app = _bounded(app, http, settings)
     names = [name.strip() for name in settings.allowed_hosts.split(",") if name.strip()]
@@ -476,6 +476,7 @@ def from_outside(app: Any, http: HttpConfig, settings: AgentSettings, draining: 
         app = MountBelow(app, prefix, ALSO_AT_ROOT)
     cors = Cors(http.cors or CorsRules.of(settings.cors_allow_origins))
     app = RequestMiddleware(app, ErrorFormat.TEXT, draining=draining, cors=cors, logged_headers=http.logging_headers)
+    app.activity = traffic
     return ForwardedHeaders(app, settings.trusted_proxies) if settings.trusted_proxies else app
 
 

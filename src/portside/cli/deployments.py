@@ -1,5 +1,6 @@
 """Commands for existing deployments: `portside deployments`, `logs`, `rollback` and `secrets`."""
 
+import re
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +18,7 @@ from portside.cli.revisions import (
     reason_in_brief,
     revisions_of,
     show_revisions,
-    with_failure,
+    with_shown_status,
 )
 from portside.kernel.errors import UserMistake
 
@@ -40,7 +41,7 @@ def list_(platform: Platform, limit: int, offset: int, *, as_json: bool) -> None
     if as_json:
         show_json(found)
         return
-    shown = [with_failure(platform, deployment) for deployment in found]
+    shown = [with_shown_status(platform, deployment) for deployment in found]
     rows = [
         (d["name"], d["status"], d["source_config"].get("custom_url"), d["server_version"], d["id"], reason_in_brief(d))
         for d in shown
@@ -72,7 +73,7 @@ def show(platform: Platform, deployment: str, *, as_json: bool) -> None:
         show_json({**found, "revisions": newest, "metrics": usage})
         return
     url = found["source_config"].get("custom_url")
-    status = with_failure(platform, found)["status"]
+    status = with_shown_status(platform, found)["status"]
     row = (found["name"], status, url, found["server_version"], describe_access(found), found["id"])
     show_table(("NAME", "STATUS", "URL", "VERSION", "AGENT ACCESS", "ID"), [row])
     if found.get("status_message"):
@@ -262,6 +263,41 @@ def access(platform: Platform, deployment: str, mode: str | None, roles: tuple[s
         show_json(found["agent_access"])
     else:
         show_text(describe_access(found))
+
+
+_SPAN, _SPAN_S = re.compile(r"([1-9][0-9]{0,5})([smhd])"), {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@deployments.command("sleep")
+@click.argument("deployment")
+@click.argument("after", required=False)
+@json_option
+@connection_options
+def sleep(platform: Platform, deployment: str, after: str | None, *, as_json: bool) -> None:
+    """Show or set AFTER which time without a request and a run the agent of a DEPLOYMENT (name or id) sleeps.
+
+    AFTER is a time such as 90s, 15m or 2h, or never. An agent that sleeps has no process; the next request, run or cron
+    wakes it. A change makes no new revision.
+    """
+    found = find(platform, deployment)
+    if after is not None:
+        path = f"/v2/deployments/{found['id']}"
+        found = platform.call("PATCH", path, body={"sleep_after_s": _seconds_of(after)})
+    if as_json:
+        show_json({"sleep_after_s": found["sleep_after_s"], "is_asleep": found["is_asleep"]})
+        return
+    after_s = found["sleep_after_s"]
+    unit = next((name for name, length in reversed(_SPAN_S.items()) if after_s and after_s % length == 0), "s")
+    when = f"after {after_s // _SPAN_S[unit]}{unit}" if after_s else "never"
+    show_text(f"sleeps {when}{', asleep now' if found['is_asleep'] else ''}")
+
+
+def _seconds_of(text: str) -> int:
+    if text == "never":
+        return 0
+    if (span := _SPAN.fullmatch(text)) is None:
+        raise UserMistake(f"invalid time {text}: use 90s, 15m, 2h, or never")
+    return int(span[1]) * _SPAN_S[span[2]]
 
 
 @deployments.command()

@@ -83,8 +83,10 @@ def show_revisions(deployment: dict[str, Any], revisions: list[dict[str, Any]]) 
     show_table(("REVISION", "STATUS", "CODE", "CREATED", "REASON"), rows)
 
 
-def with_failure(platform: Platform, deployment: dict[str, Any]) -> dict[str, Any]:
-    """Return the deployment, as FAILED with a reason if it is unused and its newest revision failed."""
+def with_shown_status(platform: Platform, deployment: dict[str, Any]) -> dict[str, Any]:
+    """Return the deployment as ASLEEP if it sleeps, as FAILED if it is unused and its newest revision failed."""
+    if deployment["status"] == "READY" and deployment["is_asleep"]:
+        return {**deployment, "status": "ASLEEP"}
     if deployment["status"] != "UNUSED":
         return deployment
     newest = revisions_of(platform, deployment, limit=1)

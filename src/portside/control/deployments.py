@@ -131,7 +131,7 @@ async def create_deployment(scope: Scope, body: DeploymentCreate) -> Deployment:
         _check_routable(scope, body.source_config.custom_url)
         await check_integration(tx, scope, body.source_config.integration_id, body.source_config.repo_url)
         placement = await listeners.choose_placement(tx, scope, canonical_source(body.source), body.source_config)
-        listeners.check_cluster_only(placement, body)
+        listeners.check_compute(placement, body)
         await _insert(tx, scope, deployment_id, body, placement)
         if content is not None:
             await _start(tx, scope, deployment_id, content, archive=content.source_tarball_path)
@@ -163,6 +163,7 @@ async def _insert(
         tracing_project_id=project.id,
         service_key_id=key.id,
         service_key_sealed=encrypted,
+        sleep_after_s=body.sleep_after_s,
         **columns_of(body.agent_access),
     )
     if inserted is None:
@@ -239,7 +240,7 @@ async def _apply(
     content = await next_content(tx, scope, row, body.revision_source)
     apply_patch(content, body)
     placement = await listeners.placement_of(tx, scope, row)
-    listeners.check_cluster_only(placement, body)
+    listeners.check_compute(placement, body)
     check_push(build_on_push=build_on_push, repo_ref=content.repo_ref)
     config = body.source_config or SourceConfig()
     # Clients may send back what they read, which is no request for that address.
@@ -287,6 +288,7 @@ async def _update(tx: Transaction, deployment_id: UUID, body: DeploymentPatch, r
         install_command=config.install_command,
         build_command=config.build_command,
         requested_url=requested_url,
+        sleep_after_s=body.sleep_after_s,
         **columns_of(body.agent_access),
     )
 
@@ -366,6 +368,7 @@ def _desired_deployment(scope: Scope, address: PlatformAddress, rows: Sequence[R
         deployment_type=first["deployment_type"],
         k8s_namespace=first["k8s_namespace"],
         scale=show_scale(first),
+        sleep_after_s=first["sleep_after_s"],
         environment=_platform_variables(scope, address, first),
         roll_forward=first["roll_forward"],
         revisions=[_desired_revision(scope, row) for row in rows if row["revision_id"] is not None],

@@ -160,9 +160,14 @@ async def placement_of(tx: Transaction, scope: Scope, deployment: Record) -> Pla
     return Placement(listener_id, listener["compute_type"], deployment["k8s_namespace"])
 
 
-def check_cluster_only(placement: Placement, body: DeploymentCreate | DeploymentPatch) -> None:
-    """Refuse secret references and own databases, which only clusters support. Raises BadCombination."""
+def check_compute(placement: Placement, body: DeploymentCreate | DeploymentPatch) -> None:
+    """Refuse what only clusters support, secret references and own databases, and on those what only machines do.
+
+    Raises BadCombination.
+    """
     if placement.compute_type == "k8s":
+        if body.sleep_after_s:
+            raise BadCombination("sleep_after_s can only be set for deployments on a machine; remove it.")
         return
     if body.secret_references:
         raise BadCombination("secret_references can only be set for deployments on a listener of compute type k8s.")

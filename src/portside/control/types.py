@@ -202,8 +202,12 @@ class AgentAccess(msgspec.Struct, frozen=True):
     roles: Annotated[list[Line], Meta(max_length=20)] = []
 
 
+# Idle seconds, at most 30 days.
+SleepAfter = Annotated[int, Meta(ge=0, le=2_592_000)]
+
+
 class DeploymentCreate(msgspec.Struct, kw_only=True):
-    """The body of a create."""
+    """The body of a create. After `sleep_after_s` without a request and a run the agent sleeps; 0 is never."""
 
     name: Annotated[str, Meta(extra_json_schema={"pattern": DNS_LABEL})]
     source: Source
@@ -212,6 +216,7 @@ class DeploymentCreate(msgspec.Struct, kw_only=True):
     secrets: Annotated[list[Secret], Meta(max_length=500)] | None = None
     secret_references: Annotated[list[SecretReference], Meta(max_length=500)] | None = None
     agent_access: AgentAccess | None = None
+    sleep_after_s: SleepAfter | None = None
 
 
 class SecretChanges(msgspec.Struct, frozen=True):
@@ -234,6 +239,7 @@ class DeploymentPatch(msgspec.Struct, kw_only=True):
     secret_changes: SecretChanges | None = None
     secret_references: Annotated[list[SecretReference], Meta(max_length=500)] | None = None
     agent_access: AgentAccess | None = None
+    sleep_after_s: SleepAfter | None = None
 
 
 class SourceRevisionConfig(msgspec.Struct):
@@ -250,7 +256,8 @@ class SourceRevisionConfig(msgspec.Struct):
 class Deployment(msgspec.Struct, kw_only=True):
     """A deployment; `source_revision_config` and `secrets` are those of its latest revision.
 
-    `server_version` is the version of the running agent server; null if its compute does not report it.
+    `server_version` is the version of the running agent server; null if its compute does not report it. An agent that
+    nobody uses for `sleep_after_s` sleeps (`is_asleep`), until a request, a run or a cron wakes it; 0 is never.
     """
 
     id: UUID
@@ -263,6 +270,8 @@ class Deployment(msgspec.Struct, kw_only=True):
     secrets: list[Secret]
     secret_references: list[SecretReference] | None = None
     agent_access: AgentAccess
+    sleep_after_s: int
+    is_asleep: bool
     status: DeploymentStatus
     status_message: str | None
     latest_revision_id: UUID | None

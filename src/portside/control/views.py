@@ -35,6 +35,8 @@ def show_deployment(scope: Scope, row: Record) -> Deployment:
         secrets=_secrets(scope, row),
         secret_references=msgspec.convert(row["secret_references"], list[SecretReference] | None),
         agent_access=show_access(row),
+        sleep_after_s=row["sleep_after_s"],
+        is_asleep=row["is_asleep"],
         status=DeploymentStatus(row["status"]),
         status_message=_status_message(row),
         latest_revision_id=row["latest_revision_id"],

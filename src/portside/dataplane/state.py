@@ -40,13 +40,21 @@ class ReplicaRecord(msgspec.Struct, frozen=True):
     server_code: str = ""
 
 
+class SleepRecord(msgspec.Struct, frozen=True):
+    """A deployment that sleeps, and when its agent has something to do (seconds since 1970, None for never)."""
+
+    due_at: float | None
+
+
 class DeploymentState(msgspec.Struct):
-    """What must survive a restart of the listener."""
+    """What must survive a restart of the listener. `used_at` is roughly when the agent was last used."""
 
     port: int | None = None
     active_revision_id: UUID | None = None
     previous_revision_id: UUID | None = None
     replicas: list[ReplicaRecord] = []
+    used_at: float = 0.0
+    sleep: SleepRecord | None = None
 
 
 class DeploymentFolder:
@@ -99,6 +107,7 @@ class DeploymentFolder:
         if self.state.active_revision_id != revision_id:
             self.state.previous_revision_id = self.state.active_revision_id
             self.state.active_revision_id = revision_id
+        self.state.sleep = None
         self.save()
 
     def add_replica(self, record: ReplicaRecord) -> None:

@@ -32,7 +32,7 @@ export function DeploymentPage() {
       <div className="head">
         <div className="row">
           <h1>{nameOf(deployment)}</h1>
-          <DeploymentState status={deployment.status} />
+          <DeploymentState of={deployment} />
         </div>
         {address && (
           <div className="row">

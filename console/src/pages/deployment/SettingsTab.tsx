@@ -24,6 +24,7 @@ export function SettingsTab() {
       <SourceForm deployment={deployment} mayUpdate={mayUpdate} />
       <Secrets deployment={deployment} mayUpdate={mayUpdate} />
       <Scale deploymentId={deploymentId} mayUpdate={mayUpdate} />
+      <Sleep deployment={deployment} mayUpdate={mayUpdate} />
       {mayDelete && <Delete deployment={deployment} />}
     </div>
   );
@@ -137,6 +138,45 @@ function Scale({ deploymentId, mayUpdate }: { deploymentId: string; mayUpdate: b
         </div>
         {change.error && change.error.problems.length === 0 && <Problem error={change.error} />}
         {mayUpdate && (draft.min !== undefined || draft.max !== undefined) && (
+          <div>
+            <button type="submit" className="button main" disabled={change.isPending}>
+              Save
+            </button>
+          </div>
+        )}
+      </form>
+    </section>
+  );
+}
+
+// Minutes, because nobody counts seconds here. The API has seconds.
+function Sleep({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate: boolean }) {
+  const [draft, setDraft] = useState<string>();
+  const change = useChange("PATCH /v2/deployments/{deployment_id}", () => setDraft(undefined));
+  const set = deployment.sleep_after_s ? String(deployment.sleep_after_s / 60) : "";
+  const save = (event: FormEvent) => {
+    event.preventDefault();
+    const after = Math.round(60 * (numberOf(draft ?? "") ?? 0));
+    change.mutate({ path: { deployment_id: deployment.id }, body: { sleep_after_s: after } });
+  };
+  return (
+    <section className="card" aria-labelledby="sleep">
+      <h2 id="sleep">Sleep</h2>
+      <form className="card-body fields" onSubmit={save} noValidate>
+        <p className="soft">
+          An agent that nobody uses can sleep: it then needs neither memory nor CPU. The next request, run or cron wakes
+          it, which takes a second or more. Empty is never.
+        </p>
+        <TextField
+          label="Minutes without a request and a run"
+          error={problemAt(change.error, "sleep_after_s")}
+          inputMode="decimal"
+          value={draft ?? set}
+          readOnly={!mayUpdate}
+          onChange={setDraft}
+        />
+        {change.error && change.error.problems.length === 0 && <Problem error={change.error} />}
+        {mayUpdate && draft !== undefined && (
           <div>
             <button type="submit" className="button main" disabled={change.isPending}>
               Save

@@ -38,7 +38,7 @@ const COLUMNS: Column<Deployment>[] = [
   {
     title: "State",
     width: "minmax(110px, 132px)",
-    show: (each) => <DeploymentState status={each.status} title={each.status_message} />,
+    show: (each) => <DeploymentState of={each} title={each.status_message} />,
   },
   {
     title: "Latest revision",

@@ -87,7 +87,7 @@ export function Attention({ deployments }: { deployments: Deployment[] }) {
         )}
         {silent.map((each) => (
           <li key={each.id}>
-            <DeploymentState status={each.status} />
+            <DeploymentState of={each} />
             <span className="reason">
               <Link to="/deployments/$deploymentId" params={{ deploymentId: each.id }} className="name">
                 {nameOf(each)}

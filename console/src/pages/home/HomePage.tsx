@@ -49,7 +49,7 @@ export function HomePage() {
               <Link to="/deployments/$deploymentId" params={{ deploymentId: each.id }} className="name">
                 {nameOf(each)}
               </Link>
-              <DeploymentState status={each.status} title={each.status_message} />
+              <DeploymentState of={each} title={each.status_message} />
               <span className="soft extra" title={originOf(each)}>
                 {originOf(each)}
               </span>

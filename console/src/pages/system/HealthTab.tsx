@@ -166,7 +166,7 @@ function Agents() {
                 </Link>
               ),
             },
-            { title: "State", show: (each) => <DeploymentState status={each.status} title={each.status_message} /> },
+            { title: "State", show: (each) => <DeploymentState of={each} title={each.status_message} /> },
             {
               title: "Agent server",
               show: (each) => (

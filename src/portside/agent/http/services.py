@@ -26,13 +26,14 @@ from portside.agent.webhooks.deliveries import WebhookLog
 from portside.kernel.diagnostics import Diagnostics
 from portside.kernel.http import routes, websockets
 from portside.kernel.http.health import HealthServices
+from portside.kernel.http.middleware import Activity
 
 T = TypeVar("T")
 PAGING = ("X-Pagination-Total", "X-Pagination-Next")
 
 
-class Traffic(msgspec.Struct):
-    """Whether this replica serves the deployment's own address yet."""
+class Traffic(Activity):
+    """The requests of this replica, and whether it serves the deployment's own address yet."""
 
     is_served: bool = True
 

@@ -51,12 +51,16 @@ class ApiMetrics(msgspec.Struct):
 
 
 class Metrics(msgspec.Struct, omit_defaults=True):
-    """The metrics as JSON. `problems` names the servers that refuse this one, if there are any."""
+    """The metrics as JSON. `problems` names the servers that refuse this one, if there are any.
+
+    `idle_s` says for how many seconds this server has had no request and no run, and is absent if that is unknown.
+    """
 
     queue: Backlog
     api: ApiMetrics
     workers: Slots
     problems: list[str] = []
+    idle_s: float | None = None
 
 
 class Host(msgspec.Struct):
@@ -129,7 +133,8 @@ async def show_metrics_as(ctx: Context, query: MetricsQuery) -> Any:
     """Return the metrics for Prometheus, or as JSON."""
     monitor = ctx.services.monitor
     if query.format == "json":
-        return Metrics(await monitor.backlog(), ApiMetrics(request_counts()), monitor.slots(), REFUSALS.current())
+        backlog, idle_s = await monitor.backlog(), await monitor.idle_s(ctx.services.traffic)
+        return Metrics(backlog, ApiMetrics(request_counts()), monitor.slots(), REFUSALS.current(), idle_s)
     await monitor.set_gauges()
     return await show_metrics(ctx)
 

@@ -11,6 +11,7 @@ from prometheus_client import Gauge
 from portside.agent.queue.worker import Worker
 from portside.agent.sql import sql
 from portside.kernel.db import Database
+from portside.kernel.http.middleware import Activity
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
@@ -62,6 +63,18 @@ class QueueMonitor:
     async def backlog(self) -> Backlog:
         """Count the queue. All figures are None while the database does not answer; it never raises for that."""
         return (await self._counted())[0]
+
+    async def idle_s(self, activity: Activity) -> float | None:
+        """Return for how many seconds this process has had no request and no run; None if that is unknown.
+
+        It is 0 while a run of the database is executed or could start, here or elsewhere.
+        """
+        backlog, n_ready = await self._counted()
+        if backlog.n_running is None:
+            return None
+        if activity.open or self._worker.busy_slots or backlog.n_running or n_ready:
+            return 0.0
+        return round(time.monotonic() - max(activity.ended_at, self._worker.ended_at), 3)
 
     def slots(self) -> Slots:
         """Return the worker's slots."""

@@ -181,6 +181,8 @@ class Worker:
         self._db = db
         self._handler = handler
         self._active: dict[UUID, ActiveRun] = {}
+        # When the last run ended here, of the monotonic clock; at first when the worker began.
+        self.ended_at = time.monotonic()
         self._ends: Batcher[FinishedRun, EndOutcome] = Batcher(self._write_ends)
         # Attempts to return to the queue with the next renewal.
         self._returning: dict[UUID, int] = {}
@@ -472,6 +474,7 @@ class Worker:
                 log.warning("a run was stopped: its lease was lost or ran out", run_id=str(claimed.run_id))
                 self.return_run(claimed.run_id, claimed.attempt)
             RUNNING.set(len(self._active))
+            self.ended_at = time.monotonic()
             if result is not None:
                 ENDED.labels(result.status).inc()
                 DURATION.labels(result.status).observe(time.monotonic() - run.started_at)

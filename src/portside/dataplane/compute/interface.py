@@ -125,6 +125,10 @@ class ReplicaSet(Protocol):
     def revision_id(self) -> UUID:
         """The revision of the release."""
 
+    @property
+    def idle_s(self) -> float | None:
+        """For how many seconds a server of the set had no request and no run, if it says so."""
+
     async def start(self) -> None:
         """Start the replicas, check that they answer, and serve. Raises DeployFailed after stopping all of them."""
 
@@ -139,6 +143,9 @@ class ReplicaSet(Protocol):
 
     def metrics(self) -> MetricsReport | None:
         """Return the latest metrics, or None before the first measurement."""
+
+    def ports(self) -> list[int]:
+        """Return a port of this machine for each server of the set; empty while one is missing, starts or drains."""
 
     def processes(self) -> set[ProcessIdentity]:
         """Return the processes of the set, so that the target does not reap them as orphans of an earlier listener."""

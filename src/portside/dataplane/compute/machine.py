@@ -6,51 +6,42 @@ answer; then the old one drains in the background.
 A listener that dies leaves its replicas running. The next listener adopts those that run exactly what it would start;
 the others are orphans, which keep serving until a replica set serves, and are then drained and reaped. Orphans are
 found by a variable of their environment, even when the state file that names them is lost.
-
-Each deployment has a database and a role of its own, on the Postgres that the operator names. The password is in a
-private file in the deployment's folder. Postgres gets only its SCRAM verifier, so that no server log can show it.
 """
 
 import asyncio
-import base64
-import hashlib
-import hmac
+import contextlib
+import dataclasses
 import os
-import secrets
+import select
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from uuid import UUID
 
-import asyncpg
+import msgspec
 
 from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.environment import python_of
 from portside.dataplane.builds.node import node_of, node_settings
 from portside.dataplane.builds.wheel import version_in
+from portside.dataplane.compute.activation import LATER, NOW, WORK, SleepCycle, StartQueue, Urgency
 from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager
+from portside.dataplane.compute.databases import UNREACHABLE, Databases
 from portside.dataplane.compute.interface import Build, OpenLog, Release, ReplicaSet
 from portside.dataplane.compute.replica import ReplicaPlan, find_replicas
 from portside.dataplane.compute.replica_set import HAND_BACK_S, ProcessReplicaSet, ReplicaContext
 from portside.dataplane.compute.resource_usage import cores_for
 from portside.dataplane.compute.scaling import tier_bounds
 from portside.dataplane.compute.sockets import StableSocket, open_stable_socket, url_of
-from portside.dataplane.failures import CreateFailed, NoConnectionsLeft
-from portside.dataplane.masking import mask_credentials
+from portside.dataplane.masking import mask_credentials, mask_values
 from portside.dataplane.settings import ListenerSettings
-from portside.dataplane.sql import sql
-from portside.dataplane.state import DeploymentFolder, ReplicaRecord
+from portside.dataplane.state import DeploymentFolder, ReplicaRecord, SleepRecord
 from portside.kernel.aliases import EXECUTOR_VARIABLE
-from portside.kernel.db import Query
 from portside.kernel.errors import UserMistake
-from portside.kernel.files import write_private
 from portside.kernel.supervision import Supervision
 from portside.kernel.version import full_version
 from portside.listener_api import ComputeType, DesiredDeployment, DesiredRevision, MetricsReport
@@ -59,7 +50,7 @@ SERVE = ("-P", "-m", "portside", "serve")
 # They change how an interpreter runs, so a project's values are for its executors alone.
 _OF_INTERPRETERS = ("PYTHON", "LD_", "DYLD_")
 _EXECUTORS, _EXECUTOR_IDLE_S, _MAX_START_S = 1, 300, 3600
-_KILL_AFTER_S = 15.0
+_KILL_AFTER_S, _NOTE_USE_EVERY_S = 15.0, 300.0
 _POLL_S = 0.05
 
 
@@ -137,6 +128,7 @@ class MachineCompute:
             )
         self.databases = Databases(settings.provision_database_url)
         self.containers = ContainerHost(settings)
+        self.starts = StartQueue()
         # Searched once and before anything starts: every replica that runs now belongs to an earlier listener.
         self.orphans = find_replicas(settings.folder)
 
@@ -168,6 +160,12 @@ class MachineTarget:
         found = machine.orphans.pop(deployment_id, [])
         self._orphans = [*named, *(record for record in found if record.process not in processes)]
         self._reaping: asyncio.Task[None] | None = None
+        self._release: Release | None = None
+        # Whether a release is being restored, and whether it has runs that wait.
+        self._is_restoring = self._has_work = False
+        self._idle_s: float | None = None
+        self._cycle = SleepCycle(self)
+        self._last_metrics = MetricsReport()
 
     @property
     def url(self) -> str | None:
@@ -176,8 +174,8 @@ class MachineTarget:
 
     @property
     def is_running(self) -> bool:
-        """Whether a release serves or is being restored."""
-        return self.current is not None
+        """Whether a release serves, is being restored, or sleeps."""
+        return self.current is not None or self._cycle.is_asleep
 
     async def is_provisioned(self) -> bool:
         """Whether the database was created before, and is still there when this listener first looks."""
@@ -211,20 +209,54 @@ class MachineTarget:
 
     async def switch(self, release: Release) -> None:
         """Serve another release. Raises DeployFailed, and then the previous release keeps serving."""
-        await self.switch_to(self._replica_set(release))
+        await self.switch_to(self._replica_set(release), release)
 
     async def restore(self, release: Release) -> None:
-        """Serve the active release again, in the background."""
+        """Serve the active release again, in the background. One that slept goes on sleeping."""
+        self._release, sleep = release, self.folder.state.sleep
+        self._cycle.set_after(release.deployment.sleep_after_s)
+        # Servers that run now were started to wake it.
+        if sleep is not None and release.deployment.sleep_after_s and not self._orphans:
+            self._cycle.start(sleep)
+            return
+        if sleep is not None:
+            self.folder.state.sleep = None
+            self.folder.save()
+        with contextlib.suppress(*UNREACHABLE):
+            due_at = await self.next_due()
+            self._has_work = due_at is not None and due_at <= time.time()
         self.restore_with(self._replica_set(release))
 
     async def update(self, deployment: DesiredDeployment) -> None:
-        """Apply changed replica bounds and variables."""
+        """Apply changed replica bounds and variables, and after which time the deployment sleeps."""
+        if self._release is not None:
+            self._release = dataclasses.replace(self._release, deployment=deployment)
+        self._cycle.set_after(deployment.sleep_after_s)
         if self.current is not None:
             self.current.update(deployment)
 
     def metrics(self) -> MetricsReport | None:
-        """Return the latest metrics of the current replica set."""
-        return None if self.current is None else self.current.metrics()
+        """Return the latest metrics of the current replica set, or that the deployment sleeps."""
+        if self._cycle.is_asleep:
+            found = self._metrics_asleep()
+        elif self.current is None or (latest := self.current.metrics()) is None:
+            return None
+        else:
+            self._note_use(self.current.idle_s)
+            found = self._last_metrics = latest
+        # A server that failed may have written a secret.
+        hidden = [secret.value for secret in self._release.revision.secrets] if self._release is not None else []
+        problem = None if found.problem is None else mask_values(found.problem, hidden)
+        return msgspec.structs.replace(found, problem=problem)
+
+    def _metrics_asleep(self) -> MetricsReport:
+        build = self._release.build if self._release is not None else None
+        # The server that would be started.
+        version = full_version() if build is not None and build.server_code else self._last_metrics.server_version
+        return MetricsReport(
+            replicas=0, queue_replicas=0, cpu=0.0, memory_mb=0.0, restarts=self._last_metrics.restarts,
+            problem=self._cycle.problem, server_version=version, is_asleep=True,
+        )  # fmt: skip
 
     async def destroy(self) -> None:
         """Stop the replicas; delete the containers, their images, the database and its role."""
@@ -234,6 +266,7 @@ class MachineTarget:
 
     async def close(self) -> None:
         """Stop all replicas quickly and close the socket; returns when no process is left."""
+        await self._cycle.close()
         current, self.current = self.current, None
         stopping = [current.stop(_KILL_AFTER_S)] if current else []
         await asyncio.gather(*stopping, self._stop_draining())
@@ -242,23 +275,79 @@ class MachineTarget:
             self._socket.close()
             self._socket = None
 
-    async def switch_to(self, replica_set: ReplicaSet) -> None:
+    async def switch_to(self, replica_set: ReplicaSet, release: Release | None = None) -> None:
         """Start a replica set, then drain the current one; once this returns, no new request reaches the latter.
 
         Raises DeployFailed, and then the current replica set keeps serving.
         """
         await replica_set.start()
-        previous, self.current = self.current, replica_set
+        self._cycle.stop()
+        previous, self.current, self._release = self.current, replica_set, release
         replica_set.supervise()
         self.folder.activate(replica_set.revision_id)
+        self._cycle.set_after(release.deployment.sleep_after_s if release else 0)
+        self._cycle.start()
         await self._drain_orphans()
         if previous is not None:
             await self._retire(previous)
 
     def restore_with(self, replica_set: ReplicaSet) -> None:
         """Let a replica set adopt or start its replicas in the background."""
+        self.current, self._is_restoring = replica_set, True
+
+        async def on_serving() -> None:
+            self._is_restoring = False
+            await self._drain_orphans()
+
+        replica_set.supervise(on_serving)
+        self._cycle.start()
+
+    def ports(self) -> list[int]:
+        """Return the private ports of all replicas; empty while one is missing."""
+        return [] if self.current is None else self.current.ports()
+
+    def is_stopping(self) -> bool:
+        """Whether replicas of earlier replica sets still finish their work."""
+        return bool(self._draining or self._orphans)
+
+    async def next_due(self) -> float | None:
+        """Return when the agent has something to do. Raises what asyncpg raises."""
+        return await self._machine.databases.next_due(self._deployment_id, self.folder.password_file)
+
+    async def fall_asleep(self) -> None:
+        """Drain the current replica set; returns when it accepts no connection."""
+        current, self.current = self.current, None
+        if current is not None:
+            await self._retire(current)
+
+    def remember(self, due_at: float | None) -> None:
+        """Keep on disk that the deployment sleeps."""
+        self.folder.state.sleep, self.folder.state.used_at = SleepRecord(due_at), time.time()
+        self.folder.save()
+
+    async def wake(self) -> None:
+        """Start the release again. Raises DeployFailed and OSError."""
+        assert self._release is not None  # noqa: S101 - a deployment sleeps after it has served one
+        replica_set = self._replica_set(self._release)
+        await replica_set.start()
         self.current = replica_set
-        replica_set.supervise(self._drain_orphans)
+        replica_set.supervise()
+        self.folder.activate(replica_set.revision_id)
+
+    def _note_use(self, idle_s: float | None) -> None:
+        """Keep on disk when the agent was used last, now and then: those used last start first."""
+        was_used = idle_s is not None and self._idle_s is not None and idle_s < self._idle_s
+        self._idle_s = idle_s
+        state = self.folder.state
+        if was_used and time.time() - state.used_at > _NOTE_USE_EVERY_S:
+            state.used_at = time.time()
+            self.folder.save()
+
+    def _urgency(self) -> Urgency:
+        """Return how urgent a start of a replica is; only those of a restored release can wait."""
+        if not self._is_restoring or _is_called(self.socket):
+            return Urgency(NOW)
+        return Urgency(WORK if self._has_work else LATER, -self.folder.state.used_at)
 
     async def _retire(self, replica_set: ReplicaSet) -> None:
         """Drain a replica set in the background; returns when it accepts no new requests."""
@@ -312,15 +401,16 @@ class MachineTarget:
 
     def _replica_set(self, release: Release) -> ReplicaSet:
         url = self._machine.databases.url(self._deployment_id, self.folder.password_file)
+        slot = partial(self._machine.starts.slot, self._urgency)
         if release.build is None:
-            return self._containers.replica_set(release, url, self.socket.public, self._open_log)
+            return self._containers.replica_set(release, url, self.socket.public, self._open_log, slot)
         settings, revision = self._machine.settings, release.revision
         plan = self._plan(release, release.build, url)
         log = self._open_log(revision.id)
         log.hide(secret.value for secret in revision.secrets)
         admit = partial(self._machine.databases.admit, self._deployment_id)
         files = release.build.files
-        context = ReplicaContext(plan, self.socket, self.folder, log, settings.stop_grace_s, admit, files)
+        context = ReplicaContext(plan, self.socket, self.folder, log, settings.stop_grace_s, admit, files, slot)
         bounds = tier_bounds(release.deployment, revision)
         return ProcessReplicaSet(context, revision, bounds, settings.scale_down_after_s)
 
@@ -363,169 +453,16 @@ class MachineTarget:
         )
 
 
+def _is_called(stable: StableSocket) -> bool:
+    """Whether a connection waits in the backlog of a socket."""
+    poll = select.poll()
+    poll.register(stable.public, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 async def _wait_for_end(orphan: ReplicaRecord, deadline: float) -> None:
     """Wait for a process that is not the listener's child, which only polling can do."""
     while time.monotonic() < deadline:
         if not orphan.process.is_alive:
             return
         await asyncio.sleep(_POLL_S)
-
-
-_TIMEOUT_S = 60.0
-_ITERATIONS = 4096
-# An idle agent server holds three connections. During a switch there are two servers, and under load more connections.
-CONNECTIONS_EACH = 9
-IDLE_CONNECTIONS = 3
-# For the platform itself, when its role is not a superuser and so has no reserved connections.
-PLATFORM_CONNECTIONS = 20
-# Key of the advisory lock from the check of the budget to the creation of the role, so that two deployments do not
-# both get the last connections.
-_BUDGET_LOCK = 0x706F7274736964
-_UNREACHABLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
-
-
-class Databases:
-    """Creates and drops the databases of deployments."""
-
-    def __init__(self, admin_url: str) -> None:
-        self._admin_url = admin_url
-        # A start looks up all deployments at once.
-        self._looking = asyncio.Semaphore(4)
-
-    async def ensure(self, deployment_id: UUID, password_file: Path, *, is_new: bool = True) -> None:
-        """Create the deployment's role if it is missing, and its database if the deployment is new.
-
-        Raises CreateFailed when the role may not create them, Postgres has too few connections for one more
-        deployment, or an older deployment's database is gone; OSError or asyncpg.PostgresError for transient errors.
-        """
-        name, password = database_name(deployment_id), _password(password_file) or secrets.token_urlsafe(32)
-        verifier = scram_verifier(password, os.urandom(16))
-        try:
-            async with self._admin() as connection:
-                await connection.execute(sql.lock_budget.sql, _BUDGET_LOCK)
-                limit = await _connection_limit(connection, name, is_new=is_new)
-                await _run_written(connection, sql.write_role, name=name, verifier=verifier, connections=limit)
-                await _run_written(connection, sql.write_membership, name=name)
-                await _run_written(connection, sql.write_database, name=name)
-                await _run_written(connection, sql.write_owner, name=name)
-                await _run_written(connection, sql.write_privacy, name=name)
-            async with self._admin(name) as connection:
-                await connection.execute(sql.offer_vectors.sql)
-        except asyncpg.InsufficientPrivilegeError as exc:
-            raise CreateFailed(
-                f"the database cannot be created: {exc}; its role needs CREATEDB and CREATEROLE"
-            ) from exc
-        # Last, because the file says that all of this was done.
-        write_private(password_file, password + "\n")
-
-    async def exists(self, deployment_id: UUID) -> bool:
-        """Whether the deployment's database is there; also true if Postgres does not answer."""
-        try:
-            async with self._looking, self._admin() as connection:
-                row = await _read_budget(connection, database_name(deployment_id))
-        except _UNREACHABLE:
-            return True
-        return bool(row["has_database"])
-
-    async def admit(self, deployment_id: UUID, replicas: int) -> None:
-        """Check that Postgres has connections for so many replicas of a deployment.
-
-        Raises NoConnectionsLeft, but never for what the deployment's share allows. Without an answer of Postgres the
-        replicas are admitted: they wait for it themselves.
-        """
-        if replicas * IDLE_CONNECTIONS <= CONNECTIONS_EACH:
-            return
-        try:
-            async with self._looking, self._admin() as connection:
-                row = await _read_budget(connection, database_name(deployment_id))
-        except _UNREACHABLE:
-            return
-        needed = max(row["held"], (replicas - 1) * IDLE_CONNECTIONS) + IDLE_CONNECTIONS
-        if row["taken"] + needed > row["available"]:
-            raise NoConnectionsLeft(
-                f"Postgres has no connections left for another replica: {replicas} replicas need {needed}, the other "
-                f"{row['number']} deployments take {row['taken']}, and all may use {row['available']}. Lower the scale "
-                "of this deployment or of others, or raise max_connections (setting POSTGRES_MAX_CONNECTIONS for the "
-                "embedded Postgres) and restart Postgres"
-            )
-
-    async def drop(self, deployment_id: UUID) -> None:
-        """Drop the deployment's database and its role; open connections are terminated."""
-        async with self._admin() as connection:
-            await _run_written(connection, sql.write_drop_database, name=database_name(deployment_id))
-            await _run_written(connection, sql.write_drop_role, name=database_name(deployment_id))
-
-    def url(self, deployment_id: UUID, password_file: Path) -> str:
-        """Return the URL with which the deployment's servers connect."""
-        return deployment_url(self._admin_url, database_name(deployment_id), password_file.read_text().strip())
-
-    @asynccontextmanager
-    async def _admin(self, database: str | None = None) -> AsyncIterator[Any]:
-        connection = await asyncpg.connect(
-            self._admin_url, database=database, timeout=_TIMEOUT_S, command_timeout=_TIMEOUT_S
-        )
-        try:
-            yield connection
-        finally:
-            await connection.close(timeout=5)
-
-
-def database_name(deployment_id: UUID) -> str:
-    """Return the name of a deployment's database and role."""
-    return f"agent_{deployment_id.hex}"
-
-
-def deployment_url(admin_url: str, name: str, password: str) -> str:
-    """Return the URL of a deployment: the server of the admin's URL with another user and database."""
-    parts = urlsplit(admin_url)
-    server = parts.netloc.rpartition("@")[2]
-    query = [(key, value) for key, value in parse_qsl(parts.query) if key not in {"user", "password", "dbname"}]
-    netloc = f"{quote(name)}:{quote(password)}@{server}"
-    return urlunsplit((parts.scheme, netloc, f"/{quote(name)}", urlencode(query, safe="/", quote_via=quote), ""))
-
-
-def scram_verifier(password: str, salt: bytes) -> str:
-    """Return the verifier that Postgres stores for a password (RFC 5803, SCRAM-SHA-256)."""
-    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ITERATIONS)
-    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
-    server = hmac.digest(salted, b"Server Key", "sha256")
-    shown = [base64.b64encode(part).decode() for part in (salt, stored, server)]
-    return f"SCRAM-SHA-256${_ITERATIONS}:{shown[0]}${shown[1]}:{shown[2]}"
-
-
-def _password(file: Path) -> str | None:
-    return file.read_text().strip() if file.exists() else None
-
-
-async def _connection_limit(connection: Any, name: str, *, is_new: bool) -> int:
-    """Return how many connections a deployment may open: half of the available ones.
-
-    Raises CreateFailed for a deployment beyond the budget, and for an older one whose database is gone.
-    """
-    row = await _read_budget(connection, name)
-    if not is_new and not row["has_database"]:
-        raise CreateFailed(
-            f"its database {name} is not on this Postgres server, so its threads and runs are not either. Restore the "
-            f"database from its dump. To start with an empty one instead, create it: create database {name}"
-        )
-    available, taken = int(row["available"]), row["taken"]
-    if not row["is_there"] and taken + CONNECTIONS_EACH > available:
-        raise CreateFailed(
-            f"Postgres has no connections left for another deployment: the {row['number']} deployments take {taken}, "
-            f"which is {CONNECTIONS_EACH} each, or what their replicas hold now if that is more. Another one needs "
-            f"{CONNECTIONS_EACH}, and deployments may use {available}. Delete one, or raise max_connections (setting "
-            "POSTGRES_MAX_CONNECTIONS for the embedded Postgres) and restart Postgres"
-        )
-    return max(CONNECTIONS_EACH, available // 2)
-
-
-async def _read_budget(connection: Any, name: str) -> Any:
-    query = sql.read_budget
-    values = {"name": name, "platform": PLATFORM_CONNECTIONS, "share": CONNECTIONS_EACH}
-    return await connection.fetchrow(query.sql, *query.arguments(values))
-
-
-async def _run_written(connection: Any, query: Query, **values: str | int) -> None:
-    statement = await connection.fetchval(query.sql, *query.arguments(values))
-    if statement is not None:
-        await connection.execute(statement)

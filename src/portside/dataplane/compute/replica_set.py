@@ -14,12 +14,13 @@ every ten. It scales by these values, enforces the memory limit, and reports the
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from uuid import UUID
 
+from portside.dataplane.compute.activation import NO_QUEUE, Slot, run_together
 from portside.dataplane.compute.interface import STARTING, OnServing, ServerFiles
 from portside.dataplane.compute.replica import Replica, ReplicaPlan
 from portside.dataplane.compute.resource_usage import KILL_ABOVE, READER, GroupUsage, ProcessUsage, describe_limits
@@ -59,7 +60,8 @@ async def admit_any(_replicas: int) -> None:
 class ReplicaContext:
     """What all replicas of a revision are started with.
 
-    `admit` is called with the number of replicas that the deployment would have. It raises NoConnectionsLeft.
+    `admit` is called with the number of replicas that the deployment would have. It raises NoConnectionsLeft. A start
+    holds a `slot` until the server answers.
     """
 
     plan: ReplicaPlan
@@ -69,6 +71,7 @@ class ReplicaContext:
     grace_s: float
     admit: Callable[[int], Awaitable[None]] = admit_any
     files: ServerFiles | None = None
+    slot: Slot = NO_QUEUE
     # Replicas that are being admitted, which the folder does not name yet.
     admitting: int = 0
 
@@ -100,6 +103,11 @@ class TierSupervisor:
         moment, reason = self._last_problem
         is_short = len(self.replicas) < self._wanted
         return reason if is_short or time.monotonic() - moment < _SHOW_DEATH_S else None
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether all wanted replicas serve, and no other one is left."""
+        return len(self.replicas) == self._wanted and not self._starting and not self._draining
 
     def scale_to(self, number: int) -> None:
         """Change the wanted number of replicas."""
@@ -235,6 +243,10 @@ class TierSupervisor:
         return refusals[0] if refusals else None
 
     async def _start_one(self, refusals: list[NoConnectionsLeft]) -> None:
+        async with self._context.slot():
+            await self._start_now(refusals)
+
+    async def _start_now(self, refusals: list[NoConnectionsLeft]) -> None:
         context = self._context
         context.admitting += 1
         try:
@@ -348,6 +360,11 @@ class ProcessReplicaSet:
         """The revision of the release."""
         return self._revision.id
 
+    @property
+    def idle_s(self) -> float | None:
+        """For how long the replicas that were asked last have had nothing to do."""
+        return min((a.idle_s for a in self._answers if a is not None and a.idle_s is not None), default=None)
+
     async def start(self) -> None:
         """Start the least number of replicas; none serves before all of them could. Raises DeployFailed."""
         context = self._context
@@ -401,6 +418,11 @@ class ProcessReplicaSet:
     def metrics(self) -> MetricsReport | None:
         """Return the latest metrics."""
         return self._metrics
+
+    def ports(self) -> list[int]:
+        """Return the private ports of all replicas; empty while one is missing, starts or drains."""
+        tiers = self._all_tiers()
+        return [replica.port for tier in tiers for replica in tier.replicas] if all(t.is_steady for t in tiers) else []
 
     def processes(self) -> set[ProcessIdentity]:
         """Return the processes of all replicas."""
@@ -571,14 +593,3 @@ class ProcessReplicaSet:
         folder = self._context.plan.folder
         message = entry.message if folder is None else shorten_paths(entry.message, folder)
         self._context.log.add(message, entry.level, entry.timestamp)
-
-
-async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """Run coroutines concurrently. After the first failure, cancel the others, wait for them, and raise it."""
-    started = [asyncio.create_task(work) for work in works]
-    try:
-        await asyncio.gather(*started)
-    finally:
-        for task in started:
-            task.cancel()
-        await asyncio.gather(*started, return_exceptions=True)

@@ -27,6 +27,8 @@ class QueueMetrics(msgspec.Struct):
 class ServerMetrics(msgspec.Struct):
     """The part of a server's metrics that a listener reads. All replicas share the queue in their database."""
 
+    # Seconds without a request and a run; None from servers that do not say so.
+    idle_s: float | None = None
     queue: QueueMetrics = msgspec.field(default_factory=QueueMetrics)
     problems: list[str] = []
 

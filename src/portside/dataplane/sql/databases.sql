@@ -68,6 +68,10 @@ do $$ begin
 exception when insufficient_privilege then null;
 end $$
 
+-- name: next_due
+-- Runs in the deployment's own database. The agent server's package has the function.
+select extract(epoch from portside.next_due_at())::float8;
+
 -- name: write_drop_database
 select format('drop database if exists %I with (force)', :name::text);
 

@@ -271,6 +271,16 @@ class ErrorResponses:
             await error_response(error_for(exc, scope["path"]), self.form)(scope, receive, sender.send)
 
 
+class Activity(msgspec.Struct):
+    """The requests and WebSockets that a server answers now, and when the last one ended (of the monotonic clock).
+
+    Requests for its health and its metrics do not count: monitors send them for ever.
+    """
+
+    open: int = 0
+    ended_at: float = msgspec.field(default_factory=time.monotonic)
+
+
 class RequestMiddleware:
     """The outermost middleware of a server. Without CORS rules it adds no CORS headers and refuses no web page."""
 
@@ -284,6 +294,7 @@ class RequestMiddleware:
         logged_headers: HeaderRules | None = None,
     ) -> None:
         self._app = app
+        self.activity = Activity()
         self._errors = ErrorResponses(app, form)
         self._draining = draining
         self._cors = cors
@@ -291,15 +302,24 @@ class RequestMiddleware:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass HTTP requests through, and WebSockets that their web page may open; other scopes untouched."""
-        if scope["type"] == "http":
-            headers = first_headers(scope)
-            refusal = None if self._cors is None else self._cors.refusal(scope["method"], headers)
-            await (self._observe(scope, receive, send, headers) if refusal is None else refusal(scope, receive, send))
-        elif scope["type"] == "websocket" and self._cors is not None:
-            may_connect = self._cors.may_connect(first_headers(scope))
-            await (self._app if may_connect else reject_websocket)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+        is_counted = scope.get("path") not in QUIET_PATHS
+        self.activity.open += is_counted
+        try:
+            if scope["type"] == "http":
+                headers = first_headers(scope)
+                refusal = None if self._cors is None else self._cors.refusal(scope["method"], headers)
+                await (
+                    self._observe(scope, receive, send, headers) if refusal is None else refusal(scope, receive, send)
+                )
+            elif scope["type"] == "websocket" and self._cors is not None:
+                may_connect = self._cors.may_connect(first_headers(scope))
+                await (self._app if may_connect else reject_websocket)(scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+        finally:
+            if is_counted:
+                self.activity.open -= 1
+                self.activity.ended_at = time.monotonic()
 
     async def _observe(self, scope: Any, receive: Any, send: Any, headers: dict[bytes, bytes]) -> None:
         """Answer a request, and record it."""

@@ -23,6 +23,7 @@ from uuid import UUID
 
 import msgspec
 
+from portside.dataplane.compute.activation import NO_QUEUE, Slot, run_together
 from portside.dataplane.compute.containers import commands
 from portside.dataplane.compute.containers.commands import (
     SERVER_PORT,
@@ -40,7 +41,6 @@ from portside.dataplane.compute.containers.container import (
 )
 from portside.dataplane.compute.containers.runtime import Runtime, RuntimeCommandFailed, find_runtime
 from portside.dataplane.compute.interface import STARTING, OnServing, OpenLog, Release
-from portside.dataplane.compute.replica_set import run_together
 from portside.dataplane.compute.server_metrics import ASK_IDLE_EVERY_S, ServerMetrics, join_problems, read_metrics
 from portside.dataplane.compute.server_output import OutputFollower, parse_line
 from portside.dataplane.compute.sockets import PortForwards, TcpRelay, to_port
@@ -145,6 +145,7 @@ class ContainerRelease:
     output: Path
     start_timeout_s: float
     hidden: Sequence[str] = ()
+    slot: Slot = NO_QUEUE
 
 
 class ContainerReplicaSet:
@@ -166,6 +167,11 @@ class ContainerReplicaSet:
     def revision_id(self) -> UUID:
         """The revision of the release."""
         return self._release.revision_id
+
+    @property
+    def idle_s(self) -> float | None:
+        """For how long the container that was asked last has had nothing to do."""
+        return self._answer.idle_s
 
     async def start(self) -> None:
         """Start all containers, check that they answer, and serve. Raises DeployFailed after removing all of them."""
@@ -201,6 +207,11 @@ class ContainerReplicaSet:
             active_runs=self._answer.queue.n_running,
             problem=self._problem if is_short else join_problems([self._answer]),
         )
+
+    def ports(self) -> list[int]:
+        """Return the ports of the containers; empty while one is missing."""
+        ports = [container.port for container in self._containers if container.id in self._serving]
+        return ports if self._prepared is not None and len(ports) == self._prepared.plan.spec.replicas else []
 
     def processes(self) -> set[ProcessIdentity]:
         """Return nothing: containers are found by their labels, not by their processes."""
@@ -246,7 +257,11 @@ class ContainerReplicaSet:
             raise DeployFailed(f"the containers of this machine cannot be listed: {exc}") from exc
 
     async def _start_one(self, prepared: PreparedContainers) -> ContainerReplica:
-        """Start a container and wait until it answers. Raises DeployFailed after removing it."""
+        """Start a container, when it has a slot, and wait until it answers. Raises DeployFailed after removing it."""
+        async with self._release.slot():
+            return await self._start_now(prepared)
+
+    async def _start_now(self, prepared: PreparedContainers) -> ContainerReplica:
         container = await ContainerReplica.start(prepared.runtime, prepared.plan, self._release.output)
         self._containers.append(container)
         try:
@@ -370,9 +385,9 @@ class ContainerManager:
         self._images = ImageStore(folder.path, host.settings.build_timeout_s)
 
     def replica_set(
-        self, release: Release, database_url: str, public: socket.socket, open_log: OpenLog
+        self, release: Release, database_url: str, public: socket.socket, open_log: OpenLog, slot: Slot = NO_QUEUE
     ) -> ContainerReplicaSet:
-        """Return the replica set of a release; starts nothing yet."""
+        """Return the replica set of a release; starts nothing yet. Each start of a container waits for a `slot`."""
         revision_id = release.revision.id
 
         async def prepare(log: RevisionLog) -> PreparedContainers:
@@ -382,7 +397,7 @@ class ContainerManager:
         log = open_log(revision_id)
         hidden = [secret.value for secret in release.revision.secrets]
         log.hide(hidden)
-        return ContainerReplicaSet(ContainerRelease(revision_id, prepare, output, timeout_s, hidden), public, log)
+        return ContainerReplicaSet(ContainerRelease(revision_id, prepare, output, timeout_s, hidden, slot), public, log)
 
     async def clear(self) -> None:
         """Remove all containers of the deployment, and the images that were pulled for it."""

@@ -1,0 +1,323 @@
+"""When servers of deployments run: the order in which they start, and deployments that sleep while they are idle.
+
+After a restart of the machine all deployments start. Each start takes a second of CPU or more, so hundreds at once
+would make each of them as slow as all together, and none would answer for minutes. `StartQueue` lets a few start at
+once, the most urgent first. A start has a slot until its server answers `GET /ok`; one that takes long lets the next
+begin, so that servers that hang do not hold up the others.
+
+`SleepCycle` ends the servers of a deployment that nobody uses, and starts them again when somebody does.
+"""
+
+import asyncio
+import contextlib
+import math
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from portside.dataplane.compute.databases import UNREACHABLE
+from portside.dataplane.compute.server_metrics import ASK_IDLE_EVERY_S, read_metrics
+from portside.dataplane.compute.sockets import StableSocket
+from portside.dataplane.failures import DeployFailed, without_output
+from portside.dataplane.state import SleepRecord
+from portside.kernel.logs import get_logger
+from portside.kernel.supervision import Backoff, Supervision
+
+log = get_logger(__name__)
+# An ordinary server answers after a second or two of CPU.
+SLOT_FOR_S = 30.0
+# Work that is due this soon is not worth the stop and the start.
+_LEAST_SLEEP_S = 30.0
+# A server needs about this long to start, so that what is due is done in time.
+_AHEAD_S = 2.0
+_ASK_AT_LEAST_S, _READ_AGAIN_S, _LOOK_EVERY_S = 0.5, 5.0, 30.0
+_WAKE_AGAIN_S, _WAKE_AGAIN_LIMIT_S = 5.0, 300.0
+# Listening again sets the backlog of the socket itself.
+_BACKLOG = 2048
+_REFUSE_WITHIN_S, _CHUNK = 5.0, 65_536
+_REFUSAL_HEAD = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: %d\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n"
+)
+_REFUSAL = b'{"detail":"The agent sleeps and could not be started. The status of its deployment has the reason."}'
+NOW, WORK, LATER = 0, 1, 2
+Slot = Callable[[], AbstractAsyncContextManager[None]]
+NO_QUEUE: Slot = nullcontext
+
+
+class Urgency(NamedTuple):
+    """How urgent a start is: lower is earlier.
+
+    `rank` is NOW if somebody waits for the server, WORK if runs do, else LATER. Among equals the deployment that was
+    used last comes first: `minus_used_at` is the time of its last use, in seconds since 1970, with a minus sign.
+    """
+
+    rank: int = NOW
+    minus_used_at: float = 0.0
+
+
+class StartQueue:
+    """Gives slots to starts. Without a number there are as many slots as cores, and at least two."""
+
+    def __init__(self, slots: int | None = None, slot_for_s: float = SLOT_FOR_S) -> None:
+        self._free = slots or max(2, os.cpu_count() or 1)
+        self._slot_for_s = slot_for_s
+        self._waiting: list[tuple[Callable[[], Urgency], asyncio.Future[None]]] = []
+
+    @asynccontextmanager
+    async def slot(self, urgency: Callable[[], Urgency]) -> AsyncIterator[None]:
+        """Wait for a slot, and give it back at the end of the block, at the latest after a while.
+
+        `urgency` is called whenever a slot is free: it may change while the start waits.
+        """
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (urgency, turn)
+        self._waiting.append(waiting)
+        self._grant()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._give_back()
+            elif waiting in self._waiting:
+                self._waiting.remove(waiting)
+            raise
+        has_slot = True
+
+        def give_back() -> None:
+            nonlocal has_slot
+            if has_slot:
+                has_slot = False
+                self._give_back()
+
+        limit = asyncio.get_running_loop().call_later(self._slot_for_s, give_back)
+        try:
+            yield
+        finally:
+            limit.cancel()
+            give_back()
+
+    def _give_back(self) -> None:
+        self._free += 1
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._free and self._waiting:
+            first = min(self._waiting, key=lambda waiting: waiting[0]())
+            self._waiting.remove(first)
+            # A start that was cancelled just now is still listed.
+            if not first[1].done():
+                self._free -= 1
+                first[1].set_result(None)
+
+
+async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Run coroutines concurrently. After the first failure, cancel the others, wait for them, and raise it."""
+    started = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*started)
+    finally:
+        for task in started:
+            task.cancel()
+        await asyncio.gather(*started, return_exceptions=True)
+
+
+class SleepingDeployment(Protocol):
+    """A deployment that may sleep: what the cycle below needs of a target."""
+
+    @property
+    def socket(self) -> StableSocket:
+        """The socket at which clients connect. While no server runs, connections wait in its backlog."""
+
+    def ports(self) -> list[int]:
+        """Return a port for each server; empty while it is unknown whether they are idle."""
+
+    def is_stopping(self) -> bool:
+        """Whether servers of the deployment still finish their work."""
+
+    async def next_due(self) -> float | None:
+        """Return when the agent has something to do, in seconds since 1970, or None. Raises OSError and others."""
+
+    async def fall_asleep(self) -> None:
+        """Stop all servers; returns when none of them accepts a connection."""
+
+    def remember(self, due_at: float | None) -> None:
+        """Keep on disk that the deployment sleeps, and until when."""
+
+    async def wake(self) -> None:
+        """Start the servers; returns when they accept connections. Raises DeployFailed and OSError."""
+
+
+class SleepCycle:
+    """Puts one deployment to sleep once it is idle, and wakes it.
+
+    It is idle when none of its servers had a request or a run for `after_s` seconds, and nothing is due soon. Its
+    servers then end. The deployment's socket stays open: the first connection waits in its backlog, wakes the
+    deployment, and is answered. Work wakes it shortly before it is due. If the deployment cannot be woken, connections
+    get 503 with `Retry-After` for a while; the next request or the work that is due then makes another attempt.
+    """
+
+    def __init__(self, deployment: SleepingDeployment) -> None:
+        self._deployment = deployment
+        self._task: asyncio.Task[None] | None = None
+        self._ended: set[asyncio.Task[None]] = set()
+        self._backoff = Backoff(_WAKE_AGAIN_S, _WAKE_AGAIN_LIMIT_S)
+        self._changed = asyncio.Event()
+        self._after_s = 0.0
+        self.is_asleep = False
+        # Why the deployment could not be woken.
+        self.problem: str | None = None
+
+    def set_after(self, after_s: float) -> None:
+        """Set after how many idle seconds the deployment sleeps; 0 for never, which wakes it."""
+        if after_s != self._after_s:
+            self._after_s = after_s
+            self._changed.set()
+
+    def start(self, sleep: SleepRecord | None = None) -> None:
+        """Begin with a deployment whose servers run or start, or with one that sleeps. Ends an earlier cycle."""
+        self.stop()
+        self.is_asleep, self.problem = sleep is not None, None
+        self._backoff.reset()
+        watch = Supervision("sleep of a deployment").run(partial(self._run, sleep))
+        self._task = asyncio.create_task(watch)
+
+    def stop(self) -> None:
+        """End the cycle: the deployment stays as it is."""
+        if self._task is not None:
+            self._task.cancel()
+            self._ended.add(self._task)
+            self._task.add_done_callback(self._ended.discard)
+            self._task = None
+        self.is_asleep = False
+
+    async def close(self) -> None:
+        """End the cycle; returns when nothing of it is left."""
+        self.stop()
+        await asyncio.gather(*self._ended, return_exceptions=True)
+
+    async def _run(self, sleep: SleepRecord | None) -> None:
+        known = sleep
+        while True:
+            if not self.is_asleep:
+                await self._wait_until_idle()
+                known, self.is_asleep = None, True
+                await self._deployment.fall_asleep()
+            await self._wait_until_called(known)
+            if await self._wake():
+                self.is_asleep = False
+
+    async def _wait_until_idle(self) -> None:
+        while True:
+            self._changed.clear()
+            wait_s = None if not self._after_s else min(ASK_IDLE_EVERY_S, max(_ASK_AT_LEAST_S, self._after_s / 4))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            if self._after_s and await self._is_idle():
+                return
+
+    async def _is_idle(self) -> bool:
+        ports = self._deployment.ports()
+        answers = await asyncio.gather(*(read_metrics([port]) for port in ports))
+        idle = [answer.idle_s for answer in answers if answer is not None and answer.idle_s is not None]
+        if not ports or len(idle) < len(ports) or min(idle) < self._after_s or self._deployment.is_stopping():
+            return False
+        try:
+            due_at = await self._deployment.next_due()
+        except UNREACHABLE as exc:
+            log.warning("a deployment stays awake: what it has to do is unknown", error=str(exc))
+            return False
+        # Both are asked again: a replica may have been added meanwhile.
+        return (due_at is None or due_at > time.time() + _LEAST_SLEEP_S) and self._deployment.ports() == ports
+
+    async def _wait_until_called(self, known: SleepRecord | None) -> None:
+        """Wait for a connection, for what is due, or until the deployment shall not sleep any more."""
+        loop, listening, called = asyncio.get_running_loop(), self._deployment.socket.public, asyncio.Event()
+
+        def on_connection() -> None:
+            loop.remove_reader(listening.fileno())
+            called.set()
+
+        loop.add_reader(listening.fileno(), on_connection)
+        reasons = called.wait(), self._wait_until_due(known), self._wait_until_never()
+        waits = [asyncio.create_task(reason) for reason in reasons]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            loop.remove_reader(listening.fileno())
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _wait_until_never(self) -> None:
+        while self._after_s:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _wait_until_due(self, known: SleepRecord | None) -> None:
+        """Wait until shortly before the agent has something to do: forever if it has nothing."""
+        while known is None:
+            is_stopping = self._deployment.is_stopping()
+            try:
+                due_at = await self._deployment.next_due()
+            except UNREACHABLE as exc:
+                log.warning("what a deployment that sleeps has to do is unknown yet", error=str(exc))
+                await asyncio.sleep(_READ_AGAIN_S)
+                continue
+            if due_at is not None and due_at <= time.time() + _AHEAD_S:
+                return
+            # A request that was the last one may have left work behind, until the last server has ended.
+            if not is_stopping:
+                known = SleepRecord(due_at)
+                self._deployment.remember(due_at)
+            else:
+                await asyncio.sleep(_ASK_AT_LEAST_S)
+        while known.due_at is None or time.time() < known.due_at - _AHEAD_S:
+            left_s = _LOOK_EVERY_S if known.due_at is None else known.due_at - _AHEAD_S - time.time()
+            # The clock may be set meanwhile.
+            await asyncio.sleep(max(0.0, min(left_s, _LOOK_EVERY_S)))
+
+    async def _wake(self) -> bool:
+        """Wake the deployment and return True; or refuse connections for a while and return False."""
+        try:
+            await self._deployment.wake()
+        except (DeployFailed, OSError) as exc:
+            delay_s = self._backoff.next()
+            self.problem = f"The agent sleeps and could not be woken: {exc}"
+            log.warning("a deployment cannot be woken", error=without_output(exc), again_in_s=delay_s)
+            async with refuse_connections(self._deployment.socket.public, delay_s):
+                await asyncio.sleep(delay_s)
+            return False
+        self.problem = None
+        self._backoff.reset()
+        return True
+
+
+@asynccontextmanager
+async def refuse_connections(listening: socket.socket, for_s: float) -> AsyncIterator[None]:
+    """Answer every request of a socket with 503 and `Retry-After` while the block runs, which takes `for_s` seconds."""
+    until = time.monotonic() + for_s
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, TimeoutError, ValueError):
+            async with asyncio.timeout(_REFUSE_WITHIN_S):
+                await reader.readuntil(b"\r\n\r\n")
+                retry_after = max(1, math.ceil(until - time.monotonic()))
+                writer.write(_REFUSAL_HEAD % (retry_after, len(_REFUSAL)) + _REFUSAL)
+                writer.write_eof()
+                # Closing a connection with unread data resets it, and the client would not see the response.
+                while await reader.read(_CHUNK):
+                    pass
+        writer.close()
+
+    # A duplicate, because a server that is closed closes its socket too.
+    server = await asyncio.start_server(refuse, sock=listening.dup(), backlog=_BACKLOG)
+    try:
+        yield
+    finally:
+        server.close()

@@ -1,0 +1,196 @@
+"""The databases of deployments on this machine, on the Postgres that the operator names.
+
+Each deployment has a database and a role of its own. The password is in a private file in the deployment's folder.
+Postgres gets only its SCRAM verifier, so that no server log can show it.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from uuid import UUID
+
+import asyncpg
+
+from portside.dataplane.failures import CreateFailed, NoConnectionsLeft
+from portside.dataplane.sql import sql
+from portside.kernel.db import Query
+from portside.kernel.files import write_private
+
+_TIMEOUT_S, _LOOK_WITHIN_S = 60.0, 5.0
+_ITERATIONS = 4096
+# An idle agent server holds three connections. During a switch there are two servers, and under load more connections.
+CONNECTIONS_EACH = 9
+IDLE_CONNECTIONS = 3
+# For the platform itself, when its role is not a superuser and so has no reserved connections.
+PLATFORM_CONNECTIONS = 20
+# Key of the advisory lock from the check of the budget to the creation of the role, so that two deployments do not
+# both get the last connections.
+_BUDGET_LOCK = 0x706F7274736964
+UNREACHABLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+class Databases:
+    """Creates and drops the databases of deployments."""
+
+    def __init__(self, admin_url: str) -> None:
+        self._admin_url = admin_url
+        # A start looks up all deployments at once.
+        self._looking = asyncio.Semaphore(4)
+
+    async def ensure(self, deployment_id: UUID, password_file: Path, *, is_new: bool = True) -> None:
+        """Create the deployment's role if it is missing, and its database if the deployment is new.
+
+        Raises CreateFailed when the role may not create them, Postgres has too few connections for one more
+        deployment, or an older deployment's database is gone; OSError or asyncpg.PostgresError for transient errors.
+        """
+        name, password = database_name(deployment_id), _password(password_file) or secrets.token_urlsafe(32)
+        verifier = scram_verifier(password, os.urandom(16))
+        try:
+            async with self._admin() as connection:
+                await connection.execute(sql.lock_budget.sql, _BUDGET_LOCK)
+                limit = await _connection_limit(connection, name, is_new=is_new)
+                await _run_written(connection, sql.write_role, name=name, verifier=verifier, connections=limit)
+                await _run_written(connection, sql.write_membership, name=name)
+                await _run_written(connection, sql.write_database, name=name)
+                await _run_written(connection, sql.write_owner, name=name)
+                await _run_written(connection, sql.write_privacy, name=name)
+            async with self._admin(name) as connection:
+                await connection.execute(sql.offer_vectors.sql)
+        except asyncpg.InsufficientPrivilegeError as exc:
+            raise CreateFailed(
+                f"the database cannot be created: {exc}; its role needs CREATEDB and CREATEROLE"
+            ) from exc
+        # Last, because the file says that all of this was done.
+        write_private(password_file, password + "\n")
+
+    async def exists(self, deployment_id: UUID) -> bool:
+        """Whether the deployment's database is there; also true if Postgres does not answer."""
+        try:
+            async with self._looking, self._admin() as connection:
+                row = await _read_budget(connection, database_name(deployment_id))
+        except UNREACHABLE:
+            return True
+        return bool(row["has_database"])
+
+    async def admit(self, deployment_id: UUID, replicas: int) -> None:
+        """Check that Postgres has connections for so many replicas of a deployment.
+
+        Raises NoConnectionsLeft, but never for what the deployment's share allows. Without an answer of Postgres the
+        replicas are admitted: they wait for it themselves.
+        """
+        if replicas * IDLE_CONNECTIONS <= CONNECTIONS_EACH:
+            return
+        try:
+            async with self._looking, self._admin() as connection:
+                row = await _read_budget(connection, database_name(deployment_id))
+        except UNREACHABLE:
+            return
+        needed = max(row["held"], (replicas - 1) * IDLE_CONNECTIONS) + IDLE_CONNECTIONS
+        if row["taken"] + needed > row["available"]:
+            raise NoConnectionsLeft(
+                f"Postgres has no connections left for another replica: {replicas} replicas need {needed}, the other "
+                f"{row['number']} deployments take {row['taken']}, and all may use {row['available']}. Lower the scale "
+                "of this deployment or of others, or raise max_connections (setting POSTGRES_MAX_CONNECTIONS for the "
+                "embedded Postgres) and restart Postgres"
+            )
+
+    async def next_due(self, deployment_id: UUID, password_file: Path) -> float | None:
+        """Return when the agent of a deployment has something to do, in seconds since 1970, or None.
+
+        Raises OSError and what asyncpg raises, also if the database is of a version that cannot tell.
+        """
+        async with self._looking:
+            connection = await asyncpg.connect(self.url(deployment_id, password_file), timeout=_LOOK_WITHIN_S)
+            try:
+                return cast("float | None", await connection.fetchval(sql.next_due.sql, timeout=_LOOK_WITHIN_S))
+            finally:
+                await connection.close(timeout=5)
+
+    async def drop(self, deployment_id: UUID) -> None:
+        """Drop the deployment's database and its role; open connections are terminated."""
+        async with self._admin() as connection:
+            await _run_written(connection, sql.write_drop_database, name=database_name(deployment_id))
+            await _run_written(connection, sql.write_drop_role, name=database_name(deployment_id))
+
+    def url(self, deployment_id: UUID, password_file: Path) -> str:
+        """Return the URL with which the deployment's servers connect."""
+        return deployment_url(self._admin_url, database_name(deployment_id), password_file.read_text().strip())
+
+    @asynccontextmanager
+    async def _admin(self, database: str | None = None) -> AsyncIterator[Any]:
+        connection = await asyncpg.connect(
+            self._admin_url, database=database, timeout=_TIMEOUT_S, command_timeout=_TIMEOUT_S
+        )
+        try:
+            yield connection
+        finally:
+            await connection.close(timeout=5)
+
+
+def database_name(deployment_id: UUID) -> str:
+    """Return the name of a deployment's database and role."""
+    return f"agent_{deployment_id.hex}"
+
+
+def deployment_url(admin_url: str, name: str, password: str) -> str:
+    """Return the URL of a deployment: the server of the admin's URL with another user and database."""
+    parts = urlsplit(admin_url)
+    server = parts.netloc.rpartition("@")[2]
+    query = [(key, value) for key, value in parse_qsl(parts.query) if key not in {"user", "password", "dbname"}]
+    netloc = f"{quote(name)}:{quote(password)}@{server}"
+    return urlunsplit((parts.scheme, netloc, f"/{quote(name)}", urlencode(query, safe="/", quote_via=quote), ""))
+
+
+def scram_verifier(password: str, salt: bytes) -> str:
+    """Return the verifier that Postgres stores for a password (RFC 5803, SCRAM-SHA-256)."""
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ITERATIONS)
+    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    server = hmac.digest(salted, b"Server Key", "sha256")
+    shown = [base64.b64encode(part).decode() for part in (salt, stored, server)]
+    return f"SCRAM-SHA-256${_ITERATIONS}:{shown[0]}${shown[1]}:{shown[2]}"
+
+
+def _password(file: Path) -> str | None:
+    return file.read_text().strip() if file.exists() else None
+
+
+async def _connection_limit(connection: Any, name: str, *, is_new: bool) -> int:
+    """Return how many connections a deployment may open: half of the available ones.
+
+    Raises CreateFailed for a deployment beyond the budget, and for an older one whose database is gone.
+    """
+    row = await _read_budget(connection, name)
+    if not is_new and not row["has_database"]:
+        raise CreateFailed(
+            f"its database {name} is not on this Postgres server, so its threads and runs are not either. Restore the "
+            f"database from its dump. To start with an empty one instead, create it: create database {name}"
+        )
+    available, taken = int(row["available"]), row["taken"]
+    if not row["is_there"] and taken + CONNECTIONS_EACH > available:
+        raise CreateFailed(
+            f"Postgres has no connections left for another deployment: the {row['number']} deployments take {taken}, "
+            f"which is {CONNECTIONS_EACH} each, or what their replicas hold now if that is more. Another one needs "
+            f"{CONNECTIONS_EACH}, and deployments may use {available}. Delete one, or raise max_connections (setting "
+            "POSTGRES_MAX_CONNECTIONS for the embedded Postgres) and restart Postgres"
+        )
+    return max(CONNECTIONS_EACH, available // 2)
+
+
+async def _read_budget(connection: Any, name: str) -> Any:
+    query = sql.read_budget
+    values = {"name": name, "platform": PLATFORM_CONNECTIONS, "share": CONNECTIONS_EACH}
+    return await connection.fetchrow(query.sql, *query.arguments(values))
+
+
+async def _run_written(connection: Any, query: Query, **values: str | int) -> None:
+    statement = await connection.fetchval(query.sql, *query.arguments(values))
+    if statement is not None:
+        await connection.execute(statement)

@@ -1,0 +1,282 @@
+"""An agent that nobody uses sleeps: it has no process, and the next request, run or cron wakes it.
+
+No request fails because the agent sleeps, falls asleep or wakes, unless it cannot be started.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.conftest import eventually
+from tests.platforms import Platform, Repository, listener_of, run, servers_of
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds processes in /proc"),
+]
+# The agent stays in its node while the folder has the file.
+WAITING = """
+import asyncio
+from pathlib import Path
+from typing import TypedDict
+from langgraph.graph import END, START, StateGraph
+
+class State(TypedDict, total=False):
+    seen: int
+
+async def answer(state):
+    while Path({version!r}).exists():
+        await asyncio.sleep(0.05)
+    return {{"seen": state.get("seen", 0) + 1}}
+
+graph = StateGraph(State).add_node("answer", answer).add_edge(START, "answer").add_edge("answer", END).compile()
+"""
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Path:
+    return tmp_path / "held"
+
+
+@pytest.fixture
+def repository(tmp_path: Path, held: Path) -> Repository:
+    made = Repository(tmp_path / "repository")
+    made.commit(str(held), agent=WAITING)
+    return made
+
+
+@pytest.fixture
+async def deployment(platform: Platform, repository: Repository) -> str:
+    made = await platform.deploy(repository)
+    revision = await platform.ended(made)
+    assert revision["status"] == "DEPLOYED", revision
+    return made
+
+
+async def sleeps(platform: Platform, deployment: str, after_s: int = 1) -> None:
+    """Set after how many seconds a deployment sleeps, and wait until it does and nothing of it runs."""
+    await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=after_s)
+    await is_asleep(platform, deployment)
+
+
+async def is_asleep(platform: Platform, deployment: str) -> None:
+    async def look() -> bool:
+        return (await platform.call("GET", f"/v2/deployments/{deployment}"))["is_asleep"] and not servers_of(
+            platform.home
+        )
+
+    await eventually(look, 120)
+
+
+async def is_awake(platform: Platform) -> None:
+    await eventually(lambda: asyncio.sleep(0, bool(servers_of(platform.home))), 120)
+
+
+def agent(platform: Platform, **options: Any) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(timeout=120, headers=platform.headers, **options)
+
+
+async def test_idle_agent_sleeps_and_many_requests_wake_it_once(platform: Platform, deployment: str):
+    url = await platform.url(deployment)
+    await sleeps(platform, deployment)
+    shown = await platform.call("GET", f"/v2/deployments/{deployment}")
+    metrics = await platform.call("GET", f"/v2/deployments/{deployment}/metrics")
+    assert (shown["status"], shown["status_message"], shown["sleep_after_s"]) == ("READY", None, 1)
+    assert (metrics["replicas"], metrics["memory_mb"], metrics["problem"]) == (0, 0, None)
+    # It stays awake now, so that one process can be found.
+    await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=3600)
+    assert servers_of(platform.home) == []
+    async with agent(platform) as client:
+        answers = await asyncio.gather(*(run(client, url) for _ in range(20)))
+    assert [answer["seen"] for answer in answers] == [1] * 20
+    assert len(servers_of(platform.home)) == 1
+
+    async def is_shown_awake() -> bool:
+        shown = await platform.call("GET", f"/v2/deployments/{deployment}")
+        return not shown["is_asleep"] and shown["server_version"] is not None
+
+    await eventually(is_shown_awake)
+
+
+async def test_agent_with_a_run_or_a_stream_stays_awake(platform: Platform, deployment: str, held: Path):
+    url = await platform.url(deployment)
+    await asyncio.to_thread(held.touch)
+    async with agent(platform) as client:
+        thread = (await client.post(f"{url}/threads", json={})).json()["thread_id"]
+        body = {"assistant_id": "agent", "input": {}, "stream_mode": ["values"]}
+        background = (await client.post(f"{url}/threads/{thread}/runs", json=body)).json()["run_id"]
+        await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=1)
+        servers = servers_of(platform.home)
+        # The listener has asked the server twice after the time.
+        for _ in range(2):
+            await reported(platform, deployment)
+        assert servers_of(platform.home) == servers
+        shown = await platform.call("GET", f"/v2/deployments/{deployment}")
+        assert not shown["is_asleep"]
+        await asyncio.to_thread(held.unlink)
+        await is_asleep(platform, deployment)
+        joined = (await client.get(f"{url}/threads/{thread}/runs/{background}")).json()
+    assert joined["status"] == "success"
+
+
+async def reported(platform: Platform, deployment: str) -> None:
+    """Wait for the next report of a listener on a deployment."""
+    path = f"/v2/deployments/{deployment}/metrics"
+    before = (await platform.call("GET", path))["measured_at"]
+
+    async def look() -> bool:
+        return bool((await platform.call("GET", path))["measured_at"] != before)
+
+    await eventually(look, 120)
+
+
+async def test_clients_never_notice_that_an_agent_sleeps(platform: Platform, deployment: str):
+    url = await platform.url(deployment)
+    await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=1)
+    async with agent(platform) as client:
+        for number in range(1, 5):
+            # A kept connection and new ones, at any moment of the way to sleep.
+            await asyncio.sleep(0.9 * number)
+            assert (await run(client, url))["seen"] == 1
+            async with agent(platform) as other:
+                assert (await run(other, url))["seen"] == 1
+    await is_asleep(platform, deployment)
+
+
+async def test_agent_sleeps_on_while_platform_and_listener_are_restarted(platform: Platform, deployment: str):
+    url = await platform.url(deployment)
+    await sleeps(platform, deployment)
+    await asyncio.to_thread(platform.server.stop)
+    await asyncio.to_thread(platform.server.start)
+    await reported(platform, deployment)
+    shown = await platform.call("GET", f"/v2/deployments/{deployment}")
+    assert (shown["is_asleep"], shown["status"], servers_of(platform.home)) == (True, "READY", [])
+    killed = listener_of(platform.server)
+    os.kill(killed, signal.SIGKILL)
+    await reported(platform, deployment)
+    assert servers_of(platform.home) == []
+    async with agent(platform) as client:
+        assert (await run(client, url))["seen"] == 1
+    await is_asleep(platform, deployment)
+
+
+async def test_changes_reach_an_agent_that_sleeps(platform: Platform, deployment: str, repository: Repository):
+    url = await platform.url(deployment)
+    await sleeps(platform, deployment)
+    async with agent(platform) as client:
+        # A new revision serves, and sleeps in turn.
+        repository.commit("1")
+        await platform.redeploy(deployment)
+        assert (await platform.ended(deployment))["status"] == "DEPLOYED"
+        assert (await run(client, url))["version"] == "1"
+        await is_asleep(platform, deployment)
+        await platform.call(
+            "PATCH", f"/v2/deployments/{deployment}", secret_changes={"set": [{"name": "OTHER", "value": "new"}]}
+        )
+        assert (await platform.ended(deployment))["status"] == "DEPLOYED"
+        assert (await run(client, url))["version"] == "1"
+        await is_asleep(platform, deployment)
+        # One that fails leaves the agent asleep, and it can be woken.
+        repository.commit("2", agent="this is no Python")
+        await platform.redeploy(deployment)
+        assert "FAILED" in (await platform.ended(deployment))["status"]
+        assert (await run(client, url))["version"] == "1"
+        await is_asleep(platform, deployment)
+    # Agents that shall not sleep any more wake.
+    await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=0)
+    await is_awake(platform)
+    await sleeps(platform, deployment)
+    await platform.delete(deployment)
+    assert not (platform.home / "dataplane" / "deployments" / deployment).exists()
+
+
+async def test_agent_that_cannot_be_woken_says_so_and_is_woken_later(platform: Platform, deployment: str):
+    url = await platform.url(deployment)
+    await sleeps(platform, deployment)
+    (config,) = (platform.home / "dataplane").glob(f"deployments/{deployment}/revisions/*/source/langgraph.json")
+    away = config.rename(config.with_suffix(".away"))
+    async with agent(platform) as client:
+        answers = await asyncio.gather(*(client.post(f"{url}/runs/wait", json={"input": {}}) for _ in range(5)))
+        assert {answer.status_code for answer in answers} == {503}
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers)
+        assert "could not be started" in answers[0].json()["detail"]
+
+        async def says_why() -> bool:
+            shown = await platform.call("GET", f"/v2/deployments/{deployment}")
+            words = shown["status_message"] or ""
+            return shown["status"] == "UNKNOWN" and "could not be woken" in words and "langgraph.json" in words
+
+        await eventually(says_why)
+        away.rename(config)
+
+        async def answers_again() -> bool:
+            return (await client.get(f"{url}/ok")).status_code == 200
+
+        await eventually(answers_again, 120)
+
+        async def is_ready() -> bool:
+            shown = await platform.call("GET", f"/v2/deployments/{deployment}")
+            return (shown["status"], shown["status_message"]) == ("READY", None)
+
+        await eventually(is_ready)
+    await is_asleep(platform, deployment)
+
+
+async def test_server_killed_while_it_wakes_is_started_again(platform: Platform, deployment: str):
+    url = await platform.url(deployment)
+    await sleeps(platform, deployment)
+    async with agent(platform) as client:
+        asking = asyncio.create_task(client.get(f"{url}/ok"))
+        await is_awake(platform)
+        for server in servers_of(platform.home):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server, signal.SIGKILL)
+        answer = await asking
+        # Whether the server was killed before or after it answered `GET /ok`.
+        assert answer.status_code == 200 or answer.headers["retry-after"]
+
+        async def answers_again() -> bool:
+            return (await client.get(f"{url}/ok")).status_code == 200
+
+        await eventually(answers_again, 120)
+
+
+@pytest.mark.thorough
+async def test_delayed_run_wakes_agent(platform: Platform, deployment: str):
+    url = await platform.url(deployment)
+    async with agent(platform) as client:
+        thread = (await client.post(f"{url}/threads", json={})).json()["thread_id"]
+        body = {"assistant_id": "agent", "input": {}, "after_seconds": 60}
+        await client.post(f"{url}/threads/{thread}/runs", json=body)
+        await sleeps(platform, deployment)
+        # A restart does not forget what is due.
+        await asyncio.to_thread(platform.server.stop)
+        await asyncio.to_thread(platform.server.start)
+        await is_awake(platform)
+        await is_asleep(platform, deployment)
+        (found,) = (await client.get(f"{url}/threads/{thread}/runs")).json()
+    assert found["status"] == "success"
+
+
+@pytest.mark.thorough
+async def test_cron_wakes_agent_again_and_again(platform: Platform, deployment: str):
+    url = await platform.url(deployment)
+    async with agent(platform) as client:
+        thread = (await client.post(f"{url}/threads", json={})).json()["thread_id"]
+        body = {"assistant_id": "agent", "input": {}, "schedule": "* * * * *"}
+        made = await client.post(f"{url}/threads/{thread}/runs/crons", json=body)
+        assert made.status_code == 200, made.text
+        for _ in range(2):
+            await sleeps(platform, deployment)
+            await is_awake(platform)
+        await is_asleep(platform, deployment)
+        runs = (await client.get(f"{url}/threads/{thread}/runs")).json()
+        await client.delete(f"{url}/runs/crons/{made.json()['cron_id']}")
+    assert len(runs) >= 2
+    assert {found["status"] for found in runs} == {"success"}
