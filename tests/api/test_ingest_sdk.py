@@ -58,10 +58,16 @@ async def test_interrupts_and_moves_between_graphs_are_not_failures(
         runs = [(await server.client.get(f"/runs/{each}")).json() for each in ids]
         assert {run["trace_id"] for run in runs} == {waiting, resumed}
         states = {(run["name"], run["trace_id"] == waiting): run["status"] for run in runs}
-        assert states["ask", True] == states["asking", True] == "interrupted"
-        assert states["booking agent", True] == states["ask", False] == states["choose", False] == "success"
-        assert all(run["error"].startswith("GraphInterrupt(") for run in runs if run["status"] == "interrupted")
+        assert states["ask", True] == states["asking", True] == states["booking agent", True] == "interrupted"
+        assert states["booking agent", False] == states["ask", False] == states["choose", False] == "success"
+        below = [run for run in runs if run["status"] == "interrupted" and run["id"] != run["trace_id"]]
+        assert all(run["error"].startswith("GraphInterrupt(") for run in below)
         query = {"session": [runs[0]["session_id"]]}
+        listed = {"project_ids": query["session"], "is_root": True, "selects": ["ID", "STATUS"]}
+        for state, root in (("interrupted", waiting), ("success", resumed)):
+            asked = {**listed, "filter": f'eq(status, "{state}")'}
+            found = (await server.client.post("/v2/runs/query", json=asked)).json()["items"]
+            assert found == [{"id": str(root), "status": state.upper()}]
         assert (await server.client.post("/runs/stats", json=query)).json()["error_rate"] == 0
         for failed in ({"error": True}, {"filter": 'eq(status, "error")'}):
             assert (await server.client.post("/runs/query", json={**query, **failed})).json()["runs"] == []

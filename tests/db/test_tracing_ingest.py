@@ -221,6 +221,26 @@ async def test_a_child_without_its_parent_is_shown(db: Database, actor: Actor):
 
 
 @pytest.mark.usefixtures("ways_of_writing")
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_a_root_is_interrupted_by_a_run_below_it_in_any_order(db: Database, actor: Actor, order: tuple[int, ...]):
+    end, dotted = "2026-11-21T02:04:41Z", "20261121T020440000000Z"
+    root = post(ROOT, trace_id=ROOT, dotted_order=f"{dotted}{ROOT}", end_time=end)
+    child = post(CHILD, trace_id=ROOT, parent_run_id=ROOT, dotted_order=f"{dotted}{ROOT}.{dotted}{CHILD}")
+    child |= {"end_time": end, "error": "GraphInterrupt((Interrupt(value='really?'),))"}
+    writes = [batch(post=[root]), batch(post=[child])]
+    for number in order:
+        await store_batch(db, writes[number], by=actor)
+    assert await states(db) == {ROOT: "interrupted", CHILD: "interrupted"}
+    failed = {**root, "error": "ValueError('no')"}
+    await store_batch(db, batch(patch=[failed]), by=actor)
+    assert (await states(db))[ROOT] == "error"
+
+
+async def states(db: Database) -> dict[UUID, str]:
+    """How runs ended, as readers see it."""
+    return {row["id"]: row["status"] for row in await db.pool.fetch("select id, status from readable_runs")}
+
+
 async def test_overlapping_concurrent_batches_do_not_deadlock(db: Database, actor: Actor):
     ids = [uuid4() for _ in range(60)]
     last: dict[UUID, int] = {}

@@ -23,7 +23,11 @@ return case when jsonb_typeof(reported -> key) = 'number'
 -- a sum over the runs of a project or trace would count it twice.
 create or replace view readable_runs as
 select r.workspace_id, r.id, r.name, coalesce(r.run_type, 'chain') as run_type,
-       case when r.error is null then r.status else end_of_failed_run(r.error) end as status,
+       case
+           when r.error is not null then end_of_failed_run(r.error)
+           when r.has_interrupts and r.status = 'success' then 'interrupted'
+           else r.status
+       end as status,
        coalesce(r.trace_id, r.id) as trace_id,
        coalesce(r.dotted_order, dotted_order_part(r.start_time, r.received_at, r.id)) as dotted_order,
        r.parent_run_id, r.parent_run_id is null as is_root, r.project_id as session_id, r.reference_example_id,
@@ -48,7 +52,7 @@ select r.workspace_id, r.id, r.name, coalesce(r.run_type, 'chain') as run_type,
        case when u.usage is not null then r.completion_cost_details end as completion_cost_details,
        case when u.usage is not null then r.price_id end as price_id,
        case when r.run_type = 'llm' then r.model_provider end as model_provider,
-       case when r.run_type = 'llm' then r.model_name end as model_name
+       case when r.run_type = 'llm' then r.model_name end as model_name, r.has_interrupts
 from runs r
 cross join lateral (select case when r.run_type = 'llm' then r.usage end as usage) u
 where r.name is not null and r.project_id is not null;

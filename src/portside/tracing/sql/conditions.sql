@@ -78,9 +78,10 @@ select from readable_runs r where text_matches(r.status, :op::text, :value::text
 
 -- name: when_status_is
 -- Rare states are found by plain columns first, so that finding none of a million runs is quick: an index has those with an
--- error.
+-- error or an interrupt.
 select from readable_runs r where r.status = :value::text
-  and (:value::text not in ('error', 'interrupted') or r.error is not null)
+  and (:value::text <> 'error' or r.error is not null)
+  and (:value::text <> 'interrupted' or r.error is not null or r.has_interrupts)
   and (:value::text <> 'pending' or (r.error is null and r.end_time is null))
 
 -- name: when_error

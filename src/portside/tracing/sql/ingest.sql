@@ -114,6 +114,16 @@ from found f join locked using (id)
 where r.workspace_id = :workspace_id and r.id = f.id and r.dotted_order is null
 returning r.id, r.is_awaited
 
+-- name: mark_interrupted_traces
+-- Tells the roots of traces that one of their runs was interrupted. A root that has not arrived yet gets an empty row, as an
+-- awaited parent does. After the batch is committed, so that no row of it is held while this waits for a root.
+insert into runs as r (workspace_id, id, patched, patch_order, is_awaited, has_interrupts)
+select distinct :workspace_id::uuid, c.trace_id, 0, 0, false, true
+from runs c
+where c.workspace_id = :workspace_id and c.id = any(:ids::uuid[]) and c.trace_id <> c.id
+order by c.trace_id
+on conflict (workspace_id, id) do update set has_interrupts = true where not r.has_interrupts
+
 -- name: write_feedback
 insert into feedback as f (workspace_id, id, run_id, trace_id, key, body, modified_at)
 select :workspace_id, x.*
