@@ -3,21 +3,24 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import ExecutorProcess, Program
+from portside.agent.problems import PROBLEMS
 from portside.executor import messages
-from portside.executor.link import CallFailed, LinkClosed
+from portside.executor.link import CallFailed, Handlers, LinkClosed
 from portside.executor.messages import GraphCall, ServerHello
 from portside.executor.requests import RunRequest
 from portside.kernel.errors import UserMistake
@@ -57,6 +60,11 @@ async def act(state):
             with open(do[6:], "w") as file:
                 file.write(str(number))
             await asyncio.sleep(0)
+    if do == "fill up":
+        kept = []
+        while True:
+            kept.append(bytearray(os.urandom(1)) * 20_000_000)
+            time.sleep(0.05)
     if do == "fill":
         act.kept = bytearray(os.urandom(1)) * 300_000_000
     return {"done": f"{do} in {os.getpid()}"}
@@ -88,8 +96,10 @@ def program_of(project: Path, **options: Any) -> Program:
 
 
 @asynccontextmanager
-async def started(program: Program, limits: PoolLimits | None = None) -> AsyncIterator[ExecutorPool]:
-    pool = ExecutorPool(program, limits or PoolLimits(), lambda _executor: STORES_NOTHING)
+async def started(
+    program: Program, limits: PoolLimits | None = None, handlers: Handlers = STORES_NOTHING
+) -> AsyncIterator[ExecutorPool]:
+    pool = ExecutorPool(program, limits or PoolLimits(), lambda _executor: handlers)
     await pool.start()
     try:
         yield pool
@@ -98,19 +108,20 @@ async def started(program: Program, limits: PoolLimits | None = None) -> AsyncIt
 
 
 def request(do: str, *modes: str) -> GraphCall:
+    run_id, thread_id = str(uuid4()), str(uuid4())
     run = RunRequest(
         graph_id="agent",
         input={"do": do},
-        config={"configurable": {"thread_id": str(uuid4())}},
+        config={"configurable": {"thread_id": thread_id, "run_id": run_id}, "metadata": {"run_attempt": 1}},
         stream_modes=list(modes) or ["values", "updates"],
     )
     return GraphCall(request=run, timeout_s=600.0)
 
 
-async def execute(pool: ExecutorPool, do: str, run_id: UUID | None = None) -> dict[str, Any]:
+async def execute(pool: ExecutorPool, do: str, *, is_alone: bool = False) -> dict[str, Any]:
     """Execute a run; return its values."""
     events: list[Any] = []
-    async with pool.for_run(run_id or uuid4(), 1) as executor:
+    async with pool.for_run(uuid4(), 1, is_alone=is_alone) as executor:
         outcome = await executor.link.call(messages.EXECUTE, request(do), on_item=events.extend)
     assert [name for name, _ in events] == ["values", "updates", "values"]
     values: dict[str, Any] = json.loads(outcome["values"])
@@ -210,6 +221,43 @@ async def test_blocked_graph_loop_does_not_kill_the_process(project):
             await task
 
 
+async def test_blocked_graph_loop_keeps_no_checkpoints_back(project):
+    """Also if the server has not answered those before: a node that blocks the loop would keep it from the answers."""
+    stored: list[Any] = []
+    answers = asyncio.Event()
+
+    async def store(body: Any, _call: Any) -> None:
+        stored.extend(body["checkpoints"])
+        await answers.wait()
+
+    async def are_stored() -> bool:
+        return len(stored) == 2
+
+    async with started(program_of(project), handlers={**STORES_NOTHING, messages.CHECKPOINTS_PUT: store}) as pool:
+        executor, task = await hold(pool, "hold the loop")
+        await eventually(are_stored)
+        executor.kill("the test is over")
+        answers.set()
+        with pytest.raises(LinkClosed):
+            await task
+
+
+async def test_run_ends_when_its_checkpoints_are_stored(project):
+    """What storing one failed with is the run's failure, although its steps went on."""
+
+    def refuse(_body: Any, _call: Any) -> None:
+        raise CallFailed("raised", "no space left", {"type": "RuntimeError"})
+
+    async with started(program_of(project), handlers={**STORES_NOTHING, messages.CHECKPOINTS_PUT: refuse}) as pool:
+        async with pool.for_run(uuid4(), 1) as executor:
+            try:
+                outcome = await executor.link.call(messages.EXECUTE, request("nothing"), on_item=lambda _events: None)
+                reason = outcome["error"]["message"]
+            except CallFailed as failed:
+                reason = failed.message
+        assert "no space left" in reason
+
+
 async def test_cancelled_run_has_stopped(project):
     async with started(program_of(project)) as pool:
         executor, task = await hold(pool, "wait")
@@ -243,6 +291,86 @@ async def test_executor_with_much_memory_is_replaced_after_its_run(project):
 
         await eventually(is_replaced)
         assert first.memory_bytes > 250_000_000
+
+
+async def test_executor_far_above_its_memory_is_killed(project):
+    """Also while it holds the interpreter's lock and answers nothing: the server reads what it holds."""
+    async with started(program_of(project), PoolLimits(max_memory_bytes=250_000_000)) as pool:
+        async with pool.for_run(uuid4(), 1) as executor:
+            with pytest.raises(LinkClosed):
+                await executor.link.call(messages.EXECUTE, request("fill up"), on_item=lambda _events: None)
+            reason = await executor.wait_ended()
+        assert re.fullmatch(r"used \d+ MB of memory, far more than EXECUTOR_MAX_MEMORY_MB \(250 MB\)", reason)
+        assert (await execute(pool, "nothing"))["do"] == "nothing"
+
+
+async def test_spare_is_ready_when_an_executor_ends(project):
+    """There is one once there are runs, it executes none before, and it ends some time after the last."""
+    async with started(program_of(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
+        [first] = pool.executors
+        assert (await execute(pool, "nothing"))["done"] == f"nothing in {first.process.pid}"
+
+        async def has_spare() -> bool:
+            return len(pool.executors) == 2
+
+        await eventually(has_spare)
+        [spare] = [each for each in pool.executors if each is not first]
+        assert (await execute(pool, "nothing"))["done"] == f"nothing in {first.process.pid}"
+        held, task = await hold(pool, "wait")
+        assert held is first
+        # A run that has an executor alone takes it, so nobody waits.
+        assert (await execute(pool, "nothing", is_alone=True))["done"] == f"nothing in {spare.process.pid}"
+        # No other process can be ready by then.
+        pool.stop_starting()
+        first.kill("the test is over")
+        with pytest.raises(LinkClosed):
+            await task
+        assert (await execute(pool, "nothing"))["done"] == f"nothing in {spare.process.pid}"
+
+
+async def test_spare_ends_when_there_were_no_runs_for_long(project, monkeypatch):
+    monkeypatch.setattr("portside.agent.executors.pool.SPARES_KEPT_S", 0.5)
+    async with started(program_of(project), PoolLimits(spares=1)) as pool:
+        first, task = await hold(pool, "wait")
+
+        async def has_spare() -> bool:
+            return len(pool.executors) == 2
+
+        async def has_none() -> bool:
+            return pool.executors == [first]
+
+        await eventually(has_spare)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await eventually(has_none)
+
+
+async def test_executors_that_do_not_start_are_a_problem_until_one_does(project):
+    """The next one is started after at most half a minute, and what is wrong is in the status of the deployment."""
+    agent = (project / "agent.py").read_text()
+
+    def problems() -> list[str]:
+        return [each for each in PROBLEMS.current() if each.startswith("An executor of graphs does not start")]
+
+    async with started(program_of(project)) as pool:
+        assert (await execute(pool, "nothing"))["do"] == "nothing"
+        for code, reason in [
+            ("import ctypes\nctypes.string_at(0)\n", "was killed by SIGSEGV while it imported the project"),
+            ("import nothing_like_this\n", "ModuleNotFoundError"),
+        ]:
+            (project / "agent.py").write_text(code)
+            for executor in pool.executors:
+                executor.kill("the test needs none")
+
+            async def is_told(reason: str = reason) -> bool:
+                return any(reason in each for each in problems())
+
+            await eventually(is_told)
+        assert pool._not_before - time.monotonic() <= 30
+        (project / "agent.py").write_text(agent)
+        assert (await execute(pool, "nothing"))["do"] == "nothing"
+        assert problems() == []
 
 
 async def test_executor_with_work_that_did_not_stop_is_replaced(project):
@@ -295,9 +423,7 @@ async def test_number_of_executors_follows_the_runs(project):
 async def test_suspects_have_a_process_for_themselves(project):
     async with started(program_of(project)) as pool:
         executor, task = await hold(pool, "wait")
-        suspect = uuid4()
-        pool.suspect(suspect)
-        alone = asyncio.create_task(execute(pool, "nothing", suspect))
+        alone = asyncio.create_task(execute(pool, "nothing", is_alone=True))
 
         async def is_reserved() -> bool:
             return executor.is_reserved
@@ -322,9 +448,7 @@ async def test_suspect_takes_the_first_process_that_is_free(project):
         [other] = [each for each in pool.executors if each is not held]
         other.kill("the test needs one process")
         await other.wait_ended()
-        suspect = uuid4()
-        pool.suspect(suspect)
-        values = await asyncio.wait_for(execute(pool, "nothing", suspect), 300)
+        values = await asyncio.wait_for(execute(pool, "nothing", is_alone=True), 300)
         assert str(held.process.pid) not in values["done"]
         assert not held.is_reserved
         running.cancel()

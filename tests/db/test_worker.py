@@ -277,6 +277,23 @@ async def test_run_that_an_outage_stopped_returns_to_the_queue(process: Process)
     await process.wait_for_status(run_id, "pending")
 
 
+@pytest.mark.parametrize("is_counted", [True, False])
+async def test_run_whose_executor_crashed_is_a_suspect_for_every_worker(process: Process, *, is_counted: bool):
+    run_id, attempt = await process.execute()
+    attempt.failure = worker.AttemptLost("its executor was killed", is_counted=is_counted, is_suspect=True)
+    attempt.end.set()
+    await process.wait_until_idle()
+    if is_counted:
+        await statements.ExpiredLeases(process.db, max_retries=3, on_released=lambda: None).activate()
+    else:
+        process.worker.check_cancellations()
+    await process.wait_for_status(run_id, "pending")
+    await process.db.pool.execute("update runs set run_after = now()")
+    [claimed] = await statements.claim_runs(process.db, uuid4(), 1)
+    lost = await process.db.pool.fetchval("select lost_attempts from runs")
+    assert (claimed.run_id, claimed.is_suspect, lost) == (run_id, True, int(is_counted))
+
+
 async def test_stopped_run_leaves_its_slot_to_one_that_waits(process: Process):
     run_id, attempt = await process.execute()
     waiting = await process.admit()

@@ -14,6 +14,7 @@ from portside.dataplane.builds.sources import folder_size
 from portside.dataplane.compute.databases import deployment_url, scram_verifier
 from portside.dataplane.compute.machine import (
     RuntimeEnvironment,
+    executor_memory,
     server_environment,
     split_environment,
 )
@@ -121,6 +122,21 @@ def test_server_environment_precedence():
     found = server_environment(deployment, desired_revision(id=uuid4(), secrets=given), runtime, {"PATH": "/bin"})
     assert found["PATH"] == os.pathsep.join(["/venv/bin", "/node/bin", "/bin"])
     assert found["EXECUTOR_NODE"] == "/node/bin/node"
+
+
+@pytest.mark.parametrize(
+    ("limit_mb", "executors", "each"),
+    [
+        (None, None, None),
+        (2048, None, "1792"),
+        (2048, "2", "896"),
+        (300, "1", "150"),
+        (2048, "x", "1792"),
+        (2, "4", "1"),
+    ],
+)
+def test_executors_have_a_part_of_the_memory_of_their_server(limit_mb, executors, each):
+    assert executor_memory(limit_mb, executors).get("EXECUTOR_MAX_MEMORY_MB") == each
 
 
 def test_variables_for_interpreters_reach_executors_alone():

@@ -43,10 +43,10 @@ from portside.agent.http.services import AgentServices, ApiDescription, Context,
 from portside.agent.http.system import SERVER_INFO
 from portside.agent.mcp.service import Mcp
 from portside.agent.mcp.tools import Tools
+from portside.agent.problems import watch_tracing
 from portside.agent.queue.backlog import QueueMonitor
 from portside.agent.queue.statements import DueThreads, ExpiredLeases, LapsedRunKeys
 from portside.agent.queue.worker import Worker
-from portside.agent.refusals import watch_tracing
 from portside.agent.runs.service import Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.store.items import Items, store_tasks

@@ -200,6 +200,7 @@ def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
         tracer=kwargs.get("langsmith_tracer"),
         resume=resume,
         attempt=run.attempt,
+        is_suspect=run.is_suspect,
         # Its thread was made for this attempt.
         is_ephemeral=run.is_temporary and run.attempt == 1 and not run.was_started,
     )

@@ -65,8 +65,18 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, msgspec.Meta(ge=0), setting("Runs after which an executor process is replaced; 0 is never.")
     ] = 0
     executor_max_memory_mb: Annotated[
-        int, msgspec.Meta(ge=0), setting("Megabytes of memory above which an executor process is replaced; 0 is never.")
+        int,
+        msgspec.Meta(ge=0),
+        setting(
+            "Megabytes of memory above which an executor process is replaced; one with 1.25 times as much is killed. "
+            "0 is never."
+        ),
     ] = 0
+    executor_spares: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=16),
+        setting("Executor processes that are kept ready beside the others while there are runs, for when one ends."),
+    ] = 1
     executor_idle_secs: Annotated[
         float,
         msgspec.Meta(ge=0),

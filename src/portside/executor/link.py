@@ -187,6 +187,11 @@ class Link(asyncio.Protocol):
             raise LinkClosed(self._reason)
 
     @property
+    def calls_made(self) -> int:
+        """How many methods of the peer were called."""
+        return self._next - 1
+
+    @property
     def is_congested(self) -> bool:
         """Whether the peer does not read what it was sent; any thread may ask."""
         return self._writable is not None

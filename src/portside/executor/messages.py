@@ -7,7 +7,9 @@ checkpoints, store items and the server's own API. A message is sent as a map of
 fields that it does not know, so that either side may be newer.
 """
 
+import os
 from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 from portside.executor.link import CallFailed
@@ -225,6 +227,15 @@ class Pong:
 
     still_s: float = 0.0
     memory_bytes: int = 0
+
+
+def memory_of(process: int | str) -> int:
+    """Return the bytes of memory of a process that it shares with no files; 0 where the system does not tell."""
+    try:
+        pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()
+        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def read(message: type[M], body: Any) -> M:

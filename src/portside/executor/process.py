@@ -33,12 +33,12 @@ from portside.executor.messages import LOG_LINE, ExecutorHello, Pong, Retirement
 from portside.executor.operations import GraphOperations
 from portside.executor.project import GraphSource, Project
 from portside.executor.remote import (
-    EphemeralRows,
     RemoteBackend,
     RemoteStore,
+    RunRows,
     ServerCalls,
     current_call,
-    ephemeral_rows,
+    run_rows,
 )
 from portside.executor.requests import (
     DescriptionRequest,
@@ -203,18 +203,20 @@ class ExecutorProcess:
         given = _begun(body)
         request = messages.read(RunRequest, given.request)
         batches, loop = EventBatches(call), min(self._loops, key=lambda candidate: candidate.load)
-        executing = self._executed(loop, request, batches, given.timeout_s)
-        if not request.is_ephemeral:
-            return await executing
-        rows = EphemeralRows(self._server, str(request.config["configurable"]["thread_id"]))
-        ephemeral_rows.set(rows)
+        thread_id = str(request.config["configurable"]["thread_id"])
+        rows = RunRows(self._server, thread_id, is_ephemeral=request.is_ephemeral, is_encrypted=self._is_encrypted)
+        run_rows.set(rows)
         try:
-            outcome = await executing
+            outcome = await self._executed(loop, request, batches, given.timeout_s)
         except BaseException:
-            # It may be tried again.
-            await rows.flush()
+            # It may be tried again. What storing rows fails with is known to the server.
+            with contextlib.suppress(Exception):
+                await rows.flush()
             raise
-        rows.drop()
+        if request.is_ephemeral:
+            rows.drop()
+        else:
+            await rows.flush()
         return outcome
 
     async def _executed(self, loop: GraphLoop, request: RunRequest, batches: "EventBatches", timeout_s: float) -> Any:
@@ -228,7 +230,9 @@ class ExecutorProcess:
         if work_left_behind.is_set() and not self._is_retiring:
             self._is_retiring = True
             self._tell(messages.RETIRE, Retirement(reason="cancelled work still runs"))
-        return Pong(still_s=max((turn.still_s() for turn in self._turns), default=0.0), memory_bytes=memory_bytes())
+        return Pong(
+            still_s=max((turn.still_s() for turn in self._turns), default=0.0), memory_bytes=messages.memory_of("self")
+        )
 
 
 class EventBatches:
@@ -325,12 +329,3 @@ def _hello(**fields: Any) -> ExecutorHello:
 
 def _failed(reason: str) -> ExecutorHello:
     return _hello(failure=reason)
-
-
-def memory_bytes() -> int:
-    """Return the memory of this process that is not shared with files; 0 where the system does not tell."""
-    try:
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
-        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

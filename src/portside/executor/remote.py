@@ -33,6 +33,8 @@ from portside.executor.messages import MAIN_SCOPE
 
 EPHEMERAL_DELAY_S = 0.1
 EPHEMERAL_LIMIT_BYTES = 1024 * 1024
+UNANSWERED_LIMIT_BYTES = 8 * 1024 * 1024
+ROWS_OVERHEAD_BYTES = 512
 # The number of the server's call that the current code runs for: the server knows its user.
 current_call: ContextVar[int] = ContextVar("current_call", default=0)
 _METADATA = CHECKPOINT_COLUMNS.index("c_metadata")
@@ -73,70 +75,97 @@ def _raised(failed: CallFailed) -> Exception:
     return kind(failed.message)
 
 
-class EphemeralRows:
-    """The rows of a run on a thread that is deleted with it: they wait, because a short run needs no checkpoint.
+class RunRows:
+    """The rows that a run writes to its thread: they are sent in their order, and no step waits for the answers.
 
-    Make it on the loop of the link. They are sent after a moment, if they grow, and if the run is stopped.
+    So a node that blocks its loop keeps nothing back that was written before it. Those of a thread that is deleted with
+    its run wait, because a short run needs no checkpoint: they are sent after a moment, if they grow, and if the run is
+    stopped. Make it on the loop of the link.
     """
 
-    def __init__(self, server: ServerCalls, thread_id: str) -> None:
+    def __init__(self, server: ServerCalls, thread_id: str, *, is_ephemeral: bool, is_encrypted: bool) -> None:
         self.thread_id = thread_id
         self._server = server
+        # A server that encrypts rows may store those of a later call first.
+        self._is_in_turns = is_encrypted
+        self._is_ephemeral = is_ephemeral
+        # Guards the rows that are held, and the size of all that was not answered.
         self._lock = threading.Lock()
-        self._puts: list[Callable[[], messages.CheckpointPut]] = []
+        self._is_holding = is_ephemeral
+        self._held: list[tuple[Callable[[], messages.CheckpointPut], int]] = []
         self._size = 0
-        self._is_sending = False
         self._namespaces: set[str] = set()
-        self._sent: list[asyncio.Future[Any]] = []
-        self._timer = server.loop.call_later(EPHEMERAL_DELAY_S, self._send)
+        self._sent: set[asyncio.Future[Any]] = set()
+        self._failure: BaseException | None = None
+        self._timer = server.loop.call_later(EPHEMERAL_DELAY_S, self._send_held) if is_ephemeral else None
 
     def is_empty(self, checkpoint_ns: str) -> bool:
         """Whether the thread surely has no checkpoint in a namespace."""
-        return checkpoint_ns not in self._namespaces
+        return self._is_ephemeral and checkpoint_ns not in self._namespaces
 
-    def keep(self, checkpoint_ns: str, make: Callable[[], messages.CheckpointPut], size: int) -> bool:
-        """Keep rows for now, on any loop; False if rows are sent at once by now."""
+    async def put(self, checkpoint_ns: str, make: Callable[[], messages.CheckpointPut], size: int) -> None:
+        """Take rows, on any loop; wait only if many were not answered. Raises what storing earlier ones failed with."""
+        if self._failure is not None:
+            raise self._failure
         self._namespaces.add(checkpoint_ns)
+        # Empty rows take memory as well.
+        size += ROWS_OVERHEAD_BYTES
         with self._lock:
-            if self._is_sending:
-                return False
-            self._puts.append(make)
             self._size += size
-            is_large = self._size > EPHEMERAL_LIMIT_BYTES
-        if is_large:
-            self._server.loop.call_soon_threadsafe(self._send)
-        return True
+            if is_held := self._is_holding:
+                self._held.append((make, size))
+        if not is_held:
+            self._server.loop.call_soon_threadsafe(self._send, make(), size)
+            if self._is_in_turns or self._size > UNANSWERED_LIMIT_BYTES:
+                await self.flush()
+        elif self._size > EPHEMERAL_LIMIT_BYTES:
+            self._server.loop.call_soon_threadsafe(self._send_held)
 
     async def flush(self) -> None:
         """Wait until all rows are with the server. Raises what storing them failed with."""
-        if asyncio.get_running_loop() is self._server.loop:
+        if self._size and asyncio.get_running_loop() is self._server.loop:
             await self._flush()
-        else:
+        elif self._size:
             await CrossLoopCall(self._server.loop, self._flush()).result
+        if self._failure is not None:
+            raise self._failure
 
     def drop(self) -> None:
-        """Forget the rows: the run has ended, and its thread with it."""
-        self._timer.cancel()
+        """Forget the rows that are held: the run has ended, and its thread with it."""
+        self._stop_timer()
         with self._lock:
-            self._is_sending, self._puts = True, []
+            self._is_holding, self._held = False, []
 
     async def _flush(self) -> None:
-        self._send()
-        await asyncio.gather(*self._sent)
+        self._send_held()
+        while self._sent:
+            await asyncio.wait(self._sent)
 
-    def _send(self) -> None:
-        self._timer.cancel()
+    def _send_held(self) -> None:
+        self._stop_timer()
         with self._lock:
-            self._is_sending = True
-            puts, self._puts = self._puts, []
-        for make in puts:
-            call = asyncio.ensure_future(self._server.call(messages.CHECKPOINTS_PUT, make()))
-            # A failure is that of the run's other checkpoints as well: the server ends the run.
-            call.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._sent.append(call)
+            held, self._held, self._is_holding = self._held, [], False
+        for make, size in held:
+            self._send(make(), size)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _send(self, put: messages.CheckpointPut, size: int) -> None:
+        call = asyncio.ensure_future(self._server.call(messages.CHECKPOINTS_PUT, put))
+        self._sent.add(call)
+        call.add_done_callback(partial(self._answered, size))
+
+    def _answered(self, size: int, call: asyncio.Future[Any]) -> None:
+        self._sent.discard(call)
+        with self._lock:
+            self._size -= size
+        if not call.cancelled() and (failure := call.exception()) is not None:
+            self._failure = self._failure or failure
 
 
-ephemeral_rows: ContextVar[EphemeralRows | None] = ContextVar("ephemeral_rows", default=None)
+run_rows: ContextVar[RunRows | None] = ContextVar("run_rows", default=None)
 
 
 class RemoteBackend:
@@ -151,15 +180,16 @@ class RemoteBackend:
     ) -> None:
         """Send rows; the server buffers them with those of the run."""
         make = partial(self._message, thread_id, checkpoint_ns, rows, run=run, is_awaited=is_awaited)
-        ephemeral = self._ephemeral(thread_id)
-        if ephemeral is not None:
-            if not is_awaited and ephemeral.keep(checkpoint_ns, make, rows.size):
+        own = self._rows_of_run(thread_id)
+        if own is not None:
+            if run is not None and not is_awaited:
+                await own.put(checkpoint_ns, make, rows.size)
                 return
-            await ephemeral.flush()
+            await own.flush()
         await self._server.call(messages.CHECKPOINTS_PUT, make())
 
-    def _ephemeral(self, thread_id: str) -> EphemeralRows | None:
-        found = ephemeral_rows.get()
+    def _rows_of_run(self, thread_id: str) -> RunRows | None:
+        found = run_rows.get()
         return found if found is not None and found.thread_id == thread_id and self._scope == MAIN_SCOPE else None
 
     def _message(
@@ -181,11 +211,9 @@ class RemoteBackend:
 
     async def read(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str | None) -> Any:
         """Return the row of a checkpoint by its columns, or None."""
-        ephemeral = self._ephemeral(thread_id)
-        if ephemeral is not None:
-            if ephemeral.is_empty(checkpoint_ns):
-                return None
-            await ephemeral.flush()
+        own = self._rows_of_run(thread_id)
+        if own is not None and own.is_empty(checkpoint_ns):
+            return None
         return await self._ask("read", thread_id, checkpoint_ns, checkpoint_id)
 
     async def list(self, query: CheckpointQuery) -> Sequence[Any]:
@@ -210,6 +238,9 @@ class RemoteBackend:
         await self._ask("copy_thread", source, target)
 
     async def _ask(self, operation: str, *arguments: Any) -> Any:
+        own = run_rows.get()
+        if own is not None and self._scope == MAIN_SCOPE:
+            await own.flush()
         body = messages.CheckpointCall(
             call=current_call.get(), scope=self._scope, operation=operation, arguments=list(arguments)
         )

@@ -43,6 +43,8 @@ class RunRequest:
     attempt: int = 1
     is_ephemeral: bool = False
     """The thread was created for this run, and is deleted when the run ends."""
+    is_suspect: bool = False
+    """An executor crashed during an earlier attempt: it has one for itself."""
     resume: bool = False
     """An earlier attempt wrote a checkpoint: continue from it, without the input or the command."""
 

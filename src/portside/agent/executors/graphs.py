@@ -83,7 +83,7 @@ class RemoteGraphs:
         bridge = ThreadBridge(sink.publish, size_of_event, sink.has_listeners)
         run_id = UUID(request.config["configurable"]["run_id"])
         try:
-            async with self._pool.for_run(run_id, request.attempt) as executor:
+            async with self._pool.for_run(run_id, request.attempt, is_alone=request.is_suspect) as executor:
                 try:
                     call = GraphCall(request=request, timeout_s=timeout_s)
                     push = partial(_push, bridge, ChannelEvents())
@@ -92,7 +92,6 @@ class RemoteGraphs:
                     raise await self._lost(executor) from exc
         finally:
             bridge.close()
-        self._pool.trust(run_id)
         return messages.read(Outcome, outcome)
 
     async def _lost(self, executor: Executor) -> AttemptLost:
@@ -100,9 +99,7 @@ class RemoteGraphs:
         reason = await executor.wait_ended()
         if executor.is_retiring:
             return AttemptLost("the server stops", is_counted=False)
-        for run_id in runs:
-            self._pool.suspect(run_id)
-        return AttemptLost(f"its executor {reason}", is_counted=len(runs) <= 1)
+        return AttemptLost(f"its executor {reason}", is_counted=len(runs) <= 1, is_suspect=True)
 
     async def read_outcome(self, request: RunRequest) -> Outcome:
         """Return the outcome of a run that was stopped."""

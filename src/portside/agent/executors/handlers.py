@@ -57,9 +57,9 @@ class ServedApp(Protocol):
 class HandlersExecutor:
     """The executor of the project's handlers, and the handlers in it but for the web application."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, max_memory_bytes: int = 0) -> None:
         self.exchanges = Exchanges()
-        self._pool = ExecutorPool(program, PoolLimits(executors=1), self._served)
+        self._pool = ExecutorPool(program, PoolLimits(executors=1, max_memory_bytes=max_memory_bytes), self._served)
         self._pool.prepare = self._prepare
         self._facts: Mapping[str, Any] = {}
         self.app: ServedApp | None = None

@@ -5,6 +5,7 @@
 
 import asyncio
 import contextvars
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -42,6 +43,9 @@ class Executor:
         """Runs and other calls that it serves."""
         self.runs_begun = 0
         self.memory_bytes = 0
+        self.joined_at = time.monotonic()
+        self.calls_before = 0
+        """How often it was called before it joined its pool."""
         self.is_reserved = False
         """Whether it gets no more runs until one run has had it for itself."""
         self.callers: dict[int, CallContext] = {}
@@ -63,6 +67,14 @@ class Executor:
     def has_free_slot(self) -> bool:
         """Whether it may begin another run."""
         return not self.hello.slots or len(self.runs) < self.hello.slots
+
+    @property
+    def has_been_used(self) -> bool:
+        """Whether it was called since it joined."""
+        return self.link.calls_made > self.calls_before
+
+    def measure(self) -> None:
+        """Read how much memory it holds, where this machine knows; otherwise its last pong said so."""
 
     def watch(self, on_end: Callable[["Executor", str], None]) -> None:
         """Watch the executor. `on_end` is called once, when it has ended, with the reason."""

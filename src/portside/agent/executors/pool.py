@@ -1,12 +1,14 @@
 """The executors of this server: as many processes as configured, while there is work for them, and those that joined.
 
-A run goes to the executor that has the fewest calls. A process that ends is started again after a back-off. One that
-has executed many runs, or holds much memory, is replaced: the new one is ready before the old one gets no more work.
-After a while without work all processes end, and start again with the next call. Executors on other machines join and
-leave by themselves. What is known of the graphs is kept.
+A run goes to the executor that has the fewest calls. A process that ends is started again at once, and after a back-off
+if it never worked; then the status of the deployment says so. One that has executed many runs, or holds much memory, is
+replaced: the new one is ready before the old one gets no more work. One far above its limit of memory is killed. After
+a while without work all processes end, and start again with the next call. While there are runs, spare processes are
+kept ready for when another one ends. Executors on other machines join and leave by themselves. What is known of the
+graphs is kept.
 
-When an executor crashes, its runs lose their attempt. Any of them may be the cause, so each then has an executor for
-itself for one attempt (`is_suspect`).
+When an executor crashes, its runs lose their attempt. Any of them may be the cause, so from then on each has an
+executor for itself (`is_alone`).
 """
 
 import asyncio
@@ -20,6 +22,7 @@ from uuid import UUID
 
 from portside.agent.executors.member import Executor, ExecutorFailed
 from portside.agent.executors.process import ExecutorProcess, Program
+from portside.agent.problems import PROBLEMS
 from portside.executor import messages
 from portside.executor.link import Handler, Handlers
 from portside.executor.requests import GraphFacts
@@ -30,8 +33,13 @@ from portside.kernel.supervision import Backoff, Supervision
 log = get_logger(__name__)
 LOOK_EVERY_S = 1.0
 AVAILABLE_WITHIN_S = 120.0
-MAX_SUSPECTS = 10_000
 SCALED_DOWN_AFTER_S = 300.0
+# One that has not ended by then starts well.
+STEADY_AFTER_S = 10.0
+SPARES_KEPT_S = 300.0
+# Far above its limit of memory a process is killed: the next one to be killed might be the server.
+KILL_ABOVE = 1.25
+LONGEST_REASON = 500
 Prepare = Callable[[Executor], Awaitable[None]]
 MakeHandlers = Callable[[Callable[[], Executor]], Handlers]
 
@@ -49,6 +57,8 @@ class PoolLimits:
     max_runs: int = 0
     max_memory_bytes: int = 0
     idle_s: float = 0.0
+    spares: int = 0
+    """Processes beside those, while there are runs."""
 
 
 class _WithRetirement:
@@ -82,12 +92,12 @@ class ExecutorPool:
         self._backoff = Backoff()
         self._not_before = 0.0
         self._used_at = time.monotonic()
+        self._run_at = -math.inf
         self._waiting = 0
         self._is_closing = False
         self._failure: str | None = None
         self._changed = asyncio.Event()
         self._due = asyncio.Event()
-        self._suspects: dict[UUID, None] = {}
         self._supervisor: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -133,9 +143,9 @@ class ExecutorPool:
     # Assigning
 
     @asynccontextmanager
-    async def for_run(self, run_id: UUID, attempt: int) -> AsyncIterator[Executor]:
-        """Assign an attempt at a run; a suspect gets an executor for itself. Raises Unavailable if none starts."""
-        is_alone = run_id in self._suspects
+    async def for_run(self, run_id: UUID, attempt: int, *, is_alone: bool = False) -> AsyncIterator[Executor]:
+        """Assign an attempt at a run, alone to an executor for itself. Raises Unavailable if none starts."""
+        self._run_at = time.monotonic()
         executor = await self._assigned(is_alone=is_alone)
         executor.runs[run_id] = attempt
         executor.runs_begun += 1
@@ -152,13 +162,13 @@ class ExecutorPool:
     @asynccontextmanager
     async def for_call(self) -> AsyncIterator[Executor]:
         """Assign a call that executes no run. Raises Unavailable if no executor starts."""
-        with self._calling(await self._wait_for(lambda: self._least_loaded(self._usable()))) as executor:
+        with self._calling(await self._wait_for(lambda: self._least_loaded(self._in_service()))) as executor:
             yield executor
 
     @contextmanager
     def ready_one(self) -> Iterator[Executor | None]:
         """Assign a call that does not wait; None if no executor is ready."""
-        executor = self._least_loaded(self._usable())
+        executor = self._least_loaded(self._in_service())
         self._used_at = time.monotonic()
         if executor is None:
             yield None
@@ -175,22 +185,13 @@ class ExecutorPool:
             executor.calls -= 1
             self._released(executor)
 
-    def suspect(self, run_id: UUID) -> None:
-        """Note that a run was in a process that crashed."""
-        self._suspects.pop(run_id, None)
-        self._suspects[run_id] = None
-        while len(self._suspects) > MAX_SUSPECTS:
-            del self._suspects[next(iter(self._suspects))]
-
-    def trust(self, run_id: UUID) -> None:
-        """Note that a run has ended without a crash."""
-        self._suspects.pop(run_id, None)
-
     async def _assigned(self, *, is_alone: bool) -> Executor:
         if is_alone:
             return await self._emptied()
         return await self._wait_for(
-            lambda: self._least_loaded([each for each in self._unreserved() if each.has_free_slot])
+            lambda: self._least_loaded(
+                [each for each in self._in_service() if each.has_free_slot and not each.is_reserved]
+            )
         )
 
     async def _emptied(self) -> Executor:
@@ -204,10 +205,9 @@ class ExecutorPool:
             nonlocal reserved
             if reserved is not None and (reserved.is_retiring or reserved.link.is_closed):
                 reserved = None
-            others = self._unreserved()
-            free = next((each for each in (reserved, *others) if each is not None and not each.runs), None)
+            free = next((each for each in (reserved, *self._unreserved()) if each is not None and not each.runs), None)
             if free is None and reserved is None:
-                reserved = self._least_loaded(others)
+                reserved = self._least_loaded(self._unreserved())
             if free is not None and reserved is not None:
                 reserved.is_reserved = False
             if (taken := free or reserved) is not None:
@@ -251,6 +251,14 @@ class ExecutorPool:
         """Return the processes of this server: those on other machines are started and replaced there."""
         return [each for each in self._usable() if isinstance(each, ExecutorProcess)]
 
+    def _in_service(self) -> list[Executor]:
+        """Return those that take work: a spare takes none before another process ends, but a run that has it alone."""
+        usable = self._usable()
+        if not self._limits.spares or len(usable) <= self._wanted:
+            return usable
+        spares = self._own()[self._wanted :]
+        return [each for each in usable if each not in spares]
+
     def _unreserved(self) -> list[Executor]:
         return [each for each in self._usable() if not each.is_reserved]
 
@@ -260,6 +268,8 @@ class ExecutorPool:
 
     def _released(self, executor: Executor) -> None:
         self._used_at = time.monotonic()
+        if self._failure is not None and not executor.link.is_closed:
+            self._starts_well()
         executor.end_if_idle()
         self._notify()
 
@@ -273,6 +283,7 @@ class ExecutorPool:
     async def _supervise(self) -> None:
         while True:
             self._scale()
+            self._look_after()
             self._stop_idle()
             self._replace_used_up()
             self._start_missing()
@@ -300,11 +311,38 @@ class ExecutorPool:
         for executor in sorted(self._own(), key=lambda each: each.calls)[: max(0, surplus)]:
             executor.retire()
 
+    def _look_after(self) -> None:
+        """Kill processes that hold far too much memory, and note whether processes start well again."""
+        limit = self._limits.max_memory_bytes
+        for executor in self._executors:
+            executor.measure()
+            is_alive = isinstance(executor, ExecutorProcess) and not executor.link.is_closed
+            if limit and is_alive and executor.memory_bytes > KILL_ABOVE * limit:
+                used, allowed = executor.memory_bytes // 1_000_000, limit // 1_000_000
+                executor.kill(f"used {used} MB of memory, far more than EXECUTOR_MAX_MEMORY_MB ({allowed} MB)")
+        if self._failure is not None and not self._starting and len(own := self._own()) >= self._wanted:
+            now = time.monotonic()
+            if all(now - each.joined_at > STEADY_AFTER_S for each in own):
+                self._starts_well()
+
     def _stop_idle(self) -> None:
         is_idle = not self._waiting and not any(each.calls for each in self._executors)
         if self._limits.idle_s and is_idle and time.monotonic() - self._used_at > self._limits.idle_s:
             for executor in self._own():
                 executor.retire()
+        if self._limits.spares and not self._wanted_spares and not any(map(self._is_used_up, self._own())):
+            for executor in self._own()[self._wanted :]:
+                executor.retire()
+
+    @property
+    def _wanted_spares(self) -> int:
+        """How many spares there are to be: none before the first run, and none long after the last."""
+        if not self._limits.spares:
+            return 0
+        if any(each.runs for each in self._executors):
+            self._run_at = time.monotonic()
+        is_recent = time.monotonic() - self._run_at <= (self._limits.idle_s or SPARES_KEPT_S)
+        return self._limits.spares if is_recent else 0
 
     def _replace_used_up(self) -> None:
         """Retire executors that are to be replaced, when those that replace them are ready."""
@@ -329,7 +367,7 @@ class ExecutorPool:
         if not (is_wanted or is_recent) or time.monotonic() < self._not_before:
             return
         used_up = sum(self._is_used_up(each) for each in usable)
-        missing = self._wanted + used_up - len(usable) - len(self._starting)
+        missing = self._wanted + self._wanted_spares + used_up - len(usable) - len(self._starting)
         for _ in range(missing):
             task = asyncio.create_task(self._try_to_start())
             self._starting.add(task)
@@ -339,13 +377,25 @@ class ExecutorPool:
         try:
             await self._start_one()
         except (UserMistake, ExecutorFailed, OSError) as exc:
-            self._failure = str(exc)
-            delay_s = self._backoff.next()
-            self._not_before = time.monotonic() + delay_s
-            # The reason is in the user's terms: a traceback would be of this module.
-            log.warning("an executor did not start and is tried again", reason=self._failure, again_in_s=delay_s)
-        else:
-            self._failure = None
+            self._starts_badly(str(exc))
+
+    def _starts_badly(self, reason: str) -> None:
+        """Note that a process ended before it worked; the next one is started after a back-off."""
+        self._failure = reason
+        delay_s = self._backoff.next()
+        self._not_before = time.monotonic() + delay_s
+        # The reason is in the user's terms: a traceback would be of this module.
+        log.warning("an executor did not start and is tried again", reason=reason, again_in_s=delay_s)
+        what = "graphs" if self.program.hello.handlers is None else "the project's handlers"
+        PROBLEMS.note(
+            f"executors {id(self)}",
+            f"An executor of {what} does not start, and is tried again: {reason[:LONGEST_REASON]}",
+        )
+
+    def _starts_well(self) -> None:
+        self._failure = None
+        self._backoff.reset()
+        PROBLEMS.forget(f"executors {id(self)}")
 
     async def _start_one(self) -> None:
         made: list[Executor] = []
@@ -359,7 +409,6 @@ class ExecutorPool:
         except BaseException:
             await executor.close()
             raise
-        self._backoff.reset()
         self.join(executor, took_s=round(time.monotonic() - began, 2))
 
     def join(self, executor: Executor, **fields: Any) -> None:
@@ -367,6 +416,7 @@ class ExecutorPool:
         self.facts.clear()
         self.facts.update(executor.hello.graphs)
         self.libraries.update(executor.hello.libraries)
+        executor.calls_before = executor.link.calls_made
         executor.watch(self._on_end)
         self._executors.append(executor)
         log.info(
@@ -387,8 +437,8 @@ class ExecutorPool:
         else:
             lost = len(executor.lost_runs())
             log.error("an executor was lost", executor=executor.name, reason=reason, runs=lost)
-            if not self._is_closing and executor.runs_begun == 0:
-                self._not_before = time.monotonic() + self._backoff.next()
+            if not (self._is_closing or executor.has_been_used) and isinstance(executor, ExecutorProcess):
+                self._starts_badly(f"an executor {reason} before it had work")
         self.on_change()
         self._due.set()
         self._notify()

@@ -20,12 +20,14 @@ from typing import Any
 import orjson
 
 from portside.agent.executors.member import Executor, ExecutorFailed, read_hello
+from portside.executor import messages
 from portside.executor.link import Handlers, Link
 from portside.executor.messages import LOG_LINE, ExecutorHello, ServerHello
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
 EXIT_WITHIN_S = 5.0
+KILLED_FIRST = 500
 MAX_LINE_BYTES = 1024 * 1024
 _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 
@@ -64,6 +66,10 @@ class ExecutorProcess(Executor):
         finally:
             # The socket is used once. Nothing else can connect to it.
             shutil.rmtree(folder, ignore_errors=True)
+
+    def measure(self) -> None:
+        """Read how much memory it holds, also while it does not answer."""
+        self.memory_bytes = messages.memory_of(self.process.pid) or self.memory_bytes
 
     def kill(self, reason: str) -> None:
         """End the process at once."""
@@ -148,11 +154,18 @@ async def _spawn(program: Program, path: str) -> asyncio.subprocess.Process:
         limit=MAX_LINE_BYTES,
     )
     assert process.stderr is not None  # noqa: S101 - it is a pipe
+    _let_kill_first(process.pid)
     # Ends with the process, and with what else holds its standard error.
     task = asyncio.create_task(_pass_lines_on(process.stderr, process.pid))
     _readers.add(task)
     task.add_done_callback(_readers.discard)
     return process
+
+
+def _let_kill_first(pid: int) -> None:
+    """When memory ends, let the system kill an executor, not the server. Linux alone can do so."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(KILLED_FIRST), encoding="ascii")
 
 
 _readers: set[asyncio.Task[None]] = set()

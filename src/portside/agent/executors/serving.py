@@ -14,7 +14,7 @@ from portside.agent.checkpoints.backend import LeaseLost
 from portside.agent.custom.cache import CACHE
 from portside.agent.custom.loopback import LOOPBACK
 from portside.agent.executors.member import Executor
-from portside.agent.refusals import note_refused_traces
+from portside.agent.problems import note_refused_traces
 from portside.agent.store.items import StoreBatches
 from portside.executor import messages
 from portside.executor.checkpoints.backend import (

@@ -120,7 +120,8 @@ async def start_handlers(config: AgentConfig, settings: AgentSettings) -> Remote
     Raises UserMistake if the handlers do not load.
     """
     sources = handlers_of(config)
-    handlers = RemoteHandlers(_program(config, _python(settings), settings, graphs={}, loops=1, handlers=sources))
+    program = _program(config, _python(settings), settings, graphs={}, loops=1, handlers=sources)
+    handlers = RemoteHandlers(program, settings.executor_max_memory_mb * 1_000_000)
     try:
         if sources:
             await handlers.start()
@@ -231,6 +232,7 @@ def limits_of(settings: AgentSettings, executors: int) -> PoolLimits:
         max_runs=settings.executor_max_runs,
         max_memory_bytes=settings.executor_max_memory_mb * 1_000_000,
         idle_s=settings.executor_idle_secs,
+        spares=settings.executor_spares,
     )
 
 

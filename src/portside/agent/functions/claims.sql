@@ -5,7 +5,7 @@
 -- another process follows the run from its creation, so the worker writes its events to the log from the first one.
 create or replace function claim_runs(p_worker_id uuid, p_lease interval, p_limit int) returns table (
     run_id uuid, thread_id uuid, assistant_id uuid, kwargs jsonb, attempt int, is_temporary boolean, was_started boolean,
-    cancel_action text, cancel_reason text, waited_s float8, is_streamed_elsewhere boolean
+    cancel_action text, cancel_reason text, waited_s float8, is_streamed_elsewhere boolean, is_suspect boolean
 )
 -- The plan is made once for a connection, maybe while the table is empty.
 language plpgsql set search_path from current set enable_seqscan = off set enable_bitmapscan = off
@@ -44,7 +44,7 @@ begin
         from ready where r.run_id = ready.run_id
         returning r.run_id, r.thread_id, r.assistant_id, r.kwargs, r.attempt, r.is_temporary, ready.was_started,
             r.cancel_action, r.cancel_reason, extract(epoch from now() - greatest(r.run_after, r.created_at))::float8,
-            coalesce(r.is_streamed and r.admitted_by <> p_worker_id, false);
+            coalesce(r.is_streamed and r.admitted_by <> p_worker_id, false), r.is_suspect;
 end $$;
 
 -- Release runs whose lease has expired. A run that lost too many workers ends in an error instead. A run that was to be

@@ -102,7 +102,8 @@ create or replace function end_runs(
     p_claim_limit int, p_always_claim boolean, p_long_values text[] default null, p_webhook_values text[] default null
 ) returns table (
     batch_index int, outcome text, has_next boolean, run_id uuid, thread_id uuid, assistant_id uuid, kwargs jsonb, attempt int,
-    is_temporary boolean, was_started boolean, cancel_action text, cancel_reason text, waited_s float8, is_streamed_elsewhere boolean
+    is_temporary boolean, was_started boolean, cancel_action text, cancel_reason text, waited_s float8, is_streamed_elsewhere boolean,
+    is_suspect boolean
 )
 language plpgsql set search_path from current as $$
 #variable_conflict use_column

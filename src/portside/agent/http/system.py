@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from portside import __version__
 from portside.agent.http.services import Context, Routes
+from portside.agent.problems import PROBLEMS, sends_traces
 from portside.agent.queue.backlog import Backlog, Slots
-from portside.agent.refusals import REFUSALS, sends_traces
 from portside.kernel.codec import dump_api
 from portside.kernel.diagnostics import DiagnosisUnderWay, Diagnostics, HeapDump
 from portside.kernel.errors import NotFound
@@ -51,7 +51,7 @@ class ApiMetrics(msgspec.Struct):
 
 
 class Metrics(msgspec.Struct, omit_defaults=True):
-    """The metrics as JSON. `problems` names the servers that refuse this one, if there are any.
+    """The metrics as JSON. `problems`: servers that refuse this one, and executors that do not start.
 
     `idle_s` says for how many seconds this server has had no request and no run, and is absent if that is unknown.
     """
@@ -134,7 +134,7 @@ async def show_metrics_as(ctx: Context, query: MetricsQuery) -> Any:
     monitor = ctx.services.monitor
     if query.format == "json":
         backlog, idle_s = await monitor.backlog(), await monitor.idle_s(ctx.services.traffic)
-        return Metrics(backlog, ApiMetrics(request_counts()), monitor.slots(), REFUSALS.current(), idle_s)
+        return Metrics(backlog, ApiMetrics(request_counts()), monitor.slots(), PROBLEMS.current(), idle_s)
     await monitor.set_gauges()
     return await show_metrics(ctx)
 

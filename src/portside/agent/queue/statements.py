@@ -51,7 +51,8 @@ class ClaimedRun(msgspec.Struct, kw_only=True):
     """A run that this worker holds a lease on.
 
     `was_started`: an earlier attempt may have left checkpoints. `waited_s`: how long it could have been executed before
-    it was claimed. `is_streamed_elsewhere`: a client of another process follows it from its creation.
+    it was claimed. `is_streamed_elsewhere`: a client of another process follows it from its creation. `is_suspect`: an
+    executor crashed with it.
     """
 
     run_id: UUID
@@ -65,6 +66,7 @@ class ClaimedRun(msgspec.Struct, kw_only=True):
     cancel_reason: str | None = None
     waited_s: float = 0.0
     is_streamed_elsewhere: bool = False
+    is_suspect: bool = False
 
     @property
     def cancellation(self) -> Cancellation | None:
@@ -380,7 +382,9 @@ async def has_own_checkpoint(db: Database, run: ClaimedRun) -> bool:
     return found
 
 
-async def hand_back_runs(db: Database, worker_id: UUID, attempts: Mapping[UUID, int], *, delay_s: float = 0.0) -> None:
+async def hand_back_runs(
+    db: Database, worker_id: UUID, attempts: Mapping[UUID, int], *, delay_s: float = 0.0, is_suspect: bool = False
+) -> None:
     """Return runs, each with its attempt, to the queue; they go on from their last checkpoints."""
     async with asyncio.timeout(STATEMENT_TIMEOUT_S):
         await db.execute(
@@ -389,6 +393,7 @@ async def hand_back_runs(db: Database, worker_id: UUID, attempts: Mapping[UUID, 
             run_ids=list(attempts),
             attempts=list(attempts.values()),
             delay_s=delay_s,
+            is_suspect=is_suspect,
         )
 
 

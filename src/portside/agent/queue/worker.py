@@ -73,12 +73,13 @@ RETRIED = Counter("lg_api_run_retries_total", "Runs that this process started ag
 class AttemptLost(Exception):
     """What executed the run was lost, and the run may go on from its last checkpoint; the message says how.
 
-    `is_counted` is False if the run is surely not the cause: then it is returned to the queue like after an outage.
+    `is_counted` is False if the run may not be the cause: then it is returned to the queue like after an outage.
+    `is_suspect` is True if it may be the cause, which its row remembers.
     """
 
-    def __init__(self, reason: str, *, is_counted: bool) -> None:
+    def __init__(self, reason: str, *, is_counted: bool, is_suspect: bool = False) -> None:
         super().__init__(reason)
-        self.is_counted = is_counted
+        self.is_counted, self.is_suspect = is_counted, is_suspect
 
 
 class RunState(enum.Enum):
@@ -184,8 +185,8 @@ class Worker:
         # When the last run ended here, of the monotonic clock; at first when the worker began.
         self.ended_at = time.monotonic()
         self._ends: Batcher[FinishedRun, EndOutcome] = Batcher(self._write_ends)
-        # Attempts to return to the queue with the next renewal.
-        self._returning: dict[UUID, int] = {}
+        # Attempts to return to the queue with the next renewal, and whether an executor crashed with them.
+        self._returning: dict[UUID, tuple[int, bool]] = {}
         self._renewal: Renewal | None = None
         self._claims_due = asyncio.Event()
         self._renewal_due = asyncio.Event()
@@ -275,9 +276,9 @@ class Worker:
         run.task = asyncio.create_task(self._run(run, previous))
         RUNNING.set(len(self._active))
 
-    def return_run(self, run_id: UUID, attempt: int) -> None:
+    def return_run(self, run_id: UUID, attempt: int, *, is_suspect: bool = False) -> None:
         """Return a run to the queue with the next renewal: it never started here, or was stopped by an outage."""
-        self._returning[run_id] = attempt
+        self._returning[run_id] = attempt, is_suspect
 
     def suspend_runs(self) -> None:
         """Stop the runs being executed and return them to the queue; they go on from their last checkpoints later."""
@@ -447,9 +448,11 @@ class Worker:
     async def _return_runs(self) -> None:
         attempts, self._returning = self._returning, {}
         try:
-            for run_id, attempt in attempts.items():
+            for run_id, (attempt, is_suspect) in attempts.items():
                 delay_s = min(LONGEST_RETURN_DELAY_S, 2.0 ** (attempt - 1))
-                await statements.hand_back_runs(self._db, self.worker_id, {run_id: attempt}, delay_s=delay_s)
+                await statements.hand_back_runs(
+                    self._db, self.worker_id, {run_id: attempt}, delay_s=delay_s, is_suspect=is_suspect
+                )
         except Exception as failure:  # noqa: BLE001 - tried again with the next renewal
             self._returning = {**attempts, **self._returning}
             log.warning("runs could not be returned yet", reason=f"{type(failure).__name__}: {failure}")
@@ -521,7 +524,7 @@ class Worker:
         """Let a run be tried again, or end it with an error after too many lost attempts."""
         log.warning("an attempt at a run was lost", run_id=str(run.run_id), attempt=run.attempt, reason=str(lost))
         if not lost.is_counted:
-            self.return_run(run.run_id, run.attempt)
+            self.return_run(run.run_id, run.attempt, is_suspect=lost.is_suspect)
             return None
         try:
             attempts = await statements.lose_attempt(self._db, self.worker_id, run, max_retries=self._max_retries)

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import msgspec
 
+from portside.agent.problems import sends_traces
 from portside.agent.queue.admissions import priority_of
 from portside.agent.queue.statements import Admission, Admitted, ClaimedRun, RequestKey
-from portside.agent.refusals import sends_traces
 from portside.agent.runs.errors import ThreadBusy
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import ANYONE, UNRESTRICTED, Caller, Grant

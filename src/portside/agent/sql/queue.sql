@@ -26,7 +26,7 @@ where run_id in (
 -- undecryptable: mark and keep
 -- A batch in one statement. Only the first run of a thread is not blocked, so the cost does not grow with a thread's backlog.
 select run_id, thread_id, assistant_id, kwargs, attempt, is_temporary, was_started, cancel_action, cancel_reason,
-    waited_s, is_streamed_elsewhere
+    waited_s, is_streamed_elsewhere, is_suspect
 from claim_runs(:worker_id, make_interval(secs => :lease_s), :limit)
 
 -- name: renew_leases
@@ -48,7 +48,7 @@ returning run_id, cancel_action, cancel_reason
 -- undecryptable: mark and keep
 -- Rows of the ended runs in the given order, then those of the runs that were claimed for the slots that became free.
 select outcome, has_next, run_id, thread_id, assistant_id, kwargs, attempt, is_temporary, was_started, cancel_action,
-    cancel_reason, waited_s, is_streamed_elsewhere
+    cancel_reason, waited_s, is_streamed_elsewhere, is_suspect
 from end_runs(
     :worker_id, :run_ids, :thread_ids, :attempts, :statuses, :thread_statuses, :values, :interrupts, :errors, :wait,
     make_interval(secs => :lease_s), :claim_limit, :always_claim, :long_values,
@@ -57,7 +57,7 @@ from end_runs(
 order by batch_index
 
 -- name: lose_attempt
--- Let the lease of a lost attempt run out now. The sweep of expired leases counts it, as one of a worker that died. Returns
+-- Let the lease of an attempt that was lost with its executor run out now. The sweep of expired leases counts it, as one of a worker that died. Returns
 -- the number of lost attempts of a run that may not be tried again; its lease stays.
 -- plain: max_retries (a number)
 with own as (
@@ -65,7 +65,7 @@ with own as (
     where run_id = :run_id and worker_id = :worker_id and attempt = :attempt and status = 'running' for update
 ),
 released as (
-    update runs r set leased_until = now() - interval '1 millisecond'
+    update runs r set leased_until = now() - interval '1 millisecond', is_suspect = true
     from own where r.run_id = own.run_id and own.lost_attempts < :max_retries
 )
 select lost_attempts + 1 from own where lost_attempts >= :max_retries
@@ -75,6 +75,7 @@ select lost_attempts + 1 from own where lost_attempts >= :max_retries
 -- The attempt number stays: the next claim raises it, which tells the writes of one owner from those of the next.
 update runs set
     status = 'pending', worker_id = null, leased_until = null,
+    is_suspect = is_suspect or :is_suspect,
     run_after = case when cancel_action is null then greatest(run_after, now() + make_interval(secs => :delay_s))
         else run_after end
 where run_id in (

@@ -19,7 +19,7 @@ import msgspec
 import prometheus_client
 
 from portside.agent.encryption.codec import is_undecryptable
-from portside.agent.refusals import REFUSALS
+from portside.agent.problems import PROBLEMS
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.agent.types.webhooks import DeliveryAttempt, WebhookDelivery
@@ -158,11 +158,11 @@ class Deliveries(Task):
         except HostUnreachable as exc:
             return None, str(exc), False
         if status in SUCCESSFUL:
-            REFUSALS.forget(delivery["host"])
+            PROBLEMS.forget(delivery["host"])
             return status, None, True
         if status in REFUSED:
             # Without the address: everybody may read the metrics.
-            REFUSALS.note(
+            PROBLEMS.note(
                 delivery["host"],
                 f"A webhook refuses the calls of this server ({status}): its receiver wants another key or signature. "
                 "The log of the deployment names the run.",

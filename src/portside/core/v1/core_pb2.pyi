@@ -253,7 +253,7 @@ class GraphCall(_message.Message):
     def __init__(self, run: _Optional[_Union[RunRequest, _Mapping]] = ..., description: _Optional[_Union[DescriptionRequest, _Mapping]] = ..., state_read: _Optional[_Union[StateRead, _Mapping]] = ..., history_read: _Optional[_Union[HistoryRead, _Mapping]] = ..., state_change: _Optional[_Union[StateChange, _Mapping]] = ..., state_creation: _Optional[_Union[StateCreation, _Mapping]] = ..., call: _Optional[int] = ..., timeout_s: _Optional[float] = ..., scope: _Optional[int] = ...) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ("graph_id", "input", "command", "config", "context", "stream_modes", "stream_subgraphs", "interrupt_before", "interrupt_after", "durability", "strict_resume", "tracer", "attempt", "is_ephemeral", "resume")
+    __slots__ = ("graph_id", "input", "command", "config", "context", "stream_modes", "stream_subgraphs", "interrupt_before", "interrupt_after", "durability", "strict_resume", "tracer", "attempt", "is_ephemeral", "resume", "is_suspect")
     GRAPH_ID_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
@@ -269,6 +269,7 @@ class RunRequest(_message.Message):
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     IS_EPHEMERAL_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
+    IS_SUSPECT_FIELD_NUMBER: _ClassVar[int]
     graph_id: str
     input: Value
     command: Value
@@ -284,7 +285,8 @@ class RunRequest(_message.Message):
     attempt: int
     is_ephemeral: bool
     resume: bool
-    def __init__(self, graph_id: _Optional[str] = ..., input: _Optional[_Union[Value, _Mapping]] = ..., command: _Optional[_Union[Value, _Mapping]] = ..., config: _Optional[_Union[Value, _Mapping]] = ..., context: _Optional[_Union[Value, _Mapping]] = ..., stream_modes: _Optional[_Iterable[str]] = ..., stream_subgraphs: _Optional[bool] = ..., interrupt_before: _Optional[_Union[Value, _Mapping]] = ..., interrupt_after: _Optional[_Union[Value, _Mapping]] = ..., durability: _Optional[str] = ..., strict_resume: _Optional[bool] = ..., tracer: _Optional[_Union[Value, _Mapping]] = ..., attempt: _Optional[int] = ..., is_ephemeral: _Optional[bool] = ..., resume: _Optional[bool] = ...) -> None: ...
+    is_suspect: bool
+    def __init__(self, graph_id: _Optional[str] = ..., input: _Optional[_Union[Value, _Mapping]] = ..., command: _Optional[_Union[Value, _Mapping]] = ..., config: _Optional[_Union[Value, _Mapping]] = ..., context: _Optional[_Union[Value, _Mapping]] = ..., stream_modes: _Optional[_Iterable[str]] = ..., stream_subgraphs: _Optional[bool] = ..., interrupt_before: _Optional[_Union[Value, _Mapping]] = ..., interrupt_after: _Optional[_Union[Value, _Mapping]] = ..., durability: _Optional[str] = ..., strict_resume: _Optional[bool] = ..., tracer: _Optional[_Union[Value, _Mapping]] = ..., attempt: _Optional[int] = ..., is_ephemeral: _Optional[bool] = ..., resume: _Optional[bool] = ..., is_suspect: _Optional[bool] = ...) -> None: ...
 
 class Events(_message.Message):
     __slots__ = ("events",)

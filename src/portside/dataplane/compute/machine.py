@@ -50,6 +50,8 @@ SERVE = ("-P", "-m", "portside", "serve")
 # They change how an interpreter runs, so a project's values are for its executors alone.
 _OF_INTERPRETERS = ("PYTHON", "LD_", "DYLD_")
 _EXECUTORS, _EXECUTOR_IDLE_S, _MAX_START_S = 1, 300, 3600
+# For the server itself, and for an executor that starts beside the others.
+_SERVER_MB = 256
 _KILL_AFTER_S, _NOTE_USE_EVERY_S = 15.0, 300.0
 _POLL_S = 0.05
 
@@ -92,6 +94,18 @@ def server_environment(
         "LANGSMITH_LANGGRAPH_GIT_REF_SHA": runtime.commit,
         **runtime.settings,
     }
+
+
+def executor_memory(limit_mb: int | None, executors: str | None) -> dict[str, str]:
+    """Return the variable that limits each executor of a server whose processes may hold so many megabytes together.
+
+    One that grows is replaced or killed before the listener would have to replace the whole server.
+    """
+    if limit_mb is None:
+        return {}
+    count = int(executors) if executors and executors.isdecimal() else _EXECUTORS
+    share = max(limit_mb // 2, limit_mb - _SERVER_MB) // max(1, count)
+    return {"EXECUTOR_MAX_MEMORY_MB": str(max(1, share))}
 
 
 def split_environment(
@@ -435,7 +449,9 @@ class MachineTarget:
             known = self.folder.known_graphs(revision.id, build.server_code)
             limit_s = min(settings.deployment_start_timeout_s, _MAX_START_S)
             own = {"EXECUTOR_PYTHON": str(python), "EXECUTOR_KNOWN_GRAPHS": str(known)}
-            environment = split_environment({"EXECUTOR_START_SECS": f"{limit_s:g}", **environment}, given, own)
+            limits = executor_memory(spec.get("memory_limit_mb"), environment.get("EXECUTORS"))
+            environment = {"EXECUTOR_START_SECS": f"{limit_s:g}", **limits, **environment}
+            environment = split_environment(environment, given, own)
             server, version = sys.executable, full_version()
         return ReplicaPlan(
             revision.id,

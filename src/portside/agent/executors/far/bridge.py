@@ -104,9 +104,9 @@ class Bridge:
     async def start(self) -> None:
         """Ask the orchestrator what executors have to know, and start them. Raises UserMistake."""
         hello = self._server_hello = await self._ask()
-        # The orchestrator knows when there is work, so none is stopped here for want of it.
+        # The orchestrator knows when there is work, so none is stopped here for want of it, and none is a spare.
         # It has as many slots as it said, so there are no more either.
-        limits = replace(limits_of(self._settings, self._count), idle_s=0.0, most=self._count)
+        limits = replace(limits_of(self._settings, self._count), idle_s=0.0, most=self._count, spares=0)
         self.pools = [ExecutorPool(program, limits, self._handlers) for program in self._programs(hello)]
         for pool in self.pools:
             pool.on_join = self._connect

@@ -1,7 +1,7 @@
-"""Remembers which other servers refuse this one, so that the owner of a deployment reads it in its status.
+"""Remembers what is wrong with this server for long, so that the owner of a deployment reads it in its status.
 
-Only refusals that last are kept: a wrong key of the tracing platform, a webhook that answers 401 or 403. A refusal is
-forgotten after a success, or after a while without another one.
+Other servers may refuse it: a wrong key of the tracing platform, a webhook that answers 401 or 403. Its executors may
+not start. A problem is forgotten after a success, or after a while in which it did not come again.
 """
 
 import os
@@ -11,7 +11,7 @@ from portside.executor import tracing
 from portside.kernel.aliases import environment_names
 
 FORGET_AFTER_S = 600.0
-# One line for each server; more would hide the others.
+# More would hide the others.
 LIMIT = 5
 _TRACING_VARIABLES = (*environment_names("LANGSMITH_TRACING_V2"), *environment_names("LANGSMITH_TRACING"))
 _TRACING = "tracing"
@@ -27,36 +27,36 @@ def sends_traces() -> bool:
     return given == "true"
 
 
-class Refusals:
-    """The refusals of this process, each with its last moment. Safe to call in any thread."""
+class Problems:
+    """The problems of this process, each with its last moment. Safe to call in any thread."""
 
     def __init__(self) -> None:
         self._noted: dict[str, tuple[float, str]] = {}
 
-    def note(self, server: str, message: str) -> None:
-        """Remember that a server refuses this one."""
-        self._noted.pop(server, None)
-        self._noted[server] = time.monotonic(), message
+    def note(self, about: str, message: str) -> None:
+        """Remember what is wrong about a server or a part of this one."""
+        self._noted.pop(about, None)
+        self._noted[about] = time.monotonic(), message
 
-    def forget(self, server: str) -> None:
-        """Forget a refusal, because the server accepted a call."""
-        self._noted.pop(server, None)
+    def forget(self, about: str) -> None:
+        """Forget a problem, because what failed has succeeded."""
+        self._noted.pop(about, None)
 
     def current(self) -> list[str]:
-        """Return the messages of the refusals that still last."""
+        """Return the messages of the problems that still last."""
         oldest = time.monotonic() - FORGET_AFTER_S
-        for server, (moment, _message) in list(self._noted.items()):
+        for about, (moment, _message) in list(self._noted.items()):
             if moment < oldest:
-                self.forget(server)
+                self.forget(about)
         return [message for _moment, message in list(self._noted.values())[-LIMIT:]]
 
 
-REFUSALS = Refusals()
+PROBLEMS = Problems()
 
 
 def note_refused_traces() -> None:
     """Remember that the tracing platform refuses the traces of this server or of its executors."""
-    REFUSALS.note(_TRACING, _TRACES)
+    PROBLEMS.note(_TRACING, _TRACES)
 
 
 def watch_tracing() -> None:
