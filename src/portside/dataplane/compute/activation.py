@@ -14,10 +14,10 @@ import math
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from portside.dataplane.compute.databases import UNREACHABLE
 from portside.dataplane.compute.server_metrics import ASK_IDLE_EVERY_S, read_metrics
@@ -113,17 +113,6 @@ class StartQueue:
             if not first[1].done():
                 self._free -= 1
                 first[1].set_result(None)
-
-
-async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """Run coroutines concurrently. After the first failure, cancel the others, wait for them, and raise it."""
-    started = [asyncio.create_task(work) for work in works]
-    try:
-        await asyncio.gather(*started)
-    finally:
-        for task in started:
-            task.cancel()
-        await asyncio.gather(*started, return_exceptions=True)
 
 
 class SleepingDeployment(Protocol):

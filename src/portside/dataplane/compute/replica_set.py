@@ -14,13 +14,14 @@ every ten. It scales by these values, enforces the memory limit, and reports the
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from portside.dataplane.compute.activation import NO_QUEUE, Slot, run_together
+from portside.dataplane.compute.activation import NO_QUEUE, Slot
+from portside.dataplane.compute.databases import admit_any
 from portside.dataplane.compute.interface import STARTING, OnServing, ServerFiles
 from portside.dataplane.compute.replica import Replica, ReplicaPlan
 from portside.dataplane.compute.resource_usage import KILL_ABOVE, READER, GroupUsage, ProcessUsage, describe_limits
@@ -52,16 +53,11 @@ HAND_BACK_S = 5.0
 _SHOW_DEATH_S = 60.0
 
 
-async def admit_any(_replicas: int) -> None:
-    """Admit any number of replicas."""
-
-
 @dataclass
 class ReplicaContext:
     """What all replicas of a revision are started with.
 
-    `admit` is called with the number of replicas that the deployment would have. It raises NoConnectionsLeft. A start
-    holds a `slot` until the server answers.
+    `admit` raises NoConnectionsLeft for a number of replicas. A start holds a `slot` until the server answers.
     """
 
     plan: ReplicaPlan
@@ -107,7 +103,7 @@ class TierSupervisor:
     @property
     def is_steady(self) -> bool:
         """Whether all wanted replicas serve, and no other one is left."""
-        return len(self.replicas) == self._wanted and not self._starting and not self._draining
+        return len(self.replicas) == self._wanted and not (self._starting or self._draining)
 
     def scale_to(self, number: int) -> None:
         """Change the wanted number of replicas."""
@@ -243,25 +239,22 @@ class TierSupervisor:
         return refusals[0] if refusals else None
 
     async def _start_one(self, refusals: list[NoConnectionsLeft]) -> None:
-        async with self._context.slot():
-            await self._start_now(refusals)
-
-    async def _start_now(self, refusals: list[NoConnectionsLeft]) -> None:
         context = self._context
-        context.admitting += 1
-        try:
-            await context.admit(len(context.folder.state.replicas) + context.admitting)
-            if context.files is not None:
-                await context.files.update()
-            replica = await Replica.start(context.plan, context.stable, self.tier, context.folder.path)
-            self._starting.append(replica)
-            context.folder.add_replica(replica.record)
-        except NoConnectionsLeft as exc:
-            refusals.append(exc)
-            return
-        finally:
-            context.admitting -= 1
-        await replica.wait_until_ok()
+        async with context.slot():
+            context.admitting += 1
+            try:
+                await context.admit(len(context.folder.state.replicas) + context.admitting)
+                if context.files is not None:
+                    await context.files.update()
+                replica = await Replica.start(context.plan, context.stable, self.tier, context.folder.path)
+                self._starting.append(replica)
+                context.folder.add_replica(replica.record)
+            except NoConnectionsLeft as exc:
+                refusals.append(exc)
+                return
+            finally:
+                context.admitting -= 1
+            await replica.wait_until_ok()
 
     def _add(self, replica: Replica) -> None:
         self.replicas.append(replica)
@@ -422,7 +415,7 @@ class ProcessReplicaSet:
     def ports(self) -> list[int]:
         """Return the private ports of all replicas; empty while one is missing, starts or drains."""
         tiers = self._all_tiers()
-        return [replica.port for tier in tiers for replica in tier.replicas] if all(t.is_steady for t in tiers) else []
+        return [one.port for tier in tiers for one in tier.replicas] if all(t.is_steady for t in tiers) else []
 
     def processes(self) -> set[ProcessIdentity]:
         """Return the processes of all replicas."""
@@ -593,3 +586,14 @@ class ProcessReplicaSet:
         folder = self._context.plan.folder
         message = entry.message if folder is None else shorten_paths(entry.message, folder)
         self._context.log.add(message, entry.level, entry.timestamp)
+
+
+async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Run coroutines concurrently. After the first failure, cancel the others, wait for them, and raise it."""
+    started = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*started)
+    finally:
+        for task in started:
+            task.cancel()
+        await asyncio.gather(*started, return_exceptions=True)
