@@ -59,9 +59,9 @@ def javascript_runtime() -> Path:
     return folder
 
 
-def copy_of_project(target: Path, source: Path = JAVASCRIPT_PROJECT) -> Path:
-    """Return a copy of a JavaScript project with its packages installed; without them the test skips."""
-    packages = installed_packages(source)
+def copy_of_project(target: Path, source: Path = JAVASCRIPT_PROJECT, packages_of: Path | None = None) -> Path:
+    """Return a copy of a project with its packages, or those of another one, installed; without them the test skips."""
+    packages = installed_packages(packages_of or source)
     shutil.copytree(source, target)
     (target / "node_modules").symlink_to(packages / "node_modules")
     return target

@@ -1,6 +1,6 @@
-// An executor process of the agent server, for graphs in JavaScript: `node main.mjs --socket PATH`.
+// An executor process of the agent server, for graphs or handlers in JavaScript: `node main.mjs --socket PATH`.
 //
-// It imports the project, says what its graphs are, and serves the server's calls (`portside/executor/messages.py`).
+// It imports the project, says what its graphs or handlers are, and serves the server's calls (`portside/executor/messages.py`).
 // It ends with its link: nothing of it outlives its server.
 
 import { readFileSync } from "node:fs";
@@ -8,6 +8,7 @@ import { connect } from "node:net";
 import { dirname } from "node:path";
 import type { Emitted } from "./events.js";
 import { Executor, type RunRequest } from "./execute.js";
+import { loadHandlers, type Sources } from "./handlers.js";
 import { importLibraries, type Libraries } from "./libraries.js";
 import { CallFailed, type Handler, Link, type ServedCall } from "./link.js";
 import { letSdkLog, log, stackOf } from "./logs.js";
@@ -30,6 +31,8 @@ interface ServerHello {
   graphs: Record<string, Source>;
   env: Record<string, string>;
   is_encrypted: boolean;
+  /** What to import instead of the graphs. */
+  handlers: Sources | null;
 }
 
 interface GraphCall {
@@ -93,6 +96,9 @@ async function prepare(link: Link, handlers: Map<string, Handler>, hello: Server
     const server = new Server(link, hello.is_encrypted);
     letSdkFind(server);
     letSdkLog();
+    if (hello.handlers !== null) {
+      return { ...base, handlers: await loadHandlers(folder, hello.handlers, link, handlers) };
+    }
     const graphs = new Graphs(hello.graphs);
     await graphs.load(folder);
     const libraries = await importLibraries(firstFile(folder, hello.graphs));
@@ -112,9 +118,10 @@ async function prepare(link: Link, handlers: Map<string, Handler>, hello: Server
 }
 
 function requireTypeScript(hello: ServerHello, hasTypeScript: boolean): void {
-  const written = Object.values(hello.graphs).find(({ path }) => /\.[mc]?tsx?:/.test(path));
+  const paths = [...Object.values(hello.graphs).map(({ path }) => path), ...Object.values(hello.handlers ?? {})];
+  const written = paths.find((path) => /\.[mc]?tsx?:/.test(path));
   if (written !== undefined && !hasTypeScript) {
-    throw new ProjectFailed(`${written.path} is TypeScript, and the executor's packages (tsx) are not installed`);
+    throw new ProjectFailed(`${written} is TypeScript, and the executor's packages (tsx) are not installed`);
   }
 }
 

@@ -15,6 +15,8 @@ export class Extension {
 }
 
 const BIG_INTEGER = 1;
+// Of values of handlers.
+const [TUPLE, UUID] = [2, 3];
 const MAX_DEPTH = 1000;
 
 /** Encodes values one after the other, into a buffer that it keeps. */
@@ -401,4 +403,26 @@ class Reader {
     const code = this.uint(1);
     return this.fromExtension(code, this.take(size), (data) => unpack(data, this.fromExtension));
   }
+}
+
+/** Encode a value of handlers as `portside/executor/values.py` reads it. */
+export function packValue(value: unknown): Buffer {
+  return new Packer().pack(value);
+}
+
+/** Decode a value that `portside/executor/values.py` wrote: ids and times are strings, tuples are arrays. */
+export function unpackValue(data: Uint8Array): unknown {
+  return unpack(data, (code, payload, decode) => {
+    const bytes = Buffer.from(payload);
+    switch (code) {
+      case BIG_INTEGER:
+        return bigInteger(code, payload);
+      case TUPLE:
+        return decode(payload);
+      case UUID:
+        return bytes.toString("hex").replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+      default:
+        return bytes.toString("utf8");
+    }
+  });
 }

@@ -59,7 +59,7 @@ function place(folder: string, source: Source): { file: string; name: string } {
 }
 
 /** Import an export of the project. Throws ProjectFailed that names the line that failed. */
-async function importExport(folder: string, label: string, source: Source): Promise<unknown> {
+export async function importExport(folder: string, label: string, source: Source): Promise<unknown> {
   const { file, name } = place(folder, source);
   let module: Fields;
   try {

@@ -3,7 +3,7 @@
 
 import { AsyncLocalStorage } from "node:async_hooks";
 import { CallFailed, type Link } from "./link.js";
-import type { KnownLists } from "./pieces.js";
+import { KnownLists } from "./pieces.js";
 
 /** The scope of checkpoints outside of a transaction. */
 const MAIN_SCOPE = 0;
@@ -34,8 +34,24 @@ export interface Work {
   track<T>(promise: T): T;
 }
 
+const NOTHING = {
+  call: 0,
+  scope: MAIN_SCOPE,
+  run: null,
+  isAwaited: true,
+  metadata: {},
+  configurable: {},
+  ephemeral: null,
+  track: <T>(value: T) => value,
+};
+
 /** The call that the current code runs for; it follows the code into callbacks and promises. */
 export const currentWork = new AsyncLocalStorage<Work>();
+
+/** What the code of a handler runs for: no run of a graph, and no user. */
+export function handlerWork(fail: (error: unknown) => void): Work {
+  return { ...NOTHING, lists: new KnownLists(), fail };
+}
 
 /** Rows of the tables of checkpoints; `executor/checkpoints/rows.py` names their columns. */
 export interface Rows {

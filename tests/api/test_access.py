@@ -19,6 +19,7 @@ from portside.agent.app import ROUTES
 from portside.agent.assistants.records import SYSTEM_NAMESPACE
 from portside.kernel.http.routes import Route
 from tests.conftest import eventually
+from tests.javascript import guarded_in_javascript
 from tests.servers import FORMS, ServerProcess, agent_server
 
 RUN = {"assistant_id": "echo", "input": {"text": "hi"}}
@@ -43,11 +44,16 @@ COMMANDS = "POST /threads/{thread_id}/commands"
 PROTOCOLS = {"a2a", "mcp"}
 
 
-@pytest.fixture(scope="module", params=FORMS)
+@pytest.fixture(scope="module", params=[*FORMS, pytest.param(None, id="handlers in TypeScript")])
 def server(
     request: pytest.FixtureRequest, module_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    with agent_server(module_database, tmp_path_factory.mktemp("agent"), project="guarded", **request.param) as running:
+    folder = tmp_path_factory.mktemp("agent")
+    with (
+        guarded_in_javascript(module_database, folder)
+        if request.param is None
+        else agent_server(module_database, folder, project="guarded", **request.param)
+    ) as running:
         yield running
 
 

@@ -243,11 +243,18 @@ def test_each_language_has_its_graphs(tmp_path):
     assert (list(config.project.graphs), list(config.javascript.graphs)) == (["a", "c"], ["b", "d"])
 
 
-@pytest.mark.parametrize(("section", "key"), [("auth", "path"), ("http", "app"), ("encryption", "path")])
-def test_handlers_in_javascript_are_refused(tmp_path, section, key):
-    message = refusal(tmp_path, **{section: {key: "./handlers.ts:handler"}})
-    assert f"{section}.{key}" in message
-    assert "has to be in Python" in message
+def test_encryption_in_javascript_is_refused(tmp_path):
+    message = refusal(tmp_path, encryption={"path": "./handlers.ts:handler"})
+    assert "encryption.path" in message
+    assert "write the handlers in Python" in message
+
+
+@pytest.mark.parametrize(("given", "location"), [("./web.mts:api", "./web.mts:api"), ("./web.ts", "./web.ts:default")])
+def test_handlers_in_javascript_name_an_export(tmp_path, given, location):
+    config = read(tmp_path, auth={"path": given}, http={"app": given})
+    assert (config.auth.path, config.http.app, config.has_javascript) == (location, location, True)
+    assert "auth.path" in refusal(tmp_path, auth={"path": "./web.ts:an export"})
+    assert not read(tmp_path, auth={"path": "./web.py:auth"}).has_javascript
 
 
 @pytest.mark.parametrize("graphs", [None, {}, [], "agent.py:graph"])

@@ -246,6 +246,7 @@ def test_node_version_is_major_only(tmp_path: Path):
 def test_javascript_graphs_are_found(tmp_path: Path, graph: object):
     found = config(tmp_path, graphs={"a": "./a.py:g", "b": graph}, node_version="20", build_command="npm run build")
     assert list(found.javascript_graphs) == ["b"]
+    assert found.has_javascript
     assert (found.install_command, found.build_command) == (None, "npm run build")
 
 

@@ -29,7 +29,7 @@ from portside.agent.encryption.ciphers import EncryptionCalls
 from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepare_codec, with_encryption_context
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
 from portside.agent.encryption.reencryption import RenewedKeys
-from portside.agent.executors.application import RemoteApp
+from portside.agent.executors.application import RemoteApp, RemoteHandlers
 from portside.agent.executors.start import start_beside, start_graphs, start_handlers
 from portside.agent.graphs import GraphService
 from portside.agent.http import (
@@ -174,6 +174,39 @@ class LocalHandlers:
         """Do nothing: the handlers end with this process."""
 
 
+class HandlersByLanguage:
+    """The handlers in each of their languages: a project has one of each kind."""
+
+    def __init__(self, python: ProjectParts, javascript: RemoteHandlers) -> None:
+        self._python, self._javascript = python, javascript
+
+    @property
+    def auth(self) -> ProjectAuth | None:
+        """Authentication and authorization."""
+        return self._javascript.auth or self._python.auth
+
+    @property
+    def encryption(self) -> EncryptionCalls | None:
+        """What encrypts. There is none in JavaScript."""
+        return self._python.encryption
+
+    @property
+    def embeddings(self) -> Embeds | None:
+        """The embedding of the store's index."""
+        return self._javascript.embeddings or self._python.embeddings
+
+    def join_app(self, config: AgentConfig, api: SocketApi[Any], access: Access) -> WebApp | None:
+        """Return the web application with our routes in it."""
+        return self._javascript.join_app(config, api, access) or self._python.join_app(config, api, access)
+
+    async def close(self) -> None:
+        """End what runs them."""
+        try:
+            await self._javascript.close()
+        finally:
+            await self._python.close()
+
+
 @asynccontextmanager
 async def open_app(
     config: AgentConfig, graphs: "Graphs | None", settings: AgentSettings, database_url: str
@@ -184,7 +217,7 @@ async def open_app(
     """
     return_large_blocks()
     watch_tracing()
-    handlers: ProjectParts = LocalHandlers(config) if graphs is not None else await start_handlers(config, settings)
+    handlers = await _start_handlers(graphs, config, settings)
     try:
         encryptor = make_encryptor(settings, handlers.encryption, f"{config.file}: encryption.path")
         codec = EncryptionCodec(encryptor) if encryptor else None
@@ -215,6 +248,17 @@ async def open_app(
             await db.close()
     finally:
         await handlers.close()
+
+
+async def _start_handlers(graphs: "Graphs | None", config: AgentConfig, settings: AgentSettings) -> ProjectParts:
+    """Start what runs the project's handlers, in each of their languages. Raises UserMistake."""
+    python: ProjectParts = LocalHandlers(config) if graphs is not None else await start_handlers(config, settings)
+    try:
+        javascript = await start_handlers(config, settings, in_javascript=True)
+    except BaseException:
+        await python.close()
+        raise
+    return HandlersByLanguage(python, javascript)
 
 
 @asynccontextmanager

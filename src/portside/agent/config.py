@@ -192,6 +192,13 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
         """What an executor of JavaScript graphs needs to know."""
         return self._with({name: graph for name, graph in self.graphs.items() if is_javascript(graph.path)})
 
+    @property
+    def has_javascript(self) -> bool:
+        """Whether graphs or handlers of the project are in JavaScript."""
+        embed = None if self.store.index is None else self.store.index.embed
+        handlers = [path for path in (self.auth.path, self.http.app, embed) if path is not None]
+        return bool(self.javascript.graphs) or any(map(is_javascript, handlers))
+
     def _with(self, graphs: dict[str, GraphSource]) -> Project:
         return Project(file=self.file, graphs=graphs, dependencies=self.dependencies, env=self.env)
 
@@ -246,13 +253,13 @@ def load_config(path: Path, environ: Mapping[str, str] | None = None) -> AgentCo
 
 
 def _refuse_javascript(config: AgentConfig) -> None:
-    """Raise UserMistake for a handler in JavaScript: only graphs may be, and a server must not run without handlers."""
-    named = {"auth.path": config.auth.path, "http.app": config.http.app, "encryption.path": config.encryption.path}
-    for key, location in named.items():
-        if location is not None and is_javascript(location):
-            raise UserMistake(
-                f'{config.file}: {key} is "{location}"; graphs may be in JavaScript, but {key} has to be in Python'
-            )
+    """Raise UserMistake for encryption in JavaScript: a server must not store clear text instead."""
+    location = config.encryption.path
+    if location is not None and is_javascript(location):
+        raise UserMistake(
+            f'{config.file}: encryption.path is "{location}", and LangGraph\'s SDK for JavaScript has no encryption; '
+            "write the handlers in Python, or set GRAPH_AES_KEY"
+        )
 
 
 def _read_sections(content: dict[str, Any], sources: dict[str, str]) -> dict[str, Any]:
@@ -290,8 +297,7 @@ def _config(path: Path, content: dict[str, Any], sources: dict[str, str], env: d
         thread_ttl=_typed(place("checkpointer"), "checkpointer.ttl", checkpointer.get("ttl") or {}, ThreadTtl),
         store=_typed(place("store"), "store", content.get("store", {}), StoreConfig),
         http=_http(place("http"), content.get("http") or {}),
-        # LangGraph's documentation writes the flags of this section as strings.
-        auth=_typed(place("auth"), "auth", content.get("auth") or {}, AuthConfig, strict=False),
+        auth=_auth(place("auth"), content.get("auth") or {}),
         encryption=_typed(place("encryption"), "encryption", content.get("encryption") or {}, EncryptionConfig),
         serde=_serde(place("checkpointer"), checkpointer),
         webhooks=_typed(place("webhooks"), "webhooks", content.get("webhooks") or None, WebhooksConfig | None),
@@ -305,10 +311,20 @@ def _serde(place: str, section: dict[str, Any]) -> SerdeConfig:
     return serde
 
 
+def _auth(place: str, section: Any) -> AuthConfig:
+    # LangGraph's documentation writes the flags of this section as strings.
+    auth: AuthConfig = _typed(place, "auth", section, AuthConfig, strict=False)
+    if auth.path is None or not is_javascript(auth.path):
+        return auth
+    return msgspec.structs.replace(auth, path=_javascript_location(place, "auth.path", auth.path))
+
+
 def _http(place: str, section: Any) -> HttpConfig:
     # Some projects write an empty prefix or an empty set of rules for none.
     is_object = isinstance(section, dict)
     given = {key: value for key, value in section.items() if value not in ({}, "", None)} if is_object else section
+    if is_object and isinstance(app := given.get("app"), str) and is_javascript(app):
+        given["app"] = _javascript_location(place, "http.app", app)
     http: HttpConfig = _typed(place, "http", given, HttpConfig)
     if http.cors and http.cors.allow_credentials and "*" in http.cors.allow_origins:
         log.warning("http.cors.allow_credentials has no effect while allow_origins is *; name the origins", file=place)
@@ -390,7 +406,7 @@ def _graph(place: str, graph_id: str, entry: Any) -> GraphSource:
         entry = _known(place, key, entry, GraphSource.__slots__)
     source = GraphSource(entry) if isinstance(entry, str) else _typed(place, key, entry, GraphSource)
     if is_javascript(source.path):
-        return _javascript_graph(place, key, source)
+        return GraphSource(_javascript_location(place, key, source.path), source.description)
     file, separator, name = source.path.rpartition(":")
     if not (separator and file.strip() and name.isidentifier()):
         raise UserMistake(
@@ -399,16 +415,16 @@ def _graph(place: str, graph_id: str, entry: Any) -> GraphSource:
     return source
 
 
-def _javascript_graph(place: str, key: str, source: GraphSource) -> GraphSource:
-    """Return the location of a graph in JavaScript with the name of its export, which is `default` if none is given."""
-    file, separator, name = source.path.rpartition(":")
+def _javascript_location(place: str, key: str, location: str) -> str:
+    """Return a location in JavaScript with the name of its export, which is `default` if none is given."""
+    file, separator, name = location.rpartition(":")
     if not separator:
-        file, name = source.path, "default"
+        file, name = location, "default"
     if not _JAVASCRIPT_NAME.fullmatch(name):
         raise UserMistake(
-            f'{place}: {key} is "{source.path}"; it must name a file and an export of it, like "./agent.ts:graph"'
+            f'{place}: {key} is "{location}"; it must name a file and an export of it, like "./agent.ts:graph"'
         )
-    return GraphSource(f"{file}:{name}", source.description)
+    return f"{file}:{name}"
 
 
 def _env(path: Path, value: Any) -> dict[str, str]:

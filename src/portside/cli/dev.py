@@ -68,12 +68,12 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
 
 
 def node_variables(config: "AgentConfig", home: Path) -> dict[str, str]:
-    """Return what a server needs to execute JavaScript graphs, as its settings; nothing if it has none or they are set.
+    """Return what a server needs to execute JavaScript, as its settings; nothing if it has none or they are set.
 
     Installs into the home folder what this machine lacks. Raises UserMistake.
     """
     names = ("EXECUTOR_NODE", "EXECUTOR_JAVASCRIPT")
-    if not config.javascript.graphs or all(os.environ.get(name) for name in names):
+    if not config.has_javascript or all(os.environ.get(name) for name in names):
         return {}
     import asyncio
 

@@ -79,7 +79,7 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     configure_logs(level=settings.log_level, as_json=settings.log_json)
     raise_descriptor_limit()
     agent_config = load_config((config or find_config(Path.cwd(), os.environ)).absolute(), os.environ)
-    if agent_config.javascript.graphs and None in {settings.executor_node, settings.executor_javascript}:
+    if agent_config.has_javascript and None in {settings.executor_node, settings.executor_javascript}:
         settings = _with_node(settings, agent_config, home)
     if options["fd"] is None:
         # Fail early on a busy port, before imports that take seconds; the socket is opened again when all is ready.

@@ -327,10 +327,11 @@ class AuthorizationHandlers:
                 raise refusal from exc
             log.exception("an authorization handler failed", extra={"fields": names})
             raise HandlerFailed from exc
-        return _read_result(result, resource, action)
+        return read_result(result, resource, action)
 
 
-def _read_result(result: Any, resource: str, action: str) -> Filter | None:
+def read_result(result: Any, resource: str, action: str) -> Filter | None:
+    """Return the filter that a handler returned; None is no condition. Raises Forbidden and HandlerFailed."""
     if result is None or result is True or result == {}:
         return None
     if result is False:

@@ -81,6 +81,7 @@ class ProjectHandlers:
             known["embed"] = {}
             self._serves[messages.EMBED] = partial(_embed, embeddings, path)
         if (path := sources.get("app")) is not None:
+            known["app"] = {}
             self._app = app = AppHandlers(ProjectApp(project, path), users, self._server)
             starting = {messages.APP_START: app.start, messages.APP_STOP: app.stop}
             self._serves |= {**starting, messages.APP_DOCUMENT: app.document}
@@ -239,13 +240,14 @@ class AuthHandlers:
             user=self._users.remember(found.user),
         )
 
-    async def authorize(self, body: Any) -> tuple[bytes | None, Any]:
-        """Return the value as the handler changed it, None if it did not, and its filter."""
+    async def authorize(self, body: Any) -> tuple[bytes | None, list[str], Any]:
+        """Return the fields of the value that the handler changed, None if none, those that it removed, its filter."""
         given = messages.read(messages.Authorization, body)
         value, caller = unpack(given.value), _Sender(given.permissions, self._users.find(given.user))
+        before = {name: pack(field) for name, field in value.items()}
         allowed = await self._auth.handlers.decide(caller, given.resource, given.action, value)
-        changed = pack(value)
-        return (None if changed == given.value else changed), allowed
+        changed = {name: field for name, field in value.items() if before.get(name) != pack(field)}
+        return (pack(changed) if changed else None), [name for name in before if name not in value], allowed
 
 
 class _Sender:

@@ -196,7 +196,11 @@ class Authenticated:
 
 @dataclass(slots=True, kw_only=True)
 class Authorization:
-    """A question to the authorization handlers. The answer is the value, None if unchanged, and a filter."""
+    """A question to the authorization handlers.
+
+    The answer is the fields of the value that they changed, None if none, the names of those that they removed, and a
+    filter: as `read_result` returns it, or the handler's own if the facts say that the server reads it.
+    """
 
     user: Any
     """A `SentUser`, or None."""

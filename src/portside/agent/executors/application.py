@@ -174,7 +174,7 @@ class RemoteHandlers(HandlersExecutor):
 
     def join_app(self, config: AgentConfig, api: SocketApi[Any], access: Access) -> RemoteApp | None:
         """Return the web application with our routes in it, if the project has one."""
-        made = None if config.http.app is None else RemoteApp(self, config, api, access)
+        made = RemoteApp(self, config, api, access) if self.has_app else None
         self.app = made
         return made
 

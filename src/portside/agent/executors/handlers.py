@@ -21,11 +21,13 @@ from portside.agent.sql.declarations import ModelField
 from portside.agent.types.access import Caller, Filter
 from portside.executor import messages
 from portside.executor.asgi import DRAIN, RECEIVE, Exchange, Exchanges, sent_scope
+from portside.executor.auth import read_result
 from portside.executor.encryption import Decrypted
 from portside.executor.errors import error_of
 from portside.executor.link import CallFailed, Handler, LinkClosed, ServedCall
 from portside.executor.user import Identity, StudioCaller, StudioUser, User
 from portside.executor.values import pack, unpack
+from portside.kernel.aliases import is_javascript
 from portside.kernel.errors import Unavailable, UserMistake
 
 ANY = "*"
@@ -34,12 +36,12 @@ ENCRYPTED_WITHIN_S, EMBEDDED_WITHIN_S = 45.0, 75.0
 AWAY = "The project's handlers are not available: their process is starting again. Send the request again."
 
 
-def handlers_of(config: AgentConfig) -> dict[str, Any]:
-    """Return what an executor has to import for a configuration beside its graphs."""
+def handlers_of(config: AgentConfig, *, in_javascript: bool) -> dict[str, Any]:
+    """Return what an executor of one language has to import for a configuration beside its graphs."""
     index = config.store.index
     embed = None if index is None else index.embed
     found = {"auth": config.auth.path, "app": config.http.app, "encryption": config.encryption.path, "embed": embed}
-    return {kind: path for kind, path in found.items() if path is not None}
+    return {kind: path for kind, path in found.items() if path is not None and is_javascript(path) == in_javascript}
 
 
 class ServedApp(Protocol):
@@ -81,6 +83,11 @@ class HandlersExecutor:
         """What encrypts, if the project has handlers for it."""
         facts = self._facts.get("encryption")
         return None if facts is None else RemoteEncryption(self, facts)
+
+    @property
+    def has_app(self) -> bool:
+        """Whether the project's web application is here."""
+        return "app" in self._facts
 
     @property
     def embeddings(self) -> "RemoteEmbeddings | None":
@@ -182,6 +189,7 @@ class RemoteAuth:
         self._calls = handlers
         self._reads_body = not {"body", "request"}.isdisjoint(facts["parameters"])
         self._decides = {(resource, action) for resource, action in facts["decides"]}
+        self._reads_results = facts.get("reads_results", True)
         self.handlers = self
 
     async def authenticate(self, connection: HTTPConnection) -> Identity:
@@ -216,12 +224,12 @@ class RemoteAuth:
             action=action,
             value=pack(value),
         )
-        allowed: Filter | None
-        changed, allowed = await self._calls.call(messages.AUTHORIZE, question)
+        changed, removed, result = await self._calls.call(messages.AUTHORIZE, question)
         if changed is not None:
-            value.clear()
             value.update(unpack(changed))
-        return allowed
+        for name in removed:
+            value.pop(name, None)
+        return result if self._reads_results else read_result(result, resource, action)
 
 
 class RemoteEncryption:

@@ -114,13 +114,16 @@ def programs_of_graphs(
     ]
 
 
-async def start_handlers(config: AgentConfig, settings: AgentSettings) -> RemoteHandlers:
-    """Start the executor of the project's handlers, if it has any. The caller closes it.
+async def start_handlers(
+    config: AgentConfig, settings: AgentSettings, *, in_javascript: bool = False
+) -> RemoteHandlers:
+    """Start the executor of the project's handlers in one language, if it has any. The caller closes it.
 
-    Raises UserMistake if the handlers do not load.
+    Raises UserMistake if the handlers do not load, and if they need a Node that is not there.
     """
-    sources = handlers_of(config)
-    program = _program(config, _python(settings), settings, graphs={}, loops=1, handlers=sources)
+    sources = handlers_of(config, in_javascript=in_javascript)
+    command = _javascript(config, settings) if in_javascript and sources else _python(settings)
+    program = _program(config, command, settings, graphs={}, loops=1, handlers=sources)
     handlers = RemoteHandlers(program, settings.executor_max_memory_mb * 1_000_000)
     try:
         if sources:
@@ -165,7 +168,7 @@ def find_node(given: str | None) -> Path:
         raise UserMistake(
             f"EXECUTOR_NODE names {given}, which is no program"
             if given
-            else "the project has JavaScript graphs, and Node is not installed; install Node 20 or newer"
+            else "the project has JavaScript, and Node is not installed; install Node 20 or newer"
         )
     return Path(found)
 

@@ -180,9 +180,9 @@ class UvSource(msgspec.Struct, frozen=True):
 class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What to install, and for which Python and Node.
 
-    The commands are for JavaScript; those of the deployment replace them. `javascript_graphs` are the
-    locations of graphs by their ids.
-    `has_python` says whether there are Python graphs or handlers, or something to install for Python.
+    The commands are for JavaScript; those of the deployment replace them. `has_javascript` and `has_python` say whether
+    there are graphs or handlers in the language, or for Python something to install. `javascript_graphs` are the locations
+    of graphs by their ids.
     `projects` are installed in place (editable). `requires_python` is a specifier that combines those of all projects;
     it is empty when any version will do.
     """
@@ -198,10 +198,11 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     node_version: int | None = None
     has_python: bool = True
     javascript_graphs: dict[str, str] = {}
+    has_javascript: bool = False
     install_command: str | None = None
     build_command: str | None = None
     skipped: list[str] = []
-    # Whether the project has a web application of its own (`http.app`).
+    # Whether the project has a web application of its own (`http.app`) in Python.
     has_web_app: bool = False
 
 
@@ -239,6 +240,7 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
     uv = _uv_source(repository, path, config_path, file)
     python_version = _python_version(file.python_version, config_path)
     javascript_graphs = _javascript_graphs(file, config_path)
+    handlers = {key: _text_at(every_key, key) for key in _HANDLERS}
     return BuildConfig(
         path=path,
         requirements=requirements,
@@ -253,21 +255,22 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
         node_version=_node_version(file.node_version, config_path),
         has_python=bool(requirements or packages or projects or uv)
         or len(javascript_graphs) < len(file.graphs)
-        or any(_is_python(every_key, key) for key in _HANDLERS),
+        or any(handler and not is_javascript(handler) for handler in handlers.values()),
         javascript_graphs=javascript_graphs,
+        has_javascript=bool(javascript_graphs) or any(map(is_javascript, handlers.values())),
         install_command=file.install_command,
         build_command=file.build_command,
-        has_web_app=bool((file.http or {}).get("app")),
+        has_web_app=bool(handlers["http.app"]) and not is_javascript(handlers["http.app"]),
         skipped=[key for key in _SKIPPED if every_key.get(key)],
     )
 
 
-def _is_python(content: dict[str, Any], key: str) -> bool:
-    """Whether the value at a dotted key names something that is not in JavaScript."""
+def _text_at(content: dict[str, Any], key: str) -> str:
+    """Return the text at a dotted key; "" if there is none."""
     value: Any = content
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    return isinstance(value, str) and bool(value) and not is_javascript(value)
+    return value if isinstance(value, str) else ""
 
 
 def read_node_version(path: Path) -> int | None:

@@ -180,7 +180,7 @@ class JavaScript:
         config_folder = config.path.parent
         install, build = scripts.install or config.install_command, scripts.build or config.build_command
         self._refuse_commands(config, install, build)
-        if not (config.javascript_graphs or config.node_version is not None or install or build):
+        if not (config.has_javascript or config.node_version is not None or install or build):
             return False
         source = self.source.resolve()
         roots = [source] if install else install_roots(source, config_folder)
@@ -222,7 +222,7 @@ class JavaScript:
     def _refuse_commands(self, config: BuildConfig, install: str | None, build: str | None) -> None:
         """Refuse a command in a project without JavaScript. Raises BuildFailed."""
         folders = (self.source, config.path.parent)
-        has_any = config.javascript_graphs or config.node_version is not None
+        has_any = config.has_javascript or config.node_version is not None
         if has_any or any(_has_package(folder) for folder in folders):
             return
         for name, command in (("install_command", install), ("build_command", build)):

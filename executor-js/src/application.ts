@@ -1,0 +1,310 @@
+// The project's web application (`http.app`), which is a Hono application, with the server's routes in it.
+//
+// The project's routes come first, so it can override the server's, and its middleware sees every request. Routes that
+// match every path, such as the pages of a front end, come after the server's. Hono's router is asked for the handlers
+// of each request: what it finds gets the server's routes added, and authentication before all else.
+
+import {
+  Arriving,
+  Body,
+  type Exchanges,
+  type Message,
+  Outbox,
+  requestOf,
+  responseOfAll,
+  type Scope,
+  withHeaders,
+} from "./asgi.js";
+import { CallFailed, type Link, type ServedCall } from "./link.js";
+import { log } from "./logs.js";
+import { unpackValue } from "./msgpack.js";
+import { ProjectFailed } from "./project.js";
+import { currentWork, type Fields, handlerWork } from "./server.js";
+
+const EXCHANGE = Symbol("exchange");
+const EVERY_METHOD = "ALL";
+const EVERYTHING = new Set(["*", "/*"]);
+const UNROUTED = "unrouted";
+const TITLE = { openapi: "3.1.0", info: { title: "Project", version: "1" } };
+
+/** What of Hono's context is used here. */
+interface Context {
+  env: { [EXCHANGE]?: Exchange };
+  req: { raw: Request; arrayBuffer(): Promise<ArrayBuffer> };
+  set(name: string, value: unknown): void;
+}
+
+type Next = () => Promise<void>;
+type Work = (context: Context, next: Next) => unknown;
+
+interface Route {
+  basePath: string;
+  path: string;
+  method: string;
+  handler: Work;
+}
+
+type Matched = [[handler: Work, route: Route], parameters: unknown];
+type Found = [Matched[], ...unknown[]];
+
+interface Hono {
+  fetch(request: Request, env: unknown): Response | Promise<Response>;
+  routes: Route[];
+  router: { name: string; add(...given: unknown[]): void; match(method: string, path: string): Found };
+  getOpenAPI31Document?(about: unknown): unknown;
+}
+
+/** The server's route for a request, if it has one. */
+interface Ours {
+  isPublic: boolean;
+}
+
+/** A request of a client while it is answered. */
+interface Exchange {
+  number: number;
+  scope: Scope;
+  ours: Ours | null;
+  body: Body;
+  request: Request;
+  /** Why the server could not be asked. */
+  failure: CallFailed | null;
+  /** The path of the route, for metrics. */
+  route: string;
+}
+
+/** How the server's routes are joined, and whether requests to the project's are authenticated. */
+interface Start {
+  is_auth_first: boolean;
+  authenticates_project: boolean;
+}
+
+/** Serves the project's application to the server. Throws ProjectFailed for an export that is no application. */
+export class Application {
+  private readonly app: Hono;
+  private rules: Start = { is_auth_first: true, authenticates_project: true };
+
+  constructor(
+    exported: unknown,
+    source: string,
+    private readonly link: Link,
+    private readonly exchanges: Exchanges,
+  ) {
+    const app = exported as Hono | null;
+    if (typeof app?.fetch !== "function" || !Array.isArray(app.routes) || typeof app.router?.match !== "function") {
+      throw new ProjectFailed(`http.app (${source}) is of type ${typeof exported}; export a Hono app, like new Hono()`);
+    }
+    this.app = app;
+    const router = app.router;
+    app.router = {
+      name: router.name,
+      add: (...given) => router.add(...given),
+      match: (method, path) => this.joined(router.match(method, path), path),
+    };
+  }
+
+  /** Take the server's rules, and return what it has to know of the routes. */
+  start(rules: Fields): Fields {
+    this.rules = rules as unknown as Start;
+    const { routes } = this.app;
+    const last = routes.findIndex(takesEverything);
+    const known: unknown[] = routes.map((route) => [patternOf(route.path), methodsOf(route), false]);
+    known.splice(last < 0 ? known.length : last, 0, ["", null, true]);
+    const has_document = typeof this.app.getOpenAPI31Document === "function";
+    return { routes: known, has_middleware: false, has_document };
+  }
+
+  /** Return the application's OpenAPI document as JSON. */
+  document(): Buffer {
+    return Buffer.from(JSON.stringify(this.app.getOpenAPI31Document?.(TITLE)));
+  }
+
+  /** Serve one request; return the path of its route, for metrics. */
+  async request(given: Fields, call: ServedCall): Promise<string> {
+    const { exchange: number, scope, ours } = given as { exchange: number; scope: Scope; ours: unknown[] | null };
+    const outbox = new Outbox(this.link, number, (messages) => call.send(messages));
+    if (scope.type !== "http") {
+      await outbox.send({ type: "websocket.close", code: 1000 });
+      return UNROUTED;
+    }
+    const body = new Body(() => this.link.call("asgi.receive", number) as Promise<Message>);
+    const exchange: Exchange = {
+      number,
+      scope,
+      ours: ours === null ? null : { isPublic: Boolean(ours[2]) },
+      body,
+      request: requestOf(scope, body, call.signal),
+      failure: null,
+      route: UNROUTED,
+    };
+    const response = await this.answer(exchange);
+    const failure = exchange.failure ?? body.failure;
+    if (failure !== null && response.status >= 500) {
+      throw failure;
+    }
+    await outbox.respond(response, call.signal);
+    return exchange.route;
+  }
+
+  private async answer(exchange: Exchange): Promise<Response> {
+    const [address, port] = exchange.scope.client ?? [];
+    const env = {
+      // What Hono's adapter for Node tells of the connection.
+      incoming: { socket: { remoteAddress: address, remotePort: port } },
+      [EXCHANGE]: exchange,
+    };
+    try {
+      return await new Promise<Response>((resolve, reject) => {
+        currentWork.run(handlerWork(reject), async () => this.app.fetch(exchange.request, env)).then(resolve, reject);
+      });
+    } catch (error) {
+      log("error", "a route of the project failed", { path: exchange.scope.path }, error);
+      return Response.json({ detail: "Internal Server Error" }, { status: 500 });
+    }
+  }
+
+  /** Add authentication and the server's routes to the handlers of a request. */
+  private joined([matched, ...rest]: Found, path: string): Found {
+    const last = matched.findIndex(([[, route]]) => takesEverything(route));
+    const at = last < 0 ? matched.length : last;
+    const first = matched.slice(0, at).find(([[, route]]) => !isMiddleware(route))?.[0][1];
+    const isLeft = last >= 0 && path === "/";
+    const name = (first ?? matched[at]?.[0][1])?.path ?? UNROUTED;
+    const before = added(async (context, next) => {
+      const exchange = context.env?.[EXCHANGE];
+      if (exchange !== undefined) {
+        exchange.route = name;
+        const isOurs = exchange.ours !== null && first === undefined && !isLeft;
+        const isNeeded = isOurs
+          ? this.rules.is_auth_first && !exchange.ours?.isPublic
+          : this.rules.authenticates_project;
+        const refusal = isNeeded ? await this.authenticate(exchange, context) : null;
+        if (refusal !== null) {
+          return refusal;
+        }
+      }
+      return next();
+    });
+    const server = added(async (context, next) => {
+      const exchange = context.env?.[EXCHANGE];
+      if (exchange === undefined || exchange.ours === null || !isSame(context.req.raw, exchange.request)) {
+        return next();
+      }
+      return this.askServer(exchange, context);
+    });
+    const ours = isLeft ? [] : [server];
+    return [[before, ...matched.slice(0, at), ...ours, ...matched.slice(at)], ...rest];
+  }
+
+  /** Have the server authenticate a request; return its refusal, or null. */
+  private async authenticate(exchange: Exchange, context: Context): Promise<Response | null> {
+    const [number, close] = this.exchanges.opened(() => exchange.body.record());
+    try {
+      const body = { original: exchange.number, exchange: number, scope: exchange.scope };
+      const found = (await this.link.call("app.authenticate", body)) as Sender & { refusal: Message[] };
+      if (found.refusal.length > 0) {
+        return responseOfAll(found.refusal);
+      }
+      setUser(context, found);
+      return null;
+    } catch (error) {
+      exchange.failure = error instanceof CallFailed ? error : null;
+      throw error;
+    } finally {
+      close();
+    }
+  }
+
+  /** Have the server answer a request by its own route, as the project's middleware changed it. */
+  private askServer(exchange: Exchange, context: Context): Promise<Response> {
+    return new Promise((resolve, reject) => {
+      const stop = new AbortController();
+      const arriving = new Arriving(resolve, () => stop.abort());
+      const [number, close] = this.exchanges.opened(readerOf(exchange, context), () => arriving.drained());
+      exchange.request.signal.addEventListener("abort", () => stop.abort(), { once: true });
+      const scope = withHeaders(exchange.scope, context.req.raw.headers);
+      const onItem = (messages: unknown) => {
+        for (const message of messages as Message[]) {
+          if (message.type === "app.user") {
+            setUser(context, message as unknown as Sender);
+          } else {
+            arriving.take(message);
+          }
+        }
+      };
+      this.link
+        .call("app.ours", { original: exchange.number, exchange: number, scope }, { onItem, signal: stop.signal })
+        .then(
+          () => arriving.end(),
+          (error) => {
+            exchange.failure = error instanceof CallFailed ? error : null;
+            arriving.end(error);
+            reject(error);
+          },
+        )
+        .finally(close);
+    });
+  }
+}
+
+/** Whom the server authenticated. */
+interface Sender {
+  user: { fields: Uint8Array } | null;
+  permissions: string[];
+}
+
+/** Let handlers read the user as `c.get("auth")`. Nobody is a user without an identity. */
+function setUser(context: Context, { user, permissions }: Sender): void {
+  const nobody = { identity: "", display_name: "", permissions: [], is_authenticated: false };
+  context.set("auth", { user: user === null ? nobody : unpackValue(user.fields), scopes: permissions });
+}
+
+/** Return what reads a request's body for the server, also if middleware has read it. */
+function readerOf(exchange: Exchange, context: Context): () => Promise<Message> {
+  let isRead = false;
+  return async () => {
+    const { raw } = context.req;
+    if ((!raw.bodyUsed && raw === exchange.request) || isRead) {
+      return exchange.body.next();
+    }
+    isRead = true;
+    return { type: "http.request", body: new Uint8Array(await context.req.arrayBuffer()), more_body: false };
+  };
+}
+
+function added(work: Work): Matched {
+  return [[work, { basePath: "/", path: "*", method: EVERY_METHOD, handler: work }], {}];
+}
+
+/** Whether a request is for the same route as another one, which middleware may have replaced. */
+function isSame(request: Request, original: Request): boolean {
+  return request.url === original.url && request.method === original.method;
+}
+
+/** Whether a route is middleware, as far as Hono tells: it takes every method, and what comes next. */
+function isMiddleware({ method, handler }: Route): boolean {
+  return method === EVERY_METHOD && handler.length > 1;
+}
+
+function takesEverything({ path, handler }: Route): boolean {
+  return EVERYTHING.has(path) && handler.length < 2;
+}
+
+/** The methods of a route; null are all of them, and middleware has none. */
+function methodsOf(route: Route): string[] | null {
+  if (route.method !== EVERY_METHOD) {
+    return [route.method];
+  }
+  return isMiddleware(route) ? [] : null;
+}
+
+/** Return a regular expression of Python for the paths of a route; it may match more. */
+function patternOf(path: string): string {
+  let pattern = "";
+  for (const segment of path.split("/").filter((each) => each !== "")) {
+    if (/[{?]/.test(segment) || segment === "*") {
+      return `^${pattern}(?:/.*)?$`;
+    }
+    pattern += `/${segment.startsWith(":") ? "[^/]+" : segment.replace(/[^\w]/g, "\\$&")}`;
+  }
+  return `^${pattern}/?$`;
+}
