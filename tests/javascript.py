@@ -2,7 +2,8 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.node_packages import JAVASCRIPT_PROJECT, copy_of_project, javascript_runtime
@@ -28,6 +29,32 @@ def guarded_in_javascript(database_url: str, folder: Path, **environment: str) -
         "EXECUTOR_START_SECS": "600",
         "GRAPH_AUTH": json.dumps({**config["auth"], "path": "./auth.ts:auth"}),
         "LANGSERVE_GRAPHS": json.dumps({**config["graphs"], "told": "./graphs.ts:told"}),
+        **environment,
+    }
+    with agent_server(database_url, folder, project=str(project), **options) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def webapp_in_javascript(
+    database_url: str,
+    folder: Path,
+    http: dict[str, object] | None = None,
+    files: Sequence[Path] = (),
+    **environment: str,
+) -> Iterator[ServerProcess]:
+    """A server with tests/projects/webapp, whose application is in TypeScript.
+
+    `http` replaces keys of that section, and `files` are added to the project.
+    """
+    project = copy_of_project(folder / "project", PROJECTS / "webapp")
+    for file in files:
+        shutil.copy(file, project)
+    section = json.loads((project / "langgraph.json").read_text())["http"]
+    options = {
+        "EXECUTOR_JAVASCRIPT": str(javascript_runtime()),
+        "EXECUTOR_START_SECS": "600",
+        "GRAPH_HTTP": json.dumps({**section, "app": "./web.ts:app", **(http or {})}),
         **environment,
     }
     with agent_server(database_url, folder, project=str(project), **options) as running:

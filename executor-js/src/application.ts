@@ -24,6 +24,7 @@ import { currentWork, type Fields, handlerWork } from "./server.js";
 const EXCHANGE = Symbol("exchange");
 const EVERY_METHOD = "ALL";
 const EVERYTHING = new Set(["*", "/*"]);
+const WATCH_AFTER_MS = 100;
 const UNROUTED = "unrouted";
 const TITLE = { openapi: "3.1.0", info: { title: "Project", version: "1" } };
 
@@ -31,6 +32,7 @@ const TITLE = { openapi: "3.1.0", info: { title: "Project", version: "1" } };
 interface Context {
   env: { [EXCHANGE]?: Exchange };
   req: { raw: Request; arrayBuffer(): Promise<ArrayBuffer> };
+  res: Response | undefined;
   set(name: string, value: unknown): void;
 }
 
@@ -110,7 +112,7 @@ export class Application {
     const known: unknown[] = routes.map((route) => [patternOf(route.path), methodsOf(route), false]);
     known.splice(last < 0 ? known.length : last, 0, ["", null, true]);
     const has_document = typeof this.app.getOpenAPI31Document === "function";
-    return { routes: known, has_middleware: false, has_document };
+    return { routes: known, has_middleware: false, sees_our_sockets: false, has_document };
   }
 
   /** Return the application's OpenAPI document as JSON. */
@@ -126,13 +128,15 @@ export class Application {
       await outbox.send({ type: "websocket.close", code: 1000 });
       return UNROUTED;
     }
-    const body = new Body(() => this.link.call("asgi.receive", number) as Promise<Message>);
+    const [stop, over] = [new AbortController(), new AbortController()];
+    const signal = AbortSignal.any([call.signal, stop.signal]);
+    const body = new Body(() => this.link.call("asgi.receive", number, { signal: over.signal }) as Promise<Message>);
     const exchange: Exchange = {
       number,
       scope,
       ours: ours === null ? null : { isPublic: Boolean(ours[2]) },
       body,
-      request: requestOf(scope, body, call.signal),
+      request: requestOf(scope, body, signal),
       failure: null,
       route: UNROUTED,
     };
@@ -141,7 +145,21 @@ export class Application {
     if (failure !== null && response.status >= 500) {
       throw failure;
     }
-    await outbox.respond(response, call.signal);
+    // A short response ends before its client is watched.
+    const watch = setTimeout(
+      () =>
+        body.ended(scope.method ?? "GET").then(
+          () => stop.abort(),
+          () => {},
+        ),
+      WATCH_AFTER_MS,
+    );
+    try {
+      await outbox.respond(response, signal);
+    } finally {
+      clearTimeout(watch);
+      over.abort();
+    }
     return exchange.route;
   }
 
@@ -182,14 +200,20 @@ export class Application {
           return refusal;
         }
       }
-      return next();
+      await next();
+      return undefined;
     });
     const server = added(async (context, next) => {
       const exchange = context.env?.[EXCHANGE];
-      if (exchange === undefined || exchange.ours === null || !isSame(context.req.raw, exchange.request)) {
-        return next();
+      if (exchange?.ours && isSame(context.req.raw, exchange.request)) {
+        return this.askServer(exchange, context);
       }
-      return this.askServer(exchange, context);
+      await next();
+      if (exchange !== undefined && first === undefined && last < 0 && (await isUnfound(context.res))) {
+        context.res = undefined;
+        context.res = await this.askServer(exchange, context);
+      }
+      return undefined;
     });
     const ours = isLeft ? [] : [server];
     return [[before, ...matched.slice(0, at), ...ours, ...matched.slice(at)], ...rest];
@@ -278,6 +302,11 @@ function added(work: Work): Matched {
 /** Whether a request is for the same route as another one, which middleware may have replaced. */
 function isSame(request: Request, original: Request): boolean {
   return request.url === original.url && request.method === original.method;
+}
+
+/** Whether a response is Hono's own for a request without a route. */
+async function isUnfound(response: Response | undefined): Promise<boolean> {
+  return response?.status === 404 && (await response.clone().text()) === "404 Not Found";
 }
 
 /** Whether a route is middleware, as far as Hono tells: it takes every method, and what comes next. */

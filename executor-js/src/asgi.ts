@@ -42,6 +42,7 @@ export class Body {
   private readonly unread: Message[] = [];
   /** Why the client sent no more, such as a body over the limit; the server answers the client with it. */
   failure: CallFailed | null = null;
+  private isWhole = false;
 
   constructor(private readonly client: Receive) {}
 
@@ -59,12 +60,25 @@ export class Body {
       return read;
     }
     try {
-      return await this.client();
+      const message = await this.client();
+      this.isWhole = message.type === "http.request" && !message.more_body;
+      return message;
     } catch (error) {
       if (error instanceof CallFailed) {
         this.failure ??= error;
       }
       throw error;
+    }
+  }
+
+  /** Wait until the client of a request has gone; never resolves while its body may still be read. */
+  async ended(method: string): Promise<void> {
+    if (BODILESS.has(method) || this.isWhole) {
+      while ((await this.client()).type === "http.request") {
+        // A request without a body has an empty one.
+      }
+    } else {
+      await new Promise(() => {});
     }
   }
 

@@ -46,7 +46,7 @@ class RemoteApp:
         self._ours = ErrorResponses(api, ErrorFormat.TEXT)
         self._routes: list[RouteFacts] | None = None
         self._patterns: list[re.Pattern[str]] = []
-        self._sees_ours = True
+        self._sees_ours = self._sees_our_sockets = True
         self._document: Any = None
         self.openapi_url: str | None = None
 
@@ -78,6 +78,8 @@ class RemoteApp:
         root = ["/$"] if position < len(self._routes) - 1 else []
         self._sees_ours = facts["has_middleware"] or None in before
         self._patterns = [re.compile(pattern) for pattern in (*before, *root) if pattern is not None]
+        # Middleware of JavaScript applications is for requests alone.
+        self._sees_our_sockets = facts.get("sees_our_sockets", True)
         self.openapi_url = "/openapi.json" if facts["has_document"] else None
 
     async def fetch_document(self) -> None:
@@ -103,7 +105,7 @@ class RemoteApp:
         """Serve one request or WebSocket. Raises Unavailable while there is no executor."""
         route = self._api.find(scope)
         path = scope["path"]
-        if route is not None and not self._sees_ours and not any(each.match(path) for each in self._patterns):
+        if route is not None and not self._passes_on(scope["type"], path):
             await self._ours(scope, receive, send)
             return
         state = scope.setdefault("state", {})
@@ -111,6 +113,12 @@ class RemoteApp:
         body = {"ours": known, "request_id": state.get("request_id")}
         serve = self._serve_socket if scope["type"] == "websocket" else self._serve
         state.setdefault("route", await serve(scope, receive, send, body))
+
+    def _passes_on(self, kind: str, path: str) -> bool:
+        """Whether the application gets a request or WebSocket for a route of ours."""
+        if kind == "websocket" and not self._sees_our_sockets:
+            return False
+        return self._sees_ours or any(each.match(path) for each in self._patterns)
 
     async def _serve(self, scope: Any, receive: Any, send: Any, body: Any) -> Any:
         with self._handlers.exchanges.opened(scope, receive) as exchange:

@@ -1,0 +1,252 @@
+"""A web application and handlers in TypeScript, in a Node process beside the server.
+
+`test_access.py` holds authentication and authorization to the same rules in both languages.
+"""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from tests.conftest import eventually
+from tests.javascript import guarded_in_javascript, webapp_in_javascript
+from tests.servers import PROJECTS, ServerProcess
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("web")
+    index = '{"index": {"embed": "./web.ts:embed", "dims": 2}}'
+    settings = {"HTTP_MAX_REQUEST_BODY_BYTES": "200000", "GRAPH_WEBHOOKS": '{"url": {"disable_loopback": false}}'}
+    with webapp_in_javascript(module_database, folder, GRAPH_STORE=index, **settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def site(server: ServerProcess) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=server.url, timeout=120) as client:
+        yield client
+
+
+async def is_logged(server: ServerProcess, text: str) -> bool:
+    """Whether the server has logged a text, which it may do after its response."""
+    return text in server.log.read_text()
+
+
+def test_server_routes_answer_beside_those_of_the_project(site: httpx2.Client) -> None:
+    response = site.post("/laps", json={"laps": 1})
+    assert (response.json(), response.headers["x-web"]) == ({"laps": 2}, "seen")
+    assert response.headers["x-request-id"]
+    response = site.get("/ok")
+    assert (response.json()["ok"], response.headers["x-web"]) == (True, "seen")
+    assert site.get("/ok", headers={"x-turned": "away"}).status_code == 418
+    missing = site.get("/threads/01a1fbd3-88f9-7738-8000-000000000000")
+    assert (missing.status_code, list(missing.json()), missing.headers["x-web"]) == (404, ["detail"], "seen")
+    assert site.put("/threads/search").status_code == 405
+
+
+def test_middleware_may_read_what_the_server_reads(site: httpx2.Client) -> None:
+    created = site.post("/threads", json={"metadata": {"from": "x"}})
+    assert (created.json()["metadata"], created.headers["x-read"]) == ({"from": "x"}, "metadata")
+    assert site.post("/threads/search", json={"metadata": {"nobody": "has this"}}).json() == []
+    assert site.post("/threads/search", json={"metadata": {"x": "y" * 2000}}).status_code == 413
+
+
+def test_project_routes_come_first_and_pages_last(site: httpx2.Client) -> None:
+    assert site.get("/info").json() == {"mine": "instead of yours"}
+    assert site.get("/any/where").text == "page /any/where"
+    assert site.get("/").text == "page /"
+    assert site.get("/people/@ada").text == "/people/@ada"
+    head = site.head("/info")
+    assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_errors_hide_details_and_end_no_process(site: httpx2.Client, server: ServerProcess) -> None:
+    for path, secret in (("/boom", "hunter2"), ("/rejected", "the first word")):
+        response = site.get(path)
+        assert response.status_code == 500
+        assert secret not in response.text
+        await eventually(lambda text=secret: is_logged(server, text))
+    tea = site.get("/teapot")
+    assert (tea.status_code, tea.text) == (418, "short and stout")
+    assert "web.ts" in server.log.read_text()
+    assert server.log.read_text().count("executor ready") == 1
+
+
+def test_document_describes_both_applications(site: httpx2.Client) -> None:
+    assert {"/laps", "/threads", "/runs/wait"} <= set(site.get("/openapi.json").json()["paths"])
+
+
+def test_routes_call_the_server_that_they_run_in(site: httpx2.Client) -> None:
+    assert site.get("/asked").json() == {"text": "FROM A ROUTE"}
+    events = [line for line in site.get("/streamed").text.splitlines() if line.startswith("event")]
+    assert events == ["event: metadata", "event: values", "event: values"]
+
+
+def test_large_bodies_arrive_whole_or_are_refused(site: httpx2.Client) -> None:
+    large = site.get("/large").content
+    assert (len(large), set(large[-100_000:])) == (6_400_000, {63})
+    assert site.post("/size", content=b"x" * 150_000).json() == {"size": 150_000}
+    assert site.post("/size", content=(b"x" * 50_000 for _ in range(3))).json() == {"size": 150_000}
+    for content in (b"x" * 250_000, (b"x" * 50_000 for _ in range(5))):
+        refused = site.post("/size", content=content)
+        assert (refused.status_code, "HTTP_MAX_REQUEST_BODY_BYTES" in refused.json()["detail"]) == (413, True)
+
+
+async def test_a_route_ends_with_its_client(site: httpx2.Client) -> None:
+    with site.stream("GET", "/endless/first") as response:
+        assert next(response.iter_lines()) == "0"
+
+    async def is_stopped() -> bool:
+        return "first" in site.get("/stopped").json()
+
+    await eventually(is_stopped)
+
+
+def test_requests_have_their_address_and_responses_their_cookies(site: httpx2.Client, server: ServerProcess) -> None:
+    response = site.get("/cookies?q=a%20b")
+    assert response.headers.get_list("set-cookie") == ["a=1; Path=/", "b=2; Path=/"]
+    assert response.text == f"127.0.0.1 {server.url}/cookies?q=a%20b a b"
+    strange = site.get("/cookies", headers={"host": "127.0.0.1/threads?"})
+    assert strange.status_code in {200, 400, 421}
+    assert "/threads?" not in strange.text
+
+
+def test_headers_reach_runs(site: httpx2.Client) -> None:
+    headers = {"x-mine-a": "1", "x-mine-secret": "no"}
+    values = site.post("/runs/wait", json={"assistant_id": "reported", "input": {}}, headers=headers).json()
+    assert values["parts"] == ["x-mine-a=1"]
+
+
+def test_webhooks_reach_routes_of_the_project(site: httpx2.Client) -> None:
+    body = {"assistant_id": "child", "input": {"text": "x"}}
+    accepted = site.post("/runs", json={**body, "webhook": "/called"})
+    assert accepted.status_code == 200, accepted.text
+    refused = site.post("/runs", json={**body, "webhook": "/cookies"})
+    assert refused.status_code == 422, refused.text
+
+
+def test_the_store_is_searched_by_a_function(site: httpx2.Client) -> None:
+    for key in ("aaa", "abb", "bbb"):
+        item = {"namespace": ["texts"], "key": key, "value": {"text": key}}
+        assert site.put("/store/items", json=item).status_code == 204
+    found = site.post("/store/items/search", json={"namespace_prefix": ["texts"], "query": "bb"}).json()["items"]
+    assert [item["key"] for item in found] == ["bbb", "abb", "aaa"]
+    failed = site.put("/store/items", json={"namespace": ["texts"], "key": "x", "value": {"text": "fail"}})
+    assert (failed.status_code, "no words for it" in failed.json()["detail"]) == (502, True)
+
+
+def test_many_requests_at_once(site: httpx2.Client) -> None:
+    sizes: list[int] = []
+
+    def ask() -> None:
+        sizes.append(len(site.get("/large").content))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sizes == [6_400_000] * 8
+
+
+# Authentication of the project's routes
+
+
+@pytest.fixture(scope="module")
+def guarded(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+    """The application, with authentication in TypeScript before its routes."""
+    folder = tmp_path_factory.mktemp("guarded")
+    http = {"enable_custom_route_auth": True, "disable_store": True}
+    files = [PROJECTS / "guarded" / "auth.ts"]
+    with (
+        webapp_in_javascript(module_database, folder, http, files, GRAPH_AUTH='{"path": "./auth.ts:auth"}') as running,
+        httpx2.Client(base_url=running.url, timeout=120) as client,
+    ):
+        yield client
+
+
+def test_routes_of_the_project_require_authentication(guarded: httpx2.Client) -> None:
+    hers = {"Authorization": "Bearer alice"}
+    for method, path in (("GET", "/me"), ("GET", "/any/where"), ("POST", "/laps"), ("GET", "/"), ("POST", "/threads")):
+        refused = guarded.request(method, path)
+        assert (refused.status_code, refused.json()) == (401, {"detail": "Who are you?"}), path
+    assert guarded.get("/me", headers=hers).json() == {"identity": "alice", "scopes": ["be:alice"]}
+    assert guarded.post("/laps", json={"laps": 1}, headers=hers).json() == {"laps": 2}
+    created = guarded.post("/threads", json={"metadata": {"x": 1}}, headers=hers)
+    assert created.json()["metadata"] == {"x": 1, "owner": "alice"}
+    assert created.headers["x-user-in-middleware"] == "alice"
+    assert guarded.get("/ok").status_code == 200
+    with pytest.raises(InvalidStatus) as refused_socket:
+        connect(f"ws://{guarded.base_url.netloc.decode()}/threads/{created.json()['thread_id']}/stream/events").close()
+    assert refused_socket.value.response.status_code == 401
+    assert guarded.get("/store/items", headers=hers).text.startswith("page")
+
+
+def test_a_body_that_authentication_read_is_read_again(guarded: httpx2.Client) -> None:
+    refused = guarded.post("/laps", json={"laps": 1}, headers={"Authorization": "Bearer reader of bodies"})
+    assert (refused.status_code, refused.json()) == (402, {"detail": "laps"})
+
+
+# What handlers may not do
+
+
+@pytest.fixture(scope="module")
+def alone(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with guarded_in_javascript(module_database, tmp_path_factory.mktemp("alone")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("token", ["nobody", "nothing", "late", "crash"])
+def test_nobody_is_let_in_by_a_mistake(alone: ServerProcess, token: str) -> None:
+    response = httpx2.post(f"{alone.url}/threads", json={}, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+    assert (response.status_code, response.json()) == (500, {"detail": "Internal Server Error"})
+
+
+@pytest.mark.parametrize("token", ["nosy", "vague", "collector"])
+def test_a_filter_with_nothing_left_denies(alone: ServerProcess, token: str) -> None:
+    with httpx2.Client(base_url=alone.url, timeout=60) as client:
+        thread = client.post("/threads", json={}, headers={"Authorization": "Bearer alice"}).json()["thread_id"]
+        response = client.get(f"/threads/{thread}", headers={"Authorization": f"Bearer {token}"})
+    assert (response.status_code, response.json()) == (500, {"detail": "Internal Server Error"})
+
+
+@pytest.mark.parametrize("graph", ["echo", "told"])
+def test_graphs_of_both_languages_get_the_user(alone: ServerProcess, graph: str) -> None:
+    body = {"assistant_id": graph, "input": {}}
+    headers = {"Authorization": "Bearer carol", "X-Api-Key": "k"}
+    response: Any = httpx2.post(f"{alone.url}/runs/wait", json=body, headers=headers, timeout=120)
+    assert response.json()["reported"] == {
+        "identity": "carol", "email": "carol@example.test", "permissions": [], "user_id": "carol",
+        "auth_user_id": "carol", "keys": [],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("export const auth = {};", "export an Auth of @langchain/langgraph-sdk/auth"),
+        ('export const auth = new Auth().on("*", () => true);', "has no authenticate handler"),
+        ('export const auth = new Auth().authenticate(() => "x").on("thread", () => true);', "do not exist: thread"),
+        ("export const other = 1;", "exports no auth; it exports other"),
+        ('throw new Error("no key");', "no key"),
+    ],
+)
+def test_a_server_without_its_authentication_does_not_start(
+    module_database: str, tmp_path: Path, source: str, why: str
+) -> None:
+    broken = tmp_path / "broken.ts"
+    broken.write_text(f'import {{ Auth }} from "@langchain/langgraph-sdk/auth";\n{source}\n')
+    settings = {"GRAPH_AUTH": '{"path": "./broken.ts:auth"}'}
+    with (
+        pytest.raises(AssertionError, match=why),
+        webapp_in_javascript(module_database, tmp_path, files=[broken], **settings),
+    ):
+        pass
