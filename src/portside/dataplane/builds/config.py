@@ -181,8 +181,8 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What to install, and for which Python and Node.
 
     The commands are for JavaScript; those of the deployment replace them. `has_javascript` and `has_python` say whether
-    there are graphs or handlers in the language, or for Python something to install. `javascript_graphs` are the locations
-    of graphs by their ids.
+    there are graphs or handlers in the language, or for Python something to install. `javascript_graphs` are their
+    locations by ids.
     `projects` are installed in place (editable). `requires_python` is a specifier that combines those of all projects;
     it is empty when any version will do.
     """
