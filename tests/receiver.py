@@ -37,6 +37,8 @@ async def serving(app: Any) -> AsyncIterator[str]:
     server = Server(app, draining=asyncio.Event(), grace_s=1)
     await server.open([listening])
     task = asyncio.create_task(server.serve_until(stop))
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    stop.set()
-    await task
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        stop.set()
+        await task

@@ -1,17 +1,24 @@
-"""The listener of a cluster as a program, and its health check; needs no cluster."""
+"""The listener of a cluster as a program, its health check, and what it reads from servers; needs no cluster."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from portside.dataplane.compute.kubernetes.objects import COMPONENT
 from portside.dataplane.compute.kubernetes.watching import PollTiming, WorkloadWatch
 from portside.dataplane.failures import DeployFailed
-from tests.kubernetes import objects
+from portside.dataplane.logs import RevisionLog
+from tests.conftest import eventually
+from tests.kubernetes import objects, validate
+from tests.receiver import Receiver, serving
+from tests.servers import ServerProcess, agent_server
 
 
 def run(home: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -52,3 +59,77 @@ async def test_until_healthy_waits_for_ok_or_says_why() -> None:
     await server.wait_closed()
     with pytest.raises(DeployFailed, match="ConnectError"):
         await watch.until_healthy(f"http://127.0.0.1:{port}/agents/one", 0.05)
+
+
+def running_pod(component: str) -> dict[str, Any]:
+    """A pod of a deployment as a cluster shows it, checked against the published schemas."""
+    found = objects()
+    (workload,) = [one for one in found.of_kind("Deployment") if one["metadata"]["labels"][COMPONENT] == component]
+    template = workload["spec"]["template"]
+    name = f"{workload['metadata']['name']}-1"
+    metadata = {**template["metadata"], "name": name, "namespace": found.scope.namespace, "uid": f"uid-of-{name}"}
+    container = {"name": "api-server", "image": "agents/hello:1", "imageID": "sha256:1", "ready": True}
+    container |= {"restartCount": 0, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+    status = {"conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": [container]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"], "status": status}
+    for version in ("1.28", "1.37"):
+        validate(pod, version)
+    return pod
+
+
+class PassingApiServer:
+    """The part of an API server that lists pods, and passes requests on to the server in a pod."""
+
+    def __init__(self, pods: list[dict[str, Any]], agent: ServerProcess) -> None:
+        self.pods, self.agent = pods, agent
+        self.paths: set[str] = set()
+
+    async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
+        path, body = scope["path"], b""
+        self.paths.add(path)
+        if path.endswith("/pods"):
+            body = json.dumps({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": self.pods}).encode()
+        elif "/proxy/" in path:
+            url = f"{self.agent.url}/{path.partition('/proxy/')[2]}?{scope['query_string'].decode()}"
+            async with httpx2.AsyncClient() as client:
+                body = (await client.get(url, timeout=60)).raise_for_status().content
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+async def test_status_names_who_refuses_the_servers(module_database: str, tmp_path: Path) -> None:
+    """A platform that refuses the key of a deployment shows in its status, and so does the length of its queue."""
+    pytest.importorskip("lightkube", reason="the extra portside[kubernetes] is not installed")
+    from lightkube import KubeConfig
+    from lightkube.config.models import Cluster, User
+
+    from portside.dataplane.compute.kubernetes.api import KubernetesApi
+    from portside.dataplane.compute.kubernetes.target import PodFollower
+
+    async def ship(_entries: Any) -> None:
+        pass
+
+    scope, refusing = objects().scope, Receiver()
+    refusing.status = 401
+    async with serving(refusing) as platform:
+        traced = {"LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": platform, "LANGSMITH_API_KEY": "revoked"}
+        with agent_server(module_database, tmp_path, project="webhooks", **traced) as agent:
+            cluster = PassingApiServer([running_pod("api"), running_pod("queue")], agent)
+            async with serving(cluster) as url, httpx2.AsyncClient(base_url=agent.url, timeout=120) as client:
+                api = KubernetesApi(KubeConfig.from_one(cluster=Cluster(server=url), user=User(token="any")))
+                follower = PodFollower(api, scope, lambda _: RevisionLog(ship), from_now=False)
+                body = {"assistant_id": "echo", "input": {"messages": [{"role": "user", "content": "hi"}]}}
+                assert (await client.post("/runs/wait", json=body)).is_success
+
+                async def is_named() -> bool:
+                    return "refuses the API key of this server" in str(follower.metrics and follower.metrics.problem)
+
+                await eventually(is_named)
+                assert follower.metrics is not None
+                assert (follower.metrics.replicas, follower.metrics.queue_replicas) == (1, 1)
+                assert (follower.metrics.pending_runs, follower.metrics.active_runs) == (0, 0)
+                await follower.close()
+                await api.close()
+    name = f"/api/v1/namespaces/{scope.namespace}/pods/{scope.name}-1:8000/proxy/metrics"
+    assert name in cluster.paths

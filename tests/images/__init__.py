@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[2]
+_CERTIFICATES = ("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE")
 _PYTHON = "localhost/portside-test-python:1"
 IMAGE = "localhost/portside-test-server:7"
 BASE = "localhost/portside-test-base:1"
@@ -55,7 +56,7 @@ def project_image(name: str, base: str, folder: Path, install: str) -> str:
 
 def _build(name: str, *arguments: str, given: str = "") -> str:
     seen = [f"--volume={path}:{path}:ro" for path in sorted(_package_sources())]
-    passed_on = [f"--env={variable}" for variable in os.environ if variable.startswith("PIP_")]
+    passed_on = [f"--env={variable}" for variable in os.environ if variable.startswith(("PIP_", *_CERTIFICATES))]
     command = ["podman", "build", "--quiet", "--isolation", "chroot", *seen, *passed_on, "--tag", name, *arguments]
     built = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=WITHIN_S)
     assert built.returncode == 0, built.stderr[-4000:] + built.stdout[-4000:]
@@ -69,7 +70,8 @@ def _package_sources() -> set[Path]:
     named = [Path(path) for path in re.findall(r"(?:file://|(?<=['\" ]))(/[^'\" ]+)", said)]
     # An index is a folder of links to the files beside it.
     folders = [path.parent if path.name == "simple" else path for path in named]
-    return {path for path in (*files, *folders) if path.exists()}
+    certificates = [Path(os.environ[variable]) for variable in _CERTIFICATES if variable in os.environ]
+    return {path for path in (*files, *folders, *certificates) if path.exists()}
 
 
 def digest_of(image: str) -> str:

@@ -103,7 +103,8 @@ def listener_rights(namespace: str, account_namespace: str) -> list[Json]:
     ]
     rules += [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-        {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+        # By the proxy it reads the metrics of servers: how long their queue is, and who refuses them.
+        {"apiGroups": [""], "resources": ["pods/log", "pods/proxy"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
     ]
     group = "rbac.authorization.k8s.io"

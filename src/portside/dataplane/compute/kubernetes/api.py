@@ -12,11 +12,12 @@ from typing import Any
 import httpx2
 from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.core.exceptions import ConfigError
+from lightkube.core.resource import ApiInfo, NamespacedSubResource, ResourceDef
 from lightkube.generic_resource import GenericNamespacedResource, create_api_info
 from lightkube.resources.core_v1 import PodLog
 from lightkube.types import CascadeType
 
-from portside.dataplane.compute.kubernetes.objects import KINDS, MANAGER, Json
+from portside.dataplane.compute.kubernetes.objects import API_PORT, KINDS, MANAGER, Json
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 from portside.kernel.errors import UserMistake
 
@@ -98,6 +99,19 @@ class KubernetesApi:
             if exc.status != 404:
                 raise
 
+    async def read_metrics(self, pod: Json) -> bytes:
+        """Return what the server in a pod answers to `GET /metrics?format=json`; the API server passes it on."""
+        metadata = pod["metadata"]
+        name = f"{metadata['name']}:{API_PORT}"
+        inner: Any = self._client._client  # noqa: SLF001 - the library decodes every answer as an object
+        request = inner.prepare_request(
+            "get", _PodMetrics, name=name, namespace=metadata["namespace"], params={"format": "json"}
+        )
+        with _translated(f"the metrics of pod {metadata['name']}"):
+            response = await inner.send(inner.build_adapter_request(request))
+            inner.raise_for_status(response)
+            return bytes(response.content)
+
     async def follow_log(
         self, pod: Json, container: str, *, since_s: int | None = None, tail: int | None = None, follow: bool = True
     ) -> AsyncIterator[str]:
@@ -124,6 +138,15 @@ class KubernetesApi:
 
 def _resource(kind: str, group: str, version: str, plural: str) -> Any:
     return type(kind, (GenericNamespacedResource,), {"_api_info": create_api_info(group, version, kind, plural)})
+
+
+class _PodMetrics(NamespacedSubResource):
+    """The server in a pod, by the API server's proxy; the name has its port."""
+
+    _api_info = ApiInfo(
+        resource=ResourceDef("", "v1", "Pod"), parent=ResourceDef("", "v1", "Pod"), plural="pods", verbs=["get"],
+        action="proxy/metrics",
+    )  # fmt: skip
 
 
 _RESOURCES: dict[str, Any] = {kind: _resource(kind, *where) for kind, where in {**KINDS, **_READ}.items()}

@@ -17,9 +17,11 @@ import binascii
 import contextlib
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from portside.dataplane.compute.interface import OpenLog, Release
 from portside.dataplane.compute.kubernetes.api import ClusterRefused, ClusterUnavailable, KubernetesApi
@@ -45,6 +47,7 @@ from portside.dataplane.compute.kubernetes.watching import (
     pod_problems,
     retry_while_unavailable,
 )
+from portside.dataplane.compute.server_metrics import ASK_IDLE_EVERY_S, QueueMetrics, ServerMetrics, join_problems
 from portside.dataplane.compute.server_output import parse_line
 from portside.dataplane.failures import CreateFailed, DeployFailed
 from portside.dataplane.logs import RevisionLog
@@ -371,8 +374,15 @@ _MAX_FOLLOWED = 200
 _SERVERS = frozenset({"api", "queue", "orchestrator", "executor"})
 
 
-def metrics_of(pods: Iterable[Mapping[str, Any]]) -> MetricsReport:
-    """Return the metrics that pods show without the cluster's metrics server: replicas, restarts, the first problem."""
+# Tiers whose servers know the queue, and who refuses them.
+_ASKED = ("api", "queue", "orchestrator")
+
+
+def metrics_of(pods: Iterable[Mapping[str, Any]], answers: Sequence[ServerMetrics] = ()) -> MetricsReport:
+    """Return the metrics that pods show without the cluster's metrics server: replicas, restarts, the first problem.
+
+    `answers` are the metrics of servers in them, which have the queue, and what is wrong for lack of another problem.
+    """
     ready = dict.fromkeys(_SERVERS, 0)
     restarts, problem = 0, None
     for pod in pods:
@@ -380,13 +390,24 @@ def metrics_of(pods: Iterable[Mapping[str, Any]]) -> MetricsReport:
         if component not in ready or "deletionTimestamp" in pod["metadata"]:
             continue
         status = pod.get("status") or {}
-        conditions = status.get("conditions") or ()
-        ready[component] += any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+        ready[component] += _is_ready(pod)
         restarts += sum(one.get("restartCount", 0) for one in status.get("containerStatuses") or ())
         problem = problem or next((found.text for found in pod_problems(pod)), None)
+    queue = answers[0].queue if answers else QueueMetrics()
     return MetricsReport(
-        replicas=ready["api"], queue_replicas=ready["queue"] + ready["executor"], restarts=restarts, problem=problem
+        replicas=ready["api"],
+        queue_replicas=ready["queue"] + ready["executor"],
+        restarts=restarts,
+        problem=problem or join_problems(answers),
+        pending_runs=queue.n_pending,
+        active_runs=queue.n_running,
+        oldest_wait_s=queue.pending_unblocked_runs_wait_time_max_secs,
     )
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
 
 
 class PodFollower:
@@ -397,6 +418,8 @@ class PodFollower:
         self._logs: dict[UUID, RevisionLog] = {}
         self._followers: dict[ContainerRun, asyncio.Task[None]] = {}
         self.metrics: MetricsReport | None = None
+        self._answers: list[ServerMetrics] = []
+        self._asked_at = -ASK_IDLE_EVERY_S
         supervision = Supervision("following of pods", expected=(ClusterUnavailable, ClusterRefused))
         self._task = asyncio.create_task(supervision.run(self._run))
 
@@ -411,11 +434,25 @@ class PodFollower:
     async def _run(self) -> None:
         while True:
             pods = await self._api.list("Pod", self._scope.namespace, owned_by(self._scope.deployment_id))
-            self.metrics = metrics_of(pods)
+            if time.monotonic() - self._asked_at >= ASK_IDLE_EVERY_S:
+                self._answers = await self._ask_servers(pods)
+                self._asked_at = time.monotonic()
+            self.metrics = metrics_of(pods, self._answers)
             self._follow(pods)
             await self._close_logs(pods)
             self._from_now = False
             await asyncio.sleep(_POLL_S)
+
+    async def _ask_servers(self, pods: list[Json]) -> list[ServerMetrics]:
+        """Return the metrics of a ready server of each tier. Those that cannot be read are left out."""
+        found: list[ServerMetrics] = []
+        for component in _ASKED:
+            ready = (pod for pod in pods if pod["metadata"]["labels"].get(COMPONENT) == component and _is_ready(pod))
+            if (pod := next(ready, None)) is not None:
+                # A Role of an earlier version does not allow it, and an image may have another server.
+                with contextlib.suppress(ClusterUnavailable, ClusterRefused, msgspec.MsgspecError):
+                    found.append(msgspec.json.decode(await self._api.read_metrics(pod), type=ServerMetrics))
+        return found
 
     def _follow(self, pods: list[Json]) -> None:
         servers = [pod for pod in pods if pod["metadata"]["labels"].get(COMPONENT) in _SERVERS]
