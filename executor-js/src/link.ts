@@ -31,8 +31,8 @@ export class CallFailed extends Error {
 /** A call of the server while this process serves it; `signal` aborts when the server cancels it. */
 export interface ServedCall {
   readonly signal: AbortSignal;
-  /** Send an item before the result. */
-  send(item: unknown): void;
+  /** Send an item before the result; an urgent one goes before the next node runs. */
+  send(item: unknown, isUrgent?: boolean): void;
 }
 
 export type Handler = (body: unknown, call: ServedCall) => Promise<unknown>;
@@ -231,7 +231,10 @@ export class Link extends EventEmitter<{ close: [string] }> {
     }
     const controller = new AbortController();
     this.served.set(number, controller);
-    const call = { signal: controller.signal, send: (item: unknown) => this.send(ITEM, number, item) };
+    const call = {
+      signal: controller.signal,
+      send: (item: unknown, isUrgent = false) => this.send(ITEM, number, item, isUrgent),
+    };
     handler(body, call)
       .then(
         (result) => this.send(RESULT, number, result),

@@ -174,6 +174,8 @@ async function execute(executor: Executor, given: GraphCall, call: ServedCall): 
     signal: call.signal,
     push,
   };
+  // The server knows from it that the run has begun, also if its first node blocks this thread.
+  call.send([], true);
   try {
     return await executor.execute(execution);
   } finally {

@@ -1,9 +1,11 @@
 """Node processes that execute JavaScript graphs may die: runs go on from their last checkpoint, and nothing is left."""
 
+import asyncio
+import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,19 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory):
     """A server whose graphs are all in JavaScript, so that it imports nothing of the project."""
-    folder = tmp_path_factory.mktemp("javascript")
+    with javascript_only(module_database, tmp_path_factory.mktemp("javascript")) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def javascript_only(database_url: str, folder: Path, **environment: str) -> Iterator[ServerProcess]:
     project = copy_of_project(folder / "project")
     config = json.loads((project / "langgraph.json").read_text())
-    graphs = {name: path for name, path in config["graphs"].items() if name in ("stages", "failing", "steps")}
+    graphs = {name: config["graphs"][name] for name in ("stages", "failing", "steps", "blocking")}
     (project / "langgraph.json").write_text(json.dumps({"graphs": graphs}))
-    settings = {"BG_JOB_MAX_RETRIES": "1", "EXECUTOR_HEARTBEAT_SECS": "5", "EXECUTOR_START_SECS": "600"}
+    settings = {"BG_JOB_MAX_RETRIES": "1", "EXECUTOR_HEARTBEAT_SECS": "3", "EXECUTOR_START_SECS": "600", **environment}
     settings["EXECUTOR_JAVASCRIPT"] = str(javascript_runtime())
-    with agent_server(module_database, folder, project=str(project), **settings) as running:
+    with agent_server(database_url, folder, project=str(project), **settings) as running:
         yield running
 
 
@@ -92,13 +99,39 @@ async def test_killed_run_goes_on_from_its_checkpoint(client: httpx2.AsyncClient
     assert [name for name, _ in lines(ledger)] == ["one", "two", "two"]
 
 
-async def test_endless_loop_is_found(client: httpx2.AsyncClient, server: ServerProcess, tmp_path: Path):
-    path = await begin(client, "failing", how="loop")
-    over = await ended(client, path)
-    assert (over["status"], over["error"]["error"]) == ("error", "WorkerLost")
-    assert "did not answer for 5 s" in over["error"]["message"]
-    values = (await client.post("/runs/wait", json={"assistant_id": "steps", "input": {"steps": []}})).json()
-    assert values == {"steps": ["one", "two", "three"]}
+async def steps(client: httpx2.AsyncClient) -> Any:
+    return (await client.post("/runs/wait", json={"assistant_id": "steps", "input": {"steps": []}})).json()["steps"]
+
+
+async def test_node_that_computes_for_long_delays_no_other_run(client: httpx2.AsyncClient, tmp_path: Path):
+    ledger = tmp_path / "ledger"
+    path = await begin(client, "blocking", file=str(ledger))
+    ((_, pid),) = await reached(ledger, 1)
+    # It gets no answer before another process has started.
+    state = asyncio.create_task(client.get(f"{path.partition('/runs')[0]}/state"))
+    assert await steps(client) == ["one", "two", "three"]
+    assert (await state).json()["next"] == ["block"]
+    assert is_running(int(pid))
+    allow(ledger)
+    assert (await ended(client, path))["status"] == "success"
+    assert lines(ledger) == [["block", pid]]
+
+
+async def test_endless_loop_ends_when_it_is_cancelled(client: httpx2.AsyncClient, tmp_path: Path):
+    ledger = tmp_path / "ledger"
+    path = await begin(client, "blocking", file=str(ledger))
+    ((_, pid),) = await reached(ledger, 1)
+    await client.post(f"{path}/cancel?wait=true")
+    assert (await ended(client, path))["status"] == "interrupted"
+    assert not is_running(int(pid))
+    assert await steps(client) == ["one", "two", "three"]
+
+
+async def test_endless_loop_ends_at_the_time_limit(module_database: str, tmp_path: Path):
+    with javascript_only(module_database, tmp_path, BG_JOB_TIMEOUT_SECS="3") as server:
+        async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
+            over = await ended(client, await begin(client, "failing", how="loop"))
+    assert (over["status"], over["error"]["error"]) == ("timeout", "TimeoutError")
 
 
 async def test_node_ends_with_its_server(client: httpx2.AsyncClient, server: ServerProcess, tmp_path: Path):

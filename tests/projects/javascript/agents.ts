@@ -141,6 +141,16 @@ export const stages = new StateGraph(Slow)
   .addEdge("one", "two")
   .compile();
 
+// A node that does not yield before its file is there.
+export const blocking = new StateGraph(Slow)
+  .addNode("block", (state) => {
+    step("block")(state);
+    while (!existsSync(`${state.file}.go`));
+    return { done: "blocked" };
+  })
+  .addEdge(START, "block")
+  .compile();
+
 const Failing = Annotation.Root({ how: Annotation<string>, ok: Annotation<boolean> });
 
 export const failing = new StateGraph(Failing)

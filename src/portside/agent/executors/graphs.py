@@ -11,7 +11,6 @@ import copy
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -21,7 +20,7 @@ from cachetools import LRUCache
 
 from portside.agent.checkpoints.backend import CheckpointWriter
 from portside.agent.executors.known import KnownGraphs
-from portside.agent.executors.member import CallContext, Executor
+from portside.agent.executors.member import CallContext, Executor, ExecutorFailed
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.executors.serving import Scopes
 from portside.agent.graphs import EventSink, GraphService
@@ -82,14 +81,20 @@ class RemoteGraphs:
         """Execute a graph in an executor. Raises RunTimeout, Invalid, and AttemptLost if the executor crashed."""
         bridge = ThreadBridge(sink.publish, size_of_event, sink.has_listeners)
         run_id = UUID(request.config["configurable"]["run_id"])
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             async with self._pool.for_run(run_id, request.attempt, is_alone=request.is_suspect) as executor:
                 try:
                     call = GraphCall(request=request, timeout_s=timeout_s)
-                    push = partial(_push, bridge, ChannelEvents())
-                    outcome = await self._call_one(executor, messages.EXECUTE, call, push)
+                    pushed = _Pushed(bridge)
+                    work = self._call_one(executor, messages.EXECUTE, call, pushed.push)
+                    outcome = await executor.unless_silent(work, lambda: pushed.has_begun)
+                except ExecutorFailed as exc:
+                    raise AttemptLost(f"its executor {exc}", is_counted=False) from exc
                 except LinkClosed as exc:
-                    raise await self._lost(executor) from exc
+                    lost = await self._lost(executor)
+                    raise RunTimeout() if began + timeout_s < loop.time() else lost from exc
         finally:
             bridge.close()
         return messages.read(Outcome, outcome)
@@ -157,7 +162,11 @@ class RemoteGraphs:
         try:
             async with self._pool.for_call() as executor:
                 try:
-                    return await self._call_one(executor, method, GraphCall(request=change, scope=number))
+                    return await executor.unless_silent(
+                        self._call_one(executor, method, GraphCall(request=change, scope=number))
+                    )
+                except ExecutorFailed as exc:
+                    raise Unavailable(f"the graph's executor {exc}") from exc
                 except LinkClosed as exc:
                     # Not repeated: the transaction may hold a part of the change. It is rolled back.
                     raise Unavailable(f"the graph's executor {await executor.wait_ended()}") from exc
@@ -169,42 +178,55 @@ class RemoteGraphs:
         for _ in range(ATTEMPTS_AT_A_CALL):
             async with self._pool.for_call() as executor:
                 try:
-                    return await self._call_one(executor, method, GraphCall(request=request))
+                    return await executor.unless_silent(self._call_one(executor, method, GraphCall(request=request)))
+                except ExecutorFailed as exc:
+                    reason = str(exc)
                 except LinkClosed:
                     reason = await executor.wait_ended()
         raise Unavailable(f"the graph's executor {reason}")
 
     async def _call_one(self, executor: Executor, method: str, call: GraphCall, on_item: Any = None) -> Any:
         """Call an executor. Raises LinkClosed, and what the graph's error is for clients."""
-        with self._calling(executor, call.request) as call.call:
+        with self._calling(executor, call) as call.call:
             try:
                 return await executor.link.call(method, call, on_item=on_item)
             except CallFailed as exc:
                 raise _error_of(exc) from exc
 
     @contextmanager
-    def _calling(self, executor: Executor, request: Any) -> Iterator[int]:
+    def _calling(self, executor: Executor, call: GraphCall) -> Iterator[int]:
         """Let the executor ask for things in the context of this call, and for its user."""
-        number, config = next(self._numbers), getattr(request, "config", None) or {}
+        number, config = next(self._numbers), getattr(call.request, "config", None) or {}
         user = (config.get("configurable") or {}).get(USER)
         executor.callers[number] = CallContext(contextvars.copy_context(), user)
+        if call.timeout_s:
+            executor.ends_by[number] = asyncio.get_running_loop().time() + call.timeout_s
         try:
             yield number
         finally:
             del executor.callers[number]
+            executor.ends_by.pop(number, None)
 
     async def close(self) -> None:
         """End the executors."""
         await self._pool.close()
 
 
-def _push(bridge: ThreadBridge[tuple[str, bytes]], channels: "ChannelEvents", events: list[list[Any]]) -> None:
-    for name, data in events:
-        if name.startswith(FOR_CHANNELS):
-            for event in channels.of(name, data):
-                bridge.push(event)
-        else:
-            bridge.push((name, data))
+class _Pushed:
+    """Takes what an executor sends of a run: first an empty list, where runs have one thread, then events."""
+
+    def __init__(self, bridge: ThreadBridge[tuple[str, bytes]]) -> None:
+        self.has_begun = False
+        self._bridge, self._channels = bridge, ChannelEvents()
+
+    def push(self, events: list[list[Any]]) -> None:
+        self.has_begun = True
+        for name, data in events:
+            if name.startswith(FOR_CHANNELS):
+                for event in self._channels.of(name, data):
+                    self._bridge.push(event)
+            else:
+                self._bridge.push((name, data))
 
 
 class ChannelEvents:

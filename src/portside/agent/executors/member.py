@@ -6,8 +6,8 @@
 import asyncio
 import contextvars
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from portside.executor import messages
@@ -20,6 +20,7 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 PING_EVERY_S = 1.0
 LOOP_STANDS_STILL_S = 10.0
+T = TypeVar("T")
 
 
 class ExecutorFailed(Exception):
@@ -50,6 +51,11 @@ class Executor:
         """Whether it gets no more runs until one run has had it for itself."""
         self.callers: dict[int, CallContext] = {}
         """Whom it works for, by the numbers that it is given with calls."""
+        self.ends_by: dict[int, float] = {}
+        """When runs must have ended, in seconds of the event loop, by the numbers of their calls."""
+        self.is_silent = asyncio.Event()
+        """Set when it has not answered for the time of its heartbeat, because a run keeps it busy."""
+        self._cancelled_at: dict[int, float] = {}
         self.is_worn = False
         """Whether it asks to be replaced: cancelled work still runs in it."""
         self.retiring = asyncio.Event()
@@ -131,7 +137,7 @@ class Executor:
             while not (await asyncio.wait([ping], timeout=PING_EVERY_S))[0]:
                 # While its frames are not read, it cannot be heard.
                 silent = 0.0 if self.link.is_reading_paused else silent + PING_EVERY_S
-                if silent >= self._heartbeat_s:
+                if silent >= self._heartbeat_s and not self._is_busy():
                     ping.cancel()
                     self.kill(f"did not answer for {silent:g} s")
                     return
@@ -143,6 +149,59 @@ class Executor:
             if LOOP_STANDS_STILL_S <= pong.still_s < LOOP_STANDS_STILL_S + 2 * PING_EVERY_S:
                 log.warning("a node blocks the graph loop of an executor", executor=self.name, s=pong.still_s)
             await asyncio.sleep(PING_EVERY_S)
+
+    def _is_busy(self) -> bool:
+        """Whether a run may be why the executor is silent: all code of JavaScript has one thread.
+
+        Nothing else gets to it, so another one replaces it. It may compute until a run of it has been cancelled, or is
+        over its limit, for the time of a heartbeat.
+        """
+        latest = asyncio.get_running_loop().time() - self._heartbeat_s
+        times = (*self.ends_by.values(), *self._cancelled_at.values())
+        if not self.has_one_thread or not self.ends_by or any(at < latest for at in times):
+            return False
+        if not self.is_silent.is_set():
+            log.warning("a node blocks an executor, which is replaced", executor=self.name, s=self._heartbeat_s)
+            self.is_silent.set()
+            self.retire()
+        return True
+
+    @property
+    def has_one_thread(self) -> bool:
+        """Whether its link is served by the thread that executes the graphs."""
+        return self.hello.language.startswith("JavaScript")
+
+    async def unless_silent(self, call: Coroutine[Any, Any, T], has_begun: Callable[[], bool] = lambda: False) -> T:
+        """Await a call of the executor. Raises ExecutorFailed if a run keeps it from beginning with the call."""
+        if not self.has_one_thread:
+            return await call
+        answered, silent = asyncio.ensure_future(call), asyncio.ensure_future(self.is_silent.wait())
+        try:
+            await asyncio.wait([answered, silent], return_when=asyncio.FIRST_COMPLETED)
+            if answered.done() or has_begun():
+                return await asyncio.shield(answered)
+            # The executor stops with it as soon as it gets to it.
+            answered.cancel()
+            _left.add(answered)
+            answered.add_done_callback(_forget)
+            raise ExecutorFailed("is kept busy by a node that does not yield")
+        except asyncio.CancelledError:
+            self._cancelled_at[id(answered)] = asyncio.get_running_loop().time()
+            answered.cancel()
+            await asyncio.wait([answered])
+            raise
+        finally:
+            silent.cancel()
+            self._cancelled_at.pop(id(answered), None)
+
+
+_left: set[asyncio.Future[Any]] = set()
+
+
+def _forget(left: "asyncio.Future[Any]") -> None:
+    _left.discard(left)
+    if not left.cancelled():
+        left.exception()
 
 
 def read_hello(body: Any) -> ExecutorHello:
