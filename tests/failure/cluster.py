@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -120,16 +120,39 @@ class Cluster:
         ]
 
     def pause(self, server: ServerProcess) -> None:
+        """Stop a server. Its executors go on with the step that they have begun, as if they were paused, too."""
         assert server.process is not None
-        self.pauses.append(Pause(server.process.pid, time.time()))
+        self.pauses += [Pause(pid, time.time()) for pid in (server.process.pid, *self.executors_of(server))]
         server.send(signal.SIGSTOP)
 
     def resume(self, server: ServerProcess) -> None:
         assert server.process is not None
-        for pause in self.pauses:
-            if pause.pid == server.process.pid and pause.ended == math.inf:
-                pause.ended = time.time()
+        self._end_pauses({server.process.pid, *self.executors_of(server)})
         server.send(signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def paused(self, pid: int) -> Iterator[None]:
+        """Stop an executor. It may have been killed at the end."""
+        self.pauses.append(Pause(pid, time.time()))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._end_pauses({pid})
+            os.kill(pid, signal.SIGCONT)
+
+    def _end_pauses(self, pids: set[int]) -> None:
+        for pause in self.pauses:
+            if pause.pid in pids and pause.ended == math.inf:
+                pause.ended = time.time()
+
+    def executors_of(self, server: ServerProcess) -> list[int]:
+        """Return the processes that execute the graphs of a server; none if it executes them itself, or is down."""
+        found: list[int] = []
+        for tasks in Path(f"/proc/{server.process.pid}/task").glob("*/children") if server.process else ():
+            with contextlib.suppress(OSError):
+                found += map(int, tasks.read_text().split())
+        return found
 
     def by_pid(self, pid: int) -> ServerProcess:
         """Find the server of a process: its own, or that of its executor."""

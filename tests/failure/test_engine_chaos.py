@@ -1,10 +1,12 @@
 """A mixed load on two API servers and three workers, which are killed, stopped and paused at random.
 
 CHAOS_SEED chooses the faults and their times; CHAOS_SECONDS makes the test longer (`make chaos`). A second test uses a
-Redis between the servers, which is killed and paused, too.
+Redis between the servers, which is killed and paused, too. In a third one the workers have two executors each, which
+are killed, paused and cut off as well.
 """
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.failure import cuttable_executor
 from tests.failure.cluster import Cluster, is_up, patiently
 from tests.failure.load import Load
 from tests.failure.rules import violations
@@ -22,6 +25,7 @@ from tests.servers import ServerProcess
 SEED = int(os.environ.get("CHAOS_SEED") or 257447)
 SECONDS = float(os.environ.get("CHAOS_SECONDS") or 12)
 CLIENTS = 40
+HEARTBEAT_S = 4.0
 API = ["--tier", "api"]
 QUEUE = ["--tier", "queue"]
 # A run may lose many workers here.
@@ -73,6 +77,32 @@ class Faults:
         self.cluster.resume(server)
 
 
+class ExecutorFaults(Faults):
+    """Also kills, pauses and cuts off executors of the servers that are up."""
+
+    async def _one(self, server: ServerProcess) -> None:
+        if self.rng.random() < 0.4:
+            await super()._one(server)
+            return
+        if victims := self.cluster.executors_of(server):
+            what = self.rng.choice((self._kill_executor, self._pause_executor, self._cut_executor))
+            self.done[what.__name__] = self.done.get(what.__name__, 0) + 1
+            with contextlib.suppress(ProcessLookupError):
+                await what(self.rng.choice(victims))
+        self._free.append(server)
+
+    async def _kill_executor(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+    async def _pause_executor(self, pid: int) -> None:
+        """Pause an executor: for a moment, for longer than leases last, or until it is killed for its silence."""
+        with self.cluster.paused(pid):
+            await asyncio.sleep(self.rng.choice((0.5, 6.5, 1.5 * HEARTBEAT_S)))
+
+    async def _cut_executor(self, pid: int) -> None:
+        os.kill(pid, cuttable_executor.CUT)
+
+
 class RedisFaults:
     """Kills and pauses the Redis between the servers, one after the other."""
 
@@ -115,8 +145,21 @@ async def test_chaos_with_redis_faults(module_database: str, tmp_path: Path):
         redis.kill()
 
 
-async def check_under_faults(database: str, folder: Path, rng: random.Random, **settings: str) -> None:
-    """Cause faults in servers under load, and then check all runs, threads and streams."""
+@pytest.mark.thorough
+@pytest.mark.timeout(600 + 4 * SECONDS)
+async def test_chaos_with_executors(module_database: str, tmp_path: Path):
+    settings = {
+        "EXECUTORS": "2", "EXECUTOR_START_SECS": "600", "EXECUTOR_HEARTBEAT_SECS": f"{HEARTBEAT_S:g}",
+        "EXECUTOR_PYTHON": str(cuttable_executor.interpreter(tmp_path)),
+    }  # fmt: skip
+    done = await check_under_faults(module_database, tmp_path, random.Random(SEED), ExecutorFaults, **settings)
+    assert {"_kill_executor", "_pause_executor", "_cut_executor"} & done.keys()
+
+
+async def check_under_faults(
+    database: str, folder: Path, rng: random.Random, faults_of: type[Faults] = Faults, **settings: str
+) -> dict[str, int]:
+    """Cause faults in servers under load, and then check all runs, threads and streams; return how many of each."""
     show(f"CHAOS_SEED={SEED} CHAOS_SECONDS={SECONDS:g}")
     cluster = Cluster(database, folder, **SETTINGS, **settings)
     fronts = [cluster.add(*API) for _ in range(2)]
@@ -124,7 +167,7 @@ async def check_under_faults(database: str, folder: Path, rng: random.Random, **
         cluster.add(*QUEUE)
     try:
         await asyncio.to_thread(cluster.start_all)
-        load, faults, over = Load(cluster, fronts, rng, threads=24), Faults(cluster, rng), asyncio.Event()
+        load, faults, over = Load(cluster, fronts, rng, threads=24), faults_of(cluster, rng), asyncio.Event()
         requests = asyncio.create_task(load.run(CLIENTS, over))
         await faults.cause(SECONDS)
         over.set()
@@ -135,6 +178,7 @@ async def check_under_faults(database: str, folder: Path, rng: random.Random, **
         assert not wrong, "\n".join([f"CHAOS_SEED={SEED}", *wrong[:40]])
         assert all(is_up(server) for server in cluster.servers)
         await patiently(lambda: has_no_stuck_statement(cluster))
+        return faults.done
     finally:
         cluster.close()
 

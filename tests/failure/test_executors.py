@@ -4,15 +4,17 @@ The server keeps answering meanwhile. It is the same for executors on other mach
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import pytest
 
 from tests.conftest import eventually
-from tests.servers import ServerProcess, agent_server, orchestrated
+from tests.servers import PROJECTS, ServerProcess, agent_server, free_port, orchestrated
 
 RETRIES = 1
 
@@ -100,6 +102,61 @@ async def keeps_answering(client: httpx2.AsyncClient) -> None:
     while True:
         assert (await client.get("/ok", timeout=60)).status_code == 200
         await asyncio.sleep(0.05)
+
+
+@contextmanager
+def memory_group(limit_bytes: int) -> Iterator[Path]:
+    """Make a group of processes with a limit of memory, as of a container; skip where none can be made."""
+    first, second = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    group = (first if first.is_dir() else second) / f"portside-test-{uuid4()}"
+    limits = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes") if first.is_dir() else ("memory.max",)
+    try:
+        group.mkdir()
+    except OSError as exc:
+        pytest.skip(f"this user may make no groups of processes: {exc}")
+    try:
+        if not (group / limits[0]).exists():
+            pytest.skip("groups of processes have no limit of memory here")
+        for name in limits:
+            if (group / name).exists():
+                (group / name).write_text(str(limit_bytes))
+        if (group / "memory.swap.max").exists():
+            (group / "memory.swap.max").write_text("0")
+        yield group
+    finally:
+        group.rmdir()
+
+
+async def test_memory_that_ends_kills_the_executor_alone(fresh_database: Callable[[], Awaitable[str]], tmp_path: Path):
+    """The server and its executors share a limit. The system kills a process, and it is the one that used it up."""
+    url, port = await fresh_database(), free_port()
+    settings = {"DATABASE_URI": url, "LANGSMITH_TRACING": "false", "EXECUTORS": "2", "EXECUTOR_SPARES": "0"}
+    settings |= {"BG_JOB_MAX_RETRIES": str(RETRIES), "EXECUTOR_START_SECS": "600"}
+    arguments = ["serve", "--config", str(PROJECTS / "crashes" / "langgraph.json"), "--port", str(port)]
+    server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, tmp_path / "server.log")
+    with memory_group(700_000_000) as group, ExitStack() as stack:
+        server.starter = ["sh", "-c", f'echo $$ > {group / "cgroup.procs"} && exec "$@"', "sh"]
+        stack.callback(server.stop)
+        server.start()
+        assert server.process is not None
+        pid = server.process.pid
+        async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
+            waiting, guilty = tmp_path / "waiting", tmp_path / "guilty"
+            innocent = await begin(client, "wait", waiting)
+
+            async def waits() -> bool:
+                return waiting.exists()
+
+            await eventually(waits)
+            run = await begin(client, "use up the memory", guilty)
+            error = (await ended(client, *run))["error"]
+            assert error["error"] == "WorkerLost"
+            assert "its executor was killed by SIGKILL; the machine may be out of memory" in error["message"]
+            assert len({pid for pid, _ in attempts(guilty)}) >= RETRIES + 1
+            (tmp_path / "waiting.go").touch()
+            assert (await ended(client, *innocent))["status"] == "success"
+            assert server.process.poll() is None
+            assert server.process.pid == pid
 
 
 async def test_run_goes_on_from_its_checkpoint_in_another_process(client, tmp_path):

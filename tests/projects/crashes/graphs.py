@@ -32,6 +32,12 @@ async def first(state: State) -> dict[str, Any]:
     return {"pids": [os.getpid()]}
 
 
+def use_up_the_memory() -> None:
+    kept = []
+    while True:
+        kept.append(bytearray(b"x") * 20_000_000)
+
+
 async def act(state: State, config: RunnableConfig) -> dict[str, Any]:
     do = state["do"]
     if note(state, config) >= state.get("times", 1_000_000):
@@ -42,6 +48,8 @@ async def act(state: State, config: RunnableConfig) -> dict[str, Any]:
         ctypes.string_at(0)
     if do == "hold the GIL":
         ctypes.PyDLL(None).sleep(3600)
+    if do == "use up the memory":
+        use_up_the_memory()
     if do == "flood":
         for _ in range(400):
             get_stream_writer()("x" * 1_000_000)

@@ -237,6 +237,9 @@ def _ending(code: int | None) -> str:
     """Say how a process ended."""
     if code is None:
         return "ended"
+    if code == -signal.SIGKILL:
+        # Not by this server, which says why it kills one.
+        return "was killed by SIGKILL; the machine may be out of memory"
     if code < 0:
         with contextlib.suppress(ValueError):
             return f"was killed by {signal.Signals(-code).name}"
