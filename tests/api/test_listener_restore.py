@@ -176,6 +176,34 @@ async def test_crash_loop_is_reported_and_retried(platform: Platform, repository
     await goes_on(platform, deployment, thread)
 
 
+async def test_executors_that_do_not_start_are_in_the_status(
+    platform: Platform, repository: Repository, tmp_path: Path
+) -> None:
+    """Its server answers, so the deployment is ready, and says why its graphs cannot run. It recovers by itself."""
+    marker = tmp_path / "crash"
+    agent = f"import os, pathlib\nif pathlib.Path({str(marker)!r}).exists():\n    os._exit(7)\n"
+    agent += AGENT.format(version="one")
+    repository.commit("one", agent=agent.replace("{", "{{").replace("}", "}}"))
+    deployment, thread = await deployed(platform, repository)
+    marker.touch()
+    await asyncio.to_thread(platform.server.stop)
+    await asyncio.to_thread(platform.server.start)
+    await eventually(lambda: answers(platform, deployment))
+    # Without work no executor starts.
+    async with httpx2.AsyncClient(base_url=await platform.url(deployment), headers=platform.headers) as agent_api:
+        body = {"assistant_id": "agent", "input": {}}
+        assert (await agent_api.post("/runs", json=body, timeout=60)).status_code == 200
+    await shown(platform, deployment, "READY", "exited with code 7 while it imported the project")
+    marker.unlink()
+    await goes_on(platform, deployment, thread)
+
+    async def is_well() -> bool:
+        found = await platform.call("GET", f"/v2/deployments/{deployment}")
+        return found["status"] == "READY" and not found["status_message"]
+
+    await eventually(is_well)
+
+
 async def test_deployment_moves_from_taken_port(platform: Platform, repository: Repository) -> None:
     deployment, thread = await deployed(platform, repository)
     address = await platform.url(deployment)
