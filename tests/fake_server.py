@@ -1,7 +1,8 @@
 """A small HTTP server that takes over sockets as the agent server does, for tests of the compute that runs it.
 
-Environment: NAME is what GET / answers; FAIL=exit ends at once, FAIL=deaf never answers; SLOW_S delays every answer to
-GET /slow. On SIGTERM it stops accepting, finishes what it has and exits; on SIGINT it exits at once.
+Environment: NAME is what GET / answers; FAIL=exit ends at once, FAIL=deaf never answers; with GATE it answers once that
+file exists; SLOW_S delays every answer to GET /slow. On SIGTERM it stops accepting, finishes what it has and exits; on
+SIGINT it exits at once.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -113,5 +115,7 @@ async def main() -> None:
     await server.idle.wait()
 
 
+while not Path(os.environ.get("GATE", "/")).exists():
+    time.sleep(0.02)
 with suppress(KeyboardInterrupt):
     uvloop.run(main())

@@ -21,6 +21,7 @@ import pytest
 
 from portside.dataplane.compute import replica_set as replica_sets
 from portside.dataplane.compute import server_output
+from portside.dataplane.compute.activation import StartQueue
 from portside.dataplane.compute.machine import MachineCompute, MachineTarget
 from portside.dataplane.compute.replica import ReplicaPlan, find_replicas
 from portside.dataplane.compute.replica_set import ProcessReplicaSet, ReplicaContext
@@ -182,6 +183,55 @@ async def test_close_stops_draining_replicas_too(harness: Harness):
         await get(port)
     slow.cancel()
     await asyncio.gather(slow, return_exceptions=True)
+
+
+class Restored:
+    """Deployments that are restored at once; the server of each answers when `let` is called."""
+
+    def __init__(self, home: Path, names: str) -> None:
+        self.home, self.queue = home, StartQueue(2)
+        self.harnesses = {name: Harness(home / name) for name in names}
+
+    def restore(self, name: str, *, used_at: float = 0.0) -> None:
+        harness = self.harnesses[name]
+        harness.folder.state.used_at = used_at
+        replica_set = harness.replica_set(harness.plan(name, GATE=str(self.home / f"gate-{name}")))
+        replica_set._context.slot = partial(self.queue.slot, harness.target._urgency)
+        harness.target.restore_with(replica_set)
+
+    def started(self) -> str:
+        """The deployments that have a process, sorted by name."""
+        return "".join(sorted(name for name, harness in self.harnesses.items() if harness.folder.state.replicas))
+
+    async def starts(self, names: str) -> None:
+        await eventually(lambda: asyncio.sleep(0, self.started() == names))
+
+    async def let(self, name: str) -> None:
+        await asyncio.to_thread((self.home / f"gate-{name}").touch)
+
+
+async def test_restored_deployments_start_two_at_once_and_the_urgent_first(tmp_path: Path):
+    all_of = Restored(tmp_path, "abcdef")
+    try:
+        for name in "ab":
+            all_of.restore(name)
+        await all_of.starts("ab")
+        all_of.restore("c", used_at=1.0)
+        all_of.restore("d", used_at=3.0)
+        all_of.restore("e", used_at=2.0)
+        all_of.restore("f")
+        # A client of the one that was used never, before its server runs.
+        asking = asyncio.create_task(get(all_of.harnesses["f"].target.socket.port))
+        await eventually(lambda: asyncio.sleep(0, all_of.harnesses["f"].target._urgency().rank == 0))
+        for healthy, begun in (("a", "abf"), ("b", "abdf"), ("d", "abdef"), ("e", "abcdef")):
+            assert len(begun) == len(all_of.started()) + 1
+            await all_of.let(healthy)
+            await all_of.starts(begun)
+        await all_of.let("f")
+        assert (await asking)["name"] == "f"
+        await all_of.let("c")
+    finally:
+        await asyncio.gather(*(harness.target.close() for harness in all_of.harnesses.values()))
 
 
 ORPHAN_MAKER = """

@@ -17,7 +17,7 @@ from tests.conftest import eventually
 from tests.platforms import Platform, Repository
 
 pytestmark = [*OF_THE_CONSOLE, pytest.mark.filterwarnings("ignore:.*is deprecated")]
-DEPLOYED_WITHIN_MS = 300_000
+DEPLOYED_WITHIN_MS, ASLEEP_WITHIN_MS = 300_000, 120_000
 # It prints 2,000 lines a second.
 TALKATIVE = """
 import threading, time
@@ -377,3 +377,43 @@ async def test_viewer_sees_no_control(platform: Platform, deployment: str, pages
             await expect(page.get_by_text("need the permission deployments:call")).to_be_visible()
         finally:
             await platform.call("PATCH", path, agent_access={"allow": "workspace"})
+
+
+async def test_agent_sleeps_and_is_woken_by_its_pages(platform: Platform, page: Page, tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "agent")
+    repository.commit("one")
+    deployment = await platform.deploy(repository, "sleepy-agent")
+    await platform.ended(deployment)
+    at = f"{platform.server.url}/console/deployments/{deployment}"
+    await page.goto(f"{at}/settings")
+    sleep = page.get_by_role("region", name="Sleep")
+    minutes = sleep.get_by_label("Minutes without a request and a run")
+    await expect(minutes).to_have_value("")
+    await check_accessible(page)
+    await minutes.fill("1e9")
+    await sleep.get_by_role("button", name="Save").click()
+    await expect(sleep.locator(".field.wrong")).to_be_visible()
+    await minutes.fill("0.02")
+    await sleep.get_by_role("button", name="Save").click()
+    await expect(page.locator(".head").get_by_text("Asleep")).to_be_visible(timeout=ASLEEP_WITHIN_MS)
+    await check_accessible(page)
+    # It stays awake from its next start on.
+    await minutes.fill("60")
+    await sleep.get_by_role("button", name="Save").click()
+    await expect(sleep.get_by_role("button", name="Save")).to_have_count(0)
+    # Neither lists nor the inbox wake it.
+    await page.goto(f"{platform.server.url}/console/deployments")
+    row = page.get_by_role("row").filter(has_text="sleepy-agent")
+    await expect(row).to_contain_text("Asleep")
+    await page.goto(f"{platform.server.url}/console/inbox")
+    await expect(page.get_by_role("status").filter(has_text="sleepy-agent: asleep")).to_be_visible()
+    await check_accessible(page)
+    assert (await platform.call("GET", f"/v2/deployments/{deployment}"))["is_asleep"]
+    await page.get_by_role("button", name="Wake and ask").click()
+
+    async def is_awake() -> bool:
+        return not (await platform.call("GET", f"/v2/deployments/{deployment}"))["is_asleep"]
+
+    await eventually(is_awake, 120)
+    await page.goto(f"{platform.server.url}/console/deployments")
+    await expect(row).to_contain_text("Ready", timeout=ASLEEP_WITHIN_MS)

@@ -10,6 +10,9 @@ import { refusalOf } from "./access";
 export interface Agent {
   id: string;
   name: string;
+  // An agent that may sleep is not asked again and again, which would keep it awake.
+  maySleep: boolean;
+  isAsleep: boolean;
 }
 
 interface RefusedAgent extends Agent {
@@ -23,7 +26,7 @@ interface Agents {
   error: ApiError | null;
 }
 
-const OWN: Agent[] = [{ id: OWN_ID, name: "this agent" }];
+const OWN: Agent[] = [{ id: OWN_ID, name: "this agent", maySleep: false, isAsleep: false }];
 
 /** The agents that serve: deployments with an active revision, at most 100, or the one agent without a platform. */
 export function useAgents(): Agents {
@@ -36,7 +39,12 @@ export function useAgents(): Agents {
     const agents: Agent[] = [];
     for (const each of found.data?.resources ?? []) {
       if (each.active_revision_id === null) continue;
-      const agent = { id: each.id, name: nameOf(each) };
+      const agent = {
+        id: each.id,
+        name: nameOf(each),
+        maySleep: each.sleep_after_s > 0,
+        isAsleep: each.is_asleep,
+      };
       const reason = refusalOf(identity, each.agent_access);
       if (reason === null) agents.push(agent);
       else refused.push({ ...agent, reason });

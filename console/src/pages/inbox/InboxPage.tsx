@@ -20,7 +20,8 @@ const EVERY_MS = 15_000;
 export function InboxPage() {
   const { thread: opened } = inboxRoute.useSearch();
   const navigate = useNavigate();
-  const { waiting, silent, refused, isRead } = useWaiting(EVERY_MS);
+  const [isWaking, setWaking] = useState(false);
+  const { waiting, silent, refused, asleep, isRead } = useWaiting(EVERY_MS, isWaking);
   const [answered, setAnswered] = useState<Set<string>>(new Set());
   const rows = useStable(waiting);
   const show = (id: string | undefined) =>
@@ -46,9 +47,21 @@ export function InboxPage() {
           shown.
         </p>
       )}
+      {asleep.length > 0 && (
+        <p className="soft" role="status">
+          {asleep.map((each) => each.name).join(", ")}: asleep, so what waits there is not shown.{" "}
+          <button type="button" className="link" onClick={() => setWaking(true)}>
+            Wake and ask
+          </button>
+        </p>
+      )}
       {isRead && rows.length === 0 && (
         <Empty
-          title={refused.length + silent.length > 0 ? "Nobody waits, as far as you may see" : "Nobody waits for you"}
+          title={
+            refused.length + silent.length + asleep.length > 0
+              ? "Nobody waits, as far as you may see"
+              : "Nobody waits for you"
+          }
         >
           A thread whose agent asks a person (<code>interrupt</code>) is listed here, of whichever agent it is.
         </Empty>

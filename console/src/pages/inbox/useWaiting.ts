@@ -18,17 +18,23 @@ export interface Waiting {
   thread: Thread;
 }
 
-/** The waiting threads, those that wait longest first, and the agents that could not or may not be asked. */
-export function useWaiting(everyMs: number) {
+/**
+ * The waiting threads, those that wait longest first, and the agents that could not or may not be asked. Those that sleep
+ * are asked, and so woken, only with `isWaking`.
+ */
+export function useWaiting(everyMs: number, isWaking = false) {
   const workspace = useWorkspaceId();
   const { isLive } = usePreferences();
   const { agents, refused } = useAgents();
-  const asked = useMemo(() => (agents ?? []).slice(0, MOST_AGENTS), [agents]);
+  const asked = useMemo(
+    () => (agents ?? []).filter((agent) => isWaking || !agent.isAsleep).slice(0, MOST_AGENTS),
+    [agents, isWaking],
+  );
   return useQueries({
     queries: asked.map((agent) => ({
       queryKey: [workspace, "agent", agent.id, "waiting"],
       queryFn: ({ signal }: { signal: AbortSignal }) => ask(agent, signal),
-      refetchInterval: isLive ? everyMs : (false as const),
+      refetchInterval: isLive && !agent.maySleep ? everyMs : (false as const),
       staleTime: everyMs / 2,
       retry: false,
     })),
@@ -40,6 +46,7 @@ export function useWaiting(everyMs: number) {
         })
         .sort((one, other) => (one.thread.updated_at ?? "").localeCompare(other.thread.updated_at ?? "")),
       refused,
+      asleep: isWaking ? [] : (agents ?? []).filter((agent) => agent.isAsleep),
       silent: asked.filter((_, index) => results[index]?.isError),
       isRead: agents !== undefined && results.every((result) => !result.isPending),
     }),
