@@ -143,6 +143,8 @@ class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
     `scale` overrides the replica bounds in the revisions' `resource_spec`. `roll_forward` is the number of a request to
     replace servers of an older version; 0 leaves them, and null, of a control plane without an order, replaces them.
     A deployment on a machine that is idle for `sleep_after_s` sleeps; 0 for never.
+    `pin_threads` is for how many hours threads go on with the revision that began them, after it was replaced; 0 is not
+    at all.
     """
 
     id: UUID
@@ -155,6 +157,7 @@ class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
     k8s_namespace: str | None = None
     scale: Scale = msgspec.field(default_factory=Scale)
     sleep_after_s: int = 0
+    pin_threads: float = 0
     environment: dict[str, str]
     revisions: list[DesiredRevision]
     roll_forward: int | None = None
@@ -197,7 +200,9 @@ class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `is_behind`: a replica runs an older agent server than the listener would start. `roll_forward` is the last request
     to replace those that has ended, and `roll_failure` why it did not succeed. `is_asleep`: the
-    deployment has no replica because it is idle; the next request, run or cron starts one.
+    deployment has no replica because it is idle; the next request, run or cron starts one. `threads_by_revision`
+    counts the threads that use each revision's code, by its id: all that have runs or wait for an answer, if the
+    deployment pins threads.
     """
 
     replicas: Number | None = None
@@ -214,6 +219,7 @@ class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
     roll_forward: Number | None = None
     roll_failure: Reason | None = None
     is_asleep: bool = False
+    threads_by_revision: Annotated[dict[UUID, Number], Meta(max_length=1000)] | None = None
 
 
 class NewLogEntry(msgspec.Struct, frozen=True):

@@ -82,7 +82,7 @@ export type LatestVersion = { version?: number | null };
 
 export type ListedRun = { run_id?: string; thread_id?: string; assistant_id?: string; metadata?: Record<string, unknown>; status?: "error" | "interrupted" | "pending" | "running" | "success" | "timeout"; kwargs?: Record<string, unknown>; multitask_strategy?: string; created_at?: string; updated_at?: string; error?: Record<string, unknown> | null; cancel_reason?: string | null; langsmith_session_name?: string | null };
 
-export type Metrics = { queue: Backlog; api: ApiMetrics; workers: Slots; problems?: (string)[]; idle_s?: number | null };
+export type Metrics = { queue: Backlog; api: ApiMetrics; workers: Slots; problems?: (string)[]; idle_s?: number | null; threads_by_revision?: Record<string, number> | null };
 
 export type NamedCheckpoint = { checkpoint: Checkpoint; configurable: Checkpoint; checkpoint_id: string | null };
 

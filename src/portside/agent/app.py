@@ -30,6 +30,7 @@ from portside.agent.encryption.codec import EncryptionCodec, encryptor_of, prepa
 from portside.agent.encryption.encryptor import Encryptor, make_encryptor
 from portside.agent.encryption.reencryption import RenewedKeys
 from portside.agent.executors.application import RemoteApp, RemoteHandlers
+from portside.agent.executors.pinned import FinishedPins, PinnedGraphs
 from portside.agent.executors.start import start_beside, start_graphs, start_handlers
 from portside.agent.graphs import GraphService
 from portside.agent.http import (
@@ -368,6 +369,7 @@ async def _compose(
         settings=settings,
         traffic=traffic,
         monitor=QueueMonitor(db, worker, pools),
+        count_threads=graphs.count_threads if isinstance(graphs, PinnedGraphs) else None,
         health=HealthChecks(
             _checks(db, worker, code.listener, settings, draining),
             {} if disk is None else {"disk": lambda: disk.shortage},
@@ -386,6 +388,8 @@ async def _compose(
         *webhook_chores(db, service.webhooks, settings, with_long_values),
         OldCacheEntries(db),
     ]
+    if isinstance(graphs, PinnedGraphs):
+        chores.append(FinishedPins(db, graphs))
     if (encryptor := encryptor_of(db)) is not None and encryptor.keys is not None:
         chores.append(RenewedKeys(db.pool, encryptor, encryptor.keys))
     guard = StreamLimit(settings.max_streams_per_caller).guarded(with_encryption_context(access.guard, encryptor))

@@ -176,6 +176,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     encryption: EncryptionConfig = EncryptionConfig()
     serde: SerdeConfig = SerdeConfig()
     webhooks: WebhooksConfig | None = None
+    overrides: dict[str, str] = {}
+    """Variables of executors that win over those of the server."""
 
     @property
     def folder(self) -> Path:

@@ -89,6 +89,13 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             "executor before there is work. Name another file for other code or other variables."
         ),
     ] = None
+    pinned_revisions: Annotated[
+        str | None,
+        setting(
+            "File with the revisions whose code threads go on with. A deployment with `pin_threads` writes it; without "
+            "it every thread goes on with this server's code."
+        ),
+    ] = None
     executor_heartbeat_secs: Annotated[
         float, msgspec.Meta(ge=2), setting("Seconds after which an executor process that does not answer is killed.")
     ] = 30

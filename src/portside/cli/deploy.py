@@ -25,7 +25,7 @@ import msgspec
 
 from portside.cli.client import CA_FILE, LOOPBACK, Platform, connection_options
 from portside.cli.output import json_option, program, say, show_json, show_text
-from portside.cli.revisions import ACCESS_MODES, agent_access_of, create_body, follow_revision
+from portside.cli.revisions import ACCESS_MODES, PIN_HOURS, agent_access_of, create_body, follow_revision
 from portside.kernel.errors import UserMistake
 
 _GIT_TIMEOUT_S = 30
@@ -95,7 +95,7 @@ class DeployOptions(msgspec.Struct):
     secrets: list[dict[str, str]]
     integration: str | None
     build_on_push: bool | None
-    access: dict[str, Any]
+    settings: dict[str, Any]
     install_command: str | None
     build_command: str | None
 
@@ -134,6 +134,13 @@ class DeployOptions(msgspec.Struct):
     help="Who may call the agent with the platform's keys. [default: workspace, or what the deployment has]",
 )
 @click.option("--agent-role", "agent_roles", multiple=True, metavar="ROLE", help="Role that may call; repeat for more.")
+@click.option(
+    "--pin-threads",
+    type=PIN_HOURS,
+    metavar="HOURS",
+    help="How long threads that are interrupted or have runs go on with their revision after a newer one is deployed. "
+    "[default: 0, not at all, or what the deployment has]",
+)
 @click.option("--wait/--no-wait", default=True, help="Follow the revision until it is deployed.")
 @json_option
 @connection_options
@@ -174,9 +181,11 @@ def _example_call(platform: Platform, name: str, address: str) -> str:
 def _read_options(source: str, options: dict[str, Any]) -> DeployOptions:
     source = str(Path(source).absolute()) if Path(source).is_dir() else source
     secrets = _with_env_file(options.pop("env_file"), [_secret(text) for text in options.pop("secrets")])
-    access = agent_access_of(options.pop("agent_access"), options.pop("agent_roles"))
+    settings = agent_access_of(options.pop("agent_access"), options.pop("agent_roles"))
+    if (hours := options.pop("pin_threads")) is not None:
+        settings["pin_threads"] = hours
     return DeployOptions(
-        **{**options, "name": options["name"] or name_from(source)}, source=source, secrets=secrets, access=access
+        **{**options, "name": options["name"] or name_from(source)}, source=source, secrets=secrets, settings=settings
     )
 
 
@@ -233,11 +242,13 @@ def _deploy_repository(platform: Platform, deployed: dict[str, Any] | None, opti
     if deployed is None:
         body = create_body(platform, options.name, options.source, revision_config, integration=options.integration)
         body["source_config"] |= {"build_on_push": bool(options.build_on_push), **options.commands}
-        return dict(platform.call("POST", "/v2/deployments", body=body | {"secrets": options.secrets} | options.access))
+        return dict(
+            platform.call("POST", "/v2/deployments", body=body | {"secrets": options.secrets} | options.settings)
+        )
     source_config = {"repo_url": options.source, "build_on_push": options.build_on_push, **options.commands}
     change: dict[str, Any] = {"source_config": source_config, "source_revision_config": revision_config}
     change |= {"secrets": options.secrets} if options.secrets else {}
-    change |= options.access
+    change |= options.settings
     return dict(platform.call("PATCH", f"/v2/deployments/{deployed['id']}", body=change))
 
 
@@ -261,14 +272,14 @@ def _deploy_folder(
         if deployed is None:
             body = {
                 "name": options.name, "source": "internal_source", "source_config": {"deployment_type": "dev"},
-                "source_revision_config": {}, "secrets": secrets, **options.access,
+                "source_revision_config": {}, "secrets": secrets, **options.settings,
             }  # fmt: skip
             deployed = dict(platform.call("POST", "/v2/deployments", body=body))
         path = f"/v2/deployments/{deployed['id']}"
         upload_address = platform.call("POST", f"{path}/upload-url", body={"supports_upload_headers": True})
         platform.upload(upload_address["upload_url"], file, packed.size, upload_address["upload_headers"])
     revision = {"source_tarball_path": upload_address["object_path"], "graph_config_path": project.config}
-    change = {"revision_source": "internal_source", "source_revision_config": revision, **options.access}
+    change = {"revision_source": "internal_source", "source_revision_config": revision, **options.settings}
     change |= {"source_config": options.commands} if options.commands else {}
     return dict(platform.call("PATCH", path, body=change | ({"secrets": secrets} if secrets else {})))
 

@@ -11,8 +11,10 @@ from portside.cli.client import Platform, ask_value, connection_options
 from portside.cli.output import confirm, indented, json_option, say, show_json, show_table, show_text
 from portside.cli.revisions import (
     ACCESS_MODES,
+    PIN_HOURS,
     agent_access_of,
     describe_access,
+    describe_pins,
     find,
     follow_revision,
     reason_in_brief,
@@ -65,17 +67,30 @@ def _count_from(platform: Platform, offset: int) -> int:
 @json_option
 @connection_options
 def show(platform: Platform, deployment: str, *, as_json: bool) -> None:
-    """Show a DEPLOYMENT (name or id) and its newest revisions."""
+    """Show a DEPLOYMENT (name or id), its newest revisions, and how many threads use the code of each."""
     found = find(platform, deployment)
     newest = revisions_of(platform, found, limit=10)
     usage = usage_of(platform, found)
+    threads = usage["threads_by_revision"]
+    # Threads may go on with revisions that are older than those.
+    path = f"/v2/deployments/{found['id']}/revisions"
+    older = (threads or {}).keys() - {revision["id"] for revision in newest}
+    newest += sorted((platform.call("GET", f"{path}/{each}") for each in older), key=_created_at, reverse=True)
     if as_json:
         show_json({**found, "revisions": newest, "metrics": usage})
         return
     url = found["source_config"].get("custom_url")
     status = with_shown_status(platform, found)["status"]
-    row = (found["name"], status, url, found["server_version"], describe_access(found), found["id"])
-    show_table(("NAME", "STATUS", "URL", "VERSION", "AGENT ACCESS", "ID"), [row])
+    row = (
+        found["name"],
+        status,
+        url,
+        found["server_version"],
+        describe_access(found),
+        describe_pins(found),
+        found["id"],
+    )
+    show_table(("NAME", "STATUS", "URL", "VERSION", "AGENT ACCESS", "PIN THREADS", "ID"), [row])
     if found.get("status_message"):
         show_text(f"\n{found['status_message']}")
     if newest and newest[0]["status"].endswith("_FAILED"):
@@ -83,7 +98,11 @@ def show(platform: Platform, deployment: str, *, as_json: bool) -> None:
         show_text(f"\nthe newest revision failed with {newest[0]['status']}: {reason}")
     show_text()
     show_usage(usage)
-    show_revisions(found, newest)
+    show_revisions(found, newest, threads)
+
+
+def _created_at(revision: dict[str, Any]) -> str:
+    return str(revision["created_at"])
 
 
 @deployments.command()
@@ -298,6 +317,26 @@ def _seconds_of(text: str) -> int:
     if (span := _SPAN.fullmatch(text)) is None:
         raise UserMistake(f"invalid time {text}: use 90s, 15m, 2h, or never")
     return int(span[1]) * _SPAN_S[span[2]]
+
+
+@deployments.command("pin-threads")
+@click.argument("deployment")
+@click.argument("hours", required=False, type=PIN_HOURS)
+@json_option
+@connection_options
+def pin_threads(platform: Platform, deployment: str, hours: float | None, *, as_json: bool) -> None:
+    """Show or set for how many HOURS threads of a DEPLOYMENT (name or id) go on with the revision that began them.
+
+    Threads that are interrupted or have runs keep their code for so long after a new revision was deployed; 0 is not
+    at all. A change takes effect at once, without a new revision.
+    """
+    found = find(platform, deployment)
+    if hours is not None:
+        found = platform.call("PATCH", f"/v2/deployments/{found['id']}", body={"pin_threads": hours})
+    if as_json:
+        show_json(found["pin_threads"])
+    else:
+        show_text(describe_pins(found))
 
 
 @deployments.command()

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import click
+
 from portside.cli.client import Platform, PlatformUnavailable
 from portside.cli.output import show_table
 from portside.kernel.errors import UserMistake
@@ -43,6 +45,7 @@ def create_body(
     }
 
 
+PIN_HOURS = click.FloatRange(0, 8760)
 ACCESS_MODES = ("workspace", "permission", "roles", "none")
 
 
@@ -59,6 +62,11 @@ def describe_access(deployment: dict[str, Any]) -> str:
     return ", ".join(access["roles"]) or str(access["allow"])
 
 
+def describe_pins(deployment: dict[str, Any]) -> str:
+    """Return for how long threads go on with the revision that began them."""
+    return f"{deployment['pin_threads']:g} h" if deployment["pin_threads"] else "no"
+
+
 def revisions_of(
     platform: Platform, deployment: dict[str, Any], *, limit: int, offset: int = 0
 ) -> list[dict[str, Any]]:
@@ -67,20 +75,24 @@ def revisions_of(
     return list(platform.call("GET", path, limit=limit, offset=offset)["resources"])
 
 
-def show_revisions(deployment: dict[str, Any], revisions: list[dict[str, Any]]) -> None:
-    """Print revisions as a table."""
+def show_revisions(
+    deployment: dict[str, Any], revisions: list[dict[str, Any]], threads: dict[str, int] | None = None
+) -> None:
+    """Print revisions as a table, with the number of threads that use each one's code if that is given."""
     active = " (serving)" if deployment["status"] == "READY" else " (active)"
+    counts = {"THREADS": [threads.get(revision["id"], 0) for revision in revisions]} if threads is not None else {}
     rows = [
         (
             revision["id"],
             revision["status"] + (active if revision["id"] == deployment["active_revision_id"] else ""),
             _describe_code(revision["source_revision_config"]),
             revision["created_at"][:19],
+            *(numbers[position] for numbers in counts.values()),
             reason_in_brief(revision),
         )
-        for revision in revisions
+        for position, revision in enumerate(revisions)
     ]
-    show_table(("REVISION", "STATUS", "CODE", "CREATED", "REASON"), rows)
+    show_table(("REVISION", "STATUS", "CODE", "CREATED", *counts, "REASON"), rows)
 
 
 def with_shown_status(platform: Platform, deployment: dict[str, Any]) -> dict[str, Any]:

@@ -164,6 +164,7 @@ async def _insert(
         service_key_id=key.id,
         service_key_sealed=encrypted,
         sleep_after_s=body.sleep_after_s,
+        pin_threads=body.pin_threads,
         **columns_of(body.agent_access),
     )
     if inserted is None:
@@ -289,6 +290,7 @@ async def _update(tx: Transaction, deployment_id: UUID, body: DeploymentPatch, r
         build_command=config.build_command,
         requested_url=requested_url,
         sleep_after_s=body.sleep_after_s,
+        pin_threads=body.pin_threads,
         **columns_of(body.agent_access),
     )
 
@@ -369,6 +371,7 @@ def _desired_deployment(scope: Scope, address: PlatformAddress, rows: Sequence[R
         k8s_namespace=first["k8s_namespace"],
         scale=show_scale(first),
         sleep_after_s=first["sleep_after_s"],
+        pin_threads=first["pin_threads"],
         environment=_platform_variables(scope, address, first),
         roll_forward=first["roll_forward"],
         revisions=[_desired_revision(scope, row) for row in rows if row["revision_id"] is not None],

@@ -168,6 +168,8 @@ def check_compute(placement: Placement, body: DeploymentCreate | DeploymentPatch
     if placement.compute_type == "k8s":
         if body.sleep_after_s:
             raise BadCombination("sleep_after_s can only be set for deployments on a machine; remove it.")
+        if body.pin_threads:
+            raise BadCombination("pin_threads can only be set for deployments on a machine; remove it.")
         return
     if body.secret_references:
         raise BadCombination("secret_references can only be set for deployments on a listener of compute type k8s.")

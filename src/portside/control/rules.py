@@ -43,6 +43,7 @@ def check_create(body: DeploymentCreate) -> None:
     _check_fields(config, body.source_revision_config, body)
     sources.check_source_fields(source, source, config, body.source_revision_config)
     _check_references(source, body)
+    _check_pins(source, body)
     if source != sources.IMAGE and config.custom_url is not None:
         raise BadCombination(f"source_config.custom_url is set by the platform for {source} deployments; leave it out.")
     if source == sources.GIT and config.repo_url is None:
@@ -68,6 +69,7 @@ def check_patch(body: DeploymentPatch, row: Record | dict[str, Any]) -> None:
         _unchanged("source_config.custom_url", config.custom_url, row["custom_url"])
     sources.check_source_fields(source, canonical_source(body.revision_source or source), config, revision)
     _check_references(source, body)
+    _check_pins(source, body)
 
 
 def makes_revision(body: DeploymentPatch) -> bool:
@@ -111,6 +113,13 @@ def _check_fields(
 def _check_references(source: str, body: DeploymentCreate | DeploymentPatch) -> None:
     if body.secret_references and source != sources.IMAGE:
         raise BadCombination("secret_references can only be set for external_image deployments.")
+
+
+def _check_pins(source: str, body: DeploymentCreate | DeploymentPatch) -> None:
+    if body.pin_threads and source not in {sources.GIT, sources.ARCHIVE}:
+        raise BadCombination(
+            "pin_threads can only be set for deployments whose source is built: the code of an image ends with it."
+        )
 
 
 def _check_unchanged(body: DeploymentPatch, config: SourceConfig, row: Record | dict[str, Any]) -> None:

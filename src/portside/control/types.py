@@ -204,10 +204,16 @@ class AgentAccess(msgspec.Struct, frozen=True):
 
 # Idle seconds, at most 30 days.
 SleepAfter = Annotated[int, Meta(ge=0, le=2_592_000)]
+# Hours, at most a year.
+PinThreads = Annotated[float, Meta(ge=0, le=8760)]
 
 
 class DeploymentCreate(msgspec.Struct, kw_only=True):
-    """The body of a create. After `sleep_after_s` without a request and a run the agent sleeps; 0 is never."""
+    """The body of a create. After `sleep_after_s` without a request and a run the agent sleeps; 0 is never.
+
+    `pin_threads` is for how many hours threads that are interrupted or have runs go on with the revision that began
+    them, after a new one was deployed; 0 is not at all. It is for sources that are built on this machine.
+    """
 
     name: Annotated[str, Meta(extra_json_schema={"pattern": DNS_LABEL})]
     source: Source
@@ -217,6 +223,7 @@ class DeploymentCreate(msgspec.Struct, kw_only=True):
     secret_references: Annotated[list[SecretReference], Meta(max_length=500)] | None = None
     agent_access: AgentAccess | None = None
     sleep_after_s: SleepAfter | None = None
+    pin_threads: PinThreads | None = None
 
 
 class SecretChanges(msgspec.Struct, frozen=True):
@@ -240,6 +247,7 @@ class DeploymentPatch(msgspec.Struct, kw_only=True):
     secret_references: Annotated[list[SecretReference], Meta(max_length=500)] | None = None
     agent_access: AgentAccess | None = None
     sleep_after_s: SleepAfter | None = None
+    pin_threads: PinThreads | None = None
 
 
 class SourceRevisionConfig(msgspec.Struct):
@@ -272,6 +280,7 @@ class Deployment(msgspec.Struct, kw_only=True):
     agent_access: AgentAccess
     sleep_after_s: int
     is_asleep: bool
+    pin_threads: float
     status: DeploymentStatus
     status_message: str | None
     latest_revision_id: UUID | None

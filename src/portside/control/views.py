@@ -37,6 +37,7 @@ def show_deployment(scope: Scope, row: Record) -> Deployment:
         agent_access=show_access(row),
         sleep_after_s=row["sleep_after_s"],
         is_asleep=row["is_asleep"],
+        pin_threads=row["pin_threads"],
         status=DeploymentStatus(row["status"]),
         status_message=_status_message(row),
         latest_revision_id=row["latest_revision_id"],

@@ -260,6 +260,8 @@ class Reconciler:
         """Report what the deployment uses. Raises ControlPlaneUnreachable and ControlPlaneRefused."""
         if not self.is_finished and self._desired.status in {"READY", "UNKNOWN"}:
             await self._rollout.report_metrics()
+            if self._rollout.has_unused_builds:
+                self._changed.set()
 
     async def close(self) -> None:
         """Stop all servers of the deployment; returns when none is left."""

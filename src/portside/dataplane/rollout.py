@@ -59,6 +59,10 @@ _MAX_REASON = 4000
 # hundreds of them.
 _REPEAT_METRICS_S = 60.0
 _SAME_CORES, _SAME_MB = 0.02, 2.0
+_CANNOT_PIN = (
+    "pin_threads needs the split layout, and the build of this revision is combined, or an image; its build log says "
+    "why. Change that, or set pin_threads to 0"
+)
 
 
 def reason_of(revision: DesiredRevision, failure: BaseException) -> str:
@@ -102,6 +106,12 @@ class Builder:
         if record is None:
             return None
         return await self._ready(own, record)
+
+    async def find_earlier(self, revision_id: UUID) -> Build | None:
+        """Return the finished build of an earlier revision, ready for this platform's servers, or None."""
+        folder = self.folder.revision(revision_id)
+        record = await asyncio.to_thread(find_build, folder)
+        return None if record is None else await self._ready(folder, record)
 
     async def _ready(self, folder: Path, record: BuildRecord) -> Build:
         config = folder / "source" / record.config
@@ -186,6 +196,11 @@ class Rollout:
         self._reported_metrics: tuple[float, MetricsReport] | None = None
         # True from the moment that a release may serve until the control plane knows that it does.
         self._is_switching = False
+        self.has_unused_builds = False
+        """Whether `update` has builds to remove, of earlier revisions that no thread uses any more."""
+        self._pins_threads = False
+        # Whether the revision that serves, or is about to, has a build of the split layout.
+        self._is_split = False
         # True while the control plane does not know the target's new address.
         self._is_moved = False
         self.target = context.compute.target(deployment_id, self._log_opener("deploy"))
@@ -197,7 +212,7 @@ class Rollout:
         """
         try:
             build = await self._prepare(revision)
-            await self._deploy(Release(deployment, revision, build))
+            await self._deploy(await self._release(deployment, revision, build))
         except RevisionFailed as exc:
             await self.fail(revision, exc)
 
@@ -212,7 +227,7 @@ class Rollout:
             if build is None:
                 await self.report_down("Nothing of this deployment runs until its active revision is built again.")
                 build = await self._rebuild(revision)
-        await self.target.restore(Release(deployment, revision, build))
+        await self.target.restore(await self._release(deployment, revision, build))
         if deployment.custom_url != self.target.url:
             await self._report_status("READY", None)
 
@@ -222,7 +237,12 @@ class Rollout:
         Raises ControlPlaneRefused and ControlPlaneUnreachable; the next call then reports it.
         """
         before = self.target.url
+        self._pins_threads = bool(deployment.pin_threads)
         await self.target.update(deployment)
+        if self.has_unused_builds:
+            self.has_unused_builds = False
+            kept = self.target.revisions() | {revision.id for revision in deployment.revisions}
+            await asyncio.to_thread(self._folder.remove_revisions_except, kept)
         self._is_moved = self._is_moved or self.target.url != before
         if self._is_moved:
             await self._report_status("READY", None)
@@ -241,7 +261,7 @@ class Rollout:
         active = deployment.revision(deployment.active_revision_id)
         if active is not None and self._folder.state.active_revision_id != active.id:
             build = await self._find_or_rebuild(active) if active.source in BUILT_SOURCES else None
-            await self.target.switch(Release(deployment, active, build))
+            await self.target.switch(await self._release(deployment, active, build))
         self._is_switching = False
 
     async def fail(self, revision: DesiredRevision, failure: RevisionFailed) -> None:
@@ -259,7 +279,9 @@ class Rollout:
         metrics = self.target.metrics()
         if metrics is None:
             return
-        problem = None if metrics.problem is None else storable(metrics.problem[:_MAX_REASON])
+        self.has_unused_builds |= self.target.forget_unused()
+        problem = metrics.problem or (_CANNOT_PIN if self._pins_threads and not self._is_split else None)
+        problem = None if problem is None else storable(problem[:_MAX_REASON])
         metrics = msgspec.structs.replace(metrics, problem=problem)
         if self._reported_metrics is None or _is_due(metrics, *self._reported_metrics):
             await self._context.control.put_metrics(self._deployment_id, metrics)
@@ -314,8 +336,24 @@ class Rollout:
         async with self._context.build_slots:
             return await self._builder.build(revision)
 
+    async def _release(self, deployment: DesiredDeployment, revision: DesiredRevision, build: Build | None) -> Release:
+        """Return a release with the builds of the earlier revisions that threads may go on with."""
+        self._pins_threads, self._is_split = bool(deployment.pin_threads), build is not None and bool(build.server_code)
+        earlier: dict[UUID, Build] = {}
+        for revision_id in self.target.earlier() - {revision.id} if deployment.pin_threads else ():
+            try:
+                found = await self._builder.find_earlier(revision_id)
+            except (BuildFailed, OSError) as exc:
+                log.error("threads cannot go on with a revision", revision=str(revision_id), reason=str(exc))  # noqa: TRY400
+                continue
+            if found is not None:
+                earlier[revision_id] = found
+        return Release(deployment, revision, build, earlier)
+
     async def _deploy(self, release: Release) -> None:
         revision = release.revision
+        if self._pins_threads and not self._is_split:
+            raise DeployFailed(_CANNOT_PIN)
         if revision.status != "DEPLOYING":
             await self._report_revision(revision, "DEPLOYING")
         self._is_switching = True

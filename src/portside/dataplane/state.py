@@ -2,6 +2,7 @@
 
 deployments/<id>/state.json          port, active and previous revision, replicas that were started
                  database-password   (0600)
+                 pinned-revisions.json  the revisions that threads go on with, for its servers
                  images.json         images that revisions are pinned to (compute/containers/)
                  home/               HOME of its processes, shared by all revisions
                  logs/<revision>.log output of its servers
@@ -12,6 +13,8 @@ Listeners of other versions read and write these files, so names and keys must n
 """
 
 import shutil
+import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 from uuid import UUID
@@ -47,7 +50,10 @@ class SleepRecord(msgspec.Struct, frozen=True):
 
 
 class DeploymentState(msgspec.Struct):
-    """What must survive a restart of the listener. `used_at` is roughly when the agent was last used."""
+    """What must survive a restart of the listener. `used_at` is roughly when the agent was last used.
+
+    `earlier` are revisions that were replaced and whose code threads may need, with the Unix time of the replacement.
+    """
 
     port: int | None = None
     active_revision_id: UUID | None = None
@@ -55,6 +61,7 @@ class DeploymentState(msgspec.Struct):
     replicas: list[ReplicaRecord] = []
     used_at: float = 0.0
     sleep: SleepRecord | None = None
+    earlier: dict[UUID, float] = {}
 
 
 class DeploymentFolder:
@@ -63,6 +70,7 @@ class DeploymentFolder:
     def __init__(self, dataplane: Path, deployment_id: UUID) -> None:
         self.path = dataplane / "deployments" / str(deployment_id)
         self.password_file = self.path / "database-password"
+        self.pinned_revisions = self.path / "pinned-revisions.json"
         self._state_file = self.path / "state.json"
         self.state = self._load()
 
@@ -104,11 +112,21 @@ class DeploymentFolder:
 
     def activate(self, revision_id: UUID) -> None:
         """Record the revision that serves now, and the one that served before."""
-        if self.state.active_revision_id != revision_id:
-            self.state.previous_revision_id = self.state.active_revision_id
+        previous = self.state.active_revision_id
+        if previous != revision_id:
+            if previous is not None:
+                self.state.earlier[previous] = time.time()
+            self.state.earlier.pop(revision_id, None)
+            self.state.previous_revision_id = previous
             self.state.active_revision_id = revision_id
         self.state.sleep = None
         self.save()
+
+    def forget_earlier(self, unused: Collection[UUID]) -> None:
+        """Remove revisions from those whose code threads may need."""
+        if unused:
+            self.state.earlier = {found: at for found, at in self.state.earlier.items() if found not in unused}
+            self.save()
 
     def add_replica(self, record: ReplicaRecord) -> None:
         """Record a replica that was started."""

@@ -19,6 +19,7 @@ from portside.agent.executors.application import RemoteHandlers
 from portside.agent.executors.graphs import GraphsByLanguage, RemoteGraphs
 from portside.agent.executors.handlers import handlers_of
 from portside.agent.executors.known import KnownGraphs
+from portside.agent.executors.pinned import PinnedGraphs
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import Program
 from portside.agent.executors.serving import ExecutorRequests, Scopes
@@ -60,9 +61,20 @@ async def start_graphs(
 ) -> GraphService:
     """Start the executors of all graphs; the caller closes what this returns.
 
-    An orchestrator starts only those that its settings put beside it. Raises UserMistake if the project does not
-    load.
+    In a deployment threads may go on with earlier revisions. Raises UserMistake if the project does not load.
     """
+    graphs = await _start_revision(config, settings, backend, items)
+    if settings.pinned_revisions is None or settings.revision_id is None:
+        return graphs
+    return PinnedGraphs(
+        graphs, config, settings, items.db, lambda earlier, own: _start_revision(earlier, own, backend, items)
+    )
+
+
+async def _start_revision(
+    config: AgentConfig, settings: AgentSettings, backend: PostgresBackend, items: Items
+) -> GraphService:
+    """Start the executors of a revision. An orchestrator starts only those that its settings put beside it."""
     if settings.uses_core_api and not settings.executors:
         none = ProgramCommand([], {}, None)
         projects = [each for each in (config.project, config.javascript) if each.graphs]
@@ -257,7 +269,7 @@ def _program(config: AgentConfig, command: ProgramCommand, settings: AgentSettin
     project = config.project
     return Program(
         command=command.arguments,
-        environment={**executor_environment(os.environ, settings), **command.variables},
+        environment={**executor_environment(os.environ, settings), **config.overrides, **command.variables},
         hello=ServerHello(
             protocol=messages.PROTOCOL,
             file=str(project.file),

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -84,6 +85,8 @@ class AgentServices(HealthServices):
     assistants: Assistants
     config: AgentConfig
     libraries: Mapping[str, str]
+    count_threads: Callable[[], Awaitable[dict[UUID, int]]] | None
+    """Set where threads go on with the revision that began them."""
     crons: Crons
     descriptions: Descriptions
     diagnostics: Diagnostics | None

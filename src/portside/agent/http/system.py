@@ -1,6 +1,7 @@
 """Health, version, metrics and API description of a server, and a look inside it (spec: System routes)."""
 
 from typing import Annotated, Any
+from uuid import UUID
 
 import msgspec
 from starlette.responses import Response
@@ -54,6 +55,7 @@ class Metrics(msgspec.Struct, omit_defaults=True):
     """The metrics as JSON. `problems`: servers that refuse this one, and executors that do not start.
 
     `idle_s` says for how many seconds this server has had no request and no run, and is absent if that is unknown.
+    In a deployment `threads_by_revision` counts the threads that go on with the code of each revision.
     """
 
     queue: Backlog
@@ -61,6 +63,7 @@ class Metrics(msgspec.Struct, omit_defaults=True):
     workers: Slots
     problems: list[str] = []
     idle_s: float | None = None
+    threads_by_revision: dict[UUID, int] | None = None
 
 
 class Host(msgspec.Struct):
@@ -133,8 +136,11 @@ async def show_metrics_as(ctx: Context, query: MetricsQuery) -> Any:
     """Return the metrics for Prometheus, or as JSON."""
     monitor = ctx.services.monitor
     if query.format == "json":
-        backlog, idle_s = await monitor.backlog(), await monitor.idle_s(ctx.services.traffic)
-        return Metrics(backlog, ApiMetrics(request_counts()), monitor.slots(), PROBLEMS.current(), idle_s)
+        backlog, count = await monitor.backlog(), ctx.services.count_threads
+        idle_s = await monitor.idle_s(ctx.services.traffic)
+        # Without a count of the queue the database does not answer.
+        threads = None if count is None or backlog.n_pending is None else await count()
+        return Metrics(backlog, ApiMetrics(request_counts()), monitor.slots(), PROBLEMS.current(), idle_s, threads)
     await monitor.set_gauges()
     return await show_metrics(ctx)
 

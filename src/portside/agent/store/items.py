@@ -37,14 +37,14 @@ class Items:
 
     def __init__(self, db: Database, setup: StoreSetup) -> None:
         self.setup = setup
-        self._db = db
+        self.db = db
 
     async def get(self, ops: Sequence[GetOp]) -> list[Record | None]:
         """Return the item of each operation, or None."""
         for op in ops:
             check_namespace(op.namespace)
             check_key(op.key)
-        rows = await self._db.fetch(
+        rows = await self.db.fetch(
             sql.get_items,
             namespaces=[joined(op.namespace) for op in ops],
             keys=[op.key for op in ops],
@@ -58,18 +58,18 @@ class Items:
     async def search(self, ops: Sequence[SearchOp]) -> list[list[Record]]:
         """Return what each operation finds. Raises EmbeddingFailed, and Invalid for a filter on encrypted keys."""
         for op in ops:
-            await refuse_encrypted_search(self._db, op.filter)
+            await refuse_encrypted_search(self.db, op.filter)
         index = self.setup.index
         by_meaning = [number for number, op in enumerate(ops) if op.query and index]
         by_content = [number for number in range(len(ops)) if number not in by_meaning]
         found: list[list[Record]] = [[] for _ in ops]
         if by_content:
-            rows = await self._db.fetch(sql.search_items, **_search_columns([ops[number] for number in by_content]))
+            rows = await self.db.fetch(sql.search_items, **_search_columns([ops[number] for number in by_content]))
             _distribute(found, by_content, rows)
         if by_meaning and index:
             columns = _search_columns([ops[number] for number in by_meaning])
             columns["embeddings"] = [await index.embedder.embed_query(ops[number].query or "") for number in by_meaning]
-            rows = await self._db.fetch(sql.search_items_by_meaning, **columns, generation=index.generation)
+            rows = await self.db.fetch(sql.search_items_by_meaning, **columns, generation=index.generation)
             _distribute(found, by_meaning, rows)
         return found
 
@@ -81,10 +81,10 @@ class Items:
         found: list[list[tuple[str, ...]]] = [[] for _ in ops]
         if walked:
             columns = _listing_columns(ops, patterns, walked)
-            _distribute_names(found, walked, await self._db.fetch(sql.walk_namespaces, **columns))
+            _distribute_names(found, walked, await self.db.fetch(sql.walk_namespaces, **columns))
         if matched:
             columns = _listing_columns(ops, patterns, matched) | _pattern_columns(patterns, matched)
-            _distribute_names(found, matched, await self._db.fetch(sql.match_namespaces, **columns))
+            _distribute_names(found, matched, await self.db.fetch(sql.match_namespaces, **columns))
         return found
 
     async def write(self, ops: Sequence[PutOp]) -> None:
@@ -93,7 +93,7 @@ class Items:
         columns = _write_columns(latest)
         index = self.setup.index
         if index is None or all(op.value is None for op in latest):
-            await self._db.execute(sql.write_items, **columns)
+            await self.db.execute(sql.write_items, **columns)
         else:
             await self._write_indexed(index, latest, columns)
 
@@ -104,7 +104,7 @@ class Items:
             if content is not None
         ]
         vectors = await index.vectors_of(given)
-        await self._db.execute(
+        await self.db.execute(
             sql.write_indexed_items,
             **columns,
             owners=vectors.owners,

@@ -4,12 +4,13 @@
 insert into deployments
     (id, workspace_id, name, source, integration_id, repo_url, deployment_type, build_on_push, install_command,
      build_command, requested_url, listener_id, assigned_listener_id, k8s_namespace, secrets_sealed, status, tracing_project_id,
-     service_key_id, service_key_sealed, agent_access, agent_roles, sleep_after_s)
+     service_key_id, service_key_sealed, agent_access, agent_roles, sleep_after_s, pin_threads)
 values
     (:id, :workspace_id, :name, :source, :integration_id, :repo_url, :deployment_type, :build_on_push,
      :install_command, :build_command, :requested_url, :listener_id, :listener_id, :k8s_namespace, :secrets_sealed,
      'AWAITING_DATABASE', :tracing_project_id, :service_key_id, :service_key_sealed,
-     coalesce(:agent_access, 'workspace'), coalesce(:agent_roles::text[], '{}'), coalesce(:sleep_after_s::int, 0))
+     coalesce(:agent_access, 'workspace'), coalesce(:agent_roles::text[], '{}'), coalesce(:sleep_after_s::int, 0),
+     coalesce(:pin_threads, 0))
 on conflict (workspace_id, name) do nothing
 returning id
 
@@ -20,7 +21,8 @@ returning id
 select d.id, d.workspace_id, d.name, d.display_name, d.source, d.integration_id, d.repo_url, d.deployment_type,
        d.build_on_push, d.install_command, d.build_command, d.requested_url, d.direct_url,
        coalesce(l.compute_type = 'process', false) as is_on_machine, d.listener_id, d.k8s_namespace, effective.status, effective.is_silent, d.status_message, l.last_seen_at,
-       d.latest_revision_id, d.active_revision_id, d.agent_access, d.agent_roles, d.sleep_after_s, d.tracing_project_id,
+       d.latest_revision_id, d.active_revision_id, d.agent_access, d.agent_roles, d.sleep_after_s, d.pin_threads,
+       d.tracing_project_id,
        d.created_at, d.updated_at,
        r.source as revision_source, r.repo_ref, r.graph_config_path, r.repo_commit_sha, r.image_uri, r.image_version,
        r.source_tarball_path, r.resource_spec, r.secret_references,
@@ -96,6 +98,7 @@ update deployments set
     agent_access = coalesce(:agent_access, agent_access),
     agent_roles = coalesce(:agent_roles::text[], agent_roles),
     sleep_after_s = coalesce(:sleep_after_s::int, sleep_after_s),
+    pin_threads = coalesce(:pin_threads, pin_threads),
     updated_at = now()
 where id = :id
 

@@ -64,7 +64,7 @@ where workspace_id = :workspace_id and assigned_listener_id is null
 -- One statement, so one snapshot, of the deployments and their active and unfinished revisions.
 select d.id, d.name, d.workspace_id, d.status, d.active_revision_id, d.deployment_type,
        coalesce(d.requested_url, d.direct_url) as custom_url, d.k8s_namespace, d.service_key_sealed, d.repo_url,
-       d.min_scale, d.max_scale, d.queue_min_scale, d.queue_max_scale, d.roll_forward, d.sleep_after_s,
+       d.min_scale, d.max_scale, d.queue_min_scale, d.queue_max_scale, d.roll_forward, d.sleep_after_s, d.pin_threads,
        r.id as revision_id, r.number, r.status as revision_status, r.source, r.repo_ref, r.repo_commit_sha,
        r.graph_config_path, r.source_tarball_path, r.image_uri, r.install_command, r.build_command, r.resource_spec,
        r.secret_references, r.built_from, r.secrets_sealed, r.created_at,

@@ -5,8 +5,8 @@ machine (`machine.py`) a target switches between `ReplicaSet`s: processes of a b
 behind the one socket that the deployment keeps. On a cluster (`kubernetes/`) the cluster itself runs the replicas.
 """
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
@@ -49,11 +49,15 @@ class Build:
 
 @dataclass(frozen=True)
 class Release:
-    """A revision that is ready to be served; `build` is None for an image."""
+    """A revision that is ready to be served; `build` is None for an image.
+
+    `earlier` has the builds of earlier revisions that threads may go on with.
+    """
 
     deployment: DesiredDeployment
     revision: DesiredRevision
     build: Build | None
+    earlier: Mapping[UUID, Build] = field(default_factory=dict)
 
 
 class Target(Protocol):
@@ -72,6 +76,12 @@ class Target(Protocol):
 
     def revisions(self) -> set[UUID]:
         """Return the revisions that serve, drain or served last; their builds must be kept."""
+
+    def earlier(self) -> set[UUID]:
+        """Return the revisions whose code threads may go on with when another one serves."""
+
+    def forget_unused(self) -> bool:
+        """Forget earlier revisions that no thread uses any more; return whether there were any."""
 
     async def provision(self, *, is_new: bool) -> None:
         """Create what every revision needs, above all the database of a new deployment. Idempotent.

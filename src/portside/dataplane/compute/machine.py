@@ -26,13 +26,13 @@ import msgspec
 
 from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.environment import python_of
-from portside.dataplane.builds.node import node_of, node_settings
+from portside.dataplane.builds.node import node_settings
 from portside.dataplane.builds.wheel import version_in
 from portside.dataplane.compute.activation import LATER, NOW, WORK, SleepCycle, StartQueue, Urgency
 from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager
 from portside.dataplane.compute.databases import UNREACHABLE, Databases
 from portside.dataplane.compute.interface import Build, OpenLog, Release, ReplicaSet
-from portside.dataplane.compute.replica import ReplicaPlan, find_replicas
+from portside.dataplane.compute.replica import ReplicaPlan, binaries_of, find_replicas, kept_revision
 from portside.dataplane.compute.replica_set import HAND_BACK_S, ProcessReplicaSet, ReplicaContext
 from portside.dataplane.compute.resource_usage import cores_for
 from portside.dataplane.compute.scaling import tier_bounds
@@ -42,6 +42,7 @@ from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord, SleepRecord
 from portside.kernel.aliases import EXECUTOR_VARIABLE
 from portside.kernel.errors import UserMistake
+from portside.kernel.files import write_private
 from portside.kernel.supervision import Supervision
 from portside.kernel.version import full_version
 from portside.listener_api import ComputeType, DesiredDeployment, DesiredRevision, MetricsReport
@@ -53,6 +54,8 @@ _EXECUTORS, _EXECUTOR_IDLE_S, _MAX_START_S = 1, 300, 3600
 # For the server itself, and for an executor that starts beside the others.
 _SERVER_MB = 256
 _KILL_AFTER_S, _NOTE_USE_EVERY_S = 15.0, 300.0
+# Metrics of an idle server are read every 10 s, and its count of threads may be 5 s old.
+_COUNTED_WITHIN_S = 30.0
 _POLL_S = 0.05
 
 
@@ -63,7 +66,7 @@ class RuntimeEnvironment:
     database_url: str
     port: int
     home: Path
-    binaries: Sequence[Path]
+    binaries: Sequence[str]
     commit: str
     settings: Mapping[str, str]
 
@@ -81,7 +84,7 @@ def server_environment(
         **inherited,
         **deployment.environment,
         **{secret.name: secret.value for secret in revision.secrets},
-        "PATH": os.pathsep.join([*(str(folder) for folder in runtime.binaries), inherited["PATH"]]),
+        "PATH": os.pathsep.join([*runtime.binaries, inherited["PATH"]]),
         "HOME": str(runtime.home),
         "PYTHONUNBUFFERED": "1",
         "LOG_JSON": "true",
@@ -169,6 +172,10 @@ class MachineTarget:
         self._has_database: bool | None = None
         self.current: ReplicaSet | None = None
         self._draining: dict[asyncio.Task[None], ReplicaSet] = {}
+        self._drained_at = time.monotonic()
+        # The builds that threads go on with, and for how many hours after their replacement.
+        self._builds: dict[UUID, Build] = {}
+        self._pin_threads = 0.0
         named = self.folder.state.replicas
         processes = {record.process for record in named}
         found = machine.orphans.pop(deployment_id, [])
@@ -214,7 +221,26 @@ class MachineTarget:
         state = self.folder.state
         running = [*self._draining.values(), *([self.current] if self.current else [])]
         ids = {*(replica_set.revision_id for replica_set in running), state.active_revision_id}
+        ids |= state.earlier.keys() if self._pin_threads else set()
         return {revision_id for revision_id in (*ids, state.previous_revision_id) if revision_id is not None}
+
+    def earlier(self) -> set[UUID]:
+        """Return the revisions whose code threads may go on with: those that were replaced, and the active one."""
+        state = self.folder.state
+        return {*state.earlier, *({state.active_revision_id} if state.active_revision_id else ())}
+
+    def forget_unused(self) -> bool:
+        """Forget earlier revisions that no thread used when the servers that began threads with them had ended."""
+        metrics = self.metrics()
+        is_settled = not self._draining and not self._orphans
+        if not is_settled or metrics is None or metrics.threads_by_revision is None:
+            return False
+        if time.monotonic() - self._drained_at < _COUNTED_WITHIN_S:
+            return False
+        unused = self.folder.state.earlier.keys() - metrics.threads_by_revision.keys()
+        self.folder.forget_earlier(unused)
+        self._builds = {found: build for found, build in self._builds.items() if found not in unused}
+        return bool(unused)
 
     async def provision(self, *, is_new: bool) -> None:
         """Create the role, and the database of a new deployment. Raises CreateFailed, also for a lost database."""
@@ -223,10 +249,22 @@ class MachineTarget:
 
     async def switch(self, release: Release) -> None:
         """Serve another release. Raises DeployFailed, and then the previous release keeps serving."""
-        await self.switch_to(self._replica_set(release), release)
+        replica_set = self._replica_set(release)
+        # The servers that drain and the new ones read the same file.
+        self._pin(release)
+        try:
+            await self.switch_to(replica_set, release)
+        except BaseException:
+            self._builds.pop(release.revision.id, None)
+            self._write_pins(release.deployment)
+            raise
+        if not release.deployment.pin_threads:
+            self.folder.forget_earlier(list(self.folder.state.earlier))
+        self._write_pins(release.deployment)
 
     async def restore(self, release: Release) -> None:
         """Serve the active release again, in the background. One that slept goes on sleeping."""
+        self._pin(release)
         self._release, sleep = release, self.folder.state.sleep
         self._cycle.set_after(release.deployment.sleep_after_s)
         # Servers that run now were started to wake it.
@@ -241,11 +279,34 @@ class MachineTarget:
             self._has_work = due_at is not None and due_at <= time.time()
         self.restore_with(self._replica_set(release))
 
+    def _pin(self, release: Release) -> None:
+        """Let threads go on with the builds of a release, and of earlier ones."""
+        builds = {**release.earlier, release.revision.id: release.build}
+        # The server of a combined build is code of the project's environment, and runs nothing of another one.
+        self._builds = {revision_id: build for revision_id, build in builds.items() if build and build.server_code}
+        self._write_pins(release.deployment)
+
+    def _write_pins(self, deployment: DesiredDeployment) -> None:
+        """Write the revisions that threads go on with for the servers (setting PINNED_REVISIONS)."""
+        self._pin_threads, replaced = deployment.pin_threads, self.folder.state.earlier
+        limit_s = self._pin_threads * 3600
+        kept = [
+            kept_revision(
+                revision_id, build, self.folder, replaced[revision_id] + limit_s if revision_id in replaced else None
+            )
+            for revision_id, build in self._builds.items()
+            if limit_s
+        ]
+        file, content = self.folder.pinned_revisions, msgspec.json.encode(kept).decode()
+        if (kept or file.exists()) and not (file.exists() and file.read_text() == content):
+            write_private(file, content)
+
     async def update(self, deployment: DesiredDeployment) -> None:
-        """Apply changed replica bounds and variables, and after which time the deployment sleeps."""
+        """Apply changed replica bounds, variables and pins of threads, and after which time the deployment sleeps."""
         if self._release is not None:
             self._release = dataclasses.replace(self._release, deployment=deployment)
         self._cycle.set_after(deployment.sleep_after_s)
+        self._write_pins(deployment)
         if self.current is not None:
             self.current.update(deployment)
 
@@ -270,6 +331,7 @@ class MachineTarget:
         return MetricsReport(
             replicas=0, queue_replicas=0, cpu=0.0, memory_mb=0.0, restarts=self._last_metrics.restarts,
             problem=self._cycle.problem, server_version=version, is_asleep=True,
+            threads_by_revision=self._last_metrics.threads_by_revision,
         )  # fmt: skip
 
     async def destroy(self) -> None:
@@ -377,6 +439,7 @@ class MachineTarget:
         finally:
             stopped_accepting.set()
             await replica_set.drain(self._drain_grace_s)
+            self._drained_at = time.monotonic()
 
     async def _stop_draining(self) -> None:
         for replica_set in self._draining.values():
@@ -412,6 +475,7 @@ class MachineTarget:
             orphan.process.kill_group()
             self.folder.remove_replica(orphan.process)
         self._orphans = []
+        self._drained_at = time.monotonic()
 
     def _replica_set(self, release: Release) -> ReplicaSet:
         url = self._machine.databases.url(self._deployment_id, self.folder.password_file)
@@ -435,7 +499,7 @@ class MachineTarget:
             database_url=database_url,
             port=self.socket.port,
             home=self.folder.home(),
-            binaries=[python.parent, *([node.parent] if (node := node_of(build.folder)).exists() else [])],
+            binaries=binaries_of(build),
             commit=build.commit,
             settings={**settings.disk_environment, **node_settings(build.folder)},
         )
@@ -448,7 +512,11 @@ class MachineTarget:
             given = {secret.name: secret.value for secret in revision.secrets}
             known = self.folder.known_graphs(revision.id, build.server_code)
             limit_s = min(settings.deployment_start_timeout_s, _MAX_START_S)
-            own = {"EXECUTOR_PYTHON": str(python), "EXECUTOR_KNOWN_GRAPHS": str(known)}
+            own = {
+                "EXECUTOR_PYTHON": str(python),
+                "EXECUTOR_KNOWN_GRAPHS": str(known),
+                "PINNED_REVISIONS": str(self.folder.pinned_revisions),
+            }
             limits = executor_memory(spec.get("memory_limit_mb"), environment.get("EXECUTORS"))
             environment = {"EXECUTOR_START_SECS": f"{limit_s:g}", **limits, **environment}
             environment = split_environment(environment, given, own)

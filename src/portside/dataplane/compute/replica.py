@@ -20,6 +20,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from portside.dataplane.builds.commands import minimal_environment
+from portside.dataplane.builds.environment import python_of
+from portside.dataplane.builds.node import node_of, node_settings
+from portside.dataplane.compute.interface import Build
 from portside.dataplane.compute.resource_usage import limit_to_cores
 from portside.dataplane.compute.scaling import Tier
 from portside.dataplane.compute.server_metrics import read_version
@@ -27,7 +31,7 @@ from portside.dataplane.compute.server_output import last_lines, open_output, se
 from portside.dataplane.compute.sockets import StableSocket, is_refused, open_private, probe
 from portside.dataplane.failures import DeployFailed, ServerFailed
 from portside.dataplane.processes import ProcessIdentity, describe_exit, find_leaders, kill_group
-from portside.dataplane.state import ReplicaRecord
+from portside.dataplane.state import DeploymentFolder, ReplicaRecord
 
 _POLL_S = 0.05
 _SLOW_POLL_S = 0.5
@@ -194,6 +198,31 @@ class Replica:
         if self._handover_pipe >= 0:
             os.close(self._handover_pipe)
             self._handover_pipe = -1
+
+
+def binaries_of(build: Build) -> list[str]:
+    """Return the folders of a build's programs, which are first on the PATH of its processes."""
+    node = node_of(build.folder)
+    return [str(python_of(build.folder).parent), *([str(node.parent)] if node.exists() else [])]
+
+
+def kept_revision(revision_id: UUID, build: Build, folder: DeploymentFolder, until: float | None) -> dict[str, Any]:
+    """Return how servers of other revisions execute this one's graphs, as they read it (setting PINNED_REVISIONS)."""
+    node, path = node_settings(build.folder), minimal_environment(os.environ)["PATH"]
+    return {
+        "id": revision_id,
+        "config": str(build.config),
+        "python": str(python_of(build.folder)),
+        "known_graphs": str(folder.known_graphs(revision_id, build.server_code)),
+        "node": node.get("EXECUTOR_NODE"),
+        "javascript": node.get("EXECUTOR_JAVASCRIPT"),
+        "variables": {
+            "PATH": os.pathsep.join([*binaries_of(build), path]),
+            "LANGSMITH_HOST_REVISION_ID": str(revision_id),
+            "LANGSMITH_LANGGRAPH_GIT_REF_SHA": build.commit,
+        },
+        "until": until,
+    }
 
 
 def find_replicas(dataplane: Path) -> dict[UUID, list[ReplicaRecord]]:

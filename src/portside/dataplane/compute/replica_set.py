@@ -524,6 +524,7 @@ class ProcessReplicaSet:
             is_behind=bool(older),
             roll_forward=self._rolled[0],
             roll_failure=self._rolled[1],
+            threads_by_revision=answers[0].threads_by_revision if answers else None,
         )
 
     def _is_asked_again(self, replicas: list[Replica], cores: dict[int, float]) -> bool:

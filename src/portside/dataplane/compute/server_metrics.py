@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable
+from uuid import UUID
 
 import msgspec
 
@@ -31,6 +32,7 @@ class ServerMetrics(msgspec.Struct):
     idle_s: float | None = None
     queue: QueueMetrics = msgspec.field(default_factory=QueueMetrics)
     problems: list[str] = []
+    threads_by_revision: dict[UUID, int] | None = None
 
 
 async def read_metrics(ports: Iterable[int]) -> ServerMetrics | None:

@@ -119,6 +119,14 @@ class KubernetesTarget:
         """Return nothing: no build is made for a cluster, so none must be kept."""
         return set()
 
+    def earlier(self) -> set[UUID]:
+        """Return nothing: the code of an image ends with its pods."""
+        return set()
+
+    def forget_unused(self) -> bool:
+        """Do nothing: there are no earlier revisions."""
+        return False
+
     async def provision(self, *, is_new: bool) -> None:  # noqa: ARG002 - a cluster keeps its databases itself
         """Check that the listener may work in its namespaces. Raises CreateFailed and ClusterUnavailable."""
         for namespace in self._cluster.kubernetes.namespaces:

@@ -1,0 +1,280 @@
+"""Threads that go on with the code that began them, although a newer revision of the deployment serves.
+
+`PinnedGraphs` stands before the graphs of this server's revision. It notes which revision begins each run, and gives
+what is left of an earlier revision's threads to executors of that one: another attempt at a run, the answer to an
+interrupt, and reads and changes of the state meanwhile. They are started on demand, with the code and the environment
+of their revision, and end when they are idle. A run on a thread that has nothing left to finish begins with this
+server's code.
+
+The listener writes which revisions there are into a file (setting PINNED_REVISIONS), and until when threads may go on
+with each. The file is read again when it changes. Without this server's own revision in it, nothing is pinned.
+"""
+
+import asyncio
+import os
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from portside.agent.config import AgentConfig, load_config
+from portside.agent.graphs import EventSink, GraphService
+from portside.agent.settings import AgentSettings
+from portside.agent.sql import sql
+from portside.executor.checkpoints.backend import CheckpointBackend
+from portside.executor.requests import (
+    ChangedState,
+    DescriptionRequest,
+    Drawing,
+    HistoryRead,
+    Outcome,
+    RunRequest,
+    Schemas,
+    StateChange,
+    StateCreation,
+    StateRead,
+)
+from portside.kernel.db import Database
+from portside.kernel.errors import Unavailable, UserMistake
+from portside.kernel.logs import get_logger
+from portside.kernel.reconcile import Status, Task
+
+log = get_logger(__name__)
+EARLIER_IDLE_S = 300.0
+COUNTS_VALID_S = 5.0
+StartGraphs = Callable[[AgentConfig, AgentSettings], Awaitable[GraphService]]
+
+
+class RevisionUnavailable(Unavailable):
+    """The thread goes on with an earlier revision, whose code cannot be started; the message says why."""
+
+    code = "revision_unavailable"
+
+
+class KeptRevision(msgspec.Struct, frozen=True):
+    """A revision whose code is on this machine: its configuration file, and what executes its graphs.
+
+    `until` is the Unix time at which threads stop going on with it, or null. `variables` are its own, which win over
+    those of the server.
+    """
+
+    id: UUID
+    config: str
+    python: str
+    known_graphs: str
+    node: str | None = None
+    javascript: str | None = None
+    variables: dict[str, str] = {}
+    until: float | None = None
+
+
+class RevisionsFile:
+    """The revisions of the file by their ids, read again when the file has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._version: tuple[int, ...] | None = None
+        self._revisions: dict[UUID, KeptRevision] = {}
+
+    def read(self) -> dict[UUID, KeptRevision]:
+        """Return all revisions. A missing file has none; one that cannot be read keeps the last ones."""
+        try:
+            found = self._path.stat()
+            version = found.st_ino, found.st_mtime_ns, found.st_size
+            if version != self._version:
+                read = msgspec.json.decode(self._path.read_bytes(), type=list[KeptRevision])
+                self._version, self._revisions = version, {revision.id: revision for revision in read}
+        except FileNotFoundError:
+            self._version, self._revisions = None, {}
+        except (OSError, msgspec.MsgspecError) as exc:
+            log.warning("the revisions of threads cannot be read", path=str(self._path), error=str(exc))
+        return self._revisions
+
+    def available(self) -> dict[UUID, KeptRevision]:
+        """Return the revisions that threads may go on with now."""
+        now = time.time()
+        return {found.id: found for found in self.read().values() if found.until is None or found.until > now}
+
+
+class PinnedGraphs:
+    """The graphs of this server's revision, and of earlier ones for the threads that they began.
+
+    The methods are those of `GraphService`. `start` starts the executors of a revision.
+    """
+
+    def __init__(
+        self, graphs: GraphService, config: AgentConfig, settings: AgentSettings, db: Database, start: StartGraphs
+    ) -> None:
+        assert settings.pinned_revisions is not None  # noqa: S101 - narrows the type
+        self.facts, self.libraries, self.writer = graphs.facts, graphs.libraries, graphs.writer
+        self._graphs, self._config, self._settings, self._db, self._start = graphs, config, settings, db, start
+        self._own = UUID(settings.revision_id)
+        self._file = RevisionsFile(Path(settings.pinned_revisions))
+        self._earlier: dict[UUID, GraphService] = {}
+        self._starting: defaultdict[UUID, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._counts: tuple[float, dict[UUID, int]] | None = None
+
+    @property
+    def pools(self) -> Any:
+        """The pools of this revision's executors."""
+        return self._graphs.pools
+
+    async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
+        """Execute a graph with the revision of its thread. Raises RevisionUnavailable, and what the graphs raise."""
+        available = self._file.available()
+        graphs = self._graphs
+        if self._own in available:
+            graphs = await self._of(await self._pin(request, available), available)
+        return await graphs.execute(request, sink, timeout_s=timeout_s)
+
+    async def _pin(self, request: RunRequest, available: Mapping[UUID, KeptRevision]) -> UUID:
+        """Return the revision that a run begins with, and add it to the run's metadata."""
+        config = request.config
+        row = await self._db.fetchrow(
+            sql.pin_thread,
+            thread_id=UUID(config["configurable"]["thread_id"]),
+            run_id=UUID(config["configurable"]["run_id"]),
+            revision_id=self._own,
+            available=list(available),
+        )
+        if row is None:
+            # The thread was deleted meanwhile.
+            return self._own
+        chosen: UUID = row["revision_id"]
+        config["metadata"] = {**config["metadata"], "revision_id": str(chosen)}
+        if (left := row["left_revision_id"]) is not None:
+            config["metadata"]["left_revision_id"] = str(left)
+            log.warning(
+                "a thread goes on with other code than it began with",
+                thread_id=config["configurable"]["thread_id"],
+                run_id=config["configurable"]["run_id"],
+                revision_id=str(chosen),
+                left_revision_id=str(left),
+                reason="the time limit of pin_threads has passed"
+                if left in self._file.read()
+                else "its revision was removed",
+            )
+        return chosen
+
+    async def _of_thread(self, config: Any) -> GraphService:
+        """Return the graphs that a thread goes on with."""
+        available = self._file.available()
+        if self._own not in available or len(available) == 1:
+            return self._graphs
+        thread_id = UUID(str(config["configurable"]["thread_id"]))
+        return await self._of(await self._db.fetchval(sql.revision_of_thread, thread_id=thread_id), available)
+
+    async def _of(self, revision_id: UUID | None, available: Mapping[UUID, KeptRevision]) -> GraphService:
+        """Return the graphs of a revision; this server's own for one that is not available, or has the same build."""
+        revision = None if revision_id == self._own or revision_id is None else available.get(revision_id)
+        if revision is None or self._is_own_build(revision):
+            return self._graphs
+        async with self._starting[revision.id]:
+            if revision.id not in self._earlier:
+                self._earlier[revision.id] = await self._start_earlier(revision)
+        return self._earlier[revision.id]
+
+    def _is_own_build(self, revision: KeptRevision) -> bool:
+        return Path(revision.config).resolve() == self._config.file.resolve()
+
+    async def _start_earlier(self, revision: KeptRevision) -> GraphService:
+        log.info("executors of an earlier revision are started", revision_id=str(revision.id))
+        try:
+            config = load_config(Path(revision.config), os.environ)
+            config = msgspec.structs.replace(config, overrides={**self._env_of(config), **revision.variables})
+            settings = msgspec.structs.replace(
+                self._settings,
+                executors=1,
+                executor_spares=0,
+                executor_idle_secs=self._settings.executor_idle_secs or EARLIER_IDLE_S,
+                executor_python=revision.python,
+                executor_known_graphs=revision.known_graphs,
+                executor_node=revision.node,
+                executor_javascript=revision.javascript,
+            )
+            return await self._start(config, settings)
+        except UserMistake as exc:
+            raise RevisionUnavailable(
+                f"the thread goes on with revision {revision.id}, whose code cannot be started: {exc}"
+            ) from exc
+
+    def _env_of(self, earlier: AgentConfig) -> dict[str, str]:
+        """Return the variables of an earlier configuration file that those of this server's file would hide."""
+        own = self._config.env
+        return {name: value for name, value in earlier.env.items() if name in own and os.environ.get(name) == own[name]}
+
+    async def read_outcome(self, request: RunRequest) -> Outcome:
+        """Return the outcome of a run that was stopped."""
+        return await (await self._of_thread(request.config)).read_outcome(request)
+
+    async def read_state(self, read: StateRead) -> bytes | None:
+        """Return the JSON of a state, or None if the config names a checkpoint that does not exist."""
+        return await (await self._of_thread(read.config)).read_state(read)
+
+    async def read_history(self, read: HistoryRead) -> bytes:
+        """Return the JSON of a list of states, newest first."""
+        return await (await self._of_thread(read.config)).read_history(read)
+
+    async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
+        """Change a state in the transaction of a scope; None if the config names a checkpoint that does not exist."""
+        return await (await self._of_thread(change.config)).update_state(change, scope)
+
+    async def create_state(self, creation: StateCreation, scope: CheckpointBackend) -> ChangedState:
+        """Make the state of a new thread in the transaction of a scope."""
+        return await self._graphs.create_state(creation, scope)
+
+    async def draw(self, request: DescriptionRequest) -> Drawing:
+        """Draw a graph of this revision. Raises GraphFailed."""
+        return await self._graphs.draw(request)
+
+    async def schemas(self, request: DescriptionRequest) -> Schemas:
+        """Return the schemas of a graph of this revision. Raises GraphFailed."""
+        return await self._graphs.schemas(request)
+
+    async def subgraphs(self, request: DescriptionRequest) -> dict[str, Schemas]:
+        """Return the schemas of the subgraphs of a graph of this revision. Raises GraphFailed."""
+        return await self._graphs.subgraphs(request)
+
+    async def count_threads(self) -> dict[UUID, int]:
+        """Return how many threads use each revision: they have runs, or wait for an answer with which they go on."""
+        if self._counts is None or time.monotonic() - self._counts[0] >= COUNTS_VALID_S:
+            counted_at, available = time.monotonic(), self._file.available()
+            rows = await self._db.fetch(sql.count_threads_of_revisions)
+            counts = {
+                row["revision_id"]: row["busy"] + (row["interrupted"] if row["revision_id"] in available else 0)
+                for row in rows
+            }
+            self._counts = counted_at, {revision_id: threads for revision_id, threads in counts.items() if threads}
+        return self._counts[1]
+
+    async def close_removed(self) -> None:
+        """End the executors of revisions that are no longer there and have no work."""
+        for revision_id in self._earlier.keys() - self._file.read().keys():
+            if not any(executor.calls for pool in self._earlier[revision_id].pools for executor in pool.executors):
+                await self._earlier.pop(revision_id).close()
+
+    async def close(self) -> None:
+        """End the executors of all revisions."""
+        await asyncio.gather(self._graphs.close(), *(graphs.close() for graphs in self._earlier.values()))
+
+
+class FinishedPins(Task):
+    """Deletes the pins of threads that have nothing left to finish, and ends executors of revisions that are gone."""
+
+    every_s = 15.0
+    batch = 500
+
+    def __init__(self, db: Database, graphs: PinnedGraphs) -> None:
+        super().__init__()
+        self._db, self._graphs = db, graphs
+
+    async def activate(self) -> Status:
+        """Delete one batch."""
+        await self._graphs.close_removed()
+        deleted = await self._db.execute(sql.delete_finished_pins, limit=self.batch)
+        await self._db.execute(sql.delete_orphaned_pins)
+        return Status(did={"deleted": deleted}, again=deleted == self.batch)
