@@ -206,6 +206,16 @@ async def test_another_branch_is_deployed_from_the_settings(platform: Platform, 
     pushed = await platform.call("GET", f"/v2/deployments/{deployment}")
     assert pushed["source_config"]["build_on_push"] is True
     assert pushed["latest_revision_id"] == stored["latest_revision_id"]
+    waiting = page.get_by_role("region", name="Threads that wait")
+    await waiting.get_by_label("Hours").fill("9000")
+    await waiting.get_by_role("button", name="Save").click()
+    await expect(waiting.locator(".field.wrong")).to_have_count(1)
+    await waiting.get_by_label("Hours").fill("12.5")
+    await waiting.get_by_role("button", name="Save").click()
+    await expect(waiting.get_by_role("button", name="Save")).to_have_count(0)
+    pinned = await platform.call("GET", f"/v2/deployments/{deployment}")
+    assert pinned["pin_threads"] == 12.5
+    assert pinned["latest_revision_id"] == stored["latest_revision_id"]
 
 
 async def test_log_of_a_talkative_agent_does_not_fill_the_page(platform: Platform, page: Page, tmp_path: Path) -> None:

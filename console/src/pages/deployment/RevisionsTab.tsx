@@ -2,6 +2,7 @@ import { Link, useNavigate } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { useOffsetPages } from "../../api/pages";
 import type { Revision } from "../../api/platform";
+import { useApi } from "../../api/queries";
 import { deploymentRoute } from "../../router";
 import { ShortId } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
@@ -25,7 +26,10 @@ export function RevisionsTab() {
     { everyMs: EVERY_MS },
   );
   const active = deployment?.active_revision_id;
-  const columns = useMemo(() => columnsOf(deploymentId, active), [deploymentId, active]);
+  const path = { deployment_id: deploymentId };
+  const metrics = useApi("GET /v2/deployments/{deployment_id}/metrics", { path }, { everyMs: EVERY_MS }).data;
+  const threads = metrics?.threads_by_revision;
+  const columns = useMemo(() => columnsOf(deploymentId, active, threads), [deploymentId, active, threads]);
   return (
     <PagedList
       found={found}
@@ -47,7 +51,15 @@ export function RevisionsTab() {
   );
 }
 
-function columnsOf(deploymentId: string, active: string | null | undefined): Column<Revision>[] {
+type Counts = { [revisionId: string]: number } | null | undefined;
+
+function columnsOf(deploymentId: string, active: string | null | undefined, threads: Counts): Column<Revision>[] {
+  const ofThreads: Column<Revision> = {
+    title: "Threads",
+    width: "84px",
+    show: (each) => threads?.[each.id] ?? 0,
+    isNumber: true,
+  };
   return [
     {
       title: "Revision",
@@ -97,6 +109,7 @@ function columnsOf(deploymentId: string, active: string | null | undefined): Col
       isNumber: true,
       isExtra: true,
     },
+    ...(threads ? [ofThreads] : []),
     { title: "Created", width: "72px", show: (each) => <Ago at={each.created_at} />, isNumber: true },
   ];
 }

@@ -1,7 +1,7 @@
 import { useNavigate } from "@tanstack/react-router";
-import { type FormEvent, useState } from "react";
+import { type FormEvent, type ReactNode, useState } from "react";
 import { problemAt } from "../../api/client";
-import type { Deployment } from "../../api/platform";
+import type { Deployment, DeploymentPatch } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { deploymentRoute } from "../../router";
 import { useMay } from "../../shell/session";
@@ -12,6 +12,9 @@ import { Problem } from "../../ui/Problem";
 import { emptySecret, type SecretDraft, SecretFields } from "../../ui/Secrets";
 import { SourceForm } from "./SourceForm";
 import { useDeployment } from "./useDeployment";
+
+// The code of an image ends with it, so its threads cannot keep it.
+const BUILT = new Set<Deployment["source"]>(["git_hosting", "github", "internal_source"]);
 
 export function SettingsTab() {
   const { deploymentId } = deploymentRoute.useParams();
@@ -25,6 +28,7 @@ export function SettingsTab() {
       <Secrets deployment={deployment} mayUpdate={mayUpdate} />
       <Scale deploymentId={deploymentId} mayUpdate={mayUpdate} />
       <Sleep deployment={deployment} mayUpdate={mayUpdate} />
+      {BUILT.has(deployment.source) && <PinnedThreads deployment={deployment} mayUpdate={mayUpdate} />}
       {mayDelete && <Delete deployment={deployment} />}
     </div>
   );
@@ -151,27 +155,68 @@ function Scale({ deploymentId, mayUpdate }: { deploymentId: string; mayUpdate: b
 
 // Minutes, because nobody counts seconds here. The API has seconds.
 function Sleep({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate: boolean }) {
+  return (
+    <NumberSetting
+      title="Sleep"
+      label="Minutes without a request and a run"
+      name="sleep_after_s"
+      stored={deployment.sleep_after_s ? String(deployment.sleep_after_s / 60) : ""}
+      bodyOf={(minutes) => ({ sleep_after_s: Math.round(60 * minutes) })}
+      deployment={deployment}
+      mayUpdate={mayUpdate}
+    >
+      An agent that nobody uses can sleep: it then needs neither memory nor CPU. The next request, run or cron wakes it,
+      which takes a second or more. Empty is never.
+    </NumberSetting>
+  );
+}
+
+function PinnedThreads({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate: boolean }) {
+  return (
+    <NumberSetting
+      title="Threads that wait"
+      label="Hours"
+      name="pin_threads"
+      stored={deployment.pin_threads ? String(deployment.pin_threads) : ""}
+      bodyOf={(hours) => ({ pin_threads: hours })}
+      deployment={deployment}
+      mayUpdate={mayUpdate}
+    >
+      For how many hours threads that are interrupted or have runs go on with their revision after a newer one is
+      deployed. Empty is not at all. A change applies at once, without a new revision.
+    </NumberSetting>
+  );
+}
+
+type NumberSettingProps = {
+  title: string;
+  label: string;
+  name: "pin_threads" | "sleep_after_s";
+  stored: string;
+  bodyOf: (given: number) => DeploymentPatch;
+  deployment: Deployment;
+  mayUpdate: boolean;
+  children: ReactNode;
+};
+
+// A number of a deployment that applies without a new revision; empty is 0.
+function NumberSetting({ title, label, name, stored, bodyOf, deployment, mayUpdate, children }: NumberSettingProps) {
   const [draft, setDraft] = useState<string>();
   const change = useChange("PATCH /v2/deployments/{deployment_id}", () => setDraft(undefined));
-  const set = deployment.sleep_after_s ? String(deployment.sleep_after_s / 60) : "";
   const save = (event: FormEvent) => {
     event.preventDefault();
-    const after = Math.round(60 * (numberOf(draft ?? "") ?? 0));
-    change.mutate({ path: { deployment_id: deployment.id }, body: { sleep_after_s: after } });
+    change.mutate({ path: { deployment_id: deployment.id }, body: bodyOf(numberOf(draft ?? "") ?? 0) });
   };
   return (
-    <section className="card" aria-labelledby="sleep">
-      <h2 id="sleep">Sleep</h2>
+    <section className="card" aria-labelledby={name}>
+      <h2 id={name}>{title}</h2>
       <form className="card-body fields" onSubmit={save} noValidate>
-        <p className="soft">
-          An agent that nobody uses can sleep: it then needs neither memory nor CPU. The next request, run or cron wakes
-          it, which takes a second or more. Empty is never.
-        </p>
+        <p className="soft">{children}</p>
         <TextField
-          label="Minutes without a request and a run"
-          error={problemAt(change.error, "sleep_after_s")}
+          label={label}
+          error={problemAt(change.error, name)}
           inputMode="decimal"
-          value={draft ?? set}
+          value={draft ?? stored}
           readOnly={!mayUpdate}
           onChange={setDraft}
         />
