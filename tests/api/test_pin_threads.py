@@ -1,7 +1,7 @@
-"""Deployments with `pin_threads`: threads that wait go on with their revision's build, which is kept as long as it is used.
+"""Deployments with `pin_threads`: threads that wait go on with their revision's build, which is kept while it is used.
 
-A real platform with its listener, real builds and agent servers. `tests/failure/test_pinned_revisions.py` has the rules of
-the agent server.
+A real platform with its listener, real builds and agent servers. `tests/failure/test_pinned_revisions.py` has the rules
+of the agent server.
 """
 
 import asyncio
