@@ -65,6 +65,23 @@ async def test_access_is_shown_and_set(platform, portside) -> None:
     assert (await portside("deployments", "token", "one")).count(".") == 2
 
 
+async def test_pinned_threads_are_set_and_counted(platform, portside) -> None:
+    deploy = ("deploy", "https://git.example.com/team/one.git", "--no-wait", "--json", "--pin-threads", "12")
+    made = json.loads(await portside(*deploy))
+    assert made["pin_threads"] == 12
+    assert json.loads(await portside(*deploy[:-2]))["pin_threads"] == 12
+    assert await portside("deployments", "pin-threads", "one") == "12 h\n"
+    assert "8760" in await portside("deployments", "pin-threads", "one", "9000", code=2)
+    assert "THREADS " not in (await portside("deployments", "show", "one")).partition("REVISION")[2]
+    report = {"threads_by_revision": {made["latest_revision_id"]: 3}}
+    answer = await platform.client.put(f"/internal/deployments/{made['id']}/metrics", json=report)
+    assert answer.status_code == 204, answer.text
+    heading, *rows = (await portside("deployments", "show", "one")).partition("REVISION")[2].splitlines()
+    counts = {row.split()[0]: row[heading.index("THREADS") + len("REVISION") :].split()[0] for row in rows}
+    assert counts[made["latest_revision_id"]] == "3"
+    assert await portside("deployments", "pin-threads", "one", "0") == "no\n"
+
+
 async def test_json_output(platform, portside) -> None:
     made = await platform.create("one")
     assert json.loads(await portside("deployments", "list", "--json"))[0]["id"] == made["id"]

@@ -92,7 +92,7 @@ async def test_metrics_as_json_count_the_queue(http: httpx2.Client) -> None:
         return found if found["queue"]["n_pending"] == 2 and found["workers"]["active"] == 0 else None
 
     found = await eventually(counted)
-    assert set(found) == {"queue", "api", "workers"}
+    assert set(found) == {"queue", "api", "workers", "idle_s"}
     assert found["queue"]["n_running"] == 0
     assert {name for name, value in found["queue"].items() if isinstance(value, (int, float))} == {
         "n_pending", "n_running", "pending_runs_wait_time_max_secs", "pending_runs_wait_time_med_secs",
