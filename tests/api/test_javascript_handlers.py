@@ -218,6 +218,14 @@ def test_a_filter_with_nothing_left_denies(alone: ServerProcess, token: str) -> 
     assert (response.status_code, response.json()) == (500, {"detail": "Internal Server Error"})
 
 
+def test_typescript_graphs_get_the_user_of_python_handlers(
+    module_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    settings = {"GRAPH_AUTH": '{"path": "./auth.py:auth"}', "LANGSERVE_GRAPHS": '{"told": "./graphs.ts:told"}'}
+    with guarded_in_javascript(module_database, tmp_path_factory.mktemp("python"), **settings) as running:
+        test_graphs_of_both_languages_get_the_user(running, "told")
+
+
 @pytest.mark.parametrize("graph", ["echo", "told"])
 def test_graphs_of_both_languages_get_the_user(alone: ServerProcess, graph: str) -> None:
     body = {"assistant_id": graph, "input": {}}

@@ -3,6 +3,7 @@
 The server starts it again.
 """
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -12,14 +13,28 @@ import httpx2
 import pytest
 
 from tests.conftest import eventually
+from tests.javascript import guarded_in_javascript, webapp_in_javascript
 from tests.servers import ServerProcess, agent_server
 
 
-@pytest.fixture(scope="module")
-def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("handlers")
+@pytest.fixture(scope="module", params=["Python", "TypeScript"])
+def server(
+    request: pytest.FixtureRequest, module_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("away")
     settings = {"EXECUTORS": "1", "EXECUTOR_START_SECS": "600", "EXECUTOR_HEARTBEAT_SECS": "5"}
-    with agent_server(module_database, folder, project="guarded", **settings) as running:
+    with (
+        guarded_in_javascript(module_database, folder, **settings)
+        if request.param == "TypeScript"
+        else agent_server(module_database, folder, project="guarded", **settings)
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def site(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("site")
+    with webapp_in_javascript(module_database, folder, EXECUTOR_HEARTBEAT_SECS="5") as running:
         yield running
 
 
@@ -65,3 +80,30 @@ async def test_paused_handlers_are_killed_and_started_again(server: ServerProces
 
         await eventually(is_back)
         assert handlers_pid(server) != paused
+
+
+@pytest.mark.parametrize("path", ["/killed", "/spinning"])
+async def test_requests_in_flight_are_refused_when_node_ends(site: ServerProcess, path: str) -> None:
+    async with httpx2.AsyncClient(base_url=site.url, timeout=120) as client:
+
+        async def is_back() -> bool:
+            return (await client.get("/info")).status_code == 200
+
+        await eventually(is_back)
+        first = handlers_pid(site)
+        waiting = asyncio.create_task(client.get("/waiting"))
+        ending = asyncio.create_task(client.get(path))
+        for response in (await ending, await waiting):
+            assert response.status_code == 503
+            assert int(response.headers["retry-after"]) > 0
+        assert (await client.post("/threads/search", json={})).status_code in {200, 503}
+        await eventually(is_back)
+        assert handlers_pid(site) != first
+
+
+@pytest.mark.thorough
+async def test_a_handler_that_never_returns_denies(server: ServerProcess) -> None:
+    headers = {"Authorization": "Bearer endless"}
+    async with httpx2.AsyncClient(base_url=server.url, timeout=120) as client:
+        response = await client.post("/threads", json={}, headers=headers)
+    assert (response.status_code, response.json()) == (500, {"detail": "Internal Server Error"})

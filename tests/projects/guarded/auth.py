@@ -1,5 +1,6 @@
 """Authentication by tokens that are names; everybody sees what is theirs, and what they were let into."""
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,8 @@ async def authenticate(
         raise Auth.exceptions.HTTPException(status_code=403, detail="Not you.")
     if token == "crash":
         raise RuntimeError("a word of the inside")
+    if token == "endless":
+        await asyncio.sleep(600)
     if token == "nobody":
         return {"name": "without an identity"}
     if token == "echo":

@@ -19,6 +19,8 @@ export const auth = new Auth()
         return { name: "without an identity" } as never;
       case "nothing":
         return null as never;
+      case "endless":
+        return new Promise<string>(() => {});
       case "late":
         setTimeout(() => {
           throw new Error("a word of a timer");

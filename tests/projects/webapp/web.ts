@@ -46,6 +46,11 @@ app.get("/rejected", (c) => {
   void Promise.reject(new Error("nobody caught the first word"));
   return new Promise(() => {});
 });
+app.get("/waiting", () => new Promise(() => {}));
+app.get("/killed", () => process.kill(process.pid, "SIGKILL") as never);
+app.get("/spinning", () => {
+  for (;;) {}
+});
 app.get("/teapot", () => {
   throw new HTTPException(418, { message: "short and stout" });
 });
