@@ -6,6 +6,7 @@
 
 import {
   Arriving,
+  addressOf,
   Body,
   type Exchanges,
   type Message,
@@ -16,10 +17,11 @@ import {
   withHeaders,
 } from "./asgi.js";
 import { CallFailed, type Link, type ServedCall } from "./link.js";
-import { log } from "./logs.js";
+import { log, stackOf } from "./logs.js";
 import { unpackValue } from "./msgpack.js";
 import { ProjectFailed } from "./project.js";
 import { currentWork, type Fields, handlerWork } from "./server.js";
+import { newToken, refusal, SOCKET_HEADER, Sockets } from "./sockets.js";
 
 const EXCHANGE = Symbol("exchange");
 const EVERY_METHOD = "ALL";
@@ -83,11 +85,15 @@ interface Start {
 /** Serves the project's application to the server. Throws ProjectFailed for an export that is no application. */
 export class Application {
   private readonly app: Hono;
+  private readonly sockets: Promise<Sockets | null>;
+  /** Whom the server authenticated for WebSockets that are being connected, by their tokens. */
+  private readonly connecting = new Map<string, Sender | null>();
   private rules: Start = { is_auth_first: true, authenticates_project: true };
 
   constructor(
     exported: unknown,
     source: string,
+    upgrade: { file: string; inject: unknown },
     private readonly link: Link,
     private readonly exchanges: Exchanges,
   ) {
@@ -96,6 +102,11 @@ export class Application {
       throw new ProjectFailed(`http.app (${source}) is of type ${typeof exported}; export a Hono app, like new Hono()`);
     }
     this.app = app;
+    this.sockets = Sockets.open(upgrade.file, upgrade.inject, (request, env) => app.fetch(request, env)).catch(
+      (error) => {
+        throw new CallFailed("user_mistake", `http.app (${source}) cannot serve WebSockets: ${stackOf(error)}`);
+      },
+    );
     const router = app.router;
     app.router = {
       name: router.name,
@@ -105,7 +116,8 @@ export class Application {
   }
 
   /** Take the server's rules, and return what it has to know of the routes. */
-  start(rules: Fields): Fields {
+  async start(rules: Fields): Promise<Fields> {
+    await this.sockets;
     this.rules = rules as unknown as Start;
     const { routes } = this.app;
     const last = routes.findIndex(takesEverything);
@@ -124,8 +136,8 @@ export class Application {
   async request(given: Fields, call: ServedCall): Promise<string> {
     const { exchange: number, scope, ours } = given as { exchange: number; scope: Scope; ours: unknown[] | null };
     const outbox = new Outbox(this.link, number, (messages) => call.send(messages));
-    if (scope.type !== "http") {
-      await outbox.send({ type: "websocket.close", code: 1000 });
+    if (scope.type === "websocket") {
+      await this.connect(number, scope, outbox);
       return UNROUTED;
     }
     const [stop, over] = [new AbortController(), new AbortController()];
@@ -163,6 +175,40 @@ export class Application {
     return exchange.route;
   }
 
+  /** Connect a WebSocket with the project's route, after the server has authenticated it if that is configured. */
+  private async connect(number: number, scope: Scope, outbox: Outbox): Promise<void> {
+    const receive = () => this.link.call("asgi.receive", number) as Promise<Message>;
+    const sockets = await this.sockets;
+    const found = this.rules.authenticates_project ? await this.authenticated(number, scope, receive) : null;
+    if (!found?.refusal.length) {
+      // The message that opens the connection.
+      await receive();
+    }
+    const messages = found?.refusal.length ? found.refusal : sockets === null ? refusal(scope, 404) : [];
+    if (sockets === null || messages.length > 0) {
+      for (const message of messages) {
+        await outbox.send(message);
+      }
+      return;
+    }
+    const token = newToken();
+    this.connecting.set(token, found);
+    try {
+      await sockets.serve(scope, addressOf(scope), token, receive, outbox);
+    } finally {
+      this.connecting.delete(token);
+    }
+  }
+
+  private async authenticated(original: number, scope: Scope, receive: () => Promise<Message>): Promise<Answer> {
+    const [exchange, close] = this.exchanges.opened(receive);
+    try {
+      return (await this.link.call("app.authenticate", { original, exchange, scope })) as Answer;
+    } finally {
+      close();
+    }
+  }
+
   private async answer(exchange: Exchange): Promise<Response> {
     const [address, port] = exchange.scope.client ?? [];
     const env = {
@@ -189,6 +235,10 @@ export class Application {
     const name = (first ?? matched[at]?.[0][1])?.path ?? UNROUTED;
     const before = added(async (context, next) => {
       const exchange = context.env?.[EXCHANGE];
+      const sender = this.connecting.get(context.req.raw.headers.get(SOCKET_HEADER) ?? "");
+      if (sender) {
+        setUser(context, sender);
+      }
       if (exchange !== undefined) {
         exchange.route = name;
         const isOurs = exchange.ours !== null && first === undefined && !isLeft;
@@ -221,10 +271,8 @@ export class Application {
 
   /** Have the server authenticate a request; return its refusal, or null. */
   private async authenticate(exchange: Exchange, context: Context): Promise<Response | null> {
-    const [number, close] = this.exchanges.opened(() => exchange.body.record());
     try {
-      const body = { original: exchange.number, exchange: number, scope: exchange.scope };
-      const found = (await this.link.call("app.authenticate", body)) as Sender & { refusal: Message[] };
+      const found = await this.authenticated(exchange.number, exchange.scope, () => exchange.body.record());
       if (found.refusal.length > 0) {
         return responseOfAll(found.refusal);
       }
@@ -233,8 +281,6 @@ export class Application {
     } catch (error) {
       exchange.failure = error instanceof CallFailed ? error : null;
       throw error;
-    } finally {
-      close();
     }
   }
 
@@ -274,6 +320,11 @@ export class Application {
 interface Sender {
   user: { fields: Uint8Array } | null;
   permissions: string[];
+}
+
+/** Whom the server authenticated, or the messages of its refusal. */
+interface Answer extends Sender {
+  refusal: Message[];
 }
 
 /** Let handlers read the user as `c.get("auth")`. Nobody is a user without an identity. */

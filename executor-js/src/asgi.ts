@@ -108,14 +108,15 @@ export class Body {
 export function requestOf(scope: Scope, body: Body, signal: AbortSignal): Request {
   const method = scope.method ?? "GET";
   const headers = new Headers(scope.headers.map(([name, value]) => [latin(name), latin(value)] as [string, string]));
-  const given = headers.get("host") ?? "";
-  // A host with other characters could move the beginning of the path.
-  const origin = `${scope.scheme === "https" || scope.scheme === "wss" ? "https" : "http"}://${HOST.test(given) ? given : "localhost"}`;
   const content = BODILESS.has(method) ? {} : { body: body.stream(), duplex: "half" };
-  return new Request(addressOf(origin, scope), { method, headers, signal, ...content } as RequestInit);
+  return new Request(addressOf(scope), { method, headers, signal, ...content } as RequestInit);
 }
 
-function addressOf(origin: string, scope: Scope): URL {
+/** Return the address that a scope is for. Throws CallFailed for a path that a URL cannot have. */
+export function addressOf(scope: Scope): URL {
+  const given = latin(scope.headers.find(([name]) => latin(name) === "host")?.[1] ?? new Uint8Array());
+  // A host with other characters could move the beginning of the path.
+  const origin = `${scope.scheme === "https" || scope.scheme === "wss" ? "https" : "http"}://${HOST.test(given) ? given : "localhost"}`;
   try {
     const path = encodeURI(scope.path).replace(/[?#]/g, encodeURIComponent);
     const query = latin(scope.query_string ?? new Uint8Array());
@@ -157,7 +158,9 @@ export class Outbox {
   /** Send a message. */
   async send(message: Message): Promise<void> {
     this.put([message]);
-    const size = [message.body, message.bytes, message.text].find((each) => each != null) as Uint8Array | undefined;
+    const size = [message.body, message.bytes, message.text].find((each) => each != null) as
+      | { length: number }
+      | undefined;
     this.unreadBytes += size?.length ?? 0;
     if (this.unreadBytes > UNREAD_BYTES) {
       await this.link.call("asgi.drain", this.number);
@@ -288,11 +291,12 @@ export class Arriving {
 }
 
 /** The bytes of text in the encoding of headers. */
-function bytes(text: string): Buffer {
+export function bytes(text: string): Buffer {
   return Buffer.from(text, "latin1");
 }
 
-function latin(data: Uint8Array): string {
+/** The text of bytes in the encoding of headers. */
+export function latin(data: Uint8Array): string {
   return Buffer.from(data.buffer, data.byteOffset, data.byteLength).toString("latin1");
 }
 

@@ -4,6 +4,7 @@
 // A handler that throws, takes too long or returns something else than it may denies. Filters are read by the server.
 
 import { STATUS_CODES } from "node:http";
+import { resolve } from "node:path";
 import { Application } from "./application.js";
 import { Body, Exchanges, requestOf, type Scope } from "./asgi.js";
 import { CallFailed, type Handler, type Link } from "./link.js";
@@ -47,7 +48,9 @@ export async function loadHandlers(
   }
   if (sources.app !== undefined) {
     const exchanges = new Exchanges();
-    const app = new Application(await imported(folder, "http.app", sources.app), sources.app, link, exchanges);
+    const exported = await imported(folder, "http.app", sources.app);
+    const upgrade = await upgradeOf(folder, sources.app);
+    const app = new Application(exported, sources.app, upgrade, link, exchanges);
     known.app = {};
     serve.set("app.start", async (body) => app.start(body as Fields));
     serve.set("app.stop", async () => null);
@@ -66,6 +69,13 @@ export async function loadHandlers(
 
 function imported(folder: string, label: string, path: string): Promise<unknown> {
   return importExport(folder, label, { path, description: null });
+}
+
+/** Return what a module has for WebSockets: `injectWebSocket` of `@hono/node-ws`, if it exports that. */
+async function upgradeOf(folder: string, path: string): Promise<{ file: string; inject: unknown }> {
+  const file = path.slice(0, path.lastIndexOf(":"));
+  const inject = await imported(folder, "http.app", `${file}:injectWebSocket`).catch(() => undefined);
+  return { file: resolve(folder, file), inject };
 }
 
 interface AuthenticateCall {

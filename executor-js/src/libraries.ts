@@ -72,6 +72,20 @@ export async function importLibraries(file: string): Promise<Libraries> {
   };
 }
 
+/** Import a package that a file of the project, or a package of it, uses; null if there is none. */
+export async function importPackage(name: string, file: string, by?: string): Promise<Record<string, unknown> | null> {
+  try {
+    const from = by === undefined ? file : join(find(by, file).folder, "package.json");
+    const found = find(name, from);
+    return await import(entry(found, ".", wasRequired(found)));
+  } catch (error) {
+    if (error instanceof MissingLibrary) {
+      return null;
+    }
+    throw error;
+  }
+}
+
 /** Find a package as Node does: in the folders `node_modules` above a file. */
 function find(name: string, file: string): Package {
   for (let folder = dirname(file); ; folder = dirname(folder)) {

@@ -10,12 +10,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
 from tests.conftest import eventually
 from tests.javascript import guarded_in_javascript, webapp_in_javascript
-from tests.servers import PROJECTS, ServerProcess
+from tests.node_packages import copy_of_project, javascript_runtime
+from tests.servers import PROJECTS, ServerProcess, agent_server
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -143,6 +144,39 @@ def test_the_store_is_searched_by_a_function(site: httpx2.Client) -> None:
     assert (failed.status_code, "no words for it" in failed.json()["detail"]) == (502, True)
 
 
+def talk_to(client: httpx2.Client, path: str = "/talk", **headers: str) -> ClientConnection:
+    return connect(f"ws://{client.base_url.netloc.decode()}{path}", additional_headers=headers, max_size=None)
+
+
+def test_websockets_of_the_project(site: httpx2.Client) -> None:
+    with talk_to(site) as socket:
+        for text in ("hello", "ä" * 400_000):
+            socket.send(text)
+            assert socket.recv(120) == f"you said {text}"
+        socket.send(b"abc")
+        assert socket.recv(120) == b"cba"
+        socket.send("bye")
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(120)
+        assert closed.value.rcvd is not None
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4001, "as you like")
+    for path in ("/info", "/nowhere"):
+        with pytest.raises(InvalidStatus):
+            talk_to(site, path)
+
+
+def test_websockets_by_the_adapter_of_hono(module_database: str, tmp_path: Path) -> None:
+    project = copy_of_project(tmp_path / "project", PROJECTS / "websockets")
+    runtime = {"EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_START_SECS": "600"}
+    with (
+        agent_server(module_database, tmp_path, project=str(project), **runtime) as running,
+        httpx2.Client(base_url=running.url) as client,
+        talk_to(client) as socket,
+    ):
+        socket.send("hello")
+        assert socket.recv(120) == "you said hello"
+
+
 def test_many_requests_at_once(site: httpx2.Client) -> None:
     sizes: list[int] = []
 
@@ -184,8 +218,14 @@ def test_routes_of_the_project_require_authentication(guarded: httpx2.Client) ->
     assert created.json()["metadata"] == {"x": 1, "owner": "alice"}
     assert created.headers["x-user-in-middleware"] == "alice"
     assert guarded.get("/ok").status_code == 200
+    with talk_to(guarded, **hers) as socket:
+        socket.send("hello")
+        assert socket.recv(120) == "alice said hello"
     with pytest.raises(InvalidStatus) as refused_socket:
-        connect(f"ws://{guarded.base_url.netloc.decode()}/threads/{created.json()['thread_id']}/stream/events").close()
+        talk_to(guarded)
+    assert refused_socket.value.response.status_code == 401
+    with pytest.raises(InvalidStatus) as refused_socket:
+        talk_to(guarded, f"/threads/{created.json()['thread_id']}/stream/events")
     assert refused_socket.value.response.status_code == 401
     assert guarded.get("/store/items", headers=hers).text.startswith("page")
 

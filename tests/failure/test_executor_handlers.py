@@ -89,9 +89,13 @@ async def test_requests_in_flight_are_refused_when_node_ends(site: ServerProcess
         async def is_back() -> bool:
             return (await client.get("/info")).status_code == 200
 
+        async def is_begun() -> bool:
+            return f"began for {path}" in site.log.read_text()
+
         await eventually(is_back)
         first = handlers_pid(site)
-        waiting = asyncio.create_task(client.get("/waiting"))
+        waiting = asyncio.create_task(client.get(f"/waiting{path}"))
+        await eventually(is_begun)
         ending = asyncio.create_task(client.get(path))
         for response in (await ending, await waiting):
             assert response.status_code == 503

@@ -1,5 +1,6 @@
 // A Hono application beside the graphs: routes, middleware, streams, and pages of a front end.
 
+import { createNodeWebSocket } from "@hono/node-ws";
 import { getConnInfo } from "@hono/node-server/conninfo";
 import { OpenAPIHono, createRoute, z } from "@hono/zod-openapi";
 import { Client } from "@langchain/langgraph-sdk";
@@ -46,7 +47,10 @@ app.get("/rejected", (c) => {
   void Promise.reject(new Error("nobody caught the first word"));
   return new Promise(() => {});
 });
-app.get("/waiting", () => new Promise(() => {}));
+app.get("/waiting/:for", (c) => {
+  console.info(`began for /${c.req.param("for")}`);
+  return new Promise(() => {});
+});
 app.get("/killed", () => process.kill(process.pid, "SIGKILL") as never);
 app.get("/spinning", () => {
   for (;;) {}
@@ -87,6 +91,22 @@ app.get("/cookies", (c) => {
 });
 app.get("/people/:name", (c) => c.text(c.req.path));
 app.post("/called", async (c) => c.json(await c.req.json()));
+
+export const { injectWebSocket, upgradeWebSocket } = createNodeWebSocket({ app });
+app.get(
+  "/talk",
+  upgradeWebSocket((c) => ({
+    onMessage(event, socket) {
+      if (event.data === "bye") {
+        socket.close(4001, "as you like");
+      } else if (typeof event.data !== "string") {
+        socket.send(new Uint8Array(event.data as ArrayBuffer).reverse());
+      } else {
+        socket.send(`${c.get("auth")?.user.identity ?? "you"} said ${event.data}`);
+      }
+    },
+  })),
+);
 
 /** The front end, whatever its path. */
 app.get("*", (c) => c.text(`page ${c.req.path}`));

@@ -1,0 +1,9 @@
+// A WebSocket by the adapter of Hono for Node, which upgrades by itself since its second version.
+
+import { upgradeWebSocket } from "@hono/node-server";
+import { Hono } from "hono";
+
+export default new Hono().get(
+  "/talk",
+  upgradeWebSocket(() => ({ onMessage: (event, socket) => socket.send(`you said ${event.data}`) })),
+);
