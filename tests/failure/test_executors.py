@@ -65,6 +65,8 @@ def attempts(ledger: Path) -> list[tuple[int, int]]:
     ("do", "reason"),
     [
         ("exit", "exited with code 7"),
+        ("kill -9", "was killed by SIGKILL"),
+        ("abort", "was killed by SIGABRT"),
         ("segfault", "was killed by SIGSEGV"),
         ("hold the GIL", "did not answer for 10 s"),
     ],

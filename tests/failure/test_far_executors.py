@@ -29,6 +29,7 @@ from portside.executor.requests import GraphFacts
 from tests.conftest import eventually
 from tests.failure.test_executors import attempts, begin, ended
 from tests.failure.wires import Wire
+from tests.receiver import Receiver, serving
 from tests.servers import PROJECTS, ServerProcess, Tiers, agent_server, executor_server, free_port, orchestrated
 
 CRASHES = str(PROJECTS / "crashes" / "langgraph.json")
@@ -151,6 +152,48 @@ async def test_executors_connect_again_to_an_orchestrator_that_was_killed(cut, t
         await begun(tmp_path / "ledger", 2)
         (tmp_path / "ledger.go").touch()
         assert (await ended(client, *run))["status"] == "success"
+
+
+async def test_every_run_ends_once_whatever_is_lost(cut, tmp_path):
+    """Executors are cut off for longer than the heartbeat, and the orchestrator is killed, in the middle of runs."""
+    receiver, ledgers = Receiver(), [tmp_path / f"ledger{number}" for number in range(4)]
+    runs: list[tuple[str, str]] = []
+
+    async def attempts_begun() -> int:
+        return sum(len(attempts(ledger)) for ledger in ledgers if ledger.exists())
+
+    async def have_begun(count: int) -> bool:
+        return await attempts_begun() >= count
+
+    async with client_of(cut.tiers.orchestrator) as client, serving(receiver) as url:
+        for ledger in ledgers:
+            thread_id = (await client.post("/threads", json={})).json()["thread_id"]
+            body = {"assistant_id": "crashes", "input": {"do": "wait", "ledger": str(ledger)}, "webhook": url}
+            run = (await client.post(f"/threads/{thread_id}/runs", json={**body, "durability": "sync"})).json()
+            runs.append((thread_id, run["run_id"]))
+        await eventually(partial(have_begun, len(runs)))
+        await asyncio.to_thread(cut.other.start)
+        cut.wire.cut()
+        await eventually(partial(have_begun, len(runs) + 1))
+        before = await attempts_begun()
+        cut.tiers.orchestrator.kill()
+        await asyncio.to_thread(cut.tiers.orchestrator.start)
+        await eventually(partial(have_begun, before + 1))
+        cut.wire.mend()
+        for ledger in ledgers:
+            (tmp_path / f"{ledger.name}.go").touch()
+        for thread_id, run_id in runs:
+            assert (await ended(client, thread_id, run_id))["status"] == "success"
+            values = (await client.get(f"/threads/{thread_id}/state")).json()["values"]
+            assert len(values["pids"]) == 2, values
+        told = {run_id: f"/threads/{thread_id}/runs/{run_id}/webhook" for thread_id, run_id in runs}
+
+        async def are_told() -> bool:
+            found = [(await client.get(path)).json()["status"] for path in told.values()]
+            return set(found) == {"delivered"}
+
+        await eventually(are_told)
+    assert sorted(message["run_id"] for message in receiver.messages()) == sorted(told)
 
 
 async def test_server_that_is_asked_to_stop_ends_its_runs_and_gets_no_more(cut, tmp_path):

@@ -4,12 +4,30 @@ import asyncio
 import ctypes
 import operator
 import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_stream_writer
 from langgraph.graph import StateGraph
+
+
+def use_up_the_memory() -> None:
+    kept = []
+    while True:
+        kept.append(bytearray(b"x") * 20_000_000)
+
+
+HARMS: dict[str, Callable[[], Any]] = {
+    "exit": lambda: os._exit(7),
+    "kill -9": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "abort": os.abort,
+    "segfault": lambda: ctypes.string_at(0),
+    "hold the GIL": lambda: ctypes.PyDLL(None).sleep(3600),
+    "use up the memory": use_up_the_memory,
+}
 
 
 class State(TypedDict, total=False):
@@ -32,24 +50,12 @@ async def first(state: State) -> dict[str, Any]:
     return {"pids": [os.getpid()]}
 
 
-def use_up_the_memory() -> None:
-    kept = []
-    while True:
-        kept.append(bytearray(b"x") * 20_000_000)
-
-
 async def act(state: State, config: RunnableConfig) -> dict[str, Any]:
     do = state["do"]
     if note(state, config) >= state.get("times", 1_000_000):
         do = "nothing"
-    if do == "exit":
-        os._exit(7)
-    if do == "segfault":
-        ctypes.string_at(0)
-    if do == "hold the GIL":
-        ctypes.PyDLL(None).sleep(3600)
-    if do == "use up the memory":
-        use_up_the_memory()
+    if do in HARMS:
+        HARMS[do]()
     if do == "flood":
         for _ in range(400):
             get_stream_writer()("x" * 1_000_000)
