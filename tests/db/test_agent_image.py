@@ -6,6 +6,7 @@ In the split layout a project may pin any version of what the server has too.
 import asyncio
 import json
 import shutil
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from tests.db.test_dataplane_containers import Harness, podman
 from tests.images import WITHIN_S, agent_image, project_image
-from tests.node_packages import JAVASCRIPT_PROJECT
+from tests.node_packages import JAVASCRIPT_PROJECT, installed_packages
 
 pytestmark = [pytest.mark.timeout(3 * WITHIN_S), pytest.mark.thorough]
 SPLIT, COMBINED, NODE = (f"localhost/portside-test-agent:{name}" for name in ("split", "combined", "node"))
@@ -104,8 +105,10 @@ async def test_image_with_one_environment_for_both(serve, tmp_path):
 async def test_javascript_graphs_run_in_an_image_with_node(serve, tmp_path):
     base = await asyncio.to_thread(agent_image, NODE, "--build-arg", "NODE=22")
     folder = tmp_path / "project"
+    installed_packages(JAVASCRIPT_PROJECT)
     shutil.copytree(JAVASCRIPT_PROJECT, folder)
-    install = "cd /app && npm install --ignore-scripts --no-audit --no-fund"
-    image = await asyncio.to_thread(project_image, f"{NODE}-project", base, folder, install)
+    lock = ["npm", "install", "--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund"]
+    await asyncio.to_thread(subprocess.run, lock, cwd=folder, check=True, capture_output=True)
+    image = await asyncio.to_thread(project_image, f"{NODE}-project", base, folder, "cd /app && npm ci")
     values = await run(await serve(image), "echo", {"messages": [{"role": "user", "content": "hi"}]})
     assert values["messages"][-1]["content"] == "echo: hi"

@@ -5,6 +5,7 @@ import contextlib
 import datetime as dt
 import ipaddress
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -229,6 +230,32 @@ async def test_run_of_a_server_that_stops_at_once_is_not_counted_as_lost(cut, tm
         (tmp_path / "ledger.go").touch()
         assert (await ended(client, *run))["status"] == "success"
     assert "the server stops" in cut.tiers.orchestrator.log.read_text()
+
+
+async def test_orchestrator_needs_no_code_of_the_project(fresh_database, tmp_path):
+    """Its folder has the configuration file alone; all of the code is where the executors are."""
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(CRASHES, bare)
+    settings = {**SETTINGS, "CORE_API_KEY": "k" * 40, "CORE_API_PORT": str(free_port())}
+    far = executor_server(CRASHES, f"127.0.0.1:{settings['CORE_API_PORT']}", tmp_path / "far.log", **settings)
+    with orchestrated(
+        await fresh_database(), tmp_path, config=str(bare / "langgraph.json"), count=0, **settings
+    ) as tiers:
+        await asyncio.to_thread(far.start)
+        try:
+            async with client_of(tiers.orchestrator) as client:
+                thread_id, run_id = await begin(client, "nothing", tmp_path / "ledger")
+                assert (await ended(client, thread_id, run_id))["status"] == "success"
+                changed = await client.post(f"/threads/{thread_id}/state", json={"values": {"pids": [7]}})
+                assert changed.is_success, changed.text
+                assert (await client.get(f"/threads/{thread_id}/state")).json()["values"]["pids"][-1] == 7
+                [assistant] = (await client.post("/assistants/search", json={})).json()
+                schemas = await client.get(f"/assistants/{assistant['assistant_id']}/schemas")
+                assert "pids" in schemas.json()["state_schema"]["properties"]
+        finally:
+            await asyncio.to_thread(far.stop)
+    assert [file.name for file in bare.iterdir()] == ["langgraph.json"]
 
 
 async def test_server_of_tier_queue_has_executors_for_what_another_answers(fresh_database, tmp_path):
