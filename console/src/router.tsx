@@ -344,6 +344,12 @@ const backupsTab = createRoute({
   component: lazyRouteComponent(() => import("./pages/system/BackupsTab"), "BackupsTab"),
 });
 
+const upgradeTab = createRoute({
+  getParentRoute: () => system,
+  path: "/upgrade",
+  component: lazyRouteComponent(() => import("./pages/system/UpgradeTab"), "UpgradeTab"),
+});
+
 const diskTab = createRoute({
   getParentRoute: () => system,
   path: "/disk",
@@ -391,7 +397,7 @@ const routeTree = root.addChildren([
   auditRoute,
   alertsRoute,
   people.addChildren([membersTab, keysTab, sessionsTab, rolesTab]),
-  system.addChildren([healthTab, gitTab, backupsTab, diskTab, doctorTab, systemSettingsTab]),
+  system.addChildren([healthTab, gitTab, backupsTab, upgradeTab, diskTab, doctorTab, systemSettingsTab]),
 ]);
 
 export const router = createRouter({

@@ -4,16 +4,27 @@ The version before is a commit of this repository, installed beside this checkou
 """
 
 import asyncio
+import contextlib
 import os
 import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import AsyncIterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import httpx2
 import pytest
 
+from portside.kernel.version import full_version
+from portside.operate.machine_checks import lock_holder
 from tests.conftest import eventually
 from tests.failure.test_listener import EndlessClients
-from tests.platforms import Platform, Repository, listener_of, servers_of
+from tests.platforms import AGENT, Platform, Repository, listener_of, processes_of, run, servers_of
+from tests.servers import ServerProcess, free_port
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -53,3 +64,173 @@ async def test_platform_is_replaced_while_agents_serve(platform: Platform, repos
     await clients.leave()
     assert clients.failures == []
     assert servers_of(platform.home) == serving
+
+
+ROOT = Path(__file__).parents[2]
+# The last commit that cannot hand a running platform over.
+BEFORE = "10f922f13f559fc124edb307a1516a427e10e883"
+BROKEN = "raise RuntimeError('this agent does not start')\n"
+
+
+class Installation:
+    """A checkout of this repository at a commit, with an environment of its own."""
+
+    def __init__(self, folder: Path, commit: str) -> None:
+        self.folder, self.python = folder, folder / ".venv" / "bin" / "python"
+        found = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
+        if found.returncode != 0:
+            pytest.skip(f"this clone does not have the commit {commit[:7]}: {found.stderr.decode().strip()}")
+        with tarfile.open(fileobj=BytesIO(found.stdout)) as archive:
+            archive.extractall(folder, filter="data")
+        (folder / "src" / "portside" / "commit.txt").write_text(f"{commit}\n")
+        subprocess.run(["sh", "scripts/setup"], cwd=folder, check=True, timeout=600, stdout=subprocess.DEVNULL)
+
+    def start(self, arguments: list[str], log: Path) -> "subprocess.Popen[bytes]":
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [str(self.python), "-P", "-m", "portside", *arguments], start_new_session=True, cwd=self.folder,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                env={**os.environ, "DATABASE_URL": "", "DEPLOYMENT_START_TIMEOUT_S": "200"},
+            )  # fmt: skip
+
+
+class TraceSender:
+    """Sends traces to a platform all the time, and again what was not accepted, as the SDKs do."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._client, self.accepted, self._done = platform.client, list[str](), False
+        self._task = asyncio.create_task(self._send())
+
+    async def _send(self) -> None:
+        while not self._done:
+            trace = str(uuid4())
+            body = {
+                "id": trace, "name": "sent", "run_type": "chain", "inputs": {}, "session_name": "upgrade",
+                "start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-01T00:00:01Z", "outputs": {},
+            }  # fmt: skip
+            while trace not in self.accepted[-1:]:
+                with contextlib.suppress(httpx2.TransportError):
+                    if (await self._client.post("/runs", json=body)).is_success:
+                        self.accepted.append(trace)
+                await asyncio.sleep(0.05)
+
+    async def leave(self) -> None:
+        self._done = True
+        await self._task
+
+
+@pytest.fixture
+async def older(tmp_path: Path) -> AsyncIterator[Platform]:
+    """A platform of the version before, with an embedded Postgres."""
+    installation = await asyncio.to_thread(Installation, tmp_path / "before", BEFORE)
+    home, port = tmp_path / "home", free_port()
+    server = ServerProcess([], f"http://127.0.0.1:{port}", {}, tmp_path / "up.log")
+    command = ["up", "--no-example", "--no-front", "--home", str(home), "--port", str(port)]
+    server.process = installation.start(command, server.log)
+    await asyncio.to_thread(server.wait_until_ok)
+    platform = Platform(server, home, "")
+    try:
+        yield platform
+    finally:
+        await platform.client.aclose()
+        server.process.poll()
+        holder = lock_holder(home)
+        assert holder, "it runs"
+        os.kill(holder, signal.SIGINT)
+        await eventually(lambda: asyncio.sleep(0, lock_holder(home) is None), 120)
+    assert processes_of(home) == []
+
+
+async def upgrade(platform: Platform, *options: str) -> "subprocess.CompletedProcess[str]":
+    port = platform.server.url.rpartition(":")[2]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "portside",
+        "upgrade",
+        "--home",
+        str(platform.home),
+        "--port",
+        port,
+        *options,
+    ]
+    environment = {**os.environ, "DATABASE_URL": "", "PORTSIDE_BACKUP_PASSPHRASE": "correct horse battery"}
+    return await asyncio.to_thread(
+        subprocess.run, command, env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
+
+
+async def versions(platform: Platform) -> dict[str, str | None]:
+    found = (await platform.call("GET", "/v2/deployments"))["resources"]
+    return {each["name"]: each["server_version"] for each in found}
+
+
+def kill_executors(pids: set[int], folder: str) -> None:
+    """Kill those that run from a folder, of which there must be some."""
+    killed = [pid for pid in pids if folder.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert killed
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.thorough
+async def test_upgrade_under_load_fails_no_request_and_loses_nothing(older: Platform, tmp_path: Path):
+    deployments = {}
+    for name in ("first", "second"):
+        repository = Repository(tmp_path / name)
+        repository.commit(name)
+        deployments[name] = await older.deploy(repository, name)
+    for deployment in deployments.values():
+        assert (await older.ended(deployment))["status"] == "DEPLOYED"
+    urls = {name: await older.url(deployment) for name, deployment in deployments.items()}
+    async with httpx2.AsyncClient(timeout=120, headers=older.headers) as client:
+        thread = (await client.post(f"{urls['second']}/threads", json={})).json()["thread_id"]
+        assert (await run(client, urls["second"], thread))["seen"] == 1
+
+        clients = [EndlessClients(url, older.headers) for url in urls.values()]
+        traces = TraceSender(older)
+        checked = await upgrade(older, "--check")
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert "0.1.0+g10f922f" in checked.stdout
+        assert "control/0005_server_rollouts.sql" in checked.stdout
+        assert (await older.call("GET", "/info"))["portside_version"] == "0.1.0+g10f922f"
+
+        # Its executor runs already, so only a new one reads this.
+        (source,) = (older.home / "dataplane" / "deployments" / deployments["second"]).glob(
+            "revisions/*/source/agent.py"
+        )
+        source.write_text(BROKEN)
+        halted = await upgrade(older, "--backup-to", str(tmp_path / "before.backup"))
+        assert halted.returncode == 1, halted.stdout + halted.stderr
+        assert "halted: the new server of second does not start" in halted.stderr
+        state = await state_of(older)
+        assert [(each["name"], each["state"]) for each in state["agents"]] == [
+            ("first", "current"),
+            ("second", "failed"),
+        ]
+        assert state["rollout"]["status"] == "halted"
+        assert "this agent does not start" in state["rollout"]["reason"]
+        assert state["last"]["backup"] == str(tmp_path / "before.backup")
+        shown = {each["name"]: each["version"] for each in state["agents"]}
+        assert shown == {"first": full_version(), "second": "0.1.0+g10f922f"}
+
+        # The earlier server starts executors of its own version.
+        source.write_text(AGENT.format(version="second"))
+        servers = set(servers_of(older.home))
+        folder = str(older.home / "dataplane" / "deployments" / deployments["second"])
+        kill_executors(set(processes_of(older.home)) - servers, folder)
+        assert (await run(client, urls["second"], thread))["seen"] == 2
+
+        resumed = await upgrade(older, "--resume")
+        assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+        assert set((await versions(older)).values()) == {full_version()}
+        answered = [each.answered for each in clients]
+        for each in (*clients, traces):
+            await each.leave()
+        assert [each.failures for each in clients] == [[], []]
+        assert min(answered) > 0
+        assert (await run(client, urls["second"], thread))["seen"] == 3
+    assert traces.accepted
+    for trace in traces.accepted:
+        assert (await older.call("GET", f"/runs/{trace}"))["id"] == trace

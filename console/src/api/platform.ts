@@ -108,7 +108,7 @@ export type DeploymentPatch = { name?: string | null; source?: "external_docker"
 
 export type DeploymentReport = { status: "READY" | "UNKNOWN" | "UNUSED"; custom_url?: string | null; reason?: string | null };
 
-export type DeploymentServer = { id: string; name: string; version: string | null; state: "behind" | "current" | "failed" | "own" | "replacing" | "unknown" };
+export type DeploymentServer = { id: string; name: string; version: string | null; state: "behind" | "current" | "failed" | "own" | "replacing" | "stopped" | "unknown" };
 
 export type DeploymentStatus = "AWAITING_DATABASE" | "AWAITING_DELETE" | "READY" | "UNKNOWN" | "UNUSED";
 

@@ -9,7 +9,7 @@ Servers that come with a build or an image of their own are not replaced: their 
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
@@ -17,12 +17,17 @@ import msgspec
 
 from portside.control.scope import DesiredChanges
 from portside.control.sql import sql
+from portside.kernel.clock import now
 from portside.kernel.db import Database, Record, Transaction
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
+from portside.listener_api import DeploymentStatus
 
 log = get_logger(__name__)
-ServerState = Literal["current", "behind", "replacing", "failed", "own", "unknown"]
+STARTED_AT = now()
+# By then the platform's own listener has connected with the version that it has after an upgrade.
+LISTENER_STARTS_WITHIN = timedelta(minutes=2)
+ServerState = Literal["current", "behind", "replacing", "failed", "own", "stopped", "unknown"]
 RolloutStatus = Literal["running", "halted", "done"]
 
 
@@ -30,7 +35,7 @@ class DeploymentServer(msgspec.Struct, kw_only=True):
     """The agent server of a deployment.
 
     `state`: `behind` waits for its turn, `failed` serves by its earlier replica, `own` comes with its build or image,
-    `unknown` was not reported since the listener started.
+    `stopped` is one of which nothing runs, and `unknown` was not reported since the listener started.
     """
 
     id: UUID
@@ -62,7 +67,7 @@ async def read_servers(db: Database, version: str) -> Servers:
     """Return the servers of all deployments. `version` is the platform's; rollouts of others are over."""
     last = await db.fetchrow(sql.last_rollout)
     rollout = _rollout_of(last) if last is not None and last["version"] == version else None
-    rows = await db.fetch(sql.list_servers)
+    rows = await _list_servers(db, version)
     return Servers(rollout, [_server_of(row, rollout) for row in rows])
 
 
@@ -91,7 +96,7 @@ class ServerRollouts(Task):
         async with self._db.transaction() as tx:
             await tx.execute(sql.lock_rollouts)
             last = await tx.fetchrow(sql.last_rollout)
-            rows = await tx.fetch(sql.list_servers)
+            rows = await _list_servers(tx, self._version)
             is_ours = last is not None and last["version"] == self._version
             if last is None or not is_ours or last["status"] == "done":
                 if self._is_automatic and any(row["is_behind"] and row["is_reported"] for row in rows):
@@ -112,7 +117,7 @@ class ServerRollouts(Task):
             return await self._end(tx, rollout, current)
         waiting = [row for row in rows if row["is_behind"] and row["id"] not in rollout["skipped"]]
         if not waiting:
-            if all(row["is_reported"] or row["status"] != "READY" for row in rows):
+            if all(row["is_reported"] or row["status"] != DeploymentStatus.READY for row in rows):
                 await tx.execute(sql.change_rollout, id=rollout["id"], status="done", deployment_id=None, reason=None)
             return None
         chosen = next((row for row in waiting if row["is_reported"]), None)
@@ -143,6 +148,11 @@ class ServerRollouts(Task):
         return UUID(str(current["workspace_id"]))
 
 
+async def _list_servers(session: Database | Transaction, version: str) -> list[Record]:
+    is_settled = now() - STARTED_AT > LISTENER_STARTS_WITHIN
+    return await session.fetch(sql.list_servers, version=version, is_settled=is_settled)
+
+
 def _rollout_of(row: Record) -> ServerRollout:
     return ServerRollout(
         version=row["version"],
@@ -159,7 +169,7 @@ def _server_of(row: Record, rollout: ServerRollout | None) -> DeploymentServer:
     is_current = rollout is not None and rollout.deployment_id == row["id"]
     state: ServerState = "current"
     if not row["is_reported"]:
-        state = "unknown"
+        state = "unknown" if row["status"] == DeploymentStatus.READY else "stopped"
     elif row["is_behind"]:
         state = (
             "behind" if rollout is None or not is_current else "failed" if rollout.status == "halted" else "replacing"

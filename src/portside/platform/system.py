@@ -15,8 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from portside.control.server_rollouts import DeploymentServer, ServerRollout, read_servers, resume
-from portside.kernel.clock import now
+from portside.control.server_rollouts import STARTED_AT, DeploymentServer, ServerRollout, read_servers, resume
 from portside.kernel.db import Database
 from portside.kernel.http import routes as kernel_routes
 from portside.kernel.settings import describe
@@ -32,9 +31,6 @@ SHOWN = frozenset({
     "oidc_role_map", "oidc_default_role", "backup_to", "backup_passphrase_file", "smtp_host", "smtp_tls",
     "smtp_user", "smtp_from", "roll_forward", "log_level",
 })  # fmt: skip
-
-
-_STARTED_AT = now()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +121,7 @@ async def _upgrade_state(services: SystemServices) -> UpgradeState:
     servers = await read_servers(services.db, full_version())
     last = next(iter(await asyncio.to_thread(read_upgrades, services.home_folder)), None)
     is_automatic = services.settings.roll_forward == "automatic"
-    return UpgradeState(full_version(), _STARTED_AT, is_automatic, servers.rollout, servers.servers, last)
+    return UpgradeState(full_version(), STARTED_AT, is_automatic, servers.rollout, servers.servers, last)
 
 
 def settings_in_force(settings: PlatformSettings) -> list[SettingInForce]:

@@ -12,6 +12,7 @@ export function SystemPage() {
         </Link>
         <Link to="/system/git">Git hosts</Link>
         {mayManage && <Link to="/system/backups">Backups</Link>}
+        {mayManage && <Link to="/system/upgrade">Upgrade</Link>}
         {mayManage && <Link to="/system/disk">Disk</Link>}
         {mayManage && <Link to="/system/doctor">Doctor</Link>}
         {mayManage && <Link to="/system/settings">Settings</Link>}

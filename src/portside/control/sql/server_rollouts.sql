@@ -25,11 +25,14 @@ update deployments set roll_forward = 0 where id = :id
 
 -- name: list_servers
 -- The deployments that may serve, with what their listeners last reported. A report from before the listener's last start
--- says nothing about its version.
+-- says nothing about its version, and neither does one of the listener from before an upgrade, which has another version.
 select d.id, d.workspace_id, d.name, d.status, d.roll_forward, m.metrics ->> 'server_version' as server_version,
        coalesce((m.metrics ->> 'is_behind')::boolean, false) as is_behind,
        (m.metrics ->> 'roll_forward')::bigint as ended_request, m.metrics ->> 'roll_failure' as failure,
-       coalesce(m.measured_at >= l.updated_at, false) as is_reported, l.version as listener_version
+       coalesce(
+           m.measured_at >= l.updated_at and (l.version = :version or l.compute_type <> 'process' or :is_settled::boolean),
+           false
+       ) as is_reported, l.version as listener_version
 from deployments d
 left join deployment_metrics m on m.deployment_id = d.id
 left join listeners l on l.id = d.assigned_listener_id
