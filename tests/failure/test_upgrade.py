@@ -75,14 +75,14 @@ BROKEN = "raise RuntimeError('this agent does not start')\n"
 class Installation:
     """A checkout of this repository at a commit, with an environment of its own."""
 
-    def __init__(self, folder: Path, commit: str) -> None:
+    def __init__(self, folder: Path, commit: str, shown_as: str | None = None) -> None:
         self.folder, self.python = folder, folder / ".venv" / "bin" / "python"
         found = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
         if found.returncode != 0:
             pytest.skip(f"this clone does not have the commit {commit[:7]}: {found.stderr.decode().strip()}")
         with tarfile.open(fileobj=BytesIO(found.stdout)) as archive:
             archive.extractall(folder, filter="data")
-        (folder / "src" / "portside" / "commit.txt").write_text(f"{commit}\n")
+        (folder / "src" / "portside" / "commit.txt").write_text(f"{shown_as or commit}\n")
         subprocess.run(["sh", "scripts/setup"], cwd=folder, check=True, timeout=600, stdout=subprocess.DEVNULL)
 
     def start(self, arguments: list[str], log: Path) -> "subprocess.Popen[bytes]":
@@ -90,7 +90,7 @@ class Installation:
             return subprocess.Popen(
                 [str(self.python), "-P", "-m", "portside", *arguments], start_new_session=True, cwd=self.folder,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                env={**os.environ, "DATABASE_URL": "", "DEPLOYMENT_START_TIMEOUT_S": "200"},
+                env={**os.environ, "DATABASE_URL": "", "DEPLOYMENT_START_TIMEOUT_S": "200", "RATE_LIMITS": "false"},
             )  # fmt: skip
 
 
@@ -119,12 +119,11 @@ class TraceSender:
         await self._task
 
 
-@pytest.fixture
-async def older(tmp_path: Path) -> AsyncIterator[Platform]:
-    """A platform of the version before, with an embedded Postgres."""
-    installation = await asyncio.to_thread(Installation, tmp_path / "before", BEFORE)
-    home, port = tmp_path / "home", free_port()
-    server = ServerProcess([], f"http://127.0.0.1:{port}", {}, tmp_path / "up.log")
+@contextlib.asynccontextmanager
+async def running(installation: Installation, folder: Path) -> AsyncIterator[Platform]:
+    """Run its platform, with an embedded Postgres; at the end the one that runs then is stopped."""
+    home, port = folder / "home", free_port()
+    server = ServerProcess([], f"http://127.0.0.1:{port}", {}, folder / "up.log")
     command = ["up", "--no-example", "--no-front", "--home", str(home), "--port", str(port)]
     server.process = installation.start(command, server.log)
     await asyncio.to_thread(server.wait_until_ok)
@@ -138,7 +137,15 @@ async def older(tmp_path: Path) -> AsyncIterator[Platform]:
         assert holder, "it runs"
         os.kill(holder, signal.SIGINT)
         await eventually(lambda: asyncio.sleep(0, lock_holder(home) is None), 120)
+        await asyncio.to_thread(server.process.wait, 60)
     assert processes_of(home) == []
+
+
+@pytest.fixture
+async def older(tmp_path: Path) -> AsyncIterator[Platform]:
+    """A platform of the version before."""
+    async with running(await asyncio.to_thread(Installation, tmp_path / "before", BEFORE), tmp_path) as platform:
+        yield platform
 
 
 async def upgrade(platform: Platform, *options: str) -> "subprocess.CompletedProcess[str]":
@@ -234,3 +241,51 @@ async def test_upgrade_under_load_fails_no_request_and_loses_nothing(older: Plat
     assert traces.accepted
     for trace in traces.accepted:
         assert (await older.call("GET", f"/runs/{trace}"))["id"] == trace
+
+
+@pytest.mark.thorough
+async def test_version_before_runs_until_a_migration_refuses_it(tmp_path: Path):
+    newer = await asyncio.to_thread(Installation, tmp_path / "newer", "HEAD", "feedfac")
+    control, agent = (newer.folder / "src" / "portside" / name / "migrations" for name in ("control", "agent"))
+    for migrations in (control, agent):
+        (migrations / "0900_more.sql").write_text(
+            "-- Older versions run: it is new.\ncreate table newer_things (id int);\n"
+        )
+    repository, backup = Repository(tmp_path / "repository"), tmp_path / "before.backup"
+    repository.commit("one")
+    async with running(newer, tmp_path) as platform:
+        deployment = await platform.deploy(repository)
+        assert (await platform.ended(deployment))["status"] == "DEPLOYED"
+        async with httpx2.AsyncClient(timeout=120, headers=platform.headers) as client:
+            url = await platform.url(deployment)
+            thread = (await client.post(f"{url}/threads", json={})).json()["thread_id"]
+            assert (await run(client, url, thread))["seen"] == 1
+            clients = EndlessClients(url, platform.headers)
+
+            back = await upgrade(platform, "--no-backup")
+            assert back.returncode == 0, back.stdout + back.stderr
+            assert "from 0.1.0+gfeedfac to" in back.stdout
+            assert await versions(platform) == {"my-agent": full_version()}
+            assert (await run(client, url, thread))["seen"] == 2
+
+            (control / "0901_less.sql").write_text(
+                "-- Older versions are refused: it is gone.\ndrop table newer_things;\n"
+            )
+            forward = await upgrade(platform, "--backup-to", str(backup), python=newer.python)
+            assert forward.returncode == 0, forward.stdout + forward.stderr
+            assert "control/0901_less.sql (it is gone)" in forward.stdout
+            assert await versions(platform) == {"my-agent": "0.1.0+gfeedfac"}
+            assert (await run(client, url, thread))["seen"] == 3
+            await clients.leave()
+            assert clients.failures == []
+        refused = await upgrade(platform, "--check")
+        assert refused.returncode == 1, refused.stdout + refused.stderr
+        assert "0901_less.sql, and older versions do not run on that (it is gone)" in refused.stdout
+    command = [sys.executable, "-P", "-m", "portside", "up", "--no-front", "--home", str(platform.home)]
+    started = await asyncio.to_thread(
+        subprocess.run, command, env={**os.environ, "DATABASE_URL": ""}, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert started.returncode == 1
+    assert "restore the backup that was taken before the upgrade" in started.stderr
+    assert str(backup) in started.stderr

@@ -12,11 +12,10 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in
-from tests.platforms import AGENT, Platform, Repository, listener_of, open_platform, servers_of
+from tests.platforms import CONFIG, Platform, Repository, listener_of, open_platform, servers_of
 
 pytestmark = [*OF_THE_CONSOLE, pytest.mark.timeout(900)]
 WITHIN_MS = 120_000
-BROKEN = "raise RuntimeError('this agent does not start')\n"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -35,13 +34,13 @@ async def page(platform: Platform, chromium: Browser) -> AsyncIterator[Page]:
 
 
 def make_older(platform: Platform) -> Path:
-    """Let the next listener find a server of an earlier version, and return the source of its agent."""
+    """Let the next listener find a server of an earlier version, and return the configuration of its agent."""
     (deployment,) = (platform.home / "dataplane" / "deployments").iterdir()
     state = deployment / "state.json"
-    state.write_text(re.sub(r'"server_code":"\w+"', '"server_code":"earlier"', state.read_text()))
+    state.write_text(re.sub(r'"server_code":"[^"]+"', '"server_code":"earlier"', state.read_text()))
     os.kill(listener_of(platform.server), signal.SIGKILL)
-    (source,) = deployment.glob("revisions/*/source/agent.py")
-    return source
+    (config,) = deployment.glob("revisions/*/source/langgraph.json")
+    return config
 
 
 async def test_agents_are_rolled_forward_and_a_halt_shows_its_reason(
@@ -57,21 +56,21 @@ async def test_agents_are_rolled_forward_and_a_halt_shows_its_reason(
     await expect(row).to_contain_text("This version", timeout=WITHIN_MS)
 
     (before,) = servers_of(platform.home)
-    source = await asyncio.to_thread(make_older, platform)
+    config = await asyncio.to_thread(make_older, platform)
     await expect(row).to_contain_text("Earlier version", timeout=WITHIN_MS)
     card = page.get_by_label("Upgrade", exact=True)
     await expect(card).to_contain_text("1 behind")
     await expect(card).to_contain_text("they wait (ROLL_FORWARD=on-request)")
 
-    source.write_text(BROKEN)
+    config.write_text("{")
     await page.get_by_role("button", name="Roll agents forward").click()
-    await expect(card.get_by_role("alert")).to_contain_text("this agent does not start", timeout=WITHIN_MS)
+    await expect(card.get_by_role("alert")).to_contain_text("langgraph.json", timeout=WITHIN_MS)
     await expect(row).to_contain_text("The new server does not start")
     await expect(page.get_by_role("button", name="Leave my-agent and go on")).to_be_visible()
     await check_accessible(page)
     assert servers_of(platform.home) == [before]
 
-    source.write_text(AGENT.format(version="one"))
+    config.write_text(CONFIG)
     await page.get_by_role("button", name="Try again and go on").click()
     await expect(row).to_contain_text("This version", timeout=WITHIN_MS)
     await expect(card).to_contain_text("None behind")

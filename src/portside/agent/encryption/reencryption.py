@@ -5,8 +5,7 @@ background, one statement at a time, and only where the old ciphertext is still 
 is offered again with the next read.
 
 `RenewedKeys` moves stored data from older AES keys to the current one, so that an older key can be removed. It reads
-every row that an older key encrypted, a page at a time. A pass that finds none says so in the log. Webhooks that are
-not delivered yet and stored stream events are left out: they live for hours and minutes.
+every row that an older key encrypted, a page at a time. A pass that finds none says so in the log.
 
 A copied thread has its original's checkpoints, bound to the original: `rebind_checkpoints` binds them to the copy.
 What does not decrypt is left as it is, and will not decrypt in the copy either.
@@ -27,8 +26,10 @@ from portside.agent.encryption.locations import (
     CHECKPOINT_PIECE,
     CHECKPOINT_VALUE,
     CHECKPOINT_WRITE,
+    EVENTS,
     Location,
     body_binding,
+    events_binding,
     piece_binding,
     row_of,
     value_binding,
@@ -59,6 +60,7 @@ _REPLACEMENTS: dict[str, tuple[Query, tuple[str, ...]]] = {
     "crons": (sql.replace_in_crons, ("cron_id",)),
     "items": (sql.replace_in_items, ("namespace", "key")),
     "checkpoints": (sql.replace_in_checkpoints, _CHECKPOINT),
+    "webhook_deliveries": (sql.replace_in_webhook_deliveries, ("run_id",)),
 }
 Rows = list[Record]
 Statement = tuple[Query, dict[str, Any]]
@@ -303,6 +305,18 @@ _TABLES = (
                 (row["thread_id"], row["checkpoint_ns"], row["checkpoint_id"]), row["task_id"], row["channel"]
             ),
             sql.replace_checkpoint_write, ("thread_id", "checkpoint_ns", "checkpoint_id", "task_id", "channel"),
+        ),
+    ),
+    _Table(
+        "webhook_deliveries", sql.webhooks_of_older_keys, {"after": ("run_id", _FIRST_ID)},
+        ("values", "metadata", "kwargs", "error"),
+    ),
+    _Table(
+        "chunks", sql.chunks_of_older_keys, {"after": ("thread_id", _FIRST_ID), "after_number": ("number", -1)},
+        (),
+        _Blob(
+            "body", EVENTS, lambda row: events_binding(row["thread_id"]), sql.replace_stream_chunk,
+            ("thread_id", "number"),
         ),
     ),
 )  # fmt: skip

@@ -60,6 +60,14 @@ end #> :path
 update store_items set value = jsonb_replace(value, :path::text[], :new::jsonb)
 where namespace = :namespace and key = :key and :field = 'value' and value #> :path = :old::jsonb
 
+-- name: replace_in_webhook_deliveries
+-- plain: old, new (already encrypted by a handler)
+-- The documents of the run are in one column.
+update webhook_deliveries set
+    "values" = case when :field::text = 'values' then jsonb_replace("values", :path::text[], :new::jsonb) else "values" end,
+    run = case when :field = 'values' then run else jsonb_replace(run, :field || :path, :new) end
+where run_id = :run_id and :old::jsonb = case when :field = 'values' then "values" else run -> :field end #> :path
+
 -- name: replace_in_checkpoints
 -- plain: old, new (already encrypted by a handler)
 update checkpoints set metadata = jsonb_replace(metadata, :path::text[], :new::jsonb)
@@ -86,6 +94,10 @@ where thread_id = :thread_id and series = :series::bigint and number = :number::
 update checkpoint_writes set data = :new
 where thread_id = :thread_id and checkpoint_ns = :checkpoint_ns and checkpoint_id = :checkpoint_id
     and task_id = :task_id and channel = :channel and data = :old
+
+-- name: replace_stream_chunk
+-- plain: old, new (already encrypted by a handler)
+update stream_chunks set body = :new where thread_id = :thread_id and number = :number::bigint and body = :old
 
 -- name: may_hold_unbound
 select may_contain_unbound from encryption

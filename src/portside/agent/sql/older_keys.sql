@@ -62,3 +62,16 @@ where (thread_id, checkpoint_ns, checkpoint_id, task_id, idx)
         > (:after, :after_ns::text, :after_id::text, :after_task::text, :after_idx::int)
     and holds_any(data, :starts)
 order by thread_id, checkpoint_ns, checkpoint_id, task_id, idx limit :limit
+
+-- name: webhooks_of_older_keys
+-- plain: patterns (the first characters of base64)
+-- The payload of a delivery that is over was deleted.
+select run_id, thread_id, "values", run -> 'metadata' as metadata, run -> 'kwargs' as kwargs, run -> 'error' as error
+from webhook_deliveries w
+where run_id > :after and status = 'pending' and w::text like any(:patterns::text[]) order by run_id limit :limit
+
+-- name: chunks_of_older_keys
+-- plain: starts (the first bytes of ciphertext)
+select thread_id, number, body from stream_chunks
+where (thread_id, number) > (:after::uuid, :after_number::bigint) and holds_any(body, :starts)
+order by thread_id, number limit :limit
