@@ -20,7 +20,12 @@ CLEAN = "no stored data uses the older AES keys any more"
 
 
 def under(*keys: str) -> dict[str, str]:
-    return {"GRAPH_AES_KEY": ",".join(keys), "GRAPH_AES_JSON_KEYS": "*"}
+    # Events stay for as long as the test, and webhooks that nobody accepts wait.
+    return {
+        "GRAPH_AES_KEY": ",".join(keys), "GRAPH_AES_JSON_KEYS": "*", "RESUMABLE_STREAM_TTL_SECONDS": "86400",
+        "GRAPH_WEBHOOKS": '{"url": {"disable_loopback": false, "require_https": false}}',
+        "WEBHOOK_RETRY_AFTER_SECONDS": "600",
+    }  # fmt: skip
 
 
 def client_of(server: ServerProcess) -> LangGraphClient:
@@ -35,6 +40,9 @@ async def fill(client: LangGraphClient) -> dict[str, str]:
         await client.runs.wait(
             thread, "agent", input={"word": MARKER, "messages": LONG if number == 0 else []}, metadata={"of": MARKER}
         )
+    followed = {"webhook": "http://127.0.0.1:9/hook", "stream_resumable": True}
+    run = await client.runs.create(thread, "agent", input={"word": MARKER}, metadata={"of": MARKER}, **followed)
+    await client.runs.join(thread, run["run_id"])
     made = await client.assistants.create("agent", metadata={"title": MARKER}, context={"secret": MARKER})
     await client.assistants.update(made["assistant_id"], metadata={"title": f"{MARKER} again"})
     cron = await client.crons.create("agent", schedule="0 0 1 1 *", input={"word": MARKER}, metadata={"title": MARKER})
@@ -92,7 +100,7 @@ async def test_everything_moves_to_the_new_key(module_database: str, tmp_path: P
     stored = await tables_with(module_database, OLD)
     kinds = {
         "threads", "runs", "assistants", "assistant_versions", "crons", "store_items", "checkpoints",
-        "checkpoint_values", "checkpoint_writes", "checkpoint_pieces",
+        "checkpoint_values", "checkpoint_writes", "checkpoint_pieces", "webhook_deliveries", "stream_chunks",
     }  # fmt: skip
     assert stored.keys() >= kinds - {"checkpoint_writes"}, stored
     with agent_server(module_database, tmp_path / "both", project="encryption_aes", **under(NEW, OLD)) as server:
