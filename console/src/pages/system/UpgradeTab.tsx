@@ -1,4 +1,4 @@
-import type { DeploymentServer, ServerRollout, ServerState, UpgradeState } from "../../api/platform";
+import type { DeploymentServer, ServerRollout, UpgradeState } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Command } from "../../ui/Copy";
@@ -9,7 +9,7 @@ import { Table } from "../../ui/Table";
 import { Ago } from "../../ui/Time";
 
 const EVERY_MS = 2_000;
-const STATES: Record<ServerState, ["good" | "busy" | "bad" | "idle" | "wait", string]> = {
+const STATES: Record<DeploymentServer["state"], ["good" | "busy" | "bad" | "idle" | "wait", string]> = {
   current: ["good", "This version"],
   behind: ["wait", "Earlier version"],
   replacing: ["busy", "Being replaced"],
