@@ -1,7 +1,7 @@
 """When processes die, a listener answers all requests, ends all revisions and leaves nothing behind.
 
 PORTSIDE_SWITCHES says through how many switches requests are sent, PORTSIDE_CHAOS_SEEDS for how many seeds the control
-plane, the listener and builds are killed at random.
+plane, the listener, agents and their executors are killed at random while revisions are built and switched.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds processes in /proc"),
 ]
 SWITCHES = int(os.environ.get("PORTSIDE_SWITCHES", "4"))
-SEEDS = range(int(os.environ.get("PORTSIDE_CHAOS_SEEDS", "0")))
+SEEDS = range(int(os.environ.get("PORTSIDE_CHAOS_SEEDS", "1")))
 AT_THE_END = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"}
 
 
@@ -80,6 +80,7 @@ async def kill_listener(platform: Platform) -> None:
     assert serving & set(servers_of(platform.home)), "a replica that serves is adopted"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_kills_leave_no_unfinished_revision_or_process(platform: Platform, repository: Repository, seed: int):
     chance = random.Random(seed)
@@ -109,14 +110,17 @@ async def at_work(platform: Platform, deployment: str, status: str) -> bool:
 
 
 async def _kill_something(platform: Platform, chance: random.Random) -> None:
-    """Kill the platform, its listener, or one of the agents."""
-    what = chance.choice(["platform", "listener", "agent"])
+    """Kill the platform, its listener, one of the agents or one of their executors."""
+    what = chance.choice(["platform", "listener", "listener", "agent", "executor"])
     if what == "platform":
         await asyncio.to_thread(platform.server.kill)
         await asyncio.to_thread(platform.server.start)
         return
     listener = known_listener(platform)
-    running = servers_of(platform.home) if what == "agent" else [listener] * (listener is not None)
+    if what == "executor":
+        running = sorted(set(processes_of(platform.home)) - set(servers_of(platform.home)))
+    else:
+        running = servers_of(platform.home) if what == "agent" else [listener] * (listener is not None)
     if running and (chosen := chance.choice(running)) is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(chosen, signal.SIGKILL)
