@@ -258,6 +258,32 @@ async def test_run_ends_when_its_checkpoints_are_stored(project):
         assert "no space left" in reason
 
 
+async def test_events_that_nobody_follows_come_together_or_after_a_moment(project):
+    async with started(program_of(project)) as pool, pool.for_run(uuid4(), 1) as executor:
+        batches: list[Any] = []
+        came = asyncio.Event()
+
+        def take(events: list[Any]) -> None:
+            batches.append([name for name, _ in events])
+            came.set()
+
+        call = request("wait")
+        call.is_unheard = True
+        waiting = asyncio.create_task(executor.link.call(messages.EXECUTE, call, on_item=take))
+        async with asyncio.timeout(60):
+            await came.wait()
+        assert batches == [["values"]]
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        # On a loop that is never 100 ms late there is one batch; the order is the same in any case.
+        batches.clear()
+        call = request("nothing")
+        call.is_unheard = True
+        await executor.link.call(messages.EXECUTE, call, on_item=take)
+        assert [name for batch in batches for name in batch] == ["values", "updates", "values"]
+
+
 async def test_cancelled_run_has_stopped(project):
     async with started(program_of(project)) as pool:
         executor, task = await hold(pool, "wait")

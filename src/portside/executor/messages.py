@@ -110,6 +110,8 @@ class GraphCall:
     """Of a run. The items of its answer are lists of events, each a name and its JSON."""
     scope: int = 0
     """Of a change: the transaction that its checkpoints are written in."""
+    is_unheard: bool = False
+    """Nobody follows the run, and nobody may ask for its events later: they may wait for a moment."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -55,6 +55,8 @@ from portside.kernel.errors import PortsideError, UserMistake
 
 log = logging.getLogger(__name__)
 EVENT_WAIT_LIMIT_S = 30.0
+UNHEARD_DELAY_S = 0.1
+UNHEARD_LIMIT_BYTES = 256 * 1024
 
 
 class JsonLines(logging.Formatter):
@@ -202,7 +204,8 @@ class ExecutorProcess:
     async def _execute(self, body: Any, call: ServedCall) -> Any:
         given = _begun(body)
         request = messages.read(RunRequest, given.request)
-        batches, loop = EventBatches(call), min(self._loops, key=lambda candidate: candidate.load)
+        batches = EventBatches(call, is_unheard=given.is_unheard)
+        loop = min(self._loops, key=lambda candidate: candidate.load)
         thread_id = str(request.config["configurable"]["thread_id"])
         rows = RunRows(self._server, thread_id, is_ephemeral=request.is_ephemeral, is_encrypted=self._is_encrypted)
         run_rows.set(rows)
@@ -239,15 +242,19 @@ class EventBatches:
     """Carries the events of a run from its graph loop to the link: what waits there is one item.
 
     While the server does not read, events wait here. A graph that emits without a pause then waits as well, so that it
-    costs no more memory: langgraph would keep what nobody takes.
+    costs no more memory: langgraph would keep what nobody takes. The events of a run that nobody follows wait for a
+    moment, because most such runs have ended by then.
     """
 
-    def __init__(self, call: ServedCall) -> None:
+    def __init__(self, call: ServedCall, *, is_unheard: bool) -> None:
         self._call = call
         self._loop = asyncio.get_running_loop()
         self._taken = threading.Condition()
         self._waiting: list[tuple[str, bytes]] = []
         self._size = 0
+        self._is_open = not is_unheard
+        self._opening = self._loop.call_later(UNHEARD_DELAY_S, self._open) if is_unheard else None
+        self._is_scheduled = False
         self._draining: asyncio.Task[None] | None = None
 
     def add(self, event: tuple[str, bytes]) -> None:
@@ -255,18 +262,28 @@ class EventBatches:
         with self._taken:
             self._waiting.append(event)
             self._size += len(event[1])
-            if len(self._waiting) == 1:
+            self._is_open = self._is_open or self._size > UNHEARD_LIMIT_BYTES
+            if self._is_open and not self._is_scheduled:
+                self._is_scheduled = True
                 self._loop.call_soon_threadsafe(self._send)
             if self._size > HIGH_WATER_BYTES:
                 self._taken.wait(EVENT_WAIT_LIMIT_S)
 
     def flush(self) -> None:
         """Send what waits, although the server does not read: the result follows."""
+        if self._opening is not None:
+            self._opening.cancel()
         with self._taken:
             events, self._waiting, self._size = self._waiting, [], 0
+            self._is_scheduled = False
             self._taken.notify_all()
         if events:
             self._call.send(events)
+
+    def _open(self) -> None:
+        self._is_open = True
+        if self._waiting:
+            self._send()
 
     def _send(self) -> None:
         if self._call.link.is_congested:

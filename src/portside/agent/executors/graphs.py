@@ -86,7 +86,7 @@ class RemoteGraphs:
         try:
             async with self._pool.for_run(run_id, request.attempt, is_alone=request.is_suspect) as executor:
                 try:
-                    call = GraphCall(request=request, timeout_s=timeout_s)
+                    call = GraphCall(request=request, timeout_s=timeout_s, is_unheard=not sink.has_listeners())
                     pushed = _Pushed(bridge)
                     work = self._call_one(executor, messages.EXECUTE, call, pushed.push)
                     outcome = await executor.unless_silent(work, lambda: pushed.has_begun)

@@ -231,7 +231,7 @@ class GoAway(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., is_planned: _Optional[bool] = ...) -> None: ...
 
 class GraphCall(_message.Message):
-    __slots__ = ("run", "description", "state_read", "history_read", "state_change", "state_creation", "call", "timeout_s", "scope")
+    __slots__ = ("run", "description", "state_read", "history_read", "state_change", "state_creation", "call", "timeout_s", "scope", "is_unheard")
     RUN_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     STATE_READ_FIELD_NUMBER: _ClassVar[int]
@@ -241,6 +241,7 @@ class GraphCall(_message.Message):
     CALL_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     SCOPE_FIELD_NUMBER: _ClassVar[int]
+    IS_UNHEARD_FIELD_NUMBER: _ClassVar[int]
     run: RunRequest
     description: DescriptionRequest
     state_read: StateRead
@@ -250,7 +251,8 @@ class GraphCall(_message.Message):
     call: int
     timeout_s: float
     scope: int
-    def __init__(self, run: _Optional[_Union[RunRequest, _Mapping]] = ..., description: _Optional[_Union[DescriptionRequest, _Mapping]] = ..., state_read: _Optional[_Union[StateRead, _Mapping]] = ..., history_read: _Optional[_Union[HistoryRead, _Mapping]] = ..., state_change: _Optional[_Union[StateChange, _Mapping]] = ..., state_creation: _Optional[_Union[StateCreation, _Mapping]] = ..., call: _Optional[int] = ..., timeout_s: _Optional[float] = ..., scope: _Optional[int] = ...) -> None: ...
+    is_unheard: bool
+    def __init__(self, run: _Optional[_Union[RunRequest, _Mapping]] = ..., description: _Optional[_Union[DescriptionRequest, _Mapping]] = ..., state_read: _Optional[_Union[StateRead, _Mapping]] = ..., history_read: _Optional[_Union[HistoryRead, _Mapping]] = ..., state_change: _Optional[_Union[StateChange, _Mapping]] = ..., state_creation: _Optional[_Union[StateCreation, _Mapping]] = ..., call: _Optional[int] = ..., timeout_s: _Optional[float] = ..., scope: _Optional[int] = ..., is_unheard: _Optional[bool] = ...) -> None: ...
 
 class RunRequest(_message.Message):
     __slots__ = ("graph_id", "input", "command", "config", "context", "stream_modes", "stream_subgraphs", "interrupt_before", "interrupt_after", "durability", "strict_resume", "tracer", "attempt", "is_ephemeral", "resume", "is_suspect")
