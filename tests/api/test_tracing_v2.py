@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from langsmith import Client
 
+from portside.tracing import runs as runs_module
 from tests.api.hosted import Hosted, hosted
 
 pytestmark = [
@@ -167,3 +168,45 @@ async def test_another_workspace_finds_nothing(server: Hosted):
         response = await other.post("/api/v2/runs/query", json={"project_ids": [project]})
         assert response.json() == {"items": [], "next_cursor": None, "has_more": False}
         assert (await other.get(f"/api/v2/runs/{MODEL}", params={"project_id": project})).status_code == 404
+
+
+async def test_a_search_with_a_limit_finds_the_same_runs_piece_by_piece(server, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runs_module, "FIRST_WINDOW", 7)
+    monkeypatch.setattr(runs_module, "LAST_WINDOW", 7)
+    ids = [uuid4() for _ in range(40)]
+    posts = [
+        run(one, [], -number / 10, name="rare" if number in {3, 21, 22, 39} else "common")
+        | {"trace_id": str(one), "session_name": "many"}
+        for number, one in enumerate(ids)
+    ]
+    assert (await server.client.post("/runs/batch", json={"post": posts})).status_code == 202
+    [project] = (await server.client.get("/sessions", params={"name": "many"})).json()
+    query = {"project_ids": [project["id"]], "filter": 'eq(name, "rare")', "selects": ["ID"]}
+    whole = (await server.client.post("/v2/runs/query", json=query)).json()
+    assert [UUID(one["id"]) for one in whole["items"]] == [ids[number] for number in (3, 21, 22, 39)]
+    assert (whole["has_more"], whole.get("searched_to")) == (False, None)
+    found, pages, cursor = [], [], None
+    while True:
+        # So short that neither the first statement nor a second window is tried.
+        page = {**query, "search_seconds": 1e-6, "cursor": cursor}
+        answer = (await server.client.post("/v2/runs/query", json=page)).json()
+        found += [UUID(one["id"]) for one in answer["items"]]
+        pages.append(answer)
+        cursor = answer["next_cursor"]
+        assert answer["has_more"] == (cursor is not None) == ("searched_to" in answer)
+        if cursor is None:
+            break
+    assert found == [ids[number] for number in (3, 21, 22, 39)]
+    assert [len(page["items"]) for page in pages] == [1, 0, 2, 0, 1, 0]
+    reached = [page["searched_to"] for page in pages[:-1]]
+    assert reached == sorted(reached, reverse=True)
+    quick = (await server.client.post("/v2/runs/query", json={**query, "search_seconds": 60})).json()
+    assert quick == whole
+    small = {**query, "search_seconds": 1e-6, "page_size": 1}
+    pairs, cursor = [], None
+    while len(pairs) < 50:
+        answer = (await server.client.post("/v2/runs/query", json={**small, "cursor": cursor})).json()
+        pairs += [UUID(one["id"]) for one in answer["items"]]
+        if (cursor := answer["next_cursor"]) is None:
+            break
+    assert pairs == found

@@ -15,6 +15,8 @@ export interface Listing<Row> {
   isRead: boolean;
   hasMore: boolean;
   isReadingMore: boolean;
+  // How far back the server has searched, if it stopped before the page was full.
+  searchedTo: string | null;
   error: ApiError | null;
   // Reads the next page, unless one is under way or none is left.
   loadMore: () => void;
@@ -25,6 +27,7 @@ interface Page<Row, At> {
   rows: Row[];
   // Where the next page begins; null on the last one.
   next: At | null;
+  searchedTo?: string | null;
 }
 
 interface Source<Row, At> {
@@ -52,8 +55,13 @@ export function usePages<Row, At>(source: Source<Row, At>, reading: Reading = {}
     queryFn: ({ pageParam, signal }) => read(pageParam as At, signal),
     initialPageParam: first,
     getNextPageParam: (page) => page.next,
+    // A search that takes long is not repeated by itself.
     refetchInterval: ({ state }) =>
-      (isLive && (state.data?.pages.length ?? 0) <= maxLivePages && reading.everyMs) || false,
+      (isLive &&
+        (state.data?.pages.length ?? 0) <= maxLivePages &&
+        !state.data?.pages.at(-1)?.searchedTo &&
+        reading.everyMs) ||
+      false,
     enabled: reading.enabled ?? true,
     ...(reading.keep ? { placeholderData: keepPreviousData } : {}),
   });
@@ -66,6 +74,7 @@ export function usePages<Row, At>(source: Source<Row, At>, reading: Reading = {}
     isRead: data !== undefined,
     hasMore: hasNextPage,
     isReadingMore: isFetchingNextPage,
+    searchedTo: data?.pages.at(-1)?.searchedTo ?? null,
     error,
     loadMore,
     retry: () => void refetch(),
@@ -99,10 +108,16 @@ export function useOffsetPages<K extends Operation, Row>(
   );
 }
 
+interface CursorPage<Row> {
+  items: Row[];
+  next_cursor?: string | null;
+  searched_to?: string | null;
+}
+
 /** Read a list of the platform that gives a cursor to the next page. `key` holds all that the request depends on. */
 export function useCursorPages<Row>(
   key: readonly unknown[],
-  read: (cursor: string | null, signal: AbortSignal) => Promise<{ items: Row[]; next_cursor?: string | null }>,
+  read: (cursor: string | null, signal: AbortSignal) => Promise<CursorPage<Row>>,
   reading: Reading = {},
 ): Listing<Row> {
   const source = {
@@ -110,8 +125,8 @@ export function useCursorPages<Row>(
     first: null as string | null,
     maxLivePages: 1,
     read: async (cursor: string | null, signal: AbortSignal) => {
-      const { items, next_cursor: next = null } = await read(cursor, signal);
-      return { rows: items, next };
+      const { items, next_cursor: next = null, searched_to: searchedTo = null } = await read(cursor, signal);
+      return { rows: items, next, searchedTo };
     },
   };
   return usePages(source, reading);

@@ -346,7 +346,7 @@ export type RulePatch = { is_enabled?: boolean | null; threshold?: number | null
 
 export type RunAttachment = { presigned_url: string; mime_type: string };
 
-export type RunItems = { items: (Record<string, unknown>)[]; next_cursor?: string | null; has_more?: boolean };
+export type RunItems = { items: (Record<string, unknown>)[]; next_cursor?: string | null; has_more?: boolean; searched_to?: string };
 
 export type RunKey = { run_id: string; session_id?: string | null; start_time?: string | null };
 
@@ -358,7 +358,7 @@ export type RunValue = { name: string; bytes: number; text: string; is_whole: bo
 
 export type RunValues = { run_id: string; values: (RunValue)[] };
 
-export type RunsQuery = { project_ids?: (string)[] | null; reference_dataset_id?: string | null; ids?: (string)[] | null; trace_id?: string | null; run_type?: string | null; is_root?: boolean | null; has_error?: boolean | null; filter?: string | null; trace_filter?: string | null; tree_filter?: string | null; reference_examples?: (string)[] | null; min_start_time?: string | null; max_start_time?: string | null; page_size?: number; cursor?: string | null; selects?: (string)[] | null; ai_search?: string | null; include_subtree_usage?: boolean | null; min_feedback_modified_at?: string | null; max_feedback_modified_at?: string | null };
+export type RunsQuery = { project_ids?: (string)[] | null; reference_dataset_id?: string | null; ids?: (string)[] | null; trace_id?: string | null; run_type?: string | null; is_root?: boolean | null; has_error?: boolean | null; filter?: string | null; trace_filter?: string | null; tree_filter?: string | null; reference_examples?: (string)[] | null; min_start_time?: string | null; max_start_time?: string | null; page_size?: number; cursor?: string | null; selects?: (string)[] | null; search_seconds?: number | null; ai_search?: string | null; include_subtree_usage?: boolean | null; min_feedback_modified_at?: string | null; max_feedback_modified_at?: string | null };
 
 export type Scale = { min_scale?: number | null; max_scale?: number | null; queue_min_scale?: number | null; queue_max_scale?: number | null };
 

@@ -5,11 +5,14 @@ start time and id of the run next to which its page begins, so new runs do not m
 next run would exceed the byte budget of one response.
 """
 
+import asyncio
 import base64
 import binascii
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -152,10 +155,14 @@ class Cursors(msgspec.Struct):
 
 
 class RunIdPage(msgspec.Struct):
-    """The ids of the runs on a page, in order, and the cursors of its neighbours."""
+    """The ids of the runs on a page, in order, and the cursors of its neighbours.
+
+    `searched_to` is set where a search was stopped before the page was full: newer runs were looked at, older ones not.
+    """
 
     ids: list[UUID]
     cursors: Cursors
+    searched_to: datetime | None = None
 
 
 class _CursorPosition(msgspec.Struct, array_like=True):
@@ -164,32 +171,105 @@ class _CursorPosition(msgspec.Struct, array_like=True):
     moment: datetime
     id: UUID
     is_backwards: bool
+    is_searching: bool = False
+    """Whether the pages before were searched in windows, because a condition that few runs meet takes long."""
+
+
+class SearchLimit(NamedTuple):
+    """How long to search for runs that few are like, and the condition on the runs that are looked at."""
+
+    seconds: float
+    scope: Condition
 
 
 async def find_page(  # noqa: PLR0913 - one statement with many parameters
-    db: Session, condition: Condition, cursor: str | None, *, limit: int, shown: Iterable[str], descending: bool = True
+    db: Session,
+    condition: Condition,
+    cursor: str | None,
+    *,
+    limit: int,
+    shown: Iterable[str],
+    descending: bool = True,
+    search: SearchLimit | None = None,
 ) -> RunIdPage:
     """Return a page of the runs that meet a condition, as many as fit into one response with the large fields `shown`.
+
+    With a limit of the search the newest runs come first, and a page may be short or empty although more follow.
 
     Raises CursorInvalid and TooManyLargeReads.
     """
     position = None if cursor is None else _read_cursor(cursor)
     is_backwards = position is not None and position.is_backwards
     goes_down = descending != is_backwards
-    if position is not None:
-        neighbours = sql.when_before if goes_down else sql.when_after
-        condition = all_of(
-            [condition, ConditionBuilder("page").build(neighbours, moment=position.moment, id=position.id)]
+    reached: _CursorPosition | None = None
+    if search is not None and goes_down:
+        rows, reached = await _search(db, condition, position, search, limit=limit + 1, shown=sorted(shown))
+    else:
+        statement, values = apply_condition(
+            sql.newest_runs if goes_down else sql.oldest_runs,
+            all_of([condition, *_beside(position, goes_down=goes_down)]),
+            limit=limit + 1,
+            shown=sorted(shown),
         )
-    statement, values = apply_condition(
-        sql.newest_runs if goes_down else sql.oldest_runs, condition, limit=limit + 1, shown=sorted(shown)
-    )
-    rows = await db.fetch(statement, **values)
+        rows = await db.fetch(statement, **values)
     count = await reserve_page([row["bytes"] for row in rows[:limit]])
     found = [(row["start_time"], row["id"]) for row in rows[:count]]
     if is_backwards:
         found.reverse()
-    return RunIdPage([run_id for _, run_id in found], _cursors(found, position, has_more=len(rows) > count))
+    ids = [run_id for _, run_id in found]
+    if reached is not None and len(rows) <= count:
+        return RunIdPage(ids, Cursors(_write_cursor(reached)), reached.moment)
+    return RunIdPage(ids, _cursors(found, position, has_more=len(rows) > count))
+
+
+def _beside(position: _CursorPosition | None, *, goes_down: bool) -> list[Condition]:
+    """Return the condition on runs after a position; none without one."""
+    if position is None:
+        return []
+    neighbours = sql.when_before if goes_down else sql.when_after
+    return [ConditionBuilder("page").build(neighbours, moment=position.moment, id=position.id)]
+
+
+async def _search(  # noqa: PLR0913 - one search with many parameters
+    db: Session,
+    condition: Condition,
+    position: _CursorPosition | None,
+    search: SearchLimit,
+    *,
+    limit: int,
+    shown: list[str],
+) -> tuple[list[Record], _CursorPosition | None]:
+    """Return the next runs that meet a condition, and where the search was stopped, if it was.
+
+    An index finds most of what is looked for at once. Where that takes long, the runs are looked at in windows of time,
+    until the page is full or the time is over.
+    """
+    deadline = time.monotonic() + search.seconds
+    if position is None or not position.is_searching:
+        statement, values = apply_condition(
+            sql.newest_runs, all_of([condition, *_beside(position, goes_down=True)]), limit=limit, shown=shown
+        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(search.seconds / 2):
+                return await db.fetch(statement, **values), None
+    rows: list[Record] = []
+    size = FIRST_WINDOW
+    while True:
+        began, before = time.monotonic(), _beside(position, goes_down=True)
+        statement, values = apply_condition(sql.end_of_window, all_of([search.scope, *before]), rows=size)
+        end = await db.fetchrow(statement, **values)
+        window = [condition, *before]
+        if end is not None:
+            position = _CursorPosition(end["start_time"], end["id"], is_backwards=False, is_searching=True)
+            window.append(ConditionBuilder("window").build(sql.when_not_before, moment=position.moment, id=position.id))
+        statement, values = apply_condition(sql.newest_runs, all_of(window), limit=limit - len(rows), shown=shown)
+        rows += await db.fetch(statement, **values)
+        if end is None or len(rows) == limit:
+            return rows, None
+        if time.monotonic() >= deadline:
+            return rows, position
+        if time.monotonic() - began < QUICK_WINDOW_S:
+            size = min(2 * size, LAST_WINDOW)
 
 
 def _cursors(found: list[tuple[datetime, UUID]], position: _CursorPosition | None, *, has_more: bool) -> Cursors:
@@ -214,6 +294,9 @@ def _read_cursor(text: str) -> _CursorPosition:
         raise CursorInvalid from exc
     return position
 
+
+# Runs that are looked at in one statement: more, the quicker that is.
+FIRST_WINDOW, LAST_WINDOW, QUICK_WINDOW_S = 5_000, 160_000, 0.2
 
 Ids = Annotated[list[UUID], msgspec.Meta(max_length=1000)]
 
@@ -298,6 +381,12 @@ def conditions_of(body: RunFilters, workspace_id: UUID, builder: ConditionBuilde
             about_trace = builder.build(query, workspace_id=workspace_id)
             conditions.append(nest_condition(about_trace, compile_filter(text, builder)))
     return all_of(conditions)
+
+
+def scope_of(body: RunFilters, workspace_id: UUID) -> Condition:
+    """Return the condition on the project and time of runs alone."""
+    only = RunFilters(session=body.session, start_time=body.start_time, end_time=body.end_time)
+    return conditions_of(only, workspace_id, ConditionBuilder("scope"))
 
 
 def _column_conditions(body: RunFilters, builder: ConditionBuilder) -> list[Condition]:

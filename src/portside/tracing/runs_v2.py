@@ -27,9 +27,11 @@ from portside.tracing.runs import (
     CursorInvalid,
     Ids,
     RunFilters,
+    SearchLimit,
     TracedRunNotFound,
     conditions_of,
     find_page,
+    scope_of,
     show_runs,
 )
 from portside.tracing.sql import sql
@@ -45,7 +47,9 @@ Selects = Annotated[list[str], msgspec.Meta(max_length=200)]
 class RunsQuery(msgspec.Struct, kw_only=True):
     """Filters of runs; without a time, runs of the last day. Unsupported filters are refused.
 
-    With `include_subtree_usage`, tokens, costs and the first token's time are those of a run and all runs below it.
+    With `search_seconds` a search for runs that few are like ends after about that time: a page may be short or empty
+    although `has_more`, and `searched_to` says how far back it got. With `include_subtree_usage`, tokens, costs and the
+    first token's time are those of a run and all runs below it.
     """
 
     project_ids: Ids | None = None
@@ -64,6 +68,7 @@ class RunsQuery(msgspec.Struct, kw_only=True):
     page_size: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     cursor: Annotated[str, msgspec.Meta(max_length=500)] | None = None
     selects: Selects | None = None
+    search_seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] | None = None
     ai_search: Annotated[str, NO_TEXT] | None = None
     include_subtree_usage: bool | None = None
     min_feedback_modified_at: Annotated[Moment | None, NO_VALUE] = None
@@ -84,6 +89,7 @@ class RunItems(msgspec.Struct):
     items: list[dict[str, Any]]
     next_cursor: str | None = None
     has_more: bool = False
+    searched_to: datetime | msgspec.UnsetType = msgspec.UNSET
 
 
 class _RunDetails(msgspec.Struct):
@@ -119,11 +125,13 @@ async def query_runs(db: Session, workspace_id: UUID, body: RunsQuery, links: Do
         end_time=body.max_start_time,
     )
     condition = conditions_of(filters, workspace_id, ConditionBuilder())
-    page = await find_page(db, condition, body.cursor, limit=body.page_size, shown=large_fields(selects))
+    seconds = body.search_seconds
+    search = None if seconds is None else SearchLimit(seconds, scope_of(filters, workspace_id))
+    page = await find_page(db, condition, body.cursor, limit=body.page_size, shown=large_fields(selects), search=search)
     items = await read_selected(
         db, workspace_id, page.ids, selects, links, with_subtree_usage=bool(body.include_subtree_usage)
     )
-    return RunItems(items, page.cursors.next, page.cursors.next is not None)
+    return RunItems(items, page.cursors.next, page.cursors.next is not None, page.searched_to or msgspec.UNSET)
 
 
 async def show_run(

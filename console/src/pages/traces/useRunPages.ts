@@ -6,14 +6,17 @@ import { ROW_SELECTS, type RunRow } from "./runs";
 
 type Query = NonNullable<Operations["POST /v2/runs/query"]["body"]>;
 
+// A filter that few of a million runs match is searched for piece by piece.
+const SEARCH_SECONDS = 1.5;
+
 /** Runs, the newest first. `key` holds all that the query depends on. */
 export function useRunPages(key: readonly unknown[], queryOf: () => Query, reading: Reading): Listing<RunRow> {
   return useCursorPages(
     ["runs", ...key],
     async (cursor, signal) => {
-      const body = { ...queryOf(), selects: ROW_SELECTS, cursor };
-      const { items, next_cursor } = await call("POST /v2/runs/query", { body }, signal);
-      return { items: items as unknown as RunRow[], next_cursor };
+      const body = { ...queryOf(), selects: ROW_SELECTS, cursor, search_seconds: SEARCH_SECONDS };
+      const { items, ...page } = await call("POST /v2/runs/query", { body }, signal);
+      return { ...page, items: items as unknown as RunRow[] };
     },
     reading,
   );

@@ -36,6 +36,9 @@ select from readable_runs r where r.start_time <= :value::timestamptz
 -- name: when_before
 select from readable_runs r where (r.start_time, r.id) < (:moment::timestamptz, :id::uuid)
 
+-- name: when_not_before
+select from readable_runs r where (r.start_time, r.id) >= (:moment::timestamptz, :id::uuid)
+
 -- name: when_after
 select from readable_runs r where (r.start_time, r.id) > (:moment::timestamptz, :id::uuid)
 

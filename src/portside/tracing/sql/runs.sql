@@ -42,6 +42,14 @@ select r.id, r.start_time,
        run_bytes(:shown::text[], r.tags, r.error, r.inputs, r.outputs, r.extra, r.events, r.serialized) as bytes
 from readable_runs r where true order by r.start_time desc, r.id desc limit :limit::int
 
+-- name: end_of_window
+-- The run that a number of runs further down, whether readers see it or not: an index has all that is read. Conditions
+-- replace `true`.
+select r.start_time, r.id
+from (
+    select workspace_id, id, project_id as session_id, coalesce(start_time, received_at) as start_time from runs
+) r where true order by r.start_time desc, r.id desc offset :rows::int limit 1
+
 -- name: oldest_runs
 select r.id, r.start_time,
        run_bytes(:shown::text[], r.tags, r.error, r.inputs, r.outputs, r.extra, r.events, r.serialized) as bytes

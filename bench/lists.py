@@ -1,0 +1,293 @@
+"""Measures lists of the console with a million rows, over HTTP. `python -m bench.lists [COUNT] [platform|agent]`.
+
+The rows are made inside the database: traces of four runs each in one project, examples of one dataset, runs of one
+annotation queue, many datasets; threads of an agent server, and runs that ended, failed or wait. With `BENCH_FOLDER`
+they stay there for the next run. Each request is sent three times; the first, which finds cold caches, is printed
+beside the median.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import httpx2
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT)]
+
+from tests.servers import KEY, PROJECTS, ServerProcess, free_port, platform_server  # noqa: E402
+
+from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
+
+COUNT = 1_000_000
+SLICE = 100_000
+TIMES = 3
+WORKSPACE = "(select id from workspaces order by created_at limit 1)"
+PROJECT, DATASET, QUEUE = (UUID(int=number) for number in (1, 2, 3))
+ASSISTANT = UUID(int=4)
+
+PROGRESS = """
+create table if not exists bench_lists (rows bigint not null);
+insert into bench_lists select 0 where not exists (select from bench_lists)
+"""
+PLACES = f"""
+insert into projects (id, workspace_id, name) select '{PROJECT}', {WORKSPACE}, 'many' on conflict do nothing;
+insert into datasets (workspace_id, id, name, data_type) select {WORKSPACE}, '{DATASET}', 'many', 'kv'
+on conflict do nothing;
+insert into dataset_versions (workspace_id, dataset_id, as_of) select {WORKSPACE}, '{DATASET}', '2026-01-01Z'
+on conflict do nothing;
+insert into annotation_queues (workspace_id, id, name, rubric_items) select {WORKSPACE}, '{QUEUE}', 'many', '[]'
+on conflict do nothing;
+"""
+# One trace in a hundred failed. A trace is a chain with three runs below it; ten traces are one conversation.
+RUNS = f"""
+insert into runs (
+    workspace_id, id, trace_id, parent_run_id, dotted_order, project_id, name, run_type, start_time, end_time, error,
+    inputs, outputs, extra, patched, patch_order, is_awaited, received_at
+)
+select {WORKSPACE}, m.id, m.trace, case when m.part > 0 then m.trace end,
+    to_char(m.at at time zone 'UTC', 'YYYYMMDD"T"HH24MISSUS"Z"') || m.trace
+        || case when m.part > 0 then '.' || to_char(m.at at time zone 'UTC', 'YYYYMMDD"T"HH24MISSUS"Z"') || m.id
+           else '' end,
+    '{PROJECT}', (array['agent', 'plan', 'model', 'search'])[1 + m.part],
+    (array['chain', 'chain', 'llm', 'tool'])[1 + m.part], m.at, m.at + make_interval(secs => n % 97 / 10.0),
+    case when n / 4 % 100 = 0 and m.part in (0, 3) then 'ValueError: no' end,
+    '{{"messages": [{{"role": "user", "content": "' || repeat(md5(n::text) || ' lorem ipsum ', 4) || '"}}]}}',
+    '{{"answer": "' || repeat(md5('a' || n) || ' dolor sit amet ', 4) || '"}}',
+    '{{"metadata": {{"thread_id": "conversation ' || n / 40 || '"}}}}', 0, 0, false, m.at
+from generate_series($1::int, $2::int) n
+cross join lateral (
+    select n % 4 as part, now() - make_interval(secs => ($3 - n + n % 4) * 2.5) as at, md5('run ' || n)::uuid as id,
+        md5('run ' || (n - n % 4))::uuid as trace
+) m
+"""
+EXAMPLES = f"""
+insert into examples (
+    workspace_id, id, since, dataset_id, created_at, position, inputs, outputs, metadata, attachments
+)
+select {WORKSPACE}, md5('example ' || n)::uuid, '2026-01-01Z', '{DATASET}', '2026-01-01Z', n,
+    json_build_object('question', md5(n::text)), json_build_object('answer', md5('a' || n)),
+    jsonb_build_object('part', n % 100), '{{}}'
+from generate_series($1::int, $2::int) n where $3::int > 0
+"""
+QUEUED = f"""
+insert into queued_runs (workspace_id, queue_id, run_id)
+select {WORKSPACE}, '{QUEUE}', md5('run ' || n)::uuid from generate_series($1::int, $2::int) n where $3::int > 0
+"""
+DATASETS = f"""
+insert into datasets (workspace_id, id, name, data_type)
+select {WORKSPACE}, md5('dataset ' || n)::uuid, 'dataset ' || n, 'kv'
+from generate_series($1::int, $2::int) n where n % 100 = 0 and $3::int > 0
+"""
+THREADS = f"""
+insert into portside.threads (
+    thread_id, metadata, status, created_at, updated_at, state_updated_at, "values", interrupts
+)
+select md5(n::text)::uuid,
+    jsonb_build_object('graph_id', 'echo', 'assistant_id', '{ASSISTANT}', 'user_id', 'user-' || n % 5000),
+    case when n % 50 = 0 then 'interrupted' when n % 100 = 1 then 'error' else 'idle' end,
+    now() - make_interval(secs => $3 - n), now() - make_interval(secs => (n * 7919::bigint) % 604800), now(),
+    jsonb_build_object('messages', jsonb_build_array(jsonb_build_object('type', 'human', 'content', md5('m' || n)))),
+    '{{}}'
+from generate_series($1::int, $2::int) n
+"""
+# Three in a hundred failed, and one in fifty waits for tomorrow.
+AGENT_RUNS = f"""
+insert into portside.runs (
+    run_id, thread_id, assistant_id, status, metadata, kwargs, multitask_strategy, created_at, updated_at, run_after,
+    error
+)
+select md5('run ' || n)::uuid, md5(n::text)::uuid, '{ASSISTANT}',
+    case when n % 100 < 3 then 'error' when n % 50 = 7 then 'pending' else 'success' end,
+    '{{}}', '{{"input": null, "config": {{"configurable": {{"graph_id": "echo"}}}}}}',
+    'enqueue', now() - make_interval(secs => $3 - n), now(),
+    now() + case when n % 50 = 7 then '1 day' else '0' end::interval,
+    case when n % 100 < 3 then '{{"error": "ValueError", "message": "no"}}'::jsonb end
+from generate_series($1::int, $2::int) n
+"""
+FILLS = {
+    "platform": (
+        (PROGRESS, PLACES), (RUNS, EXAMPLES, QUEUED, DATASETS), ("runs", "examples", "queued_runs", "datasets")
+    ),
+    "agent": ((PROGRESS,), (THREADS, AGENT_RUNS), ("portside.threads", "portside.runs")),
+}  # fmt: skip
+EVER = "1970-01-01T00:00:00Z"
+SELECTS = [
+    "ID",
+    "NAME",
+    "STATUS",
+    "START_TIME",
+    "LATENCY_SECONDS",
+    "INPUTS_PREVIEW",
+    "OUTPUTS_PREVIEW",
+    "ERROR_PREVIEW",
+]
+Request = tuple[str, str, dict[str, Any] | None]
+
+
+def traces(**fields: Any) -> Request:
+    body = {
+        "project_ids": [str(PROJECT)],
+        "selects": SELECTS,
+        "page_size": 50,
+        "min_start_time": EVER,
+    }
+    return "POST", "/v2/runs/query", {**body, "is_root": True, **fields}
+
+
+REQUESTS: dict[str, dict[str, Request]] = {
+    "platform": {
+        "traces": traces(),
+        "traces, failed": traces(filter='eq(status, "error")'),
+        "traces, interrupted (none)": traces(filter='eq(status, "interrupted")'),
+        "traces, running (none)": traces(filter='eq(status, "pending")'),
+        "traces, a name (none)": traces(filter='eq(name, "nobody")'),
+        "traces, a text (none)": traces(filter='search("nowhere to be found")'),
+        "traces, a tag (none)": traces(filter='has(tags, "none")'),
+        "traces, metadata (none)": traces(filter='and(eq(metadata_key, "a"), eq(metadata_value, "b"))'),
+        "traces, many tokens (none)": traces(filter="gt(total_tokens, 100000)"),
+        "traces, tokens of the trace (none)": traces(trace_filter="gt(total_tokens, 100000)"),
+        "traces, a run below (none)": traces(tree_filter='eq(name, "nobody")'),
+        "traces, slow (none)": traces(filter='gt(latency, "1000s")'),
+        "all runs, a text (none)": traces(is_root=None, filter='search("nowhere to be found")'),
+        **{
+            f"the same, 1.5 s: {name}": traces(search_seconds=1.5, **fields)
+            for name, fields in {
+                "running": {"filter": 'eq(status, "pending")'},
+                "a text": {"filter": 'search("nowhere to be found")'},
+                "tokens of the trace": {"trace_filter": "gt(total_tokens, 100000)"},
+            }.items()
+        },
+        "conversations": ("POST", "/v2/threads/query", {"project_id": str(PROJECT), "min_start_time": EVER}),
+        "examples": ("GET", f"/examples?dataset={DATASET}&limit=50", None),
+        "examples, page 10,000": ("GET", f"/examples?dataset={DATASET}&limit=50&offset=500000", None),
+        "dataset": ("GET", f"/datasets/{DATASET}", None),
+        "datasets": ("GET", "/datasets?limit=50", None),
+        "datasets, by a part of the name": ("GET", "/datasets?limit=50&name_contains=dataset%2099", None),
+        "annotation queues": ("GET", "/annotation-queues?limit=50", None),
+        "queued runs": ("GET", f"/annotation-queues/{QUEUE}/runs?limit=50", None),
+        "queued runs, page 10,000": ("GET", f"/annotation-queues/{QUEUE}/runs?limit=50&offset=500000", None),
+        "size of an annotation queue": ("GET", f"/annotation-queues/{QUEUE}/size", None),
+    },
+    "agent": {
+        "threads": ("POST", "/threads/search", {"limit": 50}),
+        "threads, interrupted": ("POST", "/threads/search", {"limit": 50, "status": "interrupted"}),
+        "threads, busy (none)": ("POST", "/threads/search", {"limit": 50, "status": "busy"}),
+        "threads of a user": ("POST", "/threads/search", {"limit": 50, "metadata": {"user_id": "user-7"}}),
+        "threads of nobody": ("POST", "/threads/search", {"limit": 50, "metadata": {"user_id": "nobody"}}),
+        "threads with values of nobody": ("POST", "/threads/search", {"limit": 50, "values": {"a": "b"}}),
+        "threads, page 10,000": ("POST", "/threads/search", {"limit": 50, "offset": 500_000}),
+        "threads counted": ("POST", "/threads/count", {}),
+        "queue": ("POST", "/runs/search", {"limit": 50, "status": ["pending", "running"]}),
+        "queue, page 100": ("POST", "/runs/search", {"limit": 50, "offset": 5000, "status": ["pending", "running"]}),
+        "failed runs": ("POST", "/runs/search", {"limit": 50, "status": ["error", "timeout"]}),
+        "timed-out runs (none)": ("POST", "/runs/search", {"limit": 50, "status": ["timeout"]}),
+        "runs of a thread": ("POST", "/runs/search", {"thread_id": "c4ca4238-a0b9-2382-0dcc-509a6f75849b"}),
+    },
+}  # fmt: skip
+
+
+async def fill(url: str, part: str, count: int) -> None:
+    """Write rows until there are as many."""
+    places, fills, tables = FILLS[part]
+    connection = await asyncpg.connect(url)
+    for statement in places:
+        await connection.execute(statement)
+    # No trigger: nothing has been counted that these rows could change.
+    await connection.execute("set session_replication_role = replica")
+    done = await connection.fetchval("select rows from bench_lists")
+    began = time.perf_counter()
+    for first in range(done, count, SLICE):
+        last = min(first + SLICE, count) - 1
+        async with connection.transaction():
+            for statement in fills:
+                await connection.execute(statement, first, last, count, timeout=900)
+            await connection.execute("update bench_lists set rows = $1", last + 1)
+        print(f"{last + 1:,} of {count:,} after {time.perf_counter() - began:,.0f} s", flush=True)
+    if done < count:
+        for table in tables:
+            await connection.execute(f"vacuum analyze {table}", timeout=900)
+    await connection.close()
+
+
+def measure(url: str, key: str, requests: dict[str, Request]) -> None:
+    """Print the milliseconds of each request: the first time, and the median."""
+    with httpx2.Client(base_url=url, headers={"X-Api-Key": key}, timeout=300) as client:
+        for name, (method, path, body) in requests.items():
+            times = []
+            for _ in range(TIMES):
+                began = time.perf_counter()
+                answer = client.request(method, path, json=body) if body is not None else client.request(method, path)
+                times.append((time.perf_counter() - began) * 1000)
+            first, median = times[0], statistics.median(times)
+            print(f"{name:38} {first:8,.0f} ms {median:8,.0f} ms  {answer.status_code} {_count(answer)}", flush=True)
+
+
+def _count(answer: httpx2.Response) -> str:
+    if not answer.is_success:
+        return answer.text[:200]
+    found = answer.json()
+    if isinstance(found, dict) and "items" in found:
+        more = " and more" if found.get("next_cursor") else ""
+        return f"{len(found['items'])} rows{more}"
+    return f"{len(found)} rows" if isinstance(found, list) else json.dumps(found)[:60]
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    if kept := os.environ.get("BENCH_FOLDER"):
+        yield Path(kept)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+
+
+def measure_platform(folder: Path, count: int) -> None:
+    """Lists of the platform: traces, datasets, annotation queues."""
+    embedded = EmbeddedPostgres(folder / "postgres")
+    url = embedded.acquire()
+    try:
+        # What a server counts is not looked at again, so none runs while older traces are written.
+        if not (folder / "home").exists():
+            with platform_server(folder / "home", DATABASE_URL=url, RATE_LIMITS="false"):
+                pass
+        asyncio.run(fill(url, "platform", count))
+        with platform_server(folder / "home", DATABASE_URL=url, RATE_LIMITS="false") as server:
+            measure(server.url, KEY, REQUESTS["platform"])
+    finally:
+        embedded.release()
+
+
+def measure_agent(folder: Path, count: int) -> None:
+    """Lists of an agent server: threads and runs."""
+    embedded = EmbeddedPostgres(folder / "agent")
+    url, port = embedded.acquire(), free_port()
+    settings = {"DATABASE_URI": url, "LANGSMITH_TRACING": "false", "LOG_LEVEL": "WARNING"}
+    arguments = ["serve", "--config", str(PROJECTS / "graphs" / "langgraph.json"), "--port", str(port)]
+    server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, folder / "log")
+    try:
+        server.start()
+        asyncio.run(fill(url, "agent", count))
+        measure(server.url, "", REQUESTS["agent"])
+    finally:
+        server.stop()
+        embedded.release()
+
+
+if __name__ == "__main__":
+    wanted = [each for each in sys.argv[1:] if not each.isdigit()] or ["platform", "agent"]
+    [rows] = [int(each) for each in sys.argv[1:] if each.isdigit()] or [COUNT]
+    with _folder() as kept_in:
+        kept_in.mkdir(parents=True, exist_ok=True)
+        for each in wanted:
+            {"platform": measure_platform, "agent": measure_agent}[each](kept_in, rows)
