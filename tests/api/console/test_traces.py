@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from tests import traced
 from tests.browser import OF_THE_CONSOLE, check_accessible, open_console
@@ -78,7 +78,7 @@ async def test_list_is_filtered_by_its_address(platform: Platform, traces: dict[
 @pytest.mark.parametrize(
     ("search", "found"),
     [
-        ("name=weather", 4), ("latency=%3E+2s", 4), ("latency=1ms..1s", 0), ("tokens=%3E+1100", 4),
+        ("name=weather", 4), ("latency=%3E+2s", 4), ("latency=100s..200s", 0), ("tokens=%3E+1100", 4),
         ("cost=%3E+0.006", 4), ("cost=%3E+1", 0), ("tag=turn-2", 1), ("metadata=customer%3Dacme", 4),
         (f"thread={THREAD}", 3), ("user=user-2", 1), ("feedback=correct+%3C+0.5", 1), ("feedback=correct+%3E+0.5", 0),
         ("type=tool", 4), ("since=1h", 5), ("until=2020-01-01", 0), ("q=Lisbon", 4),
@@ -94,6 +94,22 @@ async def test_every_filter_finds_its_traces(
         await expect(page.get_by_role("row")).to_have_count(found + 1)
     else:
         await expect(page.get_by_text("No trace matches")).to_be_visible()
+
+
+async def test_a_long_search_goes_on_when_asked(platform: Platform, traces: dict[str, str], page: Page) -> None:
+    async def shorten(route: Route) -> None:
+        body = json.loads(route.request.post_data or "{}")
+        await route.continue_(post_data=json.dumps({**body, "search_seconds": 1e-6}))
+
+    await page.route("**/v2/runs/query", shorten)
+    await page.goto(f"{platform.server.url}/console/traces/{traces['large']}?view=runs&name=nobody")
+    go_on, over = page.get_by_role("button", name="Go on searching"), page.get_by_text("No run matches")
+    await expect(page.get_by_text("Nothing found yet")).to_be_visible()
+    await check_accessible(page)
+    while await go_on.is_visible():
+        await go_on.click()
+        await expect(go_on.or_(over)).to_be_visible()
+    await expect(over).to_be_visible()
 
 
 async def test_trace_is_walked_with_the_keyboard(platform: Platform, traces: dict[str, str], page: Page) -> None:
@@ -134,6 +150,10 @@ async def test_question_is_interrupted_and_its_answer_is_readable(
     address = f"{platform.server.url}/console/traces/{traces['booking']}"
     await page.goto(f"{address}?view=runs&status=interrupted")
     await expect(page.get_by_role("table", name="Runs")).to_contain_text("Interrupted")
+    await page.goto(f"{address}?status=interrupted")
+    rows = page.get_by_role("table", name="Traces").get_by_role("row")
+    await expect(rows).to_have_count(2)
+    await expect(rows.last).to_contain_text("Interrupted")
     await page.goto(f"{address}?view=runs&status=error")
     await expect(page.get_by_text("No run matches")).to_be_visible()
     await page.goto(f"{address}/{traces['waiting']}")

@@ -7,12 +7,47 @@ on conflict do nothing
 returning id
 
 -- name: list_datasets
--- Counts are computed for the page alone, because a workspace may have thousands of datasets. Sorting by a count computes
--- it for every dataset.
+-- Counts are computed for the page alone, because a workspace may have thousands of datasets, of which one has a million
+-- examples. Sorting by a count computes that count for every dataset.
+with page as materialized (
+    select d.*, row_number() over (
+        order by
+            case when :descending::boolean and :sort_by::text = 'name' then d.name end desc,
+            case when not :descending::boolean and :sort_by::text = 'name' then d.name end,
+            case when :sort_by::text <> 'name' then (case when :descending::boolean then -1 else 1 end) * (
+                case :sort_by::text
+                    when 'created_at' then extract(epoch from d.created_at)
+                    when 'modified_at' then extract(epoch from d.modified_at)
+                    when 'last_session_start_time' then extract(epoch from s.latest)
+                    when 'example_count' then e.n
+                    else s.n
+                end
+            ) end nulls last,
+            d.id
+    ) as place
+    from datasets d
+    cross join lateral (
+        select count(*) as n from examples e
+        where :sort_by::text = 'example_count'
+          and e.workspace_id = d.workspace_id and e.dataset_id = d.id and e.until = 'infinity'
+    ) e
+    cross join lateral (
+        select count(*) as n, max(coalesce(p.start_time, p.created_at)) as latest from projects p
+        where :sort_by::text not in ('name', 'created_at', 'modified_at', 'example_count')
+          and p.workspace_id = d.workspace_id and p.reference_dataset_id = d.id and p.deleted_at is null
+    ) s
+    where d.workspace_id = :workspace_id
+      and (:ids::uuid[] is null or d.id = any(:ids::uuid[]))
+      and (:name::text is null or d.name = :name::text)
+      and (:name_contains::text is null or position(lower(:name_contains::text) in lower(d.name)) > 0)
+      and (:data_types::text[] is null or d.data_type = any(:data_types::text[]))
+      and (:metadata::jsonb is null or d.extra -> 'metadata' @> :metadata::jsonb)
+    order by place limit :limit::int offset :offset::int
+)
 select d.id, d.workspace_id as tenant_id, d.name, d.description, d.data_type, d.created_at, d.modified_at, d.extra,
        d.inputs_schema, d.outputs_schema, e.n as example_count, s.n as session_count,
        s.latest as last_session_start_time
-from datasets d
+from page d
 cross join lateral (
     select count(*) as n from examples e
     where e.workspace_id = d.workspace_id and e.dataset_id = d.id and e.until = 'infinity'
@@ -21,26 +56,7 @@ cross join lateral (
     select count(*) as n, max(coalesce(p.start_time, p.created_at)) as latest from projects p
     where p.workspace_id = d.workspace_id and p.reference_dataset_id = d.id and p.deleted_at is null
 ) s
-where d.workspace_id = :workspace_id
-  and (:ids::uuid[] is null or d.id = any(:ids::uuid[]))
-  and (:name::text is null or d.name = :name::text)
-  and (:name_contains::text is null or position(lower(:name_contains::text) in lower(d.name)) > 0)
-  and (:data_types::text[] is null or d.data_type = any(:data_types::text[]))
-  and (:metadata::jsonb is null or d.extra -> 'metadata' @> :metadata::jsonb)
-order by
-    case when :descending::boolean and :sort_by::text = 'name' then d.name end desc,
-    case when not :descending::boolean and :sort_by::text = 'name' then d.name end,
-    case when :sort_by::text <> 'name' then (case when :descending::boolean then -1 else 1 end) * (
-        case :sort_by::text
-            when 'created_at' then extract(epoch from d.created_at)
-            when 'modified_at' then extract(epoch from d.modified_at)
-            when 'last_session_start_time' then extract(epoch from s.latest)
-            when 'example_count' then e.n
-            else s.n
-        end
-    ) end nulls last,
-    d.id
-limit :limit::int offset :offset::int
+order by d.place
 
 -- name: update_dataset
 -- No row if the dataset does not exist. Columns that the request does not set stay unchanged.
