@@ -65,6 +65,7 @@ _LABELS = ["deployment_id"]
 _GAUGES = {
     "replicas": Gauge("portside_deployment_replicas", "Replicas that answer requests.", _LABELS),
     "queue_replicas": Gauge("portside_deployment_queue_replicas", "Replicas that only execute runs.", _LABELS),
+    "is_asleep": Gauge("portside_deployment_asleep", "1 while a deployment sleeps because nobody uses it.", _LABELS),
     "cpu": Gauge("portside_deployment_cpu_cores", "Cores that all replicas use.", _LABELS),
     "memory_mb": Gauge("portside_deployment_memory_mb", "Resident memory of all replicas.", _LABELS),
     "restarts": Gauge("portside_deployment_restarts", "Replicas that died since the listener started.", _LABELS),

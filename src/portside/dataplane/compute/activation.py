@@ -38,7 +38,8 @@ _ASK_AT_LEAST_S, _READ_AGAIN_S, _LOOK_EVERY_S = 0.5, 5.0, 30.0
 _WAKE_AGAIN_S, _WAKE_AGAIN_LIMIT_S = 5.0, 300.0
 # Listening again sets the backlog of the socket itself.
 _BACKLOG = 2048
-_REFUSE_WITHIN_S, _CHUNK = 5.0, 65_536
+# More connections than this at once are closed, as the listener needs descriptors.
+_MAX_REFUSED, _REFUSE_WITHIN_S, _CHUNK = 200, 5.0, 65_536
 _REFUSAL_HEAD = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: %d\r\n"
     b"Content-Length: %d\r\nConnection: close\r\n\r\n"
@@ -290,10 +291,17 @@ class SleepCycle:
 @asynccontextmanager
 async def refuse_connections(listening: socket.socket, for_s: float) -> AsyncIterator[None]:
     """Answer every request of a socket with 503 and `Retry-After` while the block runs, which takes `for_s` seconds."""
-    until = time.monotonic() + for_s
+    until, open_now = time.monotonic() + for_s, set[asyncio.StreamWriter]()
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, TimeoutError, ValueError):
+        open_now.add(writer)
+        if len(open_now) <= _MAX_REFUSED:
+            await answer(reader, writer)
+        open_now.discard(writer)
+        writer.close()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, EOFError, asyncio.LimitOverrunError):
             async with asyncio.timeout(_REFUSE_WITHIN_S):
                 await reader.readuntil(b"\r\n\r\n")
                 retry_after = max(1, math.ceil(until - time.monotonic()))
@@ -302,7 +310,6 @@ async def refuse_connections(listening: socket.socket, for_s: float) -> AsyncIte
                 # Closing a connection with unread data resets it, and the client would not see the response.
                 while await reader.read(_CHUNK):
                     pass
-        writer.close()
 
     # A duplicate, because a server that is closed closes its socket too.
     server = await asyncio.start_server(refuse, sock=listening.dup(), backlog=_BACKLOG)

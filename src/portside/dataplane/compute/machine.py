@@ -330,7 +330,7 @@ class MachineTarget:
         version = full_version() if build is not None and build.server_code else self._last_metrics.server_version
         return MetricsReport(
             replicas=0, queue_replicas=0, cpu=0.0, memory_mb=0.0, restarts=self._last_metrics.restarts,
-            problem=self._cycle.problem, server_version=version, is_asleep=True,
+            problem=self._cycle.problem, server_version=version, is_asleep=self._cycle.problem is None,
             threads_by_revision=self._last_metrics.threads_by_revision,
         )  # fmt: skip
 
