@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from tests.conftest import eventually
+from tests.node_packages import copy_of_project, javascript_runtime
 from tests.servers import ServerProcess, free_port
 
 # A node has another name in each version, so no other version can go on with a thread.
@@ -57,6 +58,22 @@ graph = StateGraph(State).add_node("act_" + VERSION, act).add_edge(START, "act_"
 graph = graph.add_edge("act_" + VERSION, END).compile()
 """
 
+IN_JAVASCRIPT = """
+import {{ Annotation, interrupt, StateGraph }} from "@langchain/langgraph";
+
+const State = Annotation.Root({{
+  do: Annotation(),
+  path: Annotation({{ reducer: (left, right) => left.concat(right), default: () => [] }}),
+}});
+
+const act = (state) => {{
+  if (state.do === "ask") interrupt("may I?");
+  return {{ path: [`{version} ${{process.env.OF_FILE}}`] }};
+}};
+
+export const graph = new StateGraph(State).addNode("act_{version}", act).addEdge("__start__", "act_{version}");
+"""
+
 
 def children_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -76,18 +93,23 @@ class Revisions:
         limits = httpx2.Limits(max_keepalive_connections=0)
         self.client = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=300, limits=limits)
 
-    def add(self, version: str) -> str:
-        """Write the code of a revision, and return its id."""
+    def add(self, version: str, *, in_javascript: bool = False) -> str:
+        """Write the code of a revision, and return its id. Without Node the test skips if that is needed."""
         revision, code = str(uuid4()), self.folder / version
-        code.mkdir()
-        (code / "agent.py").write_text(AGENT.format(version=version))
-        config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}, "env": {"OF_FILE": f"of {version}"}}
-        (code / "langgraph.json").write_text(json.dumps(config))
+        if in_javascript:
+            file, content = copy_of_project(code) / "agent.mjs", IN_JAVASCRIPT
+        else:
+            code.mkdir()
+            file, content = code / "agent.py", AGENT
+        file.write_text(content.format(version=version))
+        graphs, env = {"agent": f"./{file.name}:graph"}, {"OF_FILE": f"of {version}"}
+        (code / "langgraph.json").write_text(json.dumps({"dependencies": ["."], "graphs": graphs, "env": env}))
         self.kept[revision] = {
             "id": revision,
             "config": str(code / "langgraph.json"),
             "python": sys.executable,
             "known_graphs": str(self.folder / f"{revision}.graphs"),
+            "javascript": str(javascript_runtime()) if in_javascript else None,
         }
         self.write()
         return revision
@@ -111,6 +133,7 @@ class Revisions:
             "EXECUTOR_IDLE_SECS": "1",
             "EXECUTOR_PYTHON": sys.executable,
             "EXECUTOR_KNOWN_GRAPHS": own["known_graphs"],
+            **({"EXECUTOR_JAVASCRIPT": own["javascript"]} if own["javascript"] else {}),
             "LANGSMITH_HOST_REVISION_ID": revision,
             "PINNED_REVISIONS": str(self.file),
         }
@@ -222,6 +245,18 @@ async def test_interrupt_is_answered_two_revisions_later_by_the_code_that_asked(
         return not children_of(revisions.server.process.pid)
 
     await eventually(has_ended)
+
+
+async def test_revisions_may_be_of_different_languages(revisions):
+    client = revisions.serve(revisions.add("one", in_javascript=True))
+    of_one = await asked(client)
+    client = revisions.serve(revisions.add("two"))
+    of_two = await asked(client)
+    client = revisions.serve(revisions.add("three", in_javascript=True))
+    assert (await state(client, of_one))["next"] == ["act_one"]
+    assert (await answer(client, of_one))["path"] == path("one")
+    assert (await answer(client, of_two))["path"] == path("two")
+    assert (await run(client, await thread_of(client), input={"do": "act"}))["path"] == path("three")
 
 
 async def test_thread_that_asks_again_stays_with_its_code(revisions):
