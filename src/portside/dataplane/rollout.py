@@ -199,7 +199,7 @@ class Rollout:
         self.has_unused_builds = False
         """Whether `update` has builds to remove, of earlier revisions that no thread uses any more."""
         self._pins_threads = False
-        # Whether the revision that serves, or is about to, has a build of the split layout.
+        # Whether the revision that serves has a build of the split layout.
         self._is_split = False
         # True while the control plane does not know the target's new address.
         self._is_moved = False
@@ -227,6 +227,7 @@ class Rollout:
             if build is None:
                 await self.report_down("Nothing of this deployment runs until its active revision is built again.")
                 build = await self._rebuild(revision)
+        self._is_split = build is not None and build.is_split
         await self.target.restore(await self._release(deployment, revision, build))
         if deployment.custom_url != self.target.url:
             await self._report_status("READY", None)
@@ -262,6 +263,7 @@ class Rollout:
         if active is not None and self._folder.state.active_revision_id != active.id:
             build = await self._find_or_rebuild(active) if active.source in BUILT_SOURCES else None
             await self.target.switch(await self._release(deployment, active, build))
+            self._is_split = build is not None and build.is_split
         self._is_switching = False
 
     async def fail(self, revision: DesiredRevision, failure: RevisionFailed) -> None:
@@ -280,13 +282,14 @@ class Rollout:
         if metrics is None:
             return
         self.has_unused_builds |= self.target.forget_unused()
+        is_down = metrics.problem is not None and metrics.replicas == 0
         problem = metrics.problem or (_CANNOT_PIN if self._pins_threads and not self._is_split else None)
         problem = None if problem is None else storable(problem[:_MAX_REASON])
         metrics = msgspec.structs.replace(metrics, problem=problem)
         if self._reported_metrics is None or _is_due(metrics, *self._reported_metrics):
             await self._context.control.put_metrics(self._deployment_id, metrics)
             self._reported_metrics = time.monotonic(), metrics
-        status: ReportedDeploymentStatus = "UNKNOWN" if problem is not None and metrics.replicas == 0 else "READY"
+        status: ReportedDeploymentStatus = "UNKNOWN" if is_down else "READY"
         if (status, problem) != self._reported_status:
             await self._report_status(status, problem)
 
@@ -338,7 +341,7 @@ class Rollout:
 
     async def _release(self, deployment: DesiredDeployment, revision: DesiredRevision, build: Build | None) -> Release:
         """Return a release with the builds of the earlier revisions that threads may go on with."""
-        self._pins_threads, self._is_split = bool(deployment.pin_threads), build is not None and bool(build.server_code)
+        self._pins_threads = bool(deployment.pin_threads)
         earlier: dict[UUID, Build] = {}
         for revision_id in self.target.earlier() - {revision.id} if deployment.pin_threads else ():
             try:
@@ -352,7 +355,8 @@ class Rollout:
 
     async def _deploy(self, release: Release) -> None:
         revision = release.revision
-        if self._pins_threads and not self._is_split:
+        is_split = release.build is not None and release.build.is_split
+        if self._pins_threads and not is_split:
             raise DeployFailed(_CANNOT_PIN)
         if revision.status != "DEPLOYING":
             await self._report_revision(revision, "DEPLOYING")
@@ -365,6 +369,7 @@ class Rollout:
                 raise
             log.exception("a deploy failed unexpectedly", revision=str(revision.id))
             raise DeployFailed(f"the deploy failed unexpectedly: {exc}") from exc
+        self._is_split = is_split
         await self._report_status("READY", None)
         await self._report_revision(revision, "DEPLOYED")
         self._is_switching = False

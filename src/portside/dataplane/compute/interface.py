@@ -46,6 +46,11 @@ class Build:
     server_code: str = ""
     files: ServerFiles | None = None
 
+    @property
+    def is_split(self) -> bool:
+        """Whether the server runs from the platform's environment, and only executors from the build's."""
+        return bool(self.server_code)
+
 
 @dataclass(frozen=True)
 class Release:

@@ -37,16 +37,19 @@ from portside.dataplane.compute.replica_set import HAND_BACK_S, ProcessReplicaSe
 from portside.dataplane.compute.resource_usage import cores_for
 from portside.dataplane.compute.scaling import tier_bounds
 from portside.dataplane.compute.sockets import StableSocket, open_stable_socket, url_of
+from portside.dataplane.failures import DeployFailed
 from portside.dataplane.masking import mask_credentials, mask_values
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord, SleepRecord
 from portside.kernel.aliases import EXECUTOR_VARIABLE
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import write_private
+from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Supervision
 from portside.kernel.version import full_version
 from portside.listener_api import ComputeType, DesiredDeployment, DesiredRevision, MetricsReport
 
+log = get_logger(__name__)
 SERVE = ("-P", "-m", "portside", "serve")
 # They change how an interpreter runs, so a project's values are for its executors alone.
 _OF_INTERPRETERS = ("PYTHON", "LD_", "DYLD_")
@@ -283,7 +286,7 @@ class MachineTarget:
         """Let threads go on with the builds of a release, and of earlier ones."""
         builds = {**release.earlier, release.revision.id: release.build}
         # The server of a combined build is code of the project's environment, and runs nothing of another one.
-        self._builds = {revision_id: build for revision_id, build in builds.items() if build and build.server_code}
+        self._builds = {revision_id: build for revision_id, build in builds.items() if build and build.is_split}
         self._write_pins(release.deployment)
 
     def _write_pins(self, deployment: DesiredDeployment) -> None:
@@ -487,7 +490,7 @@ class MachineTarget:
         log = self._open_log(revision.id)
         log.hide(secret.value for secret in revision.secrets)
         admit = partial(self._machine.databases.admit, self._deployment_id)
-        files = release.build.files
+        files = None if release.build.files is None else _FilesOfBuilds(release)
         context = ReplicaContext(plan, self.socket, self.folder, log, settings.stop_grace_s, admit, files, slot)
         bounds = tier_bounds(release.deployment, revision)
         return ProcessReplicaSet(context, revision, bounds, settings.scale_down_after_s)
@@ -542,6 +545,30 @@ def _is_called(stable: StableSocket) -> bool:
     poll = select.poll()
     poll.register(stable.public, select.POLLIN)
     return bool(poll.poll(0))
+
+
+class _FilesOfBuilds:
+    """What a server needs in the build of its release, and in those of earlier ones, whose executors it starts too."""
+
+    def __init__(self, release: Release) -> None:
+        own = [] if release.build is None else [release.build]
+        builds = [*own, *release.earlier.values()]
+        self._own, *self._earlier = [build.files for build in builds if build.files is not None]
+
+    async def update(self) -> None:
+        """Install what this version's servers need. Raises DeployFailed for the build of the release alone."""
+        await self._own.update()
+        for files in self._earlier:
+            try:
+                await files.update()
+            except DeployFailed as exc:
+                # Its threads wait with an error until this succeeds; the others must be served.
+                log.error("an earlier revision's executor is not this version's", reason=str(exc))  # noqa: TRY400
+
+    async def take_back(self) -> None:
+        """Install again what the servers before the update need."""
+        for files in (self._own, *self._earlier):
+            await files.take_back()
 
 
 async def _wait_for_end(orphan: ReplicaRecord, deadline: float) -> None:
