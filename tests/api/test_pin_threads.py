@@ -162,6 +162,7 @@ async def test_threads_keep_their_revision_until_it_is_used_no_more(platform: Pl
     assert not (platform.home / "dataplane" / "deployments" / deployment).exists()
 
 
+@pytest.mark.thorough
 async def test_combined_layout_is_refused_with_the_reason(platform: Platform, repository: Repository):
     repository.commit("one", agent=ASKS)
     deployment = await platform.deploy(repository, secrets={"EXECUTORS": "0"})

@@ -247,6 +247,7 @@ async def test_interrupt_is_answered_two_revisions_later_by_the_code_that_asked(
     await eventually(has_ended)
 
 
+@pytest.mark.thorough
 async def test_revisions_may_be_of_different_languages(revisions):
     client = revisions.serve(revisions.add("one", in_javascript=True))
     of_one = await asked(client)
@@ -259,6 +260,7 @@ async def test_revisions_may_be_of_different_languages(revisions):
     assert (await run(client, await thread_of(client), input={"do": "act"}))["path"] == path("three")
 
 
+@pytest.mark.thorough
 async def test_thread_that_asks_again_stays_with_its_code(revisions):
     client = revisions.serve(revisions.add("one"))
     thread = await asked(client)
@@ -358,6 +360,7 @@ async def test_crash_of_an_earlier_executor_is_retried_with_its_code(revisions, 
     assert (await run(client, await thread_of(client), input={"do": "act"}))["path"] == path("two")
 
 
+@pytest.mark.thorough
 async def test_killed_server_goes_on_with_the_code_of_the_run(revisions, tmp_path):
     client = revisions.serve(revisions.add("one"))
     thread, file = await thread_of(client), tmp_path / "waits"
@@ -428,6 +431,7 @@ async def test_cron_begins_with_the_new_code(revisions):
     assert (await state(client, thread))["next"] == ["act_one"]
 
 
+@pytest.mark.thorough
 async def test_change_of_an_interrupted_state_is_made_by_its_code(revisions):
     client = revisions.serve(revisions.add("one"))
     thread = await asked(client)
