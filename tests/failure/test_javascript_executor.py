@@ -30,7 +30,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory):
 def javascript_only(database_url: str, folder: Path, **environment: str) -> Iterator[ServerProcess]:
     project = copy_of_project(folder / "project")
     config = json.loads((project / "langgraph.json").read_text())
-    graphs = {name: config["graphs"][name] for name in ("stages", "failing", "steps", "blocking")}
+    graphs = {name: config["graphs"][name] for name in ("stages", "failing", "steps", "blocking", "heap")}
     (project / "langgraph.json").write_text(json.dumps({"graphs": graphs}))
     settings = {"BG_JOB_MAX_RETRIES": "1", "EXECUTOR_HEARTBEAT_SECS": "3", "EXECUTOR_START_SECS": "600", **environment}
     settings["EXECUTOR_JAVASCRIPT"] = str(javascript_runtime())
@@ -125,6 +125,26 @@ async def test_endless_loop_ends_when_it_is_cancelled(client: httpx2.AsyncClient
     assert (await ended(client, path))["status"] == "interrupted"
     assert not is_running(int(pid))
     assert await steps(client) == ["one", "two", "three"]
+
+
+@pytest.mark.thorough
+async def test_memory_does_not_grow_with_runs(client: httpx2.AsyncClient):
+    async def heap() -> int:
+        body = {"assistant_id": "heap", "input": {"bytes": 0}}
+        return int((await client.post("/runs/wait", json=body)).json()["bytes"])
+
+    async def run_many(count: int) -> None:
+        async def work() -> None:
+            for _ in range(count // 20):
+                assert await steps(client) == ["one", "two", "three"]
+
+        await asyncio.gather(*(work() for _ in range(20)))
+
+    await run_many(1000)
+    before = await heap()
+    await run_many(5000)
+    # A run that left its state alone would leave some kilobytes.
+    assert (await heap() - before) / 5000 < 500
 
 
 async def test_endless_loop_ends_at_the_time_limit(module_database: str, tmp_path: Path):

@@ -1,3 +1,5 @@
+import { getHeapStatistics, setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { Annotation, entrypoint, StateGraph, task } from "@langchain/langgraph";
 
 const State = Annotation.Root({
@@ -18,3 +20,14 @@ export const steps = new StateGraph(State)
 const double = task("double", async (number) => number * 2);
 
 export const functional = entrypoint("functional", async ({ numbers }) => Promise.all(numbers.map((each) => double(each))));
+
+setFlagsFromString("--expose-gc");
+const collectGarbage = runInNewContext("gc");
+
+// How many bytes of the heap are in use.
+export const heap = new StateGraph(Annotation.Root({ bytes: Annotation() }))
+  .addNode("measure", () => {
+    collectGarbage();
+    return { bytes: getHeapStatistics().used_heap_size };
+  })
+  .addEdge("__start__", "measure");
