@@ -205,11 +205,7 @@ async def test_server_that_is_asked_to_stop_ends_its_runs_and_gets_no_more(cut, 
         await asyncio.to_thread(cut.other.start)
         behind.send(signal.SIGTERM)
 
-        async def retires() -> bool:
-            found = (await client.get("/metrics", params={"format": "json"})).json()
-            return bool(found["workers"]["max"] == 10)
-
-        await eventually(retires)
+        await eventually(partial(has_slots, client, 10))
         await executes_again(cut, tmp_path)
         [(other, _)] = attempts(tmp_path / "again")
         assert other != first
@@ -438,12 +434,7 @@ def secured(module_database: str, authority: Authority, tmp_path_factory: pytest
 
 async def test_executors_share_the_runs_and_have_one_for_each_slot(secured, tmp_path):
     async with client_of(secured.orchestrator) as client:
-
-        async def slots() -> bool:
-            found = (await client.get("/metrics", params={"format": "json"})).json()
-            return bool(found["workers"]["max"] == 4)
-
-        await eventually(slots)
+        await eventually(partial(has_slots, client, 4))
         ledgers = [tmp_path / f"ledger{number}" for number in range(6)]
         runs = [await begin(client, "wait", ledger) for ledger in ledgers]
 
