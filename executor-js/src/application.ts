@@ -34,7 +34,6 @@ const TITLE = { openapi: "3.1.0", info: { title: "Project", version: "1" } };
 interface Context {
   env: { [EXCHANGE]?: Exchange };
   req: { raw: Request; arrayBuffer(): Promise<ArrayBuffer> };
-  res: Response | undefined;
   set(name: string, value: unknown): void;
 }
 
@@ -255,14 +254,11 @@ export class Application {
     });
     const server = added(async (context, next) => {
       const exchange = context.env?.[EXCHANGE];
-      if (exchange?.ours && isSame(context.req.raw, exchange.request)) {
+      // Without a page for every path, the server also answers what nobody has a route for.
+      if (exchange && (exchange.ours !== null || last < 0) && isSame(context.req.raw, exchange.request)) {
         return this.askServer(exchange, context);
       }
       await next();
-      if (exchange !== undefined && first === undefined && last < 0 && (await isUnfound(context.res))) {
-        context.res = undefined;
-        context.res = await this.askServer(exchange, context);
-      }
       return undefined;
     });
     const ours = isLeft ? [] : [server];
@@ -353,11 +349,6 @@ function added(work: Work): Matched {
 /** Whether a request is for the same route as another one, which middleware may have replaced. */
 function isSame(request: Request, original: Request): boolean {
   return request.url === original.url && request.method === original.method;
-}
-
-/** Whether a response is Hono's own for a request without a route. */
-async function isUnfound(response: Response | undefined): Promise<boolean> {
-  return response?.status === 404 && (await response.clone().text()) === "404 Not Found";
 }
 
 /** Whether a route is middleware, as far as Hono tells: it takes every method, and what comes next. */

@@ -175,6 +175,8 @@ def test_websockets_by_the_adapter_of_hono(module_database: str, tmp_path: Path)
     ):
         socket.send("hello")
         assert socket.recv(120) == "you said hello"
+        missing = client.get("/nowhere")
+        assert (missing.status_code, missing.json()) == (404, {"detail": "Not Found"})
 
 
 def test_many_requests_at_once(site: httpx2.Client) -> None:

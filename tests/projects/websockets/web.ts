@@ -3,7 +3,9 @@
 import { upgradeWebSocket } from "@hono/node-server";
 import { Hono } from "hono";
 
-export default new Hono().get(
-  "/talk",
-  upgradeWebSocket(() => ({ onMessage: (event, socket) => socket.send(`you said ${event.data}`) })),
-);
+export default new Hono()
+  .get(
+    "/talk",
+    upgradeWebSocket(() => ({ onMessage: (event, socket) => socket.send(`you said ${event.data}`) })),
+  )
+  .notFound((c) => c.text("nobody asks for this"));
