@@ -3,6 +3,11 @@
 `test_access.py` holds authentication and authorization to the same rules in both languages.
 """
 
+import asyncio
+import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +21,7 @@ from websockets.sync.client import ClientConnection, connect
 from tests.conftest import eventually
 from tests.javascript import guarded_in_javascript, webapp_in_javascript
 from tests.node_packages import copy_of_project, javascript_runtime
-from tests.servers import PROJECTS, ServerProcess, agent_server
+from tests.servers import KEY, PROJECTS, ServerProcess, agent_server, platform_server
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -300,3 +305,34 @@ def test_a_server_without_its_authentication_does_not_start(
         webapp_in_javascript(module_database, tmp_path, files=[broken], **settings),
     ):
         pass
+
+
+@pytest.mark.thorough
+async def test_a_project_without_python_is_deployed(tmp_path: Path) -> None:
+    """Its graph, its authentication and its routes run in Node, and its build has no Python."""
+    source = tmp_path / "work"
+    source.mkdir()
+    for folder, name in (("guarded", "auth.ts"), ("guarded", "graphs.ts"), ("websockets", "web.ts")):
+        (source / name).write_bytes((PROJECTS / folder / name).read_bytes())
+    packages = [json.loads((PROJECTS / each / "package.json").read_text()) for each in ("javascript", "websockets")]
+    dependencies = packages[0]["dependencies"] | packages[1]["dependencies"]
+    (source / "package.json").write_text(json.dumps({**packages[0], "dependencies": dependencies}))
+    auth, http = {"path": "./auth.ts:auth"}, {"app": "./web.ts", "enable_custom_route_auth": True}
+    (source / "langgraph.json").write_text(
+        json.dumps({"graphs": {"told": "./graphs.ts:told"}, "auth": auth, "http": http})
+    )
+    with platform_server(tmp_path / "home", DEPLOYMENT_START_TIMEOUT_S="300") as platform:
+        environment = {**os.environ, "PORTSIDE_URL": platform.url, "PORTSIDE_API_KEY": KEY}
+        command = [sys.executable, "-m", "portside", "deploy", str(source)]
+        deployed = await asyncio.to_thread(
+            subprocess.run, command, env=environment, capture_output=True, text=True, check=False
+        )
+        assert deployed.returncode == 0, deployed.stderr
+        assert "Layout split" in deployed.stderr
+        url, carol = deployed.stdout.strip(), {"Authorization": "Bearer carol"}
+        with httpx2.Client(base_url=url, timeout=300) as client:
+            assert client.post("/threads", json={}).json() == {"detail": "Who are you?"}
+            values = client.post("/runs/wait", json={"assistant_id": "told", "input": {}}, headers=carol).json()
+            assert values["reported"]["email"] == "carol@example.test"
+            assert client.get("/nowhere").status_code == 401
+    assert not list((tmp_path / "home").glob("dataplane/**/venv"))
