@@ -6,7 +6,9 @@ Its row does not: the long lists are in the last checkpoint, so that no run writ
 import asyncio
 import json
 import shutil
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -51,6 +53,61 @@ graph = (
 """
 
 
+# Counts how often its state is encoded.
+COUNTED = """
+import asyncio
+from pathlib import Path
+
+from langgraph.graph import START, StateGraph
+from pydantic import BaseModel, model_serializer
+from typing_extensions import TypedDict
+
+encoded = [0]
+
+
+class Counted(BaseModel):
+    text: str
+
+    @model_serializer
+    def dump(self) -> dict:
+        encoded[0] += 1
+        return {"text": self.text}
+
+
+class State(TypedDict, total=False):
+    gate: str
+    thing: Counted
+    steps: int
+
+
+async def begin(state: State) -> dict:
+    return {"thing": Counted(text="x" * 100), "steps": 0}
+
+
+async def hold(state: State) -> dict:
+    while not Path(state["gate"]).exists():
+        await asyncio.sleep(0.01)
+    return {"steps": 1}
+
+
+async def step(state: State) -> dict:
+    return {"steps": state["steps"] + 1}
+
+
+graph = (
+    StateGraph(State).add_node("begin", begin).add_node("hold", hold).add_node("step", step)
+    .add_edge(START, "begin").add_edge("begin", "hold").add_edge("hold", "step").compile()
+)
+
+
+async def tell(state: State) -> dict:
+    return {"steps": encoded[0]}
+
+
+counter = StateGraph(State).add_node("tell", tell).add_edge(START, "tell").compile()
+"""
+
+
 @pytest.fixture(scope="module")
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server that may call itself by webhooks."""
@@ -59,6 +116,8 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
     config["webhooks"] = {"url": {"require_https": False, "disable_loopback": False}}
     config["graphs"]["moody"] = "./moody.py:graph"
     (folder / "moody.py").write_text(MOODY)
+    config["graphs"] |= {"counted": "./counted.py:graph", "counter": "./counted.py:counter"}
+    (folder / "counted.py").write_text(COUNTED)
     (folder / "langgraph.json").write_text(json.dumps(config))
     with agent_server(module_database, folder, project=str(folder)) as running:
         yield running
@@ -86,6 +145,45 @@ def talk(server: ServerProcess, *, turns: int = 12, graph: str = "echo", **field
         body = {"assistant_id": graph, "input": given, "if_not_exists": "create", **fields}
         answer = post(server, f"/threads/{thread_id}/runs/wait", body).content
     return thread_id, answer
+
+
+def follow(server: ServerProcess, path: str, joined: threading.Semaphore) -> list[str]:
+    """Return the values events of a run, of which the first tells that the follower is there."""
+    found: list[str] = []
+    headers = {"Last-Event-ID": "-1"}
+    with httpx2.stream("GET", f"{server.url}{path}/stream?stream_mode=values", headers=headers, timeout=60) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data:") and '"gate"' in line:
+                found.append(line)
+                joined.release()
+    return found
+
+
+async def encoded_for(server: ServerProcess, gate: Path, followers: int) -> int:
+    """Return how often the state of a run was encoded that so many clients followed."""
+    counter = {"assistant_id": "counter", "input": {"gate": ""}}
+    before = (await asyncio.to_thread(post, server, "/runs/wait", counter)).json()["steps"]
+    thread_id, joined = str(uuid4()), threading.Semaphore(0)
+    body = {"assistant_id": "counted", "input": {"gate": str(gate)}, "if_not_exists": "create"}
+    run = post(
+        server, f"/threads/{thread_id}/runs", {**body, "stream_mode": ["values"], "stream_resumable": True}
+    ).json()
+    path = f"/threads/{thread_id}/runs/{run['run_id']}"
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(asyncio.to_thread(follow, server, path, joined)) for _ in range(followers)]
+        for _ in range(followers):
+            assert await asyncio.to_thread(joined.acquire, timeout=60)
+        await asyncio.to_thread(gate.touch)
+    events = [task.result() for task in tasks]
+    assert all(each == events[0] for each in events)
+    assert json.loads(events[0][-1].removeprefix("data:"))["steps"] == 2
+    return (await asyncio.to_thread(post, server, "/runs/wait", counter)).json()["steps"] - before
+
+
+async def test_values_are_encoded_once_for_all_followers(server, tmp_path: Path):
+    alone = await encoded_for(server, tmp_path / "alone", 1)
+    assert alone > 0
+    assert await encoded_for(server, tmp_path / "together", 3) == alone
 
 
 async def stored_text(db: asyncpg.Connection, answer: bytes) -> str:
