@@ -148,20 +148,11 @@ async def older(tmp_path: Path) -> AsyncIterator[Platform]:
         yield platform
 
 
-async def upgrade(platform: Platform, *options: str) -> "subprocess.CompletedProcess[str]":
+async def upgrade(
+    platform: Platform, *options: str, python: Path | str = sys.executable
+) -> "subprocess.CompletedProcess[str]":
     port = platform.server.url.rpartition(":")[2]
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "portside",
-        "upgrade",
-        "--home",
-        str(platform.home),
-        "--port",
-        port,
-        *options,
-    ]
+    command = [str(python), "-P", "-m", "portside", "upgrade", "--home", str(platform.home), "--port", port, *options]
     environment = {**os.environ, "DATABASE_URL": "", "PORTSIDE_BACKUP_PASSPHRASE": "correct horse battery"}
     return await asyncio.to_thread(
         subprocess.run, command, env=environment, capture_output=True, text=True, check=False, timeout=600

@@ -50,6 +50,7 @@ def execute_next(home: Path, handed: HandedOver) -> None:
     """Replace this program by the named one, or else by what is installed now. Raises OSError; else does not return."""
     try:
         interpreter = (home / _PROGRAM).read_text().strip()
+        (home / _PROGRAM).unlink()
     except FileNotFoundError:
         interpreter = sys.executable
     for descriptor in (handed.listening, handed.postgres_lock):
