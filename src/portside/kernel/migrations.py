@@ -160,7 +160,7 @@ class Migration:
     def older_versions(self) -> str | None:
         """What the file declares: "run", or why they are refused; None for a file without a declaration."""
         declared = _DECLARATION.search(self.sql)
-        return None if declared is None else _RUN if declared[1] == _RUN else declared[2]
+        return None if declared is None else _RUN if declared[1] == _RUN else declared[2].rstrip(".")
 
 
 class DatabaseIsNewer(UserMistake):
