@@ -5,6 +5,7 @@ In the split layout a project may pin any version of what the server has too.
 
 import asyncio
 import json
+import secrets
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -44,13 +45,13 @@ graph = StateGraph(State).add_node("look", look).add_edge("__start__", "look").c
 @pytest.fixture
 async def serve(
     tmp_path: Path, fresh_database: Callable[[], Awaitable[str]]
-) -> AsyncIterator[Callable[[str], Awaitable[Harness]]]:
+) -> AsyncIterator[Callable[..., Awaitable[Harness]]]:
     harnesses: list[Harness] = []
 
-    async def serve(image: str) -> Harness:
+    async def serve(image: str, more: dict[str, str] | None = None) -> Harness:
         harnesses.append(Harness(tmp_path / "home", image, await fresh_database()))
         # Without an authentication of the project's or a platform the server wants to be told that everybody may call.
-        given = {"LANGGRAPH_AUTH_TYPE": "noop", "LANGSMITH_TRACING": "false"}
+        given = {"LANGGRAPH_AUTH_TYPE": "noop", "LANGSMITH_TRACING": "false", **(more or {})}
         await harnesses[-1].serve("image", secrets=given, resource_spec={"memory_limit_mb": 1500})
         return harnesses[-1]
 
@@ -91,6 +92,24 @@ async def test_project_in_an_image_pins_versions_that_the_server_does_not_have(s
         "import grpc, redis; from importlib.metadata import version; print(version('starlette'))"
     ))  # fmt: skip
     assert own.strip() != PINS["starlette"]
+
+
+async def test_image_is_orchestrator_and_executor(serve, tmp_path):
+    """As on a cluster: containers of one image, of which only the orchestrator has the database."""
+    base = await asyncio.to_thread(agent_image, SPLIT)
+    image = await asyncio.to_thread(project_image, f"{SPLIT}-pins", base, project(tmp_path / "project", PINS), INSTALL)
+    key = secrets.token_hex(32)
+    own = {"PORTSIDE_TIER": "orchestrator", "CORE_API_HOST": "0.0.0.0", "CORE_API_KEY": key, "EXECUTORS": "0"}
+    harness = await serve(image, own)
+    [orchestrator] = harness.running()
+    address = podman("inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", orchestrator)
+    given = {"PORTSIDE_TIER": "executor", "CORE_API": f"{address.strip()}:50054", "CORE_API_KEY": key}
+    options = [f"--env={name}={value}" for name, value in given.items()]
+    executor = podman("run", "--detach", "--network", "podman", "--cap-drop", "all", *options, image).strip()
+    try:
+        assert (await run(harness, "pins", {"names": list(PINS)}))["found"] == PINS
+    finally:
+        podman("rm", "--force", "--time", "0", executor)
 
 
 async def test_image_with_one_environment_for_both(serve, tmp_path):
