@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from langsmith import Client
 
-from portside.kernel.disk import DATABASE_NOTICE, WATCHED_FOLDER
+from portside.kernel.disk import DATABASE_NOTICE, WATCHED_FOLDER, watched_folder
 from portside.kernel.embedded import EmbeddedPostgres
 from tests.conftest import eventually
 from tests.servers import KEY, ServerProcess, agent_server, platform_server
@@ -45,7 +45,7 @@ def agent(disk: SmallDisk, server: ServerProcess, tmp_path_factory: pytest.TempP
     """An agent server on the platform's Postgres, which watches the same disk."""
     url = EmbeddedPostgres(disk.path / "home").create_database("agent_of_test")
     folder = tmp_path_factory.mktemp("agent")
-    with agent_server(url, folder, DISK_FOLDER=str(disk.path / "home"), **RESERVE) as running:
+    with agent_server(url, folder, DISK_FOLDER=str(watched_folder(disk.path / "home")), **RESERVE) as running:
         yield running
 
 

@@ -15,6 +15,7 @@ import msgspec
 from prometheus_client import Gauge
 
 from portside.kernel.errors import Unavailable
+from portside.kernel.files import make_private_dir
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
 from portside.kernel.settings import setting
@@ -115,7 +116,11 @@ def megabytes(size: int) -> str:
 def watched_folder(home: Path) -> Path:
     """Return the folder of a home by which servers watch its disk, and make it. Raises OSError."""
     folder = home / WATCHED_FOLDER
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not folder.exists():
+        make_private_dir(home)
+        folder.mkdir(exist_ok=True)
+        # Whatever the umask: another user reads it in containers.
+        folder.chmod(0o755)
     return folder
 
 
@@ -183,5 +188,5 @@ def read_notice(folder: Path) -> str | None:
     """Return why the database of a home is nearly full, or None. `folder` is the one that is watched."""
     try:
         return (folder / DATABASE_NOTICE).read_text("utf-8").strip() or None
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return None

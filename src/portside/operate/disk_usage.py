@@ -280,6 +280,7 @@ class DatabaseLimit(Task):
             text = f"its databases take {megabytes(size)} of the {of} that DATABASE_MAX_BYTES allows"
             # Not private: agents in containers read it.
             await asyncio.to_thread(self._notice.write_text, text + "\n", "utf-8")
+            self._notice.chmod(0o644)
         elif not is_full:
             self._notice.unlink(missing_ok=True)
         return Status({"full": int(is_full)})
