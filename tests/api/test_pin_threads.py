@@ -81,9 +81,12 @@ class Agent:
 
         await eventually(look)
 
+    @property
+    def folder(self) -> Path:
+        return self.platform.home / "dataplane" / "deployments" / self.id / "revisions"
+
     def builds(self) -> set[str]:
-        folder = self.platform.home / "dataplane" / "deployments" / self.id / "revisions"
-        return {entry.name for entry in folder.iterdir()}
+        return {entry.name for entry in self.folder.iterdir()}
 
     async def shown(self) -> Any:
         """Return what `portside deployments show` prints."""
@@ -96,6 +99,19 @@ class Agent:
         output, _ = await process.communicate()
         assert process.returncode == 0
         return output.decode()
+
+
+def make_executor_older(build: Path) -> None:
+    """Put an executor of another version into a build, which no server of this version can use."""
+    [info] = build.glob("venv/lib/*/site-packages/portside-*.dist-info")
+    version = info.name.removeprefix("portside-").removesuffix(".dist-info")
+    link = info.parent / "portside" / "executor" / "link.py"
+    for file in (info / "RECORD", info / "METADATA", link):
+        content = file.read_text()
+        # Files are hard links into uv's cache, which must stay as it is.
+        file.unlink()
+        file.write_text("raise SystemExit('of another version')" if file == link else content.replace(version, "0.0.1"))
+    info.rename(info.with_name("portside-0.0.1.dist-info"))
 
 
 async def test_threads_keep_their_revision_until_it_is_used_no_more(platform: Platform, repository: Repository):
@@ -119,8 +135,10 @@ async def test_threads_keep_their_revision_until_it_is_used_no_more(platform: Pl
     new = await agent.asked()
     assert await agent.answer(new) == "three!"
 
-    # The platform, its listener and the servers end, and come back.
+    # The platform, its listener and the servers end, and come back in a version whose executor earlier builds lack.
     await asyncio.to_thread(platform.server.stop)
+    for revision in (one, two):
+        make_executor_older(agent.folder / revision)
     await asyncio.to_thread(platform.server.start)
 
     async def answers() -> Any:
