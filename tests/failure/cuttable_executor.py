@@ -5,6 +5,7 @@ in the process of the executor.
 """
 
 import contextlib
+import os
 import shlex
 import signal
 import socket
@@ -43,7 +44,11 @@ def main() -> None:
 def _relay(listener: socket.socket, server: str) -> None:
     near, _ = listener.accept()
     far = socket.socket(socket.AF_UNIX)
-    far.connect(server)
+    try:
+        far.connect(server)
+    except OSError:
+        # The server has ended meanwhile.
+        os._exit(1)
     for source, target in ((near, far), (far, near)):
         threading.Thread(target=_copy, args=(source, target), daemon=True).start()
     signal.sigwait({CUT})
