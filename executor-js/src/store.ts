@@ -19,12 +19,19 @@ export function makeStore(libraries: Libraries, server: Server): BaseStore {
     AsyncBatchedStore.prototype.batch = function (operations) {
       return this.store.batch(operations);
     };
+    // It collects until the run ends; a node that is cancelled and goes on would wait forever for what it asks after that.
+    const collect = AsyncBatchedStore.prototype.enqueueOperation;
+    AsyncBatchedStore.prototype.enqueueOperation = async function (operation) {
+      return this.isRunning ? collect.call(this, operation) : (await this.store.batch([operation]))[0];
+    };
   }
   return new ServerStore();
 }
 
 interface Collecting {
   store: BaseStore;
+  isRunning: boolean;
+  enqueueOperation(operation: Operation): Promise<unknown>;
   batch(operations: Operation[]): Promise<unknown>;
 }
 

@@ -111,6 +111,7 @@ const subagent = new StateGraph(Slow)
         setTimeout(resolve, 300);
       });
     });
+    await config.store?.put(["cancelled"], "work", { text: "stopped" });
     appendFileSync(state.file, "stopped\n");
     return { done: "no" };
   })
