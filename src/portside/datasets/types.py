@@ -267,16 +267,16 @@ class ExampleWrite(msgspec.Struct):
 
 
 class ExampleDeletion(msgspec.Struct):
-    """The examples to delete, as many as an address can name; `hard_delete` removes them from every version."""
+    """The examples to delete; `hard_delete` removes them from every version."""
 
-    example_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=1_300)]
+    example_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=10_000)]
     hard_delete: bool = False
 
 
 class ExamplesToDelete(msgspec.Struct):
-    """The examples to delete."""
+    """The examples to delete, as many as an address can name."""
 
-    example_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=10_000)]
+    example_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=1_300)]
 
 
 class Changed(msgspec.Struct):
