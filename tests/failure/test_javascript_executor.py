@@ -123,7 +123,11 @@ async def test_endless_loop_ends_when_it_is_cancelled(client: httpx2.AsyncClient
     ((_, pid),) = await reached(ledger, 1)
     await client.post(f"{path}/cancel?wait=true")
     assert (await ended(client, path))["status"] == "interrupted"
-    assert not is_running(int(pid))
+
+    async def is_gone() -> bool:
+        return not is_running(int(pid))
+
+    await eventually(is_gone)
     assert await steps(client) == ["one", "two", "three"]
 
 
