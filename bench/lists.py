@@ -7,14 +7,10 @@ beside the median.
 """
 
 import asyncio
-import contextlib
 import json
-import os
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -25,7 +21,8 @@ import httpx2
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from tests.servers import KEY, PROJECTS, ServerProcess, free_port, platform_server  # noqa: E402
+from bench.traces import kept_folder, measured_platform, platform_database  # noqa: E402
+from tests.servers import KEY, PROJECTS, ServerProcess, free_port  # noqa: E402
 
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
 
@@ -243,29 +240,12 @@ def _count(answer: httpx2.Response) -> str:
     return f"{len(found)} rows" if isinstance(found, list) else json.dumps(found)[:60]
 
 
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    if kept := os.environ.get("BENCH_FOLDER"):
-        yield Path(kept)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder)
-
-
 def measure_platform(folder: Path, count: int) -> None:
     """Lists of the platform: traces, datasets, annotation queues."""
-    embedded = EmbeddedPostgres(folder / "postgres")
-    url = embedded.acquire()
-    try:
-        # What a server counts is not looked at again, so none runs while older traces are written.
-        if not (folder / "home").exists():
-            with platform_server(folder / "home", DATABASE_URL=url, RATE_LIMITS="false"):
-                pass
+    with platform_database(folder) as (_, url):
         asyncio.run(fill(url, "platform", count))
-        with platform_server(folder / "home", DATABASE_URL=url, RATE_LIMITS="false") as server:
+        with measured_platform(folder, url) as server:
             measure(server.url, KEY, REQUESTS["platform"])
-    finally:
-        embedded.release()
 
 
 def measure_agent(folder: Path, count: int) -> None:
@@ -287,7 +267,6 @@ def measure_agent(folder: Path, count: int) -> None:
 if __name__ == "__main__":
     wanted = [each for each in sys.argv[1:] if not each.isdigit()] or ["platform", "agent"]
     [rows] = [int(each) for each in sys.argv[1:] if each.isdigit()] or [COUNT]
-    with _folder() as kept_in:
-        kept_in.mkdir(parents=True, exist_ok=True)
+    with kept_folder() as kept_in:
         for each in wanted:
             {"platform": measure_platform, "agent": measure_agent}[each](kept_in, rows)

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from bench.trace_data import DAYS, fill  # noqa: E402
-from tests.servers import KEY, platform_server  # noqa: E402
+from tests.servers import KEY, ServerProcess, platform_server  # noqa: E402
 
 from portside.kernel.db import Database  # noqa: E402
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
@@ -36,7 +36,7 @@ from portside.kernel.ids import uuid7  # noqa: E402
 from portside.kernel.migrations import migrate  # noqa: E402
 from portside.tracing.retention import ExpiredTraces, TraceRetention  # noqa: E402
 from portside.tracing.stats import DailyRollups  # noqa: E402
-from portside.usage.counts import HoursThatAreOver  # noqa: E402
+from portside.usage.counts import PastHours  # noqa: E402
 
 COUNT = 10_000_000
 BATCH = 100
@@ -102,7 +102,7 @@ async def count_what_is_over(url: str) -> None:
     # A folder may be of an older version.
     await migrate(db, ["portside.identity", "portside.tracing", "portside.usage"])
     backend = await db.pool.fetchval("select pg_backend_pid()")
-    for name, chore in (("hours and days of usage", HoursThatAreOver(db)), ("days of figures", DailyRollups(db))):
+    for name, chore in (("hours and days of usage", PastHours(db)), ("days of figures", DailyRollups(db))):
         began, before = time.perf_counter(), _on_cpu(backend)
         while (await chore.activate()).again:
             pass
@@ -245,28 +245,47 @@ async def measure(url: str, address: str, clock: Clock) -> list[Figure]:
     return figures
 
 
+@contextlib.contextmanager
+def kept_folder() -> Iterator[Path]:
+    """The folder `BENCH_FOLDER`, which keeps what is filled for the next run, or one that is removed."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(os.environ.get("BENCH_FOLDER") or temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+
+
+@contextlib.contextmanager
+def platform_database(folder: Path) -> Iterator[tuple[EmbeddedPostgres, str]]:
+    """The Postgres of a platform that does not run and whose tables exist, and its address."""
+    embedded = EmbeddedPostgres(folder / "postgres")
+    url = embedded.acquire()
+    try:
+        # What a server counts is never looked at again, so none runs while older traces are written.
+        if not (folder / "home").exists():
+            with measured_platform(folder, url):
+                pass
+        yield embedded, url
+    finally:
+        embedded.release()
+
+
+def measured_platform(folder: Path, url: str) -> contextlib.AbstractContextManager[ServerProcess]:
+    """The platform of a folder, without rate limits."""
+    return platform_server(folder / "home", DATABASE_URL=url, RATE_LIMITS="false")
+
+
 def main() -> None:
     """Measure with as many traces as the command says."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else COUNT
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(os.environ.get("BENCH_FOLDER") or temporary)
-        embedded = EmbeddedPostgres(folder / "postgres")
-        url = embedded.acquire()
-        try:
-            # What a server counts is never looked at again, so none runs while older traces are written.
-            if not (folder / "home").exists():
-                with platform_server(folder / "home", DATABASE_URL=url, RATE_LIMITS="false"):
-                    pass
-            asyncio.run(fill(url, count))
-            print(f"{'':<58}{'ms or /s':>12}{'CPU ms':>10}{'Postgres':>10}{'target':>10}")
-            asyncio.run(count_what_is_over(url))
-            with platform_server(folder / "home", DATABASE_URL=url, RATE_LIMITS="false") as server:
-                process = server.process
-                assert process is not None
-                asyncio.run(measure(url, server.url, Clock(process.pid, embedded.data)))
-            asyncio.run(expire(url))
-        finally:
-            embedded.release()
+    with kept_folder() as folder, platform_database(folder) as (embedded, url):
+        asyncio.run(fill(url, count))
+        print(f"{'':<58}{'ms or /s':>12}{'CPU ms':>10}{'Postgres':>10}{'target':>10}")
+        asyncio.run(count_what_is_over(url))
+        with measured_platform(folder, url) as server:
+            process = server.process
+            assert process is not None
+            asyncio.run(measure(url, server.url, Clock(process.pid, embedded.data)))
+        asyncio.run(expire(url))
 
 
 if __name__ == "__main__":

@@ -133,3 +133,10 @@ def test_commands_print_through_the_module_that_escapes() -> None:
     commands = ROOT / "src" / "portside" / "cli"
     found = {file.name for file in commands.glob("*.py") if printing.search(file.read_text("utf-8"))}
     assert found == {"output.py"}
+
+
+def test_every_measurement_can_be_imported() -> None:
+    modules = [f"bench.{path.stem}" for path in (ROOT / "bench").glob("*.py") if path.stem != "__main__"]
+    command = [sys.executable, "-c", "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"]
+    done = subprocess.run([*command, *modules], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert (len(modules) > 10, done.returncode, done.stderr) == (True, 0, "")
