@@ -62,7 +62,7 @@ class PoolLimits:
 
 
 class _WithRetirement:
-    """Handlers, of which one takes the wish of a process to be replaced: a bridge forwards all others."""
+    """The handlers of a bridge, and one of its own for a process that asks to be replaced."""
 
     def __init__(self, handlers: Handlers, retire: Handler) -> None:
         self._handlers, self._retire = handlers, retire
