@@ -462,6 +462,23 @@ async def test_suspects_have_a_process_for_themselves(project):
         assert (await shared)["do"] == "something"
 
 
+async def test_suspects_leave_a_process_to_other_runs(project):
+    """Where there are spares: suspects that take long wait for each other, and nobody else waits for them."""
+    async with started(program_of(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
+        suspects = [asyncio.create_task(execute(pool, "wait", is_alone=True)) for _ in range(2)]
+
+        async def one_is_executed() -> bool:
+            return len(pool.executors) == 2 and sum(len(each.runs) for each in pool.executors) == 1
+
+        await eventually(one_is_executed)
+        for number in range(3):
+            assert (await execute(pool, f"{number}"))["do"] == f"{number}"
+        assert [len(each.runs) for each in pool.executors if each.is_reserved] == [1]
+        for suspect in suspects:
+            suspect.cancel()
+        await asyncio.gather(*suspects, return_exceptions=True)
+
+
 async def test_suspect_takes_the_first_process_that_is_free(project):
     """It does not wait for the end of the run that has the only process left."""
     async with started(program_of(project), PoolLimits(executors=2)) as pool:

@@ -197,7 +197,8 @@ class ExecutorPool:
     async def _emptied(self) -> Executor:
         """Reserve an executor that executes no run: the one that gets no more runs from now on, or one that is free.
 
-        Runs may take hours, and one that starts meanwhile is free at once.
+        Runs may take hours, and one that starts meanwhile is free at once. Where there are spares, one executor is left
+        to all other runs.
         """
         reserved: Executor | None = None
 
@@ -205,9 +206,12 @@ class ExecutorPool:
             nonlocal reserved
             if reserved is not None and (reserved.is_retiring or reserved.link.is_closed):
                 reserved = None
-            free = next((each for each in (reserved, *self._unreserved()) if each is not None and not each.runs), None)
+            others = self._unreserved()
+            if self._limits.spares and len(others) == 1:
+                others = []
+            free = next((each for each in (reserved, *others) if each is not None and not each.runs), None)
             if free is None and reserved is None:
-                reserved = self._least_loaded(self._unreserved())
+                reserved = self._least_loaded(others)
             if free is not None and reserved is not None:
                 reserved.is_reserved = False
             if (taken := free or reserved) is not None:
@@ -253,11 +257,8 @@ class ExecutorPool:
 
     def _in_service(self) -> list[Executor]:
         """Return those that take work: a spare takes none before another process ends, but a run that has it alone."""
-        usable = self._usable()
-        if not self._limits.spares or len(usable) <= self._wanted:
-            return usable
-        spares = self._own()[self._wanted :]
-        return [each for each in usable if each not in spares]
+        spares = [each for each in self._own() if not each.is_reserved][self._wanted :] if self._limits.spares else []
+        return [each for each in self._usable() if each not in spares]
 
     def _unreserved(self) -> list[Executor]:
         return [each for each in self._usable() if not each.is_reserved]
@@ -339,7 +340,7 @@ class ExecutorPool:
         """How many spares there are to be: none before the first run, and none long after the last."""
         if not self._limits.spares:
             return 0
-        if any(each.runs for each in self._executors):
+        if any(self._waiting or each.runs for each in self._executors):
             self._run_at = time.monotonic()
         is_recent = time.monotonic() - self._run_at <= (self._limits.idle_s or SPARES_KEPT_S)
         return self._limits.spares if is_recent else 0

@@ -247,7 +247,7 @@ def limits_of(settings: AgentSettings, executors: int) -> PoolLimits:
         max_runs=settings.executor_max_runs,
         max_memory_bytes=settings.executor_max_memory_mb * 1_000_000,
         idle_s=settings.executor_idle_secs,
-        spares=settings.executor_spares,
+        spares=settings.executor_spares if executors else 0,
     )
 
 
