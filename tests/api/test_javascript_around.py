@@ -1,7 +1,7 @@
 """What the server does around graphs works for JavaScript: crons, webhooks, tools, encryption, search, recycling."""
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from tests.servers import PROJECTS, ServerProcess, agent_server
 pytestmark = pytest.mark.timeout(600)
 EXAMPLE = PROJECTS.parents[1] / "examples" / "hello-agent-js"
 MAX_RUNS = 20
-MAX_MEMORY_MB = 400
+# A process that holds little has some 120 MB; one that holds far more than the limit is killed.
+MAX_MEMORY_MB, HELD_MB = 300, 220
 BOTH = {"Accept": "application/json, text/event-stream"}
 
 
@@ -27,7 +28,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("javascript")
     settings = {
         "EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_START_SECS": "600",
-        "EXECUTOR_MAX_RUNS": str(MAX_RUNS), "EXECUTOR_MAX_MEMORY_MB": str(MAX_MEMORY_MB),
+        "EXECUTOR_MAX_RUNS": str(MAX_RUNS),
         "GRAPH_AES_KEY": "0123456789abcdef0123456789abcdef", "GRAPH_AES_JSON_KEYS": "*",
     }  # fmt: skip
     project = copy_of_project(folder / "project", PROJECTS / "javascript_around")
@@ -53,6 +54,7 @@ def message(text: str) -> dict[str, Any]:
 
 async def process_id(client: httpx2.AsyncClient, size: int = 0) -> int:
     values = await asked(client, "POST", "/runs/wait", assistant_id="process", input={"bytes": size})
+    assert isinstance(values.get("pid"), int), values
     return int(values["pid"])
 
 
@@ -133,18 +135,30 @@ async def test_nothing_of_a_thread_is_stored_in_clear_text(client: httpx2.AsyncC
     assert [name for name, rows in found.items() if rows] == []
 
 
-async def test_processes_are_replaced_by_runs_and_by_memory(client: httpx2.AsyncClient, server: ServerProcess):
-    async def is_replaced_for(reason: str, least: int) -> bool:
-        # Every look is a run.
-        await process_id(client)
-        found = re.findall(rf"an executor is replaced.*{reason}=(\d+)", server.log.read_text())
-        return any(int(each) >= least for each in found)
+async def replaced_for(server: ServerProcess, reason: str, least: int, client: httpx2.AsyncClient) -> bool:
+    """Whether a process was replaced with this much of a reason; every look is a run."""
+    await process_id(client)
+    found = re.findall(rf"an executor is replaced.*{reason}=(\d+)", server.log.read_text())
+    return any(int(each) >= least for each in found)
 
+
+async def test_processes_are_replaced_by_runs(client: httpx2.AsyncClient, server: ServerProcess):
     first = await process_id(client)
-    await eventually(lambda: is_replaced_for("runs", MAX_RUNS))
-    await process_id(client, MAX_MEMORY_MB * 1_000_000)
-    await eventually(lambda: is_replaced_for("memory_mb", MAX_MEMORY_MB))
+    await eventually(lambda: replaced_for(server, "runs", MAX_RUNS, client))
     assert await process_id(client) != first
+
+
+async def test_processes_are_replaced_by_memory(fresh_database: Callable[[], Awaitable[str]], tmp_path: Path):
+    settings = {
+        "EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_START_SECS": "600",
+        "EXECUTOR_MAX_MEMORY_MB": str(MAX_MEMORY_MB),
+    }  # fmt: skip
+    project = copy_of_project(tmp_path / "project", PROJECTS / "javascript_around")
+    with agent_server(await fresh_database(), tmp_path, project=str(project), **settings) as running:
+        async with httpx2.AsyncClient(base_url=running.url, timeout=120) as client:
+            heavy = await process_id(client, HELD_MB * 1_000_000)
+            await eventually(lambda: replaced_for(running, "memory_mb", MAX_MEMORY_MB, client))
+            assert await process_id(client) != heavy
 
 
 async def test_example_calculates_and_asks_before_it_sends(module_database: str, tmp_path: Path):

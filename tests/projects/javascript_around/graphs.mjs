@@ -59,12 +59,12 @@ export const library = new StateGraph(Books)
   .compile();
 
 const Held = Annotation.Root({ bytes: Annotation(), pid: Annotation() });
-const held = [];
+let held;
 
 export const processId = new StateGraph(Held)
   .addNode("say", (state) => {
-    held.push(Buffer.alloc(state.bytes, 1));
-    return { pid: process.pid };
+    held = Buffer.alloc(state.bytes, 1);
+    return { pid: process.pid, bytes: held.length };
   })
   .addEdge(START, "say")
   .compile();
