@@ -21,7 +21,7 @@ import pytest_asyncio
 from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
 from structlog.testing import capture_logs
 
-from portside.alerts.channels import COLUMNS, AlertChannels
+from portside.alerts.channels import AlertChannels
 from portside.alerts.rules import RULES, MeasuredParts, Measurement, Measurements, certificate_end
 from portside.backup.history import Attempt, record_attempt
 from portside.ingress.options import FrontOptions
@@ -347,7 +347,6 @@ async def test_the_end_of_a_certificate_is_read_from_the_server_that_shows_it(au
 
 
 async def test_a_new_master_key_encrypts_channels_again(agent_database: str, tmp_path: Path) -> None:
-    assert ("alert_channels", "target_sealed") in COLUMNS
     home = Home(tmp_path)
     settings = PlatformSettings(rate_limits=False, own_listener=False)
     async with open_platform(home, settings, agent_database) as app, serving(app.asgi) as url:

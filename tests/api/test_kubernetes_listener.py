@@ -125,11 +125,17 @@ async def test_status_names_who_refuses_the_servers(module_database: str, tmp_pa
                 async def is_named() -> bool:
                     return "refuses the API key of this server" in str(follower.metrics and follower.metrics.problem)
 
-                await eventually(is_named)
-                assert follower.metrics is not None
-                assert (follower.metrics.replicas, follower.metrics.queue_replicas) == (1, 1)
-                assert (follower.metrics.pending_runs, follower.metrics.active_runs) == (0, 0)
-                await follower.close()
-                await api.close()
+                async def has_no_runs() -> bool:
+                    metrics = follower.metrics
+                    return metrics is not None and (metrics.pending_runs, metrics.active_runs) == (0, 0)
+
+                try:
+                    await eventually(is_named)
+                    await eventually(has_no_runs)
+                    assert follower.metrics is not None
+                    assert (follower.metrics.replicas, follower.metrics.queue_replicas) == (1, 1)
+                finally:
+                    await follower.close()
+                    await api.close()
     name = f"/api/v1/namespaces/{scope.namespace}/pods/{scope.name}-1:8000/proxy/metrics"
     assert name in cluster.paths

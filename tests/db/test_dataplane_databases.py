@@ -14,7 +14,6 @@ import pytest
 
 from portside.dataplane.compute.databases import CONNECTIONS_EACH, Databases, database_name
 from portside.dataplane.failures import CreateFailed, NoConnectionsLeft
-from portside.dataplane.sql import sql
 from portside.kernel.db import Database
 from portside.kernel.embedded import CONNECTIONS, RESERVED_CONNECTIONS, EmbeddedPostgres
 from tests.conftest import eventually
@@ -87,13 +86,6 @@ async def test_non_superuser_role_suffices(postgres: str, tmp_path: Path):
         await databases.drop(deployment)
         await databases.drop(boss)
         await admin.close()
-
-
-async def test_every_query_can_be_prepared(postgres: str):
-    connection = await asyncpg.connect(postgres)
-    for query in sql:
-        await connection.prepare(query.sql)
-    await connection.close()
 
 
 @pytest.fixture

@@ -16,14 +16,15 @@ from portside.platform.app import PACKAGES
 
 SOURCE = Path(portside.__file__).parent
 WITH_SQL = sorted(folder.parent.name for folder in SOURCE.glob("*/sql"))
-SCHEMAS = {"agent": "portside"}
+# The data plane's queries run in the databases of agents.
+OF_AGENTS = ("agent", "dataplane")
 
 
 async def migrated(url: str, package: str) -> Database:
     """Open a database as the program that runs the package does."""
-    schema = SCHEMAS.get(package)
+    schema = "portside" if package in OF_AGENTS else None
     db = await Database.connect(url, schema=schema)
-    await migrate(db, [f"portside.{package}"] if schema else PACKAGES, schema=schema)
+    await migrate(db, ["portside.agent"] if schema else PACKAGES, schema=schema)
     if package == "agent":
         await open_generation(db, StoreIndex(embed="./embed.py:embed", dims=3))
     return db
@@ -54,6 +55,6 @@ def test_every_query_of_a_package_is_used(package: str) -> None:
     assert names - set(re.findall(r"\bsql\.(\w+)", text)) == set()
 
 
-def test_every_room_with_migrations_is_brought_up_to_date_by_a_program() -> None:
+def test_every_package_with_migrations_is_migrated_by_a_program() -> None:
     with_migrations = {folder.parent.name for folder in SOURCE.glob("*/migrations")}
-    assert with_migrations == {package.rsplit(".", 1)[1] for package in PACKAGES} | set(SCHEMAS)
+    assert with_migrations == {package.rsplit(".", 1)[1] for package in PACKAGES} | {"agent"}

@@ -106,7 +106,7 @@ def test_server_environment_precedence():
         id=uuid4(), name="a", environment={"LANGSMITH_API_KEY": "platform", "LANGSMITH_PROJECT": "a"}
     )
     disk = {"DISK_FOLDER": "/home"}
-    runtime = RuntimeEnvironment("postgresql://x", 8000, Path("/home"), [Path("/venv/bin")], "abc", disk)
+    runtime = RuntimeEnvironment("postgresql://x", 8000, Path("/home"), ["/venv/bin"], "abc", disk)
     found = server_environment(deployment, revision, runtime, {"PATH": "/bin", "SECRET_OF_LISTENER": "s"})
     assert found["LANGSMITH_API_KEY"] == "mine"
     assert found["PORT"] == "8000"
@@ -117,7 +117,7 @@ def test_server_environment_precedence():
     assert found["LANGSMITH_HOST_REVISION_ID"] == str(revision.id)
     assert "SECRET_OF_LISTENER" not in found
     given = [Secret("EXECUTOR_NODE", "/elsewhere")]
-    binaries = [Path("/venv/bin"), Path("/node/bin")]
+    binaries = ["/venv/bin", "/node/bin"]
     runtime = replace(runtime, binaries=binaries, settings={"EXECUTOR_NODE": "/node/bin/node"})
     found = server_environment(deployment, desired_revision(id=uuid4(), secrets=given), runtime, {"PATH": "/bin"})
     assert found["PATH"] == os.pathsep.join(["/venv/bin", "/node/bin", "/bin"])

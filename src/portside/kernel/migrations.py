@@ -255,8 +255,11 @@ async def migrate(db: Database, packages: list[str], *, schema: str | None = Non
         if schema:
             await connection.execute(f'create schema if not exists "{schema}"')
         await connection.execute(_PIN_SEARCH_PATH)
-        adopted = await _adopt(connection, packages) if await _is_from_before_baselines(connection) else set()
+        is_adopted = await _is_from_before_baselines(connection)
+        if is_adopted:
+            await connection.execute("alter table applied_migrations rename column room to package")
         await connection.execute(_RECORDS)
+        adopted = await _adopt(connection, packages) if is_adopted else set()
         return sum([await _migrate_package(connection, package, is_adopted=package in adopted) for package in packages])
 
 
@@ -456,7 +459,6 @@ async def _adopt(connection: Any, packages: list[str]) -> set[str]:
     Raises UserMistake for a database that has not had all of them.
     """
     adopted = set()
-    await connection.execute("alter table applied_migrations rename column room to package")
     for package in packages:
         name = _short(package)
         newest = await connection.fetchval(
