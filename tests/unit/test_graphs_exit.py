@@ -1,6 +1,8 @@
 """Whatever a node raises ends its run and nothing else."""
 
 import asyncio
+import inspect
+import threading
 from typing import Any
 
 import pytest
@@ -61,6 +63,26 @@ async def test_exception_of_a_node_fails_only_its_run(failure, name, text, in_a_
         assert execution.outcome.error == {"error": name, "message": text}
         assert await asyncio.wait_for(loop.call(work()), 60) == "still here"
     finally:
+        loop.close()
+
+
+async def test_work_that_is_cancelled_before_it_begins_is_closed():
+    async def work() -> None:
+        raise AssertionError("it was cancelled before")
+
+    loop, is_free, made = GraphLoop("test"), threading.Event(), work()
+    try:
+        loop.call_soon(is_free.wait)
+        call = asyncio.create_task(loop.call(made))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.sleep(0)
+        is_free.set()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert inspect.getcoroutinestate(made) == inspect.CORO_CLOSED
+    finally:
+        is_free.set()
         loop.close()
 
 

@@ -64,7 +64,8 @@ class CrossLoopCall(Generic[T]):
         self.result: asyncio.Future[T] = self._caller_loop.create_future()
         self._task: asyncio.Task[T] | None = None
         self._has_stopped = asyncio.Event()
-        loop.call_soon_threadsafe(self._start, work)
+        self._work = work
+        loop.call_soon_threadsafe(self._start)
 
     async def stop(self) -> None:
         """Cancel the work and wait until it has stopped; work that blocks for too long is logged and left behind."""
@@ -72,8 +73,8 @@ class CrossLoopCall(Generic[T]):
             self._loop.call_soon_threadsafe(self._cancel)
             await _wait_for_stop(self._has_stopped)
 
-    def _start(self, work: Coroutine[Any, Any, T]) -> None:
-        self._task = self._loop.create_task(_with_jobs(work))
+    def _start(self) -> None:
+        self._task = self._loop.create_task(_with_jobs(self._work))
         self._task.add_done_callback(self._on_done)
 
     def _cancel(self) -> None:
@@ -81,6 +82,9 @@ class CrossLoopCall(Generic[T]):
             self._task.cancel()
 
     def _on_done(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            # A task that was cancelled before its first step has not begun the work.
+            self._work.close()
         # The caller's loop may be closed already.
         with contextlib.suppress(RuntimeError):
             self._caller_loop.call_soon_threadsafe(self._set_result, task)
