@@ -44,7 +44,9 @@ COMMANDS = "POST /threads/{thread_id}/commands"
 PROTOCOLS = {"a2a", "mcp"}
 
 
-@pytest.fixture(scope="module", params=[*FORMS, pytest.param(None, id="handlers in TypeScript")])
+@pytest.fixture(
+    scope="module", params=[*FORMS, pytest.param(None, id="handlers in TypeScript", marks=pytest.mark.thorough)]
+)
 def server(
     request: pytest.FixtureRequest, module_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:

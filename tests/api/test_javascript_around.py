@@ -89,11 +89,13 @@ async def test_cron_runs_and_calls_its_webhook(client: httpx2.AsyncClient):
     assert (called["status"], called["values"]["messages"][-1]["content"]) == ("success", "echo: tick")
 
 
+@pytest.mark.thorough
 async def test_graphs_are_tools(client: httpx2.AsyncClient):
     async def ask(method: str, **params: Any) -> Any:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        response = await client.post("/mcp", json=body, headers=BOTH)
-        return response.json()["result"]
+        answer = (await client.post("/mcp", json=body, headers=BOTH)).json()
+        assert "result" in answer, answer
+        return answer["result"]
 
     tools = {each["name"]: each for each in (await ask("tools/list"))["tools"]}
     assert tools["echo"]["description"] == "Says what it hears."

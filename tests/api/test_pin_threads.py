@@ -114,6 +114,7 @@ def make_executor_older(build: Path) -> None:
     info.rename(info.with_name("portside-0.0.1.dist-info"))
 
 
+@pytest.mark.thorough
 async def test_threads_keep_their_revision_until_it_is_used_no_more(platform: Platform, repository: Repository):
     repository.commit("one", agent=ASKS)
     deployment = await platform.deploy(repository)

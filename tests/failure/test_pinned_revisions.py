@@ -413,6 +413,7 @@ async def test_code_that_cannot_be_started_is_no_reason_to_use_other_code(revisi
     assert (await answer(client, thread))["path"] == path("one")
 
 
+@pytest.mark.thorough
 async def test_cron_begins_with_the_new_code(revisions):
     client = revisions.serve(revisions.add("one"))
     thread = await asked(client)

@@ -104,6 +104,7 @@ async def test_idle_agent_sleeps_and_many_requests_wake_it_once(platform: Platfo
     await eventually(is_shown_awake)
 
 
+@pytest.mark.thorough
 async def test_agent_with_a_run_or_a_stream_stays_awake(platform: Platform, deployment: str, held: Path):
     url = await platform.url(deployment)
     await asyncio.to_thread(held.touch)
