@@ -89,7 +89,6 @@ async def test_cron_runs_and_calls_its_webhook(client: httpx2.AsyncClient):
     assert (called["status"], called["values"]["messages"][-1]["content"]) == ("success", "echo: tick")
 
 
-@pytest.mark.thorough
 async def test_graphs_are_tools(client: httpx2.AsyncClient):
     async def ask(method: str, **params: Any) -> Any:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx2
 import pytest
 from langgraph_sdk.client import LangGraphClient
@@ -133,6 +134,22 @@ async def test_tool_names_come_from_assistant_names(http: httpx2.AsyncClient, cl
     assert tools["agent"]["title"] == "道具"
     await client.assistants.update(first["assistant_id"], context={"name": "Ann"})
     assert "Ann hears hi" in (await call(http, "My_Tool_v2", messages="hi"))["content"][0]["text"]
+
+
+async def test_assistant_of_a_removed_graph_is_no_tool(
+    module_database: str, http: httpx2.AsyncClient, client: LangGraphClient
+) -> None:
+    """A later revision may lack a graph that a person has made assistants of."""
+    tools = await all_tools(http)
+    made = await client.assistants.create("echo", name="of a removed graph")
+    assert "of_a_removed_graph" in {each["name"] for each in await all_tools(http)}
+    connection = await asyncpg.connect(module_database)
+    await connection.execute(
+        "update portside.assistants set graph_id = 'removed' where assistant_id = $1", made["assistant_id"]
+    )
+    await connection.close()
+    assert await all_tools(http) == tools
+    await client.assistants.delete(made["assistant_id"])
 
 
 async def test_tools_are_paginated(http: httpx2.AsyncClient, client: LangGraphClient) -> None:

@@ -175,6 +175,7 @@ class Tools:
             access=allowed,
             metadata=search.get("metadata") or {},
             own=self._known.of_graphs(),
+            graphs=list(self._known.graphs),
             after=after,
             tool=name,
             limit=limit,

@@ -1,12 +1,14 @@
 -- name: list_tools
 -- searched: metadata as assistant.metadata
+-- plain: graphs (names of graphs)
 -- One tool for each assistant name, under a name that the protocol allows. Of assistants with the same name only the
 -- first is a tool. If two names become the same tool name, the later one gets its id as a suffix. The assistants of the
--- server's own graphs are visible to every caller.
+-- server's own graphs are visible to every caller. An assistant of a graph that a later revision removed is no tool.
 with visible as (
     select distinct on (name) assistant_id, name, description, created_at, updated_at
     from assistants
-    where (matches_access(metadata, :access) and metadata @> :metadata) or assistant_id = any(:own::uuid[])
+    where ((matches_access(metadata, :access) and metadata @> :metadata) or assistant_id = any(:own::uuid[]))
+        and graph_id = any(:graphs::text[])
     order by name, created_at, assistant_id
 ), fitting as (
     select *, case when name ~ '^[A-Za-z0-9_-]{1,64}$' then name else
