@@ -5,7 +5,7 @@ The databases are examined with the migrations of the program that runs this, wh
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -15,12 +15,13 @@ import msgspec
 
 from portside.backup.databases import platform_databases
 from portside.backup.history import last_backup
+from portside.kernel.clock import now
 from portside.kernel.db import Database, Record
 from portside.kernel.disk import find_shortage, measure, megabytes
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import DependencyUnavailable, UserMistake
 from portside.kernel.files import write_private
-from portside.kernel.migrations import find_missing, find_pending
+from portside.kernel.migrations import find_missing, find_pending, is_migrated
 from portside.kernel.version import full_version
 from portside.operate.findings import ExaminedInstallation, Finding, fault, fine, warning
 from portside.operate.machine_checks import lock_holder
@@ -194,7 +195,7 @@ async def _changes_of(
     db: Database, packages: list[str], database: str, deployment: str | None
 ) -> PendingChanges | None:
     """Return what will be applied to a database, or None. Raises UserMistake for one that will be refused."""
-    if not await db.pool.fetchval("select to_regclass('applied_migrations') is not null"):
+    if not await is_migrated(db):
         return None  # A deployment that has never served.
     pending = await find_pending(db, packages)
     if not pending:
@@ -239,7 +240,7 @@ def _about_backup(i: ExaminedInstallation) -> list[Finding]:
     found = last_backup(i.home).succeeded
     if found is None:
         return [warning("backup", "there is no backup", "'portside upgrade' takes one: --backup-to, or BACKUP_TO")]
-    age = datetime.now(UTC) - found.ended_at
+    age = now() - found.ended_at
     text = f"the last one is {age.total_seconds() / 3600:.1f} hours old: {found.location}/{found.name}"
     if age > _RECENT:
         return [warning("backup", text, "'portside upgrade' takes one, unless --no-backup")]

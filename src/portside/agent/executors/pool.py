@@ -313,7 +313,9 @@ class ExecutorPool:
             executor.retire()
 
     def _look_after(self) -> None:
-        """Kill processes that hold far too much memory, and note whether processes start well again."""
+        """Kill processes that hold far too much memory, and note whether there are runs and processes start well."""
+        if any(self._waiting or each.runs for each in self._executors):
+            self._run_at = time.monotonic()
         limit = self._limits.max_memory_bytes
         for executor in self._executors:
             executor.measure()
@@ -338,10 +340,6 @@ class ExecutorPool:
     @property
     def _wanted_spares(self) -> int:
         """How many spares there are to be: none before the first run, and none long after the last."""
-        if not self._limits.spares:
-            return 0
-        if any(self._waiting or each.runs for each in self._executors):
-            self._run_at = time.monotonic()
         is_recent = time.monotonic() - self._run_at <= (self._limits.idle_s or SPARES_KEPT_S)
         return self._limits.spares if is_recent else 0
 
