@@ -10,7 +10,7 @@ import { KnownLists } from "./pieces.js";
 import type { Graph, Graphs, Snapshot } from "./project.js";
 
 import { currentWork, EphemeralRows, type Fields, type Server, type Work } from "./server.js";
-import { Pending } from "./stopping.js";
+import { LEASE_LOST, Pending } from "./stopping.js";
 import { json, plain } from "./values.js";
 
 const INTERRUPT = "__interrupt__";
@@ -97,7 +97,11 @@ export class Executor {
       // Its nodes may still run, and it may be tried again: its rows are kept.
       stopping.abort(error);
       await pending.stopped();
-      await ephemeral?.flush();
+      if (error instanceof CallFailed && error.code === LEASE_LOST) {
+        ephemeral?.drop();
+      } else {
+        await ephemeral?.flush();
+      }
       throw error;
     } finally {
       clearTimeout(timer);

@@ -19,10 +19,12 @@ import { firstFile, Graphs, ProjectFailed, registerTypeScript, type Source } fro
 import { makeSaver, OtherLanguage } from "./saver.js";
 import { Schemas } from "./schemas.js";
 import { currentWork, type Fields, Server, type Work } from "./server.js";
+import { clockSeconds, Leases } from "./stopping.js";
 import { makeStore } from "./store.js";
 
 const PROTOCOL = 1;
 const PAGE_BYTES = 4096;
+const END_WITHIN_MS = 1000;
 const LANGUAGE = `JavaScript ${process.version.slice(1)}`;
 
 interface ServerHello {
@@ -40,6 +42,7 @@ interface GraphCall {
   call: number;
   timeout_s: number;
   scope: number;
+  leased_until?: number;
 }
 
 function main(): void {
@@ -56,11 +59,13 @@ function main(): void {
   let isGreeted = false;
   const link: Link = new Link(connection, {
     handlers,
-    pong: () => ({ still_s: 0, memory_bytes: memoryBytes() }),
+    pong: () => ({ still_s: 0, memory_bytes: memoryBytes(), clock_s: clockSeconds() }),
     onHello: (body) => {
       if (!isGreeted) {
         isGreeted = true;
-        void prepare(link, handlers, body as ServerHello).then((hello) => link.hello(hello));
+        void prepare(link, handlers, body as ServerHello).then((hello) =>
+          link.hello({ ...hello, clock_s: clockSeconds() }),
+        );
       }
     },
   });
@@ -106,7 +111,8 @@ async function prepare(link: Link, handlers: Map<string, Handler>, hello: Server
     const hasStore = (libraries.checkpoint as Partial<typeof libraries.checkpoint>).BaseStore !== undefined;
     graphs.attach(makeSaver(libraries, server), hasStore ? makeStore(libraries, server) : null);
     const schemas = new Schemas(libraries, folder, graphs.places);
-    serve(handlers, { libraries, graphs, server, schemas });
+    const leases = new Leases(() => endProcess(link));
+    serve(handlers, { libraries, graphs, server, schemas, leases });
     if (process.env.PORTSIDE_PREPARE_SCHEMAS) {
       void schemas.prepare();
     }
@@ -115,6 +121,12 @@ async function prepare(link: Link, handlers: Map<string, Handler>, hello: Server
     const reason = error instanceof ProjectFailed || (error as Error)?.name === "MissingLibrary";
     return { ...base, failure: `${hello.file}: ${reason ? (error as Error).message : stackOf(error)}` };
   }
+}
+
+/** End this process, in which code does not stop, when what the server is told has been sent. */
+function endProcess(link: Link): void {
+  setTimeout(() => link.close());
+  setTimeout(() => process.exit(0), END_WITHIN_MS);
 }
 
 function requireTypeScript(hello: ServerHello, hasTypeScript: boolean): void {
@@ -130,9 +142,10 @@ interface Parts {
   graphs: Graphs;
   server: Server;
   schemas: Schemas;
+  leases: Leases;
 }
 
-function serve(handlers: Map<string, Handler>, { libraries, graphs, server, schemas }: Parts): void {
+function serve(handlers: Map<string, Handler>, { libraries, graphs, server, schemas, leases }: Parts): void {
   const executor = new Executor(libraries, graphs, server);
   const operations = new Operations(libraries, graphs, schemas);
   const serving = (method: string, work: (request: never) => Promise<unknown>) => {
@@ -141,7 +154,8 @@ function serve(handlers: Map<string, Handler>, { libraries, graphs, server, sche
       return currentWork.run(workOf(request, call, scope), () => answered(work(request as never)));
     });
   };
-  handlers.set("execute", (body, call) => answered(execute(executor, body as GraphCall, call)));
+  handlers.set("execute", (body, call) => answered(execute(executor, leases, body as GraphCall, call)));
+  handlers.set("leases", async (body) => leases.renew((body as { leases: [number, number][] }).leases));
   serving("read_outcome", (request) => executor.readOutcome(request));
   serving("read_state", (request) => operations.readState(request));
   serving("read_history", (request) => operations.readHistory(request));
@@ -152,7 +166,8 @@ function serve(handlers: Map<string, Handler>, { libraries, graphs, server, sche
   serving("subgraphs", (request) => operations.subgraphs(request));
 }
 
-async function execute(executor: Executor, given: GraphCall, call: ServedCall): Promise<unknown> {
+async function execute(executor: Executor, leases: Leases, given: GraphCall, call: ServedCall): Promise<unknown> {
+  const lease = leases.begin(given.call, given.leased_until ?? 0, call.signal);
   let waiting: Emitted[] = [];
   const send = () => {
     const events = waiting;
@@ -171,14 +186,15 @@ async function execute(executor: Executor, given: GraphCall, call: ServedCall): 
     request: given.request as unknown as RunRequest,
     call: given.call,
     timeoutSeconds: given.timeout_s,
-    signal: call.signal,
+    signal: lease.signal,
     push,
   };
   // The server knows from it that the run has begun, also if its first node blocks this thread.
   call.send([], true);
   try {
-    return await executor.execute(execution);
+    return await Promise.race([executor.execute(execution), lease.givenUp]);
   } finally {
+    lease.close();
     send();
   }
 }

@@ -1,13 +1,129 @@
-// Stops runs for good: a run that is cancelled is over when none of its nodes runs any more.
+// Stops runs for good: a run that is cancelled, or whose lease ends, is over when none of its nodes runs any more.
 //
 // LangGraph stops waiting for a node as soon as its signal aborts, but the node's own code goes on until it looks at
 // the signal. So the functions of nodes are watched: each call of one belongs to the run that it was made in.
 
 import type { Runnable } from "@langchain/core/runnables";
+import { CallFailed } from "./link.js";
 import { log } from "./logs.js";
 import { currentWork } from "./server.js";
 
 const STOP_WITHIN_MS = 60_000;
+// A run is stopped this long before the end of its lease, because that takes a moment.
+const STOP_EARLY_S = 0.5;
+// What the server has sent meanwhile may not have been read yet.
+const READ_WITHIN_S = 0.05;
+// After this the process ends itself, with what does not stop.
+const STOPPED_WITHIN_S = 5;
+/** The code of the error of a run that was stopped because the server did not renew its lease in time. */
+export const LEASE_LOST = "lease_lost";
+
+/** The monotonic clock of this process, in seconds, by which the server tells the ends of leases. */
+export function clockSeconds(): number {
+  return performance.now() / 1000;
+}
+
+/** The server's leases of the runs of this process, by the numbers of its calls. */
+export class Leases {
+  private readonly leases = new Map<number, Lease>();
+
+  /** `endProcess` is called when a run does not stop, and the server surely has no run of this process. */
+  constructor(private readonly endProcess: () => void) {}
+
+  /** Watch a run; `until` is 0 if the server has not told the end of its lease. Close the lease at the end of the run. */
+  begin(call: number, until: number, cancelled: AbortSignal): Lease {
+    const lease = new Lease(until, cancelled, {
+      onStuck: () => {
+        if ([...this.leases.values()].every((each) => each.isLost)) {
+          log("error", "this executor ends: its server is silent, and a run does not stop");
+          this.endProcess();
+        }
+      },
+      onClose: () => this.leases.delete(call),
+    });
+    this.leases.set(call, lease);
+    return lease;
+  }
+
+  /** Note until when the server surely has runs. */
+  renew(leases: [call: number, until: number][]): void {
+    for (const [call, until] of leases) {
+      const lease = this.leases.get(call);
+      if (lease !== undefined) {
+        lease.until = until;
+      }
+    }
+  }
+}
+
+/**
+ * Stops a run shortly before the server's lease of it ends: later another server may have it.
+ *
+ * So a run stops also if its server is paused, or does not hear of it.
+ */
+export class Lease {
+  isLost = false;
+  /** Rejects when the run did not stop in time. */
+  readonly givenUp: Promise<never>;
+  private readonly controller = new AbortController();
+  private readonly cancel = () => this.controller.abort(this.cancelled.reason);
+  private timer: NodeJS.Timeout;
+
+  constructor(
+    public until: number,
+    private readonly cancelled: AbortSignal,
+    private readonly options: { onStuck(): void; onClose(): void },
+  ) {
+    cancelled.addEventListener("abort", this.cancel, { once: true });
+    this.timer = setTimeout(() => this.look(), this.left() * 1000);
+    this.givenUp = new Promise((_, reject) => {
+      this.giveUp = () => {
+        this.timer = setTimeout(this.giveUp, STOPPED_WITHIN_S * 1000);
+        reject(lost("it did not stop"));
+        options.onStuck();
+      };
+    });
+    this.givenUp.catch(() => {});
+  }
+
+  private giveUp = () => {};
+
+  /** Aborts when the run is to stop: it was cancelled, or its lease ends. */
+  get signal(): AbortSignal {
+    return this.controller.signal;
+  }
+
+  /** Watch the run no more. */
+  close(): void {
+    clearTimeout(this.timer);
+    this.cancelled.removeEventListener("abort", this.cancel);
+    this.options.onClose();
+  }
+
+  private left(): number {
+    return this.until === 0 ? STOPPED_WITHIN_S : Math.max(0, this.until - STOP_EARLY_S - clockSeconds());
+  }
+
+  private look(): void {
+    const left = this.left();
+    this.timer = setTimeout(() => (left > 0 ? this.look() : this.lose()), (left || READ_WITHIN_S) * 1000);
+  }
+
+  private lose(): void {
+    if (this.left() > 0) {
+      this.look();
+    } else if (!this.signal.aborted) {
+      log("warning", "a run is stopped: the server did not renew its lease in time");
+      this.isLost = true;
+      this.timer = setTimeout(this.giveUp, STOPPED_WITHIN_S * 1000);
+      this.controller.abort(lost("it was stopped"));
+    }
+  }
+}
+
+function lost(what: string): CallFailed {
+  return new CallFailed(LEASE_LOST, `the server did not renew the lease in time, and ${what}`);
+}
 
 /** The promises of one run's nodes. */
 export class Pending {

@@ -294,6 +294,30 @@ async def test_cancelled_run_has_stopped(project):
         assert str(executor.process.pid) in (await execute(pool, "nothing"))["done"]
 
 
+async def test_run_is_stopped_when_its_lease_is_not_renewed(project):
+    """The server renews the lease of the other run, and says nothing more of this one."""
+    async with started(program_of(project)) as pool:
+        [executor] = pool.executors
+        calls, begun = [request("wait") for _ in range(2)], asyncio.Event()
+        for number, (call, after_s) in enumerate(zip(calls, (2, 60), strict=True), 1):
+            call.call, call.leased_until = number, executor.clock_s(time.monotonic()) + after_s
+        runs = [
+            asyncio.create_task(executor.link.call(messages.EXECUTE, call, on_item=lambda _events: begun.set()))
+            for call in reversed(calls)
+        ]
+        await asyncio.wait_for(begun.wait(), 60)
+        renewed = messages.Leases(leases=[(2, executor.clock_s(time.monotonic()) + 3600), (99, 1.0)])
+        await executor.link.call(messages.LEASES, renewed)
+        with pytest.raises(CallFailed) as failed:
+            await runs[1]
+        assert failed.value.code == messages.LEASE_LOST
+        assert (await execute(pool, "nothing"))["done"] == f"nothing in {executor.process.pid}"
+        assert not runs[0].done()
+        runs[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await runs[0]
+
+
 async def test_executor_is_replaced_after_its_runs(project):
     async with started(program_of(project), PoolLimits(max_runs=3)) as pool:
         [first] = pool.executors

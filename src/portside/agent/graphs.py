@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from portside.agent.checkpoints.backend import CheckpointWriter
+from portside.agent.queue.worker import ActiveRun
 from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.requests import (
     ChangedState,
@@ -30,12 +31,13 @@ class EventSink(NamedTuple):
 
     `publish` takes events. `flush` is called before checkpoints are written, and what it returns is awaited. Both are
     called on the loop that executes the run for its caller. `has_listeners` is called in any thread: without listeners
-    a run that ends quickly publishes nothing.
+    a run that ends quickly publishes nothing. `run` has the lease, which executors must know the end of.
     """
 
     publish: Publish
     flush: Callable[[], Awaitable[None] | None] = lambda: None
     has_listeners: Callable[[], bool] = lambda: True
+    run: ActiveRun | None = None
 
 
 class GraphService(Protocol):

@@ -86,6 +86,13 @@ class ServedCall:
     number: int
     size: int
     work: asyncio.Future[Any] | None = None
+    is_stopped: bool = False
+
+    def stop(self) -> None:
+        """Cancel its work: only once, because a second time would end the wait for what it has begun."""
+        if self.work is not None and not self.is_stopped:
+            self.is_stopped = True
+            self.work.cancel()
 
     def send(self, item: Any) -> None:
         """Send an item before the result. Raises CallFailed if it is too large; does nothing on a closed link."""
@@ -290,8 +297,7 @@ class Link(asyncio.Protocol):
             if not answer.done():
                 answer.set_exception(LinkClosed(reason))
         for served in list(self._served.values()):
-            if served.work is not None:
-                served.work.cancel()
+            served.stop()
         self._closed.set_result(reason)
 
     def data_received(self, data: bytes) -> None:
@@ -347,8 +353,8 @@ class Link(asyncio.Protocol):
     def _take_cancel(self, number: int, _body: Any, _size: int) -> None:
         # The result may have crossed the cancellation: then the call is not served any more.
         served = self._served.get(number)
-        if served is not None and served.work is not None:
-            served.work.cancel()
+        if served is not None:
+            served.stop()
 
     # Answers to this side's calls
 
@@ -392,13 +398,13 @@ class Link(asyncio.Protocol):
         method, argument = body
         handler = self._handlers.get(method)
         if handler is None:
-            self._fail(number, CallFailed("unknown_method", f"there is no method {method!r}"))
+            self.fail(number, CallFailed("unknown_method", f"there is no method {method!r}"))
             return
         served = ServedCall(self, number, size)
         try:
             answer = handler(argument, served)
         except Exception as exc:  # noqa: BLE001 - answered to the caller
-            self._fail(number, exc)
+            self.fail(number, exc)
             return
         if not isinstance(answer, Awaitable):
             self._answer(number, answer)
@@ -415,16 +421,16 @@ class Link(asyncio.Protocol):
         if failure is None:
             self._answer(served.number, work.result())
         else:
-            self._fail(served.number, failure)
+            self.fail(served.number, failure)
 
     def _answer(self, number: int, answer: Any) -> None:
         try:
             self.send_frame(RESULT, number, answer)
         except (CallFailed, ormsgpack.MsgpackEncodeError) as exc:
-            self._fail(number, exc)
+            self.fail(number, exc)
 
-    def _fail(self, number: int, failure: BaseException) -> None:
-        """Answer with an error. One that was not meant for the caller is logged, and named by its class."""
+    def fail(self, number: int, failure: BaseException) -> None:
+        """Answer a call with an error. One that was not meant for the caller is logged, and named by its class."""
         if not isinstance(failure, CallFailed):
             log.error("a call could not be served", exc_info=failure)
             failure = CallFailed("internal", f"{type(failure).__name__}: {failure}")

@@ -28,8 +28,12 @@ CHECKPOINTS = "checkpoints"
 STORE_BATCH = "store.batch"
 HTTP_REQUEST = "http.request"
 RETIRE = "retire"
+LEASES = "leases"
+"""Of the server: until when it surely has the runs of its calls."""
 TRACES_REFUSED = "traces.refused"
 """The tracing platform refuses the traces of the executor."""
+LEASE_LOST = "lease_lost"
+"""The code of the error of a run that the executor stopped, because the server did not renew the lease in time."""
 CACHE_READ = "cache.read"
 """With a key: the JSON of the entry and its age in seconds, or None."""
 CACHE_WRITE = "cache.write"
@@ -97,6 +101,8 @@ class ExecutorHello:
     """The revision of the project, if it is known."""
     handlers: dict[str, Any] = field(default_factory=dict)
     """What is known of each kind of handlers."""
+    clock_s: float = 0.0
+    """Its monotonic clock when it said this, by which the server tells the ends of leases; 0 if it watches none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +118,16 @@ class GraphCall:
     """Of a change: the transaction that its checkpoints are written in."""
     is_unheard: bool = False
     """Nobody follows the run, and nobody may ask for its events later: they may wait for a moment."""
+    leased_until: float = 0.0
+    """Of a run: until when the server surely has it, by the executor's clock; 0 if the server does not know that."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Leases:
+    """Until when the server surely has runs. One that it says no more about is stopped: another server may have it."""
+
+    leases: list[tuple[int, float]]
+    """The number of each call, and the end of its run's lease by the executor's clock, in seconds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -233,6 +249,8 @@ class Pong:
 
     still_s: float = 0.0
     memory_bytes: int = 0
+    clock_s: float = 0.0
+    """The monotonic clock of the executor."""
 
 
 def memory_of(process: int | str) -> int:

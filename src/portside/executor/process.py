@@ -29,7 +29,7 @@ from portside.executor.handlers import ProjectHandlers
 from portside.executor.link import HIGH_WATER_BYTES, CallFailed, Handler, Link, LinkClosed, ServedCall
 from portside.executor.load import Graphs, load_graphs
 from portside.executor.loops import GraphLoop, work_left_behind
-from portside.executor.messages import LOG_LINE, ExecutorHello, Pong, Retirement, ServerHello
+from portside.executor.messages import LOG_LINE, ExecutorHello, Leases, Pong, Retirement, ServerHello
 from portside.executor.operations import GraphOperations
 from portside.executor.project import GraphSource, Project
 from portside.executor.remote import (
@@ -57,6 +57,13 @@ log = logging.getLogger(__name__)
 EVENT_WAIT_LIMIT_S = 30.0
 UNHEARD_DELAY_S = 0.1
 UNHEARD_LIMIT_BYTES = 256 * 1024
+# A run is stopped this long before the end of its lease, because that takes a moment.
+STOP_EARLY_S = 0.5
+# What the server has sent meanwhile may not have been read yet.
+READ_WITHIN_S = 0.05
+# After this the process ends itself, with what does not stop.
+STOPPED_WITHIN_S = 5.0
+END_WITHIN_S = 1.0
 
 
 class JsonLines(logging.Formatter):
@@ -92,6 +99,7 @@ class ExecutorProcess:
         self._greeting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._handlers: dict[str, Handler] = {}
         self._graphs: Graphs | None = None
+        self._leases: dict[int, _Lease] = {}
         self._is_encrypted = False
         self._report: asyncio.Future[Any] | None = None
         self._announced: asyncio.Future[Any] | None = None
@@ -191,6 +199,7 @@ class ExecutorProcess:
 
         return {
             messages.EXECUTE: self._execute,
+            messages.LEASES: self._renew,
             messages.UPDATE_STATE: in_scope(operations.update_state, StateChange),
             messages.CREATE_STATE: in_scope(operations.create_state, StateCreation),
             "read_outcome": on_loop(operations.read_outcome, RunRequest),
@@ -209,18 +218,40 @@ class ExecutorProcess:
         thread_id = str(request.config["configurable"]["thread_id"])
         rows = RunRows(self._server, thread_id, is_ephemeral=request.is_ephemeral, is_encrypted=self._is_encrypted)
         run_rows.set(rows)
+        lease = self._leases[given.call] = _Lease(call, given.leased_until, self._end_unless_leased)
         try:
             outcome = await self._executed(loop, request, batches, given.timeout_s)
         except BaseException:
+            if lease.is_lost:
+                rows.drop()
+                raise CallFailed(messages.LEASE_LOST, "the server did not renew the lease in time") from None
             # It may be tried again. What storing rows fails with is known to the server.
             with contextlib.suppress(Exception):
                 await rows.flush()
             raise
+        finally:
+            lease.close()
+            del self._leases[given.call]
         if request.is_ephemeral:
             rows.drop()
         else:
             await rows.flush()
         return outcome
+
+    def _renew(self, body: Any, _call: ServedCall) -> None:
+        for number, until in messages.read(Leases, body).leases:
+            if (lease := self._leases.get(number)) is not None:
+                lease.until = until
+
+    def _end_unless_leased(self) -> None:
+        """End this process, in which code does not stop: unless the server surely has other runs of it."""
+        if all(lease.is_lost for lease in self._leases.values()):
+            log.error("this executor ends: its server is silent, and a run does not stop")
+            for lease in self._leases.values():
+                lease.answer()
+            # What was sent arrives, if there is space for it.
+            self._link.close("a run did not stop")
+            asyncio.get_running_loop().call_later(END_WITHIN_S, self._link.abort, "a run did not stop")
 
     async def _executed(self, loop: GraphLoop, request: RunRequest, batches: "EventBatches", timeout_s: float) -> Any:
         assert self._graphs is not None  # noqa: S101 - nothing is executed before
@@ -234,8 +265,54 @@ class ExecutorProcess:
             self._is_retiring = True
             self._tell(messages.RETIRE, Retirement(reason="cancelled work still runs"))
         return Pong(
-            still_s=max((turn.still_s() for turn in self._turns), default=0.0), memory_bytes=messages.memory_of("self")
+            still_s=max((turn.still_s() for turn in self._turns), default=0.0),
+            memory_bytes=messages.memory_of("self"),
+            clock_s=time.monotonic(),
         )
+
+
+class _Lease:
+    """Stops a run shortly before the server's lease of it ends: later another server may have it.
+
+    So a run stops also if its server is paused or cut off. `on_stuck` is called when the run does not stop.
+    """
+
+    def __init__(self, call: ServedCall, until: float, on_stuck: Callable[[], None]) -> None:
+        self.until = until
+        """The end of the lease by the monotonic clock; 0 if the server has not told it."""
+        self.is_lost = False
+        self._call, self._on_stuck = call, on_stuck
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(self._left_s(), self._look)
+
+    def close(self) -> None:
+        """Watch the run no more."""
+        self._timer.cancel()
+
+    def answer(self) -> None:
+        """Tell the server that the run was stopped, before it has."""
+        failure = CallFailed(messages.LEASE_LOST, "the server did not renew the lease in time, and it did not stop")
+        self._call.link.fail(self._call.number, failure)
+
+    def _left_s(self) -> float:
+        return max(0.0, self.until - STOP_EARLY_S - time.monotonic()) if self.until else STOPPED_WITHIN_S
+
+    def _look(self) -> None:
+        left_s = self._left_s()
+        self._timer = self._loop.call_later(left_s or READ_WITHIN_S, self._look if left_s else self._lose)
+
+    def _lose(self) -> None:
+        if self._left_s():
+            self._look()
+        elif not self._call.is_stopped:
+            log.warning("a run is stopped: the server did not renew its lease in time")
+            self.is_lost = True
+            self._call.stop()
+            self._timer = self._loop.call_later(STOPPED_WITHIN_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._timer = self._loop.call_later(STOPPED_WITHIN_S, self._give_up)
+        self._on_stuck()
 
 
 class EventBatches:
@@ -339,6 +416,7 @@ def _hello(**fields: Any) -> ExecutorHello:
         protocol=messages.PROTOCOL,
         language=f"Python {platform.python_version()}",
         pid=os.getpid(),
+        clock_s=time.monotonic(),
         libraries=installed_libraries(),
         **fields,
     )

@@ -24,7 +24,7 @@ from portside.agent.executors.member import CallContext, Executor, ExecutorFaile
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.executors.serving import Scopes
 from portside.agent.graphs import EventSink, GraphService
-from portside.agent.queue.worker import AttemptLost
+from portside.agent.queue.worker import ActiveRun, AttemptLost
 from portside.agent.streams.buffers import ThreadBridge, size_of_event
 from portside.executor import messages
 from portside.executor.checkpoints.backend import CheckpointBackend
@@ -88,7 +88,7 @@ class RemoteGraphs:
                 try:
                     call = GraphCall(request=request, timeout_s=timeout_s, is_unheard=not sink.has_listeners())
                     pushed = _Pushed(bridge)
-                    work = self._call_one(executor, messages.EXECUTE, call, pushed.push)
+                    work = self._call_one(executor, messages.EXECUTE, call, pushed.push, run=sink.run)
                     outcome = await executor.unless_silent(work, lambda: pushed.has_begun)
                 except ExecutorFailed as exc:
                     raise AttemptLost(f"its executor {exc}", is_counted=False) from exc
@@ -185,27 +185,33 @@ class RemoteGraphs:
                     reason = await executor.wait_ended()
         raise Unavailable(f"the graph's executor {reason}")
 
-    async def _call_one(self, executor: Executor, method: str, call: GraphCall, on_item: Any = None) -> Any:
+    async def _call_one(
+        self, executor: Executor, method: str, call: GraphCall, on_item: Any = None, *, run: ActiveRun | None = None
+    ) -> Any:
         """Call an executor. Raises LinkClosed, and what the graph's error is for clients."""
-        with self._calling(executor, call) as call.call:
+        with self._calling(executor, call, run) as call.call:
             try:
                 return await executor.link.call(method, call, on_item=on_item)
             except CallFailed as exc:
                 raise _error_of(exc) from exc
 
     @contextmanager
-    def _calling(self, executor: Executor, call: GraphCall) -> Iterator[int]:
-        """Let the executor ask for things in the context of this call, and for its user."""
+    def _calling(self, executor: Executor, call: GraphCall, run: ActiveRun | None) -> Iterator[int]:
+        """Let the executor ask for things in the context of this call, and for its user. Tell it the lease of a run."""
         number, config = next(self._numbers), getattr(call.request, "config", None) or {}
         user = (config.get("configurable") or {}).get(USER)
         executor.callers[number] = CallContext(contextvars.copy_context(), user)
         if call.timeout_s:
             executor.ends_by[number] = asyncio.get_running_loop().time() + call.timeout_s
+        if run is not None:
+            executor.leased_runs[number] = run
+            run.on_renewed, call.leased_until = executor.tell_leases, executor.clock_s(run.leased_until)
         try:
             yield number
         finally:
             del executor.callers[number]
             executor.ends_by.pop(number, None)
+            executor.leased_runs.pop(number, None)
 
     async def close(self) -> None:
         """End the executors."""
@@ -249,6 +255,8 @@ class ChannelEvents:
 
 def _error_of(failed: CallFailed) -> Exception:
     """Return what the executor's error is in this process."""
+    if failed.code == messages.LEASE_LOST:
+        return AttemptLost(f"its executor stopped it: {failed.message}", is_counted=False)
     return RunTimeout() if failed.code == "run_timeout" else error_of(failed)
 
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
+from portside.agent.queue.worker import ActiveRun
 from portside.executor import messages
 from portside.executor.link import CallFailed, Link, LinkClosed
-from portside.executor.messages import ExecutorHello, Pong
+from portside.executor.messages import ExecutorHello, Leases, Pong
 from portside.executor.requests import GraphFacts
 from portside.kernel.errors import UserMistake
 from portside.kernel.logs import get_logger
@@ -20,6 +21,8 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 PING_EVERY_S = 1.0
 LOOP_STANDS_STILL_S = 10.0
+# How much slower than the clock of this machine that of another one may be.
+CLOCK_DRIFT = 0.001
 T = TypeVar("T")
 
 
@@ -53,6 +56,11 @@ class Executor:
         """Whom it works for, by the numbers that it is given with calls."""
         self.ends_by: dict[int, float] = {}
         """When runs must have ended, in seconds of the event loop, by the numbers of their calls."""
+        self.leased_runs: dict[int, ActiveRun] = {}
+        """The runs of the calls that it executes, by their numbers."""
+        self._clock = _Clock()
+        self._clock.saw(hello.clock_s)
+        self._is_telling = False
         self.is_silent = asyncio.Event()
         """Set when it has not answered for the time of its heartbeat, because a run keeps it busy."""
         self._cancelled_at: dict[int, float] = {}
@@ -145,10 +153,29 @@ class Executor:
                 pong = messages.read(Pong, ping.result())
             except (LinkClosed, CallFailed):
                 return
+            self._clock.saw(pong.clock_s)
             self.memory_bytes = pong.memory_bytes
             if LOOP_STANDS_STILL_S <= pong.still_s < LOOP_STANDS_STILL_S + 2 * PING_EVERY_S:
                 log.warning("a node blocks the graph loop of an executor", executor=self.name, s=pong.still_s)
             await asyncio.sleep(PING_EVERY_S)
+
+    # Leases
+
+    def clock_s(self, at: float) -> float:
+        """Return what its clock surely shows or has passed at a moment of this process's clock; 0 if it has none."""
+        return self._clock.at(at)
+
+    def tell_leases(self) -> None:
+        """Tell it until when this server has its runs; once for all that are renewed in this turn of the loop."""
+        if not self._is_telling:
+            self._is_telling = True
+            asyncio.get_running_loop().call_soon(self._tell_leases)
+
+    def _tell_leases(self) -> None:
+        self._is_telling = False
+        owned = [(number, self.clock_s(run.leased_until)) for number, run in self.leased_runs.items() if run.is_owned]
+        if owned and owned[0][1] and not self.link.is_closed:
+            _leave(asyncio.ensure_future(self.link.call(messages.LEASES, Leases(leases=owned))))
 
     def _is_busy(self) -> bool:
         """Whether a run may be why the executor is silent: all code of JavaScript has one thread.
@@ -182,8 +209,7 @@ class Executor:
                 return await asyncio.shield(answered)
             # The executor stops with it as soon as it gets to it.
             answered.cancel()
-            _left.add(answered)
-            answered.add_done_callback(_forget)
+            _leave(answered)
             raise ExecutorFailed("is kept busy by a node that does not yield")
         except asyncio.CancelledError:
             self._cancelled_at[id(answered)] = asyncio.get_running_loop().time()
@@ -195,7 +221,31 @@ class Executor:
             self._cancelled_at.pop(id(answered), None)
 
 
+class _Clock:
+    """What is known of the clock of an executor: how far it is at least ahead of this process's."""
+
+    def __init__(self) -> None:
+        self._ahead_s: float | None = None
+        self._seen_at = 0.0
+
+    def saw(self, clock_s: float) -> None:
+        """Note what it showed. It may show more by now: what it says takes a while to get here."""
+        if clock_s:
+            now = time.monotonic()
+            known = clock_s - now if self._ahead_s is None else self._ahead_s - CLOCK_DRIFT * (now - self._seen_at)
+            self._ahead_s, self._seen_at = max(known, clock_s - now), now
+
+    def at(self, moment: float) -> float:
+        return 0.0 if self._ahead_s is None else moment + self._ahead_s
+
+
 _left: set[asyncio.Future[Any]] = set()
+
+
+def _leave(call: "asyncio.Future[Any]") -> None:
+    """Let a call go on that nobody waits for."""
+    _left.add(call)
+    call.add_done_callback(_forget)
 
 
 def _forget(left: "asyncio.Future[Any]") -> None:

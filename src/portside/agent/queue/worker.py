@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 from uuid import UUID, uuid4
 
@@ -108,6 +108,8 @@ class ActiveRun:
         self.started_at = time.monotonic()
         # By this process's clock, which goes on while the process is paused.
         self.leased_until = self.started_at + LEASE_S
+        self.on_renewed: Callable[[], None] = lambda: None
+        """Called when the lease was renewed."""
         self._renewed = asyncio.Event()
 
     @property
@@ -125,6 +127,7 @@ class ActiveRun:
         """Note that the lease was renewed."""
         self.leased_until = leased_until
         self._renewed.set()
+        self.on_renewed()
 
     def cancel(self, cancellation: Cancellation) -> None:
         """Stop the run because a client cancelled it; only the first cancellation counts."""

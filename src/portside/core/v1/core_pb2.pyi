@@ -97,7 +97,7 @@ class GraphSource(_message.Message):
     def __init__(self, path: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
 
 class ExecutorHello(_message.Message):
-    __slots__ = ("protocol", "language", "pid", "graphs", "libraries", "failure", "executor_id", "slots", "host", "revision")
+    __slots__ = ("protocol", "language", "pid", "graphs", "libraries", "failure", "executor_id", "slots", "host", "revision", "clock_s")
     class GraphsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,7 @@ class ExecutorHello(_message.Message):
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_S_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     language: str
     pid: int
@@ -132,7 +133,8 @@ class ExecutorHello(_message.Message):
     slots: int
     host: str
     revision: str
-    def __init__(self, protocol: _Optional[int] = ..., language: _Optional[str] = ..., pid: _Optional[int] = ..., graphs: _Optional[_Mapping[str, GraphFacts]] = ..., libraries: _Optional[_Mapping[str, str]] = ..., failure: _Optional[str] = ..., executor_id: _Optional[str] = ..., slots: _Optional[int] = ..., host: _Optional[str] = ..., revision: _Optional[str] = ...) -> None: ...
+    clock_s: float
+    def __init__(self, protocol: _Optional[int] = ..., language: _Optional[str] = ..., pid: _Optional[int] = ..., graphs: _Optional[_Mapping[str, GraphFacts]] = ..., libraries: _Optional[_Mapping[str, str]] = ..., failure: _Optional[str] = ..., executor_id: _Optional[str] = ..., slots: _Optional[int] = ..., host: _Optional[str] = ..., revision: _Optional[str] = ..., clock_s: _Optional[float] = ...) -> None: ...
 
 class GraphFacts(_message.Message):
     __slots__ = ("description", "is_factory", "is_fixed", "language")
@@ -147,7 +149,7 @@ class GraphFacts(_message.Message):
     def __init__(self, description: _Optional[str] = ..., is_factory: _Optional[bool] = ..., is_fixed: _Optional[bool] = ..., language: _Optional[str] = ...) -> None: ...
 
 class Call(_message.Message):
-    __slots__ = ("method", "graph", "checkpoint_put", "checkpoint_call", "store_batch", "http_request", "retirement", "other")
+    __slots__ = ("method", "graph", "checkpoint_put", "checkpoint_call", "store_batch", "http_request", "retirement", "leases", "other")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_PUT_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +157,7 @@ class Call(_message.Message):
     STORE_BATCH_FIELD_NUMBER: _ClassVar[int]
     HTTP_REQUEST_FIELD_NUMBER: _ClassVar[int]
     RETIREMENT_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
     OTHER_FIELD_NUMBER: _ClassVar[int]
     method: str
     graph: GraphCall
@@ -163,8 +166,9 @@ class Call(_message.Message):
     store_batch: StoreBatch
     http_request: HttpRequest
     retirement: Retirement
+    leases: Leases
     other: Value
-    def __init__(self, method: _Optional[str] = ..., graph: _Optional[_Union[GraphCall, _Mapping]] = ..., checkpoint_put: _Optional[_Union[CheckpointPut, _Mapping]] = ..., checkpoint_call: _Optional[_Union[CheckpointCall, _Mapping]] = ..., store_batch: _Optional[_Union[StoreBatch, _Mapping]] = ..., http_request: _Optional[_Union[HttpRequest, _Mapping]] = ..., retirement: _Optional[_Union[Retirement, _Mapping]] = ..., other: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
+    def __init__(self, method: _Optional[str] = ..., graph: _Optional[_Union[GraphCall, _Mapping]] = ..., checkpoint_put: _Optional[_Union[CheckpointPut, _Mapping]] = ..., checkpoint_call: _Optional[_Union[CheckpointCall, _Mapping]] = ..., store_batch: _Optional[_Union[StoreBatch, _Mapping]] = ..., http_request: _Optional[_Union[HttpRequest, _Mapping]] = ..., retirement: _Optional[_Union[Retirement, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., other: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
 
 class Item(_message.Message):
     __slots__ = ("events", "head", "body", "other")
@@ -215,12 +219,14 @@ class Ping(_message.Message):
     def __init__(self) -> None: ...
 
 class Pong(_message.Message):
-    __slots__ = ("still_s", "memory_bytes")
+    __slots__ = ("still_s", "memory_bytes", "clock_s")
     STILL_S_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_S_FIELD_NUMBER: _ClassVar[int]
     still_s: float
     memory_bytes: int
-    def __init__(self, still_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    clock_s: float
+    def __init__(self, still_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., clock_s: _Optional[float] = ...) -> None: ...
 
 class GoAway(_message.Message):
     __slots__ = ("reason", "is_planned")
@@ -231,7 +237,7 @@ class GoAway(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., is_planned: _Optional[bool] = ...) -> None: ...
 
 class GraphCall(_message.Message):
-    __slots__ = ("run", "description", "state_read", "history_read", "state_change", "state_creation", "call", "timeout_s", "scope", "is_unheard")
+    __slots__ = ("run", "description", "state_read", "history_read", "state_change", "state_creation", "call", "timeout_s", "scope", "is_unheard", "leased_until")
     RUN_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     STATE_READ_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +248,7 @@ class GraphCall(_message.Message):
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     IS_UNHEARD_FIELD_NUMBER: _ClassVar[int]
+    LEASED_UNTIL_FIELD_NUMBER: _ClassVar[int]
     run: RunRequest
     description: DescriptionRequest
     state_read: StateRead
@@ -252,7 +259,22 @@ class GraphCall(_message.Message):
     timeout_s: float
     scope: int
     is_unheard: bool
-    def __init__(self, run: _Optional[_Union[RunRequest, _Mapping]] = ..., description: _Optional[_Union[DescriptionRequest, _Mapping]] = ..., state_read: _Optional[_Union[StateRead, _Mapping]] = ..., history_read: _Optional[_Union[HistoryRead, _Mapping]] = ..., state_change: _Optional[_Union[StateChange, _Mapping]] = ..., state_creation: _Optional[_Union[StateCreation, _Mapping]] = ..., call: _Optional[int] = ..., timeout_s: _Optional[float] = ..., scope: _Optional[int] = ..., is_unheard: _Optional[bool] = ...) -> None: ...
+    leased_until: float
+    def __init__(self, run: _Optional[_Union[RunRequest, _Mapping]] = ..., description: _Optional[_Union[DescriptionRequest, _Mapping]] = ..., state_read: _Optional[_Union[StateRead, _Mapping]] = ..., history_read: _Optional[_Union[HistoryRead, _Mapping]] = ..., state_change: _Optional[_Union[StateChange, _Mapping]] = ..., state_creation: _Optional[_Union[StateCreation, _Mapping]] = ..., call: _Optional[int] = ..., timeout_s: _Optional[float] = ..., scope: _Optional[int] = ..., is_unheard: _Optional[bool] = ..., leased_until: _Optional[float] = ...) -> None: ...
+
+class Leases(_message.Message):
+    __slots__ = ("leases",)
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[Lease]
+    def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("call", "until")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    until: float
+    def __init__(self, call: _Optional[int] = ..., until: _Optional[float] = ...) -> None: ...
 
 class RunRequest(_message.Message):
     __slots__ = ("graph_id", "input", "command", "config", "context", "stream_modes", "stream_subgraphs", "interrupt_before", "interrupt_after", "durability", "strict_resume", "tracer", "attempt", "is_ephemeral", "resume", "is_suspect")

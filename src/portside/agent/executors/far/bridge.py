@@ -251,9 +251,6 @@ class Bridge:
             elif executor is not None:
                 executor.link.resume_reading()
 
-        def pong() -> Pong:
-            return Pong(memory_bytes=0 if executor is None else executor.memory_bytes)
-
         async def execute(method: str, body: Any, call: ServedCall) -> Any:
             if executor is None:
                 raise CallFailed("unknown_method", "nothing is executed here")
@@ -266,7 +263,11 @@ class Bridge:
                     raise CallFailed("closed", str(exc)) from exc
 
         session = PeerSession(
-            Forwarding(execute), is_executor=True, on_hello=on_hello, pong=pong, on_congestion=on_congestion
+            Forwarding(execute),
+            is_executor=True,
+            on_hello=on_hello,
+            pong=partial(_pong_of, executor),
+            on_congestion=on_congestion,
         )
         return session, greeting
 
@@ -307,7 +308,10 @@ class Bridge:
 
     def _hello_of(self, executor: Executor, executor_id: str) -> ExecutorHello:
         host, revision = socket.gethostname(), self._settings.revision_id
-        return replace(executor.hello, executor_id=executor_id, slots=self._slots, host=host, revision=revision)
+        clock_s = executor.clock_s(time.monotonic())
+        return replace(
+            executor.hello, executor_id=executor_id, slots=self._slots, host=host, revision=revision, clock_s=clock_s
+        )
 
     def _handlers(self, executor: Callable[[], Executor]) -> Any:
         """Return what serves the calls of an executor: its orchestrator."""
@@ -323,6 +327,12 @@ class Bridge:
             raise CallFailed("raised", "the connection to the orchestrator was lost", lost)
 
         return Forwarding(ask)
+
+
+def _pong_of(executor: Executor | None) -> Pong:
+    if executor is None:
+        return Pong()
+    return Pong(memory_bytes=executor.memory_bytes, clock_s=executor.clock_s(time.monotonic()))
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from portside.executor.link import ProtocolBroken, decode, encode
 
 TUPLES = frozenset({
     "CheckpointRow", "ValueRow", "PieceRow", "WriteRow", "RunAttempt", "Event", "StoreOp", "Header", "ResponseHead",
+    "Lease",
 })  # fmt: skip
 """Messages that links send as tuples of their fields."""
 REQUEST = "request"
@@ -53,6 +54,7 @@ METHODS: Mapping[str, Method] = {
     messages.STORE_BATCH: Method("store_batch"),
     messages.HTTP_REQUEST: Method("http_request", item="head", result=None),
     messages.RETIRE: Method("retirement", result=None),
+    messages.LEASES: Method("leases", result=None),
 }
 
 
