@@ -8,11 +8,11 @@ import { build } from "esbuild";
 const folder = process.argv[2] ?? "dist";
 
 await build({
-  entryPoints: { main: "src/main.ts", "schema-worker": "src/schema-worker.ts" },
+  entryPoints: { main: "src/main.ts", "schema-worker": "src/schema-worker.ts", ui: "src/ui.ts" },
   outdir: folder,
   outExtension: { ".js": ".mjs" },
   bundle: true,
-  external: ["typescript", "tsx"],
+  external: ["esbuild", "tailwindcss", "typescript", "tsx"],
   platform: "node",
   target: "node20",
   format: "esm",

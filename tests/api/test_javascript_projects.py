@@ -128,3 +128,27 @@ async def test_workspace_with_both_languages_is_deployed_without_node(platform: 
     caches = [folder.name for folder in (tmp_path / "home" / "dataplane" / "node-cache").iterdir()]
     assert {"npm", "pnpm"} <= set(caches)
     assert not re.search(r"npm warn unknown", deployed.stderr, re.IGNORECASE)
+
+
+@pytest.mark.thorough
+async def test_components_of_a_python_project_are_deployed_without_node(platform: ServerProcess, tmp_path: Path):
+    source = tmp_path / "work"
+    shutil.copytree(PROJECTS / "ui", source)
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PORTSIDE_URL": platform.url, "PORTSIDE_API_KEY": KEY,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "portside", "deploy", str(source)]
+    deployed = await asyncio.to_thread(run, command, environment, source)
+    assert deployed.returncode == 0, deployed.stderr
+    assert "Bundling the components of ui" in deployed.stderr
+    url = deployed.stdout.strip()
+    async with httpx2.AsyncClient(timeout=120) as client:
+        assert (await client.post(f"{url}/ui/agent", json={"name": "weather"})).status_code in {401, 403}
+        response = await client.post(f"{url}/ui/agent", json={"name": "weather"}, headers={"X-Api-Key": KEY})
+        # A page requests the script without a key.
+        script = await client.get(response.text.split('src="')[1].split('"')[0])
+    assert "sun in" in script.text
+    (source / "components" / "styles.css").unlink()
+    failed = await asyncio.to_thread(run, command, environment, source)
+    assert failed.returncode == 1
+    assert 'the components of ui cannot be bundled: ✘ [ERROR] Could not resolve "./styles.css"' in failed.stderr

@@ -119,7 +119,7 @@ def ignored(folder: Path, **keys: Any) -> dict[str, str]:
         ({"store": {"scopes": ["user"], "path": "s.py:s"}}, {"store.path", "store.scopes"}),
         ({"store": {"index": {"embed": "a:b", "dims": 3, "kind": "x"}}}, {"store.index.kind"}),
         ({"store": {"type": "postgres", "ttl": {"refresh_on_read": False, "on": 1}}}, {"store.type", "store.ttl.on"}),
-        ({"ui": {"agent": "./ui.tsx"}, "ui_config": {"shared": ["nuqs"]}}, {"ui", "ui_config"}),
+        ({"ui": {"agent": "./ui.tsx"}, "ui_config": {"shared": ["nuqs"], "entry": "x"}}, {"ui_config.entry"}),
         ({"priority": {"path": "./p.py:p"}}, {"priority"}),
         ({"recursion_limit": 1000, "disable_persistence": True}, {"recursion_limit", "disable_persistence"}),
         ({"package_manager": "uv", "name": "x"}, {"package_manager", "name"}),
@@ -175,7 +175,7 @@ def test_the_http_section_is_read(tmp_path):
     http = read(tmp_path, http={"cors": cors, "mount_prefix": "/my/api", "disable_threads": True}).http
     assert http.cors == CorsRules(allow_origins=["https://a.example"], allow_credentials=True, max_age=5)
     assert (http.mount_prefix, http.disable_threads, http.disable_runs) == ("/my/api", True, False)
-    assert read(tmp_path, http={"cors": {}, "mount_prefix": "", "disable_ui": True}).http == HttpConfig()
+    assert read(tmp_path, http={"cors": {}, "mount_prefix": "", "disable_ui": False}).http == HttpConfig()
 
 
 @pytest.mark.parametrize(
@@ -198,6 +198,12 @@ def test_the_http_section_is_read(tmp_path):
 )
 def test_a_bad_http_section_is_named(tmp_path, http, named):
     assert named in refusal(tmp_path, http=http)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\n", "x" * 101])
+def test_names_of_components_are_names_of_folders(tmp_path, name):
+    assert ": ui: " in refusal(tmp_path, ui={name: "./ui.tsx"})
+    assert read(tmp_path, ui={"my agent.2": "./ui.tsx"}).ui == {"my agent.2": "./ui.tsx"}
 
 
 @pytest.mark.parametrize(

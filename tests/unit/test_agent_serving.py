@@ -37,6 +37,7 @@ def test_by_default_there_is_all_but_the_look_inside() -> None:
         ("disable_mcp", "/mcp", "/threads"),
         ("disable_a2a", "/a2a/{assistant_id}", "/threads"),
         ("disable_a2a", "/.well-known/agent-card.json", "/threads"),
+        ("disable_ui", "/ui/{name}", "/threads"),
         ("disable_meta", "/info", "/ok"),
     ],
 )
@@ -54,7 +55,7 @@ def test_without_the_system_routes_the_server_says_no_more_than_that_it_is_there
 
 def test_what_answers_without_a_key_is_what_the_contract_says() -> None:
     public = {route.path for route in ROUTES if route.public}
-    assert public == {"/ok", "/", "/info", "/docs", "/openapi.json", "/metrics"}
+    assert public == {"/ok", "/", "/info", "/docs", "/openapi.json", "/metrics", "/ui/{name}/{file}"}
 
 
 def test_requests_name_the_graphs_there_are_and_answers_any() -> None:

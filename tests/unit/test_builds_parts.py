@@ -266,9 +266,16 @@ def test_python_is_needed_for_graphs_handlers_and_packages(tmp_path: Path, keys:
     assert config(tmp_path, **{"graphs": {"a": "./a.ts:g"}, **keys}).has_python is has_python
 
 
+def test_files_of_components_are_in_the_repository(tmp_path: Path):
+    assert config(tmp_path, ui={"agent": "./ui.tsx"}).has_ui
+    assert not config(tmp_path, ui={}).has_ui
+    with pytest.raises(BuildFailed, match="leads out of the repository"):
+        config(tmp_path, ui={"agent": "../ui.tsx"})
+
+
 def test_ignored_keys_are_listed(tmp_path: Path):
-    found = config(tmp_path, dockerfile_lines=["RUN x"], base_image="y", keep_pkg_tools=False, ui={"a": "./a.tsx"})
-    assert found.skipped == ["base_image", "dockerfile_lines", "ui"]
+    found = config(tmp_path, dockerfile_lines=["RUN x"], base_image="y", keep_pkg_tools=False)
+    assert found.skipped == ["base_image", "dockerfile_lines"]
     assert config(tmp_path, dockerfile_lines=[], pip_installer="").skipped == []
 
 

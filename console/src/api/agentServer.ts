@@ -30,6 +30,8 @@ export type Command = { update?: unknown; resume?: unknown; goto?: unknown };
 
 export type CommandFailed = { type?: "error"; id: number | string | null; error: string; message: string };
 
+export type ComponentRequest = { name: string };
+
 export type Cron = { cron_id: string; assistant_id: string; thread_id: string | null; user_id: string; end_time: string | null; schedule: string; timezone: string | null; payload: Record<string, unknown>; next_run_date: string | null; metadata: Record<string, unknown>; on_run_completed: "delete" | "keep" | null; is_enabled: boolean; enabled: boolean; created_at: string; updated_at: string; skipped_count: number };
 
 export type CronCreate = { input?: unknown; metadata?: Record<string, unknown> | null; config?: RunConfig | null; context?: Record<string, unknown> | null; interrupt_before?: "*" | (string)[] | null; interrupt_after?: "*" | (string)[] | null; stream_mode?: "values" | "messages" | "messages-tuple" | "updates" | "events" | "tasks" | "checkpoints" | "debug" | "custom" | ("values" | "messages" | "messages-tuple" | "updates" | "events" | "tasks" | "checkpoints" | "debug" | "custom")[] | null; stream_subgraphs?: boolean | null; stream_resumable?: boolean | null; durability?: "async" | "exit" | "sync" | null; checkpoint_during?: boolean | null; webhook?: string | null; is_enabled?: boolean | null; timezone?: string | null; assistant_id: string; schedule: string; end_time?: string | null; on_run_completed?: "delete" | "keep" | null };
@@ -240,4 +242,6 @@ export interface Operations {
   "GET /threads/{thread_id}/storage": { path: { thread_id: string }; query: Record<never, never>; body: undefined; response: ThreadStorage };
   "GET /threads/{thread_id}/stream": { path: { thread_id: string }; query: { stream_modes?: ("run_modes" | "lifecycle" | "state_update")[]; stream_mode?: ("run_modes" | "lifecycle" | "state_update")[] }; body: undefined; response: undefined };
   "POST /threads/{thread_id}/stream/events": { path: { thread_id: string }; query: Record<never, never>; body: { channels: (string)[] }; response: undefined };
+  "POST /ui/{name}": { path: { name: string }; query: Record<never, never>; body: ComponentRequest; response: string };
+  "GET /ui/{name}/{file}": { path: { name: string; file: string }; query: Record<never, never>; body: undefined; response: string };
 }

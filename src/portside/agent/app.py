@@ -61,6 +61,7 @@ from portside.agent.threads.long_values import with_long_values
 from portside.agent.threads.records import ExpiredThreads, ThreadSearches, set_default_lifetime
 from portside.agent.threads.states import States
 from portside.agent.types.access import AuthOpenApi
+from portside.agent.ui import Bundles
 from portside.agent.webhooks.deliveries import WebhookLog, webhook_chores
 from portside.agent.webhooks.policy import read_policy
 from portside.kernel.db import Database
@@ -87,7 +88,7 @@ SCHEMA = "portside"
 ROUTES: list[Route[Context]] = [
     *system.routes, *system.debug_routes, *resources.routes, *threads.routes, *threads.state_routes, *runs.routes,
     *resources.cron_routes, *resources.store_routes, *threads.stream_routes, *threads.protocol_routes, *agents.routes,
-    *agents.mcp_routes,
+    *agents.mcp_routes, *agents.ui_routes,
 ]  # fmt: skip
 
 
@@ -347,7 +348,9 @@ async def _compose(
     due_crons = DueCrons(db, all_assistants, service)
     descriptions = Descriptions(all_assistants, graphs)
     thread_states = States(db, graphs, service.hub, memory_bytes=settings.state_memory_bytes)
-    routes = served_routes(ROUTES, config.http, has_diagnostics=settings.debug_folder is not None)
+    routes = served_routes(
+        ROUTES, config.http, has_diagnostics=settings.debug_folder is not None, has_ui=bool(config.ui)
+    )
     services = AgentServices(
         db=db,
         read_budget=ReadBudget(settings.answer_max_bytes, settings.large_reads_max_bytes),
@@ -355,6 +358,7 @@ async def _compose(
         access=access,
         searches=ThreadSearches(db),
         assistants=all_assistants,
+        bundles=Bundles(config.folder, config.ui),
         descriptions=descriptions,
         states=thread_states,
         a2a=A2A(A2AServices(db, service, access, all_assistants, descriptions, thread_states), settings),
@@ -435,17 +439,22 @@ OPTIONAL = {
     "store": "disable_store",
     "a2a": "disable_a2a",
     "mcp": "disable_mcp",
+    "ui": "disable_ui",
     "system": "disable_meta",
 }
 
 OPERATOR_ROUTES = frozenset({"/ok", "/metrics", "/info"})
 
 
-def served_routes(routes: Iterable[Route[C]], http: HttpConfig, *, has_diagnostics: bool) -> list[Route[C]]:
+def served_routes(
+    routes: Iterable[Route[C]], http: HttpConfig, *, has_diagnostics: bool, has_ui: bool = True
+) -> list[Route[C]]:
     """Return the routes that the configuration does not disable."""
     disabled = {tag for tag, flag in OPTIONAL.items() if getattr(http, flag)}
     if not has_diagnostics:
         disabled.add("debugging")
+    if not has_ui:
+        disabled.add("ui")
     served = [route for route in routes if route.tag not in disabled]
     return [*served, *system.bare_routes] if http.disable_meta else served
 

@@ -34,7 +34,7 @@ log = get_logger(__name__)
 _READ_BY_BUILDS = frozenset({
     "build_command", "install_command", "node_version", "pip_config_file", "python_version", "source",
 })  # fmt: skip
-_READ = frozenset({"$schema", "dependencies", "graphs", "env", *_READ_BY_BUILDS})
+_READ = frozenset({"$schema", "dependencies", "graphs", "env", "ui", *_READ_BY_BUILDS})
 _IMAGES = "it only matters for building an image"
 _POSTGRES = "this server keeps its data in Postgres"
 # Why this server ignores keys that published projects use. A key of a section is named `section.key`.
@@ -52,13 +52,11 @@ _IGNORED = {
     "priority": "this server orders runs by the priority of their assistants",
     "recursion_limit": "set it in the configuration of an assistant or a run",
     "store.scopes": "restrict namespaces in an @auth.on.store handler",
-    "ui": "this server serves no pages",
-    "ui_config": "this server serves no pages",
 }  # fmt: skip
 # An ignored key with one of these prefixes would ask for protection, so the server refuses to start.
 _PROTECTING = ("auth.", "encryption.", "webhooks.", "http.disable_")
 # Ignored keys whose value asks for what this server does anyway.
-_SATISFIED = {"checkpointer.backend": "default", "http.disable_ui": True}
+_SATISFIED = {"checkpointer.backend": "default"}
 _SECTIONS = ("auth", "checkpointer", "encryption", "http", "priority", "store", "ui", "ui_config", "webhooks")
 GRAPHS_VARIABLE = "LANGSERVE_GRAPHS"
 _VARIABLES: dict[str, tuple[str, ...]] = {
@@ -150,6 +148,7 @@ class HttpConfig(msgspec.Struct, frozen=True):
     disable_a2a: bool = False
     disable_mcp: bool = False
     disable_meta: bool = False
+    disable_ui: bool = False
     disable_webhooks: bool = False
     mount_prefix: Annotated[str, PATH_PREFIX] = ""
     app: Annotated[str, msgspec.Meta(pattern=r"^.*\S.*:[A-Za-z_]\w*$", max_length=1000)] | None = None
@@ -157,6 +156,17 @@ class HttpConfig(msgspec.Struct, frozen=True):
     enable_custom_route_auth: bool = False
     configurable_headers: HeaderRules | None = None
     logging_headers: HeaderRules | None = None
+
+
+class UiConfig(msgspec.Struct, frozen=True):
+    """The section `ui_config`: packages that the page offers to components. The program that bundles them reads it."""
+
+    shared: list[str] = []
+
+
+# They are names of folders, and parts of URLs.
+UiName = Annotated[str, msgspec.Meta(pattern=r"^[^/\\.\x00-\x1f][^/\\\x00-\x1f]{0,99}\Z")]
+UiFiles = dict[UiName, str]
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +186,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     encryption: EncryptionConfig = EncryptionConfig()
     serde: SerdeConfig = SerdeConfig()
     webhooks: WebhooksConfig | None = None
+    ui: UiFiles = {}
+    """Files with React components for browsers, by names."""
     overrides: dict[str, str] = {}
     """Variables of executors that win over those of the server."""
 
@@ -215,6 +227,7 @@ _KEYS = {
     "store": StoreConfig.__struct_fields__,
     "store.index": StoreIndex.__struct_fields__,
     "store.ttl": StoreTtl.__struct_fields__,
+    "ui_config": UiConfig.__struct_fields__,
     "webhooks": WebhooksConfig.__struct_fields__,
 }
 
@@ -291,6 +304,7 @@ def _config(path: Path, content: dict[str, Any], sources: dict[str, str], env: d
         return sources.get(section, str(path))
 
     checkpointer = content.get("checkpointer", {})
+    _typed(place("ui_config"), "ui_config", content.get("ui_config") or {}, UiConfig)
     return AgentConfig(
         file=path,
         graphs=_graphs(place("graphs"), content.get("graphs")),
@@ -303,6 +317,7 @@ def _config(path: Path, content: dict[str, Any], sources: dict[str, str], env: d
         encryption=_typed(place("encryption"), "encryption", content.get("encryption") or {}, EncryptionConfig),
         serde=_serde(place("checkpointer"), checkpointer),
         webhooks=_typed(place("webhooks"), "webhooks", content.get("webhooks") or None, WebhooksConfig | None),
+        ui=_typed(place("ui"), "ui", content.get("ui") or {}, UiFiles),
     )
 
 

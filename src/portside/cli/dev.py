@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,9 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
     platform = load_settings(PlatformSettings, os.environ, home=options["home"])
     # Reading the types of graphs takes seconds: they are read before somebody requests schemas.
     early = {f"{EXECUTOR_VARIABLE}PORTSIDE_PREPARE_SCHEMAS": "1"}
-    environment = {**os.environ, **early, **node_variables(config_read, platform.home_path)}
+    node = node_variables(config_read, platform.home_path)
+    environment = {**os.environ, **early, **node}
+    bundler = _start_bundler(path, environment, is_watching=reload) if config_read.ui else None
     embedded = None
     if not _names_database():
         embedded = EmbeddedPostgres(platform.home_path, connections=platform.postgres_max_connections)
@@ -63,6 +66,9 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
     try:
         _run(command, environment, path.parent if reload else None)
     finally:
+        if bundler is not None:
+            bundler.kill()
+            bundler.wait()
         if embedded is not None:
             embedded.release()
 
@@ -73,7 +79,7 @@ def node_variables(config: "AgentConfig", home: Path) -> dict[str, str]:
     Installs into the home folder what this machine lacks. Raises UserMistake.
     """
     names = ("EXECUTOR_NODE", "EXECUTOR_JAVASCRIPT")
-    if not config.has_javascript or all(os.environ.get(name) for name in names):
+    if not (config.has_javascript or config.ui) or all(os.environ.get(name) for name in names):
         return {}
     import asyncio
 
@@ -92,6 +98,12 @@ def node_variables(config: "AgentConfig", home: Path) -> dict[str, str]:
     except BuildFailed as exc:
         raise UserMistake(str(exc)) from exc
     return {name: os.environ.get(name) or str(path) for name, path in zip(names, provided, strict=True)}
+
+
+def _start_bundler(config: Path, environment: Mapping[str, str], *, is_watching: bool) -> "subprocess.Popen[bytes]":
+    """Bundle the components of a configuration file, and again after each change if that is wanted."""
+    program = [environment["EXECUTOR_NODE"], str(Path(environment["EXECUTOR_JAVASCRIPT"], "ui.mjs")), str(config)]
+    return subprocess.Popen([*program, *["watch"] * is_watching], cwd=config.parent, stdin=subprocess.PIPE)
 
 
 def _names_database() -> bool:

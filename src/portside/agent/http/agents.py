@@ -1,10 +1,10 @@
-"""Assistants for other programs over HTTP: as A2A agents (spec: section 10) and as MCP tools (spec: MCP)."""
+"""Assistants for other programs over HTTP: A2A agents (spec: section 10), MCP tools (spec: MCP), UI of pages."""
 
 import hashlib
 import re
 from datetime import datetime
 from email.utils import format_datetime, parsedate_to_datetime
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 from starlette.datastructures import Headers
@@ -28,6 +28,7 @@ from portside.agent.mcp.rpc import (
     read_body,
 )
 from portside.agent.mcp.service import McpClient
+from portside.agent.ui import BundleFile, ComponentsNotFound
 from portside.executor.errors import GraphFailed
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import Forbidden
@@ -49,6 +50,7 @@ ON_CARD: RouteOptions = {
 _ON_DEFAULT_CARD: RouteOptions = {**ON_CARD, "responses": {304: None, 400: dict[str, Any]}}
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _SCHEMES = frozenset({"http", "https"})
+_LOOPBACK = re.compile(r"http://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?:[:/]|$)")
 
 
 class CardVersionQuery(msgspec.Struct):
@@ -128,12 +130,17 @@ async def _card(ctx: Context, assistant_id: str, query: CardVersionQuery) -> Res
 def _is_not_modified(headers: Headers, etag: str, changed_at: datetime) -> bool:
     """Whether the client has the current card already (RFC 9110, 13.2.2)."""
     if (known := headers.get("if-none-match")) is not None:
-        return known.strip() == "*" or etag in {tag.strip().removeprefix("W/") for tag in known.split(",")}
+        return _names_etag(known, etag)
     try:
         since = parsedate_to_datetime(headers.get("if-modified-since", ""))
         return changed_at.replace(microsecond=0) <= since
     except (TypeError, ValueError):
         return False
+
+
+def _names_etag(known: str, etag: str) -> bool:
+    """Whether the header If-None-Match names a version."""
+    return known.strip() == "*" or etag in {tag.strip().removeprefix("W/") for tag in known.split(",")}
 
 
 def _http_call(ctx: Context, assistant_id: str, body: bytes) -> HttpCall:
@@ -234,3 +241,40 @@ def _client(ctx: Context) -> McpClient:
         knows_links=knows_links(headers),
         accepts_questions=is_streamed and accepts_questions(headers),
     )
+
+
+ui_routes = Routes("ui")
+
+
+class ComponentRequest(msgspec.Struct):
+    """A component, by the name that the code of a graph pushes."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
+@ui_routes.post("/ui/{name}", media_type="text/html", raises=(ComponentsNotFound,), returns=str, read_only=True)
+async def show_component(ctx: Context, name: str, body: ComponentRequest) -> Response:
+    """Return the HTML with which a page loads a React component of the project."""
+    page = await ctx.services.bundles.page(name, body.name, _address_for_pages(ctx))
+    return Response(page, 200, {"Cache-Control": "no-store"}, "text/html")
+
+
+# Browsers request scripts and style sheets of other origins without the headers of a client.
+@ui_routes.get(
+    "/ui/{name}/{file}", public=True, media_type="text/javascript", raises=(ComponentsNotFound,), returns=str,
+    request_headers=("If-None-Match",), response_headers=("ETag",), responses={304: None},
+)  # fmt: skip
+async def read_bundle(ctx: Context, name: str, file: str) -> Response:
+    """Return the script or the style sheet of a project's React components."""
+    found: BundleFile = await ctx.services.bundles.file(name, file)
+    headers = {"Cache-Control": "no-cache", "ETag": found.etag, "X-Content-Type-Options": "nosniff"}
+    if _names_etag(ctx.request.headers.get("if-none-match", ""), found.etag):
+        return Response(None, 304, headers)
+    return Response(found.content, 200, headers, found.media_type)
+
+
+def _address_for_pages(ctx: Context) -> str:
+    """Return the public URL; without a scheme if a proxy may have received the request over TLS and does not say so."""
+    url = _base_url(ctx)
+    is_known = ctx.services.settings.public_url or "x-forwarded-proto" in ctx.request.headers or _LOOPBACK.match(url)
+    return url if is_known else url.removeprefix("http:")

@@ -23,6 +23,7 @@ from portside.agent.store.requests import StoreRequests
 from portside.agent.streams.hub import Hub
 from portside.agent.threads.records import ThreadSearches
 from portside.agent.threads.states import States
+from portside.agent.ui import Bundles
 from portside.agent.webhooks.deliveries import WebhookLog
 from portside.kernel.diagnostics import Diagnostics
 from portside.kernel.http import routes, websockets
@@ -83,6 +84,7 @@ class AgentServices(HealthServices):
     a2a: A2A
     access: Access
     assistants: Assistants
+    bundles: Bundles
     config: AgentConfig
     libraries: Mapping[str, str]
     count_threads: Callable[[], Awaitable[dict[UUID, int]]] | None

@@ -153,13 +153,16 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     config = await asyncio.to_thread(read_config, checkout.files, request.config_path)
     for skipped in (*config.skipped, *(f"pip_config_file: {name}" for name in config.pip.skipped)):
         output.write(f"Ignored: {skipped} (only images or pages use it, or uv has no such option)")
-    if config.has_javascript:
+    if config.has_javascript or config.has_ui:
         check_runtime()
     # JavaScript first, because a Python package may include the front end that it builds.
     node = NodeTools(request.folder, output, request.cache, request.node_cache)
     await JavaScript(checkout.files, node).install_and_build(config, request.scripts)
+    runtimes = request.runtimes or request.folder / "runtimes"
+    if config.has_ui:
+        await node.bundle_ui(config.path, runtimes)
     if config.has_javascript:
-        await node.add_runtime(request.runtimes or request.folder / "runtimes")
+        await node.add_runtime(runtimes)
     if config.javascript_graphs:
         await node.read_types(config.path.parent, config.javascript_graphs)
     layout, reason = choose_layout(config, request.layout, request.secrets)

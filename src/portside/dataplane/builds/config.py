@@ -166,7 +166,7 @@ _HANDLERS = ("auth.path", "encryption.path", "http.app", "store.index.embed")
 _FILES = ("package.json", "pyproject.toml", "setup.py")
 # Keys that a build ignores; the build log names those that a file has.
 _SKIPPED = (
-    "api_version", "base_image", "dockerfile_lines", "image_distro", "keep_pkg_tools", "pip_installer", "ui",
+    "api_version", "base_image", "dockerfile_lines", "image_distro", "keep_pkg_tools", "pip_installer",
 )  # fmt: skip
 
 
@@ -199,6 +199,8 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     has_python: bool = True
     javascript_graphs: dict[str, str] = {}
     has_javascript: bool = False
+    # Whether there are React components for browsers (`ui`).
+    has_ui: bool = False
     install_command: str | None = None
     build_command: str | None = None
     skipped: list[str] = []
@@ -223,6 +225,7 @@ class _File(msgspec.Struct):
     source: Any = None
     pip_config_file: str | None = None
     http: dict[str, Any] | None = None
+    ui: dict[str, str] | None = None
     install_command: _Command = None
     build_command: _Command = None
 
@@ -258,6 +261,8 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
         or any(handler and not is_javascript(handler) for handler in handlers.values()),
         javascript_graphs=javascript_graphs,
         has_javascript=bool(javascript_graphs) or any(map(is_javascript, handlers.values())),
+        # A build command may make them.
+        has_ui=any([_inside(repository, path.parent / ui, ui) for ui in (file.ui or {}).values()]),
         install_command=file.install_command,
         build_command=file.build_command,
         has_web_app=bool(handlers["http.app"]) and not is_javascript(handlers["http.app"]),

@@ -180,7 +180,7 @@ class JavaScript:
         config_folder = config.path.parent
         install, build = scripts.install or config.install_command, scripts.build or config.build_command
         self._refuse_commands(config, install, build)
-        if not (config.has_javascript or config.node_version is not None or install or build):
+        if not (config.has_javascript or config.has_ui or config.node_version is not None or install or build):
             return False
         source = self.source.resolve()
         roots = [source] if install else install_roots(source, config_folder)

