@@ -51,10 +51,12 @@ def server(
     request: pytest.FixtureRequest, module_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("agent")
+    # The routes of components exist only if there are some.
+    shown = {"GRAPH_UI": '{"agent": "./ui.tsx"}'}
     with (
-        guarded_in_javascript(module_database, folder)
+        guarded_in_javascript(module_database, folder, **shown)
         if request.param is None
-        else agent_server(module_database, folder, project="guarded", **request.param)
+        else agent_server(module_database, folder, project="guarded", **request.param, **shown)
     ) as running:
         yield running
 

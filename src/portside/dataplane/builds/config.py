@@ -261,8 +261,7 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
         or any(handler and not is_javascript(handler) for handler in handlers.values()),
         javascript_graphs=javascript_graphs,
         has_javascript=bool(javascript_graphs) or any(map(is_javascript, handlers.values())),
-        # A build command may make them.
-        has_ui=any([_inside(repository, path.parent / ui, ui) for ui in (file.ui or {}).values()]),
+        has_ui=len([_inside(repository, path.parent / ui, ui) for ui in (file.ui or {}).values()]) > 0,
         install_command=file.install_command,
         build_command=file.build_command,
         has_web_app=bool(handlers["http.app"]) and not is_javascript(handlers["http.app"]),
