@@ -38,6 +38,7 @@ _KINDS_OF_AGENT = {
 }  # fmt: skip
 _KINDS_OF_PLATFORM = {
     "runs": "traces", "traces": "traces", "attachments": "traces", "feedback": "traces", "shared_runs": "traces",
+    "run_pieces": "traces", "piece_users": "traces",
     "daily_": "usage", "trace_": "usage", "counted_": "usage", "project_days": "usage", "revision_logs": "run logs",
     "datasets": "datasets", "dataset_": "datasets", "example": "datasets", "prompt": "prompts", "audit": "audit log",
 }  # fmt: skip

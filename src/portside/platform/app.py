@@ -97,6 +97,7 @@ from portside.tracing.bodies import IngestLimits
 from portside.tracing.costs import RecomputedCosts
 from portside.tracing.figures_http import routes as figures
 from portside.tracing.http import routes as tracing
+from portside.tracing.pieces import UnusedPieces
 from portside.tracing.prices import sync_prices
 from portside.tracing.quotas import Quotas
 from portside.tracing.retention import ExpiredTraces, LateRuns, TraceRetention
@@ -169,6 +170,7 @@ async def background_tasks(
         OldRevisionLogs(db, settings.revision_log_days),
         ExpiredTraces(db, services.retention),
         LateRuns(db, services.retention),
+        UnusedPieces(db),
         PastHours(db),
         DailyRollups(db),
         RecomputedCosts(db),

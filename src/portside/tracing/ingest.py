@@ -18,7 +18,7 @@ what it placed.
 import re
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -45,6 +45,7 @@ from portside.tracing.fields import (
     plain_text,
     read_json,
 )
+from portside.tracing.pieces import RunPieces
 from portside.tracing.sql import sql
 from portside.tracing.types import AttachmentWrite, FeedbackWrite, IngestBatch, RunWrite
 
@@ -296,10 +297,12 @@ async def store_batch(
     await _resolve_projects(db, by.workspace_id, runs)
     runs = _with_awaited_parents(runs)
     owner = {"workspace_id": by.workspace_id, "api_key_id": by.key_id, "user_id": by.user_id, "tier": tier}
+    extras = _Extras(batch, _large_writes(runs, max_run_bytes), max_run_bytes, RunPieces(by.workspace_id))
+    runs = await extras.pieces.cut(runs)
     try:
-        awaited = await _write(db, batch, runs, owner, max_run_bytes=max_run_bytes, copies=_seem_new(runs))
+        awaited = await _write(db, runs, owner, extras, copies=_seem_new(runs))
     except UniqueViolationError:
-        awaited = await _write(db, batch, runs, owner, max_run_bytes=max_run_bytes, copies=False)
+        awaited = await _write(db, runs, owner, extras, copies=False)
     while awaited:
         placed = await db.fetch(sql.place_children, workspace_id=by.workspace_id, ids=awaited)
         awaited = [row["id"] for row in placed if row["is_awaited"]]
@@ -307,33 +310,43 @@ async def store_batch(
         await db.execute(sql.mark_interrupted_traces, workspace_id=by.workspace_id, ids=interrupted)
 
 
-async def _write(  # noqa: PLR0913 - two ways to write the same batch
-    db: Database,
-    batch: IngestBatch,
-    runs: list[RunWrite],
-    owner: dict[str, Any],
-    *,
-    max_run_bytes: int,
-    copies: bool,
+class _Extras(NamedTuple):
+    """What a batch writes beside its runs, and the runs whose stored size has to be checked."""
+
+    batch: IngestBatch
+    large: list[UUID]
+    max_run_bytes: int
+    pieces: RunPieces
+
+    def __bool__(self) -> bool:
+        return bool(self.batch.feedback or self.batch.attachments or self.large or self.pieces)
+
+
+async def _write(
+    db: Database, runs: list[RunWrite], owner: dict[str, Any], extras: _Extras, *, copies: bool
 ) -> list[UUID]:
     """Write a whole batch or nothing; return the runs that stored children wait for.
 
     Raises UniqueViolationError if the runs were to be copied and one exists, and RunTooLarge.
     """
-    large = _large_writes(runs, max_run_bytes)
-    if not (copies or batch.feedback or batch.attachments or large):
+    if not (copies or extras):
         return await _merge_runs(db, runs, owner)
+    workspace_id, batch = owner["workspace_id"], extras.batch
     async with db.transaction() as tx:
+        if extras.pieces:
+            await extras.pieces.store(tx)
         awaited = await (_copy_runs if copies else _merge_runs)(tx, runs, owner)
-        if large:
-            sizes = await tx.fetch(sql.sizes_of_runs, workspace_id=owner["workspace_id"], ids=large)
-            if any(row["bytes"] > max_run_bytes for row in sizes):
+        if extras.pieces:
+            await extras.pieces.store_users(tx)
+        if extras.large:
+            sizes = await tx.fetch(sql.sizes_of_runs, workspace_id=workspace_id, ids=extras.large)
+            if any(row["bytes"] > extras.max_run_bytes for row in sizes):
                 raise RunTooLarge(
-                    f"With this request a run would hold more than {max_run_bytes} bytes, the limit of this server for "
-                    "one run (setting INGEST_MAX_RUN_BYTES); send smaller inputs and outputs."
+                    f"With this request a run would hold more than {extras.max_run_bytes} bytes, the limit of this "
+                    "server for one run (setting INGEST_MAX_RUN_BYTES); send smaller inputs and outputs."
                 )
-        await write_feedback(tx, owner["workspace_id"], batch.feedback)
-        await _write_attachments(tx, owner["workspace_id"], batch.attachments)
+        await write_feedback(tx, workspace_id, batch.feedback)
+        await _write_attachments(tx, workspace_id, batch.attachments)
     return awaited
 
 

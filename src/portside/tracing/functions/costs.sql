@@ -84,6 +84,9 @@ declare
     parts jsonb;
     is_prompt boolean;
 begin
+    if left(outputs, 1) = e'\x02' then
+        outputs := whole_value(outputs);
+    end if;
     if position('"usage_metadata"' in extra) > 0 then
         doc := parse_json(extra);
         usage := doc #> '{metadata,usage_metadata}';

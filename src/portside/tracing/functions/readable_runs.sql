@@ -33,7 +33,10 @@ select r.workspace_id, r.id, r.name, coalesce(r.run_type, 'chain') as run_type,
        r.parent_run_id, r.parent_run_id is null as is_root, r.project_id as session_id, r.reference_example_id,
        coalesce(r.start_time, r.received_at) as start_time, r.end_time,
        extract(epoch from r.end_time - coalesce(r.start_time, r.received_at))::float8 as latency,
-       coalesce(r.tags, '{}') as tags, r.error, r.inputs, r.outputs, r.extra, r.events, r.serialized,
+       coalesce(r.tags, '{}') as tags, r.error,
+       case when left(r.inputs, 1) = e'\x02' then whole_value(r.inputs) else r.inputs end as inputs,
+       case when left(r.outputs, 1) = e'\x02' then whole_value(r.outputs) else r.outputs end as outputs,
+       r.extra, r.events, r.serialized,
        r.first_token_time,
        coalesce(trunc(amount_of(u.usage, 'input_tokens')), 0)::bigint as prompt_tokens,
        coalesce(trunc(amount_of(u.usage, 'output_tokens')), 0)::bigint as completion_tokens,
@@ -52,21 +55,22 @@ select r.workspace_id, r.id, r.name, coalesce(r.run_type, 'chain') as run_type,
        case when u.usage is not null then r.completion_cost_details end as completion_cost_details,
        case when u.usage is not null then r.price_id end as price_id,
        case when r.run_type = 'llm' then r.model_provider end as model_provider,
-       case when r.run_type = 'llm' then r.model_name end as model_name, r.has_interrupts
+       case when r.run_type = 'llm' then r.model_name end as model_name, r.has_interrupts,
+       r.inputs as stored_inputs, r.outputs as stored_outputs
 from runs r
 cross join lateral (select case when r.run_type = 'llm' then r.usage end as usage) u
 where r.name is not null and r.project_id is not null;
 
 -- The size in bytes of the fields of a run that are returned, so that a page ends before it becomes too large.
--- `octet_length` of a text reads its length alone, and not the text.
+-- `octet_length` of a text reads its length alone, and not the text. Inputs and outputs are given as they are stored.
 create or replace function run_bytes(
     selected text[], tags text[], error text, inputs text, outputs text, extra text, events text, serialized text
 ) returns bigint
 language sql immutable parallel safe
 return coalesce(octet_length(array_to_string(tags, '')), 0)::bigint
     + coalesce(octet_length(error), 0)
-    + case when 'inputs' = any(selected) then coalesce(octet_length(inputs), 0) else 0 end
-    + case when 'outputs' = any(selected) then coalesce(octet_length(outputs), 0) else 0 end
+    + case when 'inputs' = any(selected) then coalesce(value_bytes(inputs), 0) else 0 end
+    + case when 'outputs' = any(selected) then coalesce(value_bytes(outputs), 0) else 0 end
     + case when 'extra' = any(selected) then coalesce(octet_length(extra), 0) else 0 end
     + case when 'events' = any(selected) then coalesce(octet_length(events), 0) else 0 end
     + case when 'serialized' = any(selected) then coalesce(octet_length(serialized), 0) else 0 end;

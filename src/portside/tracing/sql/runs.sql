@@ -39,7 +39,8 @@ where r.workspace_id = :workspace_id and r.id = any(:ids::uuid[])
 -- name: newest_runs
 -- Conditions replace `true`. `bytes` tells how much of a page fits into a response before its fields are read.
 select r.id, r.start_time,
-       run_bytes(:shown::text[], r.tags, r.error, r.inputs, r.outputs, r.extra, r.events, r.serialized) as bytes
+       run_bytes(:shown::text[], r.tags, r.error, r.stored_inputs, r.stored_outputs, r.extra, r.events, r.serialized)
+           as bytes
 from readable_runs r where true order by r.start_time desc, r.id desc limit :limit::int
 
 -- name: end_of_window
@@ -52,12 +53,14 @@ from (
 
 -- name: oldest_runs
 select r.id, r.start_time,
-       run_bytes(:shown::text[], r.tags, r.error, r.inputs, r.outputs, r.extra, r.events, r.serialized) as bytes
+       run_bytes(:shown::text[], r.tags, r.error, r.stored_inputs, r.stored_outputs, r.extra, r.events, r.serialized)
+           as bytes
 from readable_runs r where true order by r.start_time, r.id limit :limit::int
 
 -- name: bytes_of_runs
 select r.id,
-       run_bytes(:shown::text[], r.tags, r.error, r.inputs, r.outputs, r.extra, r.events, r.serialized) as bytes
+       run_bytes(:shown::text[], r.tags, r.error, r.stored_inputs, r.stored_outputs, r.extra, r.events, r.serialized)
+           as bytes
 from readable_runs r where r.workspace_id = :workspace_id and r.id = any(:ids::uuid[])
 
 -- name: share_run
