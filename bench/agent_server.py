@@ -108,13 +108,16 @@ async def make_thread(port: int) -> str:
 
 
 @contextlib.contextmanager
-def ours() -> Iterator[tuple[Server, float]]:
-    """Start our server on a Postgres of its own; yield it, and how many seconds its second start took."""
+def ours(project: Path = PROJECT, **more: str) -> Iterator[tuple[Server, float]]:
+    """Start our server on a Postgres of its own, with more settings if given.
+
+    Yield it, and how many seconds its second start took.
+    """
     with tempfile.TemporaryDirectory() as folder:
         embedded = EmbeddedPostgres(Path(folder))
         url, port = embedded.acquire(), free_port()
-        settings = {"DATABASE_URI": url, "LANGSMITH_TRACING": "false", "LOG_LEVEL": "WARNING"}
-        arguments = ["serve", "--config", str(PROJECT / "langgraph.json"), "--port", str(port)]
+        settings = {"DATABASE_URI": url, "LANGSMITH_TRACING": "false", "LOG_LEVEL": "WARNING", **more}
+        arguments = ["serve", "--config", str(project / "langgraph.json"), "--port", str(port)]
         server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, Path(folder) / "log")
         try:
             server.start()

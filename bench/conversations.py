@@ -1,17 +1,20 @@
-"""Measures what a long conversation costs, of 200 turns unless given: `python -m bench.conversations [TURNS]`.
+"""Measures what a conversation costs: `python -m bench.conversations [TURNS] [javascript]`, by default of 200 turns.
 
 A turn is a message of 400 characters and two answers, of 600 and of 400. The same conversation goes to Portside over
 HTTP, to langgraph's own Postgres saver in a process on the same Postgres, and to langgraph's saver for memory, which
 stands for the bare graph. CPU and bytes are measured rather than times, which other programs on the machine change.
+With `javascript` it goes to Portside alone, with the same graphs in Python and in TypeScript.
 """
 
 import asyncio
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,6 +25,7 @@ import asyncpg  # noqa: E402
 import graphs  # noqa: E402
 from bench.agent_server import Server, ours  # noqa: E402
 from bench.client import Connection, cpu_s  # noqa: E402
+from tests.node_packages import JAVASCRIPT_PROJECT, installed_packages, javascript_runtime  # noqa: E402
 
 SAID = 1400
 WARM_UP, SAMPLE = 20, 20
@@ -157,25 +161,47 @@ async def separate_database(url: str) -> str:
     return urlsplit(url)._replace(path="/savers").geturl()
 
 
+def in_portside(turns: int, server: Server) -> dict[str, dict[str, float]]:
+    postgres = asyncio.run(postmaster(server.database))
+    tiny = asyncio.run(portside(server, postgres, "tiny", turns))
+    long = asyncio.run(portside(server, postgres, "conversation", turns))
+    return {"portside": long, "portside, tiny state": tiny}
+
+
+def in_javascript(turns: int) -> dict[str, dict[str, float]]:
+    """Return the figures of the same graphs in TypeScript."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(Path(__file__).parent / "javascript" / "conversations.ts", folder)
+        graphs_of = {name: f"./conversations.ts:{name}" for name in ("conversation", "tiny")}
+        Path(folder, "langgraph.json").write_text(json.dumps({"node_version": "20", "graphs": graphs_of}))
+        Path(folder, "node_modules").symlink_to(installed_packages(JAVASCRIPT_PROJECT) / "node_modules")
+        with ours(Path(folder), EXECUTOR_JAVASCRIPT=str(javascript_runtime())) as (server, _):
+            return in_portside(turns, server)
+
+
 def main() -> None:
     turns = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     with ours() as (server, _):
-        postgres = asyncio.run(postmaster(server.database))
-        tiny = asyncio.run(portside(server, postgres, "tiny", turns))
-        found = {
-            "portside": asyncio.run(portside(server, postgres, "conversation", turns)),
-            "portside, tiny state": tiny,
-        }
-        found |= own_savers(turns, asyncio.run(separate_database(server.database)))
+        found = in_portside(turns, server)
+        if sys.argv[2:] != ["javascript"]:
+            found |= own_savers(turns, asyncio.run(separate_database(server.database)))
     said = SAID * turns / 1e6
     print(f"{turns} turns, {said:.2f} MB said")
+    report(found, said)
+    if sys.argv[2:] == ["javascript"]:
+        print("in TypeScript:")
+        report(in_javascript(turns), said)
+
+
+def report(found: dict[str, dict[str, float]], said: float) -> None:
     for name in dict.fromkeys(name for column in found.values() for name in column):
         figures = [column.get(name) for column in found.values()]
         print(f"{name:<36}" + "".join(f"{'-':>14}" if one is None else f"{one:14.2f}" for one in figures))
     print(f"{'':<36}" + "  ".join(found))
-    mine = found["portside"]["stored in all, MB"]
-    print(f"stored beyond a tiny state / said: {(mine - tiny['stored in all, MB']) / said:.1f}")
-    print(f"stored, portside / langgraph's Postgres saver: {mine / found[list(found)[2]]['stored in all, MB']:.3f}")
+    mine, tiny, *savers = (column["stored in all, MB"] for column in list(found.values())[:3] if column)
+    print(f"stored beyond a tiny state / said: {(mine - tiny) / said:.1f}")
+    if savers:
+        print(f"stored, portside / langgraph's Postgres saver: {mine / savers[0]:.3f}")
 
 
 async def postmaster(url: str | None) -> int:

@@ -6,7 +6,7 @@ import { type Emitted, EventEncoder } from "./events.js";
 import type { Libraries } from "./libraries.js";
 import { CallFailed } from "./link.js";
 import { log } from "./logs.js";
-import { KnownLists } from "./pieces.js";
+import { ValuePieces } from "./pieces.js";
 import type { Graph, Graphs, Snapshot } from "./project.js";
 
 import { currentWork, EphemeralRows, type Fields, type Server, type Work } from "./server.js";
@@ -39,22 +39,19 @@ export interface RunRequest {
   resume: boolean;
 }
 
-/** How a run ended: `Outcome` of `portside/executor/requests.py`. */
-export interface Outcome {
-  values: Buffer | null;
-  /** The values without the long lists that are in the last checkpoint, and the versions of those lists. */
+/** The values without the long lists that are in the last checkpoint, and the versions of those lists. */
+export interface ForRow {
   row_values?: Buffer;
   long_values?: Record<string, string>;
+}
+
+/** How a run ended: `Outcome` of `portside/executor/requests.py`. */
+export interface Outcome extends ForRow {
+  values: Buffer | null;
   interrupts: Record<string, Fields[]>;
   has_next: boolean;
   error: { error: string; message: string } | null;
   is_refused?: boolean;
-}
-
-/** An outcome, and the values that it has encoded. */
-interface Ended {
-  outcome: Outcome;
-  values: unknown;
 }
 
 export interface Execution {
@@ -90,9 +87,9 @@ export class Executor {
     const cancel = () => stopping.abort(execution.signal.reason);
     execution.signal.addEventListener("abort", cancel, { once: true });
     try {
-      const { outcome, values } = await currentWork.run(work, () => this.run(execution, stopping.signal));
+      const outcome = await currentWork.run(work, () => this.run(execution, stopping.signal));
       ephemeral?.drop();
-      return this.server.isEncrypted ? outcome : withoutLongLists(outcome, values, work.lists);
+      return outcome;
     } catch (error) {
       // Its nodes may still run, and it may be tried again: its rows are kept.
       stopping.abort(error);
@@ -109,7 +106,7 @@ export class Executor {
     }
   }
 
-  private async run(execution: Execution, signal: AbortSignal): Promise<Ended> {
+  private async run(execution: Execution, signal: AbortSignal): Promise<Outcome> {
     const { request, push } = execution;
     const command = request.command === null ? null : parseCommand(this.libraries, request.command);
     // An attempt that continues from a checkpoint has taken its input already.
@@ -127,15 +124,13 @@ export class Executor {
         }
       }
       throwIfStopped(signal, execution.signal);
-      const outcome = await ended(graph, request, last);
-      return { outcome, values: last.hasValues ? select(graph, last.values) : null };
+      return await ended(graph, request, last);
     } catch (error) {
       throwIfStopped(signal, execution.signal);
       if (error instanceof CallFailed) {
         throw error;
       }
-      const outcome = failed(signal.aborted ? signal.reason : error, graph, last, request);
-      return { outcome, values: graph !== null && last.hasValues ? select(graph, last.values) : null };
+      return failed(signal.aborted ? signal.reason : error, graph, last, request);
     }
   }
 
@@ -212,7 +207,7 @@ export class Executor {
     const state = graph.checkpointer ? await graph.getState(latest(request)) : null;
     return state?.createdAt === undefined
       ? { values: null, interrupts: {}, has_next: false, error: null }
-      : outcomeOf(graph, state, state.values);
+      : outcomeOf(graph, state, state.values, longLists(select(graph, state.values)));
   }
 }
 
@@ -243,7 +238,7 @@ function workOf(
     metadata,
     configurable,
     ephemeral,
-    lists: new KnownLists(),
+    pieces: new ValuePieces(),
     fail,
     track: (value) => pending.track(value),
   };
@@ -299,29 +294,41 @@ function without(record: Fields, key: string): Fields {
   return rest;
 }
 
-/** Leave the lists of the last checkpoint out of the values that the thread's row keeps. */
-function withoutLongLists(outcome: Outcome, values: unknown, lists: KnownLists): Outcome {
-  if (outcome.values === null || outcome.values.length < LONG_BYTES || typeof values !== "object" || values === null) {
-    return outcome;
+/** Return the versions of those values that are long lists in the last checkpoint, by their keys. */
+export function longLists(values: unknown): Record<string, string> {
+  const isObject = typeof values === "object" && values !== null;
+  return (isObject && currentWork.getStore()?.pieces.longLists(values as Fields)) || {};
+}
+
+/** Leave lists of the last checkpoint out of the values that the thread's row keeps; nothing for short values. */
+export function partsForRow(encoded: Buffer, values: unknown, versions: Record<string, string>): ForRow {
+  if (encoded.length < LONG_BYTES || Object.keys(versions).length === 0) {
+    return {};
   }
-  const versions = lists.longLists(values as Fields);
-  if (Object.keys(versions).length > 0) {
-    const rest = Object.entries(values).filter(([name]) => !(name in versions));
-    outcome.row_values = json(Object.fromEntries(rest));
-    outcome.long_values = versions;
-  }
-  return outcome;
+  const rest = Object.entries(values as Fields).filter(([name]) => !(name in versions));
+  return { row_values: json(Object.fromEntries(rest)), long_values: versions };
 }
 
 async function ended(graph: Graph, request: RunRequest, last: LastValues): Promise<Outcome> {
   const breakpoints = [request.interrupt_before, request.interrupt_after, graph.interruptBefore, graph.interruptAfter];
   const mayStop = breakpoints.some((each) => each !== null && each !== undefined && each.length > 0);
-  if (graph.checkpointer && (last.isStopped || mayStop || !last.hasValues)) {
-    const state = await graph.getState(latest(request));
-    return outcomeOf(graph, state, last.hasValues ? last.values : state.values);
-  }
   const values = last.hasValues ? select(graph, last.values) : null;
-  return { values: json(values), interrupts: {}, has_next: false, error: null };
+  if (graph.checkpointer && (last.isStopped || mayStop || !last.hasValues)) {
+    // Before reading the state, which makes other objects.
+    const versions = longLists(values);
+    const state = await graph.getState(latest(request));
+    return last.hasValues
+      ? outcomeOf(graph, state, last.values, versions)
+      : outcomeOf(graph, state, state.values, longLists(select(graph, state.values)));
+  }
+  return encoded(values);
+}
+
+/** Return the outcome of a run that left these values and nothing to do. */
+function encoded(values: unknown): Outcome {
+  const whole = json(values);
+  const parts = partsForRow(whole, values, longLists(values));
+  return { values: whole, ...parts, interrupts: {}, has_next: false, error: null };
 }
 
 function failed(error: unknown, graph: Graph | null, last: LastValues, request: RunRequest): Outcome {
@@ -330,11 +337,12 @@ function failed(error: unknown, graph: Graph | null, last: LastValues, request: 
     const runId = request.config.configurable?.run_id;
     log("error", "a run failed", { graph_id: request.graph_id, run_id: runId }, error);
   }
-  const values = last.hasValues && graph !== null ? json(select(graph, last.values)) : null;
+  const outcome =
+    last.hasValues && graph !== null
+      ? encoded(select(graph, last.values))
+      : { values: null, interrupts: {}, has_next: false };
   return {
-    values,
-    interrupts: {},
-    has_next: false,
+    ...outcome,
     error: { error: name, message },
     is_refused: REFUSALS.has(name),
   };
@@ -355,7 +363,7 @@ function storable(text: string): string {
   return text.toWellFormed().replaceAll("\0", "\ufffd");
 }
 
-function outcomeOf(graph: Graph, state: Snapshot, values: unknown): Outcome {
+function outcomeOf(graph: Graph, state: Snapshot, values: unknown, versions: Record<string, string>): Outcome {
   const interrupts: Record<string, Fields[]> = {};
   for (const task of state.tasks) {
     const { result } = task as { result?: unknown };
@@ -368,7 +376,9 @@ function outcomeOf(graph: Graph, state: Snapshot, values: unknown): Outcome {
   const selected = select(graph, values);
   const isObject = typeof selected === "object" && selected !== null && !Array.isArray(selected);
   const shown = waiting.length > 0 ? { ...(isObject ? selected : {}), [INTERRUPT]: waiting } : selected;
-  return { values: json(shown), interrupts, has_next: state.next.length > 0, error: null };
+  const whole = json(shown);
+  const parts = partsForRow(whole, selected, versions);
+  return { values: whole, ...parts, interrupts, has_next: state.next.length > 0, error: null };
 }
 
 /** Return an interrupt as its thread stores it. */

@@ -14,7 +14,7 @@ import { CallFailed, type Handler, Link, type ServedCall } from "./link.js";
 import { letSdkLog, log, stackOf } from "./logs.js";
 import { letSdkFind } from "./loopback.js";
 import { Operations } from "./operations.js";
-import { KnownLists } from "./pieces.js";
+import { ValuePieces } from "./pieces.js";
 import { firstFile, Graphs, ProjectFailed, registerTypeScript, type Source } from "./project.js";
 import { makeSaver, OtherLanguage } from "./saver.js";
 import { Schemas } from "./schemas.js";
@@ -210,7 +210,7 @@ function workOf(request: Fields, call: number, scope: number): Work {
     metadata: { ...metadata, graph_id: request.graph_id },
     configurable,
     ephemeral: null,
-    lists: new KnownLists(),
+    pieces: new ValuePieces(),
     fail: () => {},
     track: (value) => value,
   };

@@ -241,7 +241,8 @@ export class Packer {
   }
 }
 
-function isKept(value: unknown): boolean {
+/** Whether a property with this value is encoded. */
+export function isKept(value: unknown): boolean {
   return value !== undefined && typeof value !== "function" && typeof value !== "symbol";
 }
 

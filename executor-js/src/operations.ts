@@ -2,7 +2,7 @@
 
 import { invalid, parseCommand } from "./commands.js";
 import { checkpointOf } from "./events.js";
-import { shownInterrupt } from "./execute.js";
+import { type ForRow, longLists, partsForRow, shownInterrupt } from "./execute.js";
 import type { Libraries } from "./libraries.js";
 import { CallFailed } from "./link.js";
 import type { Graph, Graphs, Snapshot } from "./project.js";
@@ -52,7 +52,7 @@ interface DescriptionRequest {
   recurse: boolean;
 }
 
-interface ChangedState {
+interface ChangedState extends ForRow {
   checkpoint: Fields;
   values: Buffer;
   has_next: boolean;
@@ -197,9 +197,11 @@ async function changed(graph: Graph, config: Config, checkpoint: Fields): Promis
   const state = threadState(await graph.getState(latest));
   const tasks = state.tasks as { id: string; interrupts: Fields[] }[];
   const open = tasks.filter((task) => task.interrupts.length > 0).map((task) => [task.id, task.interrupts]);
+  const values = json(state.values);
   return {
     checkpoint,
-    values: json(state.values),
+    values,
+    ...partsForRow(values, state.values, longLists(state.values)),
     has_next: (state.next as string[]).length > 0,
     interrupts: plain(Object.fromEntries(open)) as Record<string, Fields[]>,
   };

@@ -1,10 +1,24 @@
-// Long lists of checkpoints, in pieces that the versions of a channel share (docs/why/long-threads.md).
+// Long lists and dicts of checkpoints, in pieces that the versions of a channel share (docs/why/long-threads.md).
 //
-// The bytes of a list are a header and its items. A new version reuses the pieces of the version before whose items have
-// the same bytes, and stores only the others. The layout is that of `portside/executor/checkpoints/pieces.py`, which
-// cuts dicts as well.
+// The layout is that of `portside/executor/checkpoints/pieces.py`: a value is a header and its items or entries, of which
+// some form a piece. A new version reuses the pieces of the version before that are unchanged, and stores only the others.
+// A list or dict inside of a dict is opened where it is long: its header is a piece, and its items are in pieces too.
 
 import { randomBytes } from "node:crypto";
+import {
+  type Container,
+  Entry,
+  encodeLeaf,
+  type Fields,
+  headerOf,
+  isContainer,
+  isUnchanged,
+  leavesOf,
+  markOf,
+  nameOf,
+  Opener,
+  pathOf,
+} from "./leaves.js";
 import { encode, isMessage, plain } from "./values.js";
 
 // A shorter value is stored whole: several rows would cost more than what they share.
@@ -13,15 +27,75 @@ const MIN_BYTES = 4096;
 const PIECE_BYTES = 1024;
 // A value of shorter items is stored whole: comparing them takes longer than writing them.
 const MIN_ITEM_BYTES = 32;
+// With more ranges the short ones are written again as one.
 const MAX_RANGES = 48;
+const MAX_DEPTH = 4;
 // A run may read other checkpoints between its own.
 const RECENT = 3;
+const KNOWN_SERIES = 100_000;
+// Two versions have much in common if most of these parts of one are in the other.
+const SAMPLES = 5;
+const SAMPLE_BYTES = 64;
 
-interface Piece {
-  series: number;
-  number: number;
-  /** The bytes of each item. */
-  leaves: Buffer[];
+type Row = Fields;
+
+/** A stored piece: its number in its series, and the leaves that it was made from. */
+class Piece {
+  leaves: unknown[] = [];
+  private marks: (Fields | null)[] = [];
+
+  constructor(
+    readonly series: number,
+    readonly number: number,
+    leaves: unknown[],
+    readonly data: Buffer,
+  ) {
+    this.remember(leaves);
+  }
+
+  /** Remember the objects that the piece encodes. */
+  remember(leaves: unknown[]): void {
+    this.leaves = leaves;
+    this.marks = leaves.map(markOf);
+  }
+
+  get isOpener(): boolean {
+    return this.leaves[0] instanceof Opener;
+  }
+
+  /** Whether these leaves are unchanged; null if only their bytes can tell. */
+  holds(leaves: unknown[], at: number): boolean | null {
+    if (at + this.leaves.length > leaves.length) {
+      return false;
+    }
+    let answer: boolean | null = true;
+    for (let index = 0; index < this.leaves.length; index++) {
+      const same = isUnchanged(this.leaves[index], this.marks[index] as Fields | null, leaves[at + index]);
+      if (same === false) {
+        return false;
+      }
+      answer = same === null ? null : answer;
+    }
+    return answer;
+  }
+}
+
+/** A version of a channel that is stored in pieces. */
+class CutValue {
+  readonly opened: Set<string>;
+
+  constructor(
+    readonly isList: boolean,
+    readonly count: number,
+    readonly pieces: Piece[],
+  ) {
+    this.opened = new Set(pieces.filter((piece) => piece.isOpener).map((piece) => (piece.leaves[0] as Opener).path));
+  }
+
+  /** Whether another value may have most of the items of this one: not if it is a short list of new items. */
+  mayShareWith(value: unknown): boolean {
+    return isContainer(value) && 2 * leavesOf(value).length >= this.count;
+  }
 }
 
 /** How a value is stored: whole, or as a header with ranges of pieces, of which some are new. */
@@ -29,63 +103,83 @@ export interface Stored {
   data: Buffer;
   /** An array of Postgres with three numbers for each range; null for a whole value. */
   ranges: string | null;
-  /** The series, the number, the count of items and the bytes of each new piece. */
+  /** The series, the number, the count of leaves and the bytes of each new piece. */
   pieces: [series: number, number: number, leaves: number, data: Buffer][];
 }
 
-/** A version of a list that is stored in pieces, and the items that it was made of. */
-interface CutList {
-  items: unknown[];
-  pieces: Piece[];
-}
-
 /** What the next version of a value can share with: pieces, or the bytes of a whole one. */
-type Known = CutList | Buffer;
-type Row = Record<string, unknown>;
+type Known = CutValue | Buffer;
 
 interface KnownValues {
   channels: Map<string, Known>;
   versions: Map<string, string>;
 }
 
+/** The checkpoints of a namespace that were read or put last, by their ids. */
+class Namespace {
+  readonly known = new Map<string, KnownValues>();
+  /** What tasks that started from a checkpoint wrote: the next version is most likely one of these. */
+  readonly written = new Map<string, Map<string, CutValue>>();
+  lastPut: KnownValues | undefined;
+}
+
 /** The long values of the checkpoints that one run reads and writes. */
-export class KnownLists {
-  private readonly checkpoints = new Map<string, KnownValues>();
-  // The number that each series of this run continues with.
-  private readonly next = new Map<number, number>();
+export class ValuePieces {
+  private readonly namespaces = new Map<string, Namespace>();
 
   /** Encode the values of a checkpoint that are new in it, and remember all of them for the next one. */
   encode(
-    name: { checkpointNs: string; parentId: string | null; id: string },
-    values: Record<string, unknown>,
+    name: { threadId: string; checkpointNs: string; parentId: string | null; id: string },
+    values: Fields,
     versions: { all: Record<string, string | number>; new: Record<string, string | number> },
   ): Map<string, Stored> {
-    const before = this.checkpoints.get(key(name.checkpointNs, name.parentId))?.channels;
+    const namespace = this.of(name.checkpointNs);
+    const parent = namespace.known.get(name.parentId ?? "");
+    const written = namespace.written.get(name.parentId ?? "");
     const stored = new Map<string, Stored>();
     const channels = new Map<string, Known>();
     for (const [channel, value] of Object.entries(values)) {
-      const similar = before?.get(channel);
+      const similar = parent?.channels.get(channel);
       if (!(channel in versions.new)) {
         if (similar !== undefined) {
           channels.set(channel, similar);
         }
         continue;
       }
-      const [how, known] = this.store(value, similar);
+      const [how, known] = store(name.threadId, value, written?.get(channel) ?? similar);
       stored.set(channel, how);
       if (known !== undefined) {
         channels.set(channel, known);
       }
     }
-    if (channels.size > 0 || before !== undefined) {
-      const named = [...channels.keys()].map((channel) => [channel, String(versions.all[channel])] as const);
-      this.remember(key(name.checkpointNs, name.id), { channels, versions: new Map(named) });
+    if (channels.size > 0 || parent !== undefined) {
+      namespace.lastPut = remember(namespace, name.id, channels, versions.all);
+    }
+    return stored;
+  }
+
+  /** Encode the write of a task. One that replaces a long value shares pieces with it. */
+  encodeWrite(
+    name: { threadId: string; checkpointNs: string; checkpointId: string | null },
+    channel: string,
+    value: unknown,
+  ): Stored {
+    const namespace = this.of(name.checkpointNs);
+    const id = name.checkpointId ?? "";
+    // A quick task ends before its checkpoint is put: the one before it, which this run put, has most of the value too.
+    const before = (namespace.known.get(id) ?? namespace.lastPut)?.channels.get(channel);
+    if (!(before instanceof CutValue && before.mayShareWith(value))) {
+      return { data: encode(value), ranges: null, pieces: [] };
+    }
+    const [stored, known] = store(name.threadId, value, before);
+    if (known instanceof CutValue) {
+      putRecent(namespace.written, id, (namespace.written.get(id) ?? new Map()).set(channel, known));
     }
     return stored;
   }
 
   /** Remember the long values of a checkpoint that was read from a row. */
-  read(row: Row, values: Record<string, unknown>, versions: Record<string, string | number>): void {
+  read(row: Row, values: Fields, versions: Record<string, string | number>): void {
     const columns = ["value_channels", "value_datas", "value_pieces", "value_sizes"] as const;
     const [names, datas, ranges, sizes] = columns.map((column) => (row[column] ?? []) as unknown[]);
     const channels = new Map<string, Known>();
@@ -98,219 +192,394 @@ export class KnownLists {
       }
     });
     if (channels.size > 0) {
-      const named = [...channels.keys()].map((channel) => [channel, String(versions[channel])] as const);
-      const place = key(row.checkpoint_ns as string, row.checkpoint_id as string);
-      this.remember(place, { channels, versions: new Map(named) });
+      remember(this.of(row.checkpoint_ns as string), row.checkpoint_id as string, channels, versions);
     }
   }
 
   /** Return the versions of those values that are lists in pieces of the last checkpoint, by their keys. */
-  longLists(values: Record<string, unknown>): Record<string, string> {
-    const last = [...this.checkpoints].filter(([place]) => place.startsWith("\n")).at(-1)?.[1];
+  longLists(values: Fields): Record<string, string> {
+    const last = [...this.of("").known.values()].at(-1);
     const found: Record<string, string> = {};
     for (const [channel, known] of last?.channels ?? []) {
       const value = values[channel];
-      if (!Buffer.isBuffer(known) && Array.isArray(value) && isSame(known.items, value)) {
+      if (known instanceof CutValue && known.isList && Array.isArray(value) && isSame(known, value)) {
         found[channel] = last?.versions.get(channel) as string;
       }
     }
     return found;
   }
 
-  private remember(place: string, known: KnownValues): void {
-    this.checkpoints.delete(place);
-    this.checkpoints.set(place, known);
-    if (this.checkpoints.size > RECENT) {
-      this.checkpoints.delete(this.checkpoints.keys().next().value as string);
+  private of(checkpointNs: string): Namespace {
+    const found = this.namespaces.get(checkpointNs) ?? new Namespace();
+    this.namespaces.set(checkpointNs, found);
+    return found;
+  }
+}
+
+/** Remember the values of a checkpoint, with the versions of their channels. */
+function remember(
+  namespace: Namespace,
+  id: string,
+  channels: Map<string, Known>,
+  all: Record<string, string | number>,
+): KnownValues {
+  const versions = new Map([...channels.keys()].map((channel) => [channel, String(all[channel])]));
+  return putRecent(namespace.known, id, { channels, versions });
+}
+
+function putRecent<T>(recent: Map<string, T>, id: string, value: T): T {
+  recent.delete(id);
+  recent.set(id, value);
+  if (recent.size > RECENT) {
+    recent.delete(recent.keys().next().value as string);
+  }
+  return value;
+}
+
+// The number that each series of this process continues with, by threads and series.
+const nextNumbers = new Map<string, number>();
+
+/** Return the place of a new piece: after this one if its series ends there, else in a new series. */
+function placeAfter(threadId: string, before: Piece | undefined): [series: number, number: number] {
+  if (before !== undefined) {
+    const key = `${threadId} ${before.series}`;
+    if (nextNumbers.get(key) === before.number + 1) {
+      continueWith(key, before.number + 2);
+      return [before.series, before.number + 1];
     }
   }
+  const series = randomBytes(6).readUIntBE(0, 6);
+  continueWith(`${threadId} ${series}`, 1);
+  return [series, 0];
+}
 
-  private store(value: unknown, before: Known | undefined): [Stored, Known | undefined] {
-    if (Array.isArray(value) && before !== undefined && !Buffer.isBuffer(before)) {
-      const cut = this.cut(value, before.pieces);
-      if (cut !== null) {
-        return cut;
-      }
+function continueWith(key: string, number: number): void {
+  nextNumbers.delete(key);
+  nextNumbers.set(key, number);
+  if (nextNumbers.size > KNOWN_SERIES) {
+    nextNumbers.delete(nextNumbers.keys().next().value as string);
+  }
+}
+
+/** Return how a value is stored, and what the next version can share with. */
+function store(threadId: string, value: unknown, before: Known | undefined): [Stored, Known | undefined] {
+  if (isContainer(value) && before instanceof CutValue) {
+    const cut = new Cut(threadId, value, before).result();
+    if (cut !== null) {
+      return cut;
     }
-    const data = encode(value);
-    const whole: Stored = { data, ranges: null, pieces: [] };
-    if (!isWorthCutting(value, data)) {
-      return [whole, undefined];
+  }
+  const data = encode(value);
+  const whole: Stored = { data, ranges: null, pieces: [] };
+  if (!isWorthCutting(value, data)) {
+    return [whole, undefined];
+  }
+  if (Buffer.isBuffer(before) && sharesMuch(before, data)) {
+    const cut = new Cut(threadId, value, null).result();
+    if (cut !== null) {
+      return cut;
     }
-    if (Buffer.isBuffer(before) && shareHalf(before, data)) {
-      const cut = this.cut(value as unknown[], null);
-      if (cut !== null) {
-        return cut;
-      }
-    }
-    return [whole, data];
+  }
+  return [whole, data];
+}
+
+/** Cuts one value, reusing pieces of the version before. */
+class Cut {
+  private readonly leaves: unknown[];
+  private readonly encoded: Buffer[] = [];
+  private pieces: Piece[] = [];
+  private readonly fresh = new Set<Piece>();
+  private waiting: number[] = [];
+  private waitingBytes = 0;
+
+  constructor(
+    private readonly threadId: string,
+    private readonly value: Container,
+    private readonly before: CutValue | null,
+  ) {
+    this.leaves = [];
+    this.open(value, "", 0);
   }
 
-  private cut(value: unknown[], before: Piece[] | null): [Stored, CutList] | null {
-    const leaves = value.map((item) => encode(item));
-    const size = leaves.reduce((sum, leaf) => sum + leaf.length, 0);
-    if (size < MIN_BYTES || size < MIN_ITEM_BYTES * leaves.length) {
+  /** Return the value in pieces; null where it should be stored whole. */
+  result(): [Stored, CutValue] | null {
+    this.match(this.before?.pieces ?? []);
+    const size = bytesOf(this.pieces);
+    const added = bytesOf(this.pieces.filter((piece) => this.fresh.has(piece)));
+    if (size < MIN_BYTES || size < MIN_ITEM_BYTES * this.leaves.length) {
       return null;
     }
-    const { pieces, fresh } = this.match(leaves, before ?? []);
-    const added = fresh.reduce((sum, piece) => sum + bytesOf(piece), 0);
-    if (before !== null && 2 * added > size) {
+    if (this.before !== null && 2 * added > size) {
       return null;
     }
-    const ranges = rangesOf(pieces);
-    if (ranges.length > 3 * MAX_RANGES) {
-      // Too many to read them quickly: written again as one.
-      return this.cut(value, null);
-    }
+    this.joinShortRanges(size);
+    const count = leavesOf(this.value).length;
+    const isList = Array.isArray(this.value);
     const stored: Stored = {
-      data: headerOf(value.length),
-      ranges: `{${ranges.join(",")}}`,
-      pieces: fresh.map((piece) => [piece.series, piece.number, piece.leaves.length, Buffer.concat(piece.leaves)]),
+      data: headerOf(count, isList),
+      ranges: `{${rangesOf(this.pieces).join(",")}}`,
+      pieces: this.pieces
+        .filter((piece) => this.fresh.has(piece))
+        .map((piece) => [piece.series, piece.number, piece.isOpener ? 0 : piece.leaves.length, piece.data]),
     };
-    return [stored, { items: value.slice(), pieces }];
+    return [stored, new CutValue(isList, count, this.pieces)];
   }
 
-  /** Return the pieces of the items, and those of them that are new. */
-  private match(leaves: Buffer[], before: Piece[]): { pieces: Piece[]; fresh: Piece[] } {
-    const pieces: Piece[] = [];
-    const fresh: Piece[] = [];
-    let waiting: Buffer[] = [];
-    let waitingBytes = 0;
-    let byFirst: Map<string, number> | null = null;
-    const flush = () => {
-      if (waiting.length > 0) {
-        const piece = { ...this.placeAfter(pieces.at(-1)), leaves: waiting };
-        pieces.push(piece);
-        fresh.push(piece);
-        waiting = [];
-        waitingBytes = 0;
+  private open(value: Container, path: string, depth: number): void {
+    for (const leaf of leavesOf(value)) {
+      const inner = leaf instanceof Entry ? leaf.value : null;
+      const inside = leaf instanceof Entry ? pathOf(path, leaf) : "";
+      if (leaf instanceof Entry && isContainer(inner) && depth + 1 < MAX_DEPTH && this.isOpened(leaf, inner, inside)) {
+        const name = encodeLeaf(new Entry(leaf.key, null)).subarray(0, -1);
+        const header = headerOf(leavesOf(inner).length, Array.isArray(inner));
+        this.leaves.push(new Opener(inside, Buffer.concat([name, header])));
+        this.open(inner, inside, depth + 1);
+      } else {
+        this.leaves.push(leaf);
       }
-    };
+    }
+  }
+
+  private isOpened(leaf: Entry, inner: Container, path: string): boolean {
+    const count = leavesOf(inner).length;
+    if (count === 0 || this.before?.opened.has(path)) {
+      return count > 0;
+    }
+    const size = encodeLeaf(leaf).length;
+    return size >= PIECE_BYTES && size >= MIN_ITEM_BYTES * count;
+  }
+
+  /** Find the pieces of the leaves, and make those that there are not. */
+  private match(before: Piece[]): void {
+    const { leaves } = this;
+    let byFirst: Map<unknown, number> | null = null;
     let expected = 0;
     for (let at = 0; at < leaves.length; ) {
-      let found = [expected, expected + 1].find((index) => holds(before[index], leaves, at));
-      if (found === undefined && before.length > 0) {
-        byFirst ??= new Map(before.map((piece, index) => [nameOf(piece.leaves[0] as Buffer), index]));
-        const other = byFirst.get(nameOf(leaves[at] as Buffer));
-        found = other !== undefined && holds(before[other], leaves, at) ? other : undefined;
+      let found = this.matching(before, [expected, expected + 1], at);
+      if (found === null && before.length > 0) {
+        byFirst ??= new Map(before.map((piece, index) => [nameOf(piece.leaves[0]), index]));
+        const other = byFirst.get(nameOf(leaves[at]));
+        found = other === undefined ? null : this.matching(before, [other], at);
       }
-      if (found === undefined) {
-        const leaf = leaves[at++] as Buffer;
-        waiting.push(leaf);
-        waitingBytes += leaf.length;
-        if (waitingBytes >= PIECE_BYTES) {
-          flush();
-        }
+      if (found === null) {
+        this.wait(at++);
         continue;
       }
-      flush();
+      this.flush();
       const piece = before[found] as Piece;
-      pieces.push(piece);
+      this.pieces.push(piece);
       at += piece.leaves.length;
       expected = found + 1;
     }
-    flush();
-    return { pieces, fresh };
+    this.flush();
   }
 
-  /** Return the place of a new piece: after this one if its series ends there, else in a new series. */
-  private placeAfter(before: Piece | undefined): { series: number; number: number } {
-    if (before !== undefined && this.next.get(before.series) === before.number + 1) {
-      this.next.set(before.series, before.number + 2);
-      return { series: before.series, number: before.number + 1 };
+  /** Return the first of these pieces that holds the leaves from a position on. */
+  private matching(before: Piece[], candidates: number[], at: number): number | null {
+    for (const index of candidates) {
+      const piece = before[index];
+      if (piece === undefined) {
+        return null;
+      }
+      let holds = piece.holds(this.leaves, at);
+      if (holds === null) {
+        const leaves = this.leaves.slice(at, at + piece.leaves.length);
+        holds = Buffer.concat(leaves.map((_, offset) => this.encode(at + offset))).equals(piece.data);
+        if (holds) {
+          piece.remember(leaves);
+        }
+      }
+      if (holds) {
+        return index;
+      }
     }
-    const series = randomBytes(6).readUIntBE(0, 6);
-    this.next.set(series, 1);
-    return { series, number: 0 };
+    return null;
+  }
+
+  private encode(at: number): Buffer {
+    this.encoded[at] ??= encodeLeaf(this.leaves[at]);
+    return this.encoded[at] as Buffer;
+  }
+
+  /** Collect a leaf for a new piece. */
+  private wait(at: number): void {
+    const isOpener = this.leaves[at] instanceof Opener;
+    if (isOpener) {
+      this.flush();
+    }
+    this.waiting.push(at);
+    this.waitingBytes += this.encode(at).length;
+    if (isOpener || this.waitingBytes >= PIECE_BYTES) {
+      this.flush();
+    }
+  }
+
+  private flush(): void {
+    if (this.waiting.length === 0) {
+      return;
+    }
+    const leaves = this.waiting.map((at) => this.leaves[at]);
+    const data = Buffer.concat(this.waiting.map((at) => this.encode(at)));
+    // A header changes whenever its list grows: in a series of its own it leaves those of the items in one range.
+    const last = leaves[0] instanceof Opener ? undefined : this.pieces.at(-1);
+    this.add(new Piece(...placeAfter(this.threadId, last), leaves, data));
+    this.waiting = [];
+    this.waitingBytes = 0;
+  }
+
+  private add(piece: Piece): Piece {
+    this.pieces.push(piece);
+    this.fresh.add(piece);
+    return piece;
+  }
+
+  /** Write neighbouring short ranges again as one, if there are too many ranges to read them quickly. */
+  private joinShortRanges(size: number): void {
+    const groups = grouped(this.pieces);
+    const openers = this.pieces.filter((piece) => piece.isOpener).length;
+    if (groups.length <= MAX_RANGES + 2 * openers) {
+      return;
+    }
+    this.pieces = [];
+    let last: Piece | undefined;
+    for (const group of groups) {
+      if (bytesOf(group) * 16 >= size || group[0]?.isOpener) {
+        this.pieces = this.pieces.concat(group);
+        last = undefined;
+        continue;
+      }
+      for (const piece of group) {
+        last = this.add(new Piece(...placeAfter(this.threadId, last), piece.leaves, piece.data));
+      }
+    }
   }
 }
 
-function key(checkpointNs: string, id: string | null): string {
-  return `${checkpointNs}\n${id ?? ""}`;
+function bytesOf(pieces: Piece[]): number {
+  return pieces.reduce((sum, piece) => sum + piece.data.length, 0);
 }
 
-function bytesOf(piece: Piece): number {
-  return piece.leaves.reduce((sum, leaf) => sum + leaf.length, 0);
-}
-
-function nameOf(leaf: Buffer): string {
-  return leaf.toString("latin1");
-}
-
-function holds(piece: Piece | undefined, leaves: Buffer[], at: number): boolean {
-  return piece?.leaves.every((leaf, index) => leaves[at + index]?.equals(leaf)) ?? false;
-}
-
-function headerOf(count: number): Buffer {
-  if (count < 16) {
-    return Buffer.from([0x90 | count]);
+/** Return runs of pieces whose numbers in one series follow each other. */
+function grouped(pieces: Piece[]): Piece[][] {
+  const groups: Piece[][] = [];
+  for (const piece of pieces) {
+    const last = groups.at(-1)?.at(-1);
+    if (last !== undefined && last.series === piece.series && last.number + 1 === piece.number) {
+      groups.at(-1)?.push(piece);
+    } else {
+      groups.push([piece]);
+    }
   }
-  const header = Buffer.alloc(count < 0x10000 ? 3 : 5);
-  header[0] = count < 0x10000 ? 0xdc : 0xdd;
-  header.writeUIntBE(count, 1, header.length - 1);
-  return header;
+  return groups;
 }
 
 /** Return three numbers for each range of pieces: its series, its first number, and the number after its last. */
 function rangesOf(pieces: Piece[]): number[] {
-  const ranges: number[] = [];
-  for (const { series, number } of pieces) {
-    const last = ranges.length - 1;
-    if (last > 0 && ranges[last - 2] === series && ranges[last] === number) {
-      ranges[last] = number + 1;
-    } else {
-      ranges.push(series, number, number + 1);
-    }
-  }
-  return ranges;
+  return grouped(pieces).flatMap((group) => {
+    const first = group[0] as Piece;
+    return [first.series, first.number, first.number + group.length];
+  });
 }
 
-function isWorthCutting(value: unknown, data: Buffer): boolean {
-  return Array.isArray(value) && data.length >= MIN_BYTES && data.length >= MIN_ITEM_BYTES * value.length;
+function isWorthCutting(value: unknown, data: Buffer): value is Container {
+  const hasLongItems = !Array.isArray(value) || data.length >= MIN_ITEM_BYTES * value.length;
+  return isContainer(value) && data.length >= MIN_BYTES && hasLongItems;
 }
 
-/** Whether half of a value is at the beginning or at the end of another, apart from the headers. */
-function shareHalf(before: Buffer, data: Buffer): boolean {
+/** Whether most of a value is in another: half of it at the beginning or at the end, or most samples of it anywhere. */
+function sharesMuch(before: Buffer, data: Buffer): boolean {
   const half = Math.min(before.length, data.length) >> 1;
-  return (
-    before.subarray(5, half).equals(data.subarray(5, half)) ||
-    before.subarray(-half).equals(data.subarray(-half)) ||
-    data.subarray(0, half + 16).includes(before.subarray(8, half))
-  );
+  if (before.subarray(5, half).equals(data.subarray(5, half)) || before.subarray(-half).equals(data.subarray(-half))) {
+    return true;
+  }
+  const step = Math.floor(before.length / SAMPLES);
+  const starts = Array.from({ length: SAMPLES }, (_, index) => index * step + (step >> 1));
+  const found = starts.filter((start) => data.includes(before.subarray(start, start + SAMPLE_BYTES)));
+  return 2 * found.length > SAMPLES;
 }
 
-/** Return what the next version of a list that was read can share with; null for nothing. */
+/** Return what the next version of a value that was read can share with; null for nothing. */
 function readKnown(value: unknown, data: Buffer, ranges: string | null, sizes: Buffer | null): Known | null {
   if (!isWorthCutting(value, data)) {
     return null;
   }
-  if (ranges === null || sizes === null) {
-    return data;
-  }
-  const items = value as unknown[];
+  return ranges === null || sizes === null ? data : readPieces(value, data, ranges, sizes);
+}
+
+/** Return the pieces of a value that was read; null if they do not fit it, and it will be stored whole. */
+function readPieces(value: Container, data: Buffer, ranges: string, sizes: Buffer): CutValue | null {
   const numbers = ranges.replace(/[{}]/g, "").split(",").map(Number);
+  const [count, isList] = [leavesOf(value).length, Array.isArray(value)];
+  const walk = new Walk(value);
   const pieces: Piece[] = [];
-  let [taken, at, index] = [0, headerOf(items.length).length, 0];
+  let [at, index] = [headerOf(count, isList).length, 0];
   for (let range = 0; range + 2 < numbers.length; range += 3) {
     for (let number = numbers[range + 1] as number; number < (numbers[range + 2] as number); number++, index++) {
-      const [size, count] = [sizes.readInt32BE(8 * index), sizes.readInt32BE(8 * index + 4)];
-      const leaves = items.slice(taken, taken + count).map((item) => encode(item));
-      if (count === 0 || !Buffer.concat(leaves).equals(data.subarray(at, at + size))) {
+      const [size, leaves] = [sizes.readInt32BE(8 * index), sizes.readInt32BE(8 * index + 4)];
+      const part = data.subarray(at, at + size);
+      const taken = leaves === 0 ? walk.open(part) : walk.take(leaves);
+      if (taken.length === 0) {
         return null;
       }
-      pieces.push({ series: numbers[range] as number, number, leaves });
-      taken += count;
+      pieces.push(new Piece(numbers[range] as number, number, taken, part));
       at += size;
     }
   }
-  return taken === items.length ? { items: items.slice(), pieces } : null;
+  return at === data.length && walk.isOver() ? new CutValue(isList, count, pieces) : null;
+}
+
+/** The leaves of a value in order, opening the lists and dicts inside as its pieces say. */
+class Walk {
+  private readonly stack: { leaves: unknown[]; at: number; path: string }[];
+
+  constructor(value: Container) {
+    this.stack = [{ leaves: leavesOf(value), at: 0, path: "" }];
+  }
+
+  /** Return the next leaves; none if there are fewer. */
+  take(count: number): unknown[] {
+    const taken: unknown[] = [];
+    for (let top = this.top(); top !== undefined && taken.length < count; top = this.top()) {
+      const part = top.leaves.slice(top.at, top.at + count - taken.length);
+      taken.push(...part);
+      top.at += part.length;
+    }
+    return taken.length === count ? taken : [];
+  }
+
+  /** Return the opener of the next entry, whose items come next; none if it has no items. */
+  open(data: Buffer): unknown[] {
+    const top = this.top();
+    const [entry] = this.take(1);
+    if (top === undefined || !(entry instanceof Entry) || !isContainer(entry.value)) {
+      return [];
+    }
+    const path = pathOf(top.path, entry);
+    this.stack.push({ leaves: leavesOf(entry.value), at: 0, path });
+    return [new Opener(path, data)];
+  }
+
+  /** Whether no leaf is left. */
+  isOver(): boolean {
+    return this.top() === undefined;
+  }
+
+  private top(): { leaves: unknown[]; at: number; path: string } | undefined {
+    let top = this.stack.at(-1);
+    while (top !== undefined && top.at >= top.leaves.length) {
+      this.stack.pop();
+      top = this.stack.at(-1);
+    }
+    return top;
+  }
 }
 
 /** Whether a list has the same items, all of which are messages or plain data: these are read again with the same JSON. */
-function isSame(known: unknown[], value: unknown[]): boolean {
+function isSame(known: CutValue, value: unknown[]): boolean {
+  const leaves = known.pieces.flatMap((piece) => piece.leaves);
   return (
-    known.length === value.length &&
-    known.every((item, index) => {
+    leaves.length === value.length &&
+    leaves.every((item, index) => {
       const isObject = typeof item === "object" && item !== null;
       return item === value[index] && (!isObject || isMessage(item) || plain(item) === item);
     })

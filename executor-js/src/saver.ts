@@ -14,7 +14,7 @@ import type {
   PendingWrite,
 } from "@langchain/langgraph-checkpoint";
 import type { Libraries } from "./libraries.js";
-import { KnownLists } from "./pieces.js";
+import { type Stored, ValuePieces } from "./pieces.js";
 import { currentWork, type Fields, type Rows, type Server } from "./server.js";
 import { Decoder, encode, jsonText } from "./values.js";
 
@@ -84,7 +84,7 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
       const found = await this.tuple(row);
       // Now, because the graph may change the values.
       const { channel_values: values, channel_versions: versions } = found.checkpoint;
-      currentWork.getStore()?.lists.read(row, values, versions);
+      currentWork.getStore()?.pieces.read(row, values, versions);
       return found;
     }
 
@@ -148,7 +148,8 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
 
     async putWrites(config: RunnableConfig, writes: PendingWrite[], taskId: string, taskPath = ""): Promise<void> {
       const { threadId, checkpointNs } = names(config);
-      const rows = writeRows(config, writes, taskId, taskPath);
+      // Encrypted writes are whole: they are decrypted as one.
+      const rows = writeRows(config, writes, [taskId, taskPath], { cuts: !server.isEncrypted });
       if (rows.writes.length > 0) {
         await server.put(threadId, checkpointNs, rows);
       }
@@ -204,16 +205,23 @@ function checkpointRows(
     textArray(stored),
     textArray(stored.map((channel) => String(versions[channel]))),
   ]);
-  const lists = currentWork.getStore()?.lists ?? new KnownLists();
+  const pieces = currentWork.getStore()?.pieces ?? new ValuePieces();
   const changed = Object.fromEntries(stored.map((channel) => [channel, values[channel]]));
-  const name = { checkpointNs, parentId: checkpointId, id: checkpoint.id };
-  for (const [channel, value] of lists.encode(name, changed, { all: versions, new: newVersions })) {
+  const name = { threadId, checkpointNs, parentId: checkpointId, id: checkpoint.id };
+  for (const [channel, value] of pieces.encode(name, changed, { all: versions, new: newVersions })) {
     const version = String(newVersions[channel]);
     rows.values.push([threadId, checkpointNs, channel, version, VALUE_KIND, value.data, value.ranges, null]);
-    rows.pieces.push(...value.pieces.map((piece) => [threadId, ...piece]));
-    rows.size += value.data.length + value.pieces.reduce((sum, piece) => sum + piece[3].length, 0);
+    addPieces(rows, threadId, value);
   }
   return rows;
+}
+
+function addPieces(rows: Rows, threadId: string, value: Stored): void {
+  rows.size += value.data.length;
+  for (const piece of value.pieces) {
+    rows.pieces.push([threadId, ...piece]);
+    rows.size += piece[3].length;
+  }
 }
 
 function isShort(value: unknown): boolean {
@@ -230,17 +238,24 @@ function isShort(value: unknown): boolean {
  *
  * Of a cancelled task only its special writes are stored: with some of its output langgraph would take it for finished.
  */
-function writeRows(config: Config, writes: PendingWrite[], taskId: string, taskPath: string): Rows {
+function writeRows(
+  config: Config,
+  writes: PendingWrite[],
+  [taskId, taskPath]: [id: string, path: string],
+  { cuts }: { cuts: boolean },
+): Rows {
   const { threadId, checkpointNs, checkpointId } = names(config);
   const runId = currentWork.getStore()?.run?.[0] ?? config.configurable?.run_id ?? config.metadata?.run_id ?? null;
   const rows: Rows = { checkpoints: [], values: [], pieces: [], writes: [], size: 0 };
+  const name = { threadId, checkpointNs, checkpointId };
+  const pieces = (cuts ? currentWork.getStore()?.pieces : undefined) ?? new ValuePieces();
   const isCancelled = writes.some(([channel, value]) => channel === "__error__" && isAbort(value));
   writes.forEach(([channel, value], number) => {
     const index = WRITE_INDEXES[channel];
     if (isCancelled && index === undefined) {
       return;
     }
-    const data = encode(value);
+    const stored = pieces.encodeWrite(name, channel, value);
     rows.writes.push([
       threadId,
       checkpointNs,
@@ -251,11 +266,11 @@ function writeRows(config: Config, writes: PendingWrite[], taskId: string, taskP
       runId === null ? null : String(runId),
       channel,
       VALUE_KIND,
-      data,
-      null,
+      stored.data,
+      stored.ranges,
       null,
     ]);
-    rows.size += data.length;
+    addPieces(rows, threadId, stored);
   });
   return rows;
 }

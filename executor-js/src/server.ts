@@ -3,7 +3,7 @@
 
 import { AsyncLocalStorage } from "node:async_hooks";
 import { CallFailed, type Link } from "./link.js";
-import { KnownLists } from "./pieces.js";
+import { ValuePieces } from "./pieces.js";
 
 /** The scope of checkpoints outside of a transaction. */
 const MAIN_SCOPE = 0;
@@ -26,8 +26,8 @@ export interface Work {
   metadata: Fields;
   configurable: Fields;
   ephemeral: EphemeralRows | null;
-  /** The long lists of its checkpoints. */
-  lists: KnownLists;
+  /** The long values of its checkpoints. */
+  pieces: ValuePieces;
   /** Ends the run with an error that none of its code caught. */
   fail(error: unknown): void;
   /** Remember a promise of the graph's code, until it is settled. */
@@ -50,7 +50,7 @@ export const currentWork = new AsyncLocalStorage<Work>();
 
 /** What the code of a handler runs for: no run of a graph, and no user. */
 export function handlerWork(fail: (error: unknown) => void): Work {
-  return { ...NOTHING, lists: new KnownLists(), fail };
+  return { ...NOTHING, pieces: new ValuePieces(), fail };
 }
 
 /** Rows of the tables of checkpoints; `executor/checkpoints/rows.py` names their columns. */

@@ -188,10 +188,18 @@ function isSend(value: object): value is { node: string; args: unknown; timeout?
   return "lg_name" in value && value.lg_name === "Send";
 }
 
+/** Whether a value is an object without a class, which is stored as a dict. */
+export function isPlainRecord(value: unknown): value is Fields {
+  if (typeof value !== "object" || value === null) {
+    return false;
+  }
+  const prototype = Object.getPrototypeOf(value);
+  return prototype === Object.prototype || prototype === null;
+}
+
 /** Encode an instance of a class as an extension; null for plain data. */
 function toExtension(value: object): Extension | null {
-  const prototype = Object.getPrototypeOf(value);
-  if (prototype === Object.prototype || prototype === null) {
+  if (isPlainRecord(value)) {
     return null;
   }
   if (isMessage(value)) {
@@ -236,6 +244,11 @@ export function encode(value: unknown): Buffer {
   return value === undefined ? packer.pack(new Extension(ONE, [OURS, "undefined", null])) : packer.pack(value);
 }
 
+/** Encode a part of a value as it is encoded inside of its list or dict. Throws TypeError for one that contains itself. */
+export function encodePart(value: unknown): Buffer {
+  return packer.pack(value);
+}
+
 /** Decodes the values of checkpoints into instances of the project's classes. */
 export class Decoder {
   constructor(private readonly libraries: Libraries) {}
@@ -246,6 +259,9 @@ export class Decoder {
   }
 
   private readonly instance: FromExtension = (code, payload, decode) => {
+    if (code === SEVERAL && isDigits(payload)) {
+      return BigInt(Buffer.from(payload).toString("latin1"));
+    }
     const parts = decode(payload);
     if (code === SNAPSHOT) {
       const { DeltaSnapshot } = this.libraries.checkpoint as unknown as Record<string, new (value: unknown) => unknown>;
@@ -278,6 +294,11 @@ export class Decoder {
     const Message = kind === undefined ? undefined : classes[kind];
     return Message === undefined ? fields : new Message(given);
   }
+}
+
+/** Whether an extension is a large integer, which the packer writes as text: the others have a list. */
+function isDigits(payload: Uint8Array): boolean {
+  return (payload[0] ?? 0x80) < 0x80;
 }
 
 function ours(name: string, given: unknown): unknown {

@@ -320,3 +320,42 @@ async def test_long_lists_are_stored_once(client: httpx2.Client, module_database
     assert stored < 500_000
     assert len(row["text"]) < 10_000
     assert list(json.loads(row["long_values"])) == ["messages"]
+
+
+async def stored_bytes(database: str, thread: str) -> int:
+    """Return the bytes of the values, the pieces and the pending writes of a thread."""
+    db = await asyncpg.connect(database)
+    size = "select coalesce(sum(octet_length(data)), 0) from portside.{} where thread_id = $1"
+    tables = ("checkpoint_values", "checkpoint_pieces", "checkpoint_writes")
+    found = sum([await db.fetchval(size.format(table), thread) for table in tables])
+    await db.close()
+    return found
+
+
+async def test_dicts_and_whole_lists_that_nodes_return_are_stored_once(client: httpx2.Client, module_database: str):
+    thread, values = on_thread(client, "ledger", input={"key": "first", "text": "begin"})
+    for number in range(40):
+        given = {"key": f"key {number}", "text": f"{number} {'word ' * 100}"}
+        values = asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="ledger", input=given)
+    assert len(values["table"]) == len(values["lines"]) == len(values["nested"]["all"]) == 41
+    assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
+    # The values have some 60 kB; the versions of them, and of the writes of the node that returned them, 2.5 MB.
+    assert await stored_bytes(module_database, thread) < 400_000
+    history = asked(client, "POST", f"/threads/{thread}/history", limit=1000)
+    assert {len(each["values"].get("lines", ())) for each in history} == set(range(42))
+
+
+async def test_row_stays_short_after_a_change_by_a_person(client: httpx2.Client, module_database: str):
+    thread, _ = on_thread(client, "echo", input=message("word " * 3000))
+    asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="echo", input=message("more"))
+    asked(client, "POST", f"/threads/{thread}/state", values=message("from a person"), as_node="answer")
+    values = asked(client, "GET", f"/threads/{thread}/state")["values"]
+    assert values["messages"][-1]["content"] == "from a person"
+    assert asked(client, "GET", f"/threads/{thread}")["values"] == values
+    db = await asyncpg.connect(module_database)
+    row = await db.fetchrow(
+        "select values::text as text, long_values from portside.threads where thread_id = $1", UUID(thread)
+    )
+    await db.close()
+    assert list(json.loads(row["long_values"])) == ["messages"]
+    assert len(row["text"]) < 1000

@@ -1,9 +1,11 @@
 """What the server does around graphs works for JavaScript: crons, webhooks, tools, encryption, search, recycling."""
 
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import httpx2
@@ -70,6 +72,27 @@ async def test_agent_asks_before_it_calls_a_tool(client: httpx2.AsyncClient):
     values = await asked(client, "POST", runs, assistant_id="assistant", command=answer)
     assert (values["messages"][-1]["content"], values["calls"]) == ("done: sent goodbye", 2)
     assert (await asked(client, "GET", f"/threads/{thread}/state"))["next"] == []
+
+
+async def test_rows_of_encrypted_threads_leave_long_lists_out(client: httpx2.AsyncClient, module_database: str):
+    thread = (await asked(client, "POST", "/threads", metadata={}))["thread_id"]
+    for number in range(3):
+        values = await asked(
+            client,
+            "POST",
+            f"/threads/{thread}/runs/wait",
+            assistant_id="echo",
+            input=message(f"{number} {'long ' * 900}"),
+        )
+    assert (await asked(client, "GET", f"/threads/{thread}"))["values"] == values
+    db = await asyncpg.connect(module_database)
+    row = await db.fetchrow(
+        "select octet_length(values::text) as bytes, long_values from portside.threads where thread_id = $1",
+        UUID(thread),
+    )
+    await db.close()
+    assert list(json.loads(row["long_values"])) == ["messages"]
+    assert row["bytes"] < 1000
 
 
 async def test_cron_runs_and_calls_its_webhook(client: httpx2.AsyncClient):

@@ -1,12 +1,19 @@
-"""The checkpointer of JavaScript graphs passes LangGraph's own validation suite, on Postgres."""
+"""The checkpointer of JavaScript graphs passes LangGraph's validation suite, and long values are read as they were put.
+
+They are stored in pieces, on Postgres.
+"""
 
 import asyncio
+import json
 import os
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import asyncpg
 import pytest
 from langgraph.store.memory import InMemoryStore
 
@@ -18,12 +25,17 @@ from portside.kernel.migrations import migrate
 from tests.node_packages import JAVASCRIPT_PROJECT, SCRIPTS, copy_of_project, unavailable
 
 EXECUTOR = Path(__file__).parents[2] / "executor-js"
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    database = await Database.connect(await fresh_database(), max_size=5, schema="portside")
+async def url(fresh_database: Callable[[], Awaitable[str]]) -> str:
+    return await fresh_database()
+
+
+@pytest.fixture
+async def db(url: str) -> AsyncIterator[Database]:
+    database = await Database.connect(url, max_size=5, schema="portside")
     await migrate(database, ["portside.agent"], schema="portside")
     yield database
     await database.close()
@@ -39,12 +51,25 @@ async def run(*command: str, cwd: Path, **variables: str) -> str:
     return output.decode()
 
 
-async def test_validation_suite(db: Database, tmp_path: Path):
+@asynccontextmanager
+async def serving(db: Database, socket: Path) -> AsyncIterator[None]:
+    """Serve the checkpoints of a database to the scripts, at a socket."""
+    executor = cast("Any", SimpleNamespace(runs={}, callers={}))
+    requests = ExecutorRequests(Scopes(PostgresBackend(db)), InMemoryStore())
+    loop = asyncio.get_running_loop()
+    server = await loop.create_unix_server(lambda: Link(requests.handlers(lambda: executor)), str(socket))
+    yield
+    server.close()
+    await server.wait_closed()
+
+
+async def bundled(script: str, folder: Path) -> Path:
+    """Return a script of tests/js as one file in a project with LangGraph's packages."""
     bundler = EXECUTOR / "node_modules" / ".bin" / "esbuild"
     if not bundler.exists():
         unavailable("the executor of JavaScript graphs is not built here")
-    project = copy_of_project(tmp_path / "project", JAVASCRIPT_PROJECT)
-    bundle = project / "saver.test.mjs"
+    project = copy_of_project(folder / "project", JAVASCRIPT_PROJECT)
+    bundle = project / f"{script}.test.mjs"
     options = [
         "--bundle",
         "--platform=node",
@@ -53,17 +78,40 @@ async def test_validation_suite(db: Database, tmp_path: Path):
         "--external:@langchain/*",
         f"--outfile={bundle}",
     ]
-    await run(str(bundler), str(SCRIPTS / "saver.ts"), *options, cwd=EXECUTOR)
-    executor = cast("Any", SimpleNamespace(runs={}, callers={}))
-    requests = ExecutorRequests(Scopes(PostgresBackend(db)), InMemoryStore())
-    socket = str(tmp_path / "link")
-    loop = asyncio.get_running_loop()
-    server = await loop.create_unix_server(lambda: Link(requests.handlers(lambda: executor)), socket)
-    output = await run(
-        str(project / "node_modules" / ".bin" / "vitest"), "run", "--globals", "--test-timeout=60000", bundle.name,
-        cwd=project, PORTSIDE_SOCKET=socket, PORTSIDE_PROJECT=str(project), NO_COLOR="1",
-    )  # fmt: skip
-    server.close()
-    await server.wait_closed()
+    await run(str(bundler), str(SCRIPTS / f"{script}.ts"), *options, cwd=EXECUTOR)
+    return bundle
+
+
+@pytest.mark.thorough
+async def test_validation_suite(db: Database, tmp_path: Path):
+    bundle = await bundled("saver", tmp_path)
+    project = bundle.parent
+    async with serving(db, tmp_path / "link"):
+        output = await run(
+            str(project / "node_modules" / ".bin" / "vitest"), "run", "--globals", "--test-timeout=60000", bundle.name,
+            cwd=project, PORTSIDE_SOCKET=str(tmp_path / "link"), PORTSIDE_PROJECT=str(project), NO_COLOR="1",
+        )  # fmt: skip
     assert " passed" in output
     assert " failed" not in output
+
+
+async def test_random_long_values_are_read_as_they_were_put(db: Database, url: str, tmp_path: Path):
+    bundle = await bundled("pieces", tmp_path)
+    places = {"PORTSIDE_SOCKET": str(tmp_path / "link"), "PORTSIDE_PROJECT": str(bundle.parent)}
+    async with serving(db, tmp_path / "link"):
+        output = await run("node", bundle.name, cwd=bundle.parent, SEED=str(random.randrange(2**31)), **places)
+    found = json.loads(output)
+    assert (found["seen"], found["failures"]) == (found["wanted"], [])
+    connection = await asyncpg.connect(url)
+    stored = await connection.fetchrow(
+        """select (select sum(octet_length(data)) from portside.checkpoint_values)
+             + (select sum(octet_length(data)) from portside.checkpoint_writes)
+             + (select sum(octet_length(data)) from portside.checkpoint_pieces) as bytes,
+             (select count(*) from portside.checkpoint_pieces where leaves = 0) as opened,
+             (select count(*) from portside.checkpoint_writes where pieces is not null) as writes"""
+    )
+    await connection.close()
+    assert stored["bytes"] < found["put"] / 2
+    # Some dicts were opened inside, and some writes were cut.
+    assert stored["opened"] > 0
+    assert stored["writes"] > 0

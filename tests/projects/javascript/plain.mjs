@@ -31,3 +31,20 @@ export const heap = new StateGraph(Annotation.Root({ bytes: Annotation() }))
     return { bytes: getHeapStatistics().used_heap_size };
   })
   .addEdge("__start__", "measure");
+
+const Ledger = Annotation.Root({
+  key: Annotation(),
+  text: Annotation(),
+  table: Annotation({ reducer: (_, right) => right, default: () => ({}) }),
+  lines: Annotation({ reducer: (_, right) => right, default: () => [] }),
+  nested: Annotation({ reducer: (_, right) => right, default: () => ({ all: [] }) }),
+});
+
+// Returns its whole dict, list and list in a dict with one entry more.
+export const ledger = new StateGraph(Ledger)
+  .addNode("enter", ({ key, text, table, lines, nested }) => ({
+    table: { ...table, [key]: { text } },
+    lines: [...lines, text],
+    nested: { count: lines.length, all: [...nested.all, { text }] },
+  }))
+  .addEdge("__start__", "enter");

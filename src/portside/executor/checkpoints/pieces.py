@@ -36,6 +36,9 @@ MAX_DEPTH = 4
 # What is known of the values of threads without a run, in bytes, and the series that this process may continue.
 KNOWN_BYTES = 32_000_000
 KNOWN_SERIES = 100_000
+# Two versions have much in common if most of these parts of one are in the other.
+SAMPLES = 5
+SAMPLE_BYTES = 64
 # A run may read other checkpoints between its own.
 RECENT = 3
 _IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes})
@@ -495,10 +498,14 @@ def is_worth_cutting(value: Any, kind: str, data: bytes) -> bool:
     return kind == "msgpack" and has_long_items
 
 
-def share_half(before: bytes, data: bytes) -> bool:
-    """Whether half of a value is at the beginning or at the end of another, apart from the headers."""
+def shares_much(before: bytes, data: bytes) -> bool:
+    """Whether most of a value is in another: half of it at the beginning or end, or most samples of it anywhere."""
     half = min(len(before), len(data)) // 2
-    return before[5:half] == data[5:half] or before[-half:] == data[-half:] or before[8:half] in data[: half + 16]
+    if before[5:half] == data[5:half] or before[-half:] == data[-half:]:
+        return True
+    step = len(before) // SAMPLES
+    starts = range(step // 2, step * SAMPLES, step)
+    return 2 * sum(before[start : start + SAMPLE_BYTES] in data for start in starts) > SAMPLES
 
 
 def _is_same_list(known: Known | None, value: list[Any]) -> bool:

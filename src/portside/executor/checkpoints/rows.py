@@ -34,7 +34,7 @@ from portside.executor.checkpoints.pieces import (
     header_of,
     is_worth_cutting,
     read_known,
-    share_half,
+    shares_much,
 )
 from portside.executor.checkpoints.serde import SafeSerializer
 from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, array_text, numbers_of
@@ -74,7 +74,7 @@ class Encoding(NamedTuple):
         kind, data = self.serde.dumps_typed(value)
         if len(data) < MIN_BYTES or not is_worth_cutting(value, kind, data):
             return Stored(kind, data), None
-        if isinstance(before, bytes) and share_half(before, data):
+        if isinstance(before, bytes) and shares_much(before, data):
             cut = self.pieces.cut(self.serde, thread_id, value, None)
             if cut is not None:
                 return cut
