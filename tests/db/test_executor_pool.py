@@ -23,7 +23,7 @@ from portside.executor import messages
 from portside.executor.link import CallFailed, Handlers, LinkClosed
 from portside.executor.messages import GraphCall, ServerHello
 from portside.executor.requests import RunRequest
-from portside.kernel.errors import UserMistake
+from portside.kernel.errors import Unavailable, UserMistake
 from tests.conftest import eventually
 
 AGENT = """
@@ -376,6 +376,45 @@ async def test_spare_is_ready_when_an_executor_ends(project):
         with pytest.raises(LinkClosed):
             await task
         assert (await execute(pool, "nothing"))["done"] == f"nothing in {spare.process.pid}"
+
+
+async def test_spare_is_not_started_with_the_executor_that_a_run_waits_for(project):
+    """Both would import the project at once, so that the run waits longer."""
+    async with started(program_of(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
+        assert (await execute(pool, "nothing"))["do"] == "nothing"
+        await eventually(partial(has, pool, 2))
+        began: list[int] = []
+        pool.on_join = lambda _executor: began.append(len(pool._starting))
+        for executor in pool.executors:
+            executor.retire()
+        assert (await execute(pool, "nothing"))["do"] == "nothing"
+        await eventually(partial(has, pool, 2))
+    # Only that which has joined.
+    assert began == [1, 1]
+
+
+async def has(pool: ExecutorPool, count: int) -> bool:
+    return len(pool.executors) == count
+
+
+async def test_run_waits_in_the_queue_while_executors_do_not_start(project, monkeypatch):
+    """Here it waits only a moment; a call that a client waits for takes longer to give up."""
+    monkeypatch.setattr("portside.agent.executors.pool.RUN_WAITS_S", 0.5)
+    async with started(program_of(project)) as pool:
+        agent = (project / "agent.py").read_text()
+        (project / "agent.py").write_text("import nothing_like_this\n")
+        for executor in pool.executors:
+            executor.kill("the test needs none")
+        await eventually(partial(has, pool, 0))
+        with pytest.raises(Unavailable, match="no executor is ready"):
+            await execute(pool, "nothing")
+        (project / "agent.py").write_text(agent)
+
+        async def call() -> str:
+            async with pool.for_call() as executor:
+                return executor.name
+
+        assert await call()
 
 
 async def test_spare_ends_when_there_were_no_runs_for_long(project, monkeypatch):

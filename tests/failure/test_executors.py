@@ -4,8 +4,10 @@ The server keeps answering meanwhile. It is the same for executors on other mach
 """
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -204,3 +206,40 @@ async def test_stream_of_a_crashed_run_goes_on(client, tmp_path):
     assert '{"first":' in text
     assert '{"act":' in text
     assert "event: error" not in text
+
+
+async def has_no_children(pid: int) -> bool:
+    return not Path(f"/proc/{pid}/task/{pid}/children").read_text()  # noqa: ASYNC240 - no disk
+
+
+@pytest.mark.parametrize("is_mended", [True, False], ids=["mended", "broken"])
+async def test_runs_wait_in_the_queue_while_no_executor_starts(fresh_database, tmp_path, *, is_mended):
+    """They end with the reason when that takes longer than a run may take."""
+    project = tmp_path / "project"
+    shutil.copytree(PROJECTS / "crashes", project)
+    code = project / "graphs.py"
+    limits = {} if is_mended else {"BG_JOB_TIMEOUT_SECS": "5"}
+    settings = {"EXECUTORS": "1", "EXECUTOR_START_SECS": "600", "EXECUTOR_IDLE_SECS": "1", **limits}
+    with agent_server(await fresh_database(), tmp_path, project=str(project), **settings) as server:
+        assert server.process is not None
+        await eventually(partial(has_no_children, server.process.pid))
+        code.rename(tmp_path / "away")
+        async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
+            thread, run = await begin(client, "nothing", tmp_path / "ledger")
+            if not is_mended:
+                over = await ended(client, thread, run)
+                assert over["status"] == "error"
+                assert over["error"]["error"] == "Unavailable"
+                assert "graphs.py" in over["error"]["message"]
+                assert "longer than it may take" in over["error"]["message"]
+                return
+
+            async def waits() -> bool:
+                found = (await client.get(f"/threads/{thread}/runs/{run}")).json()
+                return bool(found["status"] == "pending")
+
+            await eventually(waits)
+            [problem] = (await client.get("/metrics?format=json")).json()["problems"]
+            assert "graphs.py" in problem
+            (tmp_path / "away").rename(code)
+            assert (await ended(client, thread, run))["status"] == "success"

@@ -413,6 +413,29 @@ async def test_code_that_cannot_be_started_is_no_reason_to_use_other_code(revisi
     assert (await answer(client, thread))["path"] == path("one")
 
 
+async def test_file_that_cannot_be_read_changes_no_pins(revisions):
+    """A server that runs keeps the revisions that it knows, and says so; one that starts refuses to."""
+    client = revisions.serve(revisions.add("one"))
+    thread = await asked(client)
+    two = revisions.add("two")
+    client = revisions.serve(two)
+    await counts(client, {next(iter(revisions.kept)): 1})
+    revisions.file.write_text('[{"id": 7}]')
+
+    async def problems() -> list[str]:
+        return (await client.get("/metrics?format=json")).json().get("problems", [])
+
+    assert (await answer(client, thread))["path"] == path("one")
+    [problem] = await problems()
+    assert str(revisions.file) in problem
+    with pytest.raises(AssertionError, match="PINNED_REVISIONS"):
+        revisions.serve(two)
+    revisions.write()
+    client = revisions.serve(two)
+    assert (await run(client, await thread_of(client), input={"do": "act"}))["path"] == path("two")
+    assert await problems() == []
+
+
 @pytest.mark.thorough
 async def test_cron_begins_with_the_new_code(revisions):
     client = revisions.serve(revisions.add("one"))

@@ -13,14 +13,14 @@ from portside.agent.encryption.codec import has_whole_rows, raise_if_undecryptab
 from portside.agent.graphs import EventSink, GraphService, Publish
 from portside.agent.queue import statements
 from portside.agent.queue.statements import Cancellation, ClaimedRun, RunResult
-from portside.agent.queue.worker import ActiveRun
+from portside.agent.queue.worker import ActiveRun, AttemptLost
 from portside.agent.sql import sql
 from portside.agent.streams.events import OpenInterrupt, RunEnd
 from portside.agent.streams.hub import AttemptStart, Hub
 from portside.executor.errors import RunTimeout
 from portside.executor.requests import Outcome, RunRequest
 from portside.kernel.db import Database
-from portside.kernel.errors import PortsideError
+from portside.kernel.errors import PortsideError, Unavailable
 from portside.kernel.logs import get_logger
 from portside.kernel.user_json import dump_user
 
@@ -111,6 +111,13 @@ class RunExecutor:
             error = {"error": "TimeoutError", "message": f"the run took longer than {self._timeout_s:g} s"}
             after = await self._thread_after(run, execution_request(run, resume=False)) | {"thread_status": "error"}
             return RunResult(status="timeout", error=error, **after)
+        except Unavailable as exc:
+            waited_s = await self._db.fetchval(sql.seconds_since_start, run_id=run.run_id) or 0.0
+            if waited_s < self._timeout_s:
+                raise AttemptLost(str(exc), is_counted=False) from exc
+            message = f"{exc}; the run has waited for {waited_s:.0f} s, longer than it may take ({self._timeout_s:g} s)"
+            error = {"error": type(exc).__name__, "message": message}
+            return RunResult(status="error", thread_status="error", error=error)
         except PortsideError as exc:
             # The graph never started, and would not at another attempt either.
             error = {"error": type(exc).__name__, "message": str(exc)}

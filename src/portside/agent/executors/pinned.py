@@ -23,6 +23,7 @@ import msgspec
 
 from portside.agent.config import AgentConfig, load_config
 from portside.agent.graphs import EventSink, GraphService
+from portside.agent.problems import PROBLEMS
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
 from portside.executor.checkpoints.backend import CheckpointBackend
@@ -46,6 +47,8 @@ from portside.kernel.reconcile import Status, Task
 log = get_logger(__name__)
 EARLIER_IDLE_S = 300.0
 COUNTS_VALID_S = 5.0
+LONGEST_PROBLEM = 500
+_FILE = "revisions of threads"
 StartGraphs = Callable[[AgentConfig, AgentSettings], Awaitable[GraphService]]
 
 
@@ -80,8 +83,28 @@ class RevisionsFile:
         self._version: tuple[int, ...] | None = None
         self._revisions: dict[UUID, KeptRevision] = {}
 
+    def check(self) -> None:
+        """Raise UserMistake if the file cannot be read: threads would silently go on with other code."""
+        try:
+            self._load()
+        except (OSError, msgspec.MsgspecError) as exc:
+            raise UserMistake(f"setting PINNED_REVISIONS: {self._path} cannot be read: {exc}") from exc
+
     def read(self) -> dict[UUID, KeptRevision]:
-        """Return all revisions. A missing file has none; one that cannot be read keeps the last ones."""
+        """Return all revisions. A missing file has none.
+
+        One that cannot be read keeps the last ones, and the status of the deployment says so.
+        """
+        try:
+            self._load()
+            PROBLEMS.forget(_FILE)
+        except (OSError, msgspec.MsgspecError) as exc:
+            log.warning("the revisions of threads cannot be read", path=str(self._path), error=str(exc))
+            said = f"Threads go on with the revisions that were known: {self._path} cannot be read: {exc}"
+            PROBLEMS.note(_FILE, said[:LONGEST_PROBLEM])
+        return self._revisions
+
+    def _load(self) -> None:
         try:
             found = self._path.stat()
             version = found.st_ino, found.st_mtime_ns, found.st_size
@@ -90,9 +113,6 @@ class RevisionsFile:
                 self._version, self._revisions = version, {revision.id: revision for revision in read}
         except FileNotFoundError:
             self._version, self._revisions = None, {}
-        except (OSError, msgspec.MsgspecError) as exc:
-            log.warning("the revisions of threads cannot be read", path=str(self._path), error=str(exc))
-        return self._revisions
 
     def available(self) -> dict[UUID, KeptRevision]:
         """Return the revisions that threads may go on with now."""
@@ -196,11 +216,13 @@ class PinnedGraphs:
                 executor_node=revision.node,
                 executor_javascript=revision.javascript,
             )
-            return await self._start(config, settings)
+            started = await self._start(config, settings)
         except UserMistake as exc:
-            raise RevisionUnavailable(
-                f"the thread goes on with revision {revision.id}, whose code cannot be started: {exc}"
-            ) from exc
+            reason = f"revision {revision.id}, whose code cannot be started: {exc}"
+            PROBLEMS.note(f"revision {revision.id}", f"Threads go on with {reason}"[:LONGEST_PROBLEM])
+            raise RevisionUnavailable(f"the thread goes on with {reason}") from exc
+        PROBLEMS.forget(f"revision {revision.id}")
+        return started
 
     def _env_of(self, earlier: AgentConfig) -> dict[str, str]:
         """Return the variables of an earlier configuration file that those of this server's file would hide."""

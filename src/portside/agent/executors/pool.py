@@ -33,10 +33,14 @@ from portside.kernel.supervision import Backoff, Supervision
 log = get_logger(__name__)
 LOOK_EVERY_S = 1.0
 AVAILABLE_WITHIN_S = 120.0
+# A run waits in the queue, and not here, while executors do not start.
+RUN_WAITS_S = 10.0
 SCALED_DOWN_AFTER_S = 300.0
 # One that has not ended by then starts well.
 STEADY_AFTER_S = 10.0
 SPARES_KEPT_S = 300.0
+# A spare would take the processor from the executor that a run waits for, and from the first runs.
+SPARES_BEGIN_AFTER_S = 2.0
 # Far above its limit of memory a process is killed: the next one to be killed might be the server.
 KILL_ABOVE = 1.25
 LONGEST_REASON = 500
@@ -144,7 +148,7 @@ class ExecutorPool:
 
     @asynccontextmanager
     async def for_run(self, run_id: UUID, attempt: int, *, is_alone: bool = False) -> AsyncIterator[Executor]:
-        """Assign an attempt at a run, alone to an executor for itself. Raises Unavailable if none starts."""
+        """Assign an attempt at a run, alone to an executor for itself. Raises Unavailable if they do not start."""
         self._run_at = time.monotonic()
         executor = await self._assigned(is_alone=is_alone)
         executor.runs[run_id] = attempt
@@ -191,7 +195,8 @@ class ExecutorPool:
         return await self._wait_for(
             lambda: self._least_loaded(
                 [each for each in self._in_service() if each.has_free_slot and not each.is_reserved]
-            )
+            ),
+            is_run=True,
         )
 
     async def _emptied(self) -> Executor:
@@ -219,22 +224,22 @@ class ExecutorPool:
             return free
 
         try:
-            return await self._wait_for(find)
+            return await self._wait_for(find, is_run=True)
         except BaseException:
             if reserved is not None:
                 reserved.is_reserved = False
             self._notify()
             raise
 
-    async def _wait_for(self, find: Callable[[], Executor | None]) -> Executor:
+    async def _wait_for(self, find: Callable[[], Executor | None], *, is_run: bool = False) -> Executor:
         self._used_at = time.monotonic()
         until: float | None = None
         while (found := find()) is None:
             self._due.set()
             # Waiting for a slot takes as long as runs do; only processes that do not start are waited for in vain.
-            if self._usable():
+            if self._usable() or (is_run and self._starting and self._failure is None):
                 until = None
-            until = until or time.monotonic() + AVAILABLE_WITHIN_S
+            until = until or time.monotonic() + (RUN_WAITS_S if is_run else AVAILABLE_WITHIN_S)
             if time.monotonic() > until or self._is_closing:
                 waiting = "they are starting" if self._limits.executors else "none is connected"
                 raise Unavailable(f"no executor is ready: {self._failure or waiting}")
@@ -366,11 +371,18 @@ class ExecutorPool:
         if not (is_wanted or is_recent) or time.monotonic() < self._not_before:
             return
         used_up = sum(self._is_used_up(each) for each in usable)
-        missing = self._wanted + self._wanted_spares + used_up - len(usable) - len(self._starting)
+        spares = self._wanted_spares if self._is_steady(usable) else 0
+        missing = self._wanted + spares + used_up - len(usable) - len(self._starting)
         for _ in range(missing):
             task = asyncio.create_task(self._try_to_start())
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
+
+    def _is_steady(self, usable: list[Executor]) -> bool:
+        """Whether those that take work are there, and not only since a moment ago."""
+        now = time.monotonic()
+        served = [each for each in usable[: self._wanted] if now - each.joined_at > SPARES_BEGIN_AFTER_S]
+        return len(served) == self._wanted
 
     async def _try_to_start(self) -> None:
         try:

@@ -19,7 +19,7 @@ from portside.agent.executors.application import RemoteHandlers
 from portside.agent.executors.graphs import GraphsByLanguage, RemoteGraphs
 from portside.agent.executors.handlers import handlers_of
 from portside.agent.executors.known import KnownGraphs
-from portside.agent.executors.pinned import PinnedGraphs
+from portside.agent.executors.pinned import PinnedGraphs, RevisionsFile
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import Program
 from portside.agent.executors.serving import ExecutorRequests, Scopes
@@ -61,8 +61,11 @@ async def start_graphs(
 ) -> GraphService:
     """Start the executors of all graphs; the caller closes what this returns.
 
-    In a deployment threads may go on with earlier revisions. Raises UserMistake if the project does not load.
+    In a deployment threads may go on with earlier revisions. Raises UserMistake if the project does not load, or the
+    file with those revisions cannot be read.
     """
+    if settings.pinned_revisions is not None:
+        RevisionsFile(Path(settings.pinned_revisions)).check()
     graphs = await _start_revision(config, settings, backend, items)
     if settings.pinned_revisions is None or settings.revision_id is None:
         return graphs

@@ -86,6 +86,10 @@ where run_id in (
     order by r.thread_id for update of r
 )
 
+-- name: seconds_since_start
+-- Since the first worker had the run, however often it was handed back.
+select extract(epoch from now() - started_at)::float8 from runs where run_id = :run_id
+
 -- name: release_expired_runs
 select run_id, outcome from release_expired_runs(:limit, :max_attempts)
 
