@@ -23,11 +23,12 @@ from portside.dataplane.compute.sockets import url_of
 from portside.dataplane.failures import DeployFailed, without_output
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import mask_credentials, shorten_paths
-from portside.dataplane.processes import ProcessIdentity, describe_exit
+from portside.dataplane.processes import ProcessIdentity
 from portside.dataplane.rollout import reason_of
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord
 from portside.kernel.settings import describe, load_settings
+from portside.kernel.supervision import describe_exit
 from portside.listener_api import NewLogEntry, Secret
 from tests.desired import desired_deployment, desired_revision
 

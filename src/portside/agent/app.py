@@ -77,6 +77,7 @@ from portside.kernel.http.proxies import ForwardedHeaders
 from portside.kernel.http.routes import Api, C, Route
 from portside.kernel.http.websockets import SocketApi
 from portside.kernel.large_reads import ReadBudget, return_large_blocks
+from portside.kernel.metrics import Siblings
 from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver, Task
 
@@ -105,6 +106,8 @@ class AgentApp(msgspec.Struct):
     inside: Any
     custom: WebApp | None
     libraries: Mapping[str, str]
+    describe_worker: Callable[[], Awaitable[bytes]]
+    """Describes this process to those that answer at the same address."""
     takeover: asyncio.Task[None] | None = None
 
 
@@ -211,11 +214,15 @@ class HandlersByLanguage:
 
 @asynccontextmanager
 async def open_app(
-    config: AgentConfig, graphs: "Graphs | None", settings: AgentSettings, database_url: str
+    config: AgentConfig,
+    graphs: "Graphs | None",
+    settings: AgentSettings,
+    database_url: str,
+    siblings: Siblings | None = None,
 ) -> AsyncIterator[AgentApp]:
     """Start all services of the server, and stop them at the end. Without graphs, executors have the project's code.
 
-    Raises UserMistake.
+    `siblings` are the other processes that answer at the same address. Raises UserMistake.
     """
     return_large_blocks()
     watch_tracing()
@@ -223,8 +230,7 @@ async def open_app(
     try:
         encryptor = make_encryptor(settings, handlers.encryption, f"{config.file}: encryption.path")
         codec = EncryptionCodec(encryptor) if encryptor else None
-        size = settings.graph_postgres_pool_max_size
-        connect = partial(Database.connect, database_url, max_size=size, schema=SCHEMA, codec=codec)
+        connect = partial(Database.connect, database_url, max_size=settings.pool_size, schema=SCHEMA, codec=codec)
         db = await connect()
         try:
             await migrate(db, ["portside.agent"], schema=SCHEMA)
@@ -236,7 +242,7 @@ async def open_app(
             async with _listening(service, settings) as listener:
                 policy = load_access_policy(config, settings, handlers.auth)
                 code = ProjectCode(service, setup, policy, handlers.join_app, listener)
-                app = await _compose(pools, code, config, settings)
+                app = await _compose(pools, code, config, settings, siblings)
                 bus = await open_bus(db, settings, database_url)
                 # Encrypted events are read from the database, whose codec decrypts them.
                 bus.carries_chunks = bus.carries_chunks and encryptor is None
@@ -326,7 +332,11 @@ class ProjectCode(NamedTuple):
 
 
 async def _compose(
-    pools: dict[str, Database], code: ProjectCode, config: AgentConfig, settings: AgentSettings
+    pools: dict[str, Database],
+    code: ProjectCode,
+    config: AgentConfig,
+    settings: AgentSettings,
+    siblings: Siblings | None,
 ) -> AgentApp:
     db, graphs, setup = pools["api"], code.graphs, code.store
     all_assistants = Assistants(db, graphs.facts)
@@ -371,6 +381,7 @@ async def _compose(
         config=config,
         libraries=code.graphs.libraries,
         settings=settings,
+        siblings=siblings,
         traffic=traffic,
         monitor=QueueMonitor(db, worker, pools),
         count_threads=graphs.count_threads if isinstance(graphs, PinnedGraphs) else None,
@@ -412,7 +423,11 @@ async def _compose(
     asgi = from_outside(handler, config.http, settings, draining, traffic)
     watched: list[Task] = [] if disk is None else [disk]
     driver = Driver(watched if settings.tier == "api" else [*watched, *chores])
-    return AgentApp(asgi, worker, traffic, draining, service.hub, driver, access, inside, custom, code.graphs.libraries)
+    describe_worker = partial(system.describe_worker, services)
+    return AgentApp(
+        asgi, worker, traffic, draining, service.hub, driver, access, inside, custom, code.graphs.libraries,
+        describe_worker,
+    )  # fmt: skip
 
 
 def _checks(

@@ -12,16 +12,19 @@ URLs, and of an exception only its class and where it was raised.
 
 import asyncio
 import contextlib
+import fcntl
 import gc
 import os
 import re
 import signal
 import socket
 import sys
+import termios
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -38,10 +41,11 @@ from portside.agent.settings import AgentSettings
 from portside.executor.versions import missing_features
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import UserMistake
-from portside.kernel.http.server import Server, listen
+from portside.kernel.http.server import ConnectionShare, Server, listen
 from portside.kernel.logs import SECRET_WORDS, get_logger, listen_to_logs
+from portside.kernel.metrics import Siblings
 from portside.kernel.outbound import ssl_context
-from portside.kernel.supervision import Supervision
+from portside.kernel.supervision import Supervision, WorkerProcess
 
 if TYPE_CHECKING:
     from portside.executor.load import Graphs
@@ -79,6 +83,15 @@ class Sockets(msgspec.Struct, frozen=True):
     heir_fd: int | None = None
 
 
+class WorkerPlace(msgspec.Struct, frozen=True):
+    """What a process needs to serve together with others."""
+
+    process: WorkerProcess
+    listening: socket.socket
+    share: ConnectionShare
+    siblings: Siblings
+
+
 class Served(msgspec.Struct, frozen=True):
     """An agent, its settings and its database."""
 
@@ -91,11 +104,14 @@ class Served(msgspec.Struct, frozen=True):
     wrap: Callable[[Any], Any] = lambda app: app
 
 
-async def serve(served: Served, sockets: Sockets, *, on_ready: Callable[[], None] = lambda: None) -> None:
+async def serve(
+    served: Served, sockets: Sockets, *, place: WorkerPlace | None = None, on_ready: Callable[[], None] = lambda: None
+) -> None:
     """Serve until SIGTERM (runs may end within the grace period) or SIGINT (runs are handed back at once).
 
-    A second signal of either kind ends the grace period. Raises DependencyUnavailable when the port or the database is
-    not available, and UserMistake when the server would accept unauthenticated requests from other machines.
+    A second signal of either kind ends the grace period. With a `place`, this process is one of several that serve
+    together. Raises DependencyUnavailable when the port or the database is not available, and UserMistake when the
+    server would accept unauthenticated requests from other machines.
     """
     settings = served.settings
     if sockets.private_fd is None:
@@ -103,8 +119,10 @@ async def serve(served: Served, sockets: Sockets, *, on_ready: Callable[[], None
     stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    listening = _listening(settings, sockets)
-    async with open_app(served.config, served.graphs, settings, served.database_url) as app:
+    listening = listen_as(settings, sockets) if place is None else place.listening
+    siblings = None if place is None else place.siblings
+    opening = open_app(served.config, served.graphs, settings, served.database_url, siblings)
+    async with opening as app, nullcontext() if siblings is None else siblings.describing(app.describe_worker):
         server = Server(
             served.wrap(app.asgi),
             draining=app.draining,
@@ -124,8 +142,13 @@ async def serve(served: Served, sockets: Sockets, *, on_ready: Callable[[], None
             app.hub.stop()
             _exit_after_timeout()
 
-        loop.add_signal_handler(signal.SIGTERM, partial(shut_down, at_once=False))
-        loop.add_signal_handler(signal.SIGINT, partial(shut_down, at_once=True))
+        stop_at_once = partial(shut_down, at_once=True)
+        loop.add_signal_handler(signal.SIGINT, stop_at_once)
+        # A supervisor tells by SIGINT that it was a second signal.
+        loop.add_signal_handler(signal.SIGTERM, stop.set if place else partial(shut_down, at_once=False))
+        if place is not None:
+            server.share_connections(place.share, place.process.number)
+            _stop_with_supervisor(place.process, stop_at_once)
         await server.open([listening])
         address = str(listening.getsockname())
         log.info("agent server ready", address=address, tier=settings.tier, graphs=list(served.config.graphs))
@@ -168,7 +191,23 @@ def _tune_garbage_collection() -> None:
     gc.enable()
 
 
-def _listening(settings: AgentSettings, sockets: Sockets) -> socket.socket:
+def _stop_with_supervisor(process: WorkerProcess, stop_at_once: Callable[[], None]) -> None:
+    """Stop when the supervisor is gone: nobody else would stop this process, or start it again."""
+    loop = asyncio.get_running_loop()
+
+    def on_gone() -> None:
+        loop.remove_reader(process.supervisor_fd)
+        log.warning("stopping: the supervisor of this process is gone")
+        stop_at_once()
+
+    loop.add_reader(process.supervisor_fd, on_gone)
+
+
+def listen_as(settings: AgentSettings, sockets: Sockets) -> socket.socket:
+    """Return the socket to serve first: the private one, or one that is bound to the configured address.
+
+    Raises DependencyUnavailable when the port is not available.
+    """
     if sockets.private_fd is None:
         return listen(settings.host, settings.port)
     inherited = socket.socket(fileno=sockets.private_fd)
@@ -188,7 +227,8 @@ def _await_handover(server: Server, app: AgentApp, public_fd: int, pipe: int) ->
 
     def on_readable() -> None:
         loop.remove_reader(pipe)
-        if os.read(pipe, 1):
+        # The byte stays in the pipe: all processes of this replica look for it, also those that are started later.
+        if int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder):
             app.takeover = loop.create_task(take_over())
         os.close(pipe)
 

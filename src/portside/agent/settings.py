@@ -34,8 +34,16 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             "servers of tier executor execute.", "PORTSIDE_TIER",
         ),
     ] = "all"  # fmt: skip
+    workers: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=64),
+        setting(
+            "Processes that serve together: each answers requests at the same address and executes runs. More than one "
+            "uses more than one core.", "WORKERS", "WEB_CONCURRENCY",
+        ),
+    ] = 1  # fmt: skip
     n_jobs_per_worker: Annotated[
-        int, msgspec.Meta(ge=1, le=1000), setting("Runs that one server executes at once.")
+        int, msgspec.Meta(ge=1, le=1000), setting("Runs that each of the WORKERS executes at once.")
     ] = 10
     executors: Annotated[
         int,
@@ -258,7 +266,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         msgspec.Meta(ge=2),
         setting(
-            "Maximum number of connections to Postgres in each pool.",
+            "Maximum number of connections to Postgres in each pool; the WORKERS share them.",
             *environment_names("GRAPH_POSTGRES_POOL_MAX_SIZE"),
         ),
     ] = 20
@@ -374,6 +382,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         return not self.executors and not self.uses_core_api
 
     @property
+    def pool_size(self) -> int:
+        """How many connections each pool of one process may open."""
+        return max(2, self.graph_postgres_pool_max_size // self.workers)
+
+    @property
     def slots(self) -> int:
-        """How many runs this server executes at once."""
+        """How many runs one process of this server executes at once."""
         return 0 if self.tier == "api" else self.n_jobs_per_worker

@@ -3,10 +3,12 @@
 Starting up is cheap: a command's module is imported when that command runs, not for `--help`.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import click
@@ -112,8 +114,15 @@ def main(arguments: list[str] | None = None) -> Any:
     Exit status: 1 after an error, which is one line on standard error; 69 when a port or a database is not available;
     130 after Ctrl-C. With PORTSIDE_TRACEBACK=1 an unexpected error is raised with its stack trace instead.
     """
-    try:
+    with reported_errors():
         return portside(arguments, prog_name="portside", standalone_mode=False)
+
+
+@contextlib.contextmanager
+def reported_errors() -> Iterator[None]:
+    """Show an error of the block as `main` does, and exit with its status."""
+    try:
+        yield
     except UserMistake as mistake:
         show_text(f"error: {mistake}", err=True)
         sys.exit(mistake.exit_code)

@@ -3,8 +3,10 @@
 import contextlib
 import gc
 import hashlib
+import importlib
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -22,6 +24,7 @@ from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
     from portside.agent.config import AgentConfig
+    from portside.agent.server import Sockets, WorkerPlace
     from portside.agent.settings import AgentSettings
 
 SHOWN_GRAPHS = 8
@@ -49,6 +52,9 @@ TIERS = {
     help="Answer requests (api), execute runs (queue), or both; or execute them elsewhere (orchestrator and executor). "
     "[default: all]",
 )
+@click.option(
+    "--workers", type=click.IntRange(1, 64), help="Serve in this many processes, to use as many cores. [default: 1]"
+)
 @click.option("--core-api", help="Address of the orchestrator, as HOST:PORT, for --tier executor.")
 @click.option("--executors", type=click.IntRange(0, 256), help="Execute graphs in this many processes. [default: 0]")
 @click.option("--executor-python", help="Python interpreter of those processes. [default: the server's own]")
@@ -74,8 +80,10 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     from portside.kernel.logs import configure_logs
     from portside.kernel.settings import load_settings
 
-    given = {name: options[name] for name in ("host", "port", "tier", "executors", "executor_python", "core_api")}
-    settings = load_settings(AgentSettings, os.environ, **given)
+    names = ("host", "port", "tier", "workers", "executors", "executor_python", "core_api")
+    settings = load_settings(AgentSettings, os.environ, **{name: options[name] for name in names})
+    if settings.workers > 1 and (settings.tier == "executor" or settings.uses_core_api):
+        raise UserMistake("--workers cannot be combined with executors on other machines; use --executors there")
     configure_logs(level=settings.log_level, as_json=settings.log_json)
     raise_descriptor_limit()
     agent_config = load_config((config or find_config(Path.cwd(), os.environ)).absolute(), os.environ)
@@ -134,29 +142,81 @@ def _serve(
     set_environment(agent_config.project)
     if settings.uses_core_api:
         require_grpc()
-    graphs = None
-    if settings.has_local_graphs and agent_config.project.graphs:
-        # A server with executors has no need of the libraries of graphs.
-        from portside.executor.load import load_graphs
-
-        graphs = load_graphs(agent_config.project)
-    url = database()
     sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"], options["heir_fd"])
-
-    served = Served(agent_config, graphs, settings, url)
-    if options["studio"]:
-        # Only the whole platform has the console; deployments have not.
-        from portside.console.site import ServeConsole
-
-        served = msgspec.structs.replace(served, wrap=lambda app: ServeConsole(app, prefix_of(agent_config, settings)))
 
     def show() -> None:
         if sockets.private_fd is None and not settings.log_json:
-            lines = summary(agent_config, settings, url, has_studio=options["studio"])
+            lines = summary(agent_config, settings, database(), has_studio=options["studio"])
             show_text("\n".join(lines), err=True)
 
-    with forwarded_logs(settings):
-        uvloop.run(serve_agent(served, sockets, on_ready=show))
+    def serve_here(place: "WorkerPlace | None" = None, on_ready: Callable[[], None] = show) -> None:
+        graphs = None
+        if settings.has_local_graphs and agent_config.project.graphs:
+            # A server with executors has no need of the libraries of graphs.
+            from portside.executor.load import load_graphs
+
+            graphs = load_graphs(agent_config.project)
+        served = Served(agent_config, graphs, settings, database())
+        if options["studio"]:
+            # Only the whole platform has the console; deployments have not.
+            from portside.console.site import ServeConsole
+
+            prefix = prefix_of(agent_config, settings)
+            served = msgspec.structs.replace(served, wrap=lambda app: ServeConsole(app, prefix))
+        with forwarded_logs(settings):
+            uvloop.run(serve_agent(served, sockets, place=place, on_ready=on_ready))
+
+    if settings.workers == 1:
+        serve_here()
+        return
+    if settings.has_local_graphs:
+        # The libraries of graphs, which are most of the memory and of the time of a start.
+        importlib.import_module("portside.executor.load")
+        importlib.import_module("portside.agent.local_graphs")
+    # The thread that starts it would not be in the processes.
+    database()
+    if code := _serve_together(settings, sockets, serve_here, show):
+        sys.exit(code)
+
+
+def _serve_together(
+    settings: "AgentSettings",
+    sockets: "Sockets",
+    serve_here: Callable[["WorkerPlace", Callable[[], None]], None],
+    on_ready: Callable[[], None],
+) -> int:
+    """Serve in several processes until all have stopped, and return the exit code.
+
+    They are forked from this one, which has imported the agent and its libraries but nothing of the project: modules of
+    a project may start threads or connect to something, which a fork would break.
+    """
+    from portside.agent.server import WorkerPlace, listen_as
+    from portside.cli.main import reported_errors
+    from portside.kernel.http.server import ConnectionShare
+    from portside.kernel.metrics import Siblings
+    from portside.kernel.supervision import WorkerProcess, WorkerProcesses
+
+    count, listening = settings.workers, listen_as(settings, sockets)
+    share = ConnectionShare(count)
+
+    def become(process: WorkerProcess) -> int:
+        siblings = Siblings(Path(folder), process.number, count)
+        try:
+            with reported_errors():
+                serve_here(WorkerPlace(process, listening, share, siblings), process.report_ready)
+        except SystemExit as exc:
+            return exc.code if isinstance(exc.code, int) else 1
+        return 0
+
+    def stop_listening() -> None:
+        listening.close()
+        if sockets.public_fd is not None:
+            os.close(sockets.public_fd)
+
+    with tempfile.TemporaryDirectory(prefix="portside-") as folder:
+        # So that collections do not write to the memory that the processes share.
+        gc.freeze()
+        return WorkerProcesses(count, become, on_ready=on_ready, on_end=share.leave, on_stop=stop_listening).run()
 
 
 def _with_node(settings: "AgentSettings", agent_config: "AgentConfig", home: str | None) -> "AgentSettings":
@@ -233,7 +293,7 @@ def summary(
     database = None if database_url is None else _without_credentials(database_url)
     listens = f"{settings.core_api_host}:{settings.core_api_port}"
     core_api = settings.core_api if settings.tier == "executor" else listens
-    tier = TIERS[settings.tier].format(slots=settings.slots, core_api=core_api)
+    tier = TIERS[settings.tier].format(slots=settings.slots * settings.workers, core_api=core_api)
     return [
         f"Portside {__version__}, agent server",
         f"  address   {address}{prefix_of(agent_config, settings)}",
@@ -241,6 +301,7 @@ def summary(
         f"  graphs    {', '.join(names[:SHOWN_GRAPHS])}{more}",
         *([f"  database  {database}{'' if settings.database_url else ', embedded'}"] if database else []),
         f"  tier      {settings.tier}: {tier}",
+        *([f"  workers   {settings.workers}"] if settings.workers > 1 else []),
         *([f"  executors {settings.executors}"] if settings.executors else []),
     ]
 

@@ -71,15 +71,6 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
             kill_group(self.pid)
 
 
-def describe_exit(code: int) -> str:
-    """Describe how a process ended."""
-    if code >= 0:
-        return f"exited with code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"
-
-
 def kill_group(group: int) -> None:
     """Kill the remaining processes of a group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

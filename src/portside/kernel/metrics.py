@@ -1,11 +1,25 @@
-"""Prometheus metrics of every server. Packages define their own metrics beside their code."""
+"""Prometheus metrics of every server. Packages define their own metrics beside their code.
 
+Where several processes answer at one address, a request for the metrics reaches one of them. That one asks the others,
+each over a unix socket, and shows the figures of each with the label `worker`: a sum would fall when one of them is
+started again, which looks like counters that were reset.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from functools import cache
+from pathlib import Path
+from typing import Any
 
+import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Histogram, Info, generate_latest
+from prometheus_client.metrics_core import Metric
 
 from portside import __version__
 
+WORKER_LABEL = "worker"
+ASK_WITHIN_S = 2.0
 REQUESTS = Counter("lg_api_http_requests_total", "HTTP requests answered.", ["method", "path", "status"])
 LATENCY = Histogram(
     "lg_api_http_requests_latency",
@@ -16,16 +30,106 @@ LATENCY = Histogram(
 requests_of = cache(REQUESTS.labels)
 """The counter of one method, route and status. Cached, because the lookup costs more than the count."""
 latency_of = cache(LATENCY.labels)
-TARGET = Info("target", "The program that is measured.")
+TARGET_NAME = "target"
+TARGET = Info(TARGET_NAME, "The program that is measured.")
 TARGET.info({"service_name": "portside", "service_version": __version__})
 
 
-def exposition() -> tuple[bytes, str]:
-    """Return all metrics in the Prometheus text format, and its content type."""
-    return generate_latest(REGISTRY), CONTENT_TYPE_LATEST
+class Family(msgspec.Struct, array_like=True):
+    """One metric of a process: its name, help and type, and its samples as name, labels and value."""
+
+    name: str
+    help: str
+    type: str
+    samples: list[tuple[str, dict[str, str], float]]
+
+
+def families() -> list[Family]:
+    """Return all metrics of this process."""
+    return [
+        Family(
+            metric.name, metric.documentation, metric.type,
+            [(sample.name, dict(sample.labels), sample.value) for sample in metric.samples],
+        )
+        for metric in REGISTRY.collect()
+    ]  # fmt: skip
+
+
+class _Joined:
+    """The metrics of several processes, in the form of a registry."""
+
+    def __init__(self, by_worker: Mapping[int, list[Family]], shared: Collection[str]) -> None:
+        self._by_worker, self._shared = by_worker, shared
+
+    def collect(self) -> list[Metric]:
+        """Return each metric once, with the samples of all processes; a shared one as the first process has it."""
+        found: dict[str, Metric] = {}
+        for number, its_families in self._by_worker.items():
+            label = {WORKER_LABEL: str(number)}
+            for family in its_families:
+                is_shared = family.name in self._shared
+                if is_shared and family.name in found:
+                    continue
+                metric = found.setdefault(family.name, Metric(family.name, family.help, family.type))
+                for name, labels, value in family.samples:
+                    metric.add_sample(name, labels if is_shared else labels | label, value)
+        return list(found.values())
+
+
+def exposition(by_worker: Mapping[int, list[Family]] | None = None, shared: Collection[str] = ()) -> tuple[bytes, str]:
+    """Return all metrics in the Prometheus text format, and its content type.
+
+    `by_worker` are those of several processes by their numbers, the one first that answers. Those in `shared` are the
+    same in each, and get no label.
+    """
+    registry: Any = REGISTRY if by_worker is None else _Joined(by_worker, {TARGET_NAME, *shared})
+    return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
 def request_counts() -> list[dict[str, str | int]]:
     """Return the number of requests for each route and status."""
     samples = (sample for family in REQUESTS.collect() for sample in family.samples)
     return [{**sample.labels, "count": int(sample.value)} for sample in samples if sample.name.endswith("_total")]
+
+
+class Siblings:
+    """The other processes that answer at the same address, each of which describes itself on a unix socket."""
+
+    def __init__(self, folder: Path, number: int, count: int) -> None:
+        self.number = number
+        """The number of this process."""
+        self._paths = {other: folder / f"{other}.sock" for other in range(count)}
+
+    @contextlib.asynccontextmanager
+    async def describing(self, describe: Callable[[], Awaitable[bytes]]) -> AsyncIterator[None]:
+        """Answer the others with what `describe` returns, while the block runs."""
+
+        async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            # One that asked may have left.
+            with contextlib.suppress(OSError):
+                writer.write(await describe())
+                await writer.drain()
+            writer.close()
+
+        path = self._paths[self.number]
+        path.unlink(missing_ok=True)
+        async with await asyncio.start_unix_server(answer, path):
+            yield
+
+    async def ask(self) -> dict[int, bytes]:
+        """Return how each of the others that answers describes itself, by their numbers."""
+        others = [number for number in self._paths if number != self.number]
+        answers = await asyncio.gather(*(self._ask(number) for number in others))
+        return {number: answer for number, answer in zip(others, answers, strict=True) if answer}
+
+    async def _ask(self, number: int) -> bytes:
+        """Return the answer of one; nothing if it is being started, or too busy."""
+        try:
+            async with asyncio.timeout(ASK_WITHIN_S):
+                reader, writer = await asyncio.open_unix_connection(self._paths[number])
+                try:
+                    return await reader.read()
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError):
+            return b""

@@ -2,13 +2,22 @@
 
 A failure is any exception: a full disk, no free descriptor, a bug. Periodic tasks have their own driver
 (`reconcile.py`), which activates them again after the next period.
+
+Also supervises processes that serve together (`WorkerProcesses`).
 """
 
 import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
 
 from portside.kernel.logs import get_logger
 from portside.kernel.transient_errors import is_retryable
@@ -85,3 +94,161 @@ class Supervision:
         if self._on_failure is not None:
             self._on_failure(failure, delay_s)
         return delay_s
+
+
+def describe_exit(code: int) -> str:
+    """Describe how a process ended, by its exit code, which is negative after a signal."""
+    if code >= 0:
+        return f"exited with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
+
+
+@dataclass(frozen=True)
+class WorkerProcess:
+    """One of the processes that serve together, as it sees itself: its number, from 0 to `count` - 1."""
+
+    number: int
+    count: int
+    # The end of a pipe that is closed when the supervisor is gone.
+    supervisor_fd: int
+    _ready_fd: int
+
+    def report_ready(self) -> None:
+        """Tell the supervisor that this process serves."""
+        os.write(self._ready_fd, bytes([self.number]))
+
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+
+
+class WorkerProcesses:
+    """Processes that serve together, forked from this one, which supervises them and does nothing else.
+
+    One that ends is started again with a back-off. SIGTERM is passed on, and asks all to stop gracefully; SIGINT, or a
+    second signal of either kind, is passed on as SIGINT: stop at once. To a worker process a second SIGTERM must be the
+    same as one, because service managers send it to all processes of a service.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        work: Callable[[WorkerProcess], int],
+        *,
+        on_ready: Callable[[], None],
+        on_end: Callable[[int], None],
+        on_stop: Callable[[], None],
+    ) -> None:
+        """Prepare `count` processes, each of which exits with what `work` returns.
+
+        `on_ready` is called once all of them serve, `on_end` with the number of one that has ended, and `on_stop`
+        when all are asked to stop.
+        """
+        self._count, self._work = count, work
+        self._on_ready, self._on_end, self._on_stop = on_ready, on_end, on_stop
+        self._pids: dict[int, int] = {}
+        self._started_at = [0.0] * count
+        self._backoffs = [Backoff() for _ in range(count)]
+        # When those that ended are started again, of the monotonic clock.
+        self._due: dict[int, float] = {}
+        self._not_ready = set(range(count))
+        self._has_served = False
+        self._is_stopping, self._exit_code = False, 0
+        self._life, self._ready = os.pipe(), os.pipe()
+
+    def run(self) -> int:
+        """Run until all have stopped, and return the exit code: that of the first process if it could not start, or 0.
+
+        The others start when the first one serves, so that a mistake is reported once.
+        """
+        woken, waker = socket.socketpair()
+        waker.setblocking(False)
+        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        for passed_on in _PASSED_ON:
+            signal.signal(passed_on, self._pass_on)
+        # Ignored signals do not wake anything.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._due = {0: 0.0}
+        while self._pids or not self._is_stopping:
+            now = time.monotonic()
+            for number in [number for number, due in self._due.items() if due <= now and not self._is_stopping]:
+                del self._due[number]
+                self._start(number)
+            next_s = None if self._is_stopping else min((due - now for due in self._due.values()), default=None)
+            readable, _, _ = select.select([woken.fileno(), self._ready[0]], [], [], next_s)
+            if woken.fileno() in readable:
+                woken.recv(4096)
+            if self._ready[0] in readable:
+                self._note_ready(os.read(self._ready[0], self._count))
+            self._reap()
+        return self._exit_code
+
+    def _start(self, number: int) -> None:
+        self._started_at[number] = time.monotonic()
+        # A signal between the fork and the next lines would be passed on by both processes, or miss the new one.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(number)
+        self._pids[number] = pid
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+
+    def _become_worker(self, number: int) -> NoReturn:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+            os.close(self._life[1])
+            code = self._work(WorkerProcess(number, self._count, self._life[0], self._ready[1]))
+        finally:
+            # What this process inherited of its parent, such as a database that it runs, is not its own to end.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _note_ready(self, numbers: bytes) -> None:
+        if not self._has_served:
+            self._has_served = True
+            self._due |= dict.fromkeys(range(1, self._count), 0.0)
+        if not self._not_ready:
+            return
+        self._not_ready -= set(numbers)
+        if not self._not_ready and not self._is_stopping:
+            self._on_ready()
+
+    def _reap(self) -> None:
+        for number, pid in list(self._pids.items()):
+            # Not any child: others belong to whoever started them.
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del self._pids[number]
+                self._on_end(number)
+                if not self._is_stopping:
+                    self._restart(number, os.waitstatus_to_exitcode(status))
+
+    def _restart(self, number: int, code: int) -> None:
+        if not self._has_served:
+            # What does not start the first time needs somebody to mend it.
+            self._exit_code = code if code > 0 else 1
+            self._stop(signal.SIGTERM)
+            return
+        now = time.monotonic()
+        delay_s = self._backoffs[number].next(now - self._started_at[number])
+        reason = describe_exit(code)
+        log.warning("a worker process ended and is started again", worker=number, reason=reason, again_in_s=delay_s)
+        self._due[number] = now + delay_s
+
+    def _pass_on(self, number: int, _frame: object) -> None:
+        self._stop(signal.SIGINT if number == signal.SIGINT or self._is_stopping else signal.SIGTERM)
+
+    def _stop(self, number: signal.Signals) -> None:
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._on_stop()
+        for pid in self._pids.values():
+            # One that has ended stays until it is reaped.
+            os.kill(pid, number)

@@ -29,6 +29,7 @@ from portside.kernel.diagnostics import Diagnostics
 from portside.kernel.http import routes, websockets
 from portside.kernel.http.health import HealthServices
 from portside.kernel.http.middleware import Activity
+from portside.kernel.metrics import Siblings
 
 T = TypeVar("T")
 PAGING = ("X-Pagination-Total", "X-Pagination-Next")
@@ -100,6 +101,8 @@ class AgentServices(HealthServices):
     runs: Runs
     searches: ThreadSearches
     settings: AgentSettings
+    siblings: Siblings | None
+    """Set where several processes answer at the same address."""
     states: States
     store: StoreRequests
     traffic: Traffic

@@ -1,5 +1,7 @@
 """Health, version, metrics and API description of a server, and a look inside it (spec: System routes)."""
 
+import contextlib
+from collections.abc import Sequence
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -7,9 +9,9 @@ import msgspec
 from starlette.responses import Response
 
 from portside import __version__
-from portside.agent.http.services import Context, Routes
+from portside.agent.http.services import AgentServices, Context, Routes
 from portside.agent.problems import PROBLEMS, sends_traces
-from portside.agent.queue.backlog import Backlog, Slots
+from portside.agent.queue.backlog import GAUGES_OF_DATABASE, Backlog, Slots
 from portside.kernel.codec import dump_api
 from portside.kernel.diagnostics import DiagnosisUnderWay, Diagnostics, HeapDump
 from portside.kernel.errors import NotFound
@@ -17,7 +19,7 @@ from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.health import Health, HealthChecks, check_all, show_metrics
 from portside.kernel.http.openapi import ServerInfo, reference_response
 from portside.kernel.http.proxies import prefix_of
-from portside.kernel.metrics import request_counts
+from portside.kernel.metrics import Family, Siblings, exposition, families, request_counts
 from portside.kernel.version import full_version
 
 routes = Routes("system")
@@ -55,6 +57,7 @@ class Metrics(msgspec.Struct, omit_defaults=True):
     """The metrics as JSON. `problems`: servers that refuse this one, and executors that do not start.
 
     `idle_s` says for how many seconds this server has had no request and no run, and is absent if that is unknown.
+    Where several processes answer at one address, the requests and slots are those of all of them.
     In a deployment `threads_by_revision` counts the threads that go on with the code of each revision.
     """
 
@@ -134,15 +137,70 @@ def _flags(tags: frozenset[str]) -> dict[str, bool]:
 @routes.get("/metrics", public=True, media_type="text/plain", returns=Metrics)
 async def show_metrics_as(ctx: Context, query: MetricsQuery) -> Any:
     """Return the metrics for Prometheus, or as JSON."""
-    monitor = ctx.services.monitor
+    services = ctx.services
+    if services.siblings is not None:
+        return await _show_metrics_of_all(services, services.siblings, query)
     if query.format == "json":
-        backlog, count = await monitor.backlog(), ctx.services.count_threads
-        idle_s = await monitor.idle_s(ctx.services.traffic)
-        # Without a count of the queue the database does not answer.
-        threads = None if count is None or backlog.n_pending is None else await count()
-        return Metrics(backlog, ApiMetrics(request_counts()), monitor.slots(), PROBLEMS.current(), idle_s, threads)
-    await monitor.set_gauges()
+        return await _metrics_of(services)
+    await services.monitor.set_gauges()
     return await show_metrics(ctx)
+
+
+async def _metrics_of(services: AgentServices) -> Metrics:
+    monitor = services.monitor
+    backlog, count = await monitor.backlog(), services.count_threads
+    idle_s = await monitor.idle_s(services.traffic)
+    # Without a count of the queue the database does not answer.
+    threads = None if count is None or backlog.n_pending is None else await count()
+    return Metrics(backlog, ApiMetrics(request_counts()), monitor.slots(), PROBLEMS.current(), idle_s, threads)
+
+
+class WorkerDescription(msgspec.Struct, array_like=True):
+    """What a process tells those that answer at the same address: its metrics, in both forms."""
+
+    families: list[Family]
+    metrics: Metrics
+
+
+async def describe_worker(services: AgentServices) -> bytes:
+    """Describe this process to those that answer at the same address."""
+    return msgspec.msgpack.encode(await _description(services))
+
+
+async def _description(services: AgentServices) -> WorkerDescription:
+    await services.monitor.set_gauges()
+    return WorkerDescription(families(), await _metrics_of(services))
+
+
+async def _show_metrics_of_all(services: AgentServices, siblings: Siblings, query: MetricsQuery) -> Any:
+    found = {siblings.number: await _description(services)}
+    for number, answer in (await siblings.ask()).items():
+        # One that was killed in the middle of its answer is left out.
+        with contextlib.suppress(msgspec.MsgspecError):
+            found[number] = msgspec.msgpack.decode(answer, type=WorkerDescription)
+    if query.format == "json":
+        return join_metrics([description.metrics for description in found.values()])
+    by_worker = {number: description.families for number, description in found.items()}
+    body, media_type = exposition(by_worker, GAUGES_OF_DATABASE)
+    return Response(body, media_type=media_type)
+
+
+def join_metrics(all_metrics: Sequence[Metrics]) -> Metrics:
+    """Return the metrics of processes that answer at one address as those of one server."""
+    counts: dict[tuple[Any, ...], dict[str, str | int]] = {}
+    for row in (row for metrics in all_metrics for row in metrics.api.http_requests_total):
+        key = tuple(value for name, value in row.items() if name != "count")
+        known = counts.setdefault(key, {**row, "count": 0})
+        known["count"] = int(known["count"]) + int(row["count"])
+    slots = [metrics.workers for metrics in all_metrics]
+    idle = [metrics.idle_s for metrics in all_metrics]
+    return msgspec.structs.replace(
+        all_metrics[0],
+        api=ApiMetrics(list(counts.values())),
+        workers=Slots(*(sum(figures) for figures in zip(*map(msgspec.structs.astuple, slots), strict=True))),
+        problems=list(dict.fromkeys(problem for metrics in all_metrics for problem in metrics.problems)),
+        idle_s=None if None in idle else min(s for s in idle if s is not None),
+    )
 
 
 @routes.get("/openapi.json", public=True)

@@ -25,6 +25,11 @@ LONGEST_UNBLOCKED = Gauge(
     "lg_api_pending_unblocked_runs_wait_time_max",
     "How long the oldest run that no other run of its thread blocks has waited, in seconds.",
 )
+GAUGES_OF_DATABASE = (
+    "lg_api_num_pending_runs", "lg_api_num_ready_runs", "lg_api_num_running_runs", "lg_api_pending_runs_wait_time_max",
+    "lg_api_pending_runs_wait_time_med", "lg_api_pending_unblocked_runs_wait_time_max",
+)  # fmt: skip
+"""The names of those above, which are the same in every process of the database."""
 AVAILABLE = Gauge("lg_api_workers_available", "Runs this process could start now.")
 POOL_SIZE = Gauge("lg_api_pg_pool_size", "Connections to Postgres.", ["pool"])
 POOL_MAX = Gauge("lg_api_pg_pool_max", "Connections that may be opened.", ["pool"])

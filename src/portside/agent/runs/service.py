@@ -195,7 +195,8 @@ class Runs:
                         self._assistants.forget(body.assistant_id)
                 if admitted.outcome in ("pending", "running"):
                     run = admitted_run(admission, admitted)
-                    stream.mark_admitted(starts_here=admitted.outcome == "running")
+                    is_private = is_stateless and awaited != "nothing" and key is None
+                    stream.mark_admitted(starts_here=admitted.outcome == "running", is_private=is_private)
                     if stream.is_local:
                         self.worker.begin(claimed_run(admission, admitted))
                     else:

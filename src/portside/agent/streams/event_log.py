@@ -396,9 +396,13 @@ class EventLog:
         segment = self._open.get(run_id)
         return segment is not None and segment.is_logged
 
-    def has_listeners(self, run_id: UUID) -> bool:
-        """Whether anybody follows the thread, or another process may want to. Safe to call in any thread."""
-        return self._sink.has_others or bool(self._followers) or self.observer is not None or self.is_logged(run_id)
+    def has_listeners(self, run_id: UUID, *, among_others: bool) -> bool:
+        """Whether anybody follows the thread, or another process may want to. Safe to call in any thread.
+
+        Without `among_others` only those of other processes count that are known to follow.
+        """
+        may_be_elsewhere = among_others and self._sink.has_others
+        return may_be_elsewhere or bool(self._followers) or self.observer is not None or self.is_logged(run_id)
 
     def _opened(self, run_id: UUID) -> Segment:
         segment = self._open[run_id] = self.segment(run_id)

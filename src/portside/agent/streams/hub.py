@@ -266,13 +266,16 @@ class Hub:
             stream.end(result)
         elif not stream.followers() or not self.transport.follow_elsewhere(stream):
             self._cut(stream)
+        is_private = stream.is_private and end is not None and not stream.log.is_logged(run_id)
+        may_be_shared = self.transport.has_others and not is_private
         # The thread of a stateless run is deleted, so only followers in other processes may still miss its events.
-        keeper = self._kept if not stream.is_stateless else self._kept_briefly if self.transport.has_others else None
+        keeper = self._kept if not stream.is_stateless else self._kept_briefly if may_be_shared else None
         stream.log.finish(run_id, end, keeper=keeper, ids=self._closing_ids.pop(run_id, ()))
-        if not stream.is_stateless or self.transport.has_others:
+        if not stream.is_stateless or may_be_shared:
             self._drop_shared_logs()
             self._recently_ended.append((time.monotonic() + SHARE_WITHIN_S, stream.log))
-        self.transport.notify_run_ended(run_id)
+        if not is_private:
+            self.transport.notify_run_ended(run_id)
         if stream.segment.is_resumable and end is not None:
             self._kept_streams.add(stream)
             asyncio.get_running_loop().call_later(self._keep_s, self._kept_streams.discard, stream)

@@ -36,6 +36,8 @@ class RunStream:
         self.is_cut = False
         # Most likely the run will start here, so a client that waits need not ask the database yet.
         self.is_admitted_here = False
+        # A client of this process waits for a stateless run that starts here. Nobody else knows of it but by chance.
+        self.is_private = False
         # Whether all earlier events from other processes are here, so that new ones can be taken as they come.
         self.is_complete = bool(self.segment.last_id)
         # Keeps the subscription to other processes alive.
@@ -49,9 +51,12 @@ class RunStream:
         self.on_start: Callable[[], None] | None = None
         self._changed = asyncio.Event()
 
-    def mark_admitted(self, *, starts_here: bool) -> None:
-        """Note that this process admitted the run, and whether its own worker starts it at once."""
-        self.is_local, self.is_admitted_here = starts_here, True
+    def mark_admitted(self, *, starts_here: bool, is_private: bool = False) -> None:
+        """Note that this process admitted the run, and whether its own worker starts it at once.
+
+        Of a private one other processes learn only if they ask: its client waits here, and its thread ends with it.
+        """
+        self.is_local, self.is_admitted_here, self.is_private = starts_here, True, starts_here and is_private
 
     def begin(self, *, is_stateless: bool, is_resumable: bool) -> None:
         """Note that this process executes the run from now on."""
@@ -102,7 +107,11 @@ class RunStream:
     def has_listeners(self) -> bool:
         """Whether anybody follows the run or its thread, or may want earlier events. Safe to call in any thread."""
         is_ephemeral = self.is_stateless and not self.segment.is_resumable
-        return not is_ephemeral or bool(self.segment.followers) or self.log.has_listeners(self.run_id)
+        return (
+            not is_ephemeral
+            or bool(self.segment.followers)
+            or self.log.has_listeners(self.run_id, among_others=not self.is_private)
+        )
 
     def wake(self) -> None:
         """Wake every task that waits for a change."""

@@ -19,7 +19,8 @@ import msgspec
 
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
-from portside.dataplane.processes import ProcessIdentity, describe_exit, find_processes, kill_group
+from portside.dataplane.processes import ProcessIdentity, find_processes, kill_group
+from portside.kernel.supervision import describe_exit
 
 _CHUNK = 65_536
 _MAX_LINE = 8000

@@ -30,8 +30,9 @@ from portside.dataplane.compute.server_metrics import read_version
 from portside.dataplane.compute.server_output import last_lines, open_output, server_failure
 from portside.dataplane.compute.sockets import StableSocket, is_refused, open_private, probe
 from portside.dataplane.failures import DeployFailed, ServerFailed
-from portside.dataplane.processes import ProcessIdentity, describe_exit, find_leaders, kill_group
+from portside.dataplane.processes import ProcessIdentity, find_leaders, kill_group
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord
+from portside.kernel.supervision import describe_exit
 
 _POLL_S = 0.05
 _SLOW_POLL_S = 0.5

@@ -11,6 +11,7 @@ closed: they cost the client nothing to keep open, and each holds memory and a d
 
 import asyncio
 import errno
+import mmap
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -26,7 +27,7 @@ from portside.kernel.errors import RETRY_AFTER_S, DependencyUnavailable
 from portside.kernel.files import connection_limit, short_path
 from portside.kernel.http.sse import CLOSE_CONNECTION
 from portside.kernel.supervision import Supervision
-from portside.kernel.transient_errors import join_library_outages
+from portside.kernel.transient_errors import join_library_outages, log_failure
 
 # Enough for a thousand ids in a query.
 MAX_TARGET_BYTES = 64 * 1024
@@ -67,6 +68,8 @@ class BoundedConfig(uvicorn.Config):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.max_connections = connection_limit()
+        # Called when a connection was opened or closed.
+        self.on_connections: Callable[[], None] = lambda: None
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -89,6 +92,12 @@ class BoundedProtocol(HttpToolsProtocol):
             transport.abort()
         elif surplus > 0:
             self.loop.call_later(REFUSE_WITHIN_S, transport.close)
+        self.config.on_connections()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count a connection no more."""
+        super().connection_lost(exc)
+        self.config.on_connections()
 
     def data_received(self, data: bytes) -> None:
         """Process data. Refuse a connection beyond the limit, and a head that is too large already."""
@@ -181,6 +190,115 @@ async def close_slow(connections: set[Any], body_within_s: float = BODY_WITHIN_S
                 connection.close_if_slow(at, body_within_s)
 
 
+NOT_ACCEPTING = 2**31 - 1
+# How long a process that has more connections than another lets that one accept first.
+OTHERS_FIRST_S = 0.002
+ACCEPT_AGAIN_AFTER_S = 1.0
+
+
+class ConnectionShare:
+    """How many connections each of several processes has open, in memory that they share.
+
+    Make it before the processes are forked.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._counts = memoryview(mmap.mmap(-1, count * 4)).cast("i")
+        for number in range(count):
+            self.leave(number)
+
+    def publish(self, number: int, connections: int) -> None:
+        """Say how many connections a process has open."""
+        self._counts[number] = connections
+
+    def leave(self, number: int) -> None:
+        """Say that a process accepts no connections, so that no other waits for it."""
+        self._counts[number] = NOT_ACCEPTING
+
+    def is_least(self, number: int) -> bool:
+        """Whether no other process that accepts has fewer connections than this one."""
+        return self._counts[number] <= min(self._counts)
+
+
+class SharedListener:
+    """Accepts on a socket on which other processes accept as well, and leaves them their share of the connections.
+
+    A connection wakes all of them. The kernel gives it to whichever asks first, and a process that is awake asks again
+    at once: by that alone, most of the connections that are opened together would be those of one process, for as long
+    as they are kept. So a process accepts one at a time, and one that has more than another lets that one go first.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        make_protocol: Callable[[], asyncio.Protocol],
+        *,
+        is_turn: Callable[[], bool],
+        on_accepted: Callable[[], None],
+    ) -> None:
+        self._listening, self._make_protocol = listening, make_protocol
+        self._is_turn, self._on_accepted = is_turn, on_accepted
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.TimerHandle | None = None
+        self._opening: set[asyncio.Task[Any]] = set()
+        self._loop.add_reader(listening, self._on_readable)
+
+    def close(self) -> None:
+        """Accept no more. The connections in the socket's backlog are left to the other processes."""
+        if self._listening.fileno() < 0:
+            return
+        self._loop.remove_reader(self._listening)
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._listening.close()
+
+    @property
+    def opening(self) -> int:
+        """How many connections were accepted and have no protocol yet."""
+        return len(self._opening)
+
+    async def wait_opened(self) -> None:
+        """Wait until each connection that was accepted has its protocol."""
+        await asyncio.gather(*self._opening)
+
+    def _on_readable(self) -> None:
+        if self._is_turn():
+            self._accept()
+        else:
+            self._pause(OTHERS_FIRST_S)
+
+    def _pause(self, for_s: float) -> None:
+        self._loop.remove_reader(self._listening)
+        self._waiting = self._loop.call_later(for_s, self._go_on)
+
+    def _go_on(self) -> None:
+        # The others had their time; maybe they are too busy.
+        self._loop.add_reader(self._listening, self._on_readable)
+        self._accept()
+
+    def _accept(self) -> None:
+        try:
+            accepted, _address = self._listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            # Another process was faster, or the client has left.
+            return
+        except OSError as exc:
+            log_failure("a connection could not be accepted", exc)
+            self._pause(ACCEPT_AGAIN_AFTER_S)
+            return
+        accepted.setblocking(False)
+        opening = self._loop.create_task(self._open(accepted))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
+        self._on_accepted()
+
+    async def _open(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make_protocol, accepted)
+        except OSError:
+            accepted.close()
+
+
 MAX_BUFFERED_BYTES = 64 * 1024
 
 
@@ -246,6 +364,8 @@ PING_EVERY_S = 20.0
 class Server(uvicorn.Server):
     """An HTTP server that runs inside another program. It sets `draining` when it begins to stop."""
 
+    config: BoundedConfig
+
     def __init__(
         self,
         app: Any,
@@ -279,16 +399,32 @@ class Server(uvicorn.Server):
         self.draining = draining
         self.idle_drain_s = IDLE_DRAIN_S
         self._body_within_s = body_within_s
+        self._share: tuple[ConnectionShare, int] | None = None
+        self._shared: list[SharedListener] = []
+
+    def share_connections(self, share: ConnectionShare, number: int) -> None:
+        """Share the connections with the servers of other processes on the same sockets; call this before `open`."""
+        self._share = share, number
 
     async def open(self, sockets: list[socket.socket]) -> None:
         """Begin to accept connections on these sockets."""
         if not self.config.loaded:
             self.config.load()
         self.lifespan = self.config.lifespan_class(self.config)
-        await self.startup(sockets)
+        await self.startup(sockets if self._share is None else [])
+        if self._share is not None:
+            self.config.on_connections = self._publish_connections
+            for listening in sockets:
+                await self.add_socket(listening)
 
     async def add_socket(self, listening: socket.socket) -> None:
         """Begin to accept connections on one more socket."""
+        if self._share is not None:
+            share, number = self._share
+            is_turn, on_accepted = partial(share.is_least, number), self._publish_connections
+            self._shared.append(SharedListener(listening, self._protocol, is_turn=is_turn, on_accepted=on_accepted))
+            self._publish_connections()
+            return
         loop = asyncio.get_running_loop()
         self.servers.append(await loop.create_server(self._protocol, sock=listening, backlog=self.config.backlog))
 
@@ -308,6 +444,12 @@ class Server(uvicorn.Server):
         self.draining.set()
         for server in self.servers:
             server.close()
+        for listener in self._shared:
+            listener.close()
+        if self._share is not None:
+            share, number = self._share
+            self.config.on_connections = lambda: None
+            share.leave(number)
         await self._wait_for_connections()
         if on_drain is not None:
             await on_drain()
@@ -316,7 +458,15 @@ class Server(uvicorn.Server):
         closing.cancel()
         await self.shutdown()
 
+    def _publish_connections(self) -> None:
+        if self._share is not None:
+            share, number = self._share
+            opening = sum(listener.opening for listener in self._shared)
+            share.publish(number, len(self.server_state.connections) + opening)
+
     async def _wait_for_connections(self) -> None:
+        for listener in self._shared:
+            await listener.wait_opened()
         # uvicorn counts an accepted connection only some iterations later. On a busy machine these may take any time.
         for _ in range(_ACCEPT_ITERATIONS):
             await asyncio.sleep(0)

@@ -1,0 +1,224 @@
+"""One server of several processes: they share the address and the work, and none of them takes what it had along.
+
+Graphs run in the processes themselves, each of which executes one run at a time, so that two runs are in two processes.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.failure.cluster import Client, Cluster, Entry, cluster_of, is_closed, patiently, steps_of
+from tests.servers import PROJECTS, free_port
+
+# Longer than any test: a second signal ends the grace period.
+SETTINGS = {
+    "WORKERS": "2", "EXECUTORS": "0", "N_JOBS_PER_WORKER": "1", "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS": "600",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def servers(module_database: str, tmp_path_factory: pytest.TempPathFactory):
+    with cluster_of(1, module_database, tmp_path_factory.mktemp("workers"), **SETTINGS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def cluster(servers: Cluster) -> AsyncIterator[Cluster]:
+    await servers.start()
+    await workers_of(servers)
+    yield servers
+
+
+async def workers_of(cluster: Cluster) -> set[int]:
+    """Wait until both processes serve; return their ids."""
+    [server] = cluster.servers
+
+    async def look() -> set[int] | None:
+        pids = set(cluster.executors_of(server))
+        metrics = httpx2.get(f"{server.url}/metrics").text
+        return pids if len(pids) == 2 and all(f'lg_api_workers_max{{worker="{n}"}}' in metrics for n in "01") else None
+
+    return await patiently(look)
+
+
+@contextlib.asynccontextmanager
+async def clients_of(url: str, count: int) -> AsyncIterator[list[httpx2.AsyncClient]]:
+    """Clients with connections of their own."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(httpx2.AsyncClient(base_url=url, timeout=120)) for _ in range(count)]
+
+
+async def two_runs(cluster: Cluster, client: Client, gate: Path) -> list[tuple[str, str, Entry]]:
+    """Start a run in each process that is held in its second step; return thread, run, and that step's begin."""
+    begun = []
+    for _ in range(2):
+        thread = await client.thread()
+        run = await client.run(thread, gates={1: gate})
+        begun.append((thread, run, await cluster.ledger.begun(run, 1)))
+    assert len({entry.pid for _, _, entry in begun}) == 2
+    return begun
+
+
+async def test_processes_share_the_connections_that_are_kept(cluster: Cluster):
+    [server] = cluster.servers
+    async with clients_of(server.url, 24) as clients:
+        for client in clients:
+            assert (await client.get("/info")).status_code == 200
+        metrics = (await clients[0].get("/metrics")).text
+    answered = [line for line in metrics.splitlines() if 'path="/info"' in line and "requests_total" in line]
+    # A process that is busy gets fewer, but none gets all.
+    assert {'worker="0"' in line for line in answered} == {True, False}, answered
+
+
+async def test_metrics_are_labelled_and_as_json_those_of_all(cluster: Cluster):
+    [server] = cluster.servers
+    text = httpx2.get(f"{server.url}/metrics").text
+    lines = text.splitlines()
+    slots = [line for line in lines if line.startswith("lg_api_workers_max")]
+    assert sorted(slots) == [f'lg_api_workers_max{{worker="{number}"}} 1.0' for number in "01"]
+    # Figures of the database are the same in both, and those of a family stand together.
+    assert [line for line in lines if line.startswith("lg_api_num_pending_runs")] == ["lg_api_num_pending_runs 0.0"]
+    assert len([line for line in lines if line.startswith("# TYPE lg_api_workers_max ")]) == 1
+    as_json = httpx2.get(f"{server.url}/metrics?format=json").json()
+    assert as_json["workers"] == {"max": 2, "active": 0, "available": 2}
+    rows = as_json["api"]["http_requests_total"]
+    assert len({tuple(sorted(row.items())) for row in rows}) == len(rows)
+
+
+async def test_runs_of_one_process_are_joined_and_followed_through_the_other(cluster: Cluster, tmp_path: Path):
+    [server] = cluster.servers
+    gate = tmp_path / "gate"
+    async with Client(server) as client, clients_of(server.url, 6) as clients:
+        thread = await client.thread()
+        run = await client.run(thread, gates={1: gate}, stream_mode=["custom"], stream_resumable=True)
+        await cluster.ledger.begun(run, 1)
+        path = f"/threads/{thread}/runs/{run}"
+        joins = [asyncio.create_task(one.get(f"{path}/join")) for one in clients]
+        from_start = {"Last-Event-ID": "-1"}
+        streams = [asyncio.create_task(one.get(f"{path}/stream", headers=from_start)) for one in clients]
+        gate.touch()
+        ends = [steps_of((await join).json(), run) for join in joins]
+        assert ends == [[(0, 1), (1, 1), (2, 1)]] * 6
+        begins = [[data["begin"] for data in customs((await stream).text) if "begin" in data] for stream in streams]
+        assert begins == [[0, 1, 2]] * 6
+
+
+async def test_a_killed_process_is_replaced_and_its_run_goes_on(cluster: Cluster, tmp_path: Path):
+    [server] = cluster.servers
+    gate = tmp_path / "gate"
+    before = await workers_of(cluster)
+    async with Client(server) as client:
+        (_, lost, entry), (_, kept, _) = await two_runs(cluster, client, gate)
+        os.kill(entry.pid, signal.SIGKILL)
+        # The socket is that of both, so no connection is refused while one is missing.
+        for _ in range(10):
+            assert httpx2.get(f"{server.url}/ok", timeout=60).status_code == 200
+        after = await workers_of(cluster)
+        assert len(before & after) == 1
+        assert entry.pid not in after
+        gate.touch()
+        assert await cluster.over(lost, kept) == ["success"] * 2
+    assert (await cluster.run_row(lost))["attempt"] == 2
+    assert (await cluster.run_row(kept))["attempt"] == 1
+    assert "a worker process ended and is started again" in server.log.read_text()
+
+
+async def test_a_stop_drains_every_process(cluster: Cluster, tmp_path: Path):
+    [server] = cluster.servers
+    gate = tmp_path / "gate"
+    async with Client(server) as client:
+        begun = await two_runs(cluster, client, gate)
+    stopping = asyncio.create_task(asyncio.to_thread(server.stop, signal.SIGTERM))
+    await patiently(lambda: is_closed(server))
+    # As a service manager does, which sends it to all processes: for them it is no second request.
+    for _, _, entry in begun:
+        os.kill(entry.pid, signal.SIGTERM)
+    gate.touch()
+    assert await stopping == 0
+    rows = [await cluster.run_row(run) for _, run, _ in begun]
+    assert [(row["status"], row["attempt"]) for row in rows] == [("success", 1)] * 2
+
+
+async def test_a_second_signal_hands_the_runs_of_every_process_back(cluster: Cluster, tmp_path: Path):
+    [server] = cluster.servers
+    gate = tmp_path / "gate"
+    async with Client(server) as client:
+        begun = await two_runs(cluster, client, gate)
+    server.send(signal.SIGTERM)
+    await patiently(lambda: is_closed(server))
+    # The gate is closed: a server that waited for the runs would not stop.
+    assert await asyncio.to_thread(server.stop, signal.SIGTERM) == 0
+    assert [(await cluster.run_row(run))["status"] for _, run, _ in begun] == ["pending"] * 2
+    gate.touch()
+    await cluster.start()
+    assert await cluster.over(*(run for _, run, _ in begun)) == ["success"] * 2
+
+
+async def test_processes_end_with_their_supervisor(cluster: Cluster, tmp_path: Path):
+    [server] = cluster.servers
+    gate = tmp_path / "gate"
+    pids = await workers_of(cluster)
+    async with Client(server) as client:
+        begun = await two_runs(cluster, client, gate)
+    server.kill()
+
+    async def are_gone() -> bool:
+        return not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids)  # noqa: ASYNC240 - not a disk
+
+    await patiently(are_gone)
+    assert [(await cluster.run_row(run))["status"] for _, run, _ in begun] == ["pending"] * 2
+    gate.touch()
+    await cluster.start()
+    assert await cluster.over(*(run for _, run, _ in begun)) == ["success"] * 2
+
+
+async def test_connections_to_the_database_are_shared(cluster: Cluster):
+    [server] = cluster.servers
+    lines = httpx2.get(f"{server.url}/metrics").text.splitlines()
+    limits = {line for line in lines if line.startswith("lg_api_pg_pool_max")}
+    assert limits == {
+        f'lg_api_pg_pool_max{{pool="{pool}",worker="{number}"}} 10.0' for pool in ("api", "graphs") for number in "01"
+    }
+
+
+def test_a_project_that_does_not_load_is_reported_once(module_database: str, tmp_path: Path):
+    (tmp_path / "graph.py").write_text("raise ValueError('this does not load')\n")
+    config = tmp_path / "langgraph.json"
+    config.write_text(json.dumps({"dependencies": ["."], "graphs": {"agent": "./graph.py:graph"}}))
+    ended = serve("--config", str(config), "--workers", "3", database=module_database)
+    assert ended.returncode == 1
+    assert ended.stderr.count("error: ") == 1, ended.stderr
+    assert "this does not load" in ended.stderr
+
+
+@pytest.mark.parametrize("option", [("--tier", "executor", "--core-api", "127.0.0.1:1"), ("--tier", "orchestrator")])
+def test_executors_on_other_machines_need_one_process(option: tuple[str, ...], module_database: str):
+    config = str(PROJECTS / "engine" / "langgraph.json")
+    ended = serve("--config", config, "--workers", "2", *option, database=module_database)
+    assert ended.returncode == 1
+    assert "--workers cannot be combined" in ended.stderr
+
+
+def serve(*arguments: str, database: str) -> subprocess.CompletedProcess[str]:
+    """Run a server that does not start."""
+    environment = {**os.environ, "DATABASE_URI": database, "LANGSMITH_TRACING": "false", "EXECUTORS": "0"}
+    command = [sys.executable, "-m", "portside", "serve", "--port", str(free_port()), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def customs(text: str) -> list[dict[str, int]]:
+    """Return the data of the custom events of a stream."""
+    events = [
+        dict(line.split(": ", 1) for line in part.splitlines() if ": " in line)
+        for part in text.replace("\r", "").split("\n\n")
+    ]
+    return [json.loads(event["data"]) for event in events if event.get("event") == "custom"]
