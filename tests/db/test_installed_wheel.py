@@ -146,7 +146,9 @@ def up(platform: Installation, tmp_path: Path) -> Iterator["subprocess.Popen[str
 
 
 @pytest.mark.thorough
-def test_the_platform_starts_from_its_wheel_and_deploys_the_example(up: "subprocess.Popen[str]") -> None:
+def test_the_platform_starts_from_its_wheel_and_deploys_the_example(
+    platform: Installation, up: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
     assert up.stdout is not None
     shown = ""
     for line in up.stdout:
@@ -156,3 +158,5 @@ def test_the_platform_starts_from_its_wheel_and_deploys_the_example(up: "subproc
     assert "I worked it out: 6*7 = 42." in shown, shown
     assert "Traces billed  1" in shown
     assert "deployments show hello-agent" in shown
+    listed = platform.run("portside", "deployments", "list", "--home", str(tmp_path / "home"))
+    assert "hello-agent" in listed, "the home has the address of its platform"

@@ -283,6 +283,24 @@ def shown(greeting: Greeting, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
+def test_commands_find_the_platform_of_a_home_folder_at_its_port(tmp_path: Path) -> None:
+    port = free_port()
+    listing = ("deployments", "list", "--home", str(tmp_path))
+    assert "http://127.0.0.1:8700 " in run(*listing, PORTSIDE_URL="http://127.0.0.1:8700").stderr
+    (tmp_path / "address").write_text(f"http://127.0.0.1:{port}\n")
+    assert f"no platform responds at http://127.0.0.1:{port} " in run(*listing).stderr
+    other = free_port()
+    assert f":{other} " in run(*listing, "--url", f"http://127.0.0.1:{other}").stderr
+    assert f":{port} " in run("login", "--device", PORTSIDE_HOME=str(tmp_path)).stderr
+    assert f":{port}" in run("upgrade", "--check", "--home", str(tmp_path)).stderr
+
+
+def test_a_backup_without_a_passphrase_or_a_terminal_says_how_to_give_one(tmp_path: Path) -> None:
+    done = run("backup", "create", "--to", str(tmp_path / "backup"), "--home", str(tmp_path))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "--passphrase-file FILE" in done.stderr
+
+
 def test_next_steps_without_the_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(Greeting("http://127.0.0.1:8700", "key", tmp_path), capsys)
     assert "hello-agent" not in text

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -215,6 +216,8 @@ def read_passphrase(file: str | None, *, is_new: bool) -> "Passphrase":
     if file is not None:
         return Passphrase.from_file(file, "--passphrase-file")
     if (text := os.environ.get(PASSPHRASE, "").strip()) == "":
+        if not sys.stdin.isatty():
+            raise UserMistake(f"the backup needs a passphrase: --passphrase-file FILE, or the variable {PASSPHRASE}")
         text = str(click.prompt("Passphrase of the backup", hide_input=True, confirmation_prompt=is_new, err=True))
     if not text:
         raise UserMistake(f"the passphrase is empty; write it to a file, to {PASSPHRASE} or at the prompt")

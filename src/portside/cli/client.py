@@ -98,6 +98,7 @@ class Logins:
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_URL = "http://127.0.0.1:8700"
+DEFAULT_HOME = "~/.portside"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 TIMEOUT_S = 60.0
 UPLOAD_CHUNK = 256 * 1024
@@ -321,9 +322,11 @@ def _headers(login: Login) -> dict[str, str]:
 
 
 url_option = click.option(
-    "--url", envvar="PORTSIDE_URL", default=DEFAULT_URL, show_default=True, help="The platform's address."
+    "--url",
+    envvar="PORTSIDE_URL",
+    help=f"The platform's address. [default: that of the platform in the home folder, or {DEFAULT_URL}]",
 )
-home_option = click.option("--home", envvar="PORTSIDE_HOME", default="~/.portside", help="Home folder of the platform.")
+home_option = click.option("--home", envvar="PORTSIDE_HOME", default=DEFAULT_HOME, help="Home folder of the platform.")
 _key_option = click.option(
     "--api-key", envvar="PORTSIDE_API_KEY", help="API key. [default: the login there, or the key in the home folder]"
 )
@@ -339,13 +342,28 @@ def connection_options(command: F) -> F:
     @home_option
     @_workspace_option
     @wraps(command)
-    def connected(*args: Any, url: str, api_key: str | None, home: str, workspace: str | None, **kwargs: Any) -> Any:
-        with contextlib.closing(connect(url, api_key, home)) as platform:
+    def connected(
+        *args: Any, url: str | None, api_key: str | None, home: str, workspace: str | None, **kwargs: Any
+    ) -> Any:
+        with contextlib.closing(connect(url or address_in(home), api_key, home)) as platform:
             if workspace is not None:
                 platform.use_workspace(workspace)
             return command(*args, platform=platform, **kwargs)
 
     return connected  # type: ignore[return-value]
+
+
+def address_in(home: str) -> str:
+    """Return where the platform of a home folder serves, or served last; the default address without such a folder."""
+    try:
+        return (Path(home).expanduser() / "address").read_text("utf-8").strip() or DEFAULT_URL
+    except OSError:
+        return DEFAULT_URL
+
+
+def default_url() -> str:
+    """Return the address that commands use without `--url` and `--home`."""
+    return os.environ.get("PORTSIDE_URL") or address_in(os.environ.get("PORTSIDE_HOME") or DEFAULT_HOME)
 
 
 def connect(url: str, api_key: str | None, home: str) -> Platform:

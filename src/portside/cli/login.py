@@ -28,13 +28,13 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import click
 
 from portside.cli.client import (
-    DEFAULT_URL,
     LOOPBACK,
     Login,
     Platform,
     PlatformUnavailable,
     ask_secret,
     connection_options,
+    default_url,
     plain_url,
     user_logins,
 )
@@ -46,7 +46,7 @@ _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 # People look for their password, or for a second factor.
 SIGN_IN_WITHIN_S = 600.0
 _MAX_INTERVAL_S = 60.0
-_url_argument = click.argument("url", envvar="PORTSIDE_URL", default=DEFAULT_URL)
+_url_argument = click.argument("url", default=default_url)
 
 
 @click.command()
@@ -81,7 +81,7 @@ def login(url: str, email: str | None, workspace: str | None, *, device: bool) -
         user_logins().keep(address, Login(new.token, new.expires_at, chosen["id"]))
     name = who["user_email"] or who["short_key"]
     show_text(f"logged in as {name}" + (f", in the workspace {chosen['display_name']}" if chosen else ""))
-    if address != plain_url(os.environ.get("PORTSIDE_URL", DEFAULT_URL)):
+    if address != plain_url(default_url()):
         say(f"for this platform, name it in each command with --url {address}, or set PORTSIDE_URL={address}")
 
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import click
 import msgspec
 
-from portside.cli.client import Platform, PlatformUnavailable, connection_options
+from portside.cli.client import Platform, PlatformUnavailable, address_in, connection_options
 from portside.cli.output import indented, json_option, program, say, show_json, show_table, show_text
 from portside.kernel.errors import UserMistake
 
@@ -82,7 +83,9 @@ def _installation_options(command: _F) -> _F:
     from functools import wraps
 
     @click.option("--home", help="Home folder of the platform. [default: PORTSIDE_HOME or ~/.portside]")
-    @click.option("--port", type=click.IntRange(1, 65535), help="Port of the platform. [default: 8700]")
+    @click.option(
+        "--port", type=click.IntRange(1, 65535), help="Port of the platform. [default: its last one, or 8700]"
+    )
     @click.option(
         "--env-file", type=click.Path(path_type=Path), help=f"File with its settings. [default: {ENVIRONMENT_FILE}]"
     )
@@ -125,7 +128,8 @@ def doctor(*, given: Given, skip: tuple[str, ...], shows_all: bool, as_json: boo
                 show_text(f"{finding.level:<7}  {finding.check}: {indented(finding.message)}")
                 if finding.do:
                     show_text(f"         → {indented(finding.do)}")
-        show_text(f"{diagnosis.faults} faults, {diagnosis.warnings} warnings, {len(diagnosis.findings)} findings")
+        well = len(diagnosis.findings) - diagnosis.faults - diagnosis.warnings
+        show_text(f"faults: {diagnosis.faults}, warnings: {diagnosis.warnings}, checks that found all well: {well}")
     if diagnosis.faults:
         sys.exit(1)
 
@@ -176,6 +180,9 @@ def _find(environ: Mapping[str, str], **options: Any) -> Given:
 
     try:
         settings = load_settings(PlatformSettings, environ, **options)
+        if options["port"] is None and "PORTSIDE_PORT" not in environ:
+            port = urlsplit(address_in(str(settings.home_path))).port
+            settings = load_settings(PlatformSettings, environ, **{**options, "port": port})
         return Given(environ, settings, installation_of(settings, PACKAGES))
     except UserMistake as mistake:
         home = {name: environ[name] for name in ("PORTSIDE_HOME",) if name in environ}

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import msgspec
 
-from portside.cli.client import DEFAULT_URL, LOOPBACK, USAGE, Platform, usage_query
+from portside.cli.client import DEFAULT_HOME, LOOPBACK, USAGE, Platform, usage_query
 from portside.cli.output import program, say, show_text
 from portside.cli.revisions import create_body, follow_revision
 from portside.kernel.errors import UserMistake
@@ -49,7 +49,7 @@ def up(*, example: bool, **options: Any) -> None:
     """Start the platform: the control plane, the hosted API and a listener for this machine."""
     import uvloop
 
-    from portside.kernel.files import raise_descriptor_limit
+    from portside.kernel.files import raise_descriptor_limit, write_private
     from portside.kernel.logs import configure_logs
     from portside.kernel.settings import load_settings
     from portside.platform.app import DatabaseInUse, PlatformApp, run_platform
@@ -77,6 +77,7 @@ def up(*, example: bool, **options: Any) -> None:
         say("starting the platform")
 
         async def on_ready(app: PlatformApp) -> None:
+            write_private(home.address, settings.local_url + "\n")
             await asyncio.to_thread(_deploy_and_greet, home, settings, app.new_key, with_example=example)
 
         async def serve() -> None:
@@ -241,13 +242,8 @@ class Greeting(msgspec.Struct):
         show_text(f"    SSL_CERT_FILE={file} for Python, NODE_EXTRA_CA_CERTS={file} for Node")
 
     def _where(self) -> str:
-        """Return the options with which commands on this machine find the platform."""
-        from portside.platform.settings import DEFAULT_HOME
-
-        where = "" if self.url == DEFAULT_URL else f" --url {self.url}"
-        return where + (
-            "" if self.home == Path(DEFAULT_HOME).expanduser() else f" --home {shlex.quote(str(self.home))}"
-        )
+        """Return the option with which commands on this machine find the platform: its folder has its address."""
+        return "" if self.home == Path(DEFAULT_HOME).expanduser() else f" --home {shlex.quote(str(self.home))}"
 
     def _commands(self) -> list[str]:
         where = self._where()

@@ -99,6 +99,11 @@ class Home:
             self.path.chmod(0o700)
 
     @property
+    def address(self) -> Path:
+        """The file with the address of the platform on this machine, for commands without `--url`."""
+        return self.path / "address"
+
+    @property
     def api_key(self) -> Path:
         """The file of the first API key."""
         return self.path / "api-key"
