@@ -10,6 +10,8 @@ const STREAM_PROTOCOL = "__stream_protocol__";
 const CHANNEL_MODES = ["updates", "messages", "custom", "tasks", "checkpoints", "tools"];
 /** What the server takes for items of a mode to make channels from: `&mode|namespace`. */
 const FOR_CHANNELS = "&";
+const UNHEARD_DELAY_MS = 100;
+const UNHEARD_LIMIT_BYTES = 256 * 1024;
 
 /** An event as clients receive it: its name and its JSON. */
 export type Emitted = [event: string, data: Buffer];
@@ -67,6 +69,60 @@ export class EventEncoder {
     const merged = isGrowing ? (before as unknown as { concat(piece: Message): Message }).concat(message) : message;
     this.partial.set(id, merged);
     yield ["messages/partial", json([messageFields(merged)])];
+  }
+}
+
+/**
+ * Sends the events of a run: all that are emitted in one turn of the event loop are one item.
+ *
+ * Those of a run that nobody follows wait for a moment, because most such runs have ended by then.
+ */
+export class EventBatches {
+  private waiting: Emitted[] = [];
+  private size = 0;
+  private isScheduled = false;
+  private isOpen: boolean;
+  private readonly opening: NodeJS.Timeout | undefined;
+
+  constructor(
+    private readonly call: { send(item: unknown): void },
+    isUnheard: boolean,
+  ) {
+    this.isOpen = !isUnheard;
+    this.opening = isUnheard ? setTimeout(() => this.open(), UNHEARD_DELAY_MS) : undefined;
+  }
+
+  /** Add an event. */
+  add(event: Emitted): void {
+    this.waiting.push(event);
+    this.size += event[1].length;
+    this.isOpen ||= this.size > UNHEARD_LIMIT_BYTES;
+    if (this.isOpen && !this.isScheduled) {
+      this.isScheduled = true;
+      // With what else happens in this turn.
+      setImmediate(() => this.send());
+    }
+  }
+
+  /** Send what waits: the result follows. */
+  close(): void {
+    clearTimeout(this.opening);
+    this.send();
+  }
+
+  private open(): void {
+    this.isOpen = true;
+    this.send();
+  }
+
+  private send(): void {
+    const events = this.waiting;
+    this.waiting = [];
+    this.size = 0;
+    this.isScheduled = false;
+    if (events.length > 0) {
+      this.call.send(events);
+    }
   }
 }
 

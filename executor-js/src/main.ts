@@ -6,7 +6,7 @@
 import { readFileSync } from "node:fs";
 import { connect } from "node:net";
 import { dirname } from "node:path";
-import type { Emitted } from "./events.js";
+import { type Emitted, EventBatches } from "./events.js";
 import { Executor, type RunRequest } from "./execute.js";
 import { loadHandlers, type Sources } from "./handlers.js";
 import { importLibraries, type Libraries } from "./libraries.js";
@@ -43,6 +43,7 @@ interface GraphCall {
   timeout_s: number;
   scope: number;
   leased_until?: number;
+  is_unheard?: boolean;
 }
 
 function main(): void {
@@ -168,26 +169,13 @@ function serve(handlers: Map<string, Handler>, { libraries, graphs, server, sche
 
 async function execute(executor: Executor, leases: Leases, given: GraphCall, call: ServedCall): Promise<unknown> {
   const lease = leases.begin(given.call, given.leased_until ?? 0, call.signal);
-  let waiting: Emitted[] = [];
-  const send = () => {
-    const events = waiting;
-    waiting = [];
-    if (events.length > 0) {
-      call.send(events);
-    }
-  };
-  const push = (event: Emitted) => {
-    if (waiting.push(event) === 1) {
-      // With what else happens in this turn.
-      setImmediate(send);
-    }
-  };
+  const batches = new EventBatches(call, given.is_unheard ?? false);
   const execution = {
     request: given.request as unknown as RunRequest,
     call: given.call,
     timeoutSeconds: given.timeout_s,
     signal: lease.signal,
-    push,
+    push: (event: Emitted) => batches.add(event),
   };
   // The server knows from it that the run has begun, also if its first node blocks this thread.
   call.send([], true);
@@ -195,7 +183,7 @@ async function execute(executor: Executor, leases: Leases, given: GraphCall, cal
     return await Promise.race([executor.execute(execution), lease.givenUp]);
   } finally {
     lease.close();
-    send();
+    batches.close();
   }
 }
 

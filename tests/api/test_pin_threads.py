@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from tests.api.control_server import Control, control
 from tests.conftest import eventually
+from tests.failure.test_sleep import is_asleep, sleeps
 from tests.platforms import Platform, Repository
 
 pytestmark = [
@@ -101,6 +103,14 @@ class Agent:
         return output.decode()
 
 
+async def answered(agent: Agent, thread: str) -> str | None:
+    """Answer a thread, unless the platform has only just been started."""
+    try:
+        return await agent.answer(thread)
+    except (httpx2.TransportError, AssertionError):
+        return None
+
+
 def make_executor_older(build: Path) -> None:
     """Put an executor of another version into a build, which no server of this version can use."""
     [info] = build.glob("venv/lib/*/site-packages/portside-*.dist-info")
@@ -141,14 +151,7 @@ async def test_threads_keep_their_revision_until_it_is_used_no_more(platform: Pl
     for revision in (one, two):
         make_executor_older(agent.folder / revision)
     await asyncio.to_thread(platform.server.start)
-
-    async def answers() -> Any:
-        try:
-            return await agent.answer(second)
-        except (httpx2.TransportError, AssertionError):
-            return None
-
-    assert await eventually(answers) == "one!"
+    assert await eventually(partial(answered, agent, second)) == "one!"
     assert await agent.answer(of_two[0]) == "two!"
 
     # A rollback to the first build: its threads and those of the revisions between go on.
@@ -179,6 +182,46 @@ async def test_threads_keep_their_revision_until_it_is_used_no_more(platform: Pl
     assert await agent.answer(await agent.asked()) == "one!"
     await platform.delete(deployment)
     assert not (platform.home / "dataplane" / "deployments" / deployment).exists()
+
+
+@pytest.mark.thorough
+async def test_threads_of_an_agent_that_sleeps_wake_it_and_keep_their_revision(
+    platform: Platform, repository: Repository
+):
+    repository.commit("one", agent=ASKS)
+    deployment = await platform.deploy(repository)
+    await platform.call("PATCH", f"/v2/deployments/{deployment}", pin_threads=24)
+    agent = Agent(platform, repository, deployment)
+    one = await agent.deployed()
+    first, second, third = [await agent.asked() for _ in range(3)]
+    two = await agent.deploy("two")
+    of_two = await agent.asked()
+    await agent.uses(**{one: 3, two: 1})
+    await sleeps(platform, deployment)
+    # The answer wakes it, and so does a read of the state, which the earlier code makes as well.
+    assert await agent.answer(first) == "one!"
+    await is_asleep(platform, deployment)
+    assert (await agent.call("GET", f"/threads/{second}/state"))["next"] == ["act"]
+    await is_asleep(platform, deployment)
+    # A revision that is deployed meanwhile changes nothing for them.
+    await agent.deploy("three")
+    await is_asleep(platform, deployment)
+    await asyncio.to_thread(platform.server.stop)
+    await asyncio.to_thread(platform.server.start)
+    assert {one, two} <= agent.builds()
+    assert await eventually(partial(answered, agent, second)) == "one!"
+    assert await agent.answer(of_two) == "two!"
+    assert await agent.answer(await agent.asked()) == "three!"
+    await agent.uses(**{one: 1})
+    assert await agent.answer(third) == "one!"
+
+    # Nothing uses the builds any more.
+    async def are_removed() -> bool:
+        return not {one, two} & agent.builds()
+
+    await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=3600)
+    await agent.uses()
+    await eventually(are_removed)
 
 
 @pytest.mark.thorough

@@ -8,11 +8,18 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import pytest
 
+from portside.agent.executors.process import ExecutorProcess, Program
+from portside.agent.executors.start import find_node, javascript_command
+from portside.executor import messages
+from portside.executor.messages import GraphCall, ServerHello
+from portside.executor.requests import RunRequest
 from tests.conftest import eventually
+from tests.db.test_executor_pool import STORES_NOTHING
 from tests.node_packages import copy_of_project, javascript_runtime
 from tests.servers import ServerProcess, agent_server
 
@@ -177,3 +184,48 @@ async def test_node_ends_with_its_server(client: httpx2.AsyncClient, server: Ser
     await eventually(is_gone)
     allow(ledger)
     server.start()
+
+
+async def test_events_that_nobody_follows_come_together_or_after_a_moment(tmp_path: Path):
+    """As with Python graphs (`tests/db/test_executor_pool.py`)."""
+    project = copy_of_project(tmp_path / "project")
+    command = javascript_command(
+        node=find_node(None), runtime=javascript_runtime(), project=project, parent=os.getpid()
+    )
+    hello = ServerHello(
+        protocol=messages.PROTOCOL, file=str(project / "langgraph.json"), dependencies=[], env={}, loops=1,
+        graphs={name: {"path": path, "description": None}
+                for name, path in (("stages", "./agents.ts:stages"), ("steps", "./plain.mjs:steps"))},
+    )  # fmt: skip
+    variables = {**os.environ, **command.variables}
+    program = Program(command.arguments, variables, hello, start_within_s=600, folder=command.folder)
+    executor = await ExecutorProcess.start(program, STORES_NOTHING)
+    batches: list[list[str]] = []
+    came = asyncio.Event()
+
+    def take(events: list[Any]) -> None:
+        # The first item says that the run has begun.
+        if events:
+            batches.append([name for name, _ in events])
+            came.set()
+
+    def execution(graph: str, **given: Any) -> GraphCall:
+        config = {"configurable": {"thread_id": str(uuid4()), "run_id": str(uuid4())}, "metadata": {"run_attempt": 1}}
+        request = RunRequest(graph_id=graph, input=given, config=config, stream_modes=["values"])
+        return GraphCall(request=request, timeout_s=600.0, is_unheard=True)
+
+    try:
+        ledger = tmp_path / "ledger"
+        waiting = asyncio.create_task(
+            executor.link.call(messages.EXECUTE, execution("stages", file=str(ledger)), on_item=take)
+        )
+        async with asyncio.timeout(60):
+            await came.wait()
+        allow(ledger)
+        await waiting
+        batches.clear()
+        await executor.link.call(messages.EXECUTE, execution("steps", steps=[]), on_item=take)
+        # On a machine that is never 100 ms late there is one batch.
+        assert [name for batch in batches for name in batch] == ["values"] * 4
+    finally:
+        await executor.close()

@@ -21,8 +21,10 @@ import pytest
 
 from portside.kernel.version import full_version
 from portside.operate.machine_checks import lock_holder
+from tests.api.test_pin_threads import ASKS, Agent
 from tests.conftest import eventually
 from tests.failure.test_listener import EndlessClients
+from tests.failure.test_sleep import sleeps
 from tests.platforms import AGENT, Platform, Repository, listener_of, processes_of, run, servers_of
 from tests.servers import ServerProcess, free_port
 
@@ -232,6 +234,38 @@ async def test_upgrade_under_load_fails_no_request_and_loses_nothing(older: Plat
     assert traces.accepted
     for trace in traces.accepted:
         assert (await older.call("GET", f"/runs/{trace}"))["id"] == trace
+
+
+@pytest.mark.thorough
+async def test_threads_keep_their_revision_when_the_server_is_upgraded(tmp_path: Path):
+    """Their builds have executors of the version before, also while the agent sleeps."""
+    before = await asyncio.to_thread(Installation, tmp_path / "before", "HEAD", "feedfac")
+    repository = Repository(tmp_path / "repository")
+    repository.commit("one", agent=ASKS)
+    async with running(before, tmp_path) as platform:
+        deployment = await platform.deploy(repository)
+        await platform.call("PATCH", f"/v2/deployments/{deployment}", pin_threads=24)
+        agent = Agent(platform, repository, deployment)
+        one = await agent.deployed()
+        threads = [await agent.asked() for _ in range(3)]
+        two = await agent.deploy("two")
+        of_two = await agent.asked()
+        await agent.uses(**{one: 3, two: 1})
+        assert await agent.answer(threads[0]) == "one!"
+
+        upgraded = await upgrade(platform, "--no-backup")
+        assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
+        assert await versions(platform) == {"my-agent": full_version()}
+        assert await agent.answer(threads[1]) == "one!"
+        await agent.uses(**{one: 1, two: 1})
+
+        await sleeps(platform, deployment)
+        again = await upgrade(platform, "--no-backup", python=before.python)
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert await agent.answer(threads[2]) == "one!"
+        assert await agent.answer(of_two) == "two!"
+        assert await agent.answer(await agent.asked()) == "two!"
+        assert await versions(platform) == {"my-agent": "0.1.0+gfeedfac"}
 
 
 @pytest.mark.thorough

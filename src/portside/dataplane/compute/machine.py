@@ -235,7 +235,8 @@ class MachineTarget:
     def forget_unused(self) -> bool:
         """Forget earlier revisions that no thread used when the servers that began threads with them had ended."""
         metrics = self.metrics()
-        is_settled = not self._draining and not self._orphans
+        # What was counted before it fell asleep may be older than the last thread.
+        is_settled = not self._draining and not self._orphans and not self._cycle.is_asleep
         if not is_settled or metrics is None or metrics.threads_by_revision is None:
             return False
         if time.monotonic() - self._drained_at < _COUNTED_WITHIN_S:
