@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from portside.agent.checkpoints.backend import CheckpointWriter
 from portside.agent.local_graphs import LocalGraphs, PostgresSaver
+from portside.agent.sql import sql
 from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
 from portside.agent.threads.reading import MAX_BATCH
@@ -278,6 +279,25 @@ async def test_concurrent_reads_return_their_own_states(processes):
         found = await asyncio.gather(*map(asked.state, asks), asked.state(nobody), return_exceptions=True)
         assert [one["values"]["text"] for one in found[:-1]] == [str(n % 3) for n in range(3 * MAX_BATCH)]
         assert isinstance(found[-1], ThreadNotFound)
+
+
+@pytest.mark.parametrize(
+    ("query", "values"),
+    [
+        (sql.read_states, {"thread_ids": [uuid4()], "namespaces": [""], "checkpoint_ids": [None], "known": [None]}),
+        (sql.join_long_values, {"rows": ["{}"], "lists": ["{}"], "extracteds": [None], "matching": None, "extract": None}),
+        (sql.read_stream_chunks, {"thread_ids": [uuid4()], "cursors": [0], "limit": 10, "page_bytes": 1000}),
+        (sql.get_items, {"namespaces": ["a.b"], "keys": ["k"], "refreshes": [False]}),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+async def test_statements_over_arrays_are_not_planned_for_each_execution(processes, query, values):
+    async with processes[0].db.pool.acquire() as connection:
+        for _ in range(10):
+            await connection.fetch(query.sql, *query.arguments(values))
+        planned = "select generic_plans, custom_plans from pg_prepared_statements where statement = $1"
+        # Postgres plans five times before it decides.
+        assert tuple(await connection.fetchrow(planned, query.sql)) == (5, 5)
 
 
 async def test_read_during_the_end_of_a_batch_joins_the_next(processes):

@@ -12,9 +12,12 @@ order by checkpoint_id desc limit 1
 -- already knows that version. The version is made of the xmin and ctid of each row that the state is computed from, so
 -- every change of one of these rows changes it. There is none if the state depends on other checkpoints, as with
 -- channels that are stored as a chain of writes. The limits keep Postgres from reading first and comparing afterwards.
+-- The arrays are selected, so that the planner does not see their lengths: it would plan each statement with few threads
+-- again, which takes four times as long as executing it.
 select asked.place::int, thread.graph_id, latest.state_version, kept.*
-from unnest(:thread_ids::uuid[], :namespaces::text[], :checkpoint_ids::text[], :known::text[])
-    with ordinality as asked (thread_id, checkpoint_ns, checkpoint_id, known, place)
+from unnest(
+    (select :thread_ids::uuid[]), (select :namespaces::text[]), (select :checkpoint_ids::text[]), (select :known::text[])
+) with ordinality as asked (thread_id, checkpoint_ns, checkpoint_id, known, place)
 join lateral (
     select t.metadata ->> 'graph_id' as graph_id from threads t
     where t.thread_id = asked.thread_id and t.delete_after is null limit 1

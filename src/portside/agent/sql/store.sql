@@ -94,10 +94,11 @@ on conflict (item_id, vector_index) do update set revision = excluded.revision, 
 -- name: get_items
 -- replaceable: items
 -- Reading renews the lifetime of an item on request, but at most once in a hundredth of the lifetime, so that a busy item
--- is not written with each read. A row that is locked is being written, so it is skipped.
+-- is not written with each read. A row that is locked is being written, so it is skipped. The arrays are selected as in
+-- `read_states`: the statement is planned once.
 with found as (
     select a.place, a.refresh, s.*
-    from unnest(:namespaces::text[], :keys::text[], :refreshes::boolean[]) with ordinality
+    from unnest((select :namespaces::text[]), (select :keys::text[]), (select :refreshes::boolean[])) with ordinality
         as a (namespace, key, refresh, place)
     join store_items s on s.namespace = string_to_array(a.namespace, '.') and s.key = a.key
     where s.expires_at is null or s.expires_at > now()

@@ -27,9 +27,10 @@ returning thread_id, number, run_id, body
 -- name: read_stream_chunks
 -- undecryptable: mark
 -- Reads the next page of several threads: the chunks after the numbers that were read, up to the one that reaches the
--- limit of bytes. Lengths are known without fetching values that are stored out of line.
+-- limit of bytes. Lengths are known without fetching values that are stored out of line. The arrays are selected as in
+-- `read_states`: the statement is planned once.
 select c.thread_id, c.number, c.run_id, c.writer, c.body, c.has_more
-from unnest(:thread_ids::uuid[], :cursors::bigint[]) as t (thread_id, cursor)
+from unnest((select :thread_ids::uuid[]), (select :cursors::bigint[])) as t (thread_id, cursor)
 cross join lateral (
     select
         p.*, sum(octet_length(p.body)) over (order by p.number) - octet_length(p.body) as before,

@@ -79,7 +79,7 @@ where v.thread_id = :thread_id and v.checkpoint_ns = '' and v.channel = :channel
 -- name: join_long_values
 -- plain: rows, lists, extracteds, matching, extract (only read, never stored)
 -- Values as a row that had the lists would answer them: `jsonb` orders keys and spaces by rules of its own. Also what paths lead
--- to, and whether the values match a filter.
+-- to, and whether the values match a filter. The arrays are selected as in `read_states`: the statement is planned once.
 select
     whole."values"::text as joined, whole."values" @> coalesce(:matching::text::jsonb, '{}') as is_matching,
     (
@@ -90,7 +90,8 @@ select
             from jsonb_array_elements(:extract::text::jsonb) e where e ->> 'root' = 'values'
         ), '{}')
     )::text as joined_paths
-from unnest(:rows::text[], :lists::text[], :extracteds::text[]) with ordinality as r (base, lists, extracted, place)
+from unnest((select :rows::text[]), (select :lists::text[]), (select :extracteds::text[]))
+    with ordinality as r (base, lists, extracted, place)
 cross join lateral (select r.base::jsonb || r.lists::jsonb as "values" offset 0) whole
 order by r.place
 

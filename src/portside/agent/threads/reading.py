@@ -107,14 +107,16 @@ class StateLoader:
         return await self._fetch(requests)
 
     async def _fetch(self, requests: list[StateRequest]) -> list[FoundState | None]:
-        columns: list[list[object]] = [list(column) for column in zip(*requests, strict=True)]
+        # Several clients often watch the same thread.
+        places = {request: place for place, request in enumerate(dict.fromkeys(requests), 1)}
+        columns: list[list[object]] = [list(column) for column in zip(*places, strict=True)]
         names = ("thread_ids", "namespaces", "checkpoint_ids", "known")
         rows = await self._db.fetch(sql.read_states, **dict(zip(names, columns, strict=True)))
-        found: list[FoundState | None] = [None] * len(requests)
+        found: dict[int, FoundState] = {}
         for row in rows:
             checkpoint = row if row["checkpoint_id"] is not None else None
-            found[row["place"] - 1] = FoundState(row["graph_id"], row["state_version"], checkpoint)
-        return found
+            found[row["place"]] = FoundState(row["graph_id"], row["state_version"], checkpoint)
+        return [found.get(places[request]) for request in requests]
 
 
 class StateKey(NamedTuple):
