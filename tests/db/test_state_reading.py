@@ -285,7 +285,10 @@ async def test_concurrent_reads_return_their_own_states(processes):
     ("query", "values"),
     [
         (sql.read_states, {"thread_ids": [uuid4()], "namespaces": [""], "checkpoint_ids": [None], "known": [None]}),
-        (sql.join_long_values, {"rows": ["{}"], "lists": ["{}"], "extracteds": [None], "matching": None, "extract": None}),
+        (
+            sql.join_long_values,
+            {"rows": ["{}"], "lists": ["{}"], "extracteds": [None], "matching": None, "extract": None},
+        ),
         (sql.read_stream_chunks, {"thread_ids": [uuid4()], "cursors": [0], "limit": 10, "page_bytes": 1000}),
         (sql.get_items, {"namespaces": ["a.b"], "keys": ["k"], "refreshes": [False]}),
     ],

@@ -220,3 +220,45 @@ async def test_added_socket_is_served_and_closed() -> None:
         await served.stop()
         with pytest.raises(httpx2.ConnectError):
             await served.client.get(url)
+
+
+async def test_whole_response_has_the_bytes_of_its_messages() -> None:
+    """Middleware of a project sees the messages of a response; without any, the response is written at once."""
+    routes = named("n")
+
+    @routes.get("/headers", public=True)
+    async def show(ctx: Context) -> str:
+        ctx.headers["X-Ignored-Fields"] = "a, b"
+        return "text"
+
+    requests = [
+        f"{method} {path} HTTP/{version}\r\nHost: x\r\nX-Request-Id: r\r\n{more}\r\n".encode()
+        for method, path in (("GET", "/name"), ("GET", "/headers"), ("HEAD", "/name"), ("GET", "/missing"))
+        for version, more in (("1.0", ""), ("1.1", "Connection: close\r\n"))
+    ]
+    async with serve(routes) as served:
+        config, seen = served.server.config, list[str]()
+        app = config.loaded_app
+
+        async def watched(scope, receive, send) -> None:
+            async def see(message) -> None:
+                seen.append(message["type"])
+                await send(message)
+
+            await app(scope, receive, see)
+
+        written = [await _whole_connection(served.port, request) for request in requests]
+        config.loaded_app = watched
+        assert [await _whole_connection(served.port, request) for request in requests] == written
+    assert seen == ["http.response.start", "http.response.body"] * len(requests)
+    assert written[0].startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nconnection: close\r\n" in written[0]
+
+
+async def _whole_connection(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    async with asyncio.timeout(60):
+        received = await reader.read()
+    writer.close()
+    return received

@@ -117,8 +117,12 @@ SocketRoutes = routes.Routes[SocketContext]
 
 def show_page(ctx: Context, found: SearchPage[T], offset: int) -> list[T]:
     """Return the rows of a page, and set the pagination headers: the total, and the next offset (spec: Conventions)."""
-    ctx.headers["X-Pagination-Total"] = str(found.total)
-    after = offset + len(found.items)
-    if found.items and after < found.total:
-        ctx.headers["X-Pagination-Next"] = str(after)
+    show_paging(ctx, offset, len(found.items), found.total)
     return found.items
+
+
+def show_paging(ctx: Context, offset: int, count: int, total: int) -> None:
+    """Set the pagination headers of a page of `count` rows."""
+    ctx.headers["X-Pagination-Total"] = str(total)
+    if count and offset + count < total:
+        ctx.headers["X-Pagination-Next"] = str(offset + count)

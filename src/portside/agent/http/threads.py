@@ -3,14 +3,13 @@
 The events are those of sections 12.4 and 13 of the spec.
 """
 
-from typing import Any
 from uuid import UUID
 
 from msgspec.structs import replace
 from starlette.responses import Response
 
 from portside.agent.access.service import caller_of
-from portside.agent.http.services import PAGING, Context, Routes, SocketContext, SocketRoutes, show_page
+from portside.agent.http.services import PAGING, Context, Routes, SocketContext, SocketRoutes, show_paging
 from portside.agent.protocol.commands import ClientConnection, Commands, Subscriptions, ThreadAccess
 from portside.agent.protocol.sequence import EventSequence
 from portside.agent.protocol.wire import CHANNELS, CommandFailed, read_stream_request
@@ -81,11 +80,13 @@ async def create_thread(ctx: Context, body: ThreadCreate) -> Thread:
     return await ctx.services.states.create(body, visible)
 
 
-@routes.post("/threads/search", read_only=True, response_headers=PAGING)
-async def search_threads(ctx: Context, body: ThreadSearch) -> list[Thread]:
+@routes.post("/threads/search", read_only=True, response_headers=PAGING, returns=list[Thread])
+async def search_threads(ctx: Context, body: ThreadSearch) -> bytes:
     """List the threads that match, last updated first."""
     body, visible = await ctx.services.access.authorize_request(caller_of(ctx), "threads.search", body, SEARCHED)
-    return show_page(ctx, await ctx.services.searches.search(body, visible), body.offset or 0)
+    found = await ctx.services.searches.search(body, visible)
+    show_paging(ctx, body.offset or 0, found.shown, found.total)
+    return found.body
 
 
 @routes.post("/threads/count", read_only=True)
@@ -151,69 +152,61 @@ CHANGE = (*READ, ThreadInFlight)
 
 
 @state_routes.get("/threads/{thread_id}/state", raises=READ, returns=ThreadState)
-async def get_state(ctx: Context, thread_id: UUID, query: StateQuery) -> Response:
+async def get_state(ctx: Context, thread_id: UUID, query: StateQuery) -> bytes:
     """Return the latest state of a thread."""
     caller = await _see(ctx, thread_id)
     query_at = StateAtCheckpoint(Checkpoint(), query.subgraphs, query.select)
-    return _raw(await ctx.services.states.read_json(thread_id, query_at, caller))
+    return await ctx.services.states.read_json(thread_id, query_at, caller)
 
 
 @state_routes.get("/threads/{thread_id}/state/{checkpoint_id}", raises=READ, returns=ThreadState)
-async def get_state_at(ctx: Context, thread_id: UUID, checkpoint_id: str, query: StateQuery) -> Response:
+async def get_state_at(ctx: Context, thread_id: UUID, checkpoint_id: str, query: StateQuery) -> bytes:
     """Return the state at a checkpoint."""
     caller = await _see(ctx, thread_id)
     query_at = StateAtCheckpoint(Checkpoint(checkpoint_id), query.subgraphs, query.select)
-    return _raw(await ctx.services.states.read_json(thread_id, query_at, caller))
+    return await ctx.services.states.read_json(thread_id, query_at, caller)
 
 
 @state_routes.post("/threads/{thread_id}/state/checkpoint", read_only=True, raises=READ, returns=ThreadState)
-async def get_state_at_checkpoint(ctx: Context, thread_id: UUID, body: StateAtCheckpoint) -> Response:
+async def get_state_at_checkpoint(ctx: Context, thread_id: UUID, body: StateAtCheckpoint) -> bytes:
     """Return the state at a checkpoint, also of a subgraph."""
     caller = await _see(ctx, thread_id)
-    return _raw(await ctx.services.states.read_json(thread_id, body, caller))
+    return await ctx.services.states.read_json(thread_id, body, caller)
 
 
 @state_routes.post("/threads/{thread_id}/state", raises=CHANGE, returns=NamedCheckpoint)
-async def update_state(ctx: Context, thread_id: UUID, body: StateUpdate) -> Response:
+async def update_state(ctx: Context, thread_id: UUID, body: StateUpdate) -> bytes:
     """Change the state as if a node had changed it."""
     caller = await _see(ctx, thread_id, "update")
-    return _json(await ctx.services.states.update(thread_id, body, caller))
+    return dump_user(await ctx.services.states.update(thread_id, body, caller))
 
 
 @state_routes.patch("/threads/{thread_id}/state", raises=READ, returns=NamedCheckpoint)
-async def patch_state(ctx: Context, thread_id: UUID, body: StatePatch) -> Response:
+async def patch_state(ctx: Context, thread_id: UUID, body: StatePatch) -> bytes:
     """Merge metadata into that of the latest checkpoint, or of a given one."""
     body = await ctx.services.access.authorize_thread_request(caller_of(ctx), "update", thread_id, body, ("metadata",))
-    return _json(await ctx.services.states.patch(thread_id, body))
+    return dump_user(await ctx.services.states.patch(thread_id, body))
 
 
 @state_routes.get("/threads/{thread_id}/history", raises=READ, returns=list[ThreadState])
-async def get_history(ctx: Context, thread_id: UUID, query: HistoryQuery) -> Response:
+async def get_history(ctx: Context, thread_id: UUID, query: HistoryQuery) -> bytes:
     """Return past states, newest first."""
     caller = await _see(ctx, thread_id)
     search = HistorySearch(limit=query.limit, before=query.before, select=query.select)
-    return _raw(await ctx.services.states.history(thread_id, search, caller))
+    return await ctx.services.states.history(thread_id, search, caller)
 
 
 @state_routes.post("/threads/{thread_id}/history", read_only=True, raises=READ, returns=list[ThreadState])
-async def search_history(ctx: Context, thread_id: UUID, body: HistorySearch) -> Response:
+async def search_history(ctx: Context, thread_id: UUID, body: HistorySearch) -> bytes:
     """Return past states that match, newest first."""
     caller = await _see(ctx, thread_id)
-    return _raw(await ctx.services.states.history(thread_id, body, caller))
+    return await ctx.services.states.history(thread_id, body, caller)
 
 
 async def _see(ctx: Context, thread_id: UUID, action: str = "read") -> Caller:
     caller = caller_of(ctx)
     await ctx.services.access.authorize_thread(caller, action, thread_id)
     return caller
-
-
-def _json(value: Any) -> Response:
-    return _raw(dump_user(value))
-
-
-def _raw(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
 
 
 @protocol_routes.post(

@@ -6,7 +6,7 @@
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -37,7 +37,7 @@ from portside.agent.types.threads import (
 )
 from portside.kernel.batching import Batcher
 from portside.kernel.clock import iso
-from portside.kernel.codec import load
+from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import Conflict, Invalid, NotFound
 from portside.kernel.ids import uuid7
@@ -289,7 +289,15 @@ def _invalid_path(alias: str, why: str) -> Invalid:
     return Invalid.field(["body", "extract", alias], why)
 
 
-_SameSearch = Batcher[ReadReservation | None, tuple[SearchPage[Thread], int]]
+class EncodedPage(NamedTuple):
+    """The JSON of a page of threads, how many threads it shows, and how many match in all."""
+
+    body: bytes
+    shown: int
+    total: int
+
+
+_SameSearch = Batcher[ReadReservation | None, tuple[EncodedPage, int]]
 
 
 class ThreadSearches:
@@ -303,11 +311,11 @@ class ThreadSearches:
         self._db = db
         self._same: WeakValueDictionary[bytes, _SameSearch] = WeakValueDictionary()
 
-    async def search(self, query: ThreadSearch, visible: Filter | None = None) -> SearchPage[Thread]:
-        """Find threads as `search_threads` does. Other callers may share the page: do not change it."""
+    async def search(self, query: ThreadSearch, visible: Filter | None = None) -> EncodedPage:
+        """Find threads as `search_threads` does. Other callers may share the page."""
         if self._db.codec is not None:
             # Handlers decrypt in the encryption context of the caller.
-            return await search_threads(self._db, query, visible)
+            return _encoded(await search_threads(self._db, query, visible))
         key = msgspec.json.encode(query) + dump_user(visible)
         same = self._same.get(key)
         if same is None:
@@ -315,19 +323,23 @@ class ThreadSearches:
         read = current_read()
         page, size = await same.submit(read)
         if read is not None:
-            # Each caller encodes the page by itself, so each needs the memory for it.
+            # Each response may be read slowly, so each needs the memory for it.
             await read.reserve(size)
             read.used = size
         return page
 
     async def _search(
         self, query: ThreadSearch, visible: Filter | None, reads: list[ReadReservation | None]
-    ) -> list[tuple[SearchPage[Thread], int]]:
+    ) -> list[tuple[EncodedPage, int]]:
         """Search once, on the memory budget of the first caller."""
         read = reads[0]
         set_current_read(read)
-        page = await search_threads(self._db, query, visible)
+        page = _encoded(await search_threads(self._db, query, visible))
         return [(page, 0 if read is None else read.used)] * len(reads)
+
+
+def _encoded(page: SearchPage[Thread]) -> EncodedPage:
+    return EncodedPage(dump_api(page.items), len(page.items), page.total)
 
 
 # A thousand years; Postgres cannot represent the expiry of much longer lifetimes.

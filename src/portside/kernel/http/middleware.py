@@ -10,7 +10,7 @@ The others are optional: `AllowedHosts`, `StripPrefix` and `MountBelow`, `LimitB
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -163,11 +163,24 @@ class LimitBody:
         self.max_bytes = max_bytes
         self._special = tuple((special or {}).items())
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Count the body of an HTTP request as it is read."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
+        """Pass a request on; count the body of one that does not declare an accepted length as it is read."""
+        if scope["type"] == "http" and not self._is_short(scope):
+            return self._count(scope, receive, send)
+        passed: Awaitable[None] = self.app(scope, receive, send)
+        return passed
+
+    def _is_short(self, scope: Any) -> bool:
+        """Whether a request declares a length within the limit; the HTTP server reads no more than that."""
+        length = b"0"
+        for name, value in scope["headers"]:
+            if name == b"content-length":
+                length = value
+            elif name == b"transfer-encoding":
+                return False
+        return length.isdigit() and int(length) <= self._limit_of(scope["path"])
+
+    async def _count(self, scope: Any, receive: Any, send: Any) -> None:
         declared = header_of(scope, b"content-length") or "0"
         max_bytes = self._limit_of(scope["path"])
         if declared.isdigit() and int(declared) > max_bytes:
@@ -242,6 +255,20 @@ class ResponseSender:
             added = (*self._added, CLOSE) if is_draining else self._added
             message = {**message, "headers": _with_added(message.get("headers", ()), added)}
         return self._send(message)
+
+    def send_whole(self, status: int, headers: list[Header], body: bytes) -> bool:
+        """Send a response that is in memory at once; False if it must be sent as messages."""
+        is_draining = self._draining is not None and self._draining.is_set()
+        write = whole_writer(self._send)
+        if write is None or is_draining or not write(status, _with_added(headers, self._added), body):
+            return False
+        self.status = status
+        return True
+
+
+def whole_writer(send: Any) -> Callable[[int, list[Header], bytes], bool] | None:
+    """Return the function that sends a whole response; None if middleware wants to see its messages."""
+    return getattr(getattr(send, "__self__", None), "send_whole", None)
 
 
 class ErrorResponses:

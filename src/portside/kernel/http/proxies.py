@@ -70,12 +70,14 @@ class ForwardedHeaders(ProxyHeadersMiddleware):
     compares it sees the same path on every way to the server, so no way leads around such a check.
     """
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         """Pass the request on."""
         # First, because it is cheaper than to look who sends the request, and most have no such header.
         if scope["type"] == "lifespan" or _FORWARDED.isdisjoint([name for name, _ in scope["headers"]]):
-            await self.app(scope, receive, send)
-            return
+            return self.app(scope, receive, send)
+        return self._pass_on(scope, receive, send)
+
+    async def _pass_on(self, scope: Any, receive: Any, send: Any) -> None:
         if (scope.get("client") or (None,))[0] in self.trusted_hosts:
             prefix = header_of(scope, b"x-forwarded-prefix") or ""
             # Code that knows requests of the server to itself by their root path must not take this one for such.

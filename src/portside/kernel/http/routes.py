@@ -50,7 +50,7 @@ from portside.kernel.db import Database
 from portside.kernel.disk import DiskFull, DiskWatch
 from portside.kernel.errors import Invalid, MethodNotAllowed, NotFound, PortsideError
 from portside.kernel.http.decode import decode_body, decode_path, decode_query
-from portside.kernel.http.middleware import drain_body
+from portside.kernel.http.middleware import drain_body, whole_writer
 from portside.kernel.large_reads import ReadBudget, ReadReservation, ReservationNeeded
 
 T = TypeVar("T")
@@ -371,7 +371,8 @@ class Api(Generic[S]):
             read.release_unused()
         if not isinstance(result, Response):
             return _encoded(result, route.status, ctx.headers)
-        MutableHeaders(raw=result.raw_headers).update(ctx.headers)
+        if ctx.headers:
+            MutableHeaders(raw=result.raw_headers).update(ctx.headers)
         if type(result) is Response and result.background is None:
             return _Whole(result.status_code, result.raw_headers, bytes(result.body))
         return result
@@ -386,7 +387,8 @@ class Api(Generic[S]):
         }
         ignored: list[str] = []
         if route.query_type is not None or ctx.scope["query_string"]:
-            pairs = parse_qsl(ctx.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+            text = ctx.scope["query_string"].decode("latin-1")
+            pairs = parse_qsl(text, keep_blank_values=True) if text else ()
             query, ignored = decode_query(pairs, route.query_type)
             if route.query_type is not None:
                 arguments["query"] = query
@@ -465,20 +467,22 @@ class _Whole(NamedTuple):
 
 
 def _encoded(result: Any, status: int, more: Mapping[str, str]) -> _Whole:
-    """Encode the result of a handler; None is an empty body."""
+    """Encode the result of a handler; None is an empty body, and bytes are JSON already."""
     body, headers = b"", []
     if result is not None:
-        body, headers = dump_api(result), [_JSON]
+        body, headers = result if type(result) is bytes else dump_api(result), [_JSON]
     if status != NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(body)))
-    if more:
-        MutableHeaders(raw=headers).update(more)
+    headers += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in more.items()]
     return _Whole(status, headers, body)
 
 
 async def _send_whole(response: _Whole, scope: Any, send: Any) -> None:
     """Send a response in slices. Raises ClientDisconnect if the client reads too slowly."""
     body = b"" if scope["method"] == "HEAD" else response.body
+    write = whole_writer(send) if len(body) <= SLICE_BYTES else None
+    if write is not None and write(response.status, response.headers, body):
+        return
     await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
     if len(body) <= SLICE_BYTES:
         await send({"type": "http.response.body", "body": body})

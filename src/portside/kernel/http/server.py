@@ -12,16 +12,17 @@ closed: they cost the client nothing to keep open, and each holds memory and a d
 import asyncio
 import errno
 import mmap
+import re
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from portside.kernel.errors import RETRY_AFTER_S, DependencyUnavailable
 from portside.kernel.files import connection_limit, short_path
@@ -55,6 +56,8 @@ _SLOW = (
 )  # fmt: skip
 
 
+# What no value of a header may hold.
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _NO_CONNECTION = (503, "Service Unavailable", "This server has no free connection; retry shortly.")
 
 
@@ -70,6 +73,33 @@ class BoundedConfig(uvicorn.Config):
         self.max_connections = connection_limit()
         # Called when a connection was opened or closed.
         self.on_connections: Callable[[], None] = lambda: None
+
+
+class ResponseCycle(RequestResponseCycle):
+    """One request and its response, with a way to write a response that is in memory at once."""
+
+    def send_whole(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Write a whole response, which costs less than its messages.
+
+        Returns False, and has done nothing, if the response must be sent as messages.
+        """
+        if self.response_started or self.disconnected or self.flow.write_paused or self.default_headers:
+            return False
+        names = [name for name, _ in headers]
+        if b"content-length" not in names or b"connection" in names:
+            return False
+        if _CONTROL.search(b"".join([value for _, value in headers])) is not None:
+            return False
+        self.response_started = self.response_complete = True
+        self.waiting_for_100_continue = False
+        head = [name + b": " + value + b"\r\n" for name, value in headers]
+        closing = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        self.transport.write(b"".join([STATUS_LINE[status], *head, closing, body]))
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+        return True
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -130,6 +160,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refusal = _HEAD
             raise TooLarge
         super().on_headers_complete()
+        if type(self.cycle) is RequestResponseCycle:
+            # Its task has not begun. uvicorn has no setting for the class.
+            self.cycle.__class__ = ResponseCycle
 
     def _head_is_too_large(self) -> bool:
         # The bytes that arrived are an upper bound; usually it is small enough, and saves adding up the headers.
@@ -380,6 +413,8 @@ class Server(uvicorn.Server):
         config = BoundedConfig(
             app,
             log_config=None,
+            # Middleware may be a function that returns what the next one returns, which uvicorn does not recognise.
+            interface="asgi3",
             access_log=False,
             server_header=False,
             date_header=False,

@@ -84,11 +84,12 @@ class SocketApi(Generic[S]):
         self._draining = draining
         self._form = form
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
         """Serve one WebSocket, or pass an HTTP request on."""
-        if scope["type"] != "websocket":
-            await self.http(scope, receive, send)
-            return
+        is_socket = scope["type"] == "websocket"
+        return (self._serve_socket if is_socket else self.http)(scope, receive, send)
+
+    async def _serve_socket(self, scope: Any, receive: Any, send: Any) -> None:
         scope.setdefault("state", {})["request_id"] = request_id_of(first_headers(scope))
         ctx = SocketContext(scope, receive, send, self.http.services)
         structlog.contextvars.bind_contextvars(request_id=ctx.request_id)
