@@ -1,8 +1,11 @@
+import contextlib
+import fcntl
 import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +286,14 @@ def shown(greeting: Greeting, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
+@contextlib.contextmanager
+def held(home: Path) -> Iterator[None]:
+    """Hold the lock of a home, as a platform does."""
+    with (home / "platform.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def test_commands_find_the_platform_of_a_home_folder_at_its_port(tmp_path: Path) -> None:
     port = free_port()
     listing = ("deployments", "list", "--home", str(tmp_path))
@@ -292,7 +303,8 @@ def test_commands_find_the_platform_of_a_home_folder_at_its_port(tmp_path: Path)
     other = free_port()
     assert f":{other} " in run(*listing, "--url", f"http://127.0.0.1:{other}").stderr
     assert f":{port} " in run("login", "--device", PORTSIDE_HOME=str(tmp_path)).stderr
-    assert f":{port}" in run("upgrade", "--check", "--home", str(tmp_path)).stderr
+    with held(tmp_path):
+        assert f"nothing answers at http://127.0.0.1:{port}\n" in run("doctor", "--home", str(tmp_path)).stdout
 
 
 def test_a_backup_without_a_passphrase_or_a_terminal_says_how_to_give_one(tmp_path: Path) -> None:
