@@ -173,6 +173,21 @@ async def test_rows_are_written_during_a_long_run(db, saver):
         await eventually(is_stored)
 
 
+async def test_run_that_has_no_rows_for_a_while_writes_them_later(db, saver):
+    thread_id = str(uuid4())
+    seen = statements(db)
+    async with saver.writer.buffering(thread_id, await running(db, thread_id)):
+        # The batch that the run joined when it began.
+        await saver.writer.batches.flush()
+        assert "write_checkpoints" not in seen
+        await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+
+        async def is_stored() -> bool:
+            return await stored(db, thread_id) == 1
+
+        await eventually(is_stored)
+
+
 async def test_rows_of_a_new_thread_are_written_when_its_run_takes_longer(db, saver, monkeypatch):
     monkeypatch.setattr(backend, "NEW_THREAD_DELAY_S", 0)
     thread_id = str(uuid4())

@@ -246,6 +246,33 @@ async def test_only_a_stateless_run_that_cannot_be_resumed_has_no_listeners(is_s
     del follower
 
 
+async def test_run_on_a_thread_is_followed_only_while_somebody_waits_for_its_events():
+    run = Hub(keep_s=60).begin(start())
+    assert not run.is_followed
+    follower = run.follow()
+    assert run.is_followed
+    del follower
+
+
+async def test_end_of_a_stateless_run_reaches_those_who_follow_its_thread():
+    hub = Hub(keep_s=60)
+    begun = start(is_stateless=True)
+    hub.begin(begun)
+    follower = await hub.follow_thread(begun.thread_id, RUN_MODES, None)
+    hub.finish(begun.run_id, DONE)
+    assert b"run_done" in b"".join(await follower.take())
+
+
+async def test_end_of_a_stateless_run_that_nobody_follows_leaves_nothing():
+    hub = Hub(keep_s=60)
+    begun = start(is_stateless=True)
+    run = hub.begin(begun)
+    hub.finish(begun.run_id, DONE)
+    assert run.ended.is_set()
+    assert not run.log.keeps(run.segment)
+    assert not run.log.is_logged(begun.run_id)
+
+
 async def test_first_event_wakes_those_who_wait_for_the_start():
     hub = Hub(keep_s=60)
     begun = start()

@@ -123,9 +123,13 @@ class CheckpointBuffer:
         self._written: asyncio.Event | None = None
         self._is_queued = False
         self._namespaces: set[str] = set()
+        self._is_open = not owner.is_new
         # A short run on a thread of its own needs no checkpoint: its rows wait until it takes longer.
         self._opens = writer.loop.call_later(NEW_THREAD_DELAY_S, self._queue) if owner.is_new else None
-        self._is_open = not owner.is_new
+        if self._is_open:
+            # Before there are rows: every run has some at once, and they need not wake the event loop then.
+            self._is_scheduled = self._is_queued = True
+            self._written = writer.batches.add(self)
 
     def is_empty(self, checkpoint_ns: str) -> bool:
         """Whether a namespace surely has no checkpoint: the thread is new and nothing was put there."""
@@ -265,11 +269,13 @@ class CheckpointWriter:
             raise LeaseLost("another worker has the run, or it has ended")
 
     async def _write_batch(self, buffers: list[CheckpointBuffer]) -> list[None]:
-        queued = [buffer for buffer in buffers if not buffer.is_closed]
+        taken = [(buffer, buffer.take()) for buffer in buffers if not buffer.is_closed]
         results = [None] * len(buffers)
+        # A run has no rows yet when its loop is busy, or a graph in an executor begins late.
+        queued = [buffer for buffer, rows in taken if rows]
         if not queued:
             return results
-        parts = [buffer.take() for buffer in queued]
+        parts = [rows for _, rows in taken if rows]
         try:
             await self._write_buffers(queued, parts)
         except BaseException as exc:

@@ -12,6 +12,8 @@ from portside.kernel.http.sse import EventStream, StreamCut
 NEWLINE = b"\n"
 # The headers name the run, so a client that loses its connection can join it. It gets them after this time at most.
 PLAIN_WITHIN_S = 1.0
+# A disconnect is noticed this late: watching for it costs as much as the rest of the wait, and most work ends before.
+UNWATCHED_S = 0.05
 
 
 async def respond_when_over(ctx: Context, work: Awaitable[bytes], cancels: Run | None = None) -> Response:
@@ -19,11 +21,13 @@ async def respond_when_over(ctx: Context, work: Awaitable[bytes], cancels: Run |
 
     If the client disconnects, the run `cancels` is cancelled. Work that raises StreamCut cuts the response off.
     """
-    runs, result = ctx.services.runs, asyncio.ensure_future(work)
-    disconnected = asyncio.ensure_future(_client_disconnected(ctx))
-    await asyncio.wait([result, disconnected], timeout=PLAIN_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
-    is_disconnected = disconnected.done()
-    disconnected.cancel()
+    runs, result, is_disconnected = ctx.services.runs, asyncio.ensure_future(work), False
+    await asyncio.wait([result], timeout=UNWATCHED_S)
+    if not result.done():
+        disconnected = asyncio.ensure_future(_client_disconnected(ctx))
+        await asyncio.wait([result, disconnected], timeout=PLAIN_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+        is_disconnected = disconnected.done()
+        disconnected.cancel()
     # A response that was cut off begins all the same. Clients may send a request again that got no response, or a 503,
     # and the run would be executed twice; a response that has begun names the run to join.
     if result.done() and not isinstance(result.exception(), StreamCut):
