@@ -27,6 +27,7 @@ EVERY_YEAR = {"assistant_id": "echo", "schedule": "@yearly", "input": {}}
 # What has to be sent for a route to do something.
 BODIES: dict[str, Any] = {
     "POST /threads/{thread_id}/state": {"values": {"text": "x"}, "as_node": "tell"},
+    "POST /ui/{name}": {"name": "weather"},
     "PATCH /threads/{thread_id}/state": {"metadata": {"x": 1}},
     "POST /threads/{thread_id}/state/checkpoint": {"checkpoint": {}},
     "POST /threads/{thread_id}/runs": RUN,
