@@ -14,19 +14,28 @@ const NICE = 15;
 async function read(places: Map<string, Place>): Promise<ReadTypes> {
   const specs = [...places].map(([id, { file, name }]) => [id, { sourceFile: file, exportSymbol: name }]);
   const reads = new Set<string>();
-  const readFile = ts.sys.readFile;
+  const missing = new Set<string>();
+  const { readFile, fileExists } = ts.sys;
   ts.sys.readFile = (path, encoding) => {
     reads.add(resolve(path));
     return readFile(path, encoding);
+  };
+  ts.sys.fileExists = (path) => {
+    const exists = fileExists(path);
+    if (!exists && path.endsWith("/tsconfig.json")) {
+      missing.add(resolve(path));
+    }
+    return exists;
   };
   try {
     const schemas = (await getStaticGraphSchema(Object.fromEntries(specs), {
       mainThread: true,
     })) as unknown as TypeSchemas;
     const files = [...reads].filter((path) => isSource(path) && existsSync(path));
-    return { schemas, files: Object.fromEntries(files.map((path) => [path, hashOf(readFileSync(path))])) };
+    const hashes = files.map((path): [string, string] => [path, hashOf(readFileSync(path))]);
+    return { schemas, files: Object.fromEntries([...hashes, ...[...missing].map((path) => [path, ""])]) };
   } finally {
-    ts.sys.readFile = readFile;
+    Object.assign(ts.sys, { readFile, fileExists });
   }
 }
 

@@ -121,7 +121,9 @@ export function tailwind(folder: string): Plugin {
           },
         });
         read ??= inputs(bundler);
-        const files = [...(compiler.root === "none" ? [] : await read), ...(await named(compiler.sources))];
+        // Tailwind 4.0 has another name for them.
+        const sources = compiler.sources ?? (compiler as unknown as { globs: typeof compiler.sources }).globs;
+        const files = [...(compiler.root === "none" ? [] : await read), ...(await named(sources))];
         const words = await Promise.all(files.map(async (file) => candidates(await readFile(file, "utf8"))));
         const contents = compiler.build([...new Set(words.flatMap((each) => [...each]))]);
         return { contents, loader: path.endsWith(".module.css") ? "local-css" : "css", watchFiles };

@@ -24,7 +24,7 @@ export interface Found {
 /** Schemas by the ids of graphs, and by the path of a subgraph: `graph`, `graph|child`. */
 export type TypeSchemas = Record<string, Record<string, Found>>;
 
-/** What was read, and the hashes of the files that it was read from. */
+/** What was read, and the hashes of the files that it was read from; "" for one that would count if it were there. */
 export interface ReadTypes {
   schemas: TypeSchemas;
   files: Record<string, string>;
@@ -36,7 +36,7 @@ interface Kept extends ReadTypes {
   exports: Record<string, string>;
 }
 
-const VERSION = 1;
+const VERSION = 2;
 const FILE = join(".langgraph_api", "schemas.json");
 const TYPESCRIPT = /\.[mc]?tsx?$/;
 
@@ -80,7 +80,8 @@ async function readKept(folder: string): Promise<Kept> {
 
 async function areSame(folder: string, files: Record<string, string>): Promise<boolean> {
   for (const [path, hash] of Object.entries(files)) {
-    if (hashOf(await readFile(resolve(folder, path))) !== hash) {
+    const content = await readFile(resolve(folder, path)).catch(() => null);
+    if ((content === null ? "" : hashOf(content)) !== hash) {
       return false;
     }
   }

@@ -273,6 +273,9 @@ def test_schemas_of_types_are_kept_until_their_sources_change(module_database: s
     with (project / "parity.ts").open("a") as source:
         source.write("// changed\n")
     assert read()["properties"] == {"said": {"type": "string"}}
+    kept.write_text(kept.read_text().replace('"said"', '"kept"'))
+    (project / "tsconfig.json").write_text('{"compilerOptions": {"strict": true}}')
+    assert read()["properties"] == {"said": {"type": "string"}}
 
 
 def test_graphs_of_both_languages_call_each_other(client: httpx2.Client):

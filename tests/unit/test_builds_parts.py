@@ -202,6 +202,8 @@ def test_engine_sets_node_version(tmp_path: Path, package: dict[str, object], ve
         ([" ERR_PNPM_FETCH_404  GET http://h/x.tgz", "This error happened"], " ERR_PNPM_FETCH_404"),
         (["npm warn old", "npm error code E404", "npm error 404"], "npm error code"),
         (["one", "src/a.ts(1,2): error TS2304: Cannot find name 'x'."], "src/a.ts(1,2): error"),
+        (["dependencies:", "apps/agent postinstall: Error: no network"], "apps/agent postinstall: Error"),
+        (['✘ [ERROR] Could not resolve "./a"', "", "    a.ts:1:7"], "✘ [ERROR]"),
         (["one", "two"], "one\ntwo"),
     ],
 )

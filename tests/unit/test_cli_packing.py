@@ -145,6 +145,13 @@ def test_packing_errors_name_the_file(project: Path, files, config: str, says: s
         packed(project, config)
 
 
+@pytest.mark.parametrize("name", [".dockerignore", ".gitignore"])
+def test_an_excluded_configuration_file_is_refused(project: Path, name: str) -> None:
+    write(project, {name: "*\n!agent.py\n"})
+    with pytest.raises(UserMistake, match=r"excludes langgraph.json: change it, or deploy the repository"):
+        packed(project)
+
+
 def test_a_too_large_archive_is_refused(project: Path, monkeypatch) -> None:
     monkeypatch.setattr(deploy, "MAX_ARCHIVE_BYTES", 10)
     write(project, {f"{number}.txt": str(number) * 100_000 for number in range(20)})

@@ -395,7 +395,7 @@ def _read_config(config: Path, folder: Path) -> dict[str, Any]:
 
 def pack(project: ProjectFiles, target: IO[bytes]) -> Packed:
     """Write a project's files as .tar.gz; the same files always give the same bytes. Raises UserMistake."""
-    packed = Packed(0, 0, [])
+    packed, has_config = Packed(0, 0, []), False
     # No name and no time in the gzip header: both would differ in every archive.
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=target, compresslevel=6, mtime=0) as compressed,
@@ -404,7 +404,13 @@ def pack(project: ProjectFiles, target: IO[bytes]) -> Packed:
         for name, file in sorted(_files(project, packed)):
             _add(archive, project, name, file)
             packed.files += 1
+            has_config = has_config or name == project.config
             _check_size(target)
+    if not has_config:
+        raise UserMistake(
+            f"a .dockerignore or .gitignore in {project.root} excludes {project.config}: change it, or deploy the "
+            "repository instead of the folder"
+        )
     packed.size = _check_size(target)
     return packed
 

