@@ -12,10 +12,10 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from portside.dataplane.compute.databases import CONNECTIONS_EACH, Databases, database_name
+from portside.dataplane.compute.databases import IDLE_CONNECTIONS, Databases, database_name
 from portside.dataplane.failures import CreateFailed, NoConnectionsLeft
 from portside.kernel.db import Database
-from portside.kernel.embedded import CONNECTIONS, RESERVED_CONNECTIONS, EmbeddedPostgres
+from portside.kernel.embedded import RESERVED_CONNECTIONS, EmbeddedPostgres, default_connections
 from tests.conftest import eventually
 
 
@@ -90,27 +90,27 @@ async def test_non_superuser_role_suffices(postgres: str, tmp_path: Path):
 
 @pytest.fixture
 def small_server() -> Iterator[str]:
-    """An embedded Postgres of 40 connections, 10 of which are the platform's: three deployments fit."""
+    """An embedded Postgres of 28 connections, 7 of which are the platform's and 6 in reserve: five deployments fit."""
     with tempfile.TemporaryDirectory() as folder:
-        server = EmbeddedPostgres(Path(folder), connections=40)
+        server = EmbeddedPostgres(Path(folder), connections=28)
         yield server.acquire()
         server.release()
 
 
 async def test_deployment_above_connection_budget_is_refused(small_server: str, tmp_path):
-    databases, deployments = Databases(small_server), [uuid4() for _ in range(3)]
+    databases, deployments = Databases(small_server), [uuid4() for _ in range(5)]
     opened: list[Database] = []
     try:
         for deployment in deployments:
             await databases.ensure(deployment, tmp_path / str(deployment))
-        with pytest.raises(CreateFailed, match=r"the 3 deployments take 27, .* deployments may use 30"):
+        with pytest.raises(CreateFailed, match=r"the 5 deployments that are awake take 15, .* deployments may use 15"):
             await databases.ensure(uuid4(), tmp_path / "one too many")
         await databases.ensure(deployments[0], tmp_path / str(deployments[0]))
         # Three idle agent servers, one of which is then busy with all that Postgres gives to it.
         urls = [databases.url(deployment, tmp_path / str(deployment)) for deployment in deployments]
-        opened += [await Database.connect(url) for url in urls for _ in range(3)]
+        opened += [await Database.connect(url) for url in urls[:3] for _ in range(3)]
         held = await _hold_all(urls[0])
-        assert len(held) == 40 * 3 // 4 // 2 - 3, "half of what is for deployments, less the three that it holds idle"
+        assert len(held) == 28 * 3 // 4 // 2 - 3, "half of what is for deployments, less the three that it holds idle"
         held += await _hold_all(urls[1])
         with pytest.raises(asyncpg.TooManyConnectionsError):
             await asyncpg.connect(urls[2])
@@ -119,8 +119,8 @@ async def test_deployment_above_connection_budget_is_refused(small_server: str, 
         await admin.close()
         for connection in held:
             await connection.close()
-        await databases.drop(deployments[2])
-        await eventually(lambda: fits(databases, deployments[2], tmp_path))
+        await databases.drop(deployments[4])
+        await eventually(lambda: fits(databases, deployments[4], tmp_path))
     finally:
         for database in opened:
             await database.close()
@@ -130,10 +130,10 @@ async def test_budget_counts_what_replicas_hold(small_server: str, tmp_path):
     databases, deployments = Databases(small_server), [uuid4() for _ in range(3)]
     for deployment in deployments[:2]:
         await databases.ensure(deployment, tmp_path / str(deployment))
-    # Five idle replicas of one deployment: with the other deployment's nine, nine for a third one are not left.
+    # Replicas of one deployment hold ten: with the other deployment's three, three for a third one are not left.
     url = databases.url(deployments[0], tmp_path / str(deployments[0]))
-    held = [await asyncpg.connect(url) for _ in range(13)]
-    with pytest.raises(CreateFailed, match=r"the 2 deployments take 22, .* Another one needs 9"):
+    held = [await asyncpg.connect(url) for _ in range(10)]
+    with pytest.raises(CreateFailed, match=r"the 2 deployments .* take 13, .* Another one needs 3"):
         await databases.ensure(deployments[2], tmp_path / str(deployments[2]))
     assert not (tmp_path / str(deployments[2])).exists()
     await databases.ensure(deployments[0], tmp_path / str(deployments[0]))
@@ -146,21 +146,44 @@ async def test_more_replicas_than_connections_are_refused(small_server: str, tmp
     databases, deployments = Databases(small_server), [uuid4() for _ in range(2)]
     for deployment in deployments:
         await databases.ensure(deployment, tmp_path / str(deployment))
-    # Postgres has 30 connections for deployments, and nine are the other one's share: seven replicas of three fit.
-    await databases.admit(deployments[0], 7)
-    with pytest.raises(NoConnectionsLeft, match=r"8 replicas need 24, the other 1 deployments take 9, .* may use 30"):
-        await databases.admit(deployments[0], 8)
-    # What busy replicas hold counts.
-    held = [await asyncpg.connect(databases.url(deployments[0], tmp_path / str(deployments[0]))) for _ in range(15)]
-    with pytest.raises(NoConnectionsLeft, match="5 replicas need 18, the other 1 deployments take 13"):
-        held += [
-            await asyncpg.connect(databases.url(deployments[1], tmp_path / str(deployments[1]))) for _ in range(13)
-        ]
+    # Deployments may use 15 connections, and three are the other one's share: four replicas of three fit.
+    await databases.admit(deployments[0], 4)
+    with pytest.raises(
+        NoConnectionsLeft, match=r"5 replicas need 15, the other 1 deployments .* take 3, .* may use 15"
+    ):
         await databases.admit(deployments[0], 5)
-    # A deployment may always use its own share, also to replace its only replica.
-    await databases.admit(deployments[0], 3)
+    # What busy replicas hold counts.
+    held = [await asyncpg.connect(databases.url(deployments[1], tmp_path / str(deployments[1]))) for _ in range(9)]
+    with pytest.raises(NoConnectionsLeft, match=r"3 replicas need 9, the other 1 deployments .* take 9"):
+        await databases.admit(deployments[0], 3)
+    # A server may always have a successor.
+    await databases.admit(deployments[0], 2)
     for connection in held:
         await connection.close()
+
+
+async def test_deployments_that_sleep_need_no_connection(small_server: str, tmp_path):
+    asleep: set[UUID] = set()
+    databases, deployments = Databases(small_server, lambda: asleep), [uuid4() for _ in range(12)]
+    for deployment in deployments[:5]:
+        await databases.ensure(deployment, tmp_path / str(deployment))
+    asleep |= set(deployments[:5])
+    for deployment in deployments[5:10]:
+        await databases.ensure(deployment, tmp_path / str(deployment))
+    # One of the first five wakes only when another one sleeps.
+    with pytest.raises(
+        NoConnectionsLeft, match=r"another agent to wake: it needs 3, the other 5 deployments .* take 15"
+    ):
+        await databases.admit_awake(deployments[0])
+    asleep.add(deployments[9])
+    await databases.admit_awake(deployments[0])
+    # Its servers have not ended yet.
+    held = [await asyncpg.connect(databases.url(deployments[9], tmp_path / str(deployments[9]))) for _ in range(2)]
+    with pytest.raises(NoConnectionsLeft, match="the other 4 deployments that are awake take 14"):
+        await databases.admit_awake(deployments[0])
+    for connection in held:
+        await connection.close()
+    await eventually(lambda: fits(databases, deployments[10], tmp_path))
 
 
 async def fits(databases: Databases, deployment: UUID, folder: Path) -> bool:
@@ -200,5 +223,7 @@ async def _hold_all(url: str) -> list[asyncpg.Connection]:
             return held
 
 
-def test_embedded_server_fits_hundred_deployments():
-    assert (CONNECTIONS - RESERVED_CONNECTIONS) // CONNECTIONS_EACH >= 100
+def test_embedded_server_fits_two_hundred_deployments_with_eight_gigabytes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 2_000_000, "SC_PAGE_SIZE": 4000}.__getitem__)
+    usable = (default_connections() - RESERVED_CONNECTIONS) * 9 // 10
+    assert usable // IDLE_CONNECTIONS >= 200

@@ -9,13 +9,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 
 from portside.agent.queue import statements, worker
 from portside.agent.queue.admissions import Admissions
-from portside.agent.queue.statements import Admission, Cancellation, CancelScope, ClaimedRun, RunResult
+from portside.agent.queue.backlog import REST_AFTER_S, Rest
+from portside.agent.queue.statements import (
+    Admission,
+    Cancellation,
+    CancelScope,
+    ClaimedRun,
+    ExpiredLeases,
+    RunResult,
+)
 from portside.agent.queue.worker import ActiveRun, Worker
 from portside.kernel.db import Database
+from portside.kernel.http.middleware import Activity
 from portside.kernel.ids import uuid7
 from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver
@@ -390,3 +400,92 @@ async def test_run_that_started_for_a_client_that_left_returns_to_the_queue(proc
         return await process.status(admission.run_id) == "pending"
 
     await eventually(is_returned)
+
+
+class Resting:
+    """A process that was used last long ago, and the chore that finds its lost runs."""
+
+    def __init__(self, process: Process) -> None:
+        self.activity = Activity(ended_at=process.worker.ended_at - 2 * REST_AFTER_S)
+        self.chore = ExpiredLeases(process.db, max_retries=3, on_released=process.worker.wake)
+        self.rest = Rest(process.db, process.worker, self.activity, [self.chore])
+        self.told: list[bool] = []
+        self.rest.parts.append(self.told.append)
+        process.worker.ended_at -= 2 * REST_AFTER_S
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the process looks rarely; it looks at once when that ends."""
+        assert (self.chore.report.every_s > 10) == self.rest.is_resting == (self.activity.on_use is not None)
+        return self.rest.is_resting
+
+
+@pytest.fixture
+def resting(process: Process) -> Resting:
+    return Resting(process)
+
+
+async def test_process_without_work_rests_until_it_is_used(process: Process, resting: Resting):
+    await resting.rest.activate()
+    assert resting.is_slow
+    await resting.rest.activate()
+    assert resting.told == [True], "told once"
+    # A request begins: the process is as quick as ever before it is answered, and stays so for a while after it.
+    assert resting.activity.on_use is not None
+    resting.activity.on_use()
+    assert not resting.is_slow
+    assert resting.chore.signal.is_set()
+    resting.activity.open = 1
+    await resting.rest.activate()
+    assert not resting.is_slow
+    resting.activity.open = 0
+    await resting.rest.activate()
+    assert resting.is_slow
+    assert resting.told == [True, False, True]
+
+
+async def test_process_does_not_rest_while_there_are_runs_of_anybody(process: Process, resting: Resting):
+    run_id, attempt = await process.execute()
+    await resting.rest.activate()
+    assert not resting.is_slow
+    # Another process executes it: its lease may have to be swept.
+    await process.db.pool.execute("update runs set worker_id = $2 where run_id = $1", run_id, uuid4())
+    process.worker._active[run_id].lose()
+    attempt.let_go.set()
+    await process.wait_until_idle()
+    process.worker.ended_at -= 2 * REST_AFTER_S
+    await resting.rest.activate()
+    assert not resting.is_slow
+    # What is due in an hour lets it rest, what is due in a moment does not.
+    for due_in_s, is_slow in ((3600, True), (3, False)):
+        await process.db.pool.execute(
+            "update runs set status = 'pending', worker_id = null, is_delayed = true, leased_until = null,"
+            " run_after = now() + make_interval(secs => $1)",
+            due_in_s,
+        )
+        await resting.rest.activate()
+        assert resting.is_slow == is_slow, due_in_s
+
+
+async def test_run_that_nobody_announced_is_found_at_the_next_look_of_a_resting_process(
+    process: Process, resting: Resting
+):
+    await resting.rest.activate()
+    assert resting.is_slow
+    run_id = await process.admit()
+    await resting.rest.activate()
+    assert not resting.is_slow
+    await asyncio.wait_for(process.handler.attempt(run_id).begun.wait(), 60)
+    process.handler.attempt(run_id).end.set()
+    await process.wait_for_status(run_id, "success")
+
+
+async def test_rest_ends_when_the_database_does_not_answer(process: Process, resting: Resting):
+    await resting.rest.activate()
+    await process.db.pool.execute("alter function next_due_at() rename to away")
+    try:
+        with pytest.raises(asyncpg.UndefinedFunctionError):
+            await resting.rest.activate()
+    finally:
+        await process.db.pool.execute("alter function away() rename to next_due_at")
+    assert not resting.is_slow

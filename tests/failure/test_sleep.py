@@ -7,14 +7,18 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import asyncpg
 import httpx2
 import pytest
 
+from portside.kernel.embedded import EmbeddedPostgres
 from tests.conftest import eventually
-from tests.platforms import Platform, Repository, listener_of, run, servers_of
+from tests.platforms import Platform, Repository, listener_of, open_platform, run, servers_of
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -246,6 +250,64 @@ async def test_server_killed_while_it_wakes_is_started_again(platform: Platform,
             return (await client.get(f"{url}/ok")).status_code == 200
 
         await eventually(answers_again, 120)
+
+
+@pytest.fixture
+async def crowded(tmp_path: Path) -> AsyncIterator[Platform]:
+    """A platform whose Postgres accepts 60 connections: 39 of them are for deployments that are awake."""
+    postgres = EmbeddedPostgres(tmp_path / "server", connections=60)
+    url = await asyncio.to_thread(postgres.acquire)
+    try:
+        async with open_platform(tmp_path, url) as opened:
+            yield opened
+    finally:
+        await asyncio.to_thread(postgres.release)
+
+
+async def test_idle_agent_gives_way_to_one_that_wakes(crowded: Platform, repository: Repository):
+    """With connections for one awake agent alone, the one that is called is awake, unless the other must not sleep."""
+    first, second = [await crowded.deploy(repository, name) for name in ("first", "second")]
+    for deployment in (first, second):
+        assert (await crowded.ended(deployment))["status"] == "DEPLOYED"
+    urls = [await crowded.url(deployment) for deployment in (first, second)]
+    await crowded.call("PATCH", f"/v2/deployments/{second}", sleep_after_s=3600)
+    await crowded.call("PATCH", f"/v2/deployments/{first}", sleep_after_s=1)
+
+    async def shows(deployment: str, *, asleep: bool) -> bool:
+        return bool((await crowded.call("GET", f"/v2/deployments/{deployment}"))["is_asleep"] == asleep)
+
+    await eventually(lambda: shows(first, asleep=True), 120)
+    # Another agent holds all connections but five.
+    role = f"agent_{'0' * 32}"
+    admin = await asyncpg.connect(crowded.database_url)
+    await admin.execute(f"create role {role} login superuser")
+    await admin.execute(f"alter role {role} password 'held'")
+    parts = urlsplit(crowded.database_url)
+    url = parts._replace(netloc=f"{role}:held@").geturl()
+    held = [await asyncpg.connect(url) for _ in range(34)]
+
+    async with agent(crowded) as client:
+        await crowded.call("PATCH", f"/v2/deployments/{first}", sleep_after_s=3600)
+
+        async def answers(url: str) -> bool:
+            answer = await client.post(f"{url}/runs/wait", json={"assistant_id": "agent", "input": {}})
+            if answer.status_code == 503:
+                assert int(answer.headers["retry-after"]) <= 5
+                assert "as many agents are awake" in answer.json()["detail"]
+            return answer.status_code == 200
+
+        # The second one was used a moment ago by its own start, and becomes idle.
+        await eventually(lambda: answers(urls[0]), 120)
+        await eventually(lambda: shows(second, asleep=True), 60)
+        await crowded.call("PATCH", f"/v2/deployments/{first}", sleep_after_s=0)
+        for _ in range(2):
+            assert not await answers(urls[1])
+        assert await answers(urls[0])
+        for connection in held:
+            await connection.close()
+        await eventually(lambda: answers(urls[1]), 120)
+    await admin.execute(f"drop role {role}")
+    await admin.close()
 
 
 @pytest.mark.thorough

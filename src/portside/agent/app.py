@@ -45,7 +45,7 @@ from portside.agent.http.system import SERVER_INFO
 from portside.agent.mcp.service import Mcp
 from portside.agent.mcp.tools import Tools
 from portside.agent.problems import watch_tracing
-from portside.agent.queue.backlog import QueueMonitor
+from portside.agent.queue.backlog import QueueMonitor, Rest
 from portside.agent.queue.statements import DueThreads, ExpiredLeases, LapsedRunKeys
 from portside.agent.queue.worker import Worker
 from portside.agent.runs.service import Runs
@@ -62,7 +62,7 @@ from portside.agent.threads.records import ExpiredThreads, ThreadSearches, set_d
 from portside.agent.threads.states import States
 from portside.agent.types.access import AuthOpenApi
 from portside.agent.ui import Bundles
-from portside.agent.webhooks.deliveries import WebhookLog, webhook_chores
+from portside.agent.webhooks.deliveries import Deliveries, WebhookLog, webhook_chores
 from portside.agent.webhooks.policy import read_policy
 from portside.kernel.db import Database
 from portside.kernel.diagnostics import Diagnostics
@@ -108,6 +108,7 @@ class AgentApp(msgspec.Struct):
     libraries: Mapping[str, str]
     describe_worker: Callable[[], Awaitable[bytes]]
     """Describes this process to those that answer at the same address."""
+    rest: Rest
     takeover: asyncio.Task[None] | None = None
 
 
@@ -247,8 +248,13 @@ async def open_app(
                 # Encrypted events are read from the database, whose codec decrypts them.
                 bus.carries_chunks = bus.carries_chunks and encryptor is None
                 callbacks = WorkCallbacks(app.worker.wake, app.worker.check_cancellations)
-                connected = app.hub.connected(lambda hub: PostgresTransport(db, bus, hub, callbacks, app.draining))
-                async with connected, running(app.custom, app.inside, db):
+
+                def join_others(hub: Hub) -> PostgresTransport:
+                    transport = PostgresTransport(db, bus, hub, callbacks, app.draining)
+                    app.rest.parts.append(lambda is_resting: transport.rest(is_resting=is_resting))
+                    return transport
+
+                async with app.hub.connected(join_others), running(app.custom, app.inside, db):
                     app.worker.start(app.chores)
                     yield app
                 await app.access.close()
@@ -421,12 +427,18 @@ async def _compose(
         operations = Api(without_api(routes), services, guard)
         handler = SocketApi(operations, [], guard, draining=draining, form=ErrorFormat.TEXT)
     asgi = from_outside(handler, config.http, settings, draining, traffic)
-    watched: list[Task] = [] if disk is None else [disk]
-    driver = Driver(watched if settings.tier == "api" else [*watched, *chores])
+    tasks: list[Task] = [] if disk is None else [disk]
+    if settings.tier != "api":
+        tasks += chores
+    resting = (ExpiredLeases, OldStreams, DueCrons, Deliveries, FinishedPins)
+    rest = Rest(db, worker, traffic, [task for task in tasks if isinstance(task, resting)])
+    # Without notifications work of other processes is found by looking alone.
+    if settings.stream_bus != "none":
+        tasks.append(rest)
     describe_worker = partial(system.describe_worker, services)
     return AgentApp(
-        asgi, worker, traffic, draining, service.hub, driver, access, inside, custom, code.graphs.libraries,
-        describe_worker,
+        asgi, worker, traffic, draining, service.hub, Driver(tasks), access, inside, custom, code.graphs.libraries,
+        describe_worker, rest,
     )  # fmt: skip
 
 

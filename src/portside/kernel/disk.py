@@ -33,7 +33,8 @@ DATABASE_NOTICE = "database-full"
 # Data is accepted again when so much more than the reserve is free. Otherwise each deleted row would let one in.
 RESUME_AT = 1.1
 MIN_FREE_INODES = 0.01
-CLOSE_TO_RESERVE = 4
+# No disk is filled faster than this, in bytes a second; and how often it is looked at, in seconds.
+FILLED_PER_S, LEAST_PERIOD_S, LONGEST_PERIOD_S = 1e9, 0.2, 5.0
 CRITICAL = 0.5
 
 ReserveBytes = Annotated[
@@ -125,7 +126,7 @@ def watched_folder(home: Path) -> Path:
 
 
 class DiskWatch(Task):
-    """Measures the disk of a folder every second, more often when it is nearly full.
+    """Measures the disk of a folder, as often as it could be filled since: five times a second to every five seconds.
 
     `shortage` says why new data is refused; it is None while there is room. `on_change` is called when that changes,
     and `on_critical` with each measurement that finds half of the reserve used.
@@ -165,7 +166,7 @@ class DiskWatch(Task):
         self._is_critical = space.free < kept * CRITICAL
         FREE.set(space.free)
         RESERVE.set(kept)
-        self.report.every_s = self.every_s / 5 if space.free < kept * CLOSE_TO_RESERVE else self.every_s
+        self.report.every_s = min(LONGEST_PERIOD_S, max(LEAST_PERIOD_S, (space.free - kept) / FILLED_PER_S))
         factor = 1.0 if self.shortage is None else RESUME_AT
         reason = find_shortage(self._folder, self._reserve, factor)
         if reason is not None:

@@ -44,7 +44,8 @@ _TAIL_BYTES = 800
 _COMMAND_TIMEOUT_S = 300
 # Prefix of data folders that initdb has not finished.
 _UNFINISHED = "initdb-"
-CONNECTIONS = 1000
+# How many connections the server accepts: one for each of these bytes of memory, within limits. A busy one needs less.
+BYTES_EACH, LEAST_CONNECTIONS, MOST_CONNECTIONS = 10_000_000, 500, 2000
 MAX_LOG_BYTES = 10_000_000
 MAX_WAL_MB, MIN_WAL_MB = 1024, 64
 # Connections reserved for the role of the platform, so that deployments cannot use all of them.
@@ -66,10 +67,10 @@ _USE_DATABASE_URL = "set DATABASE_URL to a Postgres 15 or newer instead"
 class EmbeddedPostgres:
     """The Postgres server of a home folder, shared by the programs that use the home."""
 
-    def __init__(self, home: Path, *, connections: int = CONNECTIONS, is_archiving: bool = False) -> None:
+    def __init__(self, home: Path, *, connections: int | None = None, is_archiving: bool = False) -> None:
         self.folder = home / "postgres"
         self._is_archiving = is_archiving
-        self._connections = connections
+        self._connections = connections or default_connections()
         self.data = self.folder / "data"
         self._users_lock: int | None = None
         self._released = threading.Event()
@@ -357,6 +358,12 @@ class EmbeddedPostgres:
         if check and done.returncode != 0:
             raise UserMistake(f"{program} failed: {done.stderr.strip()[-600:]}\n{_USE_DATABASE_URL}")
         return done
+
+
+def default_connections() -> int:
+    """Return how many connections the server accepts on this machine if nobody sets their number."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(LEAST_CONNECTIONS, min(MOST_CONNECTIONS, memory // BYTES_EACH))
 
 
 def _wal_mb(data: Path) -> int:

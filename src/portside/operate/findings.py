@@ -44,7 +44,7 @@ class ExaminedInstallation(msgspec.Struct, frozen=True, kw_only=True):
     is_fronted: bool = True
     caddy: str | None = None
     database_url: str | None = None
-    max_connections: int = 1000
+    max_connections: int | None = None
     has_listener: bool = True
     reserve: DiskReserve = DiskReserve()
     public_url: str | None = None

@@ -168,7 +168,7 @@ async def _server(i: ExaminedInstallation, db: Database) -> AsyncIterator[Findin
         )  # fmt: skip
     if facts["max_connections"] < _MIN_CONNECTIONS:
         yield warning(
-            "connections", f"max_connections is {facts['max_connections']}; each deployment needs nine",
+            "connections", f"max_connections is {facts['max_connections']}; each agent that is awake needs three",
             "raise max_connections, and restart Postgres",
         )  # fmt: skip
     apart = abs(facts["now"] - time.time())

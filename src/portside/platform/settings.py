@@ -100,13 +100,13 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     postgres_max_connections: Annotated[
-        int,
-        msgspec.Meta(ge=20, le=10_000),
+        Annotated[int, msgspec.Meta(ge=20, le=10_000)] | None,
         setting(
-            "Connections that the embedded Postgres accepts, from its next start. Nine are reserved for each "
-            "deployment, and a quarter, at most 40, for the platform itself; deployments beyond that are refused."
+            "Connections that the embedded Postgres accepts, from its next start: by default one for each 10 MB of "
+            "memory, from 500 to 2000. A quarter, at most 40, are for the platform itself. Three count for "
+            "each deployment that is awake; deployments beyond that are refused, and those that sleep wait to wake."
         ),
-    ] = 1000
+    ] = None
     disk_reserve_bytes: ReserveBytes = DiskReserve().bytes
     disk_reserve_percent: ReservePercent = DiskReserve().percent
     database_max_bytes: Annotated[

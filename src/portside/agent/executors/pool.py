@@ -296,10 +296,17 @@ class ExecutorPool:
             self._due.clear()
             try:
                 # Not `wait_for`, which on Python 3.11 may drop a cancellation.
-                async with asyncio.timeout(LOOK_EVERY_S):
+                async with asyncio.timeout(None if self._is_at_rest else LOOK_EVERY_S):
                     await self._due.wait()
             except TimeoutError:
                 continue
+
+    @property
+    def _is_at_rest(self) -> bool:
+        """Whether nothing happens before the next work, for which processes are started."""
+        is_empty = not (self._executors or self._starting or self._waiting)
+        is_idle = self._limits.idle_s > 0 and time.monotonic() - self._used_at > self._limits.idle_s
+        return is_empty and is_idle and self._wanted == self._limits.executors
 
     def _scale(self) -> None:
         """Want more executors when runs fill those that there are, and fewer when fewer were enough for a while."""
@@ -439,6 +446,7 @@ class ExecutorPool:
         )
         self.on_join(executor)
         self.on_change()
+        self._due.set()
         self._notify()
 
     def _on_end(self, executor: Executor, reason: str) -> None:

@@ -1,21 +1,33 @@
-"""The figures of the queue that operators watch: waiting and running runs, free slots (contract: `/metrics`)."""
+"""How much there is to do: the figures of the queue that operators watch (contract: `/metrics`), and when a server
+rests.
+
+Every second a server looks for runs, lost leases, webhooks and news of other processes. One that is idle rests: one
+look every few seconds then replaces all of these, as hundreds of idle servers share a machine.
+"""
 
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from prometheus_client import Gauge
 
+from portside.agent.queue.statements import LEASE_S
 from portside.agent.queue.worker import Worker
 from portside.agent.sql import sql
 from portside.kernel.db import Database
 from portside.kernel.http.middleware import Activity
 from portside.kernel.logs import get_logger
+from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
 CACHED_S = 1.0
+# A server rests after this time without a request and a run, and if nothing is due within the other.
+REST_AFTER_S, REST_AT_LEAST_S = 5.0, 10.0
+# A run that began elsewhere since the last look has a lease until the next one, so a lost run is found as soon as ever.
+LOOK_EVERY_S = LEASE_S
+RESTING_TASKS_EVERY_S = 60.0
 PENDING = Gauge("lg_api_num_pending_runs", "Runs of this database that wait to be executed.")
 READY = Gauge("lg_api_num_ready_runs", "Runs of this database that a free slot could execute now.")
 IN_PROGRESS = Gauge("lg_api_num_running_runs", "Runs of this database that are being executed.")
@@ -119,3 +131,56 @@ class QueueMonitor:
         assert row is not None  # noqa: S101 - it counts
         n_ready, *numbers = row
         return Backlog(*numbers), n_ready
+
+
+class Rest(Task):
+    """Lets this process look for work less often while there is none for it, nor for any other process.
+
+    `tasks` find only what `next_due_at` of the database knows, or can wait for a minute. `parts` are called at the
+    beginning of a rest with true, and at its end with false: with a request, when something is due soon, and when the
+    database does not answer. Notifications of other processes are heard all the time.
+    """
+
+    every_s = 1.0
+
+    def __init__(self, db: Database, worker: Worker, activity: Activity, tasks: Sequence[Task]) -> None:
+        super().__init__()
+        self.is_resting = False
+        self.parts: list[Callable[[bool], None]] = [lambda is_resting: worker.rest(is_resting=is_resting)]
+        self._db, self._worker, self._activity = db, worker, activity
+        self._tasks = {task: task.report.every_s for task in tasks}
+
+    async def activate(self) -> Status:
+        """Begin or end a rest, if it is time to."""
+        try:
+            due_in_s = 0.0 if self._is_used() else await self._db.fetchval(sql.seconds_until_next_due)
+        except BaseException:
+            self._end()
+            raise
+        # A request may have come while the database answered.
+        if self._is_used() or (due_in_s is not None and due_in_s < REST_AT_LEAST_S):
+            self._end()
+        else:
+            self._begin()
+        return Status({"resting": int(self.is_resting)})
+
+    def _is_used(self) -> bool:
+        used_at = max(self._activity.ended_at, self._worker.ended_at)
+        return bool(self._activity.open or self._worker.busy_slots) or time.monotonic() - used_at < REST_AFTER_S
+
+    def _begin(self) -> None:
+        if not self.is_resting:
+            self.is_resting, self.report.every_s, self._activity.on_use = True, LOOK_EVERY_S, self._end
+            for task, every_s in self._tasks.items():
+                task.report.every_s = max(every_s, RESTING_TASKS_EVERY_S)
+            for part in self.parts:
+                part(True)
+
+    def _end(self) -> None:
+        if self.is_resting:
+            self.is_resting, self.report.every_s, self._activity.on_use = False, self.every_s, None
+            for task, every_s in self._tasks.items():
+                task.report.every_s = every_s
+                task.signal.set()
+            for part in self.parts:
+                part(False)

@@ -44,7 +44,8 @@ from portside.kernel.supervision import Supervision
 from portside.kernel.transient_errors import is_transient, log_failure
 
 log = get_logger(__name__)
-POLL_S = 1.0
+# How often a worker looks for runs that nobody announced, and while its server rests.
+POLL_S, RESTING_POLL_S = 1.0, 60.0
 HAND_BACK_AFTER_S = 5.0
 CLOSED_WITHIN_S = 5.0
 RENEW_EVERY_S = LEASE_S / 5
@@ -203,6 +204,7 @@ class Worker:
         # Whether runs may be waiting in the queue: no slot was free at the last claim, or it failed.
         self._is_behind = False
         self._draining = draining
+        self._poll_s = POLL_S
         self._chores = Driver([])
         # Set by the server once it watches its disk. No run starts while that is nearly full.
         self.disk: DiskWatch | None = None
@@ -227,6 +229,12 @@ class Worker:
     def wake(self) -> None:
         """Claim runs now: some may be ready."""
         self._claims_due.set()
+
+    def rest(self, *, is_resting: bool) -> None:
+        """Look for runs that nobody announced less often while there are none, or as often as before."""
+        self._poll_s = RESTING_POLL_S if is_resting else POLL_S
+        if not is_resting:
+            self.wake()
 
     def check_cancellations(self) -> None:
         """Look now whether runs of this worker were cancelled; otherwise the next renewal finds them."""
@@ -358,7 +366,7 @@ class Worker:
                     is_woken = True
                     continue
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
+                async with asyncio.timeout(self._poll_s):
                     await self._claims_due.wait()
             is_woken = self._claims_due.is_set()
             self._claims_due.clear()

@@ -15,3 +15,7 @@ from (
         greatest(0, extract(epoch from now() - greatest(run_after, created_at)))::float8 as waits_s
     from runs where status = 'pending'
 ) pending
+
+-- name: seconds_until_next_due
+-- Null if nothing is; negative if something has been due for a while.
+select extract(epoch from next_due_at() - now())::float8

@@ -31,6 +31,8 @@ from portside.kernel.transient_errors import is_transient, log_failure
 
 LOOK_S = 1.0
 READ_S = 0.5
+# Both, while the server rests: much less than others take it for dead after.
+RESTING_LOOK_S = 5.0
 # A pause between two rounds of a loop, in which notifications gather.
 PAUSE_S = 0.005
 WITHIN_S = 20.0
@@ -329,6 +331,7 @@ class PostgresTransport:
         self._unsent_bytes = 0
         self._has_news, self._to_look, self._to_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._check_at = 0.0
+        self._look_s, self._read_s = LOOK_S, READ_S
         self.subscribed = self._subscriptions.by_thread
         """The threads whose events this process follows from other processes."""
         self.followed_elsewhere: set[UUID] = set()
@@ -367,6 +370,13 @@ class PostgresTransport:
     async def flush(self) -> None:
         """Wait until all events that were given to `write` are in the log."""
         await self._log.flush()
+
+    def rest(self, *, is_resting: bool) -> None:
+        """Look less often while nothing happens, or as often as before."""
+        self._look_s, self._read_s = (RESTING_LOOK_S, RESTING_LOOK_S) if is_resting else (LOOK_S, READ_S)
+        if not is_resting:
+            self._to_look.set()
+            self._to_read.set()
 
     def check_subscriptions(self) -> None:
         """Soon look which threads others follow; assume that there are others until they are counted."""
@@ -499,7 +509,7 @@ class PostgresTransport:
         with background():
             renewed_at = time.monotonic()
             while True:
-                await _wait(self._to_look, LOOK_S)
+                await _wait(self._to_look, self._look_s)
                 if time.monotonic() - renewed_at >= LOOK_S:
                     renewed_at = time.monotonic()
                     await _try("meeting the other processes", self._renew)
@@ -514,7 +524,7 @@ class PostgresTransport:
 
     async def _keep_reading(self) -> None:
         while True:
-            await _wait(self._to_read, READ_S)
+            await _wait(self._to_read, self._read_s)
             if self._subscriptions.by_thread:
                 await _try("reading events of other processes", self._subscriptions.read)
                 await asyncio.sleep(PAUSE_S)

@@ -5,24 +5,27 @@ would make each of them as slow as all together, and none would answer for minut
 once, the most urgent first. A start has a slot until its server answers `GET /ok`; one that takes long lets the next
 begin, so that servers that hang do not hold up the others.
 
-`SleepCycle` ends the servers of a deployment that nobody uses, and starts them again when somebody does.
+`SleepCycle` ends the servers of a deployment that nobody uses, and starts them again when somebody does. `Wakings` lets
+deployments wake one after the other, while there are connections to Postgres for those that are awake.
 """
 
 import asyncio
 import contextlib
+import json
 import math
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from portside.dataplane.compute.databases import UNREACHABLE
 from portside.dataplane.compute.server_metrics import ASK_IDLE_EVERY_S, read_metrics
 from portside.dataplane.compute.sockets import StableSocket
-from portside.dataplane.failures import DeployFailed, without_output
+from portside.dataplane.failures import DeployFailed, NoConnectionsLeft, without_output
 from portside.dataplane.state import SleepRecord
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
@@ -36,6 +39,8 @@ _LEAST_SLEEP_S = 30.0
 _AHEAD_S = 2.0
 _ASK_AT_LEAST_S, _READ_AGAIN_S, _LOOK_EVERY_S = 0.5, 5.0, 30.0
 _WAKE_AGAIN_S, _WAKE_AGAIN_LIMIT_S = 5.0, 300.0
+# A deployment that may sleep gives way to one that wakes after so many seconds without use, whose servers end in time.
+_GIVES_WAY_AFTER_S, _ROOM_WITHIN_S, _ROOM_POLL_S = 5.0, 15.0, 0.1
 # Listening again sets the backlog of the socket itself.
 _BACKLOG = 2048
 # More connections than this at once are closed, as the listener needs descriptors.
@@ -44,7 +49,10 @@ _REFUSAL_HEAD = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: %d\r\n"
     b"Content-Length: %d\r\nConnection: close\r\n\r\n"
 )
-_REFUSAL = b'{"detail":"The agent sleeps and could not be started. The status of its deployment has the reason."}'
+_FAILED = "The agent sleeps and could not be started. The status of its deployment has the reason."
+_NO_ROOM = (
+    "The agent sleeps, and as many agents are awake as this machine has connections to Postgres for. Try again later."
+)
 NOW, WORK, LATER = 0, 1, 2
 Slot = Callable[[], AbstractAsyncContextManager[None]]
 NO_QUEUE: Slot = nullcontext
@@ -129,6 +137,9 @@ class SleepingDeployment(Protocol):
     def is_stopping(self) -> bool:
         """Whether servers of the deployment still finish their work."""
 
+    def idle_s(self) -> float | None:
+        """For how many seconds nobody has used the deployment, as its servers said last, if they did."""
+
     async def next_due(self) -> float | None:
         """Return when the agent has something to do, in seconds since 1970, or None. Raises OSError and others."""
 
@@ -158,6 +169,7 @@ class SleepCycle:
         self._backoff = Backoff(_WAKE_AGAIN_S, _WAKE_AGAIN_LIMIT_S)
         self._changed = asyncio.Event()
         self._after_s = 0.0
+        self._asked: asyncio.Future[bool] | None = None
         self.is_asleep = False
         # Why the deployment could not be woken.
         self.problem: str | None = None
@@ -176,8 +188,32 @@ class SleepCycle:
         watch = Supervision("sleep of a deployment").run(partial(self._run, sleep))
         self._task = asyncio.create_task(watch)
 
+    @property
+    def gives_way_after(self) -> float | None:
+        """For how many seconds the deployment has been idle, if it may fall asleep now for another one's sake."""
+        idle_s = self._deployment.idle_s()
+        may_sleep = self._task is not None and self._after_s and not self.is_asleep
+        return idle_s if may_sleep and idle_s is not None and idle_s >= _GIVES_WAY_AFTER_S else None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the deployment sleeps, and servers of it still finish their work."""
+        return self.is_asleep and self._deployment.is_stopping()
+
+    async def give_way(self) -> bool:
+        """Let the deployment fall asleep if it is still idle; return whether it does."""
+        asked = self._asked = asyncio.get_running_loop().create_future()
+        self._changed.set()
+        return bool(await asked)
+
+    def _answer(self, *, is_idle: bool) -> None:
+        if self._asked is not None and not self._asked.done():
+            self._asked.set_result(is_idle)
+        self._asked = None
+
     def stop(self) -> None:
         """End the cycle: the deployment stays as it is."""
+        self._answer(is_idle=False)
         if self._task is not None:
             self._task.cancel()
             self._ended.add(self._task)
@@ -208,14 +244,17 @@ class SleepCycle:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
-            if self._after_s and await self._is_idle():
+            least_s = self._after_s if self._asked is None else min(self._after_s, _GIVES_WAY_AFTER_S)
+            is_idle = self._after_s > 0 and await self._is_idle(least_s)
+            self._answer(is_idle=is_idle)
+            if is_idle:
                 return
 
-    async def _is_idle(self) -> bool:
+    async def _is_idle(self, least_s: float) -> bool:
         ports = self._deployment.ports()
         answers = await asyncio.gather(*(read_metrics([port]) for port in ports))
         idle = [answer.idle_s for answer in answers if answer is not None and answer.idle_s is not None]
-        if not ports or len(idle) < len(ports) or min(idle) < self._after_s or self._deployment.is_stopping():
+        if not ports or len(idle) < len(ports) or min(idle) < least_s or self._deployment.is_stopping():
             return False
         try:
             due_at = await self._deployment.next_due()
@@ -277,10 +316,13 @@ class SleepCycle:
         try:
             await self._deployment.wake()
         except (DeployFailed, OSError) as exc:
-            delay_s = self._backoff.next()
+            # Room is there as soon as another deployment sleeps.
+            has_room = not isinstance(exc, NoConnectionsLeft)
+            delay_s = self._backoff.next() if has_room else _WAKE_AGAIN_S
             self.problem = f"The agent sleeps and could not be woken: {exc}"
             log.warning("a deployment cannot be woken", error=without_output(exc), again_in_s=delay_s)
-            async with refuse_connections(self._deployment.socket.public, delay_s):
+            detail = _FAILED if has_room else _NO_ROOM
+            async with refuse_connections(self._deployment.socket.public, delay_s, detail):
                 await asyncio.sleep(delay_s)
             return False
         self.problem = None
@@ -288,9 +330,61 @@ class SleepCycle:
         return True
 
 
+class Wakings:
+    """Lets deployments wake in the order in which they were called, as long as there are connections for them.
+
+    `admit` raises NoConnectionsLeft if there are none. Then the deployment that was used least recently falls asleep
+    first, of those that may sleep and are idle.
+    """
+
+    admit: Callable[[UUID], Awaitable[None]]
+
+    def __init__(self) -> None:
+        self.cycles: dict[UUID, SleepCycle] = {}
+        self._turn = asyncio.Lock()
+        self._waking: set[UUID] = set()
+
+    def asleep(self) -> list[UUID]:
+        """Return the deployments that sleep; not those that wake."""
+        return [each for each, cycle in self.cycles.items() if cycle.is_asleep and each not in self._waking]
+
+    @asynccontextmanager
+    async def admitted(self, deployment_id: UUID) -> AsyncIterator[None]:
+        """Wait for the turn of a deployment, which counts as awake during the block. Raises NoConnectionsLeft."""
+        async with self._turn:
+            await self.make_room(deployment_id)
+            self._waking.add(deployment_id)
+        try:
+            yield
+        finally:
+            self._waking.discard(deployment_id)
+
+    async def make_room(self, deployment_id: UUID) -> None:
+        """Wait until there are connections for a deployment, and let others fall asleep. Raises NoConnectionsLeft."""
+        deadline = time.monotonic() + _ROOM_WITHIN_S
+        while True:
+            try:
+                return await self.admit(deployment_id)
+            except NoConnectionsLeft:
+                if time.monotonic() > deadline or not await self._let_one_sleep():
+                    raise
+            await asyncio.sleep(_ROOM_POLL_S)
+
+    async def _let_one_sleep(self) -> bool:
+        """Let one deployment fall asleep; return whether one does, or did so just now."""
+        if any(cycle.is_ending for cycle in self.cycles.values()):
+            return True
+        idle = [(cycle.gives_way_after or 0.0, cycle) for cycle in self.cycles.values() if cycle.gives_way_after]
+        for _, cycle in sorted(idle, key=lambda each: -each[0]):
+            if await cycle.give_way():
+                return True
+        return False
+
+
 @asynccontextmanager
-async def refuse_connections(listening: socket.socket, for_s: float) -> AsyncIterator[None]:
+async def refuse_connections(listening: socket.socket, for_s: float, detail: str = _FAILED) -> AsyncIterator[None]:
     """Answer every request of a socket with 503 and `Retry-After` while the block runs, which takes `for_s` seconds."""
+    refusal = json.dumps({"detail": detail}).encode()
     until, open_now = time.monotonic() + for_s, set[asyncio.StreamWriter]()
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -305,7 +399,7 @@ async def refuse_connections(listening: socket.socket, for_s: float) -> AsyncIte
             async with asyncio.timeout(_REFUSE_WITHIN_S):
                 await reader.readuntil(b"\r\n\r\n")
                 retry_after = max(1, math.ceil(until - time.monotonic()))
-                writer.write(_REFUSAL_HEAD % (retry_after, len(_REFUSAL)) + _REFUSAL)
+                writer.write(_REFUSAL_HEAD % (retry_after, len(refusal)) + refusal)
                 writer.write_eof()
                 # Closing a connection with unread data resets it, and the client would not see the response.
                 while await reader.read(_CHUNK):

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -26,9 +26,14 @@ from portside.kernel.files import write_private
 
 _TIMEOUT_S, _LOOK_WITHIN_S = 60.0, 5.0
 _ITERATIONS = 4096
-# An idle agent server holds three connections. During a switch there are two servers, and under load more connections.
-CONNECTIONS_EACH = 9
+# What an idle agent server holds at most, and what counts for each deployment that is awake.
 IDLE_CONNECTIONS = 3
+# Every deployment may open so many, however few there are.
+LEAST_LIMIT = 9
+# One server and its successor are always admitted.
+FREE_REPLICAS = 2
+# A tenth of the connections, and at least these, are left for the second servers of switches, and for load.
+LEAST_SPARE_CONNECTIONS = 6
 # For the platform itself, when its role is not a superuser and so has no reserved connections.
 PLATFORM_CONNECTIONS = 20
 # Key of the advisory lock from the check of the budget to the creation of the role, so that two deployments do not
@@ -38,10 +43,13 @@ UNREACHABLE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 class Databases:
-    """Creates and drops the databases of deployments."""
+    """Creates and drops the databases of deployments, and says whether Postgres has connections for their servers.
 
-    def __init__(self, admin_url: str) -> None:
-        self._admin_url = admin_url
+    `asleep` returns the deployments that sleep: they need none.
+    """
+
+    def __init__(self, admin_url: str, asleep: Callable[[], Collection[UUID]] = tuple) -> None:
+        self._admin_url, self._asleep = admin_url, asleep
         # A start looks up all deployments at once.
         self._looking = asyncio.Semaphore(4)
 
@@ -56,7 +64,7 @@ class Databases:
         try:
             async with self._admin() as connection:
                 await connection.execute(sql.lock_budget.sql, _BUDGET_LOCK)
-                limit = await _connection_limit(connection, name, is_new=is_new)
+                limit = _connection_limit(await self._read_budget(connection, name), name, is_new=is_new)
                 await _run_written(connection, sql.write_role, name=name, verifier=verifier, connections=limit)
                 await _run_written(connection, sql.write_membership, name=name)
                 await _run_written(connection, sql.write_database, name=name)
@@ -75,7 +83,7 @@ class Databases:
         """Whether the deployment's database is there; also true if Postgres does not answer."""
         try:
             async with self._looking, self._admin() as connection:
-                row = await _read_budget(connection, database_name(deployment_id))
+                row = await self._read_budget(connection, database_name(deployment_id))
         except UNREACHABLE:
             return True
         return bool(row["has_database"])
@@ -83,22 +91,28 @@ class Databases:
     async def admit(self, deployment_id: UUID, replicas: int) -> None:
         """Check that Postgres has connections for so many replicas of a deployment.
 
-        Raises NoConnectionsLeft, but never for what the deployment's share allows. Without an answer of Postgres the
-        replicas are admitted: they wait for it themselves.
+        Raises NoConnectionsLeft, but never for a replica and its successor. Without an answer of Postgres the replicas
+        are admitted: they wait for it themselves.
         """
-        if replicas * IDLE_CONNECTIONS <= CONNECTIONS_EACH:
-            return
+        if replicas > FREE_REPLICAS:
+            await self._check(deployment_id, replicas, f"another replica: {replicas} replicas need")
+
+    async def admit_awake(self, deployment_id: UUID) -> None:
+        """Check that Postgres has connections for a deployment that wakes. Raises NoConnectionsLeft as `admit` does."""
+        await self._check(deployment_id, 1, "another agent to wake: it needs")
+
+    async def _check(self, deployment_id: UUID, replicas: int, what: str) -> None:
         try:
             async with self._looking, self._admin() as connection:
-                row = await _read_budget(connection, database_name(deployment_id))
+                row = await self._read_budget(connection, database_name(deployment_id))
         except UNREACHABLE:
             return
         needed = max(row["held"], (replicas - 1) * IDLE_CONNECTIONS) + IDLE_CONNECTIONS
-        if row["taken"] + needed > row["available"]:
+        if row["taken"] + needed > _usable(row):
             raise NoConnectionsLeft(
-                f"Postgres has no connections left for another replica: {replicas} replicas need {needed}, the other "
-                f"{row['number']} deployments take {row['taken']}, and all may use {row['available']}. Lower the scale "
-                "of this deployment or of others, or raise max_connections (setting POSTGRES_MAX_CONNECTIONS for the "
+                f"Postgres has no connections left for {what} {needed}, the other {row['number']} deployments that are "
+                f"awake take {row['taken']}, and all may use {_usable(row)}. Let deployments sleep (portside "
+                "deployments sleep), lower scales, or raise max_connections (setting POSTGRES_MAX_CONNECTIONS for the "
                 "embedded Postgres) and restart Postgres"
             )
 
@@ -123,6 +137,11 @@ class Databases:
     def url(self, deployment_id: UUID, password_file: Path) -> str:
         """Return the URL with which the deployment's servers connect."""
         return deployment_url(self._admin_url, database_name(deployment_id), password_file.read_text().strip())
+
+    async def _read_budget(self, connection: Any, name: str) -> Any:
+        asleep = [database_name(deployment_id) for deployment_id in self._asleep()]
+        values = {"name": name, "platform": PLATFORM_CONNECTIONS, "share": IDLE_CONNECTIONS, "asleep": asleep}
+        return await connection.fetchrow(sql.read_budget.sql, *sql.read_budget.arguments(values))
 
     @asynccontextmanager
     async def _admin(self, database: str | None = None) -> AsyncIterator[Any]:
@@ -166,32 +185,30 @@ def _password(file: Path) -> str | None:
     return file.read_text().strip() if file.exists() else None
 
 
-async def _connection_limit(connection: Any, name: str, *, is_new: bool) -> int:
+def _usable(row: Any) -> int:
+    """Return how many connections deployments may count on."""
+    return int(row["available"]) - max(LEAST_SPARE_CONNECTIONS, int(row["available"]) // 10)
+
+
+def _connection_limit(row: Any, name: str, *, is_new: bool) -> int:
     """Return how many connections a deployment may open: half of the available ones.
 
     Raises CreateFailed for a deployment beyond the budget, and for an older one whose database is gone.
     """
-    row = await _read_budget(connection, name)
     if not is_new and not row["has_database"]:
         raise CreateFailed(
             f"its database {name} is not on this Postgres server, so its threads and runs are not either. Restore the "
             f"database from its dump. To start with an empty one instead, create it: create database {name}"
         )
-    available, taken = int(row["available"]), row["taken"]
-    if not row["is_there"] and taken + CONNECTIONS_EACH > available:
+    if not row["is_there"] and row["taken"] + IDLE_CONNECTIONS > _usable(row):
         raise CreateFailed(
-            f"Postgres has no connections left for another deployment: the {row['number']} deployments take {taken}, "
-            f"which is {CONNECTIONS_EACH} each, or what their replicas hold now if that is more. Another one needs "
-            f"{CONNECTIONS_EACH}, and deployments may use {available}. Delete one, or raise max_connections (setting "
-            "POSTGRES_MAX_CONNECTIONS for the embedded Postgres) and restart Postgres"
+            f"Postgres has no connections left for another deployment: the {row['number']} deployments that are awake "
+            f"take {row['taken']}, which is {IDLE_CONNECTIONS} each, or what their replicas hold now if that is more. "
+            f"Another one needs {IDLE_CONNECTIONS}, and deployments may use {_usable(row)}. Let some of them sleep "
+            "(portside deployments sleep), delete one, or raise max_connections (setting POSTGRES_MAX_CONNECTIONS for "
+            "the embedded Postgres) and restart Postgres"
         )
-    return max(CONNECTIONS_EACH, available // 2)
-
-
-async def _read_budget(connection: Any, name: str) -> Any:
-    query = sql.read_budget
-    values = {"name": name, "platform": PLATFORM_CONNECTIONS, "share": CONNECTIONS_EACH}
-    return await connection.fetchrow(query.sql, *query.arguments(values))
+    return max(LEAST_LIMIT, int(row["available"]) // 2)
 
 
 async def _run_written(connection: Any, query: Query, **values: str | int) -> None:

@@ -28,7 +28,7 @@ from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.environment import python_of
 from portside.dataplane.builds.node import node_settings
 from portside.dataplane.builds.wheel import version_in
-from portside.dataplane.compute.activation import LATER, NOW, WORK, SleepCycle, StartQueue, Urgency
+from portside.dataplane.compute.activation import LATER, NOW, WORK, SleepCycle, StartQueue, Urgency, Wakings
 from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager
 from portside.dataplane.compute.databases import UNREACHABLE, Databases
 from portside.dataplane.compute.interface import Build, OpenLog, Release, ReplicaSet
@@ -37,7 +37,7 @@ from portside.dataplane.compute.replica_set import HAND_BACK_S, ProcessReplicaSe
 from portside.dataplane.compute.resource_usage import cores_for
 from portside.dataplane.compute.scaling import tier_bounds
 from portside.dataplane.compute.sockets import StableSocket, open_stable_socket, url_of
-from portside.dataplane.failures import DeployFailed
+from portside.dataplane.failures import DeployFailed, NoConnectionsLeft
 from portside.dataplane.masking import mask_credentials, mask_values
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord, SleepRecord
@@ -146,7 +146,9 @@ class MachineCompute:
                 "setting PROVISION_DATABASE_URL is not set; with compute process, set it to a Postgres whose role may "
                 "create roles and databases"
             )
-        self.databases = Databases(settings.provision_database_url)
+        self.wakings = Wakings()
+        self.databases = Databases(settings.provision_database_url, self.wakings.asleep)
+        self.wakings.admit = self.databases.admit_awake
         self.containers = ContainerHost(settings)
         self.starts = StartQueue()
         # Searched once and before anything starts: every replica that runs now belongs to an earlier listener.
@@ -188,7 +190,7 @@ class MachineTarget:
         # Whether a release is being restored, and whether it has runs that wait.
         self._is_restoring = self._has_work = False
         self._idle_s: float | None = None
-        self._cycle = SleepCycle(self)
+        self._cycle = machine.wakings.cycles[deployment_id] = SleepCycle(self)
         self._last_metrics = MetricsReport()
 
     @property
@@ -248,6 +250,10 @@ class MachineTarget:
 
     async def provision(self, *, is_new: bool) -> None:
         """Create the role, and the database of a new deployment. Raises CreateFailed, also for a lost database."""
+        if is_new:
+            # If nobody gives way, the reason of the next step is the better one.
+            with contextlib.suppress(NoConnectionsLeft):
+                await self._machine.wakings.make_room(self._deployment_id)
         await self._machine.databases.ensure(self._deployment_id, self.folder.password_file, is_new=is_new)
         self._has_database = True
 
@@ -347,6 +353,7 @@ class MachineTarget:
     async def close(self) -> None:
         """Stop all replicas quickly and close the socket; returns when no process is left."""
         await self._cycle.close()
+        self._machine.wakings.cycles.pop(self._deployment_id, None)
         current, self.current = self.current, None
         stopping = [current.stop(_KILL_AFTER_S)] if current else []
         await asyncio.gather(*stopping, self._stop_draining())
@@ -390,6 +397,10 @@ class MachineTarget:
         """Whether replicas of earlier replica sets still finish their work."""
         return bool(self._draining or self._orphans)
 
+    def idle_s(self) -> float | None:
+        """For how many seconds nobody has used the deployment, as its servers said last, if they did."""
+        return None if self.current is None else self.current.idle_s
+
     async def next_due(self) -> float | None:
         """Return when the agent has something to do. Raises what asyncpg raises."""
         return await self._machine.databases.next_due(self._deployment_id, self.folder.password_file)
@@ -408,9 +419,10 @@ class MachineTarget:
     async def wake(self) -> None:
         """Start the release again. Raises DeployFailed and OSError."""
         assert self._release is not None  # noqa: S101 - a deployment sleeps after it has served one
-        replica_set = self._replica_set(self._release)
-        await replica_set.start()
-        self.current = replica_set
+        async with self._machine.wakings.admitted(self._deployment_id):
+            replica_set = self._replica_set(self._release)
+            await replica_set.start()
+            self.current = replica_set
         replica_set.supervise()
         self.folder.activate(replica_set.revision_id)
 

@@ -19,9 +19,13 @@ others.number, others.taken,
 exists (select from pg_roles where rolname = :name::text) as is_there,
 exists (select from pg_database where datname = :name::text) as has_database
 from (
-    -- Each of the other deployments counts with its share, or with what all its replicas hold now if that is more.
-    select count(*)::int as number, coalesce(sum(greatest(:share::int, held.connections)), 0)::int as taken
+    -- Each of the other deployments counts with its share, or with what all its replicas hold now if that is more. Those
+    -- that sleep have no share.
+    select
+        count(*) filter (where not is_asleep)::int as number,
+        coalesce(sum(greatest(case when is_asleep then 0 else :share::int end, held.connections)), 0)::int as taken
     from pg_roles as r
+    cross join lateral (select r.rolname::text = any(:asleep::text[]) as is_asleep) as sleep
     cross join lateral (
         select count(*)::int as connections from pg_stat_activity as a where a.usesysid = r.oid
     ) as held

@@ -301,11 +301,13 @@ class ErrorResponses:
 class Activity(msgspec.Struct):
     """The requests and WebSockets that a server answers now, and when the last one ended (of the monotonic clock).
 
-    Requests for its health and its metrics do not count: monitors send them for ever.
+    Requests for its health and its metrics do not count: monitors send them for ever. `on_use` is called when one
+    begins that counts.
     """
 
     open: int = 0
     ended_at: float = msgspec.field(default_factory=time.monotonic)
+    on_use: Callable[[], None] | None = None
 
 
 class RequestMiddleware:
@@ -331,6 +333,8 @@ class RequestMiddleware:
         """Pass HTTP requests through, and WebSockets that their web page may open; other scopes untouched."""
         is_counted = scope.get("path") not in QUIET_PATHS
         self.activity.open += is_counted
+        if is_counted and self.activity.on_use is not None:
+            self.activity.on_use()
         try:
             if scope["type"] == "http":
                 headers = first_headers(scope)

@@ -472,7 +472,8 @@ class Server(uvicorn.Server):
 
     async def serve_until(self, stop: asyncio.Event, on_drain: Callable[[], Awaitable[None]] | None = None) -> None:
         """Serve until `stop` is set, then drain. `on_drain` runs once no more requests can arrive."""
-        ticks = asyncio.create_task(Supervision("ticks of the HTTP server").run(self.main_loop))
+        # uvicorn's own loop would do this ten times a second, for headers and limits that this server does not have.
+        await self.on_tick(0)
         slow = partial(close_slow, self.server_state.connections, self._body_within_s)
         closing = asyncio.create_task(Supervision("closing of slow connections").run(slow))
         await stop.wait()
@@ -489,7 +490,6 @@ class Server(uvicorn.Server):
         if on_drain is not None:
             await on_drain()
         self.should_exit = True
-        await ticks
         closing.cancel()
         await self.shutdown()
 
