@@ -40,7 +40,7 @@ from portside.kernel.migrations import migrations_of
 _RECOVER_ALL = {"restore_command": "false", "recovery_target_timeline": "current"}
 T = TypeVar("T")
 _SEGMENTS = "segments"
-_BESIDE, _LOCK = ".restore-", "lock"
+_BESIDE = ".restore-"
 Check = Callable[[str, Path], Awaitable[None]]
 # Begins a phase of the work, and returns what counts its bytes.
 Phases = Callable[[str], Progress]
@@ -250,17 +250,13 @@ async def _server(home: Path, url: str | None, work: _Work) -> AsyncIterator[str
 def _folder_beside(path: Path) -> Iterator[Path]:
     """Make a private folder beside a path, on the same file system. It is removed at the end, also by SIGTERM.
 
-    Folders that killed restores of the same path left are removed first. A lock in each says whether its restore runs.
+    Folders that killed restores of the same path left are removed first. Each restore holds a lock of its folder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path)
     # Like Ctrl-C, which ends the work in order.
     previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}{_BESIDE}", dir=path.parent))
-    lock = os.open(folder / f"{_LOCK}.new", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    # Only now: who finds the file may take its lock.
-    (folder / f"{_LOCK}.new").rename(folder / _LOCK)
+    folder, lock = _locked_folder(path)
     try:
         yield folder
     finally:
@@ -269,10 +265,21 @@ def _folder_beside(path: Path) -> Iterator[Path]:
         signal.signal(signal.SIGTERM, previous)
 
 
+def _locked_folder(path: Path) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}{_BESIDE}", dir=path.parent))
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Another restore may have taken it for a leftover before it was locked.
+        if folder.exists():
+            return folder, lock
+        os.close(lock)
+
+
 def _remove_leftovers(path: Path) -> None:
     for folder in path.parent.glob(f".{glob.escape(path.name)}{_BESIDE}*"):
         with contextlib.suppress(OSError):
-            lock = os.open(folder / _LOCK, os.O_RDWR)
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Its Postgres may have outlived it.

@@ -27,6 +27,7 @@ log = get_logger(__name__)
 STARTED_AT = now()
 # By then the platform's own listener has connected with the version that it has after an upgrade.
 LISTENER_STARTS_WITHIN = timedelta(minutes=2)
+_STEP_EVERY_S = 1.0
 ServerState = Literal["current", "behind", "replacing", "failed", "own", "stopped", "unknown"]
 RolloutStatus = Literal["running", "halted", "done"]
 
@@ -83,9 +84,13 @@ async def resume(db: Database, version: str, skipped: Sequence[UUID]) -> None:
 
 
 class ServerRollouts(Task):
-    """Takes each step of the rollout that runs, and begins one when servers are behind, if that is wanted."""
+    """Takes each step of the rollout that runs, and begins one when servers are behind, if that is wanted.
 
-    every_s = 1.0
+    It looks each second while one runs, and after the platform's start, when servers are found behind. Otherwise the
+    signal says that there may be something to do.
+    """
+
+    every_s = 15.0
 
     def __init__(self, db: Database, changes: DesiredChanges, version: str, *, is_automatic: bool) -> None:
         super().__init__()
@@ -98,9 +103,13 @@ class ServerRollouts(Task):
             last = await tx.fetchrow(sql.last_rollout)
             rows = await _list_servers(tx, self._version)
             is_ours = last is not None and last["version"] == self._version
+            is_running = is_ours and last is not None and last["status"] == "running"
+            has_started = now() - STARTED_AT < 2 * LISTENER_STARTS_WITHIN
+            self.report.every_s = _STEP_EVERY_S if is_running or has_started else self.every_s
             if last is None or not is_ours or last["status"] == "done":
                 if self._is_automatic and any(row["is_behind"] and row["is_reported"] for row in rows):
                     await tx.fetchval(sql.begin_rollout, version=self._version, skipped=[])
+                    return Status(again=True)
                 return Status()
             changed = await self._step(tx, last, rows) if last["status"] == "running" else None
             if changed is not None:

@@ -308,6 +308,7 @@ async def open_platform(
             disk_usage=DiskUsage(db, database_url, home.path, settings.disk_reserve),
             settings=settings,
             home_folder=home.path,
+            rollouts=ServerRollouts(db, changes, full_version(), is_automatic=settings.roll_forward == "automatic"),
             channels=AlertChannels(db, box, _private(settings.alert_private_hosts), _mail_server(settings)),
         )
         draining = asyncio.Event()
@@ -324,7 +325,7 @@ async def open_platform(
             services.key_rotation,
             disk,
             DatabaseLimit(db, home.path, settings.database_max_bytes),
-            ServerRollouts(db, changes, full_version(), is_automatic=settings.roll_forward == "automatic"),
+            services.rollouts,
         ]
         if settings.own_listener:
             more += [ListenerKey(db, home), ListenerLog(home.listener_log)]

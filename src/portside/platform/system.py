@@ -15,7 +15,14 @@ from uuid import UUID
 
 import msgspec
 
-from portside.control.server_rollouts import STARTED_AT, DeploymentServer, ServerRollout, read_servers, resume
+from portside.control.server_rollouts import (
+    STARTED_AT,
+    DeploymentServer,
+    ServerRollout,
+    ServerRollouts,
+    read_servers,
+    resume,
+)
 from portside.kernel.db import Database
 from portside.kernel.http import routes as kernel_routes
 from portside.kernel.settings import describe
@@ -40,6 +47,7 @@ class SystemServices(kernel_routes.BaseServices):
     db: Database
     settings: PlatformSettings
     home_folder: Path
+    rollouts: ServerRollouts
 
 
 class SettingInForce(msgspec.Struct):
@@ -114,6 +122,7 @@ async def show_upgrade(ctx: Context) -> UpgradeState:
 async def roll_forward(ctx: Context, body: RollForward) -> UpgradeState:
     """Begin to replace servers of earlier versions, or go on after a halt: what failed is tried again."""
     await resume(ctx.services.db, full_version(), body.skip)
+    ctx.services.rollouts.signal.set()
     return await _upgrade_state(ctx.services)
 
 
