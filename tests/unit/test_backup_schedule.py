@@ -92,6 +92,7 @@ def test_files_that_cannot_be_read_are_never_deleted(tmp_path: Path) -> None:
     [
         ("s3://b", "s3://b", None), ("s3://b/p/q", "s3://b/p/q", None),
         ("s3://b/p/x.backup", "s3://b/p", "x.backup"), ("/a/b.backup", "/a", "b.backup"), ("/a/b/", "/a/b", None),
+        ("/a/backups", "/a/backups", None), ("/etc/hostname", "/etc", "hostname"),
     ],
 )  # fmt: skip
 def test_locations(given: str, location: str, name: str | None) -> None:

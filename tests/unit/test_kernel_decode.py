@@ -6,7 +6,7 @@ The contract's names are canonical; the other names that clients use are in one 
 import enum
 import json
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -76,6 +76,27 @@ def problem(raw: bytes | dict) -> tuple[list, str, str]:
 )
 def test_invalid_field_is_located(body, loc, kind) -> None:
     assert problem(body)[0::2] == (loc, kind)
+
+
+class Chosen(msgspec.Struct):
+    mode: Literal["values", "updates"] = "values"
+    modes: list[Literal["a", "b"]] | Literal["c"] | None = None
+    by_name: dict[str, Item] = {}
+
+
+@pytest.mark.parametrize(
+    ("body", "msg"),
+    [
+        ({"mode": "x"}, "Invalid enum value 'x'; use one of: updates, values"),
+        ({"modes": ["a", "x"]}, "Invalid enum value 'x'; use one of: a, b"),
+        ({"modes": "x"}, "Invalid enum value 'x'; use one of: c"),
+        ({"by_name": {"k": {"n": 1, "colour": "x"}}}, "Invalid enum value 'x'; use one of: red"),
+    ],
+)
+def test_a_value_that_is_none_of_those_allowed_is_told_them(body: dict[str, Any], msg: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        decode_body(json.dumps(body).encode(), Chosen)
+    assert [problem.msg for problem in refusal.value.problems] == [msg]
 
 
 def test_missing_field_has_the_message_that_clients_know() -> None:

@@ -36,8 +36,8 @@ HOME, DATA, PASSWORD = "home", "postgres/data", "postgres/password"
 MASTER_KEY = "master-key"
 # Of the home folder: what is made again, what only holds on this machine, and the database, which is copied apart.
 LEFT_OUT = (
-    "postgres", "logs", FOLDER, "platform.lock", "dataplane/listener.lock", "dataplane/uv-cache", "dataplane/wheels",
-    "dataplane/node", "dataplane/node-cache", "dataplane/node-runtimes",
+    "postgres", "logs", FOLDER, "platform.lock", "address", "dataplane/listener.lock", "dataplane/uv-cache",
+    "dataplane/wheels", "dataplane/node", "dataplane/node-cache", "dataplane/node-runtimes",
     "dataplane/deployments/*/state.json", "dataplane/deployments/*/database-password",
     "dataplane/deployments/*/revisions", "dataplane/deployments/*/logs",
 )  # fmt: skip

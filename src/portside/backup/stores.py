@@ -212,11 +212,14 @@ def open_store(location: str, environ: Mapping[str, str]) -> Store:
 
 
 def split_location(given: str) -> tuple[str, str | None]:
-    """Split what a user names into a location and the name of one backup; a name of None means the whole location."""
+    """Split what a user names into a location and the name of one backup; a name of None means the whole location.
+
+    A name that does not exist yet is that of a file only if it ends in `.backup`, as the names of all backups do.
+    """
     if given.startswith(_S3):
         folder, _, name = given.rpartition("/")
         return (folder, name) if name.endswith(SUFFIX) and folder != "s3:/" else (given, None)
     path = Path(given).expanduser().absolute()
-    if path.is_dir() or given.endswith("/"):
+    if path.is_dir() or given.endswith("/") or not (path.name.endswith(SUFFIX) or path.exists()):
         return str(path), None
     return str(path.parent), path.name

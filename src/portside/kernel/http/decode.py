@@ -92,7 +92,28 @@ def convert(value: Any, kind: Any, where: str, *, strict: bool = True) -> Any:
             return msgspec.convert(_whole_floats_as_ints(value, _type_info(kind)), kind, strict=strict)
         except msgspec.ValidationError as exc:
             failure = exc
-    raise Invalid([problem_of(str(failure), where)]) from failure
+    problem = problem_of(str(failure), where)
+    if problem.type == "enum" and (allowed := _allowed_values(_type_info(kind), problem.loc[1:])):
+        problem.msg += f"; use one of: {', '.join(map(str, allowed))}"
+    raise Invalid([problem]) from failure
+
+
+def _allowed_values(info: inspect.Type, path: list[str | int]) -> list[Any]:
+    """Return the values that a type enumerates at a path, in the order of their declaration."""
+    found: list[Any] = []
+    for member in _union_members(info):
+        if not path and isinstance(member, inspect.LiteralType):
+            found += member.values
+        elif not path and isinstance(member, inspect.EnumType):
+            found += [each.value for each in member.cls]
+        elif path and isinstance(member, (inspect.StructType, inspect.TypedDictType)):
+            for field in member.fields:
+                found += _allowed_values(field.type, path[1:]) if field.encode_name == path[0] else []
+        elif path and isinstance(member, inspect.CollectionType):
+            found += _allowed_values(member.item_type, path[1:])
+        elif path and isinstance(member, inspect.DictType):
+            found += _allowed_values(member.value_type, path[1:])
+    return found
 
 
 _type_info = cache(inspect.type_info)
