@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 import unicodedata
@@ -115,3 +116,36 @@ def test_stack_is_escaped_once_and_keeps_its_lines(monkeypatch) -> None:
     escaped = logs._escape_controls(None, "info", {"event": "said", "stack": stack})
     assert escaped == {"event": "said", "stack": "  File a\n  \\x1b[0m in b"}
     assert calls.count(stack) == 1
+
+
+REQUESTS = r"""
+import structlog
+from portside.kernel.logs import configure_logs, get_logger, listen_to_logs, log_request
+configure_logs(level="INFO", as_json={as_json})
+log = get_logger("package")
+structlog.contextvars.bind_contextvars(request_id="r-1")
+for path in ("/threads/a-b/state", "/a b", "/a=b", "/a'b", "/\x1b]0;owned", "/\u00e9", "/", "/{{x}}"):
+    log.info("request", method="GET", path=path, status=200, ms=0.4)
+    log_request("GET", path, 200, ms=0.4, request_id="r-1", more={{}})
+log.info("request", method="GET", path="/", status=404, ms=1000.0, headers={{"x-a": "b"}})
+log_request("GET", "/", 404, ms=1000.0, request_id="r-1", more={{"headers": {{"x-a": "b"}}}})
+received = []
+with listen_to_logs(received.append):
+    log_request("GET", "/heard", 200, ms=0.4, request_id="r-1", more={{}})
+assert [event["path"] for event in received] == ["/heard"]
+with structlog.testing.capture_logs() as captured:
+    log_request("GET", "/captured", 200, ms=0.4, request_id="r-1", more={{}})
+assert [event["path"] for event in captured] == ["/captured"]
+configure_logs(level="WARNING", as_json={as_json})
+log_request("GET", "/not-logged", 200, ms=0.4, request_id="r-1", more={{}})
+"""
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_request_is_logged_as_any_other_event(as_json):
+    times = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z")
+    lines = [times.sub("T", line) for line in logged(REQUESTS, as_json=as_json).splitlines()]
+    assert len(lines) == 19
+    same = [json.loads(line) for line in lines] if as_json else lines
+    assert same[0:18:2] == same[1:18:2]
+    assert "/heard" in lines[18]

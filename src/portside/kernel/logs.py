@@ -7,8 +7,10 @@ errors hold text that clients sent, and operators read the log in a terminal.
 
 import contextlib
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -47,6 +49,8 @@ def configure_logs(*, level: str = "INFO", as_json: bool = False) -> None:
         logger_factory=lambda *_names: _Printer(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    is_plain = as_json or not sys.stderr.isatty()
+    _requests.configure(level=number, template=(_JSON_LINE if as_json else _TEXT_LINE) if is_plain else None)
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[_add_fields, *shared],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
@@ -73,6 +77,52 @@ class _Printer(structlog.PrintLogger):
 
     log = debug = info = warn = warning = msg
     fatal = failure = err = error = critical = exception = msg
+
+
+# What the processors and renderers make of a request whose path needs neither escapes nor quotes.
+_TEXT_LINE = (
+    f"{{at}} [info     ] {'request':<30} method={{method}} ms={{ms}} path={{path}} request_id={{id}} status={{status}}"
+)
+_JSON_LINE = (
+    '{{"method": "{method}", "path": "{path}", "status": {status}, "ms": {ms}, "event": "request", '
+    '"request_id": "{id}", "level": "info", "timestamp": "{at}"}}'
+)
+_needs_nothing = re.compile(r"[A-Za-z0-9/_.:~-]+").fullmatch
+
+
+class _RequestLines:
+    """Writes the line of each request, the most frequent one, as the processors would, at a third of their cost."""
+
+    def __init__(self) -> None:
+        self._log = get_logger(__name__)
+        self._is_on = True
+        self._template: str | None = None
+        self._printer: _Printer | None = None
+        self._processors: Any = None
+
+    def configure(self, *, level: int, template: str | None) -> None:
+        """Write lines to the current standard error; with a template, if all processors are those of this module."""
+        self._is_on, self._template = level <= logging.INFO, template
+        self._printer = _Printer(sys.stderr)
+        self._processors = tuple(structlog.get_config()["processors"])
+
+    def write(  # noqa: PLR0913 - the fields of a line
+        self, method: str, path: str, status: int, *, ms: float, request_id: str, more: Mapping[str, Any]
+    ) -> None:
+        """Log a request, with `more` fields."""
+        if not self._is_on:
+            return
+        template, printer = self._template, self._printer
+        has_listeners = _LISTENERS or tuple(structlog.get_config()["processors"]) != self._processors
+        if template is None or printer is None or more or has_listeners or _needs_nothing(path) is None:
+            self._log.info("request", method=method, path=path, status=status, ms=ms, **more)
+            return
+        at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        printer.msg(template.format(at=at, method=method, ms=ms, path=path, id=request_id, status=status))
+
+
+_requests = _RequestLines()
+log_request = _requests.write
 
 
 @contextlib.contextmanager

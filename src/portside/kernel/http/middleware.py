@@ -24,7 +24,7 @@ from portside.kernel.http.cors import Cors, reject_websocket
 from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response
 from portside.kernel.http.headers import Header, HeaderRules, first_headers, header_of, headers_for_log, request_id_of
 from portside.kernel.http.proxies import add_prefix, with_prefix
-from portside.kernel.logs import get_logger
+from portside.kernel.logs import get_logger, log_request
 from portside.kernel.metrics import latency_of, requests_of
 from portside.kernel.transient_errors import log_failure
 
@@ -379,7 +379,8 @@ class RequestMiddleware:
         if scope["path"] not in QUIET_PATHS:
             selected = {} if self._logged_headers is None else self._logged_headers.select(scope["headers"])
             more = {"headers": headers_for_log(selected)} if selected else {}
-            log.info("request", method=scope["method"], path=scope["path"], status=status, ms=round(millis, 1), **more)
+            request_id = scope["state"]["request_id"]
+            log_request(scope["method"], scope["path"], status, ms=round(millis, 1), request_id=request_id, more=more)
 
 
 def _with_added(given: Iterable[Header], added: tuple[Header, ...]) -> list[Header]:
