@@ -369,7 +369,7 @@ function outcomeOf(graph: Graph, state: Snapshot, values: unknown, versions: Rec
     const { result } = task as { result?: unknown };
     // A task with a result was answered.
     if (task.interrupts.length > 0 && (result === undefined || result === null)) {
-      interrupts[task.id] = task.interrupts.map((each) => plain(shownInterrupt(each)) as Fields);
+      interrupts[task.id] = task.interrupts.map((each) => plain(shownInterrupt(each, task.id)) as Fields);
     }
   }
   const waiting = Object.values(interrupts).flat();
@@ -381,11 +381,11 @@ function outcomeOf(graph: Graph, state: Snapshot, values: unknown, versions: Rec
   return { values: whole, ...parts, interrupts, has_next: state.next.length > 0, error: null };
 }
 
-/** Return an interrupt as its thread stores it. */
-export function shownInterrupt(interrupt: object): Fields {
+/** Return an interrupt as its thread stores it. One that a node threw itself has no id: it gets that of its task. */
+export function shownInterrupt(interrupt: object, taskId: string): Fields {
   const { id, value, responseSchema } = interrupt as Fields;
   const schema = responseSchema === undefined ? {} : { response_schema: responseSchema };
-  return { id, value: value ?? null, ...schema };
+  return { id: id ?? taskId, value: value ?? null, ...schema };
 }
 
 function latest(request: RunRequest) {

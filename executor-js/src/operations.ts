@@ -236,7 +236,7 @@ function threadTask(task: Snapshot["tasks"][number]): Fields {
     name: task.name,
     path: task.path ?? [],
     error: error == null ? null : errorText(error),
-    interrupts: task.interrupts.map(shownInterrupt),
+    interrupts: task.interrupts.map((each) => shownInterrupt(each, task.id)),
     checkpoint: isSnapshot ? null : checkpointOf(state),
     state: isSnapshot ? threadState(state as unknown as Snapshot) : null,
     result: result ?? null,

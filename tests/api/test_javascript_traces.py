@@ -1,54 +1,105 @@
-"""Runs of JavaScript graphs are traced by LangSmith's variables, with the tokens that their models used."""
+"""Runs of JavaScript graphs are traced by LangSmith's variables, with their usage, their costs and how they ended."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 import pytest
 from langsmith import Client
 
-from tests.api.hosted import hosted
+from tests.api.hosted import Hosted, hosted
 from tests.conftest import eventually
 from tests.javascript import javascript_server
 
 pytestmark = pytest.mark.timeout(600)
 
 
-async def test_runs_are_traced_with_usage(
+class Traced(NamedTuple):
+    """An agent server whose runs are traced, and where the traces go."""
+
+    agent: httpx2.AsyncClient
+    platform: Hosted
+
+    async def run(self, graph: str, given: dict[str, Any], project: str | None = None) -> Any:
+        """Run a graph on a thread of its own, and return its answer."""
+        thread = (await self.agent.post("/threads", json={})).json()["thread_id"]
+        tracer = {"langsmith_tracer": {"project_name": project}} if project else {}
+        body = {"assistant_id": graph, "input": given, **tracer}
+        return (await self.agent.post(f"/threads/{thread}/runs/wait", json=body)).json()
+
+    async def traces(self, project: str) -> list[dict[str, Any]]:
+        """Return all runs of a project when the root of its trace has ended."""
+        client = Client(api_url=self.platform.url, api_key=self.platform.key)
+
+        async def ended() -> Any:
+            if not await asyncio.to_thread(client.has_project, project):
+                return None
+            session = await asyncio.to_thread(client.read_project, project_name=project)
+            found = (await self.platform.client.post("/runs/query", json={"session": [str(session.id)]})).json()["runs"]
+            return found if found and all(each["end_time"] for each in found) else None
+
+        runs: list[dict[str, Any]] = await eventually(ended, within_s=60)
+        return runs
+
+
+@pytest.fixture
+async def traced(
     fresh_database: Callable[[], Awaitable[str]], module_database: str, tmp_path: Path
-):
+) -> AsyncIterator[Traced]:
     async with hosted(await fresh_database()) as platform:
-        traced = {
+        settings = {
             "LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": platform.url, "LANGSMITH_API_KEY": platform.key,
             "LANGSMITH_PROJECT": "in JavaScript",
         }  # fmt: skip
-        client = Client(api_url=platform.url, api_key=platform.key)
-
-        def run(**more: Any) -> Any:
-            body = {"assistant_id": "counted", "input": {"messages": [{"role": "user", "content": "count"}]}, **more}
-            return httpx2.post(f"{server.url}/runs/wait", json=body, timeout=120).json()
-
-        def roots(project: str) -> Any:
-            asked = {"session": [str(client.read_project(project_name=project).id)], "is_root": True}
-            headers = {"x-api-key": platform.key}
-            found = httpx2.post(f"{platform.url}/runs/query", json=asked, headers=headers).json()["runs"]
-            return found if found and all(each["end_time"] for each in found) else None
-
-        async def ended(project: str) -> Any:
-            # The project appears with its first run.
-            is_there = await asyncio.to_thread(client.has_project, project)
-            return await asyncio.to_thread(roots, project) if is_there else None
-
-        serving = javascript_server(module_database, tmp_path, **traced)
+        serving = javascript_server(module_database, tmp_path, **settings)
         server = await asyncio.to_thread(serving.__enter__)
         try:
-            assert (await asyncio.to_thread(run))["messages"][-1]["content"] == "seven"
-            (root,) = await eventually(lambda: ended("in JavaScript"), within_s=60)
-            assert (root["name"], root["total_tokens"]) == ("counted", 7)
-            await asyncio.to_thread(run, langsmith_tracer={"project_name": "elsewhere"})
-            (other,) = await eventually(lambda: ended("elsewhere"), within_s=60)
-            assert other["total_tokens"] == 7
+            async with httpx2.AsyncClient(base_url=server.url, timeout=120) as agent:
+                yield Traced(agent, platform)
         finally:
             await asyncio.to_thread(serving.__exit__, None, None, None)
+
+
+async def test_runs_are_traced_with_usage_and_costs(traced: Traced):
+    given = {"messages": [{"role": "user", "content": "count"}]}
+    assert (await traced.run("counted", given))["messages"][-1]["content"] == "seven"
+    runs = {run["name"]: run for run in await traced.traces("in JavaScript")}
+    (model,) = [run for run in runs.values() if run["run_type"] == "llm"]
+    # gpt-4o-mini costs 0.15 USD for a million tokens that it reads, and 0.60 for those that it writes.
+    assert float(model["prompt_cost"]) == pytest.approx(3 * 0.15e-6)
+    assert float(model["completion_cost"]) == pytest.approx(4 * 0.60e-6)
+    root = runs["counted"]
+    assert (root["total_tokens"], float(root["total_cost"])) == (7, pytest.approx(float(model["total_cost"])))
+    await traced.run("counted", given, "elsewhere")
+    assert {run["name"]: run for run in await traced.traces("elsewhere")}["counted"]["total_tokens"] == 7
+
+
+# How the runs of a trace end, and what the graph is given.
+ENDS = {
+    "ask": ({"question": "really?"}, {"decide": "interrupted", "ask": "interrupted"}),
+    "nested": (
+        {"question": "really?"},
+        {"before": "success", "inside": "interrupted", "child": "interrupted", "nested": "interrupted"},
+    ),
+    "refusing": ({}, {"refuse": "interrupted", "refusing": "interrupted"}),
+    "halting": ({}, {"child": "interrupted", "halting": "interrupted"}),
+    "handover": ({}, {"leave": "success", "child": "success", "arrive": "success", "handover": "success"}),
+    "lookalike": ({}, {"interrupt": "error", "lookalike": "error"}),
+}
+
+
+async def test_interrupts_and_moves_between_graphs_are_not_failures(traced: Traced):
+    failed = {}
+    for graph, (given, wanted) in ENDS.items():
+        await traced.run(graph, given, graph)
+        runs = await traced.traces(graph)
+        found = {run["name"]: run["status"] for run in runs}
+        assert wanted.items() <= found.items(), graph
+        body = {"session": [runs[0]["session_id"]], "filter": 'eq(status, "interrupted")', "is_root": True}
+        listed = (await traced.platform.client.post("/runs/query", json=body)).json()["runs"]
+        assert bool(listed) == (found[graph] == "interrupted")
+        stats = (await traced.platform.client.post("/runs/stats", json={"session": body["session"]})).json()
+        failed[graph] = stats["error_rate"] > 0
+    assert [graph for graph, has_failed in failed.items() if has_failed] == ["lookalike"]

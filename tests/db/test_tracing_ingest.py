@@ -236,6 +236,43 @@ async def test_a_root_is_interrupted_by_a_run_below_it_in_any_order(db: Database
     assert (await states(db))[ROOT] == "error"
 
 
+ASKED = '[\n  {\n    "id": "0f",\n    "value": "really?"\n  }\n]'
+AT = "\n    at RunnableCallable.func (file:///app/agent.mjs:1:2)\n    at invoke (file:///app/more.mjs:3:4)"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        # LangChain's tracer for JavaScript: the message, an empty line and the stack, which repeats the message.
+        (f"{ASKED}\n\nGraphInterrupt: {ASKED}{AT}", "interrupted"),
+        (f"{ASKED}\n\nNodeInterrupt: {ASKED}{AT}", "interrupted"),
+        (f"\n\nGraphInterrupt{AT}", "interrupted"),
+        (f"Graph drained: shutdown\n\nGraphDrained: Graph drained: shutdown{AT}", "interrupted"),
+        (f"\n\nParentCommand{AT}", "success"),
+        # `traceable` for JavaScript has the class and the message alone.
+        (f"GraphInterrupt: {ASKED}", "interrupted"),
+        ("ParentCommand", "success"),
+        # Errors whose messages look like that.
+        (f"{ASKED}\n\nError: {ASKED}{AT}", "error"),
+        (ASKED, "error"),
+        (f"[1]\n\nGraphInterrupt: {ASKED}\n\nError: [1]\n\nGraphInterrupt: {ASKED}{AT}", "error"),
+        (f"{ASKED}\n\nMyGraphInterrupt: {ASKED}{AT}", "error"),
+        ("\n\n", "error"),
+        ("ParentCommandError: no", "error"),
+    ],
+)
+async def test_interrupts_of_javascript_are_told_from_failures(db: Database, actor: Actor, error: str, status: str):
+    end, dotted = "2026-11-21T02:04:41Z", "20261121T020440000000Z"
+    root = post(ROOT, trace_id=ROOT, dotted_order=f"{dotted}{ROOT}", end_time=end)
+    child = post(CHILD, trace_id=ROOT, parent_run_id=ROOT, dotted_order=f"{dotted}{ROOT}.{dotted}{CHILD}")
+    await store_batch(db, batch(post=[root, {**child, "end_time": end, "error": error}]), by=actor)
+    found = await states(db)
+    assert found[CHILD] == status
+    assert found[ROOT] == ("interrupted" if status == "interrupted" else "success")
+    stored = await db.pool.fetchval("select error from runs where id = $1", UUID(str(CHILD)))
+    assert stored == error
+
+
 async def states(db: Database) -> dict[UUID, str]:
     """How runs ended, as readers see it."""
     return {row["id"]: row["status"] for row in await db.pool.fetch("select id, status from readable_runs")}

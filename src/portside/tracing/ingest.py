@@ -15,7 +15,6 @@ requests meet on that row, and the one that commits last places the child under 
 what it placed.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
@@ -67,8 +66,8 @@ _COLUMNS = tuple(name for name in RunWrite.__struct_fields__ if name not in {"is
 _COPIED_COLUMNS = tuple(name for name in _COLUMNS if name != "tags")
 _FEEDBACK_COLUMNS = tuple(name for name in FeedbackWrite.__struct_fields__ if name != "extends_trace")
 _number = attrgetter("int")
-# As in the SQL function `end_of_failed_run`.
-_INTERRUPT = re.compile(r"(GraphInterrupt|NodeInterrupt|GraphDrained)\(")
+# How the texts of interrupts begin; the SQL function `end_of_failed_run` looks at the rest.
+_MAY_BE_INTERRUPT = ("GraphInterrupt", "NodeInterrupt", "GraphDrained", "[", "\n\n", "Graph drained: ")
 
 
 class RunTooLarge(PortsideError):
@@ -306,8 +305,8 @@ async def store_batch(
     while awaited:
         placed = await db.fetch(sql.place_children, workspace_id=by.workspace_id, ids=awaited)
         awaited = [row["id"] for row in placed if row["is_awaited"]]
-    if interrupted := [run.id for run in runs if run.error is not None and _INTERRUPT.match(run.error)]:
-        await db.execute(sql.mark_interrupted_traces, workspace_id=by.workspace_id, ids=interrupted)
+    if ended := [run.id for run in runs if run.error is not None and run.error.startswith(_MAY_BE_INTERRUPT)]:
+        await db.execute(sql.mark_interrupted_traces, workspace_id=by.workspace_id, ids=ended)
 
 
 class _Extras(NamedTuple):

@@ -32,6 +32,11 @@ class Counting extends BaseChatModel {
     return "counting";
   }
 
+  // As the classes of providers have it.
+  override getLsParams() {
+    return { ls_model_type: "chat" as const, ls_provider: "openai", ls_model_name: "gpt-4o-mini" };
+  }
+
   override async _generate() {
     return { generations: [{ text: "seven", message: new AIMessage({ content: "seven", usage_metadata }) }] };
   }

@@ -1,13 +1,38 @@
 -- Runs as readers see them.
 
+-- The class of an error that LangChain's tracer for JavaScript reports: its message, an empty line and its stack, which
+-- repeats the message after the class. Null for any other text, such as an error whose message only looks like this: the
+-- message that stands before the first empty line must be the one in the stack.
+create or replace function class_in_stack(error text) returns text
+language sql immutable strict parallel safe
+return (
+    select e.class
+    from (
+        select m.message, m.stack, substring(left(m.stack, 80) from '^[A-Za-z]+') as class
+        from (
+            select split_part(error, E'\n\n', 1) as message,
+                   substr(error, length(split_part(error, E'\n\n', 1)) + 3) as stack
+        ) m
+    ) e
+    where starts_with(
+        e.stack, e.class || case e.message when '' then '' else ': ' || e.message end || E'\n'
+    )
+);
+
 -- How a run that reported an error ended. LangGraph stops a node by an exception, and its tracer reports that as an error of
 -- each run on the way: a question for a person and a stop of the server interrupt them, and a command for the graph above is
--- how a node hands over.
+-- how a node hands over. Python's tracer begins the text with the class and a parenthesis, `traceable` for JavaScript with the
+-- class and a colon. A text that may be of LangChain's tracer for JavaScript begins with a list, an empty message or this
+-- sentence; no other one is read beyond its beginning.
 create or replace function end_of_failed_run(error text) returns text
 language sql immutable strict parallel safe
 return case
-    when left(error, 80) ~ '^(GraphInterrupt|NodeInterrupt|GraphDrained)\(' then 'interrupted'
-    when left(error, 80) ~ '^ParentCommand\(' then 'success'
+    when left(error, 80) ~ '^(GraphInterrupt|NodeInterrupt|GraphDrained)(\(|: |$)' then 'interrupted'
+    when left(error, 80) ~ '^ParentCommand(\(|$)' then 'success'
+    when left(error, 80) ~ E'^(\\[|\n\n|Graph drained: )' then
+        case when class_in_stack(error) in ('GraphInterrupt', 'NodeInterrupt', 'GraphDrained') then 'interrupted'
+             when class_in_stack(error) = 'ParentCommand' then 'success'
+             else 'error' end
     else 'error'
 end;
 

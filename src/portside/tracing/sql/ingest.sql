@@ -121,6 +121,7 @@ insert into runs as r (workspace_id, id, patched, patch_order, is_awaited, has_i
 select distinct :workspace_id::uuid, c.trace_id, 0, 0, false, true
 from runs c
 where c.workspace_id = :workspace_id and c.id = any(:ids::uuid[]) and c.trace_id <> c.id
+  and end_of_failed_run(c.error) = 'interrupted'
 order by c.trace_id
 on conflict (workspace_id, id) do update set has_interrupts = true where not r.has_interrupts
 
