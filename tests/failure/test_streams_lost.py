@@ -15,7 +15,7 @@ from portside.agent.app import SCHEMA
 from portside.agent.streams import postgres_log, remote
 from portside.agent.streams.bus import Notification, NullBus, Receive
 from portside.agent.streams.event_log import LogSubscription
-from portside.agent.streams.events import Chunk, EventClock, RunEnd
+from portside.agent.streams.events import Chunk, EventClock, RunEnd, parse_event_id
 from portside.agent.streams.hub import AttemptStart
 from portside.agent.streams.run_stream import RunStream
 from portside.kernel.db import Database
@@ -390,6 +390,19 @@ def test_event_clock_follows_the_time_of_the_database():
     clock.ahead_s = 100
     event_ms = int(clock.next().split("-")[0])
     assert int(before_ms) + 100_000 <= event_ms <= time.time() * 1000 + 100_000
+
+
+def test_follower_that_joins_misses_no_later_event_of_a_clock_that_was_compared_slowly():
+    joins, publishes = EventClock(), EventClock()
+    now_s = time.time()
+    # Both asks took 0.4 seconds; the database answered one at its end, and the other at its beginning.
+    joins.compare(now_s, now_s - 0.4, now_s)
+    publishes.compare(now_s - 0.4, now_s - 0.4, now_s)
+    joined = joins.now()
+    assert parse_event_id(publishes.next()) > joined
+    # A quicker answer is better.
+    joins.compare(now_s, now_s - 0.001, now_s)
+    assert joins.error_s < 0.002
 
 
 async def test_remote_follower_gets_a_burst_in_order(processes, database):

@@ -7,6 +7,7 @@ An `EventBatch` is what a process writes to the log in Postgres in one flush; a 
 names its own events, so that a bus can carry it unchanged.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -41,8 +42,9 @@ _MODES = frozenset(
 )
 # A process that reads a chunk takes all of its events at once, and nothing else runs meanwhile.
 CHUNK_LIMIT_BYTES = 64 * 1024
-# How far the clocks of two processes may be apart that both follow the database's.
+# How far the clocks of two processes may be apart that both follow the database's, beyond what comparing it took.
 CLOCK_SKEW_MS = 5
+LARGEST_CLOCK_ERROR_S = 1.0
 
 # The milliseconds and the sequence number of an event id.
 Position = tuple[int, int]
@@ -135,12 +137,14 @@ def closing_events(run_id: UUID, end: RunEnd) -> Iterator[tuple[str, bytes]]:
 class EventClock:
     """Makes event ids `<ms>-<seq>`, strictly increasing over all streams of this process (spec: Events).
 
-    Processes that serve one database all follow its clock: `ahead_s` is how far it is ahead of this machine's.
+    Processes that serve one database all follow its clock: `ahead_s` is how far it is ahead of this machine's, and
+    `error_s` how far that may be wrong.
     """
 
     def __init__(self) -> None:
         self._millis, self._sequence = 0, 0
-        self.ahead_s = 0.0
+        self.ahead_s = self.error_s = 0.0
+        self._compared_within_s = math.inf
 
     def next(self) -> str:
         """Return the next id."""
@@ -151,7 +155,17 @@ class EventClock:
 
     def now(self) -> Position:
         """Return a position before all later ids, those of other processes included."""
-        return ((time.time_ns() + int(self.ahead_s * 1e9)) // 1_000_000 - CLOCK_SKEW_MS, 0)
+        return ((time.time_ns() + int((self.ahead_s - self.error_s) * 1e9)) // 1_000_000 - CLOCK_SKEW_MS, 0)
+
+    def compare(self, database_s: float, asked_s: float, answered_s: float) -> None:
+        """Follow the database's clock, which showed `database_s` between two times of this machine's, in seconds."""
+        # The quicker the response, the better its time; an older one is worth a little less at each look.
+        self._compared_within_s *= 1.2
+        if answered_s - asked_s < self._compared_within_s:
+            self._compared_within_s = answered_s - asked_s
+            self.ahead_s = database_s - (asked_s + answered_s) / 2
+        # Each of two processes is wrong by half of it at most.
+        self.error_s = min(self._compared_within_s, LARGEST_CLOCK_ERROR_S)
 
     def advance_past(self, event_id: str) -> None:
         """Make all later ids greater than one from another process."""

@@ -336,7 +336,6 @@ class PostgresTransport:
         """The threads whose events this process follows from other processes."""
         self.followed_elsewhere: set[UUID] = set()
         """The threads that others follow, as far as notifications and the last look say."""
-        self._clock_error_s = 60.0
         self._stored_positions: dict[UUID, tuple[str, int]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -549,13 +548,8 @@ class PostgresTransport:
         began = time.time()
         row = await self._db.fetchrow(sql.renew_stream_process, process_id=self._process_id, alive_s=ALIVE_S)
         assert row is not None  # noqa: S101 - it always returns one row
-        ended = time.time()
+        self._hub.clock.compare(row["seconds"], began, time.time())
         self.has_others = row["others"] > 0
-        # The quicker the response, the better its time; an older one is worth a little less at each look.
-        self._clock_error_s *= 1.2
-        if ended - began < self._clock_error_s:
-            self._clock_error_s = ended - began
-            self._hub.clock.ahead_s = row["seconds"] - (began + ended) / 2
         if row["was_dead"]:
             self._subscriptions.forget_recorded()
 
