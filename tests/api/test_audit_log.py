@@ -228,6 +228,56 @@ async def test_pages_filters_and_exports_show_the_same_entries(platform: Audited
     assert (await platform.client.get("/audit-log", params={"action": "Not an action"})).status_code == 422
 
 
+async def test_entries_are_events_of_ocsf_too(platform: Audited) -> None:
+    """The route, its parameters and its fields are those of LangSmith's API."""
+    began = datetime.now(UTC)
+    prefix = f"ocsf-{began.timestamp()}"
+    made = [await platform.call("POST", "/datasets", name=f"{prefix}-{number}") for number in range(3)]
+    await platform.call("DELETE", f"/datasets/{made[0]['id']}")
+    period = {"start_time": began.isoformat(), "end_time": datetime.now(UTC).isoformat()}
+    path = "/api/v1/audit-logs"
+    deleted, *created = (await platform.call_query(path, **period))["items"]
+    assert [each["api"]["operation"] for each in created] == ["create_dataset"] * 3
+    assert [each["resources"] for each in created] == [[{"uid": each["id"]}] for each in reversed(made)]
+    (entry,) = await platform.entries(action="dataset.delete", object=made[0]["id"])
+    actor = {"user": {"uid": entry["user_id"], "credential_uid": entry["key_id"]}}
+    assert deleted == {
+        "class_uid": 6003, "class_name": "API Activity", "category_uid": 6, "category_name": "Application Activity",
+        "severity_id": 99, "type_uid": 600304, "activity_id": 4, "activity_name": "Delete", "status_id": 1,
+        "status": "Success", "time": int(datetime.fromisoformat(entry["at"]).timestamp() * 1000),
+        "metadata": {"uid": entry["id"], "product": {"name": "Portside", "vendor_name": "Portside"}},
+        "api": {"operation": "delete_dataset"},
+        "http_request": {"http_method": "DELETE", "url": {"path": "/datasets/{dataset_id}"}},
+        "http_response": {"code": entry["status"]}, "actor": actor,
+        "src_endpoint": {"ip": entry["address"], "port": None, "intermediate_ips": None},
+        "resources": [{"uid": made[0]["id"]}],
+        "unmapped": {"original_audit_log": {
+            "id": entry["id"], "operation_name": "delete_dataset", "operation_succeeded": True,
+            "request_time": entry["at"], "api_key_id": entry["key_id"], "user_id": entry["user_id"],
+            "ls_user_id": entry["user_id"], "organization_id": entry["organization_id"],
+            "workspace_id": entry["workspace_id"],
+            "enrichments": {
+                "request_method": "DELETE", "request_path": "/datasets/{dataset_id}", "client_host": entry["address"],
+                "client_port": None, "x_forwarded_for": None, "response_status_code": entry["status"],
+                "resource_ids": [made[0]["id"]],
+            },
+        }},
+    }  # fmt: skip
+    # Pages by a cursor, and operations by name; those of other products are known to nobody.
+    first = await platform.call_query(path, **period, limit=3, operations=["create_dataset", "create_scim_token"])
+    assert [each["metadata"]["uid"] for each in first["items"]] == [each["metadata"]["uid"] for each in created]
+    assert first["cursor"] is None
+    page = await platform.call_query(path, **period, limit=2)
+    rest = await platform.call_query(path, **period, limit=2, cursor=page["cursor"])
+    assert [*page["items"], *rest["items"]] == [deleted, *created]
+    assert rest["cursor"] is None
+    nobody = await platform.call_query(path, **period, operations=["create_scim_token"])
+    assert nobody["items"] == []
+    for wrong in ({"cursor": "bm9uZQ=="}, {"end_time": None}, {"limit": 101}):
+        given = {name: value for name, value in {**period, **wrong}.items() if value is not None}
+        assert (await platform.client.get(path, params=given)).status_code == 422
+
+
 async def test_a_workspace_admin_sees_that_workspace_and_a_viewer_nothing(platform: Audited) -> None:
     team = await platform.call("POST", "/workspaces", display_name="Another team")
     in_team = {"x-tenant-id": team["id"], "x-api-key": platform.key}

@@ -269,6 +269,36 @@ async def test_threads_keep_their_revision_when_the_server_is_upgraded(tmp_path:
 
 
 @pytest.mark.thorough
+async def test_agent_that_sleeps_stays_asleep_and_wakes_with_the_new_server(tmp_path: Path):
+    before = await asyncio.to_thread(Installation, tmp_path / "before", "HEAD", "feedfac")
+    async with running(before, tmp_path) as platform:
+        deployments = {}
+        for name in ("asleep", "awake"):
+            repository = Repository(tmp_path / name)
+            repository.commit(name)
+            deployments[name] = await platform.deploy(repository, name)
+            assert (await platform.ended(deployments[name]))["status"] == "DEPLOYED"
+        path = f"/v2/deployments/{deployments['asleep']}"
+        await platform.call("PATCH", path, sleep_after_s=1)
+
+        async def is_asleep() -> bool:
+            return bool((await platform.call("GET", path))["is_asleep"]) and len(servers_of(platform.home)) == 1
+
+        await eventually(is_asleep, 120)
+        upgraded = await upgrade(platform, "--no-backup")
+        assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
+        assert await is_asleep(), "only the server that was awake was replaced"
+        # Of the one that sleeps, that is the server that would be started.
+        assert await versions(platform) == {"asleep": full_version(), "awake": full_version()}
+        assert {agent["state"] for agent in (await state_of(platform))["agents"]} == {"current"}
+        await platform.call("PATCH", path, sleep_after_s=3600)
+        async with httpx2.AsyncClient(timeout=120, headers=platform.headers) as client:
+            url = await platform.url(deployments["asleep"])
+            assert (await run(client, url))["seen"] == 1
+            assert (await client.get(f"{url}/info")).json()["version"] == full_version()
+
+
+@pytest.mark.thorough
 async def test_version_before_runs_until_a_migration_refuses_it(tmp_path: Path):
     newer = await asyncio.to_thread(Installation, tmp_path / "newer", "HEAD", "feedfac")
     control, agent = (newer.folder / "src" / "portside" / name / "migrations" for name in ("control", "agent"))

@@ -2,9 +2,13 @@
 
 export type Accepted = { message?: string };
 
+export type ActivityPage = { items: (ApiActivity)[]; cursor: string | null };
+
 export type AgentAccess = { allow?: "none" | "permission" | "roles" | "workspace"; roles?: (string)[] };
 
 export type Alert = { id: string; rule: string; subject: string; name: string; detail: string; value: number; threshold: number; began_at: string; fired_at: string; ended_at: string | null; notified_at: string | null; is_silenced: boolean };
+
+export type ApiActivity = { class_uid?: 6003; class_name?: "API Activity"; category_uid?: 6; category_name?: "Application Activity"; severity_id?: 99; type_uid: number; activity_id: number; activity_name: string; status_id: number; status: "Failure" | "Success"; time: number; metadata: Record<string, unknown>; api: Record<string, string>; http_request: Record<string, unknown>; http_response: Record<string, number | null>; actor: Record<string, Record<string, string | null>>; src_endpoint: Record<string, unknown>; resources: (Record<string, string>)[]; unmapped: Record<string, Record<string, unknown>> };
 
 export type AttachmentsOperations = { rename?: Record<string, string>; retain?: (string)[] };
 
@@ -505,6 +509,7 @@ export interface Operations {
   "GET /audit-log": { path: Record<never, never>; query: { actor?: string; action?: string; object?: string; outcome?: "failed" | "ok" | "refused"; start_time?: string; end_time?: string; workspace_id?: string; limit?: number; cursor?: number }; body: undefined; response: AuditPage };
   "GET /audit-log/export": { path: Record<never, never>; query: { actor?: string; action?: string; object?: string; outcome?: "failed" | "ok" | "refused"; start_time?: string; end_time?: string; workspace_id?: string; format?: "csv" | "jsonl" }; body: undefined; response: AuditEntry };
   "GET /audit-log/verification": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: AuditChain };
+  "GET /audit-logs": { path: Record<never, never>; query: { start_time: string; end_time: string; limit?: number; cursor?: string; workspace_id?: string; operations?: (string)[] }; body: undefined; response: ActivityPage };
   "GET /auth": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Identity };
   "GET /auth/public": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: PublicIdentity };
   "POST /beacon": { path: Record<never, never>; query: Record<never, never>; body: Record<string, unknown>; response: Accepted };

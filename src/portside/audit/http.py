@@ -5,7 +5,15 @@ from collections.abc import AsyncIterator
 from starlette.responses import StreamingResponse
 
 from portside.audit import log
-from portside.audit.types import AuditChain, AuditEntry, AuditExportQuery, AuditPage, AuditQuery
+from portside.audit.types import (
+    ActivityPage,
+    ActivityQuery,
+    AuditChain,
+    AuditEntry,
+    AuditExportQuery,
+    AuditPage,
+    AuditQuery,
+)
 from portside.identity.services import Context, Routes
 from portside.identity.types import WorkspaceRequired
 from portside.kernel.errors import Invalid
@@ -29,6 +37,12 @@ _OF_WORKSPACE: RouteOptions = {**_EXPORT, "permission": "workspaces:manage"}
 async def list_audit_log(ctx: Context, query: AuditQuery) -> AuditPage:
     """List entries of the organization's audit log, newest first."""
     return await log.find_entries(ctx.db, ctx.actor, query, whole=True)
+
+
+@routes.get("/audit-logs", permission="organization:manage", raises=(Invalid,))
+async def list_activities(ctx: Context, query: ActivityQuery) -> ActivityPage:
+    """List entries of the organization's audit log as events of OCSF 1.7.0, newest first."""
+    return await log.find_activities(ctx.db, ctx.actor, query)
 
 
 @routes.get("/workspaces/current/audit-log", permission="workspaces:manage", raises=(Invalid, WorkspaceRequired))

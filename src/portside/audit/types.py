@@ -1,7 +1,7 @@
 """The structs of the audit log, as the API shows them."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -93,3 +93,50 @@ class AuditChain(msgspec.Struct):
     last_seq: int | None
     last_hash: str | None
     broken_at: int | None
+
+
+class ActivityQuery(msgspec.Struct):
+    """Which page of the events to return: those of a period, both ends included, and of some operations."""
+
+    start_time: Moment
+    end_time: Moment
+    limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10
+    cursor: Annotated[str, msgspec.Meta(max_length=200)] | None = None
+    workspace_id: UUID | None = None
+    operations: Annotated[list[Annotated[str, msgspec.Meta(max_length=100)]], msgspec.Meta(max_length=500)] | None = (
+        None
+    )
+
+
+class ApiActivity(msgspec.Struct, kw_only=True):
+    """An entry as an event "API Activity" of OCSF 1.7.0 (https://schema.ocsf.io/1.7.0/classes/api_activity).
+
+    `time` is in milliseconds since 1970. `unmapped.original_audit_log` has the entry with its workspace.
+    """
+
+    class_uid: Literal[6003] = 6003
+    class_name: Literal["API Activity"] = "API Activity"
+    category_uid: Literal[6] = 6
+    category_name: Literal["Application Activity"] = "Application Activity"
+    severity_id: Literal[99] = 99
+    type_uid: int
+    activity_id: int
+    activity_name: str
+    status_id: int
+    status: Literal["Success", "Failure"]
+    time: int
+    metadata: dict[str, Any]
+    api: dict[str, str]
+    http_request: dict[str, Any]
+    http_response: dict[str, int | None]
+    actor: dict[str, dict[str, UUID | None]]
+    src_endpoint: dict[str, Any]
+    resources: list[dict[str, UUID]]
+    unmapped: dict[str, dict[str, Any]]
+
+
+class ActivityPage(msgspec.Struct):
+    """Events, newest first, and the cursor of the next page, if there is one."""
+
+    items: list[ApiActivity]
+    cursor: str | None

@@ -13,6 +13,7 @@ where (organization_id = :organization_id or (:whole_organization::boolean and o
     and (:since::timestamptz is null or at >= :since::timestamptz)
     and (:until::timestamptz is null or at < :until::timestamptz)
     and (:action::text is null or action = :action::text or starts_with(action, :action::text || '.'))
+    and (:actions::text[] is null or action = any(:actions::text[]))
     and (:outcome::text is null or outcome = :outcome::text)
     and (:object::text is null or :object::text = any(object_ids) or object_name = :object::text)
     and (:actor::text is null or lower(user_email) = lower(:actor::text) or short_key = :actor::text
