@@ -164,3 +164,18 @@ def imports_from(file: Path) -> Iterator[ast.ImportFrom]:
 
 def source_of(node: ast.ImportFrom, home: str) -> str:
     return importlib.util.resolve_name("." * node.level + (node.module or ""), home)
+
+
+def test_deployed_server_does_without_rich_and_its_project_does_not():
+    code = (
+        "import sys\n"
+        "from portside.cli.serve import import_without_rich\n"
+        "import_without_rich('structlog', 'httpx')\n"
+        "import httpx, structlog, portside.agent.server\n"
+        "assert not any(name.partition('.')[0] == 'rich' for name in sys.modules)\n"
+        "import rich.console\n"
+        "structlog.get_logger().info('a line')\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "a line" in done.stdout
