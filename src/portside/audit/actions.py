@@ -313,5 +313,5 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 OPERATIONS: Mapping[str, Operation] = {
-    action.name: Operation.named(action.name, label) for label, action in reversed(RECORDED.items())
+    action.name: Operation.named(action.name, label) for label, action in reversed(list(RECORDED.items()))
 }
