@@ -78,7 +78,12 @@ def test_invalid_field_is_located(body, loc, kind) -> None:
     assert problem(body)[0::2] == (loc, kind)
 
 
+Word = Annotated[str, msgspec.Meta(pattern=r"^[a-z]+$", description="a word")]
+
+
 class Chosen(msgspec.Struct):
+    word: Word | None = None
+    words: list[Word] | Word = []
     mode: Literal["values", "updates"] = "values"
     modes: list[Literal["a", "b"]] | Literal["c"] | None = None
     by_name: dict[str, Item] = {}
@@ -91,6 +96,8 @@ class Chosen(msgspec.Struct):
         ({"modes": ["a", "x"]}, "Invalid enum value 'x'; use one of: a, b"),
         ({"modes": "x"}, "Invalid enum value 'x'; use one of: c"),
         ({"by_name": {"k": {"n": 1, "colour": "x"}}}, "Invalid enum value 'x'; use one of: red"),
+        ({"word": "1"}, "must be a word"),
+        ({"words": ["a", "1"]}, "must be a word"),
     ],
 )
 def test_a_value_that_is_none_of_those_allowed_is_told_them(body: dict[str, Any], msg: str) -> None:

@@ -9,7 +9,15 @@ import msgspec
 from portside.identity.types import Email, Name
 
 ChannelKind = Literal["webhook", "mail"]
-Url = Annotated[str, msgspec.Meta(min_length=1, max_length=2000, pattern=r"^https?://[^\x00-\x20\x7f]+$(?!\n)")]
+Url = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=2000,
+        pattern=r"^https?://[^\x00-\x20\x7f]+$(?!\n)",
+        description="an http or https address",
+    ),
+]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 Threshold = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Subject = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from portside.cli.client import Platform, address_in, ask_secret, connect, connection_options
-from portside.cli.output import json_option, show_json, show_table, show_text
+from portside.cli.output import CommandGroup, json_option, show_json, show_table, show_text
 from portside.cli.revisions import find
 from portside.kernel.errors import UserMistake
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from portside.platform.settings import PlatformSettings
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def account() -> None:
     """Show your account, set your password."""
 
@@ -59,7 +59,7 @@ _KEY_PATHS = {"workspace": "/api-key", "user": "/api-key/current", "organization
 _SPAN, _UNITS = re.compile(r"([1-9][0-9]{0,3})([hdw])"), {"h": "hours", "d": "days", "w": "weeks"}
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def keys() -> None:
     """List, create and revoke API keys; rotate the master key."""
 

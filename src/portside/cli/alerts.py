@@ -5,13 +5,13 @@ from typing import Any
 import click
 
 from portside.cli.client import Platform, connection_options
-from portside.cli.output import json_option, say, show_json, show_table, show_text
+from portside.cli.output import CommandGroup, json_option, say, show_json, show_table, show_text
 from portside.kernel.errors import UserMistake
 
 _CHANNELS = "/alerts/channels"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def alerts() -> None:
     """List alerts; choose where they are sent, from which thresholds on, and when not."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from portside.cli.client import F, Platform, connection_options
-from portside.cli.output import json_option, show_json, show_table, show_text
+from portside.cli.output import CommandGroup, json_option, show_json, show_table, show_text
 from portside.kernel.errors import UserMistake
 
 
@@ -39,7 +39,7 @@ def _path(platform: Platform) -> str:
     return "/workspaces/current/audit-log" if platform.workspace else "/audit-log"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def audit() -> None:
     """List and export the audit log, check that it is intact."""
 

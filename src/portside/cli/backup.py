@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from portside.cli.output import json_option, program, say, show_json, show_table, show_text
+from portside.cli.output import CommandGroup, json_option, program, say, show_json, show_table, show_text
 from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def passphrase_option(command: F) -> F:
     )(command)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def backup() -> None:
     """Back up a platform, check and restore backups.
 

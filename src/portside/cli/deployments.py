@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from portside.cli.client import Platform, ask_value, connection_options
-from portside.cli.output import confirm, indented, json_option, say, show_json, show_table, show_text
+from portside.cli.output import CommandGroup, confirm, indented, json_option, say, show_json, show_table, show_text
 from portside.cli.revisions import (
     ACCESS_MODES,
     PIN_HOURS,
@@ -27,7 +27,7 @@ from portside.kernel.errors import UserMistake
 _PAGE = 100
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def deployments() -> None:
     """List, show, scale and delete deployments."""
 
@@ -372,7 +372,7 @@ def show_usage(usage: dict[str, Any]) -> None:
 _wait_option = click.option("--wait/--no-wait", default=True, help="Follow the revision until it is deployed.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def secrets() -> None:
     """List, set and remove the secrets of a deployment."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import click
 import msgspec
 
-from portside.cli.output import show_text
+from portside.cli.output import CommandGroup, show_text
 
 _NGINX = """\
 # nginx before Portside: `portside up --domain {domain}{agents} --tls off` with TRUSTED_PROXIES={proxy}
@@ -172,7 +172,7 @@ def _fill(template: str, outer: Outer, **more: str) -> str:
 PRINTERS: dict[str, Callable[[Outer], str]] = {"nginx": nginx, "caddy": caddy, "traefik": traefik}
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def ingress() -> None:
     """Print configurations of proxies before the platform."""
 

@@ -5,13 +5,13 @@ from typing import Any
 import click
 
 from portside.cli.client import Platform, ask_secret, connection_options
-from portside.cli.output import json_option, show_json, show_table, show_text
+from portside.cli.output import CommandGroup, json_option, show_json, show_table, show_text
 from portside.kernel.errors import UserMistake
 
 PATH = "/v1/integrations/git_hosting"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def integrations() -> None:
     """Add, list and remove accounts at git hosts."""
 

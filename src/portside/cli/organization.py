@@ -5,13 +5,13 @@ from typing import Any
 import click
 
 from portside.cli.client import Platform, ask_secret, connection_options
-from portside.cli.output import confirm, json_option, safe, show_json, show_table, show_text
+from portside.cli.output import CommandGroup, confirm, json_option, safe, show_json, show_table, show_text
 from portside.kernel.errors import UserMistake
 
 _ORGANIZATION = "/orgs/current"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def organization() -> None:
     """Show and rename the organization."""
 
@@ -40,7 +40,7 @@ def rename_organization(platform: Platform, name: str) -> None:
 _WORKSPACES = "/workspaces"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def workspaces() -> None:
     """List, create, rename and delete workspaces."""
 
@@ -103,7 +103,7 @@ def delete_workspace(platform: Platform, workspace_named: str, *, yes: bool) -> 
 _ORGANIZATION_MEMBERS, _WORKSPACE_MEMBERS = "/orgs/current/members", "/workspaces/current/members"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def members() -> None:
     """List, add and remove members of the organization, or with --workspace of a workspace; change their roles."""
 

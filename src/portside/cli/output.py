@@ -20,6 +20,18 @@ _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+class CommandGroup(click.Group):
+    """A group of commands, which its help lists with whole sentences."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands that are not hidden."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(1000)) for name, command in found if command and not command.hidden]
+            )
+
+
 def show_text(text: str = "", *, err: bool = False, end: str = "\n") -> None:
     """Print a text, with `err` on standard error."""
     click.echo(safe(text) + end, err=err, nl=False)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from portside.cli.client import Platform, connection_options
-from portside.cli.output import json_option, say, show_json, show_table, show_text
+from portside.cli.output import CommandGroup, json_option, say, show_json, show_table, show_text
 from portside.kernel.errors import UserMistake
 
 _PATH = "/model-price-map"
@@ -17,7 +17,7 @@ _MILLION = Decimal(1_000_000)
 _POLL_S = 1.0
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def prices() -> None:
     """List and set the prices of models, compute costs again."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from portside.cli.output import json_option, say, show_json, show_text
+from portside.cli.output import CommandGroup, json_option, say, show_json, show_text
 from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _root_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def service() -> None:
     """Install the platform as a systemd service, with a user of its own."""
 

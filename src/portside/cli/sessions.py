@@ -3,7 +3,7 @@
 import click
 
 from portside.cli.client import Platform, connection_options
-from portside.cli.output import json_option, show_json, show_table, show_text
+from portside.cli.output import CommandGroup, json_option, show_json, show_table, show_text
 
 _PATHS = {"own": "/users/me/sessions", "organization": "/orgs/current/sessions"}
 _owner_option = click.option(
@@ -11,7 +11,7 @@ _owner_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def sessions() -> None:
     """List and end sessions."""
 

@@ -32,7 +32,7 @@ CpuLimit = Annotated[int, Meta(ge=1, le=16)] | Annotated[float, Meta(ge=0.1, le=
 DatabaseCpu = Annotated[int, Meta(ge=1)] | Annotated[float, Meta(ge=0.1)]
 ReplicaCount = Annotated[int, Meta(ge=0, le=1000)]
 WholeAmount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-DnsLabel = Annotated[str, Meta(pattern=DNS_LABEL)]
+DnsLabel = Annotated[str, Meta(pattern=DNS_LABEL, description="up to 63 lower-case letters, digits and hyphens")]
 PodText = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
@@ -70,7 +70,13 @@ class VolumeMount(msgspec.Struct, rename="camel"):
 class EnvVar(msgspec.Struct, rename="camel"):
     """An environment variable of a container."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)")]
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)",
+            description="the name of a variable: letters, digits and underscores, no digit first",
+        ),
+    ]
     value: str = ""
     value_from: dict[str, Any] | None = None
 
@@ -162,9 +168,20 @@ Offset = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 class SecretReference(msgspec.Struct):
     """A key of a Kubernetes secret that becomes an environment variable (image deployments only)."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$(?!\n)")]
-    secret_name: Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$(?!\n)")]
-    secret_key: Annotated[str, Meta(pattern=r"^[-._A-Za-z0-9]{1,253}$(?!\n)")]
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$(?!\n)",
+            description="the name of a variable: letters, digits and underscores, no digit first",
+        ),
+    ]
+    secret_name: Annotated[
+        str,
+        Meta(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$(?!\n)", description="the name of a secret of Kubernetes"),
+    ]
+    secret_key: Annotated[
+        str, Meta(pattern=r"^[-._A-Za-z0-9]{1,253}$(?!\n)", description="a key of a secret of Kubernetes")
+    ]
 
 
 class SourceConfig(msgspec.Struct):
@@ -486,7 +503,9 @@ class UploadQuery(msgspec.Struct):
 
 GitHostKind = Literal["github", "gitlab", "gitea"]
 IntegrationName = Annotated[str, Meta(min_length=1, max_length=100, pattern=ONE_LINE)]
-HostToken = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$(?!\n)")]
+HostToken = Annotated[
+    str, Meta(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$(?!\n)", description="a token without spaces")
+]
 
 
 class Integration(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,11 +16,39 @@ EVERYTHING = "*"
 _READS_ORGANIZATION = "organization:read"
 # `resource:verb`, `resource:*` or everything.
 Permission = Annotated[
-    str, msgspec.Meta(max_length=100, pattern=r"^(\*|[a-z_-]+:([a-z_-]+|\*)|organization:pats:create)$(?!\n)")
+    str,
+    msgspec.Meta(
+        max_length=100,
+        pattern=r"^(\*|[a-z_-]+:([a-z_-]+|\*)|organization:pats:create)$(?!\n)",
+        description="a permission such as deployments:read",
+    ),
 ]
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]
-Email = Annotated[str, msgspec.Meta(min_length=3, max_length=320, pattern=r"^[^\s@\x00-\x1f]+@[^\s@\x00-\x1f]+$(?!\n)")]
-Handle = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[a-z0-9]([a-z0-9_-]*[a-z0-9])?$(?!\n)")]
+Name = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=200,
+        pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)",
+        description="text without line breaks and control characters",
+    ),
+]
+Email = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=3,
+        max_length=320,
+        pattern=r"^[^\s@\x00-\x1f]+@[^\s@\x00-\x1f]+$(?!\n)",
+        description="an e-mail address",
+    ),
+]
+Handle = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=100,
+        pattern=r"^[a-z0-9]([a-z0-9_-]*[a-z0-9])?$(?!\n)",
+        description="lower-case letters, digits, hyphens and underscores",
+    ),
+]
 
 
 class WorkspaceRequired(Forbidden):

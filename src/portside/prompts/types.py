@@ -9,11 +9,25 @@ import msgspec
 from portside.kernel.errors import Conflict, Forbidden, NotFound
 
 # No character needs escaping in an address, so `owner/name:tag` is unambiguous.
-Handle = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[a-z0-9][a-z0-9_-]*$(?!\n)")]
+Handle = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=200,
+        pattern=r"^[a-z0-9][a-z0-9_-]*$(?!\n)",
+        description="lower-case letters, digits, hyphens and underscores",
+    ),
+]
 Description = Annotated[str, msgspec.Meta(max_length=20_000)]
 Readme = Annotated[str, msgspec.Meta(max_length=1_000_000)]
 Tags = Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=200)]], msgspec.Meta(max_length=100)]
-TagName = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$(?!\n)")]
+TagName = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=200,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$(?!\n)",
+        description="letters, digits, dots, hyphens and underscores",
+    ),
+]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=100)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 LATEST = "latest"

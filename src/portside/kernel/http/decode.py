@@ -93,26 +93,48 @@ def convert(value: Any, kind: Any, where: str, *, strict: bool = True) -> Any:
         except msgspec.ValidationError as exc:
             failure = exc
     problem = problem_of(str(failure), where)
-    if problem.type == "enum" and (allowed := _allowed_values(_type_info(kind), problem.loc[1:])):
+    if problem.type == "enum" and (allowed := _allowed_values(_types_at(_type_info(kind), problem.loc[1:]))):
         problem.msg += f"; use one of: {', '.join(map(str, allowed))}"
+    elif "matching regex" in problem.msg and (meant := _descriptions(_types_at(_type_info(kind), problem.loc[1:]))):
+        problem.msg = f"must be {' or '.join(meant)}"
     raise Invalid([problem]) from failure
 
 
-def _allowed_values(info: inspect.Type, path: list[str | int]) -> list[Any]:
-    """Return the values that a type enumerates at a path, in the order of their declaration."""
-    found: list[Any] = []
+def _types_at(info: inspect.Type, path: list[str | int]) -> list[inspect.Type]:
+    """Return the types that a value may have at a path, where a type is annotated with its annotation."""
+    if not path:
+        return [info]
+    found: list[inspect.Type] = []
     for member in _union_members(info):
-        if not path and isinstance(member, inspect.LiteralType):
-            found += member.values
-        elif not path and isinstance(member, inspect.EnumType):
-            found += [each.value for each in member.cls]
-        elif path and isinstance(member, (inspect.StructType, inspect.TypedDictType)):
+        if isinstance(member, (inspect.StructType, inspect.TypedDictType)):
             for field in member.fields:
-                found += _allowed_values(field.type, path[1:]) if field.encode_name == path[0] else []
-        elif path and isinstance(member, inspect.CollectionType):
-            found += _allowed_values(member.item_type, path[1:])
-        elif path and isinstance(member, inspect.DictType):
-            found += _allowed_values(member.value_type, path[1:])
+                found += _types_at(field.type, path[1:]) if field.encode_name == path[0] else []
+        elif isinstance(member, inspect.CollectionType):
+            found += _types_at(member.item_type, path[1:])
+        elif isinstance(member, inspect.DictType):
+            found += _types_at(member.value_type, path[1:])
+    return found
+
+
+def _allowed_values(types: Iterable[inspect.Type]) -> list[Any]:
+    """Return the values that types enumerate."""
+    found: list[Any] = []
+    for member in (member for info in types for member in _union_members(info)):
+        if isinstance(member, inspect.LiteralType):
+            found += member.values
+        elif isinstance(member, inspect.EnumType):
+            found += [each.value for each in member.cls]
+    return found
+
+
+def _descriptions(types: Iterable[inspect.Type]) -> list[str]:
+    """Return what the descriptions of types call their values, for example `an e-mail address`."""
+    found: list[str] = []
+    for info in types:
+        if isinstance(info, inspect.UnionType):
+            found += _descriptions(info.types)
+        elif isinstance(info, inspect.Metadata) and "description" in (info.extra_json_schema or {}):
+            found.append(str((info.extra_json_schema or {})["description"]))
     return found
 
 
