@@ -9,7 +9,7 @@ import { log } from "./logs.js";
 import { ValuePieces } from "./pieces.js";
 import type { Graph, Graphs, Snapshot } from "./project.js";
 
-import { currentWork, EphemeralRows, type Fields, type Server, type Work } from "./server.js";
+import { currentWork, type Fields, RunRows, type Server, type Work } from "./server.js";
 import { LEASE_LOST, Pending } from "./stopping.js";
 import { json, plain } from "./values.js";
 
@@ -78,8 +78,8 @@ export class Executor {
     const pending = new Pending();
     const configurable = request.config.configurable ?? {};
     const threadId = String(configurable.thread_id ?? "");
-    const ephemeral = request.is_ephemeral ? new EphemeralRows(this.server, threadId) : null;
-    const work = workOf(execution, { ephemeral, fail: (error) => stopping.abort(error), pending });
+    const rows = new RunRows(this.server, threadId, request.is_ephemeral);
+    const work = workOf(execution, { rows, fail: (error) => stopping.abort(error), pending });
     const timer = setTimeout(
       () => stopping.abort(new RunTimeout()),
       Math.min(execution.timeoutSeconds * 1000, 2 ** 31 - 1),
@@ -88,16 +88,21 @@ export class Executor {
     execution.signal.addEventListener("abort", cancel, { once: true });
     try {
       const outcome = await currentWork.run(work, () => this.run(execution, stopping.signal));
-      ephemeral?.drop();
+      if (request.is_ephemeral) {
+        rows.drop();
+      } else {
+        await rows.flush();
+      }
       return outcome;
     } catch (error) {
       // Its nodes may still run, and it may be tried again: its rows are kept.
       stopping.abort(error);
       await pending.stopped();
       if (error instanceof CallFailed && error.code === LEASE_LOST) {
-        ephemeral?.drop();
+        rows.drop();
       } else {
-        await ephemeral?.flush();
+        // What storing rows fails with is known to the server.
+        await rows.flush().catch(() => {});
       }
       throw error;
     } finally {
@@ -226,7 +231,7 @@ class RunTimeout extends CallFailed {
 
 function workOf(
   { request, call }: Execution,
-  { ephemeral, fail, pending }: { ephemeral: EphemeralRows | null; fail(error: unknown): void; pending: Pending },
+  { rows, fail, pending }: { rows: RunRows; fail(error: unknown): void; pending: Pending },
 ): Work {
   const { configurable = {}, metadata = {} } = request.config;
   const runId = configurable.run_id;
@@ -237,7 +242,7 @@ function workOf(
     isAwaited: request.durability === "sync",
     metadata,
     configurable,
-    ephemeral,
+    rows,
     pieces: new ValuePieces(),
     fail,
     track: (value) => pending.track(value),

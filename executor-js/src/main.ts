@@ -197,7 +197,7 @@ function workOf(request: Fields, call: number, scope: number): Work {
     isAwaited: true,
     metadata: { ...metadata, graph_id: request.graph_id },
     configurable,
-    ephemeral: null,
+    rows: null,
     pieces: new ValuePieces(),
     fail: () => {},
     track: (value) => value,

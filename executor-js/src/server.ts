@@ -9,6 +9,9 @@ import { ValuePieces } from "./pieces.js";
 const MAIN_SCOPE = 0;
 const EPHEMERAL_DELAY_MS = 100;
 const EPHEMERAL_LIMIT_BYTES = 1024 * 1024;
+const UNANSWERED_LIMIT_BYTES = 8 * 1024 * 1024;
+// Empty rows take memory as well.
+const ROWS_OVERHEAD_BYTES = 512;
 
 export type Fields = Record<string, unknown>;
 
@@ -25,7 +28,8 @@ export interface Work {
   /** The metadata and the configurable fields that the run began with. */
   metadata: Fields;
   configurable: Fields;
-  ephemeral: EphemeralRows | null;
+  /** The rows of the run's own thread. */
+  rows: RunRows | null;
   /** The long values of its checkpoints. */
   pieces: ValuePieces;
   /** Ends the run with an error that none of its code caught. */
@@ -41,7 +45,7 @@ const NOTHING = {
   isAwaited: true,
   metadata: {},
   configurable: {},
-  ephemeral: null,
+  rows: null,
   track: <T>(value: T) => value,
 };
 
@@ -95,31 +99,30 @@ export class Server {
       is_awaited: isAwaited,
       ...rows,
     };
-    const ephemeral = work?.ephemeral;
-    if (ephemeral?.threadId === threadId) {
-      if (!isAwaited && ephemeral.keep(checkpointNs, body, rows.size)) {
-        return;
+    const own = work?.rows;
+    if (own?.threadId === threadId) {
+      if (!isAwaited) {
+        return own.put(checkpointNs, body, rows.size);
       }
-      await ephemeral.flush();
+      await own.flush();
     }
     await this.call("checkpoints.put", body);
   }
 
   /** Return the row of a checkpoint, the latest of its namespace without an id, or null. */
   async read(threadId: string, checkpointNs: string, checkpointId: string | null): Promise<Fields | null> {
-    const ephemeral = currentWork.getStore()?.ephemeral;
-    if (ephemeral?.threadId === threadId) {
-      if (ephemeral.isEmpty(checkpointNs)) {
-        return null;
-      }
-      await ephemeral.flush();
+    const own = currentWork.getStore()?.rows;
+    if (own?.threadId === threadId && own.isEmpty(checkpointNs)) {
+      return null;
     }
     return (await this.operate("read", threadId, checkpointNs, checkpointId)) as Fields | null;
   }
 
   /** Do another operation on checkpoints, with its arguments in order. */
-  operate(operation: string, ...given: unknown[]): Promise<unknown> {
-    const scope = currentWork.getStore()?.scope ?? MAIN_SCOPE;
+  async operate(operation: string, ...given: unknown[]): Promise<unknown> {
+    const work = currentWork.getStore();
+    const scope = work?.scope ?? MAIN_SCOPE;
+    await work?.rows?.flush();
     return this.call("checkpoints", { scope, operation, arguments: given });
   }
 }
@@ -130,67 +133,94 @@ function raised(failed: CallFailed): Error {
 }
 
 /**
- * The rows of a run on a thread that is deleted with it: they wait, because a short run needs no checkpoint.
+ * The rows that a run writes to its thread: they are sent in their order, and no step waits for the answers.
  *
- * They are sent after a moment, if they grow, and if the run is stopped.
+ * So a write and the checkpoint after it are in one batch of the server, which stores what they share once. The rows of a
+ * thread that is deleted with its run wait, because a short run needs no checkpoint: they are sent after a moment, if they
+ * grow, and if the run is stopped.
  */
-export class EphemeralRows {
-  private puts: Fields[] = [];
+export class RunRows {
+  private held: { body: Fields; size: number }[] = [];
+  /** Of all rows that were not answered. */
   private size = 0;
-  private isSending = false;
+  private isHolding: boolean;
+  private failure: unknown;
   private readonly namespaces = new Set<string>();
-  private readonly sent: Promise<unknown>[] = [];
-  private readonly timer: NodeJS.Timeout;
+  private readonly sent = new Set<Promise<void>>();
+  private readonly timer: NodeJS.Timeout | undefined;
 
   constructor(
     private readonly server: Server,
     readonly threadId: string,
+    private readonly isEphemeral: boolean,
   ) {
-    this.timer = setTimeout(() => this.send(), EPHEMERAL_DELAY_MS);
+    this.isHolding = isEphemeral;
+    this.timer = isEphemeral ? setTimeout(() => this.sendHeld(), EPHEMERAL_DELAY_MS) : undefined;
   }
 
   /** Whether the thread surely has no checkpoint in a namespace. */
   isEmpty(checkpointNs: string): boolean {
-    return !this.namespaces.has(checkpointNs);
+    return this.isEphemeral && !this.namespaces.has(checkpointNs);
   }
 
-  /** Keep rows for now; false if rows are sent at once by now. */
-  keep(checkpointNs: string, body: Fields, size: number): boolean {
+  /** Take rows; wait only if many were not answered. Throws what storing earlier ones failed with. */
+  async put(checkpointNs: string, body: Fields, bytes: number): Promise<void> {
+    if (this.failure !== undefined) {
+      throw this.failure;
+    }
+    const put = { body: { ...body, call: currentWork.getStore()?.call ?? 0 }, size: bytes + ROWS_OVERHEAD_BYTES };
     this.namespaces.add(checkpointNs);
-    if (this.isSending) {
-      return false;
+    this.size += put.size;
+    if (this.isHolding) {
+      this.held.push(put);
+      if (this.size > EPHEMERAL_LIMIT_BYTES) {
+        this.sendHeld();
+      }
+      return;
     }
-    this.puts.push({ ...body, call: currentWork.getStore()?.call ?? 0 });
-    this.size += size;
-    if (this.size > EPHEMERAL_LIMIT_BYTES) {
-      this.send();
+    this.send(put);
+    // A server that encrypts rows may store those of a later call first.
+    if (this.server.isEncrypted || this.size > UNANSWERED_LIMIT_BYTES) {
+      await this.flush();
     }
-    return true;
   }
 
   /** Wait until all rows are with the server. Throws what storing them failed with. */
   async flush(): Promise<void> {
-    this.send();
-    await Promise.all(this.sent);
+    this.sendHeld();
+    while (this.sent.size > 0) {
+      await Promise.all(this.sent);
+    }
+    if (this.failure !== undefined) {
+      throw this.failure;
+    }
   }
 
-  /** Forget the rows: the run has ended, and its thread with it. */
+  /** Forget the rows that wait: the run has ended, and its thread with it. */
   drop(): void {
     clearTimeout(this.timer);
-    this.isSending = true;
-    this.puts = [];
+    this.isHolding = false;
+    this.held = [];
   }
 
-  private send(): void {
-    clearTimeout(this.timer);
-    this.isSending = true;
-    const puts = this.puts;
-    this.puts = [];
-    for (const body of puts) {
-      const call = this.server.call("checkpoints.put", body);
-      // A failure is that of the run's other checkpoints as well: the server ends the run.
-      call.catch(() => {});
-      this.sent.push(call);
+  private sendHeld(): void {
+    const { held } = this;
+    this.drop();
+    for (const put of held) {
+      this.send(put);
     }
+  }
+
+  private send({ body, size }: { body: Fields; size: number }): void {
+    const answered = this.server
+      .call("checkpoints.put", body)
+      .catch((error: unknown) => {
+        this.failure ??= error;
+      })
+      .then(() => {
+        this.size -= size;
+        this.sent.delete(answered);
+      });
+    this.sent.add(answered);
   }
 }

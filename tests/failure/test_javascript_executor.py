@@ -138,6 +138,23 @@ async def test_endless_loop_ends_when_it_is_cancelled(client: httpx2.AsyncClient
     assert await steps(client) == ["one", "two", "three"]
 
 
+async def test_run_beside_an_endless_loop_goes_on_after_its_cancellation(client: httpx2.AsyncClient, tmp_path: Path):
+    beside, looping = tmp_path / "beside", tmp_path / "looping"
+    path = await begin(client, "stages", file=str(beside))
+    (_, first), _ = await reached(beside, 2)
+    loop = await begin(client, "blocking", file=str(looping))
+    ((_, pid),) = await reached(looping, 1)
+    # Both are in one process, whose only thread the loop has.
+    assert pid == first
+    await client.post(f"{loop}/cancel?wait=true")
+    assert (await ended(client, loop))["status"] == "interrupted"
+    _, _, (name, second) = await reached(beside, 3)
+    assert (name, second != first) == ("two", True)
+    allow(beside)
+    assert (await ended(client, path))["status"] == "success"
+    assert [name for name, _ in lines(beside)] == ["one", "two", "two"]
+
+
 @pytest.mark.thorough
 async def test_memory_does_not_grow_with_runs(client: httpx2.AsyncClient):
     async def heap() -> int:

@@ -103,7 +103,7 @@ function mutate(item: any): void {
 }
 
 function work(): Work {
-  const nothing = { call: 0, scope: 0, run: null, isAwaited: true, metadata: {}, configurable: {}, ephemeral: null };
+  const nothing = { call: 0, scope: 0, run: null, isAwaited: true, metadata: {}, configurable: {}, rows: null };
   return { ...nothing, pieces: new ValuePieces(), fail: () => {}, track: (value) => value };
 }
 

@@ -21,6 +21,8 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 PING_EVERY_S = 1.0
 LOOP_STANDS_STILL_S = 10.0
+# A silent executor of JavaScript has this long to end a run that was cancelled, or is over its limit.
+ENDS_WITHIN_S = 5.0
 # How much slower than the clock of this machine that of another one may be.
 CLOCK_DRIFT = 0.001
 T = TypeVar("T")
@@ -181,9 +183,9 @@ class Executor:
         """Whether a run may be why the executor is silent: all code of JavaScript has one thread.
 
         Nothing else gets to it, so another one replaces it. It may compute until a run of it has been cancelled, or is
-        over its limit, for the time of a heartbeat.
+        over its limit, for a moment.
         """
-        latest = asyncio.get_running_loop().time() - self._heartbeat_s
+        latest = asyncio.get_running_loop().time() - min(self._heartbeat_s, ENDS_WITHIN_S)
         times = (*self.ends_by.values(), *self._cancelled_at.values())
         if not self.has_one_thread or not self.ends_by or any(at < latest for at in times):
             return False
