@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,14 +21,26 @@ sys.path[:0] = [str(ROOT)]
 from bench.client import (  # noqa: E402
     Connection,
     Figures,
+    Request,
     cpu_s,
     events_per_s,
     first_events,
     load,
     memory_mb,
+    parent_of,
     runs_figures,
 )  # fmt: skip
-from bench.workload import BACKLOG, BATCH, BURST, LATER, RUN, STREAMS, TOKENS  # noqa: E402
+from bench.workload import (  # noqa: E402
+    BACKLOG,
+    BATCH,
+    BURST,
+    LATER,
+    RUN,
+    RUNS_PER_THREAD,
+    STREAMS,
+    THREADS_PER_CLIENT,
+    TOKENS,
+)
 from tests.servers import ServerProcess, free_port  # noqa: E402
 
 from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
@@ -47,6 +60,7 @@ async def measure(server: Server) -> Figures:
     await load(server.port, 4, wait, 2)
     for clients in (1, 16):
         found |= await runs(server, clients)
+        found |= await thread_runs(server, clients)
     for streams in STREAMS:
         p50, p99 = await first_events(server.port, streams, TOKENS, b"token 0 ")
         found |= {f"first_token_p50_ms_{streams}": p50, f"first_token_p99_ms_{streams}": p99}
@@ -66,15 +80,47 @@ async def wait(connection: Connection) -> bytes:
     return await connection.send("POST", "/runs/wait", RUN)
 
 
-async def runs(server: Server, clients: int) -> Figures:
-    """Return the figures of stateless runs of the echo graph that clients wait for."""
-    cpu, trips = cpu_s(server.pid), await transactions(server.database)
-    done = await load(server.port, clients, wait)
+async def runs(server: Server, clients: int, request: Request = wait, prefix: str = "") -> Figures:
+    """Return the figures of runs of the echo graph that clients wait for: stateless ones, or those of a request."""
+    postmaster = await postmaster_of(server.database)
+    trips = await transactions(server.database)
+    cpu, database_cpu = cpu_s(server.pid), cpu_s(postmaster) if postmaster else 0.0
+    done = await load(server.port, clients, request)
     found = runs_figures(clients, done.per_s, done.times, cpu_s(server.pid) - cpu)
-    if server.database:
+    if postmaster:
+        found[f"postgres_cpu_ms_per_run_{clients}"] = (cpu_s(postmaster) - database_cpu) / len(done.times) * 1000
         trips = await transactions(server.database) - trips
         found[f"round_trips_per_run_{clients}"] = trips / len(done.times)
-    return found
+    return {f"{prefix}{name}": figure for name, figure in found.items()}
+
+
+async def thread_runs(server: Server, clients: int) -> Figures:
+    """Return the figures of runs on threads; each client goes on to another thread of its own after ten runs."""
+    connection = Connection(server.port)
+    await connection.open()
+    made = [json.loads(await connection.send("POST", "/threads", {})) for _ in range(clients * THREADS_PER_CLIENT)]
+    connection.writer.close()
+    of_client: dict[Connection, Iterator[str]] = {}
+    left = iter([each["thread_id"] for each in made])
+
+    async def run(client: Connection) -> bytes:
+        if client not in of_client:
+            own = list(islice(left, THREADS_PER_CLIENT))
+            of_client[client] = cycle([thread for thread in own for _ in range(RUNS_PER_THREAD)])
+        return await client.send("POST", f"/threads/{next(of_client[client])}/runs/wait", RUN)
+
+    return await runs(server, clients, run, "thread_")
+
+
+async def postmaster_of(database: str | None) -> int | None:
+    """Return the process that the processes of an embedded Postgres are children of."""
+    if database is None:
+        return None
+    connection = await asyncpg.connect(database)
+    try:
+        return parent_of(connection.get_server_pid())
+    finally:
+        await connection.close()
 
 
 async def create_backlog(port: int) -> None:

@@ -146,8 +146,13 @@ def family(pid: int) -> list[int]:
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if folder.name.isdigit():
-                parents[int(folder.name)] = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                parents[int(folder.name)] = parent_of(int(folder.name))
     found = [pid]
     for one in found:
         found += [child for child, parent in parents.items() if parent == one]
     return found
+
+
+def parent_of(pid: int) -> int:
+    """Return the process that started another one. Raises OSError if that has ended."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])

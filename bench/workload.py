@@ -7,4 +7,6 @@ BURST = {"assistant_id": "burst", "input": {"count": 500}, "stream_mode": ["cust
 # Runs that wait for tomorrow, sent in batches.
 LATER = {**RUN, "after_seconds": 86_400}
 BACKLOG, BATCH = 2000, 100
+# A thread has few runs, so that the graph's work stays small; each client has this many threads.
+RUNS_PER_THREAD, THREADS_PER_CLIENT = 10, 40
 STREAMS = (1, 16, 20, 200)
