@@ -276,6 +276,15 @@ async def end_runs(
 
     Without `wait` a run whose thread another transaction has locked is `locked`, and has not ended.
     """
+    rare: dict[str, list[str | None] | None] = {
+        "interrupts": [_json_text(result.interrupts) for _, result in finished],
+        "errors": [_json_text(result.error) for _, result in finished],
+        "long_values": [_json_text(result.long_values) for _, result in finished],
+        "webhook_values": [_webhook_values(*one) for one in finished],
+    }
+    if db.codec is None:
+        # The driver looks at each item of a list, and the function takes no list for one without values.
+        rare = {name: column if any(column or ()) else None for name, column in rare.items()}
     async with asyncio.timeout(STATEMENT_TIMEOUT_S):
         rows = await db.fetch(
             sql.end_runs,
@@ -286,10 +295,7 @@ async def end_runs(
             statuses=[result.status for _, result in finished],
             thread_statuses=[result.thread_status for _, result in finished],
             values=[_thread_values(result) for _, result in finished],
-            interrupts=[_json_text(result.interrupts) for _, result in finished],
-            errors=[_json_text(result.error) for _, result in finished],
-            long_values=[_json_text(result.long_values) for _, result in finished],
-            webhook_values=[_webhook_values(*one) for one in finished],
+            **rare,
             wait=wait,
             lease_s=LEASE_S,
             claim_limit=slots.limit,

@@ -49,18 +49,21 @@ class Rows:
         self.size += other.size
         self.is_encrypted = self.is_encrypted or other.is_encrypted
 
-    def columns(self) -> dict[str, list[Any]]:
-        """Return one list for each column. Raises ValueError for metadata that has no JSON form."""
-        named: dict[str, list[Any]] = {}
+    def columns(self) -> dict[str, list[Any] | None]:
+        """Return one list for each column, or None if it has no value. Raises ValueError for metadata without JSON."""
+        named: dict[str, list[Any] | None] = {}
         for names, rows in (
             (CHECKPOINT_COLUMNS, self.checkpoints),
             (VALUE_COLUMNS, self.values),
             (PIECE_COLUMNS, self.pieces),
             (WRITE_COLUMNS, self.writes),
         ):
+            # The driver looks at each item of a list, and the statement takes no list for one without values.
             columns = zip(*rows.values(), strict=True) if rows else ((),) * len(names)
-            named.update((name, list(column)) for name, column in zip(names, columns, strict=True))
-        named["c_metadata"] = [each if isinstance(each, str) else each() for each in named["c_metadata"]]
+            for name, column in zip(names, columns, strict=True):
+                named[name] = list(column) if any(value is not None for value in column) else None
+        metadata = named["c_metadata"] or ()
+        named["c_metadata"] = [each if isinstance(each, str) else each() for each in metadata]
         return named
 
 
