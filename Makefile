@@ -23,7 +23,7 @@ up: install ## start the platform (make up ARGS="--port 9000")
 test: install ## run the tests
 	@sh scripts/test $(ARGS)
 
-thorough: install ## run the slow tests, of half a minute or more
+thorough: install ## run the slow tests, of twenty seconds or more
 	@sh scripts/thorough $(ARGS)
 	@$(if $(ARGS),,$(BIN)/python scripts/floors.py)
 

@@ -50,6 +50,7 @@ def start(command: list[str], environment: dict[str, str], folder: Path, log: Pa
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
 
 
+@pytest.mark.thorough
 async def test_dev_follows_changes_of_typescript(tmp_path: Path):
     project, port = copy_of_project(tmp_path / "project"), free_port()
     (project / "langgraph.json").write_text('{"graphs": {"agent": "./mine.ts"}}')

@@ -176,6 +176,7 @@ async def test_crash_loop_is_reported_and_retried(platform: Platform, repository
     await goes_on(platform, deployment, thread)
 
 
+@pytest.mark.thorough
 async def test_executors_that_do_not_start_are_in_the_status(
     platform: Platform, repository: Repository, tmp_path: Path
 ) -> None:

@@ -198,6 +198,7 @@ def traces(platform: Platform, project: str) -> int:
     return sum(r["traces"] for r in response.json()["usage"] if r["dimensions"]["project_name"] == project)
 
 
+@pytest.mark.thorough
 async def test_new_commit_takes_over_without_a_failed_request(platform: Platform, repository: Repository):
     deployment = platform.deployed("switched", repository)
     url = deployment["source_config"]["custom_url"]

@@ -60,6 +60,7 @@ def test_a_graph_that_hangs_at_its_import_is_named_while_it_hangs(environment: d
     assert "deleted" in portside(environment, "deployments", "delete", "hanging", "--yes").stdout
 
 
+@pytest.mark.thorough
 def test_a_missing_variable_is_named_once_and_an_env_file_mends_it(environment: dict[str, str], tmp_path: Path):
     project = tmp_path / "project"
     (project / "app").mkdir(parents=True)

@@ -36,6 +36,7 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.thorough
 async def test_a_server_that_is_cut_off_stops_when_its_leases_end(
     fresh_database: Callable[[], Awaitable[str]], tmp_path: Path, short_folder: Path
 ):

@@ -70,7 +70,7 @@ def attempts(ledger: Path) -> list[tuple[int, int]]:
         ("kill -9", "was killed by SIGKILL"),
         ("abort", "was killed by SIGABRT"),
         ("segfault", "was killed by SIGSEGV"),
-        ("hold the GIL", "did not answer for 10 s"),
+        pytest.param("hold the GIL", "did not answer for 10 s", marks=pytest.mark.thorough),
     ],
 )
 async def test_run_that_harms_its_process_is_retried_and_then_ends_with_the_reason(client, tmp_path, do, reason):

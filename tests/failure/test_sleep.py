@@ -154,6 +154,7 @@ async def test_clients_never_notice_that_an_agent_sleeps(platform: Platform, dep
     await is_asleep(platform, deployment)
 
 
+@pytest.mark.thorough
 async def test_agent_sleeps_on_while_platform_and_listener_are_restarted(platform: Platform, deployment: str):
     url = await platform.url(deployment)
     await sleeps(platform, deployment)
@@ -171,6 +172,7 @@ async def test_agent_sleeps_on_while_platform_and_listener_are_restarted(platfor
     await is_asleep(platform, deployment)
 
 
+@pytest.mark.thorough
 async def test_changes_reach_an_agent_that_sleeps(platform: Platform, deployment: str, repository: Repository):
     url = await platform.url(deployment)
     await sleeps(platform, deployment)
