@@ -94,9 +94,12 @@ class ServedCall:
             self.is_stopped = True
             self.work.cancel()
 
-    def send(self, item: Any) -> None:
-        """Send an item before the result. Raises CallFailed if it is too large; does nothing on a closed link."""
-        self.link.send_frame(ITEM, self.number, item)
+    def send(self, item: Any, *, is_last: bool = False) -> None:
+        """Send an item before the result. Raises CallFailed if it is too large; does nothing on a closed link.
+
+        The last one is sent with the result, which must follow at once.
+        """
+        self.link.send_frame(ITEM, self.number, item, is_followed=is_last)
 
     async def drain(self) -> None:
         """Wait until the peer reads what it was sent. Raises LinkClosed."""
@@ -123,6 +126,7 @@ class Link(asyncio.Protocol):
         self._received = bytearray()
         self._queue: list[bytes] = []
         self._queued_bytes = 0
+        self._is_flush_due = False
         self._writable: asyncio.Future[None] | None = None
         self._open: dict[int, _OpenCall] = {}
         self._served: dict[int, ServedCall] = {}
@@ -243,15 +247,19 @@ class Link(asyncio.Protocol):
 
     # Sending
 
-    def send_frame(self, kind: int, number: int, body: Any) -> None:
-        """Queue a frame for the write at the end of this turn. Raises CallFailed if it is too large."""
+    def send_frame(self, kind: int, number: int, body: Any, *, is_followed: bool = False) -> None:
+        """Queue a frame for the write at the end of this turn, or of that of the frame which follows it.
+
+        Raises CallFailed if it is too large.
+        """
         if self._reason is not None:
             return
         payload = encode((kind, number, body))
         size = len(payload)
         if size > self._limits.frame_bytes:
             raise CallFailed("too_large", f"a message has {size} bytes, more than {self._limits.frame_bytes}")
-        if not self._queue:
+        if not (self._is_flush_due or is_followed):
+            self._is_flush_due = True
             self._loop.call_soon(self._flush)
         self._queue += (size.to_bytes(HEADER_BYTES, "big"), payload)
         self._queued_bytes += HEADER_BYTES + size
@@ -259,6 +267,7 @@ class Link(asyncio.Protocol):
             self._flush()
 
     def _flush(self) -> None:
+        self._is_flush_due = False
         if not self._queue or self._transport is None:
             return
         queue, self._queue, self._queued_bytes = self._queue, [], 0

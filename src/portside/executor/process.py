@@ -222,6 +222,7 @@ class ExecutorProcess:
         try:
             outcome = await self._executed(loop, request, batches, given.timeout_s)
         except BaseException:
+            batches.flush()
             if lease.is_lost:
                 rows.drop()
                 raise CallFailed(messages.LEASE_LOST, "the server did not renew the lease in time") from None
@@ -234,7 +235,9 @@ class ExecutorProcess:
             del self._leases[given.call]
         if request.is_ephemeral:
             rows.drop()
+            batches.flush(is_last=True)
         else:
+            batches.flush()
             await rows.flush()
         return outcome
 
@@ -255,10 +258,7 @@ class ExecutorProcess:
 
     async def _executed(self, loop: GraphLoop, request: RunRequest, batches: "EventBatches", timeout_s: float) -> Any:
         assert self._graphs is not None  # noqa: S101 - nothing is executed before
-        try:
-            return await _answered(loop.call(execute(self._graphs, request, batches.add, timeout_s)))
-        finally:
-            batches.flush()
+        return await _answered(loop.call(execute(self._graphs, request, batches.add, timeout_s)))
 
     def _pong(self) -> Pong:
         if work_left_behind.is_set() and not self._is_retiring:
@@ -346,8 +346,8 @@ class EventBatches:
             if self._size > HIGH_WATER_BYTES:
                 self._taken.wait(EVENT_WAIT_LIMIT_S)
 
-    def flush(self) -> None:
-        """Send what waits, although the server does not read: the result follows."""
+    def flush(self, *, is_last: bool = False) -> None:
+        """Send what waits, although the server does not read; the last batch with the result, which follows at once."""
         if self._opening is not None:
             self._opening.cancel()
         with self._taken:
@@ -355,7 +355,7 @@ class EventBatches:
             self._is_scheduled = False
             self._taken.notify_all()
         if events:
-            self._call.send(events)
+            self._call.send(events, is_last=is_last)
 
     def _open(self) -> None:
         self._is_open = True

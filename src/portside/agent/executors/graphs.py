@@ -58,6 +58,10 @@ FOR_CHANNELS = "&"
 """Begins the names of events that are items of langgraph's stream, for the channels of the event streaming protocol."""
 
 
+class StoppedEarly(Exception):
+    """An executor has stopped a run, because it did not hear that the lease was renewed."""
+
+
 class RemoteGraphs:
     """The graphs of this server's executors. The methods are those of `GraphService`."""
 
@@ -90,6 +94,12 @@ class RemoteGraphs:
                     pushed = _Pushed(bridge)
                     work = self._call_one(executor, messages.EXECUTE, call, pushed.push, run=sink.run)
                     outcome = await executor.unless_silent(work, lambda: pushed.has_begun)
+                except StoppedEarly as exc:
+                    if sink.run is not None:
+                        # This server would have stopped it a moment later, which cancels this task.
+                        sink.run.lose()
+                        await asyncio.sleep(0)
+                    raise AttemptLost(str(exc), is_counted=False) from exc
                 except ExecutorFailed as exc:
                     raise AttemptLost(f"its executor {exc}", is_counted=False) from exc
                 except LinkClosed as exc:
@@ -256,7 +266,7 @@ class ChannelEvents:
 def _error_of(failed: CallFailed) -> Exception:
     """Return what the executor's error is in this process."""
     if failed.code == messages.LEASE_LOST:
-        return AttemptLost(f"its executor stopped it: {failed.message}", is_counted=False)
+        return StoppedEarly(f"its executor stopped it: {failed.message}")
     return RunTimeout() if failed.code == "run_timeout" else error_of(failed)
 
 

@@ -11,6 +11,7 @@ with each. The file is read again when it changes. Without this server's own rev
 """
 
 import asyncio
+import math
 import os
 import time
 from collections import defaultdict
@@ -261,9 +262,13 @@ class PinnedGraphs:
         """Return the schemas of the subgraphs of a graph of this revision. Raises GraphFailed."""
         return await self._graphs.subgraphs(request)
 
-    async def count_threads(self) -> dict[UUID, int]:
-        """Return how many threads use each revision: they have runs, or wait for an answer with which they go on."""
-        if self._counts is None or time.monotonic() - self._counts[0] >= COUNTS_VALID_S:
+    async def count_threads(self, idle_s: float | None = None) -> dict[UUID, int]:
+        """Return how many threads use each revision: they have runs, or wait for an answer with which they go on.
+
+        `idle_s` is for how long the server had no work. What it says last before it sleeps must be true.
+        """
+        age_s = math.inf if self._counts is None else time.monotonic() - self._counts[0]
+        if self._counts is None or age_s >= COUNTS_VALID_S or 0 < (idle_s or 0) < age_s:
             counted_at, available = time.monotonic(), self._file.available()
             rows = await self._db.fetch(sql.count_threads_of_revisions)
             counts = {

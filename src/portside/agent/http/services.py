@@ -88,7 +88,7 @@ class AgentServices(HealthServices):
     bundles: Bundles
     config: AgentConfig
     libraries: Mapping[str, str]
-    count_threads: Callable[[], Awaitable[dict[UUID, int]]] | None
+    count_threads: Callable[[float | None], Awaitable[dict[UUID, int]]] | None
     """Set where threads go on with the revision that began them."""
     crons: Crons
     descriptions: Descriptions

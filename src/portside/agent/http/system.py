@@ -151,7 +151,7 @@ async def _metrics_of(services: AgentServices) -> Metrics:
     backlog, count = await monitor.backlog(), services.count_threads
     idle_s = await monitor.idle_s(services.traffic)
     # Without a count of the queue the database does not answer.
-    threads = None if count is None or backlog.n_pending is None else await count()
+    threads = None if count is None or backlog.n_pending is None else await count(idle_s)
     return Metrics(backlog, ApiMetrics(request_counts()), monitor.slots(), PROBLEMS.current(), idle_s, threads)
 
 

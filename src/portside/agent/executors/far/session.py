@@ -103,7 +103,7 @@ class PeerSession(Link):
 
     # Sending
 
-    def send_frame(self, kind: int, number: int, body: Any) -> None:
+    def send_frame(self, kind: int, number: int, body: Any, *, is_followed: bool = False) -> None:  # noqa: ARG002 - it is sent soon
         """Queue a frame. Raises CallFailed if it is too large, or not what belongs to its method."""
         if self._reason is not None:
             return
