@@ -570,3 +570,16 @@ async def test_open_addresses_are_refused_without_key_or_certificates(module_dat
         _, said = await process.communicate()
         assert process.returncode == 1, said
         assert b"core-api" in said or b"CORE_API_KEY" in said, said
+
+
+async def test_large_inputs_of_several_runs_do_not_silence_an_executor(cut, tmp_path):
+    """Together they are more than a session reads ahead of what it serves."""
+    async with client_of(cut.tiers.orchestrator) as client:
+        ledgers = [tmp_path / f"ledger{number}" for number in range(4)]
+        runs = [await begin(client, "wait", ledger, large="x" * 6_000_000) for ledger in ledgers]
+        for ledger in ledgers:
+            await begun(ledger, 1)
+            (tmp_path / f"{ledger.name}.go").touch()
+        for run in runs:
+            assert (await ended(client, *run))["status"] == "success"
+        assert [len(attempts(ledger)) for ledger in ledgers] == [1] * 4

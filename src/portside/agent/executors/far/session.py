@@ -2,7 +2,7 @@
 
 All frames that wait while one message is being sent are the next message. As long as the peer does not read, callers
 and those who send items wait (`drain`), and `on_congestion` tells the bridge to stop reading. As long as much of what
-the peer asked for is under way, nothing more is read from it. Messages have at most `MAX_MESSAGE_BYTES`.
+an executor asked for is under way, nothing more is read from it. Messages have at most `MAX_MESSAGE_BYTES`.
 """
 
 import asyncio
@@ -180,7 +180,8 @@ class PeerSession(Link):
                 links.log.warning("a peer broke the protocol and was disconnected: %s", exc)
                 self.abort(f"the peer broke the protocol: {exc}")
                 return
-            while self._served_bytes > READ_AHEAD_BYTES:
+            # What an executor serves are runs, which end by what is read for them; its slots are their bound.
+            while self._served_bytes > READ_AHEAD_BYTES and not self._is_executor:
                 self.is_reading_paused = True
                 self._room.clear()
                 await self._room.wait()
