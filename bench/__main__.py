@@ -26,6 +26,8 @@ def main() -> None:
     with ours() as (server, cold_start_s):
         through_front = asyncio.run(measure_front(server.port))
         columns["portside"] = {"cold_start_s": cold_start_s, **asyncio.run(measure(server))}
+    with ours(WORKERS="2") as (server, cold_start_s):
+        columns["two workers"] = {"cold_start_s": cold_start_s, **asyncio.run(measure(server))}
     if os.environ.get("BENCH_REFERENCE") != "0":
         began = time.perf_counter()
         with reference_process(PROJECT) as running:

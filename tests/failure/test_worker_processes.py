@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.failure.cluster import Client, Cluster, Entry, cluster_of, is_closed, patiently, steps_of
+from tests.failure.cluster import Client, Cluster, Entry, cluster_of, is_closed, patiently, steps_of, work
 from tests.servers import PROJECTS, free_port
 
 # Longer than any test: a second signal ends the grace period.
@@ -188,6 +188,40 @@ async def test_connections_to_the_database_are_shared(cluster: Cluster):
     assert limits == {
         f'lg_api_pg_pool_max{{pool="{pool}",worker="{number}"}} 10.0' for pool in ("api", "graphs") for number in "01"
     }
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_streams_beyond_the_slots_begin_in_the_order_of_their_admission(
+    fresh_database, tmp_path: Path, workers: str
+):
+    gate = tmp_path / "gate"
+    with cluster_of(1, await fresh_database(), tmp_path, **{**SETTINGS, "WORKERS": workers}) as cluster:
+        if workers == "2":
+            await workers_of(cluster)
+        [server] = cluster.servers
+        async with clients_of(server.url, 24) as clients:
+            threads = [(await one.post("/threads", json={})).json()["thread_id"] for one in clients]
+            body = work(steps=1, gates={0: gate}, stream_mode=["custom"])
+            streams = [
+                asyncio.create_task(one.post(f"/threads/{thread}/runs/stream", json=body))
+                for one, thread in zip(clients, threads, strict=True)
+            ]
+
+            async def are_admitted() -> bool:
+                return len(await cluster.fetch("select 1 from runs")) == len(streams)
+
+            await patiently(are_admitted)
+            waiting = await cluster.fetch("select run_id from runs where status = 'pending' order by created_at")
+            gate.touch()
+            steps = [[data for data in customs((await stream).text) if "end" in data] for stream in streams]
+        # Nobody starves: every stream has all of its events.
+        assert [len(events) for events in steps] == [1] * 24
+        expected = [str(row["run_id"]) for row in waiting]
+        begun = [entry.run for entry in cluster.ledger.entries() if entry.event == "begin" and entry.run in expected]
+        assert sorted(begun) == sorted(expected)
+        if workers == "1":
+            # Two processes that claim at the same moment may begin in either order.
+            assert begun == expected
 
 
 def test_a_project_that_does_not_load_is_reported_once(module_database: str, tmp_path: Path):

@@ -3,10 +3,12 @@
 At start the server creates one assistant for each graph, with an id that is derived from the graph's.
 """
 
+import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID, uuid4, uuid5
+from weakref import WeakValueDictionary
 
 import msgspec
 from cachetools import LRUCache
@@ -57,6 +59,7 @@ class Assistants:
         self.graphs = graphs
         self._system_ids = frozenset(uuid5(SYSTEM_NAMESPACE, graph_id) for graph_id in graphs)
         self._cached: LRUCache[str, Assistant] = LRUCache(MAX_CACHED)
+        self._lookups: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def make_system_assistants(self) -> None:
         """Create the assistant of every graph. Changes by people stay, and a deleted one is created again."""
@@ -148,8 +151,12 @@ class Assistants:
         The admission of a run does so by `updated_at`. Raises Invalid for an unknown graph, and AssistantNotFound.
         """
         assistant = self._cached.get(name)
-        if assistant is None:
-            assistant = self._cached[name] = await self.resolve(name)
+        if assistant is None or name in self._lookups:
+            # Requests that come together need one lookup, and keep their order.
+            async with self._lookups.setdefault(name, asyncio.Lock()):
+                assistant = self._cached.get(name)
+                if assistant is None:
+                    assistant = self._cached[name] = await self.resolve(name)
         return assistant
 
     async def refuse_other_language(self, graph_id: str, thread_id: UUID | None) -> None:

@@ -7,17 +7,27 @@ return interval '1 minute';
 
 -- The queue position of a run that becomes pending: not before the run that is claimed next, and behind those of its
 -- caller; then moved by its priority. A run without a caller is queued behind no other run.
--- Runs that a caller admits at the same moment do not see one another. The first one takes the advisory lock; each of the
--- others moves back by a random number of spacings, so that they hardly ever share a position.
+-- Runs that a caller admits at the same moment do not see one another, so each takes an advisory lock. It waits for that
+-- of another process, whose statement takes milliseconds, but not for long: that statement may itself wait. Then it moves
+-- back by a random number of spacings, so that hardly any two runs share a position.
 create or replace function next_queue_position(p_caller text, p_priority int, p_moment timestamptz) returns timestamptz
 -- The plan is made once for a connection, maybe while the table is empty.
 language plpgsql set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
     random_offset interval := '0';
+    -- As it was, for the statements behind this one.
+    lock_timeout_before text;
 begin
     if p_caller is not null and not pg_try_advisory_xact_lock(hashtextextended(p_caller, p_priority)) then
-        random_offset := (1 + floor(random() * 8)) * queue_spacing();
+        lock_timeout_before := current_setting('lock_timeout');
+        begin
+            perform set_config('lock_timeout', '50ms', true);
+            perform pg_advisory_xact_lock(hashtextextended(p_caller, p_priority));
+            perform set_config('lock_timeout', lock_timeout_before, true);
+        exception when lock_not_available then
+            random_offset := (1 + floor(random() * 8)) * queue_spacing();
+        end;
     end if;
     return random_offset + greatest(
         p_moment + p_priority * interval '1 minute',

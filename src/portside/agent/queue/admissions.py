@@ -5,6 +5,7 @@ is locked by another transaction is admitted alone, and so is a run that cancels
 another request may be making, or that has an idempotency key which another request may bring.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -103,6 +104,11 @@ class _CallerCount(msgspec.Struct):
     valid_until: float = 0.0
     in_progress: int = 0
     admitted: int = 0
+    counting: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+
+
+def _needs_count(caller: _CallerCount, runs: int) -> bool:
+    return caller.free < runs or caller.valid_until < time.monotonic()
 
 
 class PendingRunLimit:
@@ -132,8 +138,11 @@ class PendingRunLimit:
             if len(self._callers) >= CALLERS_AT_MOST:
                 self._callers = {name: known for name, known in self._callers.items() if known.in_progress}
             caller = self._callers[key] = _CallerCount()
-        if caller.free < runs or caller.valid_until < time.monotonic():
-            await self._count(key, caller, runs)
+        if caller.counting.locked() or _needs_count(caller, runs):
+            # One at a time, in the order in which they came: after one count the others mostly need none.
+            async with caller.counting:
+                if _needs_count(caller, runs):
+                    await self._count(key, caller, runs)
         caller.free -= runs
         caller.in_progress += runs
         try:
