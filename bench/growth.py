@@ -103,6 +103,8 @@ def requests(last: int, threads: list[str]) -> dict[str, Callable[[Connection], 
 
     users = min(USERS, max(last, 1))
     return {
+        # A yardstick of how busy the machine is: this does not depend on the database's size.
+        "GET /ok": lambda c: c.send("GET", "/ok"),
         "stateless run": wait,
         "run on a thread": lambda c: c.send("POST", f"/threads/{threads[id(c) // 16 % CLIENTS]}/runs/wait", RUN),
         "a thread": lambda c: c.send("GET", f"/threads/{some()}"),
