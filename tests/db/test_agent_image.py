@@ -11,11 +11,19 @@ import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import pytest
 
-from tests.db.test_dataplane_containers import Harness, podman
+from portside.dataplane.compute.interface import Release
+from portside.dataplane.compute.machine import MachineCompute
+from portside.dataplane.logs import RevisionLog
+from portside.dataplane.settings import ListenerSettings
+from portside.listener_api import NewLogEntry, Secret
+from tests.conftest import eventually
+from tests.db.test_dataplane_containers import Harness, containers_of, podman
+from tests.desired import desired_deployment, desired_revision
 from tests.images import WITHIN_S, agent_image, project_image
 from tests.node_packages import JAVASCRIPT_PROJECT, installed_packages
 
@@ -110,6 +118,45 @@ async def test_image_is_orchestrator_and_executor(serve, tmp_path):
         assert (await run(harness, "pins", {"names": list(PINS)}))["found"] == PINS
     finally:
         podman("rm", "--force", "--time", "0", executor)
+
+
+async def test_agent_in_a_container_sleeps_until_a_request_wakes_it(postgres: str, tmp_path: Path):
+    base = await asyncio.to_thread(agent_image, SPLIT)
+    image = await asyncio.to_thread(project_image, f"{SPLIT}-pins", base, project(tmp_path / "project", PINS), INSTALL)
+    settings = ListenerSettings(
+        control_plane_url="http://127.0.0.1:9", control_plane_api_key="", portside_home=str(tmp_path / "home"),
+        provision_database_url=postgres, deployment_start_timeout_s=300,
+    )  # fmt: skip
+    machine, deployment = MachineCompute(settings), desired_deployment(id=uuid4(), name="demo", sleep_after_s=1)
+    given = {"LANGGRAPH_AUTH_TYPE": "noop", "LANGSMITH_TRACING": "false"}
+    revision = desired_revision(
+        id=uuid4(), source="external_image", image_uri=image, resource_spec={"min_scale": 1, "memory_limit_mb": 1500},
+        secrets=[Secret(name, value) for name, value in given.items()],
+    )  # fmt: skip
+    target = machine.target(deployment.id, lambda _revision: RevisionLog(_ignore))
+
+    async def is_asleep() -> bool:
+        found = target.metrics()
+        return found is not None and found.is_asleep and containers_of(deployment.id) == []
+
+    await target.provision(is_new=True)
+    try:
+        await target.switch(Release(deployment, revision, None))
+        for _ in range(2):
+            await eventually(is_asleep)
+            async with httpx2.AsyncClient(base_url=str(target.url), timeout=300) as client:
+                body = {"assistant_id": "pins", "input": {"names": []}}
+                answers = await asyncio.gather(*(client.post("/runs/wait", json=body) for _ in range(3)))
+            assert [answer.status_code for answer in answers] == [200] * 3
+            assert len(containers_of(deployment.id)) == 1, "many requests start one"
+        await eventually(is_asleep)
+    finally:
+        await target.destroy()
+        await machine.close()
+
+
+async def _ignore(_entries: list[NewLogEntry]) -> None:
+    pass
 
 
 async def test_image_with_one_environment_for_both(serve, tmp_path):

@@ -259,6 +259,70 @@ async def test_filled_by_checkpoints_and_events_of_a_run(disk: SmallDisk, server
     assert "died" not in server.log.read_text()
 
 
+TALKER = """
+import asyncio, os
+from typing import TypedDict
+from langgraph.config import get_stream_writer
+from langgraph.graph import END, START, StateGraph
+
+class State(TypedDict, total=False):
+    said: int
+
+async def talk(state):
+    write = get_stream_writer()
+    for number in range(400):
+        write({"number": number, "text": os.urandom(250_000).hex()})
+        await asyncio.sleep(0.01)
+    return {"said": 400}
+
+graph = StateGraph(State).add_node("talk", talk).add_edge(START, "talk").add_edge("talk", END).compile()
+"""
+
+
+@pytest.mark.thorough
+async def test_filled_by_the_event_log_of_a_run(disk: SmallDisk, server: ServerProcess, tmp_path: Path):
+    """A run without checkpoints writes events to Postgres for its resumable stream, until the disk is nearly full."""
+    (tmp_path / "agent.py").write_text(TALKER)
+    (tmp_path / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}')
+    url = await asyncio.to_thread(EmbeddedPostgres(disk.path / "home").create_database, "agent_that_talks")
+    settings = {"DISK_FOLDER": str(watched_folder(disk.path / "home")), **RESERVE}
+    with agent_server(url, tmp_path, project=str(tmp_path), **settings) as agent:
+        async with client_of(agent) as client:
+            thread = (await client.post("/threads", json={})).raise_for_status().json()["thread_id"]
+            disk.fill_up_to(180_000_000)
+            body = {
+                "assistant_id": "agent", "input": {}, "durability": "exit", "stream_mode": ["custom"],
+                "stream_resumable": True,
+            }  # fmt: skip
+            run = (await client.post(f"/threads/{thread}/runs", json=body)).raise_for_status().json()["run_id"]
+
+            async def has(status: str) -> bool:
+                return bool((await client.get(f"/threads/{thread}/runs/{run}")).json()["status"] == status)
+
+            try:
+                await eventually(lambda: is_low(client))
+                check_refusal(await client.post("/threads", json={}))
+                assert (await client.get(f"/threads/{thread}")).status_code == 200
+                assert EmbeddedPostgres(disk.path / "home")._responds()
+            finally:
+                disk.empty()
+            await eventually(lambda: has("success"))
+            assert (await client.get(f"/threads/{thread}/state")).json()["values"] == {"said": 400}
+            # A client that comes late gets the newest 48 MB of events, without a gap.
+            async with client.stream(
+                "GET", f"/threads/{thread}/runs/{run}/stream", headers={"Last-Event-ID": "-1"}
+            ) as stream:
+                numbers = [
+                    json.loads(line[6:])["number"]
+                    async for line in stream.aiter_lines()
+                    if line.startswith('data: {"number"')
+                ]
+            assert len(numbers) > 50
+            assert numbers == list(range(400 - len(numbers), 400))
+            await client.delete(f"/threads/{thread}")
+    assert "died" not in server.log.read_text()
+
+
 @pytest.mark.thorough
 async def test_notice_of_a_full_database_is_read_by_every_server(
     disk: SmallDisk, server: ServerProcess, agent: ServerProcess
