@@ -57,8 +57,8 @@ _EXECUTORS, _EXECUTOR_IDLE_S, _MAX_START_S = 1, 300, 3600
 # For the server itself, and for an executor that starts beside the others.
 _SERVER_MB = 256
 _KILL_AFTER_S, _NOTE_USE_EVERY_S = 15.0, 300.0
-# Metrics of an idle server are read every 10 s, and its count of threads may be 5 s old.
-_COUNTED_WITHIN_S = 30.0
+# Metrics of an idle server are read every 20 s, and its count of threads may be 5 s old.
+_COUNTED_WITHIN_S = 40.0
 _POLL_S = 0.05
 
 

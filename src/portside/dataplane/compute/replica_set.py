@@ -8,7 +8,7 @@ After an upgrade of the platform the adopted replicas run an older server. They 
 one by one, and so does each whose successor does not start.
 
 Every two seconds the `ProcessReplicaSet` measures its replicas and reads the length of the run queue, of idle servers
-every ten. It scales by these values, enforces the memory limit, and reports them as the deployment's metrics.
+every twenty. It scales by these values, enforces the memory limit, and reports them as the deployment's metrics.
 """
 
 import asyncio

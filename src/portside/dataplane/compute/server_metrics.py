@@ -9,7 +9,7 @@ import msgspec
 from portside.dataplane.compute.sockets import get
 
 # How often a server without runs is asked.
-ASK_IDLE_EVERY_S = 10.0
+ASK_IDLE_EVERY_S = 20.0
 
 
 class QueueMetrics(msgspec.Struct):
