@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from portside.kernel.http.server import listen
 from tests.failure.cluster import Client, Cluster, Entry, cluster_of, is_closed, patiently, steps_of, work
 from tests.servers import PROJECTS, free_port
 
@@ -222,6 +224,74 @@ async def test_streams_beyond_the_slots_begin_in_the_order_of_their_admission(
         if workers == "1":
             # Two processes that claim at the same moment may begin in either order.
             assert begun == expected
+
+
+async def test_every_process_of_a_replica_takes_over_and_stops(fresh_database, tmp_path: Path):
+    private, public = listen("127.0.0.1", 0), listen("127.0.0.1", 0)
+    read, write = os.pipe()
+    passed = {"--fd": private.fileno(), "--public-fd": public.fileno(), "--handover-fd": read}
+    options = [f"{name}={number}" for name, number in passed.items()]
+    command = [
+        sys.executable,
+        "-m",
+        "portside",
+        "serve",
+        "--config",
+        str(PROJECTS / "engine" / "langgraph.json"),
+        *options,
+    ]
+    database = {"DATABASE_URI": await fresh_database(), "LANGSMITH_TRACING": "false"}
+    own, theirs = (f"http://127.0.0.1:{one.getsockname()[1]}" for one in (private, public))
+    with (tmp_path / "log").open("wb") as output:
+        replica = subprocess.Popen(  # noqa: ASYNC220 - it inherits sockets
+            command,
+            env={**os.environ, **SETTINGS, **database},
+            pass_fds=tuple(passed.values()),
+            stdout=output,
+            stderr=output,
+        )
+    private.close()
+
+    async def has_status(path: str, status: int) -> bool:
+        async with httpx2.AsyncClient(timeout=60) as http:
+            with contextlib.suppress(httpx2.TransportError):
+                return (await http.get(f"{own}{path}")).status_code == status
+        return False
+
+    async def both_serve() -> bool:
+        text = httpx2.get(f"{own}/metrics", timeout=60).text
+        return all(f'lg_api_workers_max{{worker="{number}"}}' in text for number in "01")
+
+    try:
+        await patiently(lambda: has_status("/ok", 200))
+        await patiently(both_serve)
+        assert await has_status("/ok?serving=1", 500)
+        os.write(write, b"1")
+        os.close(write)
+        await patiently(lambda: has_status("/ok?serving=1", 200))
+
+        async def both_answer_there() -> bool:
+            # Each connection goes to the process that has fewer.
+            async with clients_of(theirs, 12) as clients:
+                texts = [(await one.get("/info")).status_code for one in clients]
+                assert texts == [200] * 12
+                metrics = (await clients[0].get("/metrics")).text
+            rows = [line for line in metrics.splitlines() if 'path="/info"' in line and "requests_total" in line]
+            return len(rows) == 2
+
+        await patiently(both_answer_there)
+        replica.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(replica.wait, 120) == 0
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.get(f"{own}/ok")
+        # Whoever has the socket takes the connections that come now.
+        with socket.create_connection(public.getsockname()):
+            accepted, _ = await asyncio.get_running_loop().sock_accept(public)
+            accepted.close()
+    finally:
+        replica.kill()
+        replica.wait()
+        public.close()
 
 
 def test_a_project_that_does_not_load_is_reported_once(module_database: str, tmp_path: Path):
