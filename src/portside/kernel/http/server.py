@@ -94,7 +94,8 @@ class ResponseCycle(RequestResponseCycle):
         self.waiting_for_100_continue = False
         head = [name + b": " + value + b"\r\n" for name, value in headers]
         closing = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
-        self.transport.write(b"".join([STATUS_LINE[status], *head, closing, body]))
+        write: Callable[[bytes], None] = getattr(self.transport, "write_whole", self.transport.write)
+        write(b"".join([STATUS_LINE[status], *head, closing, body]))
         self.message_event.set()
         if not self.keep_alive:
             self.transport.close()
@@ -371,6 +372,13 @@ class BufferedTransport:
         self._size += len(data)
         if self._size > MAX_BUFFERED_BYTES:
             self._send()
+
+    def write_whole(self, data: bytes) -> None:
+        """Write data that nothing follows soon: at once, unless it has to wait behind other data."""
+        if self._buffer or self._transport.is_closing():
+            self.write(data)
+        else:
+            self._transport.write(data)
 
     def close(self) -> None:
         """Send what is buffered and close."""
