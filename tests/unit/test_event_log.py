@@ -246,14 +246,6 @@ async def test_only_a_stateless_run_that_cannot_be_resumed_has_no_listeners(is_s
     del follower
 
 
-async def test_run_on_a_thread_is_followed_only_while_somebody_waits_for_its_events():
-    run = Hub(keep_s=60).begin(start())
-    assert not run.is_followed
-    follower = run.follow()
-    assert run.is_followed
-    del follower
-
-
 async def test_end_of_a_stateless_run_reaches_those_who_follow_its_thread():
     hub = Hub(keep_s=60)
     begun = start(is_stateless=True)

@@ -63,16 +63,6 @@ async def test_bridge_delivers_waiting_items_on_close(no_delay_limit):
     assert received == [b"one"]
 
 
-async def test_items_that_nobody_waits_for_are_delivered_together_at_the_end(no_delay_limit):
-    bursts: list[list[bytes]] = []
-    pipe = ThreadBridge(bursts.append, len, lambda: True, lambda: False)
-    await push(pipe, b"one")
-    await push(pipe, b"two")
-    assert bursts == []
-    pipe.close()
-    assert bursts == [[b"one", b"two"]]
-
-
 @pytest.mark.parametrize("bound", [{"UNHEARD_DELAY_S": 0.0}, {"UNHEARD_LIMIT_BYTES": 1}], ids=["time", "bytes"])
 async def test_bridge_delivers_unheard_items_above_its_limits(monkeypatch, bound):
     monkeypatch.setattr(buffers, "UNHEARD_DELAY_S", NEVER)

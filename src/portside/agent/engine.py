@@ -80,13 +80,7 @@ class RunExecutor:
         self._hub.begin(start)
         gate = EventGate(stream.publish, run)
         try:
-            sink = EventSink(
-                gate.publish,
-                lambda: self._hub.pending_writes(stream),
-                lambda: stream.has_listeners,
-                run,
-                lambda: stream.is_followed,
-            )
+            sink = EventSink(gate.publish, lambda: self._hub.pending_writes(stream), lambda: stream.has_listeners, run)
             result = await self._attempt(claimed, sink)
             await run.wait_until_owned()
         finally:

@@ -30,16 +30,14 @@ class EventSink(NamedTuple):
     """Receives the events of a run.
 
     `publish` takes events. `flush` is called before checkpoints are written, and what it returns is awaited. Both are
-    called on the loop that executes the run for its caller. `has_listeners` and `is_followed` are called in any thread:
-    a run that ends quickly publishes nothing without listeners, and everything at its end if nobody follows it. `run`
-    has the lease, which executors must know the end of.
+    called on the loop that executes the run for its caller. `has_listeners` is called in any thread: without listeners
+    a run that ends quickly publishes nothing. `run` has the lease, which executors must know the end of.
     """
 
     publish: Publish
     flush: Callable[[], Awaitable[None] | None] = lambda: None
     has_listeners: Callable[[], bool] = lambda: True
     run: ActiveRun | None = None
-    is_followed: Callable[[], bool] = lambda: True
 
 
 class GraphService(Protocol):

@@ -43,7 +43,7 @@ FRAMES_AT_LEAST = 16
 BRIDGE_LIMIT_BYTES = 16 * 1024 * 1024
 # A loop that takes nothing for this long is ending, or stands still for a reason that waiting makes no better.
 BRIDGE_WAIT_LIMIT_S = 5.0
-# Events that nobody waits for stay this long, or up to this size, in the bridge before they wake the API's loop.
+# Events that nobody listens to wait this long, or up to this size, for a listener before they wake the API's loop.
 UNHEARD_DELAY_S = 0.1
 UNHEARD_LIMIT_BYTES = 256 * 1024
 # The caller that the bytes of this request's replays count against; None is exempt from limits.
@@ -307,10 +307,9 @@ def size_of_event(event: tuple[str, bytes]) -> int:
 class ThreadBridge(Generic[T]):
     """A one-way queue to an event loop, for items of a known weight in bytes: in order, one wake-up for each burst.
 
-    Create and close it on that loop. `is_followed` says whether anybody waits for the items now, and `is_wanted`
-    whether anybody does or may want them later; both are called in any thread. Until an item is waited for, all wait
-    for a moment, so most short runs wake the API's loop only once, with their result. When the bridge closes, they are
-    delivered if they are wanted, else dropped.
+    Create and close it on that loop. `is_wanted` says whether anybody listens, and is called in any thread. Until
+    then items wait for a moment, and are dropped if the bridge closes first: most stateless runs never wake the API's
+    loop.
     """
 
     def __init__(
@@ -318,17 +317,15 @@ class ThreadBridge(Generic[T]):
         deliver: Callable[[list[T]], None],
         weigh: Callable[[T], int],
         is_wanted: Callable[[], bool] = lambda: True,
-        is_followed: Callable[[], bool] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._deliver = deliver
         self._weigh = weigh
         self._is_wanted = is_wanted
-        self._is_followed = is_followed or is_wanted
         self._waiting: list[T] = []
         self._weight = 0
         self._taken = threading.Condition()
-        self._is_open = self._is_followed()
+        self._is_open = is_wanted()
         self._opening = None if self._is_open else self._loop.call_later(UNHEARD_DELAY_S, self._open)
         self._is_flush_scheduled = False
 
@@ -337,7 +334,7 @@ class ThreadBridge(Generic[T]):
         with self._taken:
             self._waiting.append(item)
             self._weight += self._weigh(item)
-            self._is_open = self._is_open or self._weight > UNHEARD_LIMIT_BYTES or self._is_followed()
+            self._is_open = self._is_open or self._weight > UNHEARD_LIMIT_BYTES or self._is_wanted()
             if self._is_open and not self._is_flush_scheduled:
                 self._is_flush_scheduled = True
                 self._loop.call_soon_threadsafe(self._flush)

@@ -106,16 +106,12 @@ class RunStream:
     @property
     def has_listeners(self) -> bool:
         """Whether anybody follows the run or its thread, or may want earlier events. Safe to call in any thread."""
-        if not self.is_stateless or self.is_followed:
-            return True
-        return self.log.has_listeners(self.run_id, among_others=not self.is_private)
-
-    @property
-    def is_followed(self) -> bool:
-        """Whether anybody waits for the events of the run or its thread now. Safe to call in any thread."""
-        segment = self.segment
-        is_followed_here = segment.is_resumable or bool(segment.followers)
-        return is_followed_here or self.log.has_listeners(self.run_id, among_others=False)
+        is_ephemeral = self.is_stateless and not self.segment.is_resumable
+        return (
+            not is_ephemeral
+            or bool(self.segment.followers)
+            or self.log.has_listeners(self.run_id, among_others=not self.is_private)
+        )
 
     def wake(self) -> None:
         """Wake every task that waits for a change."""
