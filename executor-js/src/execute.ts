@@ -386,7 +386,7 @@ function outcomeOf(graph: Graph, state: Snapshot, values: unknown, versions: Rec
   return { values: whole, ...parts, interrupts, has_next: state.next.length > 0, error: null };
 }
 
-/** Return an interrupt as its thread stores it. One that a node threw itself has no id: it gets that of its task. */
+/** Return an interrupt as its thread stores it. Thrown by a node, or by an old LangGraph, it gets its task's id. */
 export function shownInterrupt(interrupt: object, taskId: string): Fields {
   const { id, value, responseSchema } = interrupt as Fields;
   const schema = responseSchema === undefined ? {} : { response_schema: responseSchema };

@@ -13,7 +13,7 @@ import pytest
 
 from tests.javascript import javascript_server
 from tests.node_packages import JAVASCRIPT_PROJECT, copy_of_project, javascript_runtime
-from tests.servers import ServerProcess, agent_server
+from tests.servers import PROJECTS, ServerProcess, agent_server
 
 pytestmark = pytest.mark.timeout(600)
 AGENTS = JAVASCRIPT_PROJECT / "agents.ts"
@@ -358,3 +358,23 @@ async def test_row_stays_short_after_a_change_by_a_person(client: httpx2.Client,
     await db.close()
     assert list(json.loads(row["long_values"])) == ["messages"]
     assert len(row["text"]) < 1000
+
+
+@pytest.mark.thorough
+def test_interrupts_of_an_older_langgraph_have_ids(module_database: str, tmp_path: Path):
+    project = copy_of_project(tmp_path / "project", PROJECTS / "javascript_old")
+    options = {"EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_START_SECS": "600"}
+    with (
+        agent_server(module_database, tmp_path, project=str(project), **options) as server,
+        httpx2.Client(base_url=server.url, timeout=300) as client,
+    ):
+        thread, values = on_thread(client, "asking", input={})
+        (question,) = values["__interrupt__"]
+        assert question["value"] == "Who are you?"
+        (waiting,) = asked(client, "GET", f"/threads/{thread}")["interrupts"].values()
+        (task,) = asked(client, "GET", f"/threads/{thread}/state")["tasks"]
+        assert [waiting[0]["id"], task["interrupts"][0]["id"]] == [question["id"]] * 2
+        answered = asked(
+            client, "POST", f"/threads/{thread}/runs/wait", assistant_id="asking", command={"resume": "Ann"}
+        )
+        assert answered == {"answer": "Ann"}
