@@ -114,6 +114,34 @@ async def test_runs_of_one_process_are_joined_and_followed_through_the_other(clu
         assert begins == [[0, 1, 2]] * 6
 
 
+async def test_a_run_that_is_awaited_in_one_process_is_followed_through_the_other(cluster: Cluster, tmp_path: Path):
+    [server] = cluster.servers
+    gates = {step: tmp_path / f"gate {step}" for step in (0, 1)}
+    async with clients_of(server.url, 7) as clients:
+        # Stateless, with a client that waits: other processes are not told of it.
+        body = work(gates=gates, stream_mode=["custom"], metadata={"awaited": str(tmp_path)})
+        waiting = asyncio.create_task(clients[0].post("/runs/wait", json=body))
+
+        async def look() -> Entry | None:
+            rows = await cluster.fetch("select run_id from runs where metadata ->> 'awaited' = $1", str(tmp_path))
+            return await cluster.ledger.begun(str(rows[0]["run_id"]), 0) if rows else None
+
+        entry = await patiently(look)
+        path = f"/threads/{entry.thread}/runs/{entry.run}"
+        joins = [asyncio.create_task(one.get(f"{path}/join")) for one in clients[1:4]]
+        opened = [
+            await clients[4 + n].send(clients[4 + n].build_request("GET", f"{path}/stream"), stream=True)
+            for n in range(3)
+        ]
+        for gate in gates.values():
+            gate.touch()
+        texts = [(await stream.aread()).decode() for stream in opened]
+        assert steps_of((await waiting).json(), entry.run) == [(0, 1), (1, 1), (2, 1)]
+        assert [steps_of((await join).json(), entry.run) for join in joins] == [[(0, 1), (1, 1), (2, 1)]] * 3
+        # They followed before the gate was opened, so they miss nothing behind it.
+        assert [[data["end"] for data in customs(text) if "end" in data] for text in texts] == [[0, 1, 2]] * 3
+
+
 async def test_a_killed_process_is_replaced_and_its_run_goes_on(cluster: Cluster, tmp_path: Path):
     [server] = cluster.servers
     gate = tmp_path / "gate"

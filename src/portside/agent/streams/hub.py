@@ -266,12 +266,12 @@ class Hub:
             stream.end(result)
         elif not stream.followers() or not self.transport.follow_elsewhere(stream):
             self._cut(stream)
+        # Others ask for the end of a private run at their next look.
         is_private = stream.is_private and end is not None and not stream.log.is_logged(run_id)
-        may_be_shared = self.transport.has_others and not is_private
         # The thread of a stateless run is deleted, so only followers in other processes may still miss its events.
-        keeper = self._kept if not stream.is_stateless else self._kept_briefly if may_be_shared else None
+        keeper = self._kept if not stream.is_stateless else self._kept_briefly if self.transport.has_others else None
         stream.log.finish(run_id, end, keeper=keeper, ids=self._closing_ids.pop(run_id, ()))
-        if not stream.is_stateless or may_be_shared:
+        if not stream.is_stateless or self.transport.has_others:
             self._drop_shared_logs()
             self._recently_ended.append((time.monotonic() + SHARE_WITHIN_S, stream.log))
         if not is_private:

@@ -108,9 +108,7 @@ class RunStream:
         """Whether anybody follows the run or its thread, or may want earlier events. Safe to call in any thread."""
         is_ephemeral = self.is_stateless and not self.segment.is_resumable
         return (
-            not is_ephemeral
-            or bool(self.segment.followers)
-            or self.log.has_listeners(self.run_id, among_others=not self.is_private)
+            not is_ephemeral or bool(self.segment.followers) or self.log.has_listeners(self.run_id, among_others=True)
         )
 
     def wake(self) -> None:
