@@ -36,7 +36,7 @@ SHOWN = frozenset({
     "caddy", "region", "rate_limits_file", "model_prices_file", "trace_tier", "trusted_proxies",
     "console_agent_origins", "oidc_issuer", "oidc_client_id", "oidc_allowed_domains", "oidc_groups_claim",
     "oidc_role_map", "oidc_default_role", "backup_to", "backup_passphrase_file", "smtp_host", "smtp_tls",
-    "smtp_user", "smtp_from", "roll_forward", "log_level",
+    "smtp_user", "smtp_from", "postgres_max_connections", "roll_forward", "log_level",
 })  # fmt: skip
 
 
