@@ -14,7 +14,7 @@ import pytest
 
 from portside.agent.app import ROUTES
 from portside.kernel.http.routes import Route
-from tests.servers import ServerProcess
+from tests.servers import ServerProcess, agent_server
 
 SOME_ID = "0190a0c0-0000-7000-8000-000000000001"
 # What a handler's own rules want before it looks at anything else.
@@ -23,6 +23,13 @@ LEFT_OUT = {"/profile"}
 DEEP = {"a": 1}
 for _ in range(250):
     DEEP = {"a": DEEP}  # type: ignore[dict-item]
+
+
+@pytest.fixture(scope="module")
+def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose project has components, so that it has their routes as well."""
+    with agent_server(module_database, tmp_path_factory.mktemp("agent"), GRAPH_UI='{"agent": "./ui.tsx"}') as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -206,7 +206,8 @@ async def test_scopes_that_are_written_to_are_cleaned_later(db: Database, actor:
     cut = pieces.RunPieces(actor.workspace_id)
     messages = json.dumps({"messages": [message(number) for number in range(30)]}, separators=(",", ":"))
     thread = '{"metadata": {"thread_id": "t"}}'
-    (again,) = await cut.cut([RunWrite(id=run_id, inputs=messages, extra=thread)])
+    again = RunWrite(id=run_id, inputs=messages, extra=thread)
+    await cut.cut([again])
     async with db.transaction() as tx:
         await cut.store(tx)
         before = await counts(db)

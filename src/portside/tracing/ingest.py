@@ -297,7 +297,7 @@ async def store_batch(
     runs = _with_awaited_parents(runs)
     owner = {"workspace_id": by.workspace_id, "api_key_id": by.key_id, "user_id": by.user_id, "tier": tier}
     extras = _Extras(batch, _large_writes(runs, max_run_bytes), max_run_bytes, RunPieces(by.workspace_id))
-    runs = await extras.pieces.cut(runs)
+    await extras.pieces.cut(runs)
     try:
         awaited = await _write(db, runs, owner, extras, copies=_seem_new(runs))
     except UniqueViolationError:

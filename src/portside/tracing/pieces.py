@@ -15,7 +15,6 @@ from hashlib import blake2b
 from uuid import UUID
 
 import msgspec
-from msgspec import structs
 
 from portside.kernel.clock import now
 from portside.kernel.db import Database, Transaction
@@ -30,7 +29,8 @@ MIN_ITEM_BYTES = 100
 _INLINE_CHARS = 128 * 1024
 _MAX_DEPTH = 4
 # Each item that is taken apart needs a hundred bytes of memory, also where it is a digit.
-_MAX_COMMAS = 100_000
+_MAX_ITEMS = 100_000
+_LIST, _OBJECT, _COMMA = b"[{,"
 # The first character of a value that is in pieces. No JSON text begins with it.
 MARK = "\x02"
 # One item in so many ends a piece. The item itself decides, so that lists that share items share pieces.
@@ -42,6 +42,8 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_dict = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 # Text, or references to pieces that are joined with commas.
 Part = bytes | list[str]
+# Where a value begins in a text, and where it ends.
+Span = tuple[int, int]
 
 
 class RunPieces:
@@ -56,22 +58,21 @@ class RunPieces:
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
-    async def cut(self, runs: list[RunWrite]) -> list[RunWrite]:
-        """Return the runs with references in their long values, as copies; much is cut in a thread of its own."""
+    async def cut(self, runs: list[RunWrite]) -> None:
+        """Put references into the long values of runs; many characters are cut in a thread of its own."""
         chars = sum(len(run.inputs or "") + len(run.outputs or "") for run in runs)
-        if chars < MIN_CHARS:
-            return runs
-        return await asyncio.to_thread(self._cut_runs, runs) if chars > _INLINE_CHARS else self._cut_runs(runs)
+        if chars > _INLINE_CHARS:
+            await asyncio.to_thread(self._cut_runs, runs)
+        elif chars >= MIN_CHARS:
+            self._cut_runs(runs)
 
-    def _cut_runs(self, runs: list[RunWrite]) -> list[RunWrite]:
-        cut = list[RunWrite]()
+    def _cut_runs(self, runs: list[RunWrite]) -> None:
         for run in runs:
-            long = {name: text for name in ("inputs", "outputs") if len(text := getattr(run, name) or "") >= MIN_CHARS}
-            changed = {name: self._cut(run, text) for name, text in long.items()}
-            cut.append(structs.replace(run, **changed) if changed else run)
-        return cut
+            run.inputs, run.outputs = self._cut(run, run.inputs), self._cut(run, run.outputs)
 
-    def _cut(self, run: RunWrite, value: str) -> str:
+    def _cut(self, run: RunWrite, value: str | None) -> str | None:
+        if value is None or len(value) < MIN_CHARS:
+            return value
         pieces: dict[UUID, bytes] = {}
         whole = value.encode()
         try:
@@ -82,7 +83,8 @@ class RunPieces:
             return value
         scope = self._scope(run)
         self._users.add((scope, run.id))
-        for digest, data in pieces.items():
+        while pieces:
+            digest, data = pieces.popitem()
             self._pieces[scope, digest] = data.decode()
         listed = [part.decode() if isinstance(part, bytes) else part for part in parts]
         return f"{MARK}{scope.hex}{len(whole):010}{msgspec.json.encode(listed).decode()}"
@@ -116,56 +118,85 @@ class RunPieces:
         )
 
 
-def split_json(raw: bytes, pieces: dict[UUID, bytes], depth: int = 0) -> list[Part]:
-    """Return the parts of JSON text, which are together exactly that text; add the pieces that they refer to."""
-    if len(raw) < MIN_CHARS or depth > _MAX_DEPTH or raw[:1] not in {b"[", b"{"} or raw.count(b",") > _MAX_COMMAS:
-        return [raw]
-    if raw[:1] == b"[":
-        keys, values = [b""], [bytes(value) for value in _decode_list(raw)]
-        keys *= len(values)
+def split_json(raw: bytes, pieces: dict[UUID, bytes]) -> list[Part]:
+    """Return the parts of JSON text, which are together exactly that text; add the pieces that they refer to.
+
+    Raises DecodeError and RecursionError.
+    """
+    return _split(raw, (0, len(raw)), pieces, 0) or [raw]
+
+
+def _split(raw: bytes, span: Span, pieces: dict[UUID, bytes], depth: int) -> list[Part]:
+    """Return the parts of a value within a text; none if it has no references. Values may be large: none is copied."""
+    begin, end = span
+    if end - begin < MIN_CHARS or depth > _MAX_DEPTH:
+        return []
+    if not MIN_ITEMS <= raw.count(b",", begin, end) + 1 <= _MAX_ITEMS:
+        return []
+    spans = _spans_of_items(raw, span)
+    if raw[begin] == _LIST:
+        is_worth_it = MIN_ITEMS <= len(spans) <= (end - begin) // MIN_ITEM_BYTES
+        if is_worth_it:
+            return [b"[", _references(raw, spans, pieces), b"]"]
+    parts, text, written = list[Part](), b"", begin
+    for item in spans:
+        if inner := _split(raw, item, pieces, depth + 1):
+            first, *between, last = inner
+            assert isinstance(first, bytes)  # noqa: S101 - a value begins and ends with text
+            assert isinstance(last, bytes)  # noqa: S101
+            parts += [text + raw[written : item[0]] + first, *between]
+            text, written = last, item[1]
+    return [*parts, text + raw[written:end]] if parts else []
+
+
+def _spans_of_items(raw: bytes, span: Span) -> list[Span]:
+    """Return where the items of a list or the values of an object are; none if more than they and commas is there.
+
+    So it is where the text has spaces between its items, or a key twice.
+    """
+    begin, end = span
+    view = memoryview(raw)[begin:end]
+    if raw[begin] == _LIST:
+        sizes = [(b"", memoryview(item).nbytes) for item in _decode_list(view)]
+    elif raw[begin] == _OBJECT:
+        fields = _decode_dict(view)
+        sizes = [(msgspec.json.encode(key) + b":", memoryview(value).nbytes) for key, value in fields.items()]
     else:
-        fields = _decode_dict(raw)
-        keys, values = [msgspec.json.encode(key) + b":" for key in fields], [bytes(each) for each in fields.values()]
-    # Text that has spaces between its items, or a key twice, is not made of them alone.
-    if raw[:1] + b",".join(map(bytes.__add__, keys, values)) + raw[-1:] != raw:
-        return [raw]
-    if raw[:1] == b"[" and len(values) >= MIN_ITEMS and len(raw) >= MIN_ITEM_BYTES * len(values):
-        return [b"[", _references(values, pieces), b"]"]
-    texts, parts = [raw[:1]], list[Part]()
-    for number, (key, value) in enumerate(zip(keys, values, strict=True)):
-        texts.append(b"," + key if number else key)
-        for part in split_json(value, pieces, depth + 1) if len(value) >= MIN_CHARS else (value,):
-            if isinstance(part, bytes):
-                texts.append(part)
-            else:
-                parts += [b"".join(texts), part]
-                texts = []
-    return [*parts, b"".join([*texts, raw[-1:]])]
+        return []
+    found, at = list[Span](), begin + 1
+    for key, size in sizes:
+        if not raw.startswith(key, at):
+            return []
+        found.append((at + len(key), at + len(key) + size))
+        at = found[-1][1] + 1
+        if raw[at - 1] != (_COMMA if at < end else raw[end - 1]):
+            return []
+    return found if at == end else []
 
 
-def _references(items: list[bytes], pieces: dict[UUID, bytes]) -> list[str]:
+def _references(raw: bytes, items: list[Span], pieces: dict[UUID, bytes]) -> list[str]:
     """Return references to the pieces of a list; add the pieces.
 
     The items after the last end of a piece are pieces of their own: the next version of the list adds to them.
     """
-    references = list[str]()
+    references, view = list[str](), memoryview(raw)
 
-    def refer(first: int, last: int, digest: bytes) -> None:
-        pieces[UUID(bytes=digest)] = b",".join(items[first:last])
+    def refer(first: Span, last: Span, digest: bytes) -> None:
+        pieces[UUID(bytes=digest)] = raw[first[0] : last[1]]
         references.append(digest.hex())
 
-    digests = [_digest(item) for item in items]
+    digests = [_digest(view[begin:end]) for begin, end in items]
     begin = 0
-    for end, closing in enumerate(digests, 1):
+    for number, closing in enumerate(digests):
         if closing[0] % _ITEMS_OF_PIECE == 0:
-            refer(begin, end, _digest(b"".join(digests[begin:end])))
-            begin = end
+            refer(items[begin], items[number], _digest(b"".join(digests[begin : number + 1])))
+            begin = number + 1
     for number in range(begin, len(items)):
-        refer(number, number + 1, digests[number])
+        refer(items[number], items[number], digests[number])
     return references
 
 
-def _digest(data: bytes) -> bytes:
+def _digest(data: bytes | memoryview) -> bytes:
     return blake2b(data, digest_size=16).digest()
 
 
