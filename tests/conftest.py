@@ -153,7 +153,7 @@ async def fresh_database(postgres: str) -> AsyncIterator[Callable[[], Awaitable[
         name = f"test_{secrets.token_hex(6)}"
         await admin.execute(f'create database "{name}"')
         names.append(name)
-        return _with_name(postgres, name)
+        return with_name(postgres, name)
 
     yield create
     for name in names:
@@ -179,7 +179,7 @@ def agent_database(postgres: str) -> Iterator[str]:
 def _database(postgres: str) -> Iterator[str]:
     name = f"test_{secrets.token_hex(6)}"
     asyncio.run(_administer(postgres, f'create database "{name}"'))
-    yield _with_name(postgres, name)
+    yield with_name(postgres, name)
     asyncio.run(_administer(postgres, f'drop database if exists "{name}" with (force)'))
 
 
@@ -189,7 +189,8 @@ async def _administer(url: str, statement: str) -> None:
     await connection.close()
 
 
-def _with_name(url: str, name: str) -> str:
+def with_name(url: str, name: str) -> str:
+    """Return the URL of another database of the same server."""
     base, _, query = url.partition("?")
     return f"{base.rsplit('/', 1)[0]}/{name}{'?' + query if query else ''}"
 

@@ -1,6 +1,5 @@
 """Answers to interrupts that are not open any more."""
 
-from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
@@ -11,15 +10,6 @@ from portside.agent.threads import records
 from portside.agent.types.runs import RunCreate
 from portside.agent.types.threads import ThreadCreate
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
-
-
-@pytest.fixture
-async def db(fresh_database) -> AsyncIterator[Database]:
-    database = await Database.connect(await fresh_database(), max_size=2, schema="portside")
-    await migrate(database, ["portside.agent"], schema="portside")
-    yield database
-    await database.close()
 
 
 async def test_answer_to_a_thread_without_open_interrupt_is_refused(db: Database) -> None:

@@ -5,7 +5,6 @@ A filter has the same meaning in the process and in SQL, and holds at admission 
 
 import itertools
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +16,6 @@ from portside.agent.threads import records
 from portside.agent.types.threads import ThreadCreate, ThreadSearch
 from portside.executor.auth import MAX_CONDITIONS, BadFilter, read_filter
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 
 STORED: list[dict[str, Any]] = [
     {}, {"owner": "ada"}, {"owner": "bob"}, {"owner": ["ada"]}, {"owner": {"is": "ada"}}, {"owner": None},
@@ -36,14 +34,6 @@ WANTED: list[dict[str, Any]] = [
     {"$and": [{"$or": [{"owner": "ada"}, {"team": "x"}]}, {"team": "x"}]}, {"$or": [{}, {"owner": "eve"}]},
     {"owner": "o' \" \\ ; drop table threads"}, {"owner": "x" * 400}, {"owner": "a%"}, {"a.b": "ada"}, {"owner": "*"},
 ]  # fmt: skip
-
-
-@pytest.fixture
-async def db(fresh_database) -> AsyncIterator[Database]:
-    database = await Database.connect(await fresh_database(), max_size=5, schema="portside")
-    await migrate(database, ["portside.agent"], schema="portside")
-    yield database
-    await database.close()
 
 
 async def test_access_filter_matches_alike_in_sql_and_python(db: Database) -> None:

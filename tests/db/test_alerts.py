@@ -1,10 +1,7 @@
 """Alerts in their database: which messages begin and end them, what a silence holds back, and what is sent again."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-
-import pytest
 
 from portside.alerts import alerts
 from portside.alerts.alerts import judge
@@ -14,21 +11,14 @@ from portside.alerts.types import AlertQuery, ChannelRequest, RulePatch, Silence
 from portside.kernel.clock import now
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 from portside.kernel.outbound import OutboundRules
 from tests.conftest import eventually
 from tests.receiver import Receiver, serving
 
+PACKAGES = ("portside.identity", "portside.alerts")
+
 RULE = "certificate_expiring"
 BEGAN = now()
-
-
-@pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    opened = await Database.connect(await fresh_database())
-    await migrate(opened, ["portside.identity", "portside.alerts"])
-    yield opened
-    await opened.close()
 
 
 async def days_left(db: Database, days: float | None, minutes: float) -> int:

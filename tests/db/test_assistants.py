@@ -1,7 +1,6 @@
 """Assistants in the database: those of the graphs at each start, versions, what goes with them, and the indexes."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from uuid import uuid4, uuid5
 
 import pytest
@@ -11,7 +10,6 @@ from portside.agent.sql import sql
 from portside.agent.types.assistants import AssistantCreate, AssistantPatch, AssistantSearch, VersionSearch
 from portside.executor.load import Graphs
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 from tests.db.graph_runs import Words, graph, sub1
 
 ECHO = uuid5(SYSTEM_NAMESPACE, "echo")
@@ -20,14 +18,6 @@ ECHO = uuid5(SYSTEM_NAMESPACE, "echo")
 def known(db: Database, **descriptions: str | None) -> Assistants:
     graphs = {graph_id: graph(Words, sub1) for graph_id in descriptions}
     return Assistants(db, Graphs(graphs, descriptions).facts())
-
-
-@pytest.fixture
-async def db(fresh_database) -> AsyncIterator[Database]:
-    opened = await Database.connect(await fresh_database(), max_size=5, schema="portside")
-    await migrate(opened, ["portside.agent"], schema="portside")
-    yield opened
-    await opened.close()
 
 
 async def test_every_graph_has_an_assistant_at_start(db):

@@ -1,6 +1,6 @@
 """The audit log in its database: its hashes, what expires, and how many refused requests one minute may record."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,13 +15,7 @@ from portside.kernel.http.routes import BaseServices, Context, Route
 from portside.kernel.ids import uuid7
 from portside.kernel.migrations import migrate
 
-
-@pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    opened = await Database.connect(await fresh_database())
-    await migrate(opened, ["portside.identity", "portside.audit"])
-    yield opened
-    await opened.close()
+PACKAGES = ("portside.identity", "portside.audit")
 
 
 async def actions(db: Database) -> list[str]:

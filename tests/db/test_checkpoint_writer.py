@@ -6,7 +6,6 @@ nothing afterwards.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -20,19 +19,10 @@ from portside.agent.local_graphs import PostgresSaver
 from portside.agent.threads import records
 from portside.executor.checkpoints.backend import Rows
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 from tests.conftest import eventually
 from tests.db.test_checkpoints import chain
 
 INPUT = {"log": ["in"], "big": "x" * 1000, "hits": 0}
-
-
-@pytest.fixture
-async def db(fresh_database) -> AsyncIterator[Database]:
-    database = await Database.connect(await fresh_database(), max_size=5, schema="portside")
-    await migrate(database, ["portside.agent"], schema="portside")
-    yield database
-    await database.close()
 
 
 @pytest.fixture

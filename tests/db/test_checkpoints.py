@@ -2,7 +2,6 @@
 
 import asyncio
 import operator
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -15,15 +14,6 @@ from typing_extensions import TypedDict
 
 from portside.agent.local_graphs import PostgresSaver
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
-
-
-@pytest.fixture
-async def db(fresh_database) -> AsyncIterator[Database]:
-    database = await Database.connect(await fresh_database(), max_size=5, schema="portside")
-    await migrate(database, ["portside.agent"], schema="portside")
-    yield database
-    await database.close()
 
 
 @pytest.fixture

@@ -3,30 +3,18 @@
 Nothing waits until the clock has caught up, and a worker that is alive keeps its runs.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from uuid import UUID, uuid4
-
-import pytest
 
 from portside.agent.queue import statements
 from portside.agent.queue.statements import Admission, ExpiredLeases
 from portside.agent.sql import sql
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
-from portside.kernel.migrations import migrate
 from tests.db.clock import set_clock_back
 from tests.db.queued import admit_run
 
 HOURS = 4 * 3600.0
-
-
-@pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    opened = await Database.connect(await fresh_database(), schema="portside", max_size=4)
-    await migrate(opened, ["portside.agent"], schema="portside")
-    yield opened
-    await opened.close()
 
 
 async def admit(db: Database, worker_id: UUID, *, starts: bool = False, delay_s: float = 0.0) -> UUID:

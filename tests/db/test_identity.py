@@ -11,15 +11,9 @@ from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden, Invalid, NotFound, Unauthorized, UserMistake
 from portside.kernel.migrations import migrate
 
+PACKAGES = ("portside.identity",)
+
 TABLES = ("organizations", "workspaces", "users", "api_keys")
-
-
-@pytest.fixture
-async def db(fresh_database):
-    db = await Database.connect(await fresh_database())
-    await migrate(db, ["portside.identity"])
-    yield db
-    await db.close()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ nothing deadlocks. At most one run of a thread runs, and only its first run is r
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -24,7 +23,6 @@ from portside.agent.queue.statements import (
 )
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
-from portside.kernel.migrations import migrate
 from tests.db.queued import admit_run, end_run
 
 INTERRUPT = Cancellation("interrupt", "because")
@@ -32,14 +30,6 @@ ROLLBACK = Cancellation("rollback", "because")
 DONE = RunResult(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
 STOPPED = RunResult(status="interrupted", thread_status="interrupted", error={"error": "UserInterrupt", "message": "x"})
 UNDONE = RunResult(status="rolled_back", thread_status="idle", interrupts={})
-
-
-@pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    opened = await Database.connect(await fresh_database(), schema="portside", max_size=12)
-    await migrate(opened, ["portside.agent"], schema="portside")
-    yield opened
-    await opened.close()
 
 
 class Queue:

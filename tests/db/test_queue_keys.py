@@ -4,7 +4,6 @@ One key makes one run, whichever process receives the requests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -25,19 +24,10 @@ from portside.agent.queue.statements import (
 from portside.agent.runs.requests import STATELESS
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
-from portside.kernel.migrations import migrate
 from tests.db.queued import admit_run, end_run
 
 WORKER = uuid4()
 DONE = RunResult(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
-
-
-@pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    opened = await Database.connect(await fresh_database(), schema="portside", max_size=12)
-    await migrate(opened, ["portside.agent"], schema="portside")
-    yield opened
-    await opened.close()
 
 
 def asked(thread_id: UUID | None = None, key: str | None = "k", digest: str = "d", **options: Any) -> Admission:

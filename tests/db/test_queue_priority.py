@@ -4,7 +4,6 @@ No priority makes a run wait for ever, and a caller's next run waits for no othe
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,7 +15,6 @@ from portside.agent.queue.statements import Admission
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
-from portside.kernel.migrations import migrate
 from tests.db.queued import admit_run
 
 WORKER = uuid4()
@@ -26,14 +24,6 @@ explain (analyze, buffers, format json) select run_id from runs
 where status = 'pending' and not is_blocked and not is_delayed and run_after <= now()
 order by queue_position, number limit 10 for update skip locked
 """
-
-
-@pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    opened = await Database.connect(await fresh_database(), schema="portside")
-    await migrate(opened, ["portside.agent"], schema="portside")
-    yield opened
-    await opened.close()
 
 
 async def admit(

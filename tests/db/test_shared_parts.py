@@ -4,7 +4,6 @@ Copies, pruning and the deletion of runs keep each piece that a remaining write 
 """
 
 import operator
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
@@ -20,21 +19,12 @@ from portside.agent.encryption.codec import EncryptionCodec
 from portside.agent.encryption.encryptor import Encryptor
 from portside.agent.local_graphs import PostgresSaver
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 
 RUNS = 12
 BLOBS = (
     "select data from checkpoint_values union all select data from checkpoint_pieces union all"
     " select data from checkpoint_writes"
 )
-
-
-@pytest.fixture
-async def db(fresh_database) -> AsyncIterator[Database]:
-    database = await Database.connect(await fresh_database(), max_size=5, schema="portside")
-    await migrate(database, ["portside.agent"], schema="portside")
-    yield database
-    await database.close()
 
 
 def words(name: str) -> str:

@@ -7,7 +7,6 @@ import asyncio
 import itertools
 import random
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -29,15 +28,6 @@ from portside.agent.store.items import ExpiredItems
 from portside.agent.store.search_index import StoreSetup
 from portside.kernel.db import Database
 from portside.kernel.errors import PortsideError
-from portside.kernel.migrations import migrate
-
-
-@pytest.fixture
-async def db(fresh_database) -> AsyncIterator[Database]:
-    database = await Database.connect(await fresh_database(), max_size=8, schema="portside")
-    await migrate(database, ["portside.agent"], schema="portside")
-    yield database
-    await database.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ Vectors of two generations are never compared.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +49,6 @@ class Model(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         return [0.0, 0.0, 1.0]
-
-
-@pytest.fixture
-async def db(fresh_database) -> AsyncIterator[Database]:
-    database = await Database.connect(await fresh_database(), max_size=8, schema="portside")
-    await migrate(database, ["portside.agent"], schema="portside")
-    yield database
-    await database.close()
 
 
 async def indexed(

@@ -7,7 +7,6 @@ import asyncio
 import itertools
 import json
 import operator
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
@@ -25,7 +24,6 @@ from portside.agent.threads.records import ExpiredThreads, ThreadNotFound, Threa
 from portside.agent.types.access import Filter
 from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadPrune, ThreadSearch, Ttl
 from portside.kernel.db import Database, Session, lazy_transaction
-from portside.kernel.migrations import migrate
 from tests.db.queued import admit_run
 
 TABLES = ("checkpoints", "checkpoint_values", "checkpoint_writes")
@@ -33,14 +31,6 @@ TABLES = ("checkpoints", "checkpoint_values", "checkpoint_writes")
 
 class Log(TypedDict):
     log: Annotated[list[str], operator.add]
-
-
-@pytest.fixture
-async def db(fresh_database) -> AsyncIterator[Database]:
-    database = await Database.connect(await fresh_database(), max_size=5, schema="portside")
-    await migrate(database, ["portside.agent"], schema="portside")
-    yield database
-    await database.close()
 
 
 def graph(db: Database) -> Any:

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,7 +18,6 @@ from portside.identity.types import Actor, KeyRequest
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
-from portside.kernel.migrations import migrate
 from portside.tracing import ingest
 from portside.tracing.attachments import DownloadLinks
 from portside.tracing.ingest import (
@@ -35,21 +34,10 @@ from portside.tracing.runs import TracedRunNotFound, show_run
 from portside.tracing.sql import sql
 from portside.tracing.types import RunQuery, RunWrite
 
+PACKAGES = ("portside.identity", "portside.tracing")
+
 LINKS = DownloadLinks(SecretBox(bytes(32)), "")
 ROOT, CHILD, GRANDCHILD = (UUID(int=n) for n in (30, 20, 10))
-
-
-@pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    db = await Database.connect(await fresh_database())
-    await migrate(db, ["portside.identity", "portside.tracing"])
-    yield db
-    await db.close()
-
-
-@pytest.fixture
-async def actor(db: Database) -> Actor:
-    return await Authenticator(db).authenticate(await first_start.set_up(db))
 
 
 async def stranger(db: Database) -> Actor:

@@ -6,7 +6,6 @@ Whatever arrives, is repeated and is deleted at the same time.
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,12 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portside.identity import first_start
-from portside.identity.authentication import Authenticator
 from portside.identity.types import Actor
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 from portside.tracing import ingest, pieces
 from portside.tracing.attachments import DownloadLinks
 from portside.tracing.ingest import RunTooLarge, parse_batch, store_batch
@@ -29,21 +25,10 @@ from portside.tracing.runs import RunPage, query_runs, show_run, show_values
 from portside.tracing.runs import ValuesQuery as Shown
 from portside.tracing.types import RunQuery, RunWrite
 
+PACKAGES = ("portside.identity", "portside.tracing")
+
 LINKS = DownloadLinks(SecretBox(bytes(32)), "")
 TABLES = ("run_pieces", "piece_users", "stale_scopes")
-
-
-@pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    db = await Database.connect(await fresh_database())
-    await migrate(db, ["portside.identity", "portside.tracing"])
-    yield db
-    await db.close()
-
-
-@pytest.fixture
-async def actor(db: Database) -> Actor:
-    return await Authenticator(db).authenticate(await first_start.set_up(db))
 
 
 def message(number: int) -> dict[str, Any]:

@@ -5,19 +5,15 @@ An expired trace leaves no run, file or feedback, including late deliveries, and
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from portside.identity import first_start
-from portside.identity.authentication import Authenticator
 from portside.identity.types import Actor
 from portside.kernel.clock import now
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 from portside.tracing.feedback import FeedbackRequest, create_feedback
 from portside.tracing.ingest import parse_batch, parse_multipart, run_update_parser, store_batch
 from portside.tracing.projects import ProjectNotFound, ProjectRequest, create_project
@@ -25,18 +21,7 @@ from portside.tracing.retention import ExpiredTraces, LateRuns, TraceRetention, 
 from portside.tracing.sql import sql
 from tests.conftest import eventually
 
-
-@pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    db = await Database.connect(await fresh_database())
-    await migrate(db, ["portside.identity", "portside.tracing"])
-    yield db
-    await db.close()
-
-
-@pytest.fixture
-async def actor(db: Database) -> Actor:
-    return await Authenticator(db).authenticate(await first_start.set_up(db))
+PACKAGES = ("portside.identity", "portside.tracing")
 
 
 async def stored(db: Database, actor: Actor, days: int, tier: str = "shortlived", project: str = "p") -> UUID:

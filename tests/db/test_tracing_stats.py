@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,12 +9,9 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from portside.identity import first_start
-from portside.identity.authentication import Authenticator
 from portside.identity.types import Actor
 from portside.kernel.clock import now
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 from portside.tracing import stats
 from portside.tracing.charts import ChartFilters, ChartSeries, TimeBuckets, read_data
 from portside.tracing.conditions import ConditionBuilder
@@ -42,21 +38,13 @@ TODAY = now().replace(hour=0, minute=0, second=0, microsecond=0)
 FIRST = TODAY - timedelta(days=6)
 DAY = timedelta(days=1)
 PRECISION = 0.025
+PACKAGES = ("portside.identity", "portside.tracing")
 PROJECTS = ("project 0", "project 1")
 
 
-@pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+@pytest.fixture(autouse=True)
+def figures_of_counted_days(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "EXACT_MAX_RUNS", 0)
-    db = await Database.connect(await fresh_database(), max_size=4)
-    await migrate(db, ["portside.identity", "portside.tracing"])
-    yield db
-    await db.close()
-
-
-@pytest.fixture
-async def actor(db: Database) -> Actor:
-    return await Authenticator(db).authenticate(await first_start.set_up(db))
 
 
 async def deliver(db: Database, actor: Actor, runs: list[dict[str, Any]], kind: str = "post") -> None:

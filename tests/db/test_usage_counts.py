@@ -3,18 +3,18 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
 
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 from portside.tracing.sql import sql as counting
 from portside.usage.counts import QUERIES, TOTALS_LOCK, PastHours, bounds, read_series
 from portside.usage.ranges import read_range
 from portside.usage.sql import sql
+
+PACKAGES = ("portside.identity", "portside.tracing", "portside.usage")
 
 FIRST = datetime(2026, 1, 1, 7, 30, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
@@ -36,14 +36,6 @@ RANGES = [
     ("2025-06-01T00:00:00Z", "2026-07-01T00:00:00Z"),
     ("2027-01-01T00:00:00Z", "2027-01-05T00:00:00Z"),
 ]
-
-
-@pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    db = await Database.connect(await fresh_database(), max_size=4)
-    await migrate(db, ["portside.identity", "portside.tracing", "portside.usage"])
-    yield db
-    await db.close()
 
 
 async def add(db: Database, workspaces: list[UUID], moments: list[datetime]) -> None:

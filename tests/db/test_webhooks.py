@@ -6,7 +6,7 @@ succeed. A run without a webhook costs nothing extra.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID, uuid4
@@ -25,7 +25,6 @@ from portside.agent.webhooks.deliveries import Deliveries, DeliveryNotFound, Ret
 from portside.agent.webhooks.policy import WebhookPolicy, Webhooks
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
-from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver
 from tests.conftest import eventually
 from tests.db.clock import set_clock_back
@@ -35,14 +34,6 @@ WORKER = uuid4()
 HOOK = "http://127.0.0.1:9/never"
 OPEN = WebhookPolicy(urls=WebhookUrls(require_https=False, disable_loopback=False))
 DONE = RunResult(status="success", thread_status="idle", values=b'{"n":1}', interrupts={})
-
-
-@pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    opened = await Database.connect(await fresh_database(), schema="portside", max_size=6)
-    await migrate(opened, ["portside.agent"], schema="portside")
-    yield opened
-    await opened.close()
 
 
 def asked(thread_id: UUID | None = None, url: str | None = HOOK, **options: Any) -> Admission:

@@ -27,7 +27,6 @@ from portside.agent.queue.worker import ActiveRun, Worker
 from portside.kernel.db import Database
 from portside.kernel.http.middleware import Activity
 from portside.kernel.ids import uuid7
-from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver
 from tests.conftest import eventually
 from tests.db.queued import admit_run
@@ -135,14 +134,6 @@ class Process:
             return self.worker._is_behind and not self.worker._claims_due.is_set()
 
         await eventually(is_behind)
-
-
-@pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    opened = await Database.connect(await fresh_database(), schema="portside", max_size=6)
-    await migrate(opened, ["portside.agent"], schema="portside")
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture
