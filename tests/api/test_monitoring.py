@@ -68,11 +68,18 @@ class Measured(NamedTuple):
     platform: str
     agent: str
 
+    async def text(self) -> str:
+        """Return the metrics of both as Prometheus reads them."""
+        async with httpx2.AsyncClient(timeout=60) as client:
+            return "\n".join([(await client.get(f"{url}/metrics")).text for url in self])
+
     async def families(self) -> set[str]:
         """Return the names of all metrics that both show."""
-        async with httpx2.AsyncClient(timeout=60) as client:
-            texts = [(await client.get(f"{url}/metrics")).text for url in self]
-        return set(re.findall(r"^([a-z_0-9]+)(?:{| )", "\n".join(texts), re.MULTILINE))
+        return set(re.findall(r"^([a-z_0-9]+)(?:{| )", await self.text(), re.MULTILINE))
+
+    async def shows(self, series: str) -> bool:
+        """Say whether a series has a value."""
+        return series in await self.text()
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +106,9 @@ async def measured(module_database: str, agent: ServerProcess, tmp_path_factory:
             assistants = (await caller.post("/assistants/search", json={})).json()
             body = {"assistant_id": assistants[0]["graph_id"], "input": {}}
             assert (await caller.post("/runs/wait", json=body)).status_code in {200, 422, 500}
-        yield Measured(url, agent.url)
+        measured = Measured(url, agent.url)
+        await eventually(lambda: measured.shows('portside_alert_measurement{rule="disk_used",subject="platform"}'))
+        yield measured
         app.changes.close()
 
 
@@ -122,12 +131,7 @@ async def test_a_query_with_a_wrong_name_would_fail(measured: Measured) -> None:
 
 
 async def test_rules_of_alerts_are_shown_to_prometheus(measured: Measured) -> None:
-    async def shown() -> bool:
-        async with httpx2.AsyncClient(timeout=60) as client:
-            text = (await client.get(f"{measured.platform}/metrics")).text
-        return 'portside_alert_measurement{rule="disk_used",subject="platform"}' in text
-
-    await eventually(shown)
+    assert await measured.shows('portside_alert_measurement{rule="disk_used",subject="platform"}')
 
 
 def program(name: str) -> str:
