@@ -17,7 +17,7 @@ export type Graph = CompiledStateGraph<any, any, any, any, any, any>;
 export type Snapshot = StateSnapshot;
 type Factory = (config: Fields) => unknown;
 
-/** What is known of a graph without opening it. */
+/** The facts of a graph that do not need an open graph. */
 export interface Facts {
   description: string | null;
   is_factory: boolean;
@@ -108,7 +108,7 @@ export class Graphs {
     }
   }
 
-  /** Return what is known of each graph, in the order of the configuration. */
+  /** Return the facts of each graph, in the order of the configuration. */
   facts(): Record<string, Facts> {
     const facts: Record<string, Facts> = {};
     for (const [id, found] of this.exports) {
@@ -176,7 +176,7 @@ function isPregel(value: Fields): boolean {
   return value.lg_is_pregel === true || (typeof value.stream === "function" && "inputChannels" in value);
 }
 
-/** The folder of a configuration file's project, and the file whose packages are the graph's. */
+/** Return the file of the first graph, whose packages the graph uses; without graphs the folder's package.json. */
 export function firstFile(folder: string, sources: Record<string, Source>): string {
   const first = Object.values(sources)[0];
   return first === undefined ? join(folder, "package.json") : place(folder, first).file;

@@ -8,7 +8,7 @@ interface Props {
   title: string;
   action: string;
   cancel?: string;
-  // What must be typed first, for a loss that no other click brings back.
+  // The text that the user must type before the action, if the action cannot be undone.
   name?: string;
   isDisabled?: boolean;
   error: ApiError | null;
@@ -17,7 +17,7 @@ interface Props {
   children: ReactNode;
 }
 
-// Asks once before something is lost.
+// Asks for confirmation of an action that deletes something.
 export function Confirm({
   title,
   action,

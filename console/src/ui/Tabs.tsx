@@ -7,7 +7,7 @@ interface Props<T extends string> {
   onSelect: (tab: T) => void;
 }
 
-// Parts of one page, of which the address names one. Arrow keys move between them.
+// Tabs of a page. The caller keeps the selected tab, usually in the URL; arrow keys move between tabs.
 export function Tabs<T extends string>({ label, tabs, selected, onSelect }: Props<T>) {
   const list = useRef<HTMLDivElement>(null);
   const move = (step: number) => {

@@ -354,7 +354,7 @@ async def _compose(
     worker = service.worker
     disk = None
     if settings.disk_folder is not None:
-        # Pending runs are claimed once there is room again.
+        # Pending runs are claimed once there is enough disk space again.
         worker.disk = disk = DiskWatch(
             Path(settings.disk_folder), settings.disk_reserve, on_change=worker.wake, on_critical=worker.suspend_runs
         )

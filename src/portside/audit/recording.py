@@ -110,7 +110,7 @@ class _Observer:
 
 
 class _SingleStatements:
-    """Runs each statement in a transaction of its own, until the entry is written."""
+    """Runs each statement in a separate transaction, until the entry is written."""
 
     def __init__(self, db: "AuditedDatabase", pooled: Any) -> None:
         self._db = db

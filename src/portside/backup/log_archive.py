@@ -141,7 +141,7 @@ def _opened(store: Store, name: str, passphrase: Passphrase) -> "Iterator[tuple[
     with store.open(name) as source:
         reader = EncryptedReader(source, passphrase)
         if reader.header.kind != "wal" or reader.header.log_name is None:
-            raise BackupRefused(f"{name} is no part of a log")
+            raise BackupRefused(f"{name} is not a file of a database's log")
         yield reader.header, reader
 
 

@@ -180,7 +180,7 @@ def _with_browser(platform: Platform) -> Any:
         except queue.Empty:
             raise UserMistake("nobody signed in within ten minutes; try again, or use --device") from None
     if "code" not in response:
-        raise UserMistake("the sign-in was refused in the browser")
+        raise UserMistake("the sign-in was refused in the browser; run 'portside login' again to try once more")
     form = {
         "grant_type": "authorization_code", "client_id": CLIENT_ID, "code": response["code"],
         "redirect_uri": redirect_uri, "code_verifier": verifier,
@@ -290,7 +290,7 @@ def _with_code(platform: Platform) -> Any:
         if error == "slow_down":
             interval += 5
         elif error == "access_denied":
-            raise UserMistake("the sign-in was refused in the browser")
+            raise UserMistake("the sign-in was refused in the browser; run 'portside login' again to try once more")
         elif error not in {"authorization_pending", "expired_token"}:
             raise UserMistake(f"the platform refused the sign-in: {made['detail']}")
     raise UserMistake("the code has expired; run the command again")

@@ -161,7 +161,7 @@ def _serve(
             graphs = load_graphs(agent_config.project)
         served = Served(agent_config, graphs, settings, database())
         if options["studio"]:
-            # Only the whole platform has the console; deployments have not.
+            # Only an installation with the platform has the console; that of a deployment does not.
             from portside.console.site import ServeConsole
 
             prefix = prefix_of(agent_config, settings)

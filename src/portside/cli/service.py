@@ -31,7 +31,10 @@ def service() -> None:
     type=click.Path(path_type=Path),
     help="Its home. [default: that of the installed one, or /var/lib/portside]",
 )
-@click.option("--user", help="User that it runs as; created if it is missing. [default: likewise, or portside]")
+@click.option(
+    "--user",
+    help="User that it runs as; created if it is missing. [default: that of the installed one, or portside]",
+)
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A first setting; may be repeated.")
 @click.option("--containers", is_flag=True, help="Allow what rootless podman needs, to deploy images.")
 @click.option("--start/--no-start", default=True, help="Start it now.")

@@ -25,7 +25,7 @@ PREFIX = "portside.prefix"
 _EVERYTHING = re.compile(r"/\{\w+:path\}")
 _PLAIN_PACKAGES = frozenset({"fastapi", "starlette"})
 Find = Callable[[Any], Any]
-"""Returns the server's route for a scope, whose `public` says whether it needs no authentication; None for none."""
+"""Returns the server's route for a scope, or None. A route that is `public` needs no authentication."""
 
 
 class ServerRoutes(NamedTuple):

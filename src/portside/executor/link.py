@@ -37,10 +37,10 @@ Handler = Callable[[Any, "ServedCall"], Awaitable[Any] | Any]
 
 
 class Handlers(Protocol):
-    """What serves the calls of a peer: most often a map."""
+    """The handlers for the calls of a peer by method, most often a dict."""
 
     def get(self, method: str, /) -> Handler | None:
-        """Return what serves a method, or None."""
+        """Return the handler of a method, or None."""
         ...
 
 
@@ -89,7 +89,7 @@ class ServedCall:
     is_stopped: bool = False
 
     def stop(self) -> None:
-        """Cancel its work: only once, because a second time would end the wait for what it has begun."""
+        """Cancel its work, only once: a second cancellation would interrupt the cleanup that the first one started."""
         if self.work is not None and not self.is_stopped:
             self.is_stopped = True
             self.work.cancel()
@@ -135,9 +135,9 @@ class Link(asyncio.Protocol):
         self._next = 1
         self._reason: str | None = None
         self.is_reading_paused = False
-        """Whether this side reads nothing now, so that the peer waits."""
+        """Whether this side has stopped reading, so that the peer waits."""
         self._closed: asyncio.Future[str] = self._loop.create_future()
-        # By kind.
+        # Indexed by the kind of a frame.
         self._take: tuple[Callable[[int, Any, int], None], ...] = (
             self._take_hello, self._take_call, self._take_item, self._take_result, self._take_error, self._take_cancel,
             self._take_ping, self._take_pong,
@@ -187,7 +187,7 @@ class Link(asyncio.Protocol):
         return await pong
 
     def hello(self, body: Any) -> None:
-        """Say what the peer has to know before its first call."""
+        """Send the hello: what the peer has to know before its first call."""
         self.send_frame(HELLO, 0, body)
 
     async def drain(self) -> None:
@@ -248,7 +248,7 @@ class Link(asyncio.Protocol):
     # Sending
 
     def send_frame(self, kind: int, number: int, body: Any, *, is_followed: bool = False) -> None:
-        """Queue a frame for the write at the end of this turn, or of that of the frame which follows it.
+        """Queue a frame. It is written at the end of this turn of the loop, or with the next frame if `is_followed`.
 
         Raises CallFailed if it is too large.
         """
@@ -282,7 +282,7 @@ class Link(asyncio.Protocol):
         # The transports of uvloop do not inherit from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        # What was sent before.
+        # Frames may have been queued before the connection was made.
         self._flush()
 
     def pause_writing(self) -> None:

@@ -1,4 +1,4 @@
-"""The event loops that graphs run on, each in a thread of its own, and stopping what runs there.
+"""Runs graphs on event loops, each in its own thread, and stops calls there.
 
 A stopped call is over when none of its code runs any more. Its task is cancelled, and with it every node, subgraph and
 child task that awaits. Nodes that are not coroutines run in threads, which Python cannot stop: the loop waits for them

@@ -1,4 +1,4 @@
-"""An executor process: it imports the project, says what its graphs are, and serves the agent server's calls.
+"""An executor process: it imports the project, describes its graphs, and serves the agent server's calls.
 
 The link has the process's first event loop, and graphs run on loops in threads of their own (`loops`). So a node that
 blocks its loop delays neither heartbeats nor the events and checkpoints of the steps before it. The process ends with

@@ -320,7 +320,7 @@ def _what(op: Op) -> str:
 
 
 def json_of(value: Any, what: str) -> bytes:
-    """Return the JSON of what the project gave. Raises ValueError that says what has none."""
+    """Return a value of the project's code as JSON. Raises ValueError that names `what` cannot be encoded."""
     try:
         return orjson.dumps(value, _json_default, orjson.OPT_NON_STR_KEYS)
     except TypeError as exc:

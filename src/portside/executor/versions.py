@@ -28,12 +28,12 @@ class Feature(NamedTuple):
         return self.is_in({self.library: importlib.metadata.version(self.library)})
 
     def is_in(self, libraries: Mapping[str, str]) -> bool:
-        """Whether a version is new enough. Libraries that are not there have no such feature to lack."""
+        """Whether the version in a map is new enough. A library that is not in the map counts as new enough."""
         version = libraries.get(self.library)
         return version is None or _parts(version) >= self.since
 
     def requirement(self, libraries: Mapping[str, str]) -> str:
-        """The version that is there and the one that is needed."""
+        """Return a sentence that names the needed version and the installed one."""
         needed = ".".join(map(str, self.since))
         installed = libraries.get(self.library)
         return f"{self.name} needs {self.library} {needed} or newer; installed is {installed}"
@@ -56,7 +56,7 @@ _LOGGED_AT_START = (ENCRYPTION, SERVER_RUNTIME, CACHE, TOOL_EVENTS, STRICT_RESUM
 
 
 def installed_libraries() -> dict[str, str]:
-    """Return the versions in this process's environment, without those of libraries that are not there."""
+    """Return the versions of the libraries that are installed in this process's environment."""
     return {name: version for name in LIBRARIES if (version := _version(name))}
 
 

@@ -388,7 +388,7 @@ async def _find_waiting(db: Database, actor: Actor, user_code: str) -> Waiting:
     # The attempt is stored before it is counted, so that attempts at the same time see each other.
     await db.execute(sql.insert_user_code_attempt, caller_id=caller_id)
     if await db.fetchval(sql.count_user_code_attempts, caller_id=caller_id, within=ATTEMPTS_WITHIN) > MAX_ATTEMPTS:
-        log.warning("too many user codes", user_id=str(actor.user_id), key_id=str(actor.key_id))
+        log.warning("a user entered too many wrong device codes", user_id=str(actor.user_id), key_id=str(actor.key_id))
         raise TooManyCodes(headers={"Retry-After": str(int(ATTEMPTS_WITHIN.total_seconds()))})
     digest = _user_code_hash(user_code)
     row = await db.fetchrow(sql.open_cli_authorization, user_code_hash=digest)
@@ -485,7 +485,7 @@ async def _exchange(
         await tx.execute(sql.revoke_cli_authorization, id=row["id"])
     if row["session_id"] is not None:
         authenticator.forget(row["session_id"])
-    log.warning("a spent or foreign code of a terminal was refused", flow=flow, address=origin.address)
+    log.warning("an authorization code was refused: used, or of another flow", flow=flow, address=origin.address)
     raise InvalidGrant
 
 

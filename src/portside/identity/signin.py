@@ -90,7 +90,7 @@ class EmptyForm(msgspec.Struct):
 
 @routes.get("/login", **PAGE)
 async def show_sign_in(ctx: Context, query: NextQuery) -> Response:
-    """Show the page on which people sign in; who is signed in already goes on, or can sign out."""
+    """Show the sign-in page. Somebody who is signed in already can continue or sign out."""
     actor, target = await browser_actor(ctx), local_path(query.next)
     if actor is None:
         return pages.sign_in_page(_page(ctx, target))

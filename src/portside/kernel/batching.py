@@ -40,7 +40,7 @@ class _Batch(Generic[Item, Result]):
     items: list[Item] = field(default_factory=list)
     futures: list[asyncio.Future[Result] | None] = field(default_factory=list)
     size: int = 0
-    # Set when the batch was sent, or was taken back.
+    # Set once the batch was sent, has failed, or was discarded.
     sent: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -94,7 +94,7 @@ class Batcher(Generic[Item, Result]):
             raise
 
     def add(self, item: Item, size: int = 0) -> asyncio.Event:
-        """Send an item with the next batch, without waiting; the event is set when that was tried."""
+        """Send an item with the next batch, without waiting. The event is set once the batch was sent or has failed."""
         batch = self._append(item, None)
         batch.size += size
         self.pending_bytes += size

@@ -179,7 +179,7 @@ class DiskWatch(Task):
         if (was is None) == (shortage is None):
             return
         if shortage is None:
-            log.warning("there is room again, and new data is accepted", folder=str(self._folder))
+            log.warning("there is enough disk space again, and new data is accepted", folder=str(self._folder))
         else:
             log.error("new data is refused until there is room", reason=shortage, folder=str(self._folder))
         self._on_change()

@@ -185,7 +185,7 @@ class ReadReservation:
             budget.release(wanted)
 
     def check_objects(self, fitting: int) -> None:
-        """Raise ResponseTooLarge if what was read is too large, where each object takes statements of its own.
+        """Raise ResponseTooLarge if the objects read so far are too large; for lists that read each object by itself.
 
         `fitting` is the number of objects before the last one that was read. A single object is always sent.
         """
@@ -240,7 +240,7 @@ class ReadReservation:
         self._release()
 
     def close(self) -> None:
-        """Release everything for good: the response was sent."""
+        """Release everything: the response was sent."""
         self.is_metered = False
         if self.reserved:
             self._release()

@@ -46,7 +46,7 @@ LOCK_TIMEOUT_S = 60
 LAST_DEVELOPMENT_COMMIT = "e09ae15"
 _DECLARATION = re.compile(r"^-- Older versions (run|are refused): (.+)$", re.MULTILINE)
 _RUN = "run"
-# Of statements that look at each row. Adding a column with a constant default does not, but is counted too.
+# The tables of statements that read each row. Adding a column with a constant default reads none, but counts too.
 _TABLES_USED = re.compile(
     r"\b(?:alter table|update|delete from|from|join|index \w+ on)\s+(?:only\s+)?(\w+)", re.IGNORECASE
 )

@@ -79,7 +79,7 @@ def load_settings(kind: type[S], environ: Mapping[str, str], **overrides: Any) -
         path = str(exc).rsplit("$.", 1)[-1].rstrip("`")
         reason = str(exc).rsplit(" - at", 1)[0]
         if "matching regex" in reason:
-            # The pattern would help nobody; the description says what is expected.
+            # The description says what is expected in words; a regular expression would not help the reader.
             reason = f"this value does not have the right form. {_doc(kind, path).description}"
         raise UserMistake(f"{origin.get(path, f'setting {path.upper()}')}: {reason}") from exc
 

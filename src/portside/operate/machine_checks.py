@@ -34,7 +34,7 @@ _PROBED_PACKAGE = "packaging"
 
 
 def check_home(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The folder is there, is this user's, and can be written."""
+    """Check that the home folder exists, belongs to this user and is writable."""
     name, home = "home", i.home
     if not home.exists():
         yield warning(name, f"{home} does not exist", "start 'portside up' once, or name the folder with --home")
@@ -72,7 +72,7 @@ def name_of_foreign_file(home: Path, owner: int) -> Path | None:
 
 
 def check_keys(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The master key is there and has its form, and no key can be read by others."""
+    """Check that the master key exists and is well formed, and that other users cannot read any key."""
     master = i.home / "master-key"
     if master.exists():
         try:
@@ -222,7 +222,7 @@ def check_limits(i: ExaminedInstallation) -> Iterator[Finding]:
 
 
 def check_programs(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The programs that builds and the front need are there and run."""
+    """Check that the programs that builds and the front need are installed and run."""
     if i.has_listener:
         yield _program("git", shutil.which("git"), fault, "install git: builds fetch repositories with it")
         yield _uv()

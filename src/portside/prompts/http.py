@@ -70,7 +70,7 @@ async def update_prompt(ctx: Context[BaseServices], owner: str, repo: str, body:
 
 @routes.delete("/repos/{owner}/{repo}", permission="prompts:delete", raises=_CHANGES)
 async def delete_prompt(ctx: Context[BaseServices], owner: str, repo: str) -> Response:
-    """Delete a prompt with all its repos."""
+    """Delete a prompt with all its commits and tags."""
     await repos.delete_prompt(ctx.db, owner, repo, by=ctx.actor)
     return Response(b"{}", media_type="application/json")
 

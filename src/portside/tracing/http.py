@@ -104,7 +104,7 @@ _MAX_PUBLIC_BYTES = 256 * 1024
 _REFUSALS = (
     EncodingBroken, ProjectContested, BodyTooLarge, RunTooLarge, EncodingUnknown, Invalid, TooManyLargeReads,
 )  # fmt: skip
-# What a tracer sends beside the fields of runs is ignored, whatever it is; a body without runs is fine.
+# Fields that tracers send in addition to those of runs are ignored. A body without runs is valid.
 _ANYTHING: dict[str, Any] = {"type": "object", "propertyNames": True, "additionalProperties": True}
 _LENIENT, _PARTS = {"application/json": _ANYTHING}, {"multipart/form-data": _ANYTHING}
 _ON_NEW = (*_REFUSALS, TracesLimitReached)

@@ -150,9 +150,9 @@ def _split(raw: bytes, span: Span, pieces: dict[UUID, bytes], depth: int) -> lis
 
 
 def _spans_of_items(raw: bytes, span: Span) -> list[Span]:
-    """Return where the items of a list or the values of an object are; none if more than they and commas is there.
+    """Return the positions of the items of a list, or of the values of an object.
 
-    So it is where the text has spaces between its items, or a key twice.
+    Returns nothing if the text holds more than items and commas: spaces between the items, or a key twice.
     """
     begin, end = span
     view = memoryview(raw)[begin:end]

@@ -11,7 +11,7 @@ import { Ago, duration } from "../../ui/Time";
 const SHOWN = 50;
 const EVERY_MS = 3_000;
 
-// The latest runs of a thread; what is under way can be stopped.
+// The latest runs of a thread. Pending and running ones can be stopped.
 export function RunsTab({ deploymentId, threadId }: { deploymentId: string; threadId: string }) {
   const found = useAgentApi(
     deploymentId,

@@ -17,7 +17,7 @@ import { readValue, useValues, Value, valueNamed } from "../trace/Values";
 import { quoted } from "./filters";
 import { useDeploymentOf } from "./ProjectPage";
 import { RunMark } from "./RunMark";
-import { type RunRow, SINCE_EVER } from "./runs";
+import { EPOCH, type RunRow } from "./runs";
 import { useRunPages } from "./useRunPages";
 
 const PAGE = 20;
@@ -31,7 +31,7 @@ export function ConversationPage() {
       project_ids: [projectId],
       is_root: true,
       filter: `eq(thread_id, ${quoted(threadId)})`,
-      min_start_time: SINCE_EVER,
+      min_start_time: EPOCH,
       include_subtree_usage: true,
       page_size: PAGE,
     }),

@@ -1,6 +1,7 @@
-// The filters of a list of traces: fields of the address, and the filter language of the API that they become.
+// Converts the filter fields in the URL of a trace list into the API's filter language.
 
 import type { FilterField, Filters } from "./fields";
+import { EPOCH } from "./runs";
 
 export interface RunsFilter {
   filter?: string;
@@ -11,14 +12,13 @@ export interface RunsFilter {
 
 const PERIODS: Record<string, number> = { "1h": 1, "24h": 24, "7d": 168, "30d": 720 };
 const USER_KEYS = ["user_id", "langgraph_auth_user_id", "user"];
-const SINCE_EVER = "1970-01-01T00:00:00Z";
 const NUMBER = /^(>=|<=|>|<|=)?\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|k|\$)?$/;
 const RANGE = /^(\d+(?:\.\d+)?)\s*(ms|s|m|h|k|\$)?\s*(?:\.\.|-)\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|k|\$)?$/;
 const OPERATORS: Record<string, string> = { ">": "gt", ">=": "gte", "<": "lt", "<=": "lte", "=": "eq" };
 const UNITS: Record<string, number> = { ms: 0.001, s: 1, m: 60, h: 3600, k: 1000, $: 1 };
 const FEEDBACK = /^([^<>=]+?)\s*(?:(>=|<=|>|<|=)\s*(-?\d+(?:\.\d+)?))?$/;
 
-// What is wrong with a field, or undefined.
+// Returns how to correct a field, or undefined if it is valid.
 export function problemOf(field: FilterField, text: string): string | undefined {
   if ((field === "latency" || field === "tokens" || field === "cost") && comparisonsOf("x", text) === null) {
     return field === "latency" ? "Write > 5s, < 200ms or 1s..5s" : "Write > 1000, <= 5 or 10..20";
@@ -63,8 +63,8 @@ export function runsFilter(filters: Filters, now: number, isOfTraces: boolean): 
   return {
     ...(own.length ? { filter: joined(own) } : {}),
     ...(anywhere.length ? { tree_filter: joined(anywhere) } : {}),
-    min_start_time: momentOf(given("since") ?? "", now) ?? SINCE_EVER,
-    ...(until ? { max_start_time: momentOf(until, now) ?? SINCE_EVER } : {}),
+    min_start_time: momentOf(given("since") ?? "", now) ?? EPOCH,
+    ...(until ? { max_start_time: momentOf(until, now) ?? EPOCH } : {}),
   };
 }
 

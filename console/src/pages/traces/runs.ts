@@ -51,7 +51,7 @@ export const ROW_SELECTS = [
 ];
 
 // Without a time the platform reads the last day only.
-export const SINCE_EVER = "1970-01-01T00:00:00Z";
+export const EPOCH = "1970-01-01T00:00:00Z";
 
 export const TYPE_WORDS: Record<string, string> = {
   CHAIN: "Chain",

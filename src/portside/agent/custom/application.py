@@ -33,7 +33,7 @@ class WebApp(Protocol):
 
     @property
     def app(self) -> Any:
-        """What FastAPI says of itself: `openapi_url` and `openapi`."""
+        """The application object; that of FastAPI has `openapi_url` and `openapi`."""
         ...
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -45,7 +45,7 @@ class WebApp(Protocol):
         ...
 
     def takes_post(self, path: str) -> bool:
-        """Whether a path is that of a project's route that takes a POST."""
+        """Whether the project has a route for POST requests at this path."""
         ...
 
 
@@ -167,7 +167,7 @@ def described_with(ours: bytes, app: Any) -> bytes:
     try:
         theirs = msgspec.json.decode(msgspec.json.encode(app.openapi()))
     except Exception:
-        # A failing description is no reason not to serve; without us FastAPI would fail as late, on the first request.
+        # Serve without the project's part of the document. FastAPI alone would also fail only when somebody reads it.
         log.exception("the application of the project cannot be described")
         return ours
     return msgspec.json.encode(_merge_documents(msgspec.json.decode(ours), theirs))
@@ -222,7 +222,7 @@ class ProjectRoutes:
         self._custom = custom
 
     def has(self, url: str) -> bool:
-        """Whether a URL path, with or without a query, is that of a project's route that takes a POST."""
+        """Whether the project has a route for POST requests at this URL path; a query is ignored."""
         return self._custom.takes_post(httpx.URL(PROJECT_HOST + url).path)
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, within_s: float) -> int:

@@ -300,13 +300,13 @@ def encryptor_of(session: Session) -> Encryptor | None:
 
 
 def has_whole_rows(session: Session) -> bool:
-    """Whether rows of threads keep their long lists: handlers encrypt values and checkpoints by rules of their own."""
+    """Whether rows of threads hold their long lists too: handlers may encrypt values and checkpoints differently."""
     encryptor = encryptor_of(session)
     return encryptor is not None and encryptor.takes_context
 
 
 async def refuse_encrypted_search(session: Session, wanted: Any) -> None:
-    """Refuse a filter of store items that looks at what is encrypted. Raises Invalid that names the key."""
+    """Refuse a filter of store items by an encrypted value. Raises Invalid that names the key."""
     if (encryptor := encryptor_of(session)) is not None:
         await encryptor.refuse_encrypted(wanted, ModelField("store", "value"), ["body", "filter"])
 

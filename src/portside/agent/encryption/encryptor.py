@@ -213,7 +213,7 @@ class Encryptor:
         if not head.is_bound:
             return made.plain, replacement
         if not made.plain.startswith(_digest(binding)):
-            raise CannotDecrypt(f"What is stored as {target} was moved from another row")
+            raise CannotDecrypt(f"The stored value of {target} was encrypted for another row, and was moved here")
         return made.plain[DIGEST_SIZE:], replacement
 
     async def rebind_blob(self, stored: bytes, target: ModelField, old: bytes, new: bytes) -> bytes:
@@ -260,7 +260,7 @@ def encrypted_key(stored: Any) -> str | None:
 
 def _no_handlers(target: ModelField) -> CannotDecrypt:
     return CannotDecrypt(
-        f"What is stored as {target} was encrypted by a handler, and this server has no encryption.path"
+        f"The stored value of {target} was encrypted by a handler: configure encryption.path, which this server lacks"
     )
 
 

@@ -39,7 +39,7 @@ _BEGINS = frozenset({"http.response.start", "websocket.accept", "websocket.http.
 
 
 class RemoteApp:
-    """The application. It is its own `app`: `openapi_url` and `openapi` tell what FastAPI tells."""
+    """The project's application in another process. It is its own `app`, with FastAPI's `openapi_url` and `openapi`."""
 
     def __init__(self, handlers: HandlersExecutor, config: AgentConfig, api: SocketApi[Any], access: Access) -> None:
         self._handlers, self._config, self._api, self._access = handlers, config, api, access

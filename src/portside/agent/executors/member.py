@@ -245,7 +245,7 @@ _left: set[asyncio.Future[Any]] = set()
 
 
 def _leave(call: "asyncio.Future[Any]") -> None:
-    """Let a call go on that nobody waits for."""
+    """Keep a call running that no caller waits for."""
     _left.add(call)
     call.add_done_callback(_forget)
 

@@ -105,10 +105,10 @@ class ExecutorPool:
         self._supervisor: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the first process, which says what the graphs are, and then the others.
+        """Start the first process, which describes the graphs, and then the others.
 
-        With what is known of the graphs already, processes that end when idle are started by the first work. Raises
-        UserMistake if the project does not load, or the process fails.
+        If the graphs are known from an earlier start and executors end when idle, only the first work starts a process.
+        Raises UserMistake if the project does not load or the process fails.
         """
         try:
             if self.facts and self._limits.idle_s:
@@ -236,7 +236,7 @@ class ExecutorPool:
         until: float | None = None
         while (found := find()) is None:
             self._due.set()
-            # Waiting for a slot takes as long as runs do; only processes that do not start are waited for in vain.
+            # The time limit is for processes that do not start. Waiting for a slot may take as long as a run takes.
             if self._usable() or (is_run and self._starting and self._failure is None):
                 until = None
             until = until or time.monotonic() + (RUN_WAITS_S if is_run else AVAILABLE_WITHIN_S)
@@ -386,7 +386,7 @@ class ExecutorPool:
             task.add_done_callback(self._starting.discard)
 
     def _is_steady(self, usable: list[Executor]) -> bool:
-        """Whether those that take work are there, and not only since a moment ago."""
+        """Whether all wanted executors have been there for longer than SPARES_BEGIN_AFTER_S."""
         now = time.monotonic()
         served = [each for each in usable[: self._wanted] if now - each.joined_at > SPARES_BEGIN_AFTER_S]
         return len(served) == self._wanted

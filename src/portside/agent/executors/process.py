@@ -1,8 +1,8 @@
-"""One executor process: started, greeted, watched and ended.
+"""Starts and ends one executor process, and passes its log on.
 
-Its log lines are added to the log of this process; other lines that it writes go to standard error as they are. A
-process that does not answer is killed. When its link ends it is killed as well, so that none of its code runs any more
-when its runs are tried again.
+Its log lines are added to the log of this process; other lines that it writes go to standard error unchanged. A process
+that does not answer is killed. When its link ends it is killed as well, so that none of its code still runs when its
+runs are tried again.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class ExecutorProcess(Executor):
             shutil.rmtree(folder, ignore_errors=True)
 
     def measure(self) -> None:
-        """Read how much memory it holds, also while it does not answer."""
+        """Update `memory_bytes` with the figure of the system, which needs no answer of the process."""
         self.memory_bytes = messages.memory_of(self.process.pid) or self.memory_bytes
 
     def kill(self, reason: str) -> None:
@@ -93,7 +93,7 @@ class ExecutorProcess(Executor):
         return self._killed_because or _ending(self.process.returncode)
 
     async def close(self) -> None:
-        """End the process: it may close what it has open, within a few seconds."""
+        """Ask the process to exit, and kill it after EXIT_WITHIN_S seconds."""
         self.retiring.set()
         self.link.close("the server stops")
         with contextlib.suppress(TimeoutError):
@@ -155,7 +155,7 @@ async def _spawn(program: Program, path: str) -> asyncio.subprocess.Process:
     )
     assert process.stderr is not None  # noqa: S101 - it is a pipe
     _let_kill_first(process.pid)
-    # Ends with the process, and with what else holds its standard error.
+    # It ends when the process, and any child that inherited its standard error, has closed that.
     task = asyncio.create_task(_pass_lines_on(process.stderr, process.pid))
     _readers.add(task)
     task.add_done_callback(_readers.discard)
@@ -163,7 +163,7 @@ async def _spawn(program: Program, path: str) -> asyncio.subprocess.Process:
 
 
 def _let_kill_first(pid: int) -> None:
-    """When memory ends, let the system kill an executor, not the server. Linux alone can do so."""
+    """Make Linux's OOM killer choose the executor before the server. Other systems have no such setting."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/oom_score_adj").write_text(str(KILLED_FIRST), encoding="ascii")
 
@@ -200,7 +200,7 @@ class _Refused(asyncio.Protocol):
 
 
 async def _pass_lines_on(stream: asyncio.StreamReader, pid: int) -> None:
-    """Pass what an executor writes to standard error on, until it ends."""
+    """Forward the lines that an executor writes to standard error, until the stream ends."""
     while True:
         try:
             line = await stream.readline()
@@ -217,7 +217,7 @@ async def _pass_lines_on(stream: asyncio.StreamReader, pid: int) -> None:
 
 
 def _log_record(line: str, pid: int) -> bool:
-    """Log a record of an executor; return whether the line was one."""
+    """Log a line of an executor if it is a log record; return whether it is one."""
     try:
         record = orjson.loads(line)
         level, event, given = record["level"], str(record["event"]), record.get("fields") or {}
@@ -238,7 +238,7 @@ def _ending(code: int | None) -> str:
     if code is None:
         return "ended"
     if code == -signal.SIGKILL:
-        # Not by this server, which says why it kills one.
+        # The server did not do it: it gives its own reason when it kills an executor.
         return "was killed by SIGKILL; the machine may be out of memory"
     if code < 0:
         with contextlib.suppress(ValueError):

@@ -233,7 +233,7 @@ async def _pool_of_graphs(
 
 
 def _file_of(project: Project, config: AgentConfig, settings: AgentSettings) -> Path | None:
-    """Return the file for what is known of the graphs of one language."""
+    """Return the file that caches the descriptions of the graphs of one language; None if there is no such setting."""
     if settings.executor_known_graphs is None:
         return None
     language = "javascript" if project == config.javascript else "python"

@@ -1,4 +1,4 @@
-"""Health, version, metrics and API description of a server, and a look inside it (spec: System routes)."""
+"""Health, version, metrics, API description and diagnostics of a server (contract: System routes)."""
 
 import contextlib
 from collections.abc import Sequence

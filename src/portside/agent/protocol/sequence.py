@@ -150,7 +150,7 @@ class Converter:
         yield ConvertedEvent(self._synthetic_id("lc", namespace, change["event"]), "lifecycle", namespace, data)
 
     def _values(self, event: StreamEvent, namespace: Namespace) -> Iterator[ConvertedEvent]:
-        """Yield the state without its interrupts, which have a channel of their own, unless it has not changed."""
+        """Yield the state if it has changed, without its interrupts, which have their own channel."""
         data = event.data
         if _INTERRUPT_KEY in data:
             values = load(data)

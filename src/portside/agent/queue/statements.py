@@ -283,7 +283,7 @@ async def end_runs(
         "webhook_values": [_webhook_values(*one) for one in finished],
     }
     if db.codec is None:
-        # The driver looks at each item of a list, and the function takes no list for one without values.
+        # The driver encodes each item of a list; null in place of a list without values saves that.
         rare = {name: column if any(column or ()) else None for name, column in rare.items()}
     async with asyncio.timeout(STATEMENT_TIMEOUT_S):
         rows = await db.fetch(

@@ -75,10 +75,10 @@ RETRIED = Counter("lg_api_run_retries_total", "Runs that this process started ag
 
 
 class AttemptLost(Exception):
-    """What executed the run was lost, and the run may go on from its last checkpoint; the message says how.
+    """The executor of a run was lost; the message says how. The run may continue from its last checkpoint.
 
-    `is_counted` is False if the run may not be the cause: then it is returned to the queue like after an outage.
-    `is_suspect` is True if it may be the cause, which its row remembers.
+    `is_counted` is False if the run may not be the cause: then it returns to the queue as after an outage.
+    `is_suspect` is True if the run may be the cause; its row records this.
     """
 
     def __init__(self, reason: str, *, is_counted: bool, is_suspect: bool = False) -> None:
@@ -377,7 +377,7 @@ class Worker:
         try:
             claimed = await statements.claim_runs(self._db, self.worker_id, slots.limit)
         except Exception as failure:  # noqa: BLE001 - tried again in a second
-            log_failure("claiming failed", failure)
+            log_failure("claiming runs failed, and is tried again", failure)
             self._is_behind = True
         finally:
             self._fill_slots(slots, claimed)
@@ -523,7 +523,7 @@ class Worker:
         if isinstance(failure, AttemptLost):
             return await self._lose_attempt(run, failure)
         if is_transient(failure):
-            log_failure("a run stops until the database is well", failure, run_id=str(run.run_id))
+            log_failure("a run stops until the database answers again", failure, run_id=str(run.run_id))
             self.return_run(run.run_id, run.attempt)
             return None
         log.error("a run could not be ended", run_id=str(run.run_id), exc_info=failure)

@@ -36,7 +36,7 @@ WITHIN_S = 5.0
 
 
 class Notification(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What to look at: runs to claim or cancel, threads that others follow, threads with new events, ended runs.
+    """News for other processes: runs to claim or cancel, threads with followers, threads with new events, ended runs.
 
     Processes of several versions exchange these, so the fields keep their names.
     """
@@ -55,7 +55,7 @@ class Notification(msgspec.Struct, omit_defaults=True, kw_only=True):
     many: bool = False
 
     def is_empty(self) -> bool:
-        """Whether there is nothing to look at."""
+        """Whether there is no news."""
         return not any(getattr(self, name) for name in self.__struct_fields__ if name != "sender")
 
 

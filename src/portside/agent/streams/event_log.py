@@ -194,7 +194,7 @@ class KeptSegments:
 
 
 class HeldEvents(NamedTuple):
-    """Events that wait for the end of the run before them, and whether they are the last of their own."""
+    """Events of a run that wait for the end of an earlier run, and whether they are the last of theirs."""
 
     segment: Segment
     events: list[StreamEvent]
@@ -220,9 +220,9 @@ class EventLog:
         self._kept = kept
         self._sink = sink
         self._segments: list[Segment] = []
-        # Of the runs that have not ended in this process.
+        # The segments of runs that have not ended in this process.
         self._open: dict[UUID, Segment] = {}
-        # Of all runs that are kept, or that somebody still follows.
+        # The segments of all runs that are kept, or that have followers.
         self._known: WeakValueDictionary[UUID, Segment] = WeakValueDictionary()
         self._followers: WeakSet[LogSubscription] = WeakSet()
         self._blocking: Segment | None = None
@@ -278,7 +278,7 @@ class EventLog:
     def receive(
         self, run_id: UUID | None, events: list[StreamEvent], *, closing_id: str = "", end: bool | None = None
     ) -> None:
-        """Take events from another process, each once; `end` says that they are the last, and whether they are kept."""
+        """Add events of another process, each once. `end` is None while more follow, else whether they are kept."""
         if run_id is None:
             known = {event.event_id for segment in self._segments if segment.run_id is None for event in segment}
             for event in events:

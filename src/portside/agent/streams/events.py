@@ -24,9 +24,9 @@ from portside.kernel.user_json import dump_user
 
 PROTOCOL_ONLY = "@"
 STATE_UPDATE = "state_update"
-# Markers in chunks, never sent to clients. After CLOSING come the events for followers of the thread alone. END says
-# that the run is over, and by its data whether others keep its events. LOST says that events were lost on their way.
-# Processes of several versions read one log, so these strings stay.
+# Markers in chunks, never sent to clients. CLOSING: the following events are only for followers of the thread. END: the
+# run is over; its data is whether other processes keep the events. LOST: some events could not be written. Processes of
+# several versions read one log, so these strings must not change.
 CLOSING, END, LOST = "~last_words", "~end", "~lost"
 MARKERS = frozenset({CLOSING, END, LOST})
 REPLAY_ALL = frozenset({"-1", "0", "-"})

@@ -53,18 +53,18 @@ class LogWriter:
     def write(self, batch: EventBatch) -> None:
         """Take events, to be written within milliseconds."""
         if self._vault is not None:
-            # Now, because the task that writes has no context of a run.
+            # Read it now: the task that writes runs outside the run's context.
             batch = batch._replace(context=context_of_run(batch.run_id))
         self._batches.add(batch, sum(len(event.data) + EVENT_BYTES for event in batch.events))
         if self._batches.pending_bytes > PENDING_LIMIT_BYTES:
             self._lose_pending()
 
     async def flush(self, within_s: float = WRITE_TIMEOUT_S) -> None:
-        """Wait until all events so far are written, but no longer than a time."""
+        """Wait until all events so far are written, for at most `within_s` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 losses = None
-                # A loss replaces the events that were waited for by markers, which have to be written in turn.
+                # A loss replaces the awaited events by markers, which have to be written too.
                 while losses != self._losses:
                     losses = self._losses
                     await self._batches.flush()
@@ -80,14 +80,14 @@ class LogWriter:
         try:
             await self._write_all(merged)
         except Exception as exc:  # noqa: BLE001 - see above
-            # Not a failure of the database, after which writing is tried again: these events cannot be written.
+            # `_write_all` retries failures of the database, so these events can never be written.
             log_failure("stream events were lost: they cannot be written", exc)
             for batch in merged:
                 self.on_lost(batch.thread_id, batch.run_id)
         return [None] * len(batches)
 
     async def _write_all(self, merged: list[EventBatch]) -> None:
-        """Write batches, however often it takes: readers take an event once, so writing it twice does no harm."""
+        """Write batches, and retry until it succeeds. Readers ignore repeated events, so a second write is harmless."""
         batches = [part for batch in merged for part in _split(batch)]
         bodies = await asyncio.gather(*(self._body(batch) for batch in batches))
         while True:

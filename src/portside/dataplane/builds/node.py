@@ -394,7 +394,7 @@ def _check(archive: Path, manager: PackageManager) -> None:
 
 
 def _program_of(archive: Path) -> bytes:
-    """Return the one program of a newer yarn, of which alone Corepack takes the checksum."""
+    """Return the program inside the archive of a newer yarn: Corepack's checksum is that of this file alone."""
     with open_tar(archive) as tar:
         member = tar.extractfile("package/bin/yarn.js")
         return b"" if member is None else member.read(_MAX_BINARY_BYTES)

@@ -344,7 +344,7 @@ class Git:
         return path
 
     def _origin(self, folder: Path) -> dict[str, str]:
-        """Set the origin of the repository itself; a submodule has its own."""
+        """Return the variables that set the origin of the main repository; submodules have their own."""
         if folder != self.files:
             return {}
         return {

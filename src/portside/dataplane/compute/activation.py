@@ -35,7 +35,7 @@ log = get_logger(__name__)
 SLOT_FOR_S = 30.0
 # Work that is due this soon is not worth the stop and the start.
 _LEAST_SLEEP_S = 30.0
-# A server needs about this long to start, so that what is due is done in time.
+# A server takes about this long to start: wake it earlier by as much, so that due work is done in time.
 _AHEAD_S = 2.0
 _ASK_AT_LEAST_S, _READ_AGAIN_S, _LOOK_EVERY_S = 0.5, 5.0, 30.0
 _WAKE_AGAIN_S, _WAKE_AGAIN_LIMIT_S = 5.0, 300.0
@@ -43,7 +43,7 @@ _WAKE_AGAIN_S, _WAKE_AGAIN_LIMIT_S = 5.0, 300.0
 _GIVES_WAY_AFTER_S, _ROOM_WITHIN_S, _ROOM_POLL_S = 5.0, 15.0, 0.1
 # Listening again sets the backlog of the socket itself.
 _BACKLOG = 2048
-# More connections than this at once are closed, as the listener needs descriptors.
+# Further simultaneous connections are closed, because the listener needs the descriptors.
 _MAX_REFUSED, _REFUSE_WITHIN_S, _CHUNK = 200, 5.0, 65_536
 _REFUSAL_HEAD = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: %d\r\n"
@@ -265,7 +265,7 @@ class SleepCycle:
         return (due_at is None or due_at > time.time() + _LEAST_SLEEP_S) and self._deployment.ports() == ports
 
     async def _wait_until_called(self, known: SleepRecord | None) -> None:
-        """Wait for a connection, for what is due, or until the deployment shall not sleep any more."""
+        """Wait for a connection, for work that is due, or until the deployment is no longer allowed to sleep."""
         loop, listening, called = asyncio.get_running_loop(), self._deployment.socket.public, asyncio.Event()
 
         def on_connection() -> None:
@@ -316,7 +316,7 @@ class SleepCycle:
         try:
             await self._deployment.wake()
         except (DeployFailed, OSError) as exc:
-            # Room is there as soon as another deployment sleeps.
+            # A connection to Postgres may be free as soon as another deployment sleeps.
             has_room = not isinstance(exc, NoConnectionsLeft)
             delay_s = self._backoff.next() if has_room else _WAKE_AGAIN_S
             self.problem = f"The agent sleeps and could not be woken: {exc}"

@@ -531,7 +531,7 @@ class ProcessReplicaSet:
         """Whether to read the servers' metrics now: always, unless all of them answered that they have no runs."""
         is_known = len(self._answers) == len(self._tiers) == len({replica.tier for replica in replicas})
         is_idle = is_known and all(answer is not None and answer.queue.is_empty for answer in self._answers)
-        # Without a figure for each of them, which takes two measurements, nothing says that they are idle.
+        # A replica counts as idle only once its CPU is known, which takes two measurements.
         is_quiet = len(cores) == len(replicas) and sum(cores.values()) < _IDLE_CORES
         return not (is_idle and is_quiet) or time.monotonic() - self._asked_at >= ASK_IDLE_EVERY_S
 

@@ -21,7 +21,7 @@ class QueueMetrics(msgspec.Struct):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no run is there."""
+        """Whether there is no pending or running run."""
         return self.n_pending == 0 and self.n_running == 0
 
 

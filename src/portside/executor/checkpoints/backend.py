@@ -58,7 +58,7 @@ class Rows:
             (PIECE_COLUMNS, self.pieces),
             (WRITE_COLUMNS, self.writes),
         ):
-            # The driver looks at each item of a list, and the statement takes no list for one without values.
+            # The driver encodes each item of a list; null in place of a list without values saves that.
             columns = zip(*rows.values(), strict=True) if rows else ((),) * len(names)
             for name, column in zip(names, columns, strict=True):
                 named[name] = list(column) if any(value is not None for value in column) else None

@@ -53,7 +53,7 @@ class _Key(NamedTuple):
 
 
 class _Opener:
-    """The key and the header of a list or dict whose items are leaves of their own."""
+    """The key and the header of a list or dict whose items are separate leaves."""
 
     __slots__ = ("data", "path")
 
@@ -84,7 +84,7 @@ class Piece:
 
     @property
     def stored_leaves(self) -> int:
-        """How many leaves the row of the piece says that it has."""
+        """The number of leaves that the row of the piece records."""
         return 0 if isinstance(self.leaves[0], _Opener) else len(self.leaves)
 
     def holds(self, leaves: Sequence[Any], at: int) -> bool | None:

@@ -105,7 +105,7 @@ async def _cut(scope: Any, receive: Any, send: Any) -> None:
     close = (scope.get("extensions") or {}).get(CLOSE_CONNECTION)
     if close is None:
         return
-    # Middleware may hand chunks on from a task of its own. It takes this one when it has sent all before.
+    # Middleware may forward chunks from its own task. Once it accepts this empty chunk, it has sent all earlier ones.
     await send({"type": "http.response.body", "body": b"", "more_body": True})
     close()
     # The server logs an error, or middleware completes the response, if this returns before the connection is closed.

@@ -1,8 +1,9 @@
-"""A server of tier executor: it starts executor processes, and speaks for each of them with an orchestrator.
+"""A server of tier executor: it starts executor processes, and connects each of them to an orchestrator.
 
-Every process has a session of its own: what it says on its socket goes to the orchestrator, and back. When a session is
-lost, the orchestrator gives the runs of the process to others; here they are stopped, and the process killed if they do
-not. The process then connects again, after a back-off. A process that ends says how it did, and another one is started.
+Every process has a session of its own, which carries its calls to the orchestrator and back. When a session is lost,
+the orchestrator gives the runs of the process to other executors. The bridge stops these runs here, and kills the
+process if they do not stop; otherwise it opens a new session after a back-off. When a process ends, the bridge reports
+how it ended and starts another one.
 """
 
 import asyncio
@@ -63,13 +64,13 @@ class ConnectionLost(Exception):
 
 
 class Forwarding:
-    """Handlers for the calls of one side, whatever their methods: each is made at the other side."""
+    """Handlers for all calls of one side: each call is forwarded to the other side, whatever its method."""
 
     def __init__(self, forward: Callable[[str, Any, ServedCall], Awaitable[Any]]) -> None:
         self._forward = forward
 
     def get(self, method: str, /) -> Handler:
-        """Return what serves a method."""
+        """Return the handler of a method."""
         return partial(self._serve, method)
 
     def _serve(self, method: str, body: Any, call: ServedCall) -> Awaitable[Any]:
@@ -85,7 +86,7 @@ class Bridge:
         self._config, self._settings = config, settings
         self._credentials = credentials_of(settings)
         self._core_api = settings.core_api
-        # Fail at the start, if the address cannot be used.
+        # Fail at start if the credentials cannot be used with this address.
         self._credentials.check_target(settings.core_api)
         self._count = max(1, settings.executors)
         self._slots = max(1, settings.n_jobs_per_worker // self._count)
@@ -102,10 +103,10 @@ class Bridge:
         return bool(self._sessions)
 
     async def start(self) -> None:
-        """Ask the orchestrator what executors have to know, and start them. Raises UserMistake."""
+        """Fetch the orchestrator's hello, which executors need, and start the executors. Raises UserMistake."""
         hello = self._server_hello = await self._ask()
-        # The orchestrator knows when there is work, so none is stopped here for want of it, and none is a spare.
-        # It has as many slots as it said, so there are no more either.
+        # Only the orchestrator knows how much work there is: the bridge stops no idle executor and keeps no spare.
+        # The orchestrator was promised a fixed number of slots, so the bridge starts no more executors either.
         limits = replace(limits_of(self._settings, self._count), idle_s=0.0, most=self._count, spares=0)
         self.pools = [ExecutorPool(program, limits, self._handlers) for program in self._programs(hello)]
         for pool in self.pools:
@@ -113,7 +114,7 @@ class Bridge:
             await pool.start()
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """End the executors, when they have ended their runs or after the time of grace."""
+        """End the executors once their runs have ended, or after the grace period in seconds."""
         for pool in self.pools:
             pool.stop_starting()
             for executor in pool.executors:
@@ -128,14 +129,14 @@ class Bridge:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _ask(self) -> ServerHello:
-        """Return the orchestrator's hello, when it answers: it may start later than its executors."""
+        """Return the orchestrator's hello. Tries until it answers, because it may start later than its executors."""
         backoff = Backoff(limit_s=LONGEST_PAUSE_S)
         while True:
             session, greeting = self._opened(None)
             try:
                 async with self._running(session):
                     hello = await self._greeted(session, greeting)
-                    session.close("it only asked")
+                    session.close("only the hello was needed")
                     return hello
             except ConnectionLost as exc:
                 await self._pause(backoff, exc, 0.0)
@@ -150,7 +151,7 @@ class Bridge:
     async def _keep_connected(self, executor: Executor) -> None:
         """Keep a session for an executor until it has ended."""
         backoff, executor_id = Backoff(limit_s=LONGEST_PAUSE_S), str(uuid4())
-        # It serves the session, so it is not ended as one without work.
+        # The session counts as a call, so that the pool does not end the executor as idle.
         executor.calls += 1
         try:
             while not (executor.link.is_closed or executor.is_retiring):
@@ -165,7 +166,7 @@ class Bridge:
             executor.end_if_idle()
 
     async def _pause(self, backoff: Backoff, lost: ConnectionLost, healthy_for_s: float) -> None:
-        # Not all at once, when an orchestrator has started again.
+        # Jitter: executors must not all connect at once when an orchestrator has restarted.
         delay_s = backoff.next(healthy_for_s) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         log.warning("not connected to the orchestrator", address=self._settings.core_api, reason=str(lost),
                     again_in_s=round(delay_s, 2))  # fmt: skip
@@ -174,7 +175,7 @@ class Bridge:
     async def _stop_work(self, executor: Executor, session: PeerSession) -> None:
         """Wait until the work for a lost session has stopped, and kill an executor that does not stop it.
 
-        It is cancelled with the session. Other executors do it by now.
+        The session has cancelled the work. Other executors have taken it over by now.
         """
         if work := session.unfinished:
             _, left = await asyncio.wait(work, timeout=STOPPED_WITHIN_S)
@@ -182,7 +183,7 @@ class Bridge:
                 executor.kill("did not stop the runs of a lost connection")
 
     async def _serve(self, executor: Executor, executor_id: str) -> None:
-        """Serve one session of an executor until one of both ends. Raises ConnectionLost."""
+        """Serve one session of an executor until the session or the executor ends. Raises ConnectionLost."""
         session, greeting = self._opened(executor)
         async with self._running(session) as running:
             hello = await self._greeted(session, greeting)
@@ -216,7 +217,7 @@ class Bridge:
             raise ConnectionLost(session.farewell or "the connection was lost")
 
     def _renew(self, hello: ServerHello) -> None:
-        """Replace the executors: the orchestrator encrypts now, or does not any more."""
+        """Replace the executors, because the orchestrator has switched encryption on or off."""
         self._server_hello = hello
         for pool, program in zip(self.pools, self._programs(hello), strict=True):
             pool.renew(program)
@@ -227,9 +228,9 @@ class Bridge:
         )
 
     async def _watch(self, session: PeerSession) -> None:
-        """End a session whose orchestrator, which asks every second, is not heard any more.
+        """End a session when the orchestrator, which pings every second, has been silent for too long.
 
-        Seconds are counted by turns of this loop: a pause of this process is none of the orchestrator.
+        The loop counts its own turns instead of reading a clock: a pause of this process must not count as silence.
         """
         silent, heard_at = 0, session.heard_at
         while silent < self._settings.executor_heartbeat_secs:
@@ -253,12 +254,12 @@ class Bridge:
 
         async def execute(method: str, body: Any, call: ServedCall) -> Any:
             if executor is None:
-                raise CallFailed("unknown_method", "nothing is executed here")
+                raise CallFailed("unknown_method", "this session has no executor: it only fetches the hello")
             with _counted(executor, method, body):
                 try:
                     return await executor.link.call(method, body, on_item=call.send)
                 except LinkClosed as exc:
-                    # Not answered: the session ends now, and says how the executor did.
+                    # Do not answer: the session ends now, and its farewell says how the executor ended.
                     await session.wait_closed()
                     raise CallFailed("closed", str(exc)) from exc
 
@@ -273,9 +274,9 @@ class Bridge:
 
     @contextlib.asynccontextmanager
     async def _running(self, session: PeerSession) -> AsyncIterator["asyncio.Task[None]"]:
-        """Carry the frames of a session while the block runs; end it then. Raises ConnectionLost if gRPC fails.
+        """Carry the frames of a session while the block runs, then end it. Raises ConnectionLost if gRPC fails.
 
-        Each session has a connection of its own: the next one must not use a connection that is dead.
+        Each session opens a connection of its own, so that a new session never uses a dead connection.
         """
         channel = self._credentials.connect(self._core_api, _CHANNEL_OPTIONS)
         stream = channel.stream_stream(SESSION)(metadata=self._credentials.metadata)
@@ -314,7 +315,7 @@ class Bridge:
         )
 
     def _handlers(self, executor: Callable[[], Executor]) -> Any:
-        """Return what serves the calls of an executor: its orchestrator."""
+        """Return handlers that forward the calls of an executor to its orchestrator."""
 
         async def ask(method: str, body: Any, call: ServedCall) -> Any:
             session = self._sessions.get(executor())
@@ -337,7 +338,7 @@ def _pong_of(executor: Executor | None) -> Pong:
 
 @contextlib.contextmanager
 def _counted(executor: Executor, method: str, body: Any) -> Iterator[None]:
-    """Note a run while it is executed."""
+    """Record a run as in flight while it is executed."""
     if method != messages.EXECUTE:
         yield
         return
@@ -381,7 +382,7 @@ async def serve(config: AgentConfig, settings: AgentSettings, *, on_ready: Calla
             await starting
             log.info("executor tier ready", executors=max(1, settings.executors), graphs=list(config.graphs))
             on_ready()
-        watching = asyncio.create_task(_tell_health(bridge, grpc_server))
+        watching = asyncio.create_task(_report_health(bridge, grpc_server))
 
         async def drain() -> None:
             watching.cancel()
@@ -420,8 +421,8 @@ def _stop_on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
     loop.add_signal_handler(signal.SIGINT, partial(shut_down, at_once=True))
 
 
-async def _tell_health(bridge: Bridge, grpc_server: GrpcServer) -> None:
-    """Let `grpc.health.v1` say whether an executor is connected."""
+async def _report_health(bridge: Bridge, grpc_server: GrpcServer) -> None:
+    """Report through `grpc.health.v1` whether an executor is connected."""
     while True:
         await bridge.changed.wait()
         bridge.changed.clear()

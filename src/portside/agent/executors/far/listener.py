@@ -1,4 +1,4 @@
-"""The orchestrator's side of the core API: executors connect, say what they are, and join the pool.
+"""The orchestrator's side of the core API: executors connect, describe themselves, and join the pool.
 
 An executor that loses its connection leaves the pool, and its runs lose their attempt. It connects again by itself.
 """
@@ -203,7 +203,7 @@ class GrpcServer:
         await self.set_serving(is_serving=True)
 
     async def set_serving(self, *, is_serving: bool) -> None:
-        """Let the health service say whether this server serves."""
+        """Report through the health service whether this server serves."""
         status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in (OVERALL_HEALTH, SERVICE):
             await self._servicer.set(service, status)

@@ -1,8 +1,8 @@
-"""A link whose frames are messages of the core API, on a stream of gRPC, and who may open one.
+"""A link over a gRPC stream of the core API, and the credentials that a peer needs to open one.
 
-All frames that wait while one message is being sent are the next message. As long as the peer does not read, callers
-and those who send items wait (`drain`), and `on_congestion` tells the bridge to stop reading. As long as much of what
-an executor asked for is under way, nothing more is read from it. Messages have at most `MAX_MESSAGE_BYTES`.
+Frames that are queued while a message is being sent go together into the next message. While the peer does not read,
+callers and senders of items wait (`drain`), and `on_congestion` tells the bridge to stop reading. While too many bytes
+of an executor's calls are unanswered, nothing more is read from it. Messages have at most `MAX_MESSAGE_BYTES`.
 """
 
 import asyncio
@@ -259,7 +259,7 @@ class PeerCredentials:
         return grpc.aio.secure_channel(target, secured, options)
 
     def check_target(self, target: str) -> None:
-        """Raise UserMistake if what is sent to an orchestrator would be open to the network, or it has no address."""
+        """Raise UserMistake if the address is malformed, or if others on the network could read what is sent to it."""
         host, _, port = target.rpartition(":")
         if not (host and port.isdecimal()):
             raise UserMistake(f"--core-api: {target!r} is not the address of an orchestrator; give HOST:PORT")
