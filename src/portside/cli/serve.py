@@ -72,8 +72,7 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     """
     # Imported objects are never garbage; collections during the imports would take a tenth of the start.
     gc.disable()
-    if is_true(os.environ.get("LOG_JSON")):
-        import_without_rich("structlog", "httpx")
+    import_without_rich("structlog", "httpx")
     import msgspec
 
     from portside.agent.config import find_config, load_config
@@ -317,15 +316,10 @@ def _without_credentials(database_url: str) -> str:
     return f"{address}{parts.path}"
 
 
-def is_true(value: str | None) -> bool:
-    """Whether a variable of the environment switches something on."""
-    return (value or "").strip().lower() in {"1", "true", "yes", "on"}
-
-
 def import_without_rich(*packages: str) -> None:
-    """Import packages that would import rich too, for coloured output that a server has no use for.
+    """Import packages that would also import rich, for tracebacks and a command line that no server uses.
 
-    It would take a seventh of the imports, and 4 MB. Other code gets it as usual.
+    rich takes a seventh of the imports and 4 MB. Other code imports it as usual.
     """
     name = "rich"
     if name in sys.modules:
