@@ -18,6 +18,7 @@ import httpx2
 import pytest
 
 from portside.kernel.http.server import listen
+from portside.kernel.supervision import usable_cores
 from tests.failure.cluster import Client, Cluster, Entry, cluster_of, is_closed, patiently, steps_of, work
 from tests.servers import PROJECTS, free_port
 
@@ -25,6 +26,9 @@ from tests.servers import PROJECTS, free_port
 SETTINGS = {
     "WORKERS": "2", "EXECUTORS": "0", "N_JOBS_PER_WORKER": "1", "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS": "600",
 }  # fmt: skip
+
+
+needs_cores = pytest.mark.skipif(usable_cores() < 2, reason="with one core the load adds no process")
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +324,139 @@ async def test_every_process_of_a_replica_takes_over_and_stops(fresh_database, t
         replica.kill()
         replica.wait()
         public.close()
+
+
+# Little, because other tests may use the machine's cores meanwhile.
+BY_LOAD = {**SETTINGS, "WORKERS": "auto", "WORKERS_CPU_PERCENT": "4", "WORKERS_IDLE_SECS": "2"}
+
+
+@pytest.fixture
+async def by_load(fresh_database, tmp_path: Path) -> AsyncIterator[Cluster]:
+    with cluster_of(1, await fresh_database(), tmp_path, **BY_LOAD) as cluster:
+        yield cluster
+
+
+@contextlib.asynccontextmanager
+async def load_of(clients: list[httpx2.AsyncClient]) -> AsyncIterator[None]:
+    """Have each client send requests, one after the other, while the block runs; all of them must succeed."""
+    is_over = False
+
+    async def send(client: httpx2.AsyncClient) -> None:
+        while not is_over:
+            assert (await client.post("/threads/search", json={"metadata": {"no": "thread"}})).status_code == 200
+
+    sending = [asyncio.create_task(send(client)) for client in clients]
+    try:
+        yield
+    finally:
+        is_over = True
+        await asyncio.gather(*sending)
+
+
+async def grown(cluster: Cluster, clients: list[httpx2.AsyncClient]) -> set[int]:
+    """Send requests until a second process has answered some of the clients that had connections; return both ids."""
+    [server] = cluster.servers
+
+    async def is_shared() -> bool:
+        text = await asyncio.to_thread(lambda: httpx2.get(f"{server.url}/metrics", timeout=60).text)
+        rows = [line for line in text.splitlines() if 'path="/threads/search"' in line and "requests_total" in line]
+        return len(rows) == 2
+
+    async with load_of(clients):
+        await patiently(is_shared)
+    return set(cluster.executors_of(server))
+
+
+def of_other(pids: set[int], first: int) -> int:
+    [other] = pids - {first}
+    return other
+
+
+@needs_cores
+@pytest.mark.thorough
+async def test_load_adds_a_process_that_ends_after_it_with_its_streams(by_load: Cluster, tmp_path: Path):
+    [server] = by_load.servers
+    [first] = by_load.executors_of(server)
+    gate = tmp_path / "gate"
+    async with contextlib.AsyncExitStack() as stack:
+        clients = await stack.enter_async_context(clients_of(server.url, 8))
+        second = of_other(await grown(by_load, clients), first)
+        # A run in each: those of the second process last longer than the load.
+        async with load_of(clients[2:]):
+            body = work(gates={1: gate}, stream_mode=["custom"], metadata={"streamed": str(tmp_path)})
+            streams = [asyncio.create_task(one.post("/runs/stream", json=body)) for one in clients[:2]]
+
+            async def are_begun() -> bool:
+                return {entry.pid for entry in by_load.ledger.entries() if entry.step == 1} == {first, second}
+
+            await patiently(are_begun)
+
+        async def is_retiring() -> bool:
+            return "ending a worker process that the load does not need" in server.log.read_text()
+
+        await patiently(is_retiring)
+        # Another client finds the server as ever, and the streams go on to their ends.
+        assert httpx2.get(f"{server.url}/ok", timeout=60).status_code == 200
+        assert second in by_load.executors_of(server)
+        gate.touch()
+        steps = [[data["end"] for data in customs((await stream).text) if "end" in data] for stream in streams]
+        assert steps == [[0, 1, 2]] * 2
+        # A client that comes again on a connection that it kept is answered, and asked to open another one.
+        for client in clients:
+            assert (await client.get("/ok")).status_code == 200
+
+    async def is_alone() -> bool:
+        return by_load.executors_of(server) == [first]
+
+    await patiently(is_alone)
+    rows = await by_load.fetch("select status, attempt from runs where metadata ->> 'streamed' = $1", str(tmp_path))
+    assert {(row["status"], row["attempt"]) for row in rows} <= {("success", 1)}
+    assert httpx2.get(f"{server.url}/ok", timeout=60).status_code == 200
+    assert "started again" not in server.log.read_text()
+
+
+@needs_cores
+@pytest.mark.thorough
+async def test_an_added_process_that_is_killed_returns_with_the_load_alone(by_load: Cluster, tmp_path: Path):
+    [server] = by_load.servers
+    [first] = by_load.executors_of(server)
+    gate = tmp_path / "gate"
+    async with clients_of(server.url, 8) as clients, Client(server) as client:
+        second = of_other(await grown(by_load, clients), first)
+        async with load_of(clients):
+            begun = await two_runs(by_load, client, gate)
+        os.kill(second, signal.SIGKILL)
+        gate.touch()
+        # The other process takes its run after the lease.
+        assert await by_load.over(*(run for _, run, _ in begun)) == ["success"] * 2
+
+        async def is_noted() -> bool:
+            return "a worker process ended" in server.log.read_text()
+
+        await patiently(is_noted)
+        async with clients_of(server.url, 8) as others:
+            assert of_other(await grown(by_load, others), first) != second
+
+
+@needs_cores
+@pytest.mark.thorough
+async def test_a_stop_ends_a_process_that_retires(by_load: Cluster, tmp_path: Path):
+    [server] = by_load.servers
+    [first] = by_load.executors_of(server)
+    async with clients_of(server.url, 8) as clients:
+        second = of_other(await grown(by_load, clients), first)
+        async with load_of(clients), Client(server) as client:
+            await two_runs(by_load, client, tmp_path / "gate")
+
+        async def is_retiring() -> bool:
+            return "ending a worker process that the load does not need" in server.log.read_text()
+
+        await patiently(is_retiring)
+        server.send(signal.SIGTERM)
+        await patiently(lambda: is_closed(server))
+        # Its run is still held: only the second signal ends its time.
+        assert second in by_load.executors_of(server)
+        assert await asyncio.to_thread(server.stop, signal.SIGTERM) == 0
 
 
 def test_a_project_that_does_not_load_is_reported_once(module_database: str, tmp_path: Path):

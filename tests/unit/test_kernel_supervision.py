@@ -4,13 +4,15 @@ Background work does not end because of an error.
 """
 
 import asyncio
+import os
 import threading
+from itertools import pairwise
 
 import asyncpg
 import pytest
 import structlog
 
-from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.supervision import Backoff, Scaling, Supervision, WorkerDemand, cpu_seconds, usable_cores
 from tests.conftest import eventually
 
 
@@ -97,3 +99,50 @@ async def test_only_unexpected_failures_log_a_traceback(failure: Exception, leve
         await Supervision("the work", backoff=quick(), expected=(ValueError,)).run(Work(failure).run)
     (line,) = lines
     assert (line["log_level"], line["work"], "exc_info" in line) == (level, "the work", has_traceback)
+
+
+SCALING = Scaling(most=4, busy=0.8, idle_s=60)
+
+
+def decisions(*cores: tuple[float, ...]) -> list[int]:
+    """Return what is decided each second while the processes use these shares of a core."""
+    demand, used, found = WorkerDemand(SCALING), dict[int, float](), list[int]()
+    for second, shares in enumerate([cores[0], *cores]):
+        used = {pid: used.get(pid, 0.0) + share for pid, share in enumerate(shares)}
+        found.append(demand.decide(float(second), used))
+    return found[1:]
+
+
+def test_a_process_is_added_after_five_busy_seconds():
+    assert decisions(*[(0.81,)] * 6) == [0, 0, 0, 0, 1, 1]
+    assert decisions(*[(0.79,)] * 10) == [0] * 10
+    # It is the average that counts.
+    assert decisions(*[(1.0, 0.7)] * 5)[-1] == 1
+    assert decisions(*[(1.0, 0.5)] * 5)[-1] == 0
+
+
+def test_a_quiet_second_begins_the_five_again():
+    assert decisions(*[(1.0,)] * 4, (0.5,), *[(1.0,)] * 5) == [0] * 9 + [1]
+
+
+def test_a_process_ends_when_the_others_would_have_enough_time_left():
+    assert decisions(*[(0.3, 0.0)] * 60) == [0] * 59 + [-1]
+    # What one process would have to do, it must do with half of the share that adds one.
+    assert decisions(*[(0.3, 0.2)] * 60) == [0] * 60
+    assert decisions(*[(0.2, 0.2, 0.3)] * 60)[-1] == -1
+    # The last one stays.
+    assert decisions(*[(0.0,)] * 100) == [0] * 100
+
+
+def test_a_new_process_is_measured_before_anything_is_decided():
+    demand = WorkerDemand(SCALING)
+    assert [demand.decide(float(second), {1: float(second)}) for second in range(5)] == [0] * 5
+    both = [demand.decide(float(second), {1: float(second), 2: float(second)}) for second in range(5, 11)]
+    assert both == [0, 0, 0, 0, 0, 1]
+
+
+def test_cores_and_cpu_time_of_a_process_are_read():
+    assert 1 <= usable_cores() <= len(os.sched_getaffinity(0))
+    before = cpu_seconds(os.getpid())
+    while cpu_seconds(os.getpid()) <= before:
+        sum(a * b for a, b in pairwise(range(10_000)))

@@ -25,7 +25,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -45,7 +44,7 @@ from portside.kernel.http.server import ConnectionShare, Server, listen
 from portside.kernel.logs import SECRET_WORDS, get_logger, listen_to_logs
 from portside.kernel.metrics import Siblings
 from portside.kernel.outbound import ssl_context
-from portside.kernel.supervision import Supervision, WorkerProcess
+from portside.kernel.supervision import RETIRE, Supervision, WorkerProcess
 
 if TYPE_CHECKING:
     from portside.executor.load import Graphs
@@ -116,9 +115,6 @@ async def serve(
     settings = served.settings
     if sockets.private_fd is None:
         refuse_open_address(served.config, settings)
-    stop, hurry = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-
     listening = listen_as(settings, sockets) if place is None else place.listening
     siblings = None if place is None else place.siblings
     opening = open_app(served.config, served.graphs, settings, served.database_url, siblings)
@@ -131,24 +127,8 @@ async def serve(
             speaks_websocket=True,
         )
 
-        def shut_down(*, at_once: bool) -> None:
-            if at_once or stop.is_set():
-                server.idle_drain_s = 0.0
-                hurry.set()
-            stop.set()
-
-        async def drain() -> None:
-            await app.worker.drain(settings.bg_job_shutdown_grace_period_secs, hurry)
-            app.hub.stop()
-            _exit_after_timeout()
-
-        stop_at_once = partial(shut_down, at_once=True)
-        loop.add_signal_handler(signal.SIGINT, stop_at_once)
-        # A supervisor tells by SIGINT that it was a second signal.
-        loop.add_signal_handler(signal.SIGTERM, stop.set if place else partial(shut_down, at_once=False))
-        if place is not None:
-            server.share_connections(place.share, place.process.number)
-            _stop_with_supervisor(place.process, stop_at_once)
+        stopping = _Stopping(server, app, settings)
+        stopping.follow_signals(place)
         await server.open([listening])
         address = str(listening.getsockname())
         log.info("agent server ready", address=address, tier=settings.tier, graphs=list(served.config.graphs))
@@ -161,8 +141,61 @@ async def serve(
             _await_handover(server, app, sockets.public_fd, sockets.handover_fd)
             if sockets.heir_fd is not None:
                 _await_heir(sockets.public_fd, sockets.heir_fd)
-        await server.serve_until(stop, drain)
+        await server.serve_until(stopping.requested, stopping.drain)
     log.info("agent server stopped")
+
+
+class _Stopping:
+    """How one server stops: gracefully, at once, or, as one of several processes, when the load does not need it."""
+
+    def __init__(self, server: Server, app: AgentApp, settings: AgentSettings) -> None:
+        self.requested = asyncio.Event()
+        self._server, self._app = server, app
+        self._hurry = asyncio.Event()
+        self._grace_s, self._run_s = settings.bg_job_shutdown_grace_period_secs, settings.bg_job_timeout_secs
+        self._retirement: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def follow_signals(self, place: WorkerPlace | None) -> None:
+        """Stop when a signal asks for it, or when the supervisor of this process is gone. Call it before `open`."""
+        self._loop.add_signal_handler(signal.SIGINT, self._at_once)
+        self._loop.add_signal_handler(signal.SIGTERM, self._gracefully if place is None else self._with_others)
+        if place is not None:
+            self._loop.add_signal_handler(RETIRE, self._retire)
+            self._server.share_connections(place.share, place.process.number)
+            _stop_with_supervisor(place.process, self._at_once)
+
+    async def drain(self) -> None:
+        """End the runs, within the time that they have, and then the streams."""
+        # While this process retires nobody waits for its end.
+        grace_s = self._grace_s if self._retirement is None else max(self._grace_s, self._run_s)
+        await self._app.worker.drain(grace_s, self._hurry)
+        self._app.hub.stop()
+        _exit_after_timeout()
+
+    def _at_once(self) -> None:
+        self._server.idle_drain_s = 0.0
+        self._hurry.set()
+        self.requested.set()
+
+    def _gracefully(self) -> None:
+        if self.requested.is_set():
+            self._at_once()
+        self.requested.set()
+
+    def _with_others(self) -> None:
+        # The supervisor tells by SIGINT that it was a second signal.
+        self.requested.set()
+        if self._retirement is not None:
+            self._loop.call_later(self._grace_s, self._hurry.set)
+
+    def _retire(self) -> None:
+        if self._retirement is None:
+            self._retirement = self._loop.create_task(self._stop_without_connections())
+
+    async def _stop_without_connections(self) -> None:
+        await self._server.retire()
+        self.requested.set()
 
 
 def _exit_after_timeout() -> None:

@@ -1,5 +1,6 @@
 """The agent server's settings, read from the environment (spec: Agent server constants)."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -8,6 +9,10 @@ from portside.kernel.aliases import environment_names
 from portside.kernel.disk import DiskReserve, ReserveBytes, ReservePercent
 from portside.kernel.http.middleware import PATH_PREFIX
 from portside.kernel.settings import setting
+from portside.kernel.supervision import usable_cores
+
+# They share the connections to Postgres, of which each needs a few.
+MOST_AUTO_WORKERS = 4
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,13 +40,29 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "all"  # fmt: skip
     workers: Annotated[
-        int,
-        msgspec.Meta(ge=1, le=64),
+        Annotated[int, msgspec.Meta(ge=1, le=64)] | Literal["auto"],
         setting(
             "Processes that serve together: each answers requests at the same address and executes runs. More than one "
-            "uses more than one core.", "WORKERS", "WEB_CONCURRENCY",
+            "uses more than one core. `auto` starts one, and more while these are busy, up to the cores and at most 4.",
+            "WORKERS", "WEB_CONCURRENCY",
         ),
     ] = 1  # fmt: skip
+    workers_cpu_percent: Annotated[
+        float,
+        msgspec.Meta(gt=0, le=100),
+        setting(
+            "With WORKERS=auto: another process starts after each has used this share of a core for 5 seconds, in per "
+            "cent."
+        ),
+    ] = 80
+    workers_idle_secs: Annotated[
+        float,
+        msgspec.Meta(gt=0),
+        setting(
+            "With WORKERS=auto: a process ends, when its clients have left, after the others would have used less than "
+            "half of WORKERS_CPU_PERCENT for this time."
+        ),
+    ] = 60
     n_jobs_per_worker: Annotated[
         int, msgspec.Meta(ge=1, le=1000), setting("Runs that each of the WORKERS executes at once.")
     ] = 10
@@ -382,9 +403,18 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         return not self.executors and not self.uses_core_api
 
     @property
+    def most_workers(self) -> int:
+        """How many processes serve together at most. The load decides about all but one if `workers` is `auto`."""
+        if self.workers != "auto":
+            return self.workers
+        if self.tier == "executor" or self.uses_core_api or not Path("/proc/self/stat").exists():
+            return 1
+        return min(usable_cores(), MOST_AUTO_WORKERS)
+
+    @property
     def pool_size(self) -> int:
         """How many connections each pool of one process may open."""
-        return max(2, self.graph_postgres_pool_max_size // self.workers)
+        return max(2, self.graph_postgres_pool_max_size // self.most_workers)
 
     @property
     def slots(self) -> int:

@@ -54,7 +54,9 @@ TIERS = {
     "[default: all]",
 )
 @click.option(
-    "--workers", type=click.IntRange(1, 64), help="Serve in this many processes, to use as many cores. [default: 1]"
+    "--workers",
+    metavar="[auto|1-64]",
+    help="Serve in this many processes, to use as many cores; auto is as many as the load needs. [default: 1]",
 )
 @click.option("--core-api", help="Address of the orchestrator, as HOST:PORT, for --tier executor.")
 @click.option("--executors", type=click.IntRange(0, 256), help="Execute graphs in this many processes. [default: 0]")
@@ -84,7 +86,7 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
 
     names = ("host", "port", "tier", "workers", "executors", "executor_python", "core_api")
     settings = load_settings(AgentSettings, os.environ, **{name: options[name] for name in names})
-    if settings.workers > 1 and (settings.tier == "executor" or settings.uses_core_api):
+    if settings.most_workers > 1 and (settings.tier == "executor" or settings.uses_core_api):
         raise UserMistake("--workers cannot be combined with executors on other machines; use --executors there")
     configure_logs(level=settings.log_level, as_json=settings.log_json)
     raise_descriptor_limit()
@@ -168,7 +170,7 @@ def _serve(
         with forwarded_logs(settings):
             uvloop.run(serve_agent(served, sockets, place=place, on_ready=on_ready))
 
-    if settings.workers == 1:
+    if settings.most_workers == 1:
         serve_here()
         return
     if settings.has_local_graphs:
@@ -196,9 +198,11 @@ def _serve_together(
     from portside.cli.main import reported_errors
     from portside.kernel.http.server import ConnectionShare
     from portside.kernel.metrics import Siblings
-    from portside.kernel.supervision import WorkerProcess, WorkerProcesses
+    from portside.kernel.supervision import Scaling, WorkerProcess, WorkerProcesses
 
-    count, listening = settings.workers, listen_as(settings, sockets)
+    count, listening = settings.most_workers, listen_as(settings, sockets)
+    scaling = Scaling(count, settings.workers_cpu_percent / 100, settings.workers_idle_secs)
+    processes = scaling if settings.workers == "auto" else count
     share = ConnectionShare(count)
 
     def become(process: WorkerProcess) -> int:
@@ -218,7 +222,7 @@ def _serve_together(
     with tempfile.TemporaryDirectory(prefix="portside-") as folder:
         # So that collections do not write to the memory that the processes share.
         gc.freeze()
-        return WorkerProcesses(count, become, on_ready=on_ready, on_end=share.leave, on_stop=stop_listening).run()
+        return WorkerProcesses(processes, become, on_ready=on_ready, on_end=share.leave, on_stop=stop_listening).run()
 
 
 def _with_node(settings: "AgentSettings", agent_config: "AgentConfig", home: str | None) -> "AgentSettings":
@@ -293,9 +297,10 @@ def summary(
     names = list(agent_config.graphs)
     more = f" and {len(names) - SHOWN_GRAPHS} more" if len(names) > SHOWN_GRAPHS else ""
     database = None if database_url is None else _without_credentials(database_url)
+    least = "1 to " if settings.workers == "auto" else ""
     listens = f"{settings.core_api_host}:{settings.core_api_port}"
     core_api = settings.core_api if settings.tier == "executor" else listens
-    tier = TIERS[settings.tier].format(slots=settings.slots * settings.workers, core_api=core_api)
+    tier = TIERS[settings.tier].format(slots=settings.slots * settings.most_workers, core_api=core_api)
     return [
         f"Portside {__version__}, agent server",
         f"  address   {address}{prefix_of(agent_config, settings)}",
@@ -303,7 +308,7 @@ def summary(
         f"  graphs    {', '.join(names[:SHOWN_GRAPHS])}{more}",
         *([f"  database  {database}{'' if settings.database_url else ', embedded'}"] if database else []),
         f"  tier      {settings.tier}: {tier}",
-        *([f"  workers   {settings.workers}"] if settings.workers > 1 else []),
+        *([f"  workers   {least}{settings.most_workers}"] if settings.most_workers > 1 else []),
         *([f"  executors {settings.executors}"] if settings.executors else []),
     ]
 

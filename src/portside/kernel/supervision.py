@@ -3,11 +3,12 @@
 A failure is any exception: a full disk, no free descriptor, a bug. Periodic tasks have their own driver
 (`reconcile.py`), which activates them again after the next period.
 
-Also supervises processes that serve together (`WorkerProcesses`).
+Also supervises processes that serve together (`WorkerProcesses`), and decides how many the load needs (`WorkerDemand`).
 """
 
 import asyncio
 import contextlib
+import math
 import os
 import select
 import signal
@@ -15,8 +16,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from portside.kernel.logs import get_logger
@@ -121,6 +123,76 @@ class WorkerProcess:
 
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+RETIRE = signal.SIGUSR1
+"""Asks a process to take no more work, finish what it has, however long that takes, and exit."""
+LOOK_EVERY_S = 1.0
+GROW_AFTER_S = 5.0
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: those it is pinned to, or fewer if its control group has a limit."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    root = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        own = root / Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
+        for group in (own, *own.parents):
+            limit = group / "cpu.max"
+            if group.is_relative_to(root) and limit.exists():
+                quota, period = limit.read_text().split()
+                cores = cores if quota == "max" else min(cores, math.ceil(int(quota) / int(period)))
+    return max(1, cores)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used. Raises OSError if it is gone, or the system has no /proc."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """When processes that serve together become more or fewer.
+
+    One is added, up to `most`, after each of them has used `busy` of a core, on average, for `GROW_AFTER_S`. One ends
+    after the others would have used less than half of that, on average, for `idle_s` seconds.
+    """
+
+    most: int
+    busy: float
+    idle_s: float
+
+
+class WorkerDemand:
+    """Decides whether processes must become more or fewer, from the CPU time that each has used."""
+
+    def __init__(self, scaling: Scaling) -> None:
+        self._scaling = scaling
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin to measure again."""
+        self._at, self._used = 0.0, dict[int, float]()
+        self._busy_since = self._quiet_since = math.inf
+
+    def decide(self, at: float, used: Mapping[int, float]) -> int:
+        """Return 1 if a process is missing, -1 if one is not needed, else 0.
+
+        `used` has the CPU seconds of each process so far. Call this every second or so, with the time of a clock.
+        """
+        if used.keys() != self._used.keys():
+            self.forget()
+            self._at, self._used = at, dict(used)
+            return 0
+        began, self._at = self._at, at
+        cores = sum(seconds - self._used[pid] for pid, seconds in used.items()) / max(at - began, 1e-3)
+        self._used = dict(used)
+        is_busy = cores >= self._scaling.busy * len(used)
+        is_quiet = len(used) > 1 and cores < self._scaling.busy / 2 * (len(used) - 1)
+        self._busy_since = min(self._busy_since, began) if is_busy else math.inf
+        self._quiet_since = min(self._quiet_since, began) if is_quiet else math.inf
+        if at - self._busy_since >= GROW_AFTER_S:
+            return 1
+        return -1 if at - self._quiet_since >= self._scaling.idle_s else 0
 
 
 class WorkerProcesses:
@@ -129,22 +201,27 @@ class WorkerProcesses:
     One that ends is started again with a back-off. SIGTERM is passed on, and asks all to stop gracefully; SIGINT, or a
     second signal of either kind, is passed on as SIGINT: stop at once. To a worker process a second SIGTERM must be the
     same as one, because service managers send it to all processes of a service.
+
+    With a `Scaling` the first process starts alone. Others start while the load needs them, and get the signal `RETIRE`
+    when it does not.
     """
 
     def __init__(
         self,
-        count: int,
+        count: int | Scaling,
         work: Callable[[WorkerProcess], int],
         *,
         on_ready: Callable[[], None],
         on_end: Callable[[int], None],
         on_stop: Callable[[], None],
     ) -> None:
-        """Prepare `count` processes, each of which exits with what `work` returns.
+        """Prepare `count` processes, or as many as the load needs, each of which exits with what `work` returns.
 
-        `on_ready` is called once all of them serve, `on_end` with the number of one that has ended, and `on_stop`
-        when all are asked to stop.
+        `on_ready` is called once all of them serve, or the first one if the load decides; `on_end` with the number of
+        one that has ended, and `on_stop` when all are asked to stop.
         """
+        self._demand = WorkerDemand(count) if isinstance(count, Scaling) else None
+        count = count.most if isinstance(count, Scaling) else count
         self._count, self._work = count, work
         self._on_ready, self._on_end, self._on_stop = on_ready, on_end, on_stop
         self._pids: dict[int, int] = {}
@@ -152,8 +229,11 @@ class WorkerProcesses:
         self._backoffs = [Backoff() for _ in range(count)]
         # When those that ended are started again, of the monotonic clock.
         self._due: dict[int, float] = {}
-        self._not_ready = set(range(count))
-        self._has_served = False
+        self._look_at = 0.0
+        # The numbers of those that serve, and of those that were asked to retire.
+        self._serving: set[int] = set()
+        self._retiring: set[int] = set()
+        self._has_served = self._is_announced = False
         self._is_stopping, self._exit_code = False, 0
         self._life, self._ready = os.pipe(), os.pipe()
 
@@ -175,14 +255,46 @@ class WorkerProcesses:
             for number in [number for number, due in self._due.items() if due <= now and not self._is_stopping]:
                 del self._due[number]
                 self._start(number)
-            next_s = None if self._is_stopping else min((due - now for due in self._due.values()), default=None)
-            readable, _, _ = select.select([woken.fileno(), self._ready[0]], [], [], next_s)
+            readable, _, _ = select.select([woken.fileno(), self._ready[0]], [], [], self._wait_s(now))
             if woken.fileno() in readable:
                 woken.recv(4096)
             if self._ready[0] in readable:
                 self._note_ready(os.read(self._ready[0], self._count))
             self._reap()
+            self._follow_load()
         return self._exit_code
+
+    def _wait_s(self, now: float) -> float | None:
+        """Return how long nothing but signals and the pipe need attention; None is for ever."""
+        if self._is_stopping:
+            return None
+        moments = [*self._due.values(), *([] if self._demand is None else [self._look_at])]
+        return max(0.0, min(moments) - now) if moments else None
+
+    def _follow_load(self) -> None:
+        now = time.monotonic()
+        if self._demand is None or self._is_stopping or now < self._look_at:
+            return
+        self._look_at = now + LOOK_EVERY_S
+        active = self._serving - self._retiring
+        if self._due or self._pids.keys() - self._serving:
+            # One is being started, which costs more CPU than it serves.
+            self._demand.forget()
+            return
+        # One that ended after the last look is reaped in a moment.
+        used = {self._pids[number]: cpu_seconds(self._pids[number]) for number in active}
+        decision = self._demand.decide(now, used)
+        free = [number for number in range(self._count) if number not in self._pids]
+        if decision > 0 and free:
+            log.info("starting a worker process: the others are busy", worker=free[0])
+            self._due[free[0]] = now
+        elif decision < 0:
+            self._retire(max(active - {0}))
+
+    def _retire(self, number: int) -> None:
+        log.info("ending a worker process that the load does not need", worker=number)
+        self._retiring.add(number)
+        os.kill(self._pids[number], RETIRE)
 
     def _start(self, number: int) -> None:
         self._started_at[number] = time.monotonic()
@@ -211,13 +323,15 @@ class WorkerProcesses:
             os._exit(code)
 
     def _note_ready(self, numbers: bytes) -> None:
-        if not self._has_served:
-            self._has_served = True
+        is_first = not self._has_served
+        # One may have ended since.
+        self._serving |= self._pids.keys() & set(numbers)
+        self._has_served = True
+        if is_first and self._demand is None:
             self._due |= dict.fromkeys(range(1, self._count), 0.0)
-        if not self._not_ready:
-            return
-        self._not_ready -= set(numbers)
-        if not self._not_ready and not self._is_stopping:
+        expected = self._count if self._demand is None else 1
+        if not self._is_announced and len(self._serving) >= expected and not self._is_stopping:
+            self._is_announced = True
             self._on_ready()
 
     def _reap(self) -> None:
@@ -227,7 +341,10 @@ class WorkerProcesses:
             if ended:
                 del self._pids[number]
                 self._on_end(number)
-                if not self._is_stopping:
+                has_retired = number in self._retiring
+                self._serving.discard(number)
+                self._retiring.discard(number)
+                if not has_retired and not self._is_stopping:
                     self._restart(number, os.waitstatus_to_exitcode(status))
 
     def _restart(self, number: int, code: int) -> None:
@@ -239,6 +356,11 @@ class WorkerProcesses:
         now = time.monotonic()
         delay_s = self._backoffs[number].next(now - self._started_at[number])
         reason = describe_exit(code)
+        if self._demand is not None and number > 0:
+            # Memory may be short. If the load still needs one, it starts another.
+            log.warning("a worker process ended", worker=number, reason=reason)
+            self._look_at = now + delay_s
+            return
         log.warning("a worker process ended and is started again", worker=number, reason=reason, again_in_s=delay_s)
         self._due[number] = now + delay_s
 

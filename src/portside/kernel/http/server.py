@@ -58,6 +58,7 @@ _SLOW = (
 
 # What no value of a header may hold.
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_CLOSING = [(b"connection", b"close")]
 _NO_CONNECTION = (503, "Service Unavailable", "This server has no free connection; retry shortly.")
 
 
@@ -73,6 +74,8 @@ class BoundedConfig(uvicorn.Config):
         self.max_connections = connection_limit()
         # Called when a connection was opened or closed.
         self.on_connections: Callable[[], None] = lambda: None
+        # Whether the connection of a request that arrives now is closed after the response; never if None.
+        self.is_surplus: Callable[[], bool] | None = None
 
 
 class ResponseCycle(RequestResponseCycle):
@@ -164,6 +167,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if type(self.cycle) is RequestResponseCycle:
             # Its task has not begun. uvicorn has no setting for the class.
             self.cycle.__class__ = ResponseCycle
+            if self.config.is_surplus is not None and self.config.is_surplus():
+                self.cycle.default_headers = _CLOSING
 
     def _head_is_too_large(self) -> bool:
         # The bytes that arrived are an upper bound; usually it is small enough, and saves adding up the headers.
@@ -252,6 +257,10 @@ class ConnectionShare:
     def is_least(self, number: int) -> bool:
         """Whether no other process that accepts has fewer connections than this one."""
         return self._counts[number] <= min(self._counts)
+
+    def has_too_many(self, number: int) -> bool:
+        """Whether another process that accepts has at least two connections less than this one."""
+        return self._counts[number] > min(self._counts) + 1
 
 
 class SharedListener:
@@ -444,6 +453,7 @@ class Server(uvicorn.Server):
         self._body_within_s = body_within_s
         self._share: tuple[ConnectionShare, int] | None = None
         self._shared: list[SharedListener] = []
+        self._has_left_share, self._has_none = False, asyncio.Event()
 
     def share_connections(self, share: ConnectionShare, number: int) -> None:
         """Share the connections with the servers of other processes on the same sockets; call this before `open`."""
@@ -456,13 +466,19 @@ class Server(uvicorn.Server):
         self.lifespan = self.config.lifespan_class(self.config)
         await self.startup(sockets if self._share is None else [])
         if self._share is not None:
+            share, number = self._share
             self.config.on_connections = self._publish_connections
+            # Clients keep their connections: without this a process that starts later would get new ones only.
+            self.config.is_surplus = partial(share.has_too_many, number)
             for listening in sockets:
                 await self.add_socket(listening)
 
     async def add_socket(self, listening: socket.socket) -> None:
         """Begin to accept connections on one more socket."""
         if self._share is not None:
+            if self._has_left_share:
+                listening.close()
+                return
             share, number = self._share
             is_turn, on_accepted = partial(share.is_least, number), self._publish_connections
             self._shared.append(SharedListener(listening, self._protocol, is_turn=is_turn, on_accepted=on_accepted))
@@ -488,12 +504,7 @@ class Server(uvicorn.Server):
         self.draining.set()
         for server in self.servers:
             server.close()
-        for listener in self._shared:
-            listener.close()
-        if self._share is not None:
-            share, number = self._share
-            self.config.on_connections = lambda: None
-            share.leave(number)
+        self._leave_share()
         await self._wait_for_connections()
         if on_drain is not None:
             await on_drain()
@@ -501,11 +512,34 @@ class Server(uvicorn.Server):
         closing.cancel()
         await self.shutdown()
 
-    def _publish_connections(self) -> None:
+    async def retire(self) -> None:
+        """Accept no more, close each connection after its next response, and return when none is left.
+
+        Everything else goes on as before, for as long as a client stays. Only for a server that shares connections.
+        """
+        self.config.is_surplus = lambda: True
+        self._leave_share()
+        await asyncio.gather(*(listener.wait_opened() for listener in self._shared))
+        self._publish_connections()
+        await self._has_none.wait()
+
+    def _leave_share(self) -> None:
+        for listener in self._shared:
+            listener.close()
         if self._share is not None:
+            self._has_left_share = True
             share, number = self._share
-            opening = sum(listener.opening for listener in self._shared)
-            share.publish(number, len(self.server_state.connections) + opening)
+            share.leave(number)
+
+    def _publish_connections(self) -> None:
+        if self._share is None:
+            return
+        share, number = self._share
+        count = len(self.server_state.connections) + sum(listener.opening for listener in self._shared)
+        if not self._has_left_share:
+            share.publish(number, count)
+        elif count == 0:
+            self._has_none.set()
 
     async def _wait_for_connections(self) -> None:
         for listener in self._shared:
