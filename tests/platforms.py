@@ -6,12 +6,11 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx2
 
 from tests.conftest import eventually
-from tests.repositories import Repository as FileRepository
 from tests.servers import ServerProcess, free_port
 
 AGENT = """
@@ -29,6 +28,13 @@ graph = StateGraph(State).add_node("answer", answer).add_edge(START, "answer").a
 """
 PASSWORD = "correct horse battery"
 CONFIG = '{"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}'
+
+
+class Source(Protocol):
+    """What can be deployed: a repository in a folder."""
+
+    @property
+    def folder(self) -> Path: ...
 
 
 class Repository:
@@ -74,7 +80,7 @@ class Platform:
 
     async def deploy(
         self,
-        repository: Repository | FileRepository,
+        repository: Source,
         name: str = "my-agent",
         config: str = "langgraph.json",
         secrets: Mapping[str, str] | None = None,

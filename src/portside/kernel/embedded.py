@@ -20,6 +20,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -307,6 +308,10 @@ class EmbeddedPostgres:
             "max_connections": self._connections,
             "superuser_reserved_connections": min(RESERVED_CONNECTIONS, self._connections // 4),
         }
+        if sys.platform == "linux":
+            # After a crash everything is flushed first. Hundreds of databases have a hundred thousand files, and opening
+            # each of them takes minutes on a slow disk.
+            options["recovery_init_sync_method"] = "syncfs"
         if self._is_archiving:
             make_private_dir(self.folder / SPOOL)
             options |= {"archive_mode": "on", "archive_command": shlex.quote(_ARCHIVE_COMMAND)}

@@ -15,6 +15,7 @@ import os
 import re
 import time
 import zipfile
+from functools import lru_cache
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import NamedTuple
@@ -84,8 +85,28 @@ def pack_wheel(folder: Path, content: WheelContent = SERVER) -> Path:
 
 
 def wheel_version(content: WheelContent = SERVER) -> str:
-    """Return the version of a wheel, which changes with each file in it."""
+    """Return the version of a wheel, which changes with each file in it.
+
+    Files are read again only when one of them has changed: hundreds of deployments ask when they start together.
+    """
+    return _version_at(content, _state_of(_package_folder()))
+
+
+@lru_cache(maxsize=8)
+def _version_at(content: WheelContent, _state: str) -> str:
     return _packed(distribution(NAME), content)[1]
+
+
+def _state_of(package: Path) -> str:
+    """Return what changes when a file of the package is written or replaced."""
+    digest = hashlib.sha256()
+    for folder, folders, names in os.walk(package):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for path in (f"{folder}/{name}" for name in sorted(names)):
+            with contextlib.suppress(FileNotFoundError):
+                found = os.stat(path)  # noqa: PTH116 - names only, of all files for each deployment
+                digest.update(f"{path}\0{found.st_ino} {found.st_size} {found.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
 
 
 def _packed(installed: Distribution, content: WheelContent) -> tuple[dict[str, bytes], str]:

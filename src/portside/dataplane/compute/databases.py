@@ -52,6 +52,7 @@ class Databases:
         self._admin_url, self._asleep = admin_url, asleep
         # A start looks up all deployments at once.
         self._looking = asyncio.Semaphore(4)
+        self._listing: asyncio.Future[set[str] | None] | None = None
 
     async def ensure(self, deployment_id: UUID, password_file: Path, *, is_new: bool = True) -> None:
         """Create the deployment's role if it is missing, and its database if the deployment is new.
@@ -81,12 +82,18 @@ class Databases:
 
     async def exists(self, deployment_id: UUID) -> bool:
         """Whether the deployment's database is there; also true if Postgres does not answer."""
+        if self._listing is None or self._listing.done():
+            self._listing = asyncio.ensure_future(self._list())
+        names = await asyncio.shield(self._listing)
+        return names is None or database_name(deployment_id) in names
+
+    async def _list(self) -> set[str] | None:
+        """Return the names of all databases, for all deployments that ask meanwhile; None without an answer."""
         try:
             async with self._looking, self._admin() as connection:
-                row = await self._read_budget(connection, database_name(deployment_id))
+                return {row["datname"] for row in await connection.fetch(sql.list_databases.sql)}
         except UNREACHABLE:
-            return True
-        return bool(row["has_database"])
+            return None
 
     async def admit(self, deployment_id: UUID, replicas: int) -> None:
         """Check that Postgres has connections for so many replicas of a deployment.

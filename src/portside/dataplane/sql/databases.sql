@@ -5,17 +5,19 @@
 select pg_advisory_lock(:lock::bigint);
 
 -- name: read_budget
--- A superuser has the connections that Postgres reserves; any other role shares those of the deployments.
+-- A superuser has the connections that Postgres reserves; any other role shares those of the deployments. The view of
+-- connections is read once: it is a function without statistics, which a join would call for each of hundreds of roles.
+with held as materialized (
+    select usesysid as role, count(*)::int as connections from pg_stat_activity group by usesysid
+)
 select (
     current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
     - coalesce(current_setting('reserved_connections', true)::int, 0)
     - case when (select rolsuper from pg_roles where rolname = current_user) then 0 else :platform::int end
 ) as available,
 others.number, others.taken,
-(
-    select count(*)::int from pg_stat_activity as a join pg_roles as r on r.oid = a.usesysid
-    where r.rolname = :name::text
-) as held,
+coalesce((select held.connections from held join pg_roles as r on r.oid = held.role where r.rolname = :name::text), 0)
+as held,
 exists (select from pg_roles where rolname = :name::text) as is_there,
 exists (select from pg_database where datname = :name::text) as has_database
 from (
@@ -26,11 +28,12 @@ from (
         coalesce(sum(greatest(case when is_asleep then 0 else :share::int end, held.connections)), 0)::int as taken
     from pg_roles as r
     cross join lateral (select r.rolname::text = any(:asleep::text[]) as is_asleep) as sleep
-    cross join lateral (
-        select count(*)::int as connections from pg_stat_activity as a where a.usesysid = r.oid
-    ) as held
+    left join held on held.role = r.oid
     where r.rolname ~ '^agent_[0-9a-f]{32}$' and r.rolname <> :name::text
 ) as others;
+
+-- name: list_databases
+select datname::text from pg_database;
 
 -- name: write_role
 -- An existing role gets the password again, because the password file is authoritative.
