@@ -3,6 +3,7 @@
 A deployment for which there are no connections is refused, and the platform can always connect.
 """
 
+import asyncio
 import contextlib
 import tempfile
 from collections.abc import Iterator
@@ -44,6 +45,20 @@ async def test_database_is_created_and_dropped(postgres: str, tmp_path: Path):
         for deployment in (one, other):
             await databases.drop(deployment)
             await databases.drop(deployment)
+
+
+async def test_many_deployments_look_for_their_databases_at_once(postgres: str, tmp_path: Path):
+    databases, here, missing = Databases(postgres), uuid4(), uuid4()
+    try:
+        await databases.ensure(here, tmp_path / "password")
+        found = await asyncio.gather(*(databases.exists(each) for each in (here, missing) * 20))
+        assert found == [True, False] * 20
+        await databases.drop(here)
+        # Each later look sees what has changed.
+        assert not await databases.exists(here)
+        assert await Databases("postgresql://portside@127.0.0.1:1/portside").exists(here)
+    finally:
+        await databases.drop(here)
 
 
 async def test_lost_password_file_is_replaced(postgres: str, tmp_path: Path):
