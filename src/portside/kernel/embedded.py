@@ -309,8 +309,8 @@ class EmbeddedPostgres:
             "superuser_reserved_connections": min(RESERVED_CONNECTIONS, self._connections // 4),
         }
         if sys.platform == "linux":
-            # After a crash everything is flushed first. Hundreds of databases have a hundred thousand files, and opening
-            # each of them takes minutes on a slow disk.
+            # After a crash everything is flushed first. Hundreds of databases have a hundred thousand files, and
+            # opening each of them takes minutes on a slow disk.
             options["recovery_init_sync_method"] = "syncfs"
         if self._is_archiving:
             make_private_dir(self.folder / SPOOL)
