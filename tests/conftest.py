@@ -11,10 +11,10 @@ import secrets
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 import httpx2
@@ -23,7 +23,9 @@ import pytest
 import websockets.sync.client
 from packaging.version import Version
 
+from portside.kernel.db import Database
 from portside.kernel.embedded import EmbeddedPostgres
+from portside.kernel.migrations import migrate
 from tests.servers import version_in_agents
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 gc.disable()
 T = TypeVar("T")
 MEMORY = "/dev/shm"
+AGENT = ("portside.agent",)
+AGENT_SCHEMA = "portside"
 # Builds of all tests share what they installed, as the homes of one platform would.
 os.environ.setdefault("UV_CACHE_DIR", str(Path("~/.cache/uv").expanduser()))
 # Modules that wait more than they work, by the minute.
@@ -172,6 +176,80 @@ async def fresh_database(postgres: str) -> AsyncIterator[Callable[[], Awaitable[
     for name in names:
         await admin.execute(f'drop database if exists "{name}" with (force)')
     await admin.close()
+
+
+class MigratedDatabases:
+    """Databases to copy, by the packages whose tables they have."""
+
+    def __init__(self, postgres: str) -> None:
+        self._postgres = postgres
+        self._names: dict[tuple[str, ...], str] = {}
+
+    async def copy_of(self, packages: tuple[str, ...]) -> str:
+        """Make a database that has the tables of these packages; return its name."""
+        if packages not in self._names:
+            self._names[packages] = await self._migrated(packages)
+        return await self._create(f'template "{self._names[packages]}"')
+
+    async def _migrated(self, packages: tuple[str, ...]) -> str:
+        name = await self._create()
+        db = await Database.connect(with_name(self._postgres, name), max_size=1, schema=schema_of(packages))
+        await migrate(db, list(packages), schema=schema_of(packages))
+        await db.close()
+        return name
+
+    async def _create(self, options: str = "") -> str:
+        name = f"test_{secrets.token_hex(6)}"
+        await self._execute(f'create database "{name}" {options}')
+        return name
+
+    async def drop(self, name: str) -> None:
+        """Drop a database, whoever is connected to it."""
+        await self._execute(f'drop database if exists "{name}" with (force)')
+
+    async def drop_all(self) -> None:
+        """Drop the databases that were copied."""
+        for name in self._names.values():
+            await self.drop(name)
+
+    async def _execute(self, statement: str) -> None:
+        connection = await asyncpg.connect(self._postgres)
+        await connection.execute(statement)
+        await connection.close()
+
+
+def schema_of(packages: tuple[str, ...]) -> str | None:
+    """Return the schema of the tables of these packages; None for that of Postgres."""
+    return AGENT_SCHEMA if packages == AGENT else None
+
+
+@pytest.fixture(scope="session")
+def migrated(postgres: str) -> Iterator[MigratedDatabases]:
+    """The databases to copy."""
+    databases = MigratedDatabases(postgres)
+    yield databases
+    asyncio.run(databases.drop_all())
+
+
+def databases_of(packages: Sequence[str]) -> Any:
+    """Make a fixture like `fresh_database` whose databases have the tables of these packages."""
+
+    @pytest.fixture
+    async def databases(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Callable[[], Awaitable[str]]]:
+        names: list[str] = []
+
+        async def create() -> str:
+            names.append(await migrated.copy_of(tuple(packages)))
+            return with_name(postgres, names[-1])
+
+        yield create
+        for name in names:
+            await migrated.drop(name)
+
+    return databases
+
+
+agent_databases = databases_of(AGENT)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,12 @@ import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
+from tests.api import control_server, hosted
+from tests.conftest import databases_of
 from tests.servers import ServerProcess, agent_server
+
+hosted_databases = databases_of(hosted.PACKAGES)
+control_databases = databases_of(control_server.PACKAGES)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from portside.kernel.db import Database
 from portside.kernel.http.middleware import LimitBody, RequestMiddleware
 from portside.kernel.http.routes import Api, body_limits
 from portside.kernel.http.server import Server, listen
-from portside.kernel.migrations import migrate
+from portside.kernel.migrations import is_migrated, migrate
 from portside.kernel.outbound import OutboundRules
 
 PACKAGES = ["portside.identity", "portside.tracing", "portside.control", "portside.alerts"]
@@ -146,9 +146,10 @@ def create_body(name: str = "agent", **over: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def control(url: str) -> AsyncIterator[Control]:
-    """Serve identity and control on an empty database."""
+    """Serve identity and control on a database without rows."""
     db = await Database.connect(url)
-    await migrate(db, PACKAGES)
+    if not await is_migrated(db):
+        await migrate(db, PACKAGES)
     key = await first_start.set_up(db)
     assert key is not None
     authenticator, changes = Authenticator(db), DesiredChanges()

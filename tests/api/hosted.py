@@ -26,7 +26,7 @@ from portside.kernel.http.middleware import LimitBody, RequestMiddleware, StripP
 from portside.kernel.http.routes import Api
 from portside.kernel.http.server import Server, listen
 from portside.kernel.large_reads import ReadBudget
-from portside.kernel.migrations import migrate
+from portside.kernel.migrations import is_migrated, migrate
 from portside.prompts import http as prompts_http
 from portside.tracing import figures_http
 from portside.tracing import http as tracing_http
@@ -96,9 +96,10 @@ class HostedServices(IdentityServices, TracingServices, UsageServices):
 
 @asynccontextmanager
 async def hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
-    """Serve identity, tracing and usage on an empty database, with more services."""
+    """Serve identity, tracing and usage on a database without rows, with more services."""
     db = await Database.connect(url)
-    await migrate(db, PACKAGES)
+    if not await is_migrated(db):
+        await migrate(db, PACKAGES)
     await sync_prices(db)
     key = await first_start.set_up(db)
     assert key is not None

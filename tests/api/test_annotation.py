@@ -13,8 +13,8 @@ from tests.api.hosted import Hosted, hosted
 
 
 @pytest.fixture
-async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await fresh_database()) as running:
+async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    async with hosted(await hosted_databases()) as running:
         yield running
 
 

@@ -14,8 +14,8 @@ from tests.conftest import eventually
 
 
 @pytest.fixture
-async def platform(fresh_database):
-    async with control(await fresh_database()) as platform:
+async def platform(control_databases):
+    async with control(await control_databases()) as platform:
         yield platform
 
 

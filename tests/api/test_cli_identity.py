@@ -23,10 +23,10 @@ class Portside(Protocol):
 
 
 @pytest.fixture
-async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
     # What the server logs in this process is not what the commands say.
     with capture_logs():
-        async with hosted(await fresh_database()) as running:
+        async with hosted(await hosted_databases()) as running:
             yield running
 
 

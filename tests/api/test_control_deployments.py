@@ -18,8 +18,8 @@ SECRETS = [{"name": "FOO", "value": "bar"}]
 
 
 @pytest.fixture
-async def plane(fresh_database):
-    async with control(await fresh_database()) as running:
+async def plane(control_databases):
+    async with control(await control_databases()) as running:
         yield running
 
 

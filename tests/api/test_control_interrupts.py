@@ -56,8 +56,8 @@ class RecordingCompute:
     async def close(self) -> None: ...
 
 
-async def test_interrupt_during_switch_rolls_back(fresh_database, tmp_path: Path) -> None:
-    async with control(await fresh_database()) as plane:
+async def test_interrupt_during_switch_rolls_back(control_databases, tmp_path: Path) -> None:
+    async with control(await control_databases()) as plane:
         base, key = str(plane.client.base_url), plane.client.headers["x-api-key"]
         settings = ListenerSettings(
             control_plane_url=base, control_plane_api_key=key, portside_home=str(tmp_path), compute_id="compute"

@@ -10,8 +10,8 @@ from tests.conftest import eventually
 
 
 @pytest.fixture
-async def plane(fresh_database):
-    async with control(await fresh_database()) as running:
+async def plane(control_databases):
+    async with control(await control_databases()) as running:
         yield running
 
 

@@ -97,8 +97,8 @@ class Storm:
             last = step
 
 
-async def test_a_storm_of_changes_leaves_no_wrong_state(fresh_database) -> None:
-    async with control(await fresh_database()) as plane:
+async def test_a_storm_of_changes_leaves_no_wrong_state(control_databases) -> None:
+    async with control(await control_databases()) as plane:
         storm, began = Storm(plane), time.monotonic()
         listening = asyncio.create_task(storm.listen())
         made = await asyncio.gather(*(storm.ask("POST", "", create_body(f"agent-{n}")) for n in range(DEPLOYMENTS)))

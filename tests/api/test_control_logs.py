@@ -9,8 +9,8 @@ T0 = 1_750_000_000_123
 
 
 @pytest.fixture
-async def plane(fresh_database):
-    async with control(await fresh_database()) as running:
+async def plane(control_databases):
+    async with control(await control_databases()) as running:
         yield running
 
 

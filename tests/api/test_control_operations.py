@@ -12,8 +12,8 @@ NONE = {"min_scale": None, "max_scale": None, "queue_min_scale": None, "queue_ma
 
 
 @pytest.fixture
-async def plane(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Control]:
-    async with control(await fresh_database()) as running:
+async def plane(control_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Control]:
+    async with control(await control_databases()) as running:
         yield running
 
 

@@ -6,8 +6,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
-async def plane(fresh_database):
-    async with control(await fresh_database()) as running:
+async def plane(control_databases):
+    async with control(await control_databases()) as running:
         yield running
 
 

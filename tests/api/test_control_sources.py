@@ -13,8 +13,8 @@ REFERENCES = [{"name": "TOKEN", "secret_name": "tokens", "secret_key": "model"}]
 
 
 @pytest.fixture
-async def plane(fresh_database):
-    async with control(await fresh_database()) as running:
+async def plane(control_databases):
+    async with control(await control_databases()) as running:
         yield running
 
 

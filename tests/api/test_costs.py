@@ -27,8 +27,8 @@ PRICE = {"name": "mine", "match_pattern": "mine-1", "prompt_cost": 0.000002, "co
 
 
 @pytest.fixture
-async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await fresh_database()) as server:
+async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    async with hosted(await hosted_databases()) as server:
         yield server
 
 

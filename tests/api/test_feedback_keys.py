@@ -45,9 +45,9 @@ async def after(result: bytes) -> bytes:
 
 
 async def test_each_key_gets_a_link_that_takes_feedback_on_the_run(
-    fresh_database: Callable[[], Awaitable[str]], traced: Callable[[str, str], None]
+    hosted_databases: Callable[[], Awaitable[str]], traced: Callable[[str, str], None]
 ):
-    async with hosted(await fresh_database()) as platform:
+    async with hosted(await hosted_databases()) as platform:
         traced(platform.url, platform.key)
         refuse_feedback(["stars", "right"])
         run = run_with(["stars", "right", "stars"])

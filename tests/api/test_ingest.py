@@ -19,8 +19,8 @@ MULTIPART = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
 
 
 @pytest.fixture
-async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await fresh_database()) as running:
+async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    async with hosted(await hosted_databases()) as running:
         yield running
 
 

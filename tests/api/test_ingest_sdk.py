@@ -49,9 +49,9 @@ def trace(client: Client, project: str) -> None:
 
 
 async def test_interrupts_and_moves_between_graphs_are_not_failures(
-    fresh_database: Callable[[], Awaitable[str]],
+    hosted_databases: Callable[[], Awaitable[str]],
 ) -> None:
-    async with hosted(await fresh_database()) as server:
+    async with hosted(await hosted_databases()) as server:
         client = await client_for(server, "multipart")
         waiting, resumed = await asyncio.to_thread(traced.send_question, client, "booking")
         ids = [row["id"] for row in await server.db.pool.fetch("select id from runs")]
@@ -88,9 +88,9 @@ async def runs_of(server: Hosted) -> dict[str, dict[str, Any]]:
     ("mode", "base"), [("zstd", ""), ("zstd", "/api/v1"), ("multipart", "/api"), ("batch", ""), ("batch", "/api/v1")]
 )
 async def test_traced_functions_are_stored(
-    fresh_database: Callable[[], Awaitable[str]], mode: str, base: str, caplog: pytest.LogCaptureFixture
+    hosted_databases: Callable[[], Awaitable[str]], mode: str, base: str, caplog: pytest.LogCaptureFixture
 ):
-    async with hosted(await fresh_database()) as server:
+    async with hosted(await hosted_databases()) as server:
         client = await client_for(server, mode, base)
         await asyncio.to_thread(trace, client, "p1")
         runs = await runs_of(server)
@@ -108,8 +108,8 @@ async def test_traced_functions_are_stored(
         assert [message for message in warnings if "compression is not enabled" not in message] == []
 
 
-async def test_the_sdk_compresses_because_of_info(fresh_database: Callable[[], Awaitable[str]]):
-    async with hosted(await fresh_database()) as server:
+async def test_the_sdk_compresses_because_of_info(hosted_databases: Callable[[], Awaitable[str]]):
+    async with hosted(await hosted_databases()) as server:
         client = Client(api_url=server.url, api_key=server.key)
         info = await asyncio.to_thread(lambda: client.info)
         assert info.instance_flags is not None
@@ -118,8 +118,8 @@ async def test_the_sdk_compresses_because_of_info(fresh_database: Callable[[], A
         assert len(await runs_of(server)) == 3
 
 
-async def test_created_and_updated_runs_are_stored(fresh_database: Callable[[], Awaitable[str]]):
-    async with hosted(await fresh_database()) as server:
+async def test_created_and_updated_runs_are_stored(hosted_databases: Callable[[], Awaitable[str]]):
+    async with hosted(await hosted_databases()) as server:
         client = Client(api_url=server.url, api_key=server.key)
         run_id = uuid4()
 
@@ -138,8 +138,8 @@ async def test_created_and_updated_runs_are_stored(fresh_database: Callable[[], 
         assert [record["traces"] for record in await server.usage("workspace")] == [1]
 
 
-async def test_attachments_and_feedback_are_stored(fresh_database: Callable[[], Awaitable[str]]):
-    async with hosted(await fresh_database()) as server:
+async def test_attachments_and_feedback_are_stored(hosted_databases: Callable[[], Awaitable[str]]):
+    async with hosted(await hosted_databases()) as server:
         client = Client(api_url=server.url, api_key=server.key)
         project = await ensure_project(server.db, server.actor.workspace_id, "default")
         run_id = uuid4()

@@ -46,9 +46,9 @@ class Traced(NamedTuple):
 
 @pytest.fixture
 async def traced(
-    fresh_database: Callable[[], Awaitable[str]], module_database: str, tmp_path: Path
+    hosted_databases: Callable[[], Awaitable[str]], module_database: str, tmp_path: Path
 ) -> AsyncIterator[Traced]:
-    async with hosted(await fresh_database()) as platform:
+    async with hosted(await hosted_databases()) as platform:
         settings = {
             "LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": platform.url, "LANGSMITH_API_KEY": platform.key,
             "LANGSMITH_PROJECT": "in JavaScript",

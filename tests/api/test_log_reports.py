@@ -13,9 +13,9 @@ from tests.servers import agent_server
 
 
 async def test_an_agent_server_tells_its_log_to_the_platform(
-    fresh_database: Callable[[], Awaitable[str]], module_database: str, tmp_path: Path
+    hosted_databases: Callable[[], Awaitable[str]], module_database: str, tmp_path: Path
 ) -> None:
-    async with hosted(await fresh_database()) as platform:
+    async with hosted(await hosted_databases()) as platform:
         settings = {"SELF_HOSTED_LOGS_ENABLED": "true", "SELF_HOSTED_LOGS_ENDPOINT": platform.url}
         before = REGISTRY.get_sample_value("portside_reported_log_lines_total") or 0
         agent = agent_server(module_database, tmp_path, **settings)

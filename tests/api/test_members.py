@@ -14,8 +14,8 @@ ROUTES_OF_WORKSPACES = ("/api-key", "/sessions", "/workspaces/current/members")
 
 
 @pytest.fixture
-async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await fresh_database()) as running:
+async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    async with hosted(await hosted_databases()) as running:
         yield running
 
 

@@ -22,8 +22,8 @@ AT = 1_790_000_000 * SECOND
 
 
 @pytest.fixture
-async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await fresh_database()) as running:
+async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    async with hosted(await hosted_databases()) as running:
         yield running
 
 

@@ -243,8 +243,8 @@ async def test_combined_layout_is_refused_with_the_reason(platform: Platform, re
 
 
 @pytest.fixture
-async def plane(fresh_database) -> AsyncIterator[Control]:
-    async with control(await fresh_database()) as opened:
+async def plane(control_databases) -> AsyncIterator[Control]:
+    async with control(await control_databases()) as opened:
         yield opened
 
 

@@ -66,9 +66,9 @@ def test_the_hook_for_web_pages(packages: Path, server: ServerProcess):
     assert len(checked) == 7
 
 
-async def test_datasets_evaluations_and_prompts(packages: Path, fresh_database: Callable[[], Awaitable[str]]):
+async def test_datasets_evaluations_and_prompts(packages: Path, hosted_databases: Callable[[], Awaitable[str]]):
     shutil.copy(SCRIPTS / "datasets.mjs", packages / "datasets.mjs")
-    async with hosted(await fresh_database()) as running:
+    async with hosted(await hosted_databases()) as running:
         command = ["node", "datasets.mjs", running.url, running.key]
         done = await asyncio.to_thread(
             subprocess.run, command, cwd=packages, capture_output=True, text=True, timeout=360, check=False

@@ -14,8 +14,8 @@ PATH = "/api/v1/orgs/current/billing/granular-usage"
 
 
 @pytest.fixture
-async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await fresh_database()) as running:
+async def server(hosted_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    async with hosted(await hosted_databases()) as running:
         yield running
 
 

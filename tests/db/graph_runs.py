@@ -21,7 +21,6 @@ from portside.executor.execute import Execution
 from portside.executor.load import Graphs
 from portside.executor.requests import Outcome, RunRequest
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 
 
 class Text(TypedDict, total=False):
@@ -139,9 +138,8 @@ class GraphRunner:
 
 @asynccontextmanager
 async def graph_runners(url: str) -> AsyncIterator[Callable[..., GraphRunner]]:
-    """Migrate a database and yield a function that makes runners; they share one checkpointer."""
+    """Yield a function that makes runners; they share one checkpointer."""
     db = await Database.connect(url, max_size=5, schema="portside")
-    await migrate(db, ["portside.agent"], schema="portside")
     saver = PostgresSaver(db)
     yield lambda **graphs: GraphRunner(saver, graphs)
     await db.close()

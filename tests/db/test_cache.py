@@ -12,7 +12,6 @@ from portside.agent.custom.application import running
 from portside.agent.custom.cache import CONTENT_LIMIT_BYTES, SDK_CACHE, OldCacheEntries
 from portside.kernel.db import Database
 from portside.kernel.http.in_process import ServerNotRunning
-from portside.kernel.migrations import migrate
 from tests.conftest import eventually
 
 cache_get, cache_set, swr = SDK_CACHE.cache_get, SDK_CACHE.cache_set, SDK_CACHE.swr
@@ -24,9 +23,8 @@ class Price(BaseModel):
 
 
 @pytest.fixture
-async def db(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
-    opened = await Database.connect(await fresh_database(), schema="portside", max_size=4)
-    await migrate(opened, ["portside.agent"], schema="portside")
+async def db(agent_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Database]:
+    opened = await Database.connect(await agent_databases(), schema="portside", max_size=4)
     async with running(None, None, opened):
         yield opened
     await opened.close()

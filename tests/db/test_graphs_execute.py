@@ -34,8 +34,8 @@ from tests.db.graph_runs import (
 
 
 @pytest.fixture
-async def make_runner(fresh_database) -> AsyncIterator[Any]:
-    async with graph_runners(await fresh_database()) as make:
+async def make_runner(agent_databases) -> AsyncIterator[Any]:
+    async with graph_runners(await agent_databases()) as make:
         yield make
 
 

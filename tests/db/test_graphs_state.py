@@ -16,7 +16,6 @@ from portside.executor.operations import read_history, read_state, update_state
 from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.errors import BadRequest, Invalid
-from portside.kernel.migrations import migrate
 from portside.kernel.user_json import dump_user
 
 
@@ -47,9 +46,8 @@ GRAPHS = {
 
 
 @pytest.fixture
-async def graphs(fresh_database) -> AsyncIterator[dict[str, Any]]:
-    db = await Database.connect(await fresh_database(), max_size=5, schema="portside")
-    await migrate(db, ["portside.agent"], schema="portside")
+async def graphs(agent_databases) -> AsyncIterator[dict[str, Any]]:
+    db = await Database.connect(await agent_databases(), max_size=5, schema="portside")
     attached = Graphs(GRAPHS, {}).attach(PostgresSaver(db))
     opened = {}
     for graph_id in attached.ids():

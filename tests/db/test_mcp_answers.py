@@ -22,7 +22,6 @@ from portside.executor.load import load_graphs
 from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.ids import uuid7
-from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver
 from tests.servers import PROJECTS
 
@@ -43,10 +42,9 @@ class AnsweredInBetween(Questions):
 
 
 @pytest.fixture
-async def questions(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[AnsweredInBetween]:
-    connect = partial(Database.connect, url := await fresh_database(), schema=SCHEMA)
+async def questions(agent_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[AnsweredInBetween]:
+    connect = partial(Database.connect, url := await agent_databases(), schema=SCHEMA)
     db = await connect()
-    await migrate(db, ["portside.agent"], schema=SCHEMA)
     graphs = load_graphs(load_config(PROJECTS / "tools" / "langgraph.json").project)
     engine = await LocalGraphs.start(graphs, connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db)))
     assistants = Assistants(db, engine.facts)

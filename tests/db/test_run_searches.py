@@ -7,7 +7,6 @@ import pytest
 
 from portside.agent.sql import sql
 from portside.kernel.db import Database, Query
-from portside.kernel.migrations import migrate
 
 CRON = uuid4()
 EVERYBODY = {"assistant_id": None, "access": None, "limit": 11, "offset": 0}
@@ -19,10 +18,9 @@ async def plan_of(db: Database, query: Query, **values: object) -> str:
 
 
 @pytest.fixture
-async def history(fresh_database) -> AsyncIterator[Database]:
+async def history(agent_databases) -> AsyncIterator[Database]:
     """20,000 runs that ended well; one in a thousand failed or is of the cron."""
-    db = await Database.connect(await fresh_database(), max_size=5, schema="portside")
-    await migrate(db, ["portside.agent"], schema="portside")
+    db = await Database.connect(await agent_databases(), max_size=5, schema="portside")
     await db.pool.execute(
         """
         with made as (

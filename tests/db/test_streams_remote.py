@@ -17,7 +17,6 @@ from portside.agent.streams.events import Chunk, RunEnd, parse_event_id
 from portside.agent.streams.hub import AttemptStart
 from portside.agent.streams.remote import RemoteSubscription, WorkCallbacks
 from portside.kernel.db import Database
-from portside.kernel.migrations import migrate
 from tests.conftest import eventually
 from tests.streaming_processes import Process, start, waits_for_lock
 
@@ -35,9 +34,8 @@ class NotingBus(NullBus):
 
 
 @pytest.fixture
-async def database(fresh_database) -> AsyncIterator[Database]:
-    db = await Database.connect(await fresh_database(), schema=SCHEMA)
-    await migrate(db, ["portside.agent"], schema=SCHEMA)
+async def database(agent_databases) -> AsyncIterator[Database]:
+    db = await Database.connect(await agent_databases(), schema=SCHEMA)
     yield db
     await db.close()
 
