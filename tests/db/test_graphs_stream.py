@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from langgraph.graph import MessagesState
 
+from portside.executor.execute import Execution
 from tests.db.graph_runs import (
     Text,
     boom,
@@ -24,6 +25,15 @@ from tests.db.graph_runs import (
 async def make_runner(agent_databases) -> AsyncIterator[Any]:
     async with graph_runners(await agent_databases()) as make:
         yield make
+
+
+async def test_values_that_nobody_hears_are_no_events_but_the_outcome(make_runner):
+    runner, heard = make_runner(echo=graph(MessagesState, echo)), iter([True, False])
+    request = runner.request("echo", input={"messages": [{"role": "user", "content": "hi"}]})
+    execution = Execution(runner.graphs, request, lambda: next(heard))
+    [first] = [json.loads(data) async for _, data in execution]
+    assert [message["content"] for message in first["messages"]] == ["hi"]
+    assert [message["content"] for message in json.loads(execution.outcome.values)["messages"]] == ["hi", "echo: hi"]
 
 
 @pytest.mark.needs("langchain-core", "1.0.0")

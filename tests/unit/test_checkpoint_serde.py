@@ -24,6 +24,9 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.types import Interrupt, Send
 from pydantic import BaseModel, SecretStr
 
+from portside.executor.checkpoints.backend import completed
+from portside.executor.checkpoints.pieces import ValuePieces
+from portside.executor.checkpoints.rows import Encoding, checkpoint_rows
 from portside.executor.checkpoints.serde import SerdeRules, UnsafeCheckpoint, make_serde
 
 HERE = __name__
@@ -130,3 +133,25 @@ def test_objects_in_json_are_made_of_listed_classes_only():
     assert other.loads_typed(raw) == {"a": written}
     listed = make_serde(SerdeRules(allowed_json_modules=[[*HERE.split("."), "Record"]]))
     assert listed.loads_typed(raw) == {"a": Record("r")}
+
+
+@pytest.mark.parametrize("value", [None, True, 1.5, 7, "text", "\u00e9"])
+def test_small_values_are_restored_from_the_body_of_a_checkpoint(value):
+    serde = make_serde()
+    assert serde.loads_typed(body_with(value))["channel_values"] == {"small": value}
+
+
+def test_a_small_value_that_cannot_be_stored_is_refused_at_once():
+    with pytest.raises(TypeError):
+        body_with(2**64, completes=False)
+
+
+def body_with(value: Any, *, completes: bool = True) -> tuple[str, bytes]:
+    checkpoint: Any = {
+        "v": 4, "id": "1", "ts": "", "channel_values": {"small": value}, "channel_versions": {"small": "1"},
+        "versions_seen": {},
+    }  # fmt: skip
+    config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    rows = checkpoint_rows(Encoding(make_serde(), ValuePieces()), config, checkpoint, {}, {})
+    [row] = rows.checkpoints.values()
+    return completed(row)[5:7] if completes else ("", b"")

@@ -80,7 +80,13 @@ class RunExecutor:
         self._hub.begin(start)
         gate = EventGate(stream.publish, run)
         try:
-            sink = EventSink(gate.publish, lambda: self._hub.pending_writes(stream), lambda: stream.has_listeners, run)
+            sink = EventSink(
+                gate.publish,
+                lambda: self._hub.pending_writes(stream),
+                lambda: stream.has_listeners,
+                run,
+                is_private=stream.is_private,
+            )
             result = await self._attempt(claimed, sink)
             await run.wait_until_owned()
         finally:

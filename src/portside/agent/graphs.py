@@ -31,13 +31,16 @@ class EventSink(NamedTuple):
 
     `publish` takes events. `flush` is called before checkpoints are written, and what it returns is awaited. Both are
     called on the loop that executes the run for its caller. `has_listeners` is called in any thread: without listeners
-    a run that ends quickly publishes nothing. `run` has the lease, which executors must know the end of.
+    a run that ends quickly publishes nothing. `run` has the lease, which executors must know the end of. `is_private`:
+    its client waits for the result, and nobody else knows of the run. Until somebody listens, no events are made of its
+    values.
     """
 
     publish: Publish
     flush: Callable[[], Awaitable[None] | None] = lambda: None
     has_listeners: Callable[[], bool] = lambda: True
     run: ActiveRun | None = None
+    is_private: bool = False
 
 
 class GraphService(Protocol):

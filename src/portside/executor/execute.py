@@ -56,15 +56,17 @@ _CHECKPOINT_KEYS = ("checkpoint_id", "thread_id", "checkpoint_ns", "checkpoint_m
 class Execution:
     """One run of a graph: iterate over it once, then read `outcome`. Raises Invalid if its command is malformed.
 
+    While `is_heard`, if given, returns False, no events are made of the values.
+
     An exception of the graph is not raised: it becomes the outcome's `error`. Cancelling the task that iterates cancels
     the run, which then has no outcome.
     """
 
-    def __init__(self, graphs: Graphs, request: RunRequest) -> None:
+    def __init__(self, graphs: Graphs, request: RunRequest, is_heard: Callable[[], bool] | None = None) -> None:
         self.outcome: Outcome | None = None
         self._graphs = graphs
         self._request = request
-        self._encoder = EventEncoder(request)
+        self._encoder = EventEncoder(request, is_heard)
         command = None if request.command is None else parse_command(request.command)
         # An attempt that continues from a checkpoint has taken its input already.
         self._input = None if request.resume else command or request.input
@@ -144,7 +146,8 @@ class Execution:
         self._stopped = self._stopped or stopped
         values = {key: value for key, value in payload.items() if key != INTERRUPT} if stopped else payload
         if mode == "values" and (values or not stopped):
-            self._values = values
+            # An event of these values, if there is one, comes after this.
+            self._values, self._last_values_event = values, None
 
     async def _ended(self, graph: Graph) -> Outcome:
         if graph.checkpointer and (self._stopped or self._values is _MISSING):
@@ -163,9 +166,19 @@ class Execution:
         return _without_long_lists(outcome, values, long_lists(graph.checkpointer, self._config, values))
 
 
-async def execute(graphs: Graphs, request: RunRequest, push: Callable[[Emitted], None], timeout_s: float) -> Outcome:
-    """Execute a run to its end; `push` gets its events. Raises RunTimeout, and Invalid if its command is malformed."""
-    execution, limit, checkpointer = Execution(graphs, request), asyncio.timeout(timeout_s), graphs.checkpointer
+async def execute(
+    graphs: Graphs,
+    request: RunRequest,
+    push: Callable[[Emitted], None],
+    timeout_s: float,
+    is_heard: Callable[[], bool] | None = None,
+) -> Outcome:
+    """Execute a run to its end; `push` gets its events. Raises RunTimeout, and Invalid if its command is malformed.
+
+    While `is_heard`, if given, returns False, no events are made of the values: nobody would get them.
+    """
+    execution, limit = Execution(graphs, request, is_heard), asyncio.timeout(timeout_s)
+    checkpointer = graphs.checkpointer
     thread_id = (request.config.get("configurable") or {}).get("thread_id", "")
     remembering = checkpointer.remembering(thread_id) if isinstance(checkpointer, Checkpointer) else nullcontext()
     try:
@@ -327,7 +340,8 @@ def _is_being_cancelled() -> bool:
 class EventEncoder:
     """Encodes the events of one run, and joins the pieces of its messages."""
 
-    def __init__(self, request: RunRequest) -> None:
+    def __init__(self, request: RunRequest, is_heard: Callable[[], bool] | None = None) -> None:
+        self._is_heard = is_heard
         self._modes = frozenset(request.stream_modes or ["values"])
         self.has_channels = bool((request.config.get("configurable") or {}).get(STREAM_PROTOCOL))
         """Whether the run has the events of the protocol's channels."""
@@ -342,7 +356,7 @@ class EventEncoder:
         suffix = "|".join(("", *namespace))
         if mode == "messages":
             yield from self._message(suffix, *payload)
-        elif mode in self._modes:
+        elif mode in self._modes and (mode != "values" or self._is_heard is None or self._is_heard()):
             shown = _with_checkpoints(payload) if mode == "debug" and payload["type"] == "checkpoint" else payload
             yield Emitted(mode + suffix, dump_user(shown))
         if self._channels is not None:

@@ -26,7 +26,7 @@ from langgraph.store.base import (
 )
 
 from portside.executor import messages
-from portside.executor.checkpoints.backend import CHECKPOINT_COLUMNS, CheckpointQuery, Rows
+from portside.executor.checkpoints.backend import CheckpointQuery, Rows, completed
 from portside.executor.link import CallFailed, Link
 from portside.executor.loops import CrossLoopCall
 from portside.executor.messages import MAIN_SCOPE
@@ -37,7 +37,6 @@ UNANSWERED_LIMIT_BYTES = 8 * 1024 * 1024
 ROWS_OVERHEAD_BYTES = 512
 # The number of the server's call that the current code runs for: the server knows its user.
 current_call: ContextVar[int] = ContextVar("current_call", default=0)
-_METADATA = CHECKPOINT_COLUMNS.index("c_metadata")
 _OPS: dict[str, type[Any]] = {"get": GetOp, "search": SearchOp, "put": PutOp, "list": ListNamespacesOp}
 _BUILTIN = {error.__name__: error for error in (ValueError, TypeError, RuntimeError, TimeoutError, KeyError)}
 
@@ -202,7 +201,7 @@ class RemoteBackend:
             checkpoint_ns=checkpoint_ns,
             run=run,
             is_awaited=is_awaited,
-            checkpoints=[_with_metadata(row) for row in rows.checkpoints.values()],
+            checkpoints=[completed(row) for row in rows.checkpoints.values()],
             values=list(rows.values.values()),
             pieces=list(rows.pieces.values()),
             writes=[_plain(row) for row in rows.writes.values()],
@@ -245,12 +244,6 @@ class RemoteBackend:
             call=current_call.get(), scope=self._scope, operation=operation, arguments=list(arguments)
         )
         return await self._server.call(messages.CHECKPOINTS, body)
-
-
-def _with_metadata(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Encode the metadata, which a row holds as a function until it is stored."""
-    metadata = row[_METADATA]
-    return (*row[:_METADATA], metadata if isinstance(metadata, str) else metadata(), *row[_METADATA + 1 :])
 
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:

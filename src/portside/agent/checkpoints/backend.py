@@ -47,6 +47,7 @@ from portside.executor.checkpoints.backend import (
     CheckpointQuery,
     Row,
     Rows,
+    completed,
 )
 from portside.executor.checkpoints.stored_pieces import array_text
 from portside.kernel.batching import Batcher
@@ -423,14 +424,15 @@ async def encrypt_rows(encryptor: Encryptor, rows: Rows) -> Rows:
     Called before rows are buffered, in the encryption context of their run. Raises EncryptionFailed.
     """
     encrypted = Rows(is_encrypted=True)
-    kinds = ((rows.checkpoints, _BODIES), (rows.values, _VALUES), (rows.pieces, _PIECES), (rows.writes, _WRITES))
+    checkpoints = {key: completed(row) for key, row in rows.checkpoints.items()}
+    kinds = ((checkpoints, _BODIES), (rows.values, _VALUES), (rows.pieces, _PIECES), (rows.writes, _WRITES))
     encrypted.checkpoints, encrypted.values, encrypted.pieces, encrypted.writes = await encryptor.gather(
         _encrypt_column(encryptor, *kind) for kind in kinds
     )
     column, field = _METADATA
     for key, row in encrypted.checkpoints.items():
         binding = row_of({"thread_id": row[0], "checkpoint_ns": row[1]})
-        document = await encryptor.encrypt_document(load(row[column]()), field, binding)
+        document = await encryptor.encrypt_document(load(row[column]), field, binding)
         encrypted.checkpoints[key] = _with(row, column, dump_api(document).decode())
     encrypted.size = rows.size
     return encrypted

@@ -31,7 +31,6 @@ from portside.executor.messages import MAIN_SCOPE
 from portside.kernel.codec import load
 from portside.kernel.http.in_process import InProcessRequest
 
-_METADATA = CHECKPOINT_COLUMNS.index("c_metadata")
 # Their arguments are plain data, and so are their results.
 _PLAIN_OPERATIONS = frozenset({"delete_threads", "delete_runs", "keep_latest", "copy_thread"})
 # The columns of each table, and how many of the first are its key.
@@ -183,8 +182,5 @@ def _rows(put: messages.CheckpointPut) -> Rows:
             if type(row) is not list or len(row) != len(columns) or row[0] != put.thread_id:
                 raise CallFailed("malformed", f"a row of {table} has other columns, or another thread")
             target[tuple(row[:key])] = tuple(row)
-    for name, row in rows.checkpoints.items():
-        # Encryption takes the metadata from a function, as graphs in this process give it.
-        rows.checkpoints[name] = (*row[:_METADATA], str(row[_METADATA]).__str__, *row[_METADATA + 1 :])
     rows.size = int(put.size)
     return rows

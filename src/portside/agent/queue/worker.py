@@ -209,6 +209,7 @@ class Worker:
         # Set by the server once it watches its disk. No run starts while that is nearly full.
         self.disk: DiskWatch | None = None
         SLOTS.set(slots)
+        RUNNING.set_function(lambda: len(self._active))
 
     def start(self, chores: Driver) -> None:
         """Start to claim runs, to renew leases and to do the queue's chores."""
@@ -288,7 +289,6 @@ class Worker:
             previous.lose()
         self._active[claimed.run_id] = run
         run.task = asyncio.create_task(self._run(run, previous))
-        RUNNING.set(len(self._active))
 
     def return_run(self, run_id: UUID, attempt: int, *, is_suspect: bool = False) -> None:
         """Return a run to the queue with the next renewal: it never started here, or was stopped by an outage."""
@@ -490,7 +490,6 @@ class Worker:
             if run.state is RunState.LOST:
                 log.warning("a run was stopped: its lease was lost or ran out", run_id=str(claimed.run_id))
                 self.return_run(claimed.run_id, claimed.attempt)
-            RUNNING.set(len(self._active))
             self.ended_at = time.monotonic()
             if result is not None:
                 _ended_as(result.status).inc()

@@ -342,6 +342,10 @@ class ThreadBridge(Generic[T]):
                 # A graph that emits without a pause must cost no more memory than this.
                 self._taken.wait(BRIDGE_WAIT_LIMIT_S)
 
+    def is_heard(self) -> bool:
+        """Whether an item that is pushed now is delivered, as far as is known. Thread-safe."""
+        return self._is_open or self._is_wanted()
+
     def close(self) -> None:
         """Deliver the items on their way, if they are wanted; no more may follow."""
         if self._opening is not None:

@@ -1,6 +1,7 @@
 """Callers, and the access that they have to resources (contract: section 15)."""
 
 import hashlib
+from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -33,7 +34,12 @@ class Caller(msgspec.Struct, frozen=True):
         if not (self.identity or self.address):
             return None
         kind, name = ("user", self.identity) if self.identity else ("address", self.address)
-        return hashlib.sha256(f"{kind} {name}".encode("utf-8", "replace")).hexdigest()[:32]
+        return _limit_key(kind, name)
+
+
+@lru_cache(maxsize=1024)
+def _limit_key(kind: str, name: str) -> str:
+    return hashlib.sha256(f"{kind} {name}".encode("utf-8", "replace")).hexdigest()[:32]
 
 
 def auth_configurable(caller: Caller) -> dict[str, Any]:

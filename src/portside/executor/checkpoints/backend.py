@@ -22,9 +22,17 @@ _WRITE_INDEX = WRITE_COLUMNS.index("w_idx")
 Row = tuple[Any, ...]
 
 
+def completed(row: Row) -> Row:
+    """Return a row with the columns that it holds as functions: what is only encoded when it is stored."""
+    return tuple([part() if callable(part) else part for part in row])
+
+
 @dataclass(slots=True, eq=False)
 class Rows:
-    """Rows of the four tables by their keys, for the query `write_checkpoints`."""
+    """Rows of the four tables by their keys, for the query `write_checkpoints`.
+
+    A checkpoint may hold functions in place of columns, see `completed`.
+    """
 
     checkpoints: dict[Row, Row] = field(default_factory=dict)
     values: dict[Row, Row] = field(default_factory=dict)
@@ -53,17 +61,15 @@ class Rows:
         """Return one list for each column, or None if it has no value. Raises ValueError for metadata without JSON."""
         named: dict[str, list[Any] | None] = {}
         for names, rows in (
-            (CHECKPOINT_COLUMNS, self.checkpoints),
-            (VALUE_COLUMNS, self.values),
-            (PIECE_COLUMNS, self.pieces),
-            (WRITE_COLUMNS, self.writes),
+            (CHECKPOINT_COLUMNS, [completed(row) for row in self.checkpoints.values()]),
+            (VALUE_COLUMNS, self.values.values()),
+            (PIECE_COLUMNS, self.pieces.values()),
+            (WRITE_COLUMNS, self.writes.values()),
         ):
             # The driver encodes each item of a list; null in place of a list without values saves that.
-            columns = zip(*rows.values(), strict=True) if rows else ((),) * len(names)
+            columns = zip(*rows, strict=True) if rows else ((),) * len(names)
             for name, column in zip(names, columns, strict=True):
                 named[name] = list(column) if any(value is not None for value in column) else None
-        metadata = named["c_metadata"] or ()
-        named["c_metadata"] = [each if isinstance(each, str) else each() for each in metadata]
         return named
 
 

@@ -6,7 +6,7 @@ State is stored as the serializer wrote it, byte for byte, so nothing is lost th
 """
 
 from asyncio import CancelledError
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -43,6 +43,11 @@ from portside.kernel.user_json import dump_jsonb
 
 # Shorter values are stored in the checkpoint itself: that takes a run of an echo graph from 3.9 ms of CPU to 3.2.
 INLINE_CHARACTERS = 256
+# The size of a body that is not encoded yet is taken to be this.
+BODY_BYTES = 1024
+# What the serializer calls the encoding of everything but bytes, and the integers which that has.
+MSGPACK = "msgpack"
+LEAST_INT, MOST_INT = -(2**63), 2**64 - 1
 # The caller and the request of a run are not stored with the thread's state (spec: Authentication).
 _REQUEST_PREFIXES = ("langgraph_auth_", "langgraph_request_id", "graph_auth_", "graph_request_id")
 _PLAIN = (type(None), bool, int, float)
@@ -102,17 +107,17 @@ def checkpoint_rows(
         if type(value) in _PLAIN or (type(value) is str and len(value) <= INLINE_CHARACTERS)
     }
     stored = [channel for channel in values if channel not in inline and channel in versions]
-    kind, body = serde.dumps_typed({**checkpoint, "channel_values": inline})
-    # A snapshot, which is encoded only when it is stored: many checkpoints never are.
+    # Snapshots, which are encoded only when they are stored: many checkpoints never are. What may fail is encoded now.
+    kind, body = _encoder_of_body(serde, {**checkpoint, "channel_values": inline})
     source = RunnableConfig(metadata={**(config.get("metadata") or {})}, configurable={**config["configurable"]})
     encode_metadata = partial(metadata_json, source, {**metadata})
     rows = Rows()
     rows.checkpoints[thread_id, checkpoint_ns, checkpoint["id"]] = (
         thread_id, checkpoint_ns, checkpoint["id"], config["configurable"].get("checkpoint_id"),
         encode_metadata, kind, body,
-        _array(stored), _array([str(versions[channel]) for channel in stored]),
+        partial(_array, stored), partial(_array, [str(versions[channel]) for channel in stored]),
     )  # fmt: skip
-    rows.size = len(body)
+    rows.size = len(body) if isinstance(body, bytes) else BODY_BYTES
     parent = encoding.known(thread_id, checkpoint_ns, config["configurable"].get("checkpoint_id"))
     before = {} if parent is None else parent.channels
     known = {channel: before[channel] for channel in stored if channel in before}
@@ -134,6 +139,23 @@ def checkpoint_rows(
         of_known = {channel: str(versions[channel]) for channel in known}
         pieces.remember(thread_id, checkpoint_ns, KnownValues(checkpoint["id"], known, of_known, {}))
     return rows
+
+
+def _encoder_of_body(serde: SerializerProtocol, body: dict[str, Any]) -> tuple[str, bytes | Callable[[], bytes]]:
+    """Return the kind of a checkpoint's body, and its bytes or, if nothing can keep it from being encoded, a function.
+
+    Langgraph gives the checkpointer a copy, and the values that are left in a body do not change.
+    """
+    if not isinstance(serde, SafeSerializer) or not all(map(_is_always_encodable, body["channel_values"].values())):
+        return serde.dumps_typed(body)
+    return MSGPACK, lambda: serde.dumps_typed(body)[1]
+
+
+def _is_always_encodable(value: Any) -> bool:
+    if isinstance(value, str):
+        # Others may have a surrogate without its other half.
+        return value.isascii()
+    return type(value) is not int or LEAST_INT <= value <= MOST_INT
 
 
 def write_rows(
