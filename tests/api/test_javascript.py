@@ -212,9 +212,13 @@ def test_an_error_ends_one_run_and_its_stack_is_logged(
     joined = client.get(f"/threads/{thread}/runs/{waiting['run_id']}/join").json()
     assert joined["ticks"] == [1, 2, 3]
     line = next(number for number, each in enumerate(AGENTS.read_text().split("\n"), 1) if text in each)
-    # Executors on other machines write logs of their own.
-    logged = "".join(log.read_text() for log in server.log.parent.glob("*.log"))
-    assert f"agents.ts:{line}:" in logged.partition(f"{text}")[2]
+
+    def is_logged() -> bool:
+        # Executors on other machines write logs of their own. Lines come through a pipe, perhaps after the run's end.
+        logged = "".join(log.read_text() for log in server.log.parent.glob("*.log"))
+        return f"agents.ts:{line}:" in logged.partition(f"{text}")[2]
+
+    wait_for(is_logged)
 
 
 def test_cancel_waits_until_subagents_have_stopped(client: httpx2.Client, tmp_path: Path):

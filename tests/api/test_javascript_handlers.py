@@ -82,7 +82,7 @@ async def test_errors_hide_details_and_end_no_process(site: httpx2.Client, serve
         await eventually(lambda text=secret: is_logged(server, text))
     tea = site.get("/teapot")
     assert (tea.status_code, tea.text) == (418, "short and stout")
-    assert "web.ts" in server.log.read_text()
+    await eventually(lambda: is_logged(server, "web.ts"))
     assert server.log.read_text().count("executor ready") == 1
 
 

@@ -634,6 +634,13 @@ async def test_lines_of_executors_reach_the_log(project, capfd):
     )
     async with started(program_of(project)) as pool:
         await execute(pool, "nothing")
-    written = capfd.readouterr()
-    assert "a warning" in written.err + written.out
-    assert "bare\n" in written.err
+        err, both = "", ""
+
+        async def are_written() -> bool:
+            # Lines come through a pipe, so the run may end before them.
+            nonlocal err, both
+            written = capfd.readouterr()
+            err, both = err + written.err, both + written.err + written.out
+            return "a warning" in both and "bare\n" in err
+
+        await eventually(are_written)

@@ -234,12 +234,17 @@ async def test_runs_wait_in_the_queue_while_no_executor_starts(fresh_database, t
                 assert "longer than it may take" in over["error"]["message"]
                 return
 
+            async def problems() -> list[str]:
+                found: list[str] = (await client.get("/metrics?format=json")).json().get("problems", [])
+                return found
+
+            [problem] = await eventually(problems)
+            assert "graphs.py" in problem
+
             async def waits() -> bool:
                 found = (await client.get(f"/threads/{thread}/runs/{run}")).json()
                 return bool(found["status"] == "pending")
 
             await eventually(waits)
-            [problem] = (await client.get("/metrics?format=json")).json()["problems"]
-            assert "graphs.py" in problem
             (tmp_path / "away").rename(code)
             assert (await ended(client, thread, run))["status"] == "success"

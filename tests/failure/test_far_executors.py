@@ -203,8 +203,8 @@ async def test_server_that_is_asked_to_stop_ends_its_runs_and_gets_no_more(cut, 
         run = await begin(client, "wait", tmp_path / "ledger")
         [first] = await begun(tmp_path / "ledger", 1)
         await asyncio.to_thread(cut.other.start)
+        await eventually(partial(has_slots, client, 20))
         behind.send(signal.SIGTERM)
-
         await eventually(partial(has_slots, client, 10))
         await executes_again(cut, tmp_path)
         [(other, _)] = attempts(tmp_path / "again")

@@ -85,6 +85,9 @@ async def kill_listener(platform: Platform) -> None:
 async def test_kills_leave_no_unfinished_revision_or_process(platform: Platform, repository: Repository, seed: int):
     chance = random.Random(seed)
     deployments = [await platform.deploy(repository, f"agent-{number}") for number in range(3)]
+    for deployment in deployments:
+        # A revision whose server is killed before it answers fails, and nothing deploys the first one again.
+        assert (await platform.ended(deployment))["status"] == "DEPLOYED"
     for step in range(8):
         await asyncio.sleep(chance.uniform(0.1, 4))
         await _kill_something(platform, chance)

@@ -87,12 +87,18 @@ async def test_processes_share_the_connections_that_are_kept(cluster: Cluster):
 
 async def test_metrics_are_labelled_and_as_json_those_of_all(cluster: Cluster):
     [server] = cluster.servers
-    text = httpx2.get(f"{server.url}/metrics").text
-    lines = text.splitlines()
+
+    async def has_no_runs() -> bool:
+        # Those of other tests leave the figures a moment after they ended.
+        found = httpx2.get(f"{server.url}/metrics?format=json").json()
+        return found["workers"]["active"] == 0 and found["queue"]["n_pending"] == 0
+
+    await patiently(has_no_runs)
+    lines = httpx2.get(f"{server.url}/metrics").text.splitlines()
     slots = [line for line in lines if line.startswith("lg_api_workers_max")]
     assert sorted(slots) == [f'lg_api_workers_max{{worker="{number}"}} 1.0' for number in "01"]
     # Figures of the database are the same in both, and those of a family stand together.
-    assert [line for line in lines if line.startswith("lg_api_num_pending_runs")] == ["lg_api_num_pending_runs 0.0"]
+    assert len([line for line in lines if line.startswith("lg_api_num_pending_runs ")]) == 1
     assert len([line for line in lines if line.startswith("# TYPE lg_api_workers_max ")]) == 1
     as_json = httpx2.get(f"{server.url}/metrics?format=json").json()
     assert as_json["workers"] == {"max": 2, "active": 0, "available": 2}
