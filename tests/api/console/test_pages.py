@@ -357,7 +357,8 @@ async def test_key_of_a_viewer_sees_no_control_and_is_refused_nothing(
         await page.get_by_role("button", name="Sign in with the key").click()
         await page.get_by_role("link", name="Open the console").click()
         attention = page.get_by_role("region", name="Wants attention")
-        await expect(attention).to_contain_text("Threads of served-agent that wait for a person are not shown")
+        await expect(attention).to_contain_text("served-agent")
+        await expect(attention).to_contain_text("that wait for a person are not shown")
         found, refused = await controls_of(platform, page, pages)
         assert found == {}
         assert refused == []
