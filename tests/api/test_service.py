@@ -61,6 +61,10 @@ def test_paths_are_quoted_for_units(tmp_path: Path):
     assert 'ExecStart="/opt/my python/bin/python" -P -m portside up --home "/srv/50%% off $$HOME"' in unit
     assert "ProtectHome=yes" in unit
     assert "ProtectHome=read-only" in Service(python=Path("/home/me/venv/bin/python")).unit
+    # As environments that uv or pyenv made.
+    linked = tmp_path / "python"
+    linked.symlink_to("/home/me/.local/share/uv/python/bin/python3.11")
+    assert "ProtectHome=read-only" in Service(python=linked).unit
 
 
 @needs_root

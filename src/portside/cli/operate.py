@@ -3,7 +3,9 @@
 `portside upgrade` leads from the version that runs to the one of the command, while agents serve.
 """
 
+import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -244,10 +246,22 @@ def upgrade(
         say(f"the platform does not run; start it with this version: {program()} up")
         return
     _replace(given.settings.home_path, platform, running)
+    _mind_service(given.settings.home_path)
     if not _state(platform)["is_automatic"]:
         say("agents keep their servers (ROLL_FORWARD=on-request); replace them with --resume, or in the console")
         return
     _follow(platform)
+
+
+def _mind_service(home: Path) -> None:
+    """Say it if the machine would start another installation with its next boot."""
+    from portside.cli.service import installed_service
+
+    service = installed_service(Path("/"))
+    with contextlib.suppress(OSError):
+        if service.home == home.absolute() and service.unit_file.read_text() != service.unit:
+            command = shlex.join([sys.executable, "-m", "portside", "service", "install", "--no-start"])
+            say(f"the service has the unit of the version before; before the next boot run as root: {command}")
 
 
 def _platform_of(given: Given) -> Platform:

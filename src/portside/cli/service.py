@@ -48,7 +48,7 @@ def install(settings: tuple[str, ...], *, prints: bool, root: Path, **options: A
     """
     from portside.operate.service import install as install_service
 
-    known = _installed(root)
+    known = installed_service(root)
     home = (options["home"] or known.home).absolute()
     wanted = msgspec.structs.replace(
         known, home=home, user=options["user"] or known.user, has_containers=options["containers"]
@@ -71,7 +71,7 @@ def uninstall(root: Path) -> None:
     """Stop and remove the service. The home, its data, the settings and the user stay."""
     from portside.operate.service import uninstall as uninstall_service
 
-    uninstall_service(_installed(root), say)
+    uninstall_service(installed_service(root), say)
 
 
 @service.command()
@@ -81,7 +81,7 @@ def status(root: Path, *, as_json: bool) -> None:
     """Show whether the service is installed, starts with the machine, and runs; exits with 3 if it does not run."""
     from portside.operate.service import status as status_of
 
-    found = status_of(_installed(root))
+    found = status_of(installed_service(root))
     if as_json:
         show_json(found)
     else:
@@ -93,7 +93,7 @@ def status(root: Path, *, as_json: bool) -> None:
         sys.exit(NOT_RUNNING)
 
 
-def _installed(root: Path) -> "Service":
+def installed_service(root: Path) -> "Service":
     """Return the service as its unit describes it, or the usual one."""
     import re
 

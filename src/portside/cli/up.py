@@ -136,7 +136,9 @@ def _deploy_and_greet(home: Any, settings: Any, new_key: str | None, *, with_exa
     key = read_key(home.api_key)
     if key is None:
         say(f"{home.api_key} does not exist; use an API key that you stored elsewhere")
-    greeting = Greeting(settings.local_url, new_key, home.path, public_url=settings.front.origin)
+    # The system's log is kept, and read by others: it gets neither a key nor a link that signs in.
+    is_logged = is_in_journal()
+    greeting = Greeting(settings.local_url, None if is_logged else new_key, home.path, public_url=settings.front.origin)
     if settings.front.origin is None:
         greeting.network_url = _network_url(settings.host, settings.port)
     if settings.front.is_public and settings.tls == "internal":
@@ -147,7 +149,7 @@ def _deploy_and_greet(home: Any, settings: Any, new_key: str | None, *, with_exa
         except UserMistake as mistake:
             say(f"the example agent is not running: {mistake}")
     # Made last, because it is valid for a minute.
-    if key is not None and settings.host in LOOPBACK and settings.front.origin is None:
+    if key is not None and settings.host in LOOPBACK and settings.front.origin is None and not is_logged:
         greeting.console_url = _console_link(Platform(settings.local_url, key))
     greeting.show()
 
@@ -166,6 +168,15 @@ def _network_url(host: str, port: int) -> str | None:
     except OSError:
         return None
     return f"http://[{address}]:{port}" if family == socket.AF_INET6 else f"http://{address}:{port}"
+
+
+def is_in_journal() -> bool:
+    """Whether systemd's journal takes what this process prints."""
+    try:
+        output = os.fstat(1)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{output.st_dev}:{output.st_ino}"
 
 
 def _console_link(platform: Platform) -> str | None:

@@ -113,8 +113,11 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     def unit(self) -> str:
         """The text of the unit."""
         parts = (str(self.python), "-P", "-m", "portside", "up", "--home", str(self.home), "--no-example")
-        # An interpreter below /home or /root must stay readable.
-        is_hidden = not any(self.python.is_relative_to(folder) for folder in ("/home", "/root", "/run/user"))
+        # An interpreter below /home or /root must stay readable, also one that a virtual environment links to.
+        interpreters = (self.python, self.python.resolve())
+        is_hidden = not any(
+            path.is_relative_to(folder) for path in interpreters for folder in ("/home", "/root", "/run/user")
+        )
         return _UNIT.format(
             name=self.name,
             user=self.user,
