@@ -183,7 +183,7 @@ async def open_platform(folder: Path, database_url: str, **environment: str) -> 
     home, port = folder / "a home", free_port()
     command = ["up", "--no-example", "--home", str(home), "--port", str(port)]
     environment = {"DATABASE_URL": database_url, "DEPLOYMENT_START_TIMEOUT_S": "200", **environment}
-    server = ServerProcess(command, f"http://127.0.0.1:{port}", environment, folder / "up.log")
+    server = ServerProcess(command, f"http://127.0.0.1:{port}", environment, folder / "up.log", is_preloaded=True)
     await asyncio.to_thread(server.start)
     platform = Platform(server, home, database_url)
     try:

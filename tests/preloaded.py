@@ -1,4 +1,4 @@
-"""Server processes that start with the agent server imported, which is most of the cost of a start.
+"""Server processes that start with their modules imported, which is most of the cost of a start.
 
 They are forked from one process that only imports modules; then they run the command as usual.
 """
@@ -15,7 +15,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["portside.cli.main", "portside.cli.serve", "portside.agent.server"])
+_SERVER.set_forkserver_preload(
+    [
+        "portside.cli.main", "portside.cli.serve", "portside.agent.server", "portside.agent.local_graphs",
+        "portside.cli.up", "portside.platform.app",
+    ]
+)  # fmt: skip
 # The exit code of a process can be read once: of two threads that read it at the same time, one would see 255.
 _lock = threading.Lock()
 

@@ -76,13 +76,13 @@ class ServerProcess:
         # A second process could not listen, but the first one would answer, and nothing would stop it later.
         assert self.process is None or self.process.poll() is not None, f"{self.url} is up already"
         environment = {**os.environ, **self.environment}
-        if self.is_preloaded and AGENT_PYTHON is None:
+        python = AGENT_PYTHON if self.is_preloaded and self.arguments[0] == "serve" else None
+        if self.is_preloaded and python is None:
             self.process = PreloadedProcess(self.arguments, environment, self.log)
         else:
-            python = AGENT_PYTHON if self.is_preloaded and AGENT_PYTHON else sys.executable
             with self.log.open("ab") as output:
                 self.process = subprocess.Popen(
-                    [*self.starter, python, "-P", "-m", "portside", *self.arguments],
+                    [*self.starter, python or sys.executable, "-P", "-m", "portside", *self.arguments],
                     stdin=subprocess.DEVNULL, stdout=output,
                     stderr=output, env=environment, start_new_session=True,
                 )  # fmt: skip
@@ -194,7 +194,7 @@ def platform_server(home: Path, *arguments: str, **environment: str) -> Iterator
     command = ["up", "--home", str(home), "--port", str(port), *(arguments or ("--no-example",))]
     home.mkdir(parents=True, exist_ok=True)
     settings = {"DATABASE_URL": "", "PORTSIDE_API_KEY": KEY, "LOG_LEVEL": "INFO", **environment}
-    server = ServerProcess(command, f"http://127.0.0.1:{port}", settings, home / "up.log")
+    server = ServerProcess(command, f"http://127.0.0.1:{port}", settings, home / "up.log", is_preloaded=True)
     try:
         server.start()
         yield server
