@@ -18,7 +18,7 @@ from portside.dataplane.compute.machine import (
     server_environment,
     split_environment,
 )
-from portside.dataplane.compute.server_output import last_lines, parse_line, server_failure
+from portside.dataplane.compute.server_output import output_since, parse_line, server_failure
 from portside.dataplane.compute.sockets import url_of
 from portside.dataplane.failures import DeployFailed, without_output
 from portside.dataplane.logs import RevisionLog
@@ -198,14 +198,33 @@ def test_old_revisions_are_removed_with_their_logs(tmp_path: Path):
     assert {path.name for path in (folder.path / "logs").iterdir()} == {f"{kept}.log", f"{kept}.log.1"}
 
 
-def test_last_lines_begin_at_this_start(tmp_path: Path):
+def test_output_begins_at_this_start_and_at_a_whole_line(tmp_path: Path):
     output = tmp_path / "log"
     output.write_text("before\n")
     began = output.stat().st_size
     with output.open("a") as file:
         file.writelines(f"line {number}\n" for number in range(40))
-    assert last_lines(output, began).splitlines() == [f"line {number}" for number in range(10, 40)]
+    assert output_since(output, began).splitlines() == [f"line {number}" for number in range(40)]
     assert folder_size(tmp_path) == output.stat().st_size
+    with output.open("a") as file:
+        file.writelines(f"line {number}\n" for number in range(40, 20_000))
+    kept = output_since(output, began).splitlines()
+    assert kept == [f"line {number}" for number in range(20_000 - len(kept), 20_000)]
+    # A file that was truncated since is shorter than at the start.
+    output.write_text("again\n")
+    assert output_since(output, began + 1000) == "again\n"
+
+
+def test_cause_is_found_among_lines_of_the_replaced_server(tmp_path: Path):
+    """The server that is replaced goes on to write to the same file: its requests, and errors of its runs."""
+    output = tmp_path / "log"
+    request = '{"event": "request", "level": "info", "path": "/ok"}\n'
+    failed_run = '{"event": "a run failed", "level": "error"}\n'
+    output.write_text(request * 50 + "loading the graph\nerror: graph 'a' does not load\n" + failed_run + request * 200)
+    reason = str(server_failure("the server ended", output_since(output, 0)))
+    assert reason.startswith("graph 'a' does not load\nthe server ended; its output:\n")
+    assert reason.splitlines()[-6:] == ["loading the graph", "a run failed", *["request path=/ok"] * 4]
+    assert len(reason.splitlines()) == 31
 
 
 FOLDER = Path("/home/platform/deployments/1/revisions/2")

@@ -27,7 +27,7 @@ from portside.dataplane.compute.interface import Build
 from portside.dataplane.compute.resource_usage import limit_to_cores
 from portside.dataplane.compute.scaling import Tier
 from portside.dataplane.compute.server_metrics import read_version
-from portside.dataplane.compute.server_output import last_lines, open_output, server_failure
+from portside.dataplane.compute.server_output import open_output, output_since, server_failure
 from portside.dataplane.compute.sockets import StableSocket, is_refused, open_private, probe
 from portside.dataplane.failures import DeployFailed, ServerFailed
 from portside.dataplane.processes import ProcessIdentity, find_leaders, kill_group
@@ -193,7 +193,7 @@ class Replica:
             await asyncio.sleep(min(_SLOW_POLL_S, _POLL_S + (time.monotonic() - began) / 20))
 
     def _failure(self, how: str) -> ServerFailed:
-        return server_failure(how, last_lines(self._plan.output, self._output_offset), self._plan.folder)
+        return server_failure(how, output_since(self._plan.output, self._output_offset), self._plan.folder)
 
     def _close_handover_pipe(self) -> None:
         if self._handover_pipe >= 0:

@@ -27,6 +27,8 @@ _POLL_S = 0.25
 # A file that has not grown for a while is looked at less often: most servers of a machine are idle.
 _QUIET_AFTER_S, _QUIET_POLL_S = 10.0, 1.0
 _TAIL_BYTES = 65_536
+# Of the output of a failed server.
+_LINES_SHOWN, _LINES_AFTER = 30, 5
 _LEVELS = frozenset({"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"})
 _SHOWN_ELSEWHERE = frozenset({"event", "message", "level", "timestamp", "logger", "exception", "stack"})
 # How the server's command line begins its error message.
@@ -44,26 +46,27 @@ def open_output(path: Path) -> tuple[int, int]:
     return descriptor, os.fstat(descriptor).st_size
 
 
-def last_lines(path: Path, since: int, count: int = 30) -> str:
-    """Return the last lines that were written after the file was `since` bytes long."""
+def output_since(path: Path, since: int) -> str:
+    """Return what was written after the file was `since` bytes long: at most its last 64 KiB, in whole lines."""
     size = path.stat().st_size
-    begin = max(since if since <= size else 0, size - _TAIL_BYTES)
+    since = since if since <= size else 0
+    begin = max(since, size - _TAIL_BYTES)
     with path.open("rb") as file:
         file.seek(begin)
         text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
-    return "\n".join(text.rstrip().splitlines()[-count:])
+    return text if begin == since else text.partition("\n")[2] or text
 
 
 def server_failure(how: str, output: str, folder: Path | None = None) -> ServerFailed:
-    """Return the failure of a server: the line of its output that says why, then how it ended, then the other lines.
+    """Return the failure of a server: the line of its output that says why, then how it ended, then the lines around.
 
     Paths below `folder`, the folder of its build, become relative.
     """
     if folder is not None:
         output = shorten_paths(output, folder)
     entries = [parse_line(line, 0) for line in output.splitlines() if line.strip()]
-    cause = _find_cause(entries)
-    lines = [line for entry in entries for line in entry.message.splitlines()]
+    at, cause = _find_cause(entries)
+    lines = [line for entry in _around(entries, at) for line in entry.message.splitlines()]
     rest = [line for line in lines if line.removeprefix(_ERROR) != cause]
     head = how if cause is None else f"{cause}\n{how}"
     if not lines:
@@ -71,16 +74,29 @@ def server_failure(how: str, output: str, folder: Path | None = None) -> ServerF
     return ServerFailed(f"{head}; its output:\n" + "\n".join(rest) if rest else head, how)
 
 
-def _find_cause(entries: list[NewLogEntry]) -> str | None:
-    """Return the last of these lines: an error of the log, the exception of a traceback, a graph that hangs."""
-    found, is_traceback = None, False
-    for entry in entries:
+def _find_cause(entries: list[NewLogEntry]) -> tuple[int, str | None]:
+    """Return the cause and its position: without one, None and the last position.
+
+    It is the last error message of the command, exception of a traceback, or graph that hangs; without any of these,
+    the last error of the log.
+    """
+    ending, logged, is_traceback = None, None, False
+    for number, entry in enumerate(entries):
         first = entry.message.partition("\n")[0]
         ends_traceback = is_traceback and not first.startswith(" ")
-        if ends_traceback or entry.level in {"ERROR", "CRITICAL"} or _HANGS in first:
-            found = first.removeprefix(_ERROR)
+        if ends_traceback or first.startswith(_ERROR) or _HANGS in first:
+            ending = number, first.removeprefix(_ERROR)
+        elif entry.level in {"ERROR", "CRITICAL"}:
+            # The server that this one replaces writes to the same file, and logs errors of its runs meanwhile.
+            logged = number, first
         is_traceback = first == _TRACEBACK or (is_traceback and not ends_traceback)
-    return found
+    return ending or logged or (len(entries) - 1, None)
+
+
+def _around(entries: list[NewLogEntry], at: int) -> list[NewLogEntry]:
+    """Return the entries around a position, most of them before it, where a traceback is."""
+    begin = max(0, min(at + 1 + _LINES_AFTER, len(entries)) - _LINES_SHOWN)
+    return entries[begin : begin + _LINES_SHOWN]
 
 
 class OutputFollower:

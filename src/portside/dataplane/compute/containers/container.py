@@ -25,7 +25,7 @@ from portside.dataplane.compute.containers.commands import (
     ContainerPlan,
 )
 from portside.dataplane.compute.containers.runtime import Runtime, RuntimeCommandFailed
-from portside.dataplane.compute.server_output import last_lines, open_output, server_failure
+from portside.dataplane.compute.server_output import open_output, output_since, server_failure
 from portside.dataplane.compute.sockets import probe
 from portside.dataplane.failures import DeployFailed, ServerFailed
 from portside.kernel.supervision import Supervision
@@ -139,7 +139,7 @@ class ContainerReplica:
         return False
 
     def _failure(self, how: str) -> ServerFailed:
-        return server_failure(how, last_lines(self._output, self._output_offset))
+        return server_failure(how, output_since(self._output, self._output_offset))
 
 
 async def _run_to_end(command: Coroutine[Any, Any, str]) -> str:
