@@ -339,6 +339,23 @@ async def test_ten_thousand_spans_keep_the_page_small(platform: Platform, traces
         assert figures["heap"] < MAX_HEAP_BYTES
 
 
+async def test_a_chosen_span_is_named_only_while_its_row_is_in_the_page(
+    platform: Platform, traces: dict[str, str], page: Page
+) -> None:
+    await page.goto(f"{platform.server.url}/console/traces/{traces['large']}/{traces['trace']}")
+    tree, chosen = page.get_by_role("tree", name="Spans"), page.get_by_role("treeitem", selected=True)
+    await tree.focus()
+    await page.keyboard.press("End")
+    await expect(chosen).to_be_in_viewport()
+    named = await chosen.get_attribute("id") or "no id"
+    await expect(tree).to_have_attribute("aria-activedescendant", named)
+    await tree.evaluate("tree => { tree.scrollTop = 0 }")
+    await expect(chosen).to_have_count(0)
+    await expect(tree).not_to_have_attribute("aria-activedescendant", re.compile("."))
+    await tree.evaluate("tree => { tree.scrollTop = tree.scrollHeight }")
+    await expect(tree).to_have_attribute("aria-activedescendant", named)
+
+
 async def test_marked_runs_become_examples_and_work_for_people(
     platform: Platform, traces: dict[str, str], page: Page
 ) -> None:

@@ -68,6 +68,9 @@ export function Waterfall({ tree, shown, closed, selected, onSelect, onToggle }:
     event.preventDefault();
   };
   const spanMs = Math.max(tree.endMs - tree.startMs, 1);
+  const items = virtual.getVirtualItems();
+  // Assistive technology must not be led to a row that is not in the page.
+  const isDrawn = items.some((item) => item.index === row);
   return (
     <div className="waterfall">
       <div className="waterfall-head" aria-hidden="true">
@@ -86,12 +89,12 @@ export function Waterfall({ tree, shown, closed, selected, onSelect, onToggle }:
         role="tree"
         aria-label="Spans"
         tabIndex={0}
-        aria-activedescendant={row === undefined ? undefined : `span-${selected}`}
+        aria-activedescendant={isDrawn ? `span-${selected}` : undefined}
         ref={scroller}
         onKeyDown={onKeyDown}
       >
         <div className="list-space" style={{ height: virtual.getTotalSize() }}>
-          {virtual.getVirtualItems().map((item) => {
+          {items.map((item) => {
             const each = tree.nodes[shown[item.index] ?? -1];
             if (!each) return null;
             return (
