@@ -180,7 +180,11 @@ def fronted(home: Path, database_url: str, *arguments: str, **environment: str) 
 
 @contextlib.contextmanager
 def web_ports() -> Iterator[None]:
-    """Have the ports 80 and 443 of this machine to oneself, among all processes of tests."""
+    """Have the ports 80 and 443 of this machine to oneself, among all processes of tests.
+
+    Another module may hold them for longer than a test may take, so a module that waits here counts its limit with
+    `func_only`, without its fixtures.
+    """
     with (Path(tempfile.gettempdir()) / "portside-web-ports.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -21,7 +21,7 @@ from tests.conftest import eventually
 from tests.fronted import HEADERS, Fronted, fronted, web_ports
 from tests.servers import free_port
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800, func_only=True)]  # not counting `web_ports`
 DOMAIN = "portside.test"
 AGENT = f"fake.{DOMAIN}"
 FOREIGN = (f"unknown.{DOMAIN}", "evil.test", f"a.{AGENT}")

@@ -41,7 +41,7 @@ from tests.api.test_ingress import (  # noqa: F401 - they run here with another 
 )
 from tests.fronted import HEADERS, Fronted, fronted, make_certificate, web_ports
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600, func_only=True)]  # not counting `web_ports`
 UNPACKED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "portside" / "debian"
 DOMAIN = "portside.localhost"
 

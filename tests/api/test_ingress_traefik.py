@@ -27,7 +27,7 @@ from tests.api.test_ingress_outer import (  # noqa: F401 - they run here behind 
 )
 from tests.fronted import HEADERS, fronted, make_certificate, web_ports
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600, func_only=True)]  # not counting `web_ports`
 PROGRAM = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "portside" / "traefik" / "bin" / "traefik"
 # Longer than all limits of time that Traefik has by default.
 LONG_S = 70
