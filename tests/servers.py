@@ -1,5 +1,6 @@
 """Real servers in processes of their own, for tests that speak to them over HTTP."""
 
+import atexit
 import contextlib
 import os
 import secrets
@@ -39,6 +40,12 @@ def version_in_agents(library: str) -> str:
 
 # Sockets that are bound to the ports of this process's servers.
 _reservations: list[socket.socket] = []
+
+
+@atexit.register
+def _release_ports() -> None:
+    for reservation in _reservations:
+        reservation.close()
 
 
 def free_port() -> int:

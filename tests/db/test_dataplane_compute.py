@@ -603,6 +603,30 @@ async def test_output_follower_survives_rotation(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "log.1").stat().st_mode & 0o777 == 0o600
 
 
+async def test_server_that_prints_faster_than_it_is_read_cannot_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(server_output, "_ROTATE_BYTES", 100_000)
+    monkeypatch.setattr(server_output, "_MAX_BYTES", 500_000)
+    monkeypatch.setattr(server_output, "_READ_BYTES", 1000)
+    file, lines = tmp_path / "log", []
+    file.write_bytes(b"")
+    follower = OutputFollower(file, lines.append)
+    sizes = []
+    with file.open("ab", buffering=0) as output:
+        for number in range(2000):
+            output.write(f"{number} {'x' * 10_000}\n".encode())
+            follower.poll()
+            sizes.append(file.stat().st_size)
+        output.write(b"the last line\n")
+    await follower.close()
+    assert max(sizes) < 600_000
+    assert lines[-1] == "the last line"
+    left_out = [int(line.split()[0].replace(",", "")) for line in lines if "left out" in line]
+    assert len(left_out) > 10
+    assert sum(left_out) + sum(len(line) + 1 for line in lines if "left out" not in line) >= 2000 * 10_000
+
+
 async def test_printed_secrets_are_blanked_in_log_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server_output, "_READ_BYTES", 56)
     file, lines = tmp_path / "log", []

@@ -7,7 +7,7 @@ the queue, and Postgres never stops.
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,6 +19,7 @@ from langsmith import Client
 from portside.kernel.disk import DATABASE_NOTICE, WATCHED_FOLDER, watched_folder
 from portside.kernel.embedded import EmbeddedPostgres
 from tests.conftest import eventually
+from tests.platforms import Repository, open_platform, run
 from tests.servers import KEY, ServerProcess, agent_server, platform_server
 from tests.small_disk import SmallDisk, needs_small_disk, small_disk
 
@@ -342,3 +343,53 @@ async def test_notice_of_a_full_database_is_read_by_every_server(
         await eventually(are_low)
         await eventually(lambda: has_room(client))
         await eventually(lambda: has_room(platform))
+
+
+PRINTER = """
+import time
+from typing import TypedDict
+from langgraph.graph import END, START, StateGraph
+
+class State(TypedDict, total=False):
+    printed: int
+
+def shout(state):
+    text = ("line {version} " + "x" * 200 + "\\n") * 5_000
+    for _ in range(500):
+        print(text, end="")
+        time.sleep(0.02)
+    return {{"printed": 500}}
+
+graph = StateGraph(State).add_node("shout", shout).add_edge(START, "shout").add_edge("shout", END).compile()
+"""
+
+
+@pytest.mark.thorough
+async def test_output_of_an_agent_takes_a_bounded_part_of_the_disk(
+    disk: SmallDisk, fresh_database: Callable[[], Awaitable[str]], tmp_path: Path
+):
+    """An agent prints 525 MB in seconds on a disk that has less room: nothing is refused, and the log goes on."""
+    repository = Repository(tmp_path / "repository")
+    repository.commit("one", agent=PRINTER)
+    folder = disk.path / "printing"
+    folder.mkdir()
+    async with open_platform(folder, await fresh_database(), **RESERVE) as platform:
+        deployment = await platform.deploy(repository)
+        revision = await platform.ended(deployment)
+        assert revision["status"] == "DEPLOYED", revision
+        url = await platform.url(deployment)
+        disk.fill_up_to(400_000_000)
+        try:
+            async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as client:
+                assert (await run(client, url))["printed"] == 500
+                assert (await client.post(f"{url}/threads", json={})).is_success
+
+            async def is_shown() -> bool:
+                return "line one xxx" in await platform.logs(deployment, revision["id"], "deploy")
+
+            await eventually(is_shown)
+            assert "disk is nearly full" not in platform.server.log.read_text()
+            written = sum(file.stat().st_size for file in platform.home.rglob("*.log*"))
+            assert written < 120_000_000
+        finally:
+            disk.empty()

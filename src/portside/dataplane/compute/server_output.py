@@ -1,8 +1,9 @@
 """The output of servers: each writes to a file directly, so that a server can outlive the listener.
 
 The listener follows the file and passes each line on. A file that has grown large is copied aside and truncated;
-servers open it for appending, so they continue at its new beginning. Secrets that a server prints are overwritten in
-the file as soon as the listener has read them. Only this user may read the file.
+servers open it for appending, so they continue at its new beginning. Where a server writes faster than the listener
+reads, the listener leaves lines out, so that no server can fill the disk. Secrets that a server prints are overwritten
+in the file as soon as the listener has read them. Only this user may read the file.
 """
 
 import asyncio
@@ -22,7 +23,11 @@ from portside.kernel.supervision import Supervision
 from portside.listener_api import NewLogEntry
 
 _ROTATE_BYTES = 10_000_000
-_READ_BYTES = 1_000_000
+# A file beyond this size is truncated without having been read.
+_MAX_BYTES = 50_000_000
+# Short lines of so many bytes take some 30 ms, during which the listener does nothing else.
+_READ_BYTES = 100_000
+_MAX_LINE_BYTES = 1_000_000
 _POLL_S = 0.25
 # A file that has not grown for a while is looked at less often: most servers of a machine are idle.
 _QUIET_AFTER_S, _QUIET_POLL_S = 10.0, 1.0
@@ -113,8 +118,10 @@ class OutputFollower:
         """Pass the remaining lines on, and stop."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        while self.poll():
-            pass
+        # A server that outlives the listener may write on, so this ends after as much as the file may hold.
+        for _ in range(_MAX_BYTES // _READ_BYTES):
+            if not self.poll():
+                break
         if self._rest:
             self._on_line(self._rest.decode("utf-8", "replace"))
 
@@ -122,9 +129,11 @@ class OutputFollower:
         await self._blank_earlier_output()
         grown_at = time.monotonic()
         while True:
+            began = time.monotonic()
             if self.poll():
                 grown_at = time.monotonic()
-                await asyncio.sleep(0)
+                # The rest of the listener gets as much time as one server's output.
+                await asyncio.sleep(grown_at - began)
             else:
                 is_quiet = time.monotonic() - grown_at > _QUIET_AFTER_S
                 await asyncio.sleep(_QUIET_POLL_S if is_quiet else _POLL_S)
@@ -135,6 +144,7 @@ class OutputFollower:
         if self._is_at_end():
             return False
         with contextlib.suppress(FileNotFoundError), self._path.open("r+b", buffering=0) as file:
+            self._leave_out_beyond(file, _MAX_BYTES)
             file.seek(self._offset)
             chunk = file.read(_READ_BYTES)
             self._offset += len(chunk)
@@ -144,12 +154,21 @@ class OutputFollower:
             for line in lines:
                 if line.strip():
                     self._on_line(line.decode("utf-8", "replace"))
-            if len(self._rest) > _READ_BYTES:
+            if len(self._rest) > _MAX_LINE_BYTES:
                 self._rest = b""
             if self._offset > _ROTATE_BYTES and len(chunk) < _READ_BYTES:
                 self._rotate()
             return bool(chunk)
         return False
+
+    def _leave_out_beyond(self, file: BinaryIO, limit_bytes: int) -> None:
+        """Truncate a file that is larger than the limit, and say how many bytes of it nobody has read."""
+        size = os.fstat(file.fileno()).st_size
+        if size > limit_bytes:
+            file.truncate(0)
+            unread = size - self._offset + len(self._rest)
+            self._offset, self._rest = 0, b""
+            self._on_line(f"{unread:,} bytes of output are left out: the server wrote faster than the log can be read")
 
     def _is_at_end(self) -> bool:
         if self._offset > _ROTATE_BYTES:
