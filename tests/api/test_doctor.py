@@ -154,12 +154,16 @@ def test_lock_of_postgres_that_names_another_program(home: Path):
     """After a reboot the process id in the file may be that of any program, and Postgres refuses to start."""
     data = home / "postgres" / "data"
     data.mkdir(parents=True)
-    with subprocess.Popen(["sleep", "600"]) as other:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as other:
+        assert other.stdin and other.stdout
+        # A process has its program's name once the program answers, and not yet when it is started.
+        other.stdin.write("\n")
+        other.stdout.readline()
         (data / "postmaster.pid").write_text(f"{other.pid}\n{data}\n")
         found = problem(diagnose(of(home), "lock"), "lock")
         other.kill()
     assert "postmaster.pid" in found.do
-    assert "sleep" in found.message
+    assert "which is cat and not Postgres" in found.message
     assert is_well(diagnose(of(home), "lock"))
 
 

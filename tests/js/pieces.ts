@@ -130,7 +130,7 @@ async function run(thread: string, from: string | null): Promise<string[]> {
     for (const name of names) {
       const next = values[name] === undefined ? fresh() : changed(values[name]);
       if (config.configurable.checkpoint_id !== undefined && random() < 0.5) {
-        const of = `${config.configurable.checkpoint_id} ${name} ${step}`;
+        const of = `${config.configurable.checkpoint_id} ${name} ${number}`;
         writes.set(config.configurable.checkpoint_id, (writes.get(config.configurable.checkpoint_id) ?? new Map()).set(of, encode(next)));
         put += encode(next).length;
         await saver.putWrites(config, [[name, next]], of);
