@@ -132,3 +132,10 @@ async def test_close_cancels_running_activations(run) -> None:
     await reached(task, 1)
     await driver.close()
     assert ended.is_set()
+
+
+def test_task_that_is_listed_twice_is_refused():
+    task = CountingTask()
+    with pytest.raises(ValueError, match="twice: CountingTask; name each once"):
+        Driver([task, Often(), task])
+    Driver([CountingTask(), CountingTask()])

@@ -56,9 +56,15 @@ class Task:
 
 
 class Driver:
-    """Runs tasks until it is closed. Activations of one task never overlap in this process."""
+    """Runs tasks until it is closed. Activations of one task never overlap in this process.
+
+    Raises ValueError for a task that is in the list twice, since its activations would.
+    """
 
     def __init__(self, tasks: list[Task]) -> None:
+        twice = {task.report.name for task in tasks if tasks.count(task) > 1}
+        if twice:
+            raise ValueError(f"tasks in the list twice: {', '.join(sorted(twice))}; name each once")
         self.tasks = tasks
         self._running: list[asyncio.Task[None]] = []
 

@@ -335,11 +335,7 @@ async def open_platform(
         schedule = schedule_of(settings)
         every = None if schedule is None else schedule.every
         parts = MeasuredParts(db, home.path, disk, settings.front if front else None, problems, every)
-        more += [
-            *backups.all,
-            deliveries,
-            AlertWatch(db, Measurements(parts), deliveries, every_s=settings.alert_check_s),
-        ]
+        more += [deliveries, AlertWatch(db, Measurements(parts), deliveries, every_s=settings.alert_check_s)]
         if front is not None:
             more.append(FrontRoutes(front))
             await front.open(db, workspace_id)
