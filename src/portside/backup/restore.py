@@ -254,11 +254,22 @@ def _folder_beside(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path)
-    # Like Ctrl-C, which ends the work in order.
-    previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    loop, task, is_terminated = asyncio.get_running_loop(), asyncio.current_task(), threading.Event()
+    assert task is not None  # noqa: S101 - the work is a task
+
+    def terminate(*_: object) -> None:
+        is_terminated.set()
+        loop.call_soon_threadsafe(task.cancel)
+
+    # Not by raising SIGINT, which a shell lets its background jobs ignore.
+    previous = signal.signal(signal.SIGTERM, terminate)
     folder, lock = _locked_folder(path)
     try:
         yield folder
+    except asyncio.CancelledError:
+        if is_terminated.is_set():
+            raise KeyboardInterrupt from None
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
