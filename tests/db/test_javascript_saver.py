@@ -22,7 +22,7 @@ from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.executor.link import Link
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
-from tests.node_packages import JAVASCRIPT_PROJECT, SCRIPTS, copy_of_project, unavailable
+from tests.node_packages import JAVASCRIPT_PROJECT, SCRIPTS, copy_of_project, installed_packages
 
 EXECUTOR = Path(__file__).parents[2] / "executor-js"
 pytestmark = pytest.mark.timeout(600)
@@ -65,9 +65,8 @@ async def serving(db: Database, socket: Path) -> AsyncIterator[None]:
 
 async def bundled(script: str, folder: Path) -> Path:
     """Return a script of tests/js as one file in a project with LangGraph's packages."""
-    bundler = EXECUTOR / "node_modules" / ".bin" / "esbuild"
-    if not bundler.exists():
-        unavailable("the executor of JavaScript graphs is not built here")
+    # Not those beside the sources: they are missing where the build came from the cache.
+    packages = installed_packages(EXECUTOR) / "node_modules"
     project = copy_of_project(folder / "project", JAVASCRIPT_PROJECT)
     bundle = project / f"{script}.test.mjs"
     options = [
@@ -78,7 +77,8 @@ async def bundled(script: str, folder: Path) -> Path:
         "--external:@langchain/*",
         f"--outfile={bundle}",
     ]
-    await run(str(bundler), str(SCRIPTS / f"{script}.ts"), *options, cwd=EXECUTOR)
+    bundler = packages / ".bin" / "esbuild"
+    await run(str(bundler), str(SCRIPTS / f"{script}.ts"), *options, cwd=EXECUTOR, NODE_PATH=str(packages))
     return bundle
 
 
