@@ -120,7 +120,7 @@ async def test_switch_loses_no_request(harness: Harness):
 
 @pytest.mark.parametrize(
     ("fail", "timeout_s", "words"),
-    [("exit", 120, "this module does not import"), ("deaf", 6, "has not answered GET /ok after 6 seconds")],
+    [("exit", 120, "this module does not import"), ("deaf", 15, "has not answered GET /ok after 15 seconds")],
 )
 async def test_a_revision_that_fails_leaves_the_old_one_serving(
     harness: Harness, fail: str, timeout_s: float, words: str

@@ -34,7 +34,7 @@ from tests.receiver import Receiver, serving
 from tests.servers import PROJECTS, ServerProcess, Tiers, agent_server, executor_server, free_port, orchestrated
 
 CRASHES = str(PROJECTS / "crashes" / "langgraph.json")
-SETTINGS = {"EXECUTOR_HEARTBEAT_SECS": "5", "EXECUTORS": "1"}
+SETTINGS = {"EXECUTOR_HEARTBEAT_SECS": "10", "EXECUTORS": "1"}
 
 
 class Cut(NamedTuple):

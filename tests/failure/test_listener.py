@@ -9,8 +9,9 @@ import contextlib
 import os
 import random
 import signal
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 import asyncpg
@@ -30,14 +31,40 @@ SEEDS = range(int(os.environ.get("PORTSIDE_CHAOS_SEEDS", "1")))
 AT_THE_END = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"}
 
 
-class EndlessClients:
+class Endless:
+    """Sends requests in the background within a block; then it ends those in flight, or drops them at a failure."""
+
+    def __init__(self) -> None:
+        self._done, self._tasks = False, list[asyncio.Task[None]]()
+
+    def _start(self, *work: Coroutine[Any, Any, None]) -> None:
+        self._tasks += [asyncio.create_task(each) for each in work]
+
+    async def leave(self) -> None:
+        """Stop after the requests in flight."""
+        self._done = True
+        await asyncio.gather(*self._tasks)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure is None:
+            await self.leave()
+        # After a failure the platform may never answer.
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class EndlessClients(Endless):
     """Endless clients: some keep their connection, some open one for each run. Failures are collected."""
 
     def __init__(self, url: str, headers: dict[str, str]) -> None:
-        self._headers = headers
+        super().__init__()
+        self._url, self._headers = url, headers
         self.answered, self.failures = 0, list[str]()
-        self._url, self._done = url, False
-        self._tasks = [asyncio.create_task(self._visit(keeps=keeps)) for keeps in (True, False)]
+        self._start(*(self._visit(keeps=keeps) for keeps in (True, False)))
 
     async def _visit(self, *, keeps: bool) -> None:
         limits = httpx2.Limits(max_keepalive_connections=None if keeps else 0)
@@ -49,24 +76,18 @@ class EndlessClients:
                 except (httpx2.HTTPError, AssertionError) as exc:
                     self.failures.append(repr(exc))
 
-    async def leave(self) -> None:
-        """Stop after the requests in flight."""
-        self._done = True
-        await asyncio.gather(*self._tasks)
-
 
 @pytest.mark.thorough
 async def test_switches_and_dead_listener_lose_no_request(platform: Platform, repository: Repository):
     deployment = await platform.deploy(repository)
     first = await platform.ended(deployment)
     assert first["status"] == "DEPLOYED", first
-    clients = EndlessClients(await platform.url(deployment), platform.headers)
-    for number in range(SWITCHES):
-        if number == SWITCHES // 2:
-            await kill_listener(platform)
-        await platform.call("POST", f"/v2/deployments/{deployment}/revisions/{first['id']}/redeploy")
-        assert (await platform.ended(deployment))["status"] == "DEPLOYED"
-    await clients.leave()
+    async with EndlessClients(await platform.url(deployment), platform.headers) as clients:
+        for number in range(SWITCHES):
+            if number == SWITCHES // 2:
+                await kill_listener(platform)
+            await platform.call("POST", f"/v2/deployments/{deployment}/revisions/{first['id']}/redeploy")
+            assert (await platform.ended(deployment))["status"] == "DEPLOYED"
     assert clients.failures == []
     assert clients.answered > SWITCHES
 

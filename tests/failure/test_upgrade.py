@@ -23,7 +23,7 @@ from portside.kernel.version import full_version
 from portside.operate.machine_checks import lock_holder
 from tests.api.test_pin_threads import ASKS, Agent
 from tests.conftest import eventually
-from tests.failure.test_listener import EndlessClients
+from tests.failure.test_listener import Endless, EndlessClients
 from tests.failure.test_sleep import sleeps
 from tests.platforms import AGENT, Platform, Repository, listener_of, processes_of, run, servers_of
 from tests.servers import ServerProcess, free_port
@@ -42,28 +42,27 @@ async def test_platform_is_replaced_while_agents_serve(platform: Platform, repos
     """The same process goes on with another program; agents, and requests to the platform, do not notice."""
     deployment = await platform.deploy(repository)
     assert (await platform.ended(deployment))["status"] == "DEPLOYED"
-    clients = EndlessClients(await platform.url(deployment), platform.headers)
     serving, listener = servers_of(platform.home), listener_of(platform.server)
-    assert platform.server.process is not None
-    os.kill(platform.server.process.pid, signal.SIGUSR2)
+    async with EndlessClients(await platform.url(deployment), platform.headers) as clients:
+        assert platform.server.process is not None
+        os.kill(platform.server.process.pid, signal.SIGUSR2)
 
-    async def is_replaced() -> bool:
-        # Requests wait meanwhile; kept connections are closed.
-        await platform.call("GET", "/ok")
-        try:
-            return listener_of(platform.server) != listener
-        except ValueError:
-            return False
+        async def is_replaced() -> bool:
+            # Requests wait meanwhile; kept connections are closed.
+            await platform.call("GET", "/ok")
+            try:
+                return listener_of(platform.server) != listener
+            except ValueError:
+                return False
 
-    await eventually(is_replaced)
+        await eventually(is_replaced)
 
-    async def is_current() -> bool:
-        return [agent["state"] for agent in (await state_of(platform))["agents"]] == ["current"]
+        async def is_current() -> bool:
+            return [agent["state"] for agent in (await state_of(platform))["agents"]] == ["current"]
 
-    await eventually(is_current)
-    answered = clients.answered
-    await eventually(lambda: asyncio.sleep(0, clients.answered > answered))
-    await clients.leave()
+        await eventually(is_current)
+        answered = clients.answered
+        await eventually(lambda: asyncio.sleep(0, clients.answered > answered))
     assert clients.failures == []
     assert servers_of(platform.home) == serving
 
@@ -96,12 +95,13 @@ class Installation:
             )  # fmt: skip
 
 
-class TraceSender:
+class TraceSender(Endless):
     """Sends traces to a platform all the time, and again what was not accepted, as the SDKs do."""
 
     def __init__(self, platform: Platform) -> None:
-        self._client, self.accepted, self._done = platform.client, list[str](), False
-        self._task = asyncio.create_task(self._send())
+        super().__init__()
+        self._client, self.accepted = platform.client, list[str]()
+        self._start(self._send())
 
     async def _send(self) -> None:
         while not self._done:
@@ -115,10 +115,6 @@ class TraceSender:
                     if (await self._client.post("/runs", json=body)).is_success:
                         self.accepted.append(trace)
                 await asyncio.sleep(0.05)
-
-    async def leave(self) -> None:
-        self._done = True
-        await self._task
 
 
 @contextlib.asynccontextmanager
@@ -188,46 +184,45 @@ async def test_upgrade_under_load_fails_no_request_and_loses_nothing(older: Plat
         thread = (await client.post(f"{urls['second']}/threads", json={})).json()["thread_id"]
         assert (await run(client, urls["second"], thread))["seen"] == 1
 
-        clients = [EndlessClients(url, older.headers) for url in urls.values()]
-        traces = TraceSender(older)
-        checked = await upgrade(older, "--check")
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-        assert "0.1.0+g10f922f" in checked.stdout
-        assert "control/0005_server_rollouts.sql" in checked.stdout
-        assert (await older.call("GET", "/info"))["portside_version"] == "0.1.0+g10f922f"
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(EndlessClients(url, older.headers)) for url in urls.values()]
+            traces = await stack.enter_async_context(TraceSender(older))
+            checked = await upgrade(older, "--check")
+            assert checked.returncode == 0, checked.stdout + checked.stderr
+            assert "0.1.0+g10f922f" in checked.stdout
+            assert "control/0005_server_rollouts.sql" in checked.stdout
+            assert (await older.call("GET", "/info"))["portside_version"] == "0.1.0+g10f922f"
 
-        # Its executor runs already, so only a new one reads this.
-        (source,) = (older.home / "dataplane" / "deployments" / deployments["second"]).glob(
-            "revisions/*/source/agent.py"
-        )
-        source.write_text(BROKEN)
-        halted = await upgrade(older, "--backup-to", str(tmp_path / "before.backup"))
-        assert halted.returncode == 1, halted.stdout + halted.stderr
-        assert "halted: the new server of second does not start" in halted.stderr
-        state = await state_of(older)
-        assert [(each["name"], each["state"]) for each in state["agents"]] == [
-            ("first", "current"),
-            ("second", "failed"),
-        ]
-        assert state["rollout"]["status"] == "halted"
-        assert "this agent does not start" in state["rollout"]["reason"]
-        assert state["last"]["backup"] == str(tmp_path / "before.backup")
-        shown = {each["name"]: each["version"] for each in state["agents"]}
-        assert shown == {"first": full_version(), "second": "0.1.0+g10f922f"}
+            # Its executor runs already, so only a new one reads this.
+            (source,) = (older.home / "dataplane" / "deployments" / deployments["second"]).glob(
+                "revisions/*/source/agent.py"
+            )
+            source.write_text(BROKEN)
+            halted = await upgrade(older, "--backup-to", str(tmp_path / "before.backup"))
+            assert halted.returncode == 1, halted.stdout + halted.stderr
+            assert "halted: the new server of second does not start" in halted.stderr
+            state = await state_of(older)
+            assert [(each["name"], each["state"]) for each in state["agents"]] == [
+                ("first", "current"),
+                ("second", "failed"),
+            ]
+            assert state["rollout"]["status"] == "halted"
+            assert "this agent does not start" in state["rollout"]["reason"]
+            assert state["last"]["backup"] == str(tmp_path / "before.backup")
+            shown = {each["name"]: each["version"] for each in state["agents"]}
+            assert shown == {"first": full_version(), "second": "0.1.0+g10f922f"}
 
-        # The earlier server starts executors of its own version.
-        source.write_text(AGENT.format(version="second"))
-        servers = set(servers_of(older.home))
-        folder = str(older.home / "dataplane" / "deployments" / deployments["second"])
-        kill_executors(set(processes_of(older.home)) - servers, folder)
-        assert (await run(client, urls["second"], thread))["seen"] == 2
+            # The earlier server starts executors of its own version.
+            source.write_text(AGENT.format(version="second"))
+            servers = set(servers_of(older.home))
+            folder = str(older.home / "dataplane" / "deployments" / deployments["second"])
+            kill_executors(set(processes_of(older.home)) - servers, folder)
+            assert (await run(client, urls["second"], thread))["seen"] == 2
 
-        resumed = await upgrade(older, "--resume")
-        assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-        assert set((await versions(older)).values()) == {full_version()}
-        answered = [each.answered for each in clients]
-        for each in (*clients, traces):
-            await each.leave()
+            resumed = await upgrade(older, "--resume")
+            assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+            assert set((await versions(older)).values()) == {full_version()}
+            answered = [each.answered for each in clients]
         assert [each.failures for each in clients] == [[], []]
         assert min(answered) > 0
         assert (await run(client, urls["second"], thread))["seen"] == 3
@@ -315,23 +310,20 @@ async def test_version_before_runs_until_a_migration_refuses_it(tmp_path: Path):
             url = await platform.url(deployment)
             thread = (await client.post(f"{url}/threads", json={})).json()["thread_id"]
             assert (await run(client, url, thread))["seen"] == 1
-            clients = EndlessClients(url, platform.headers)
-
-            back = await upgrade(platform, "--no-backup")
-            assert back.returncode == 0, back.stdout + back.stderr
-            assert "from 0.1.0+gfeedfac to" in back.stdout
-            assert await versions(platform) == {"my-agent": full_version()}
-            assert (await run(client, url, thread))["seen"] == 2
-
-            (control / "0901_less.sql").write_text(
-                "-- Older versions are refused: it is gone.\ndrop table newer_things;\n"
-            )
-            forward = await upgrade(platform, "--backup-to", str(backup), python=newer.python)
-            assert forward.returncode == 0, forward.stdout + forward.stderr
-            assert "control/0901_less.sql (it is gone)" in forward.stdout
-            assert await versions(platform) == {"my-agent": "0.1.0+gfeedfac"}
-            assert (await run(client, url, thread))["seen"] == 3
-            await clients.leave()
+            async with EndlessClients(url, platform.headers) as clients:
+                back = await upgrade(platform, "--no-backup")
+                assert back.returncode == 0, back.stdout + back.stderr
+                assert "from 0.1.0+gfeedfac to" in back.stdout
+                assert await versions(platform) == {"my-agent": full_version()}
+                assert (await run(client, url, thread))["seen"] == 2
+                (control / "0901_less.sql").write_text(
+                    "-- Older versions are refused: it is gone.\ndrop table newer_things;\n"
+                )
+                forward = await upgrade(platform, "--backup-to", str(backup), python=newer.python)
+                assert forward.returncode == 0, forward.stdout + forward.stderr
+                assert "control/0901_less.sql (it is gone)" in forward.stdout
+                assert await versions(platform) == {"my-agent": "0.1.0+gfeedfac"}
+                assert (await run(client, url, thread))["seen"] == 3
             assert clients.failures == []
         refused = await upgrade(platform, "--check")
         assert refused.returncode == 1, refused.stdout + refused.stderr
