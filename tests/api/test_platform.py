@@ -106,6 +106,11 @@ def command_line(pid: int) -> bytes:
     return process_file(pid, "cmdline")
 
 
+def processes_below(home: Path) -> list[bytes]:
+    """Return the command lines of processes whose environment names a platform's home."""
+    return [command_line(pid) for pid in processes() if str(home).encode() in environment(pid)]
+
+
 def process_file(pid: int, name: str) -> bytes:
     """Read a file of a process; empty if the process has ended."""
     with contextlib.suppress(OSError):
@@ -372,5 +377,4 @@ def test_killed_platform_loses_nothing(tmp_path: Path):
     log_text = server.log.read_text()
     assert log_text.count(KEY) == 1, "the first key is shown only at the first start"
     assert f"API key        in {home / 'api-key'}\n" in log_text
-    left = [pid for pid in processes() if str(home).encode() in environment(pid)]
-    assert left == []
+    wait_for(lambda: not processes_below(home))

@@ -60,13 +60,14 @@ await check("hook.submit", async () => {
 });
 
 await check("hook.interrupt", async () => {
-  const shown = await render({ assistantId: "approval" });
+  // With `onFinish` the hook reads the thread again after each run. Without it, it may keep the interrupt of the first.
+  const shown = await render({ assistantId: "approval", onFinish: () => {} });
   await act(async () => void shown.stream.submit({ text: "a" }));
   await until(shown, (stream) => !stream.isLoading && stream.interrupt?.value !== undefined);
   assert.deepEqual(shown.stream.interrupt.value, { question: "approve?", text: "a!" });
   await act(async () => void shown.stream.submit(undefined, { command: { resume: "yes" } }));
-  await until(shown, (stream) => !stream.isLoading && stream.values.text === "done:yes");
-  assert.equal(shown.stream.interrupt, undefined);
+  const isAnswered = (stream) => stream.values.text === "done:yes" && stream.interrupt === undefined;
+  await until(shown, (stream) => !stream.isLoading && isAnswered(stream));
 });
 
 await check("hook.history and branches", async () => {
