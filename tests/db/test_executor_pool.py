@@ -486,6 +486,17 @@ async def test_idle_executors_stop_and_start_with_the_next_call(project):
         assert (await execute(pool, "nothing"))["do"] == "nothing"
 
 
+async def test_first_process_stops_soon_if_it_has_no_work(project, monkeypatch):
+    monkeypatch.setattr("portside.agent.executors.pool.UNUSED_KEPT_S", 0.5)
+    async with started(program_of(project), PoolLimits(idle_s=600.0)) as pool:
+
+        async def are_stopped() -> bool:
+            return not pool.executors
+
+        await eventually(are_stopped)
+        assert (await execute(pool, "nothing"))["do"] == "nothing"
+
+
 async def test_number_of_executors_follows_the_runs(project):
     limits = PoolLimits(executors=1, most=3, runs_each=2, idle_s=1.0)
     async with started(program_of(project), limits) as pool:

@@ -109,7 +109,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     executor_idle_secs: Annotated[
         float,
         msgspec.Meta(ge=0),
-        setting("Seconds without work after which executor processes stop until there is work again; 0 is never."),
+        setting(
+            "Seconds without work after which executor processes stop until there is work again; at most 30 for the "
+            "process that a server starts with. 0 is never."
+        ),
     ] = 0
     executor_known_graphs: Annotated[
         str | None,

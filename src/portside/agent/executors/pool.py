@@ -36,6 +36,8 @@ AVAILABLE_WITHIN_S = 120.0
 # A run waits in the queue, and not here, while executors do not start.
 RUN_WAITS_S = 10.0
 SCALED_DOWN_AFTER_S = 300.0
+# The first process of a server had to describe the graphs. After an upgrade every server of a machine starts one.
+UNUSED_KEPT_S = 30.0
 # One that has not ended by then starts well.
 STEADY_AFTER_S = 10.0
 SPARES_KEPT_S = 300.0
@@ -115,6 +117,7 @@ class ExecutorPool:
                 self._used_at -= self._limits.idle_s
             elif self._limits.executors:
                 await self._start_one()
+                self._used_at = time.monotonic() - max(0.0, self._limits.idle_s - UNUSED_KEPT_S)
         except ExecutorFailed as exc:
             raise UserMistake(str(exc)) from exc
         self._supervisor = asyncio.create_task(Supervision("executor processes").run(self._supervise))
