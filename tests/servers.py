@@ -1,5 +1,6 @@
 """Real servers in processes of their own, for tests that speak to them over HTTP."""
 
+import asyncio
 import atexit
 import contextlib
 import os
@@ -9,16 +10,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import httpx2
 import pytest
 
 from tests.preloaded import PreloadedProcess
 
+T = TypeVar("T")
 # scripts/floors sets this to check other versions of libraries: the interpreter of servers otherwise preloaded.
 AGENT_PYTHON = os.environ.get("PORTSIDE_TEST_AGENT_PYTHON")
 # Settings of an agent server that has the project's code in its own process, and of one that has it in executors.
@@ -121,6 +123,16 @@ class ServerProcess:
 
     def kill(self) -> None:
         self.stop(signal.SIGKILL)
+
+
+@contextlib.asynccontextmanager
+async def in_thread(serving: contextlib.AbstractContextManager[T]) -> AsyncIterator[T]:
+    """Start and stop a server in a thread, while the loop serves what the server talks to."""
+    server = await asyncio.to_thread(serving.__enter__)
+    try:
+        yield server
+    finally:
+        await asyncio.to_thread(serving.__exit__, None, None, None)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from langsmith import Client
 from tests.api.hosted import Hosted, hosted
 from tests.conftest import eventually
 from tests.javascript import javascript_server
+from tests.servers import in_thread
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -54,12 +55,8 @@ async def traced(
             "LANGSMITH_PROJECT": "in JavaScript",
         }  # fmt: skip
         serving = javascript_server(module_database, tmp_path, **settings)
-        server = await asyncio.to_thread(serving.__enter__)
-        try:
-            async with httpx2.AsyncClient(base_url=server.url, timeout=120) as agent:
-                yield Traced(agent, platform)
-        finally:
-            await asyncio.to_thread(serving.__exit__, None, None, None)
+        async with in_thread(serving) as server, httpx2.AsyncClient(base_url=server.url, timeout=120) as agent:
+            yield Traced(agent, platform)
 
 
 async def test_runs_are_traced_with_usage_and_costs(traced: Traced):

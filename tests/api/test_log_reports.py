@@ -1,6 +1,5 @@
 """An agent server that forwards its log to the hosted API."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from prometheus_client import REGISTRY
 
 from tests.api.hosted import hosted
 from tests.conftest import eventually
-from tests.servers import agent_server
+from tests.servers import agent_server, in_thread
 
 
 async def test_an_agent_server_tells_its_log_to_the_platform(
@@ -18,9 +17,7 @@ async def test_an_agent_server_tells_its_log_to_the_platform(
     async with hosted(await hosted_databases()) as platform:
         settings = {"SELF_HOSTED_LOGS_ENABLED": "true", "SELF_HOSTED_LOGS_ENDPOINT": platform.url}
         before = REGISTRY.get_sample_value("portside_reported_log_lines_total") or 0
-        agent = agent_server(module_database, tmp_path, **settings)
-        server = await asyncio.to_thread(agent.__enter__)
-        try:
+        async with in_thread(agent_server(module_database, tmp_path, **settings)) as server:
             # Other tests of this process may have counted lines before.
             async def is_told() -> bool:
                 return (REGISTRY.get_sample_value("portside_reported_log_lines_total") or 0) > before
@@ -33,5 +30,3 @@ async def test_an_agent_server_tells_its_log_to_the_platform(
                     return 'portside_log_lines_forwarded_total{outcome="sent"}' in shown
 
                 await eventually(is_counted)
-        finally:
-            await asyncio.to_thread(agent.__exit__, None, None, None)

@@ -31,7 +31,16 @@ from tests.conftest import eventually
 from tests.failure.test_executors import attempts, begin, ended
 from tests.failure.wires import Wire
 from tests.receiver import Receiver, serving
-from tests.servers import PROJECTS, ServerProcess, Tiers, agent_server, executor_server, free_port, orchestrated
+from tests.servers import (
+    PROJECTS,
+    ServerProcess,
+    Tiers,
+    agent_server,
+    executor_server,
+    free_port,
+    in_thread,
+    orchestrated,
+)
 
 CRASHES = str(PROJECTS / "crashes" / "langgraph.json")
 SETTINGS = {"EXECUTOR_HEARTBEAT_SECS": "10", "EXECUTORS": "1"}
@@ -53,15 +62,16 @@ async def cut(fresh_database: Callable[[], Awaitable[str]], tmp_path: Path) -> A
     settings = {**SETTINGS, "CORE_API_KEY": key, "CORE_API_PORT": str(core_port), "LANGSMITH_TRACING": "false"}
     near = executor_server(CRASHES, f"127.0.0.1:{core_port}", tmp_path / "other.log", **settings)
     behind = executor_server(CRASHES, f"127.0.0.1:{wired}", tmp_path / "behind.log", **settings)
-    with orchestrated(await fresh_database(), tmp_path, project="crashes", count=0, **settings) as tiers:
-        async with wire.listening_on(wired):
-            await asyncio.to_thread(behind.start)
-            tiers.executors.append(behind)
-            try:
-                yield Cut(tiers, wire, near)
-            finally:
-                if near.process is not None:
-                    await asyncio.to_thread(near.stop)
+    orchestration = orchestrated(await fresh_database(), tmp_path, project="crashes", count=0, **settings)
+    # The wire carries what they say when they stop.
+    async with wire.listening_on(wired), in_thread(orchestration) as tiers:
+        await asyncio.to_thread(behind.start)
+        tiers.executors.append(behind)
+        try:
+            yield Cut(tiers, wire, near)
+        finally:
+            if near.process is not None:
+                await asyncio.to_thread(near.stop)
 
 
 def client_of(server: ServerProcess) -> httpx2.AsyncClient:
