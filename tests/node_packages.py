@@ -43,7 +43,7 @@ def installed_packages(source: Path = SCRIPTS) -> Path:
 
 
 def javascript_runtime() -> Path:
-    """Return a folder with what executes JavaScript graphs, and its packages; without them the test skips."""
+    """Return a folder with the JavaScript executor, and its packages; without them the test skips."""
     if not (BUILT / "main.mjs").is_file():
         unavailable("the executor of JavaScript graphs is not built")
     packages = installed_packages(BUILT)

@@ -57,7 +57,7 @@ export class OtherLanguage extends Error {
   override name = "OtherLanguage";
 
   constructor() {
-    super("The thread was begun by a graph of another language, which alone can go on with it; use a new thread.");
+    super("A graph in another language began this thread, and only such a graph can continue it; use a new thread.");
   }
 }
 

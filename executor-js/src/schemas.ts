@@ -116,7 +116,7 @@ export class Schemas {
       }
       return isZod(definition) ? (this.libraries.toJsonSchema(definition) as Fields) : undefined;
     } catch (error) {
-      log("info", "a schema of a graph could not be made", { error: String(error).slice(0, 300) });
+      log("info", "a JSON schema of a graph could not be generated", { error: String(error).slice(0, 300) });
       return undefined;
     }
   }

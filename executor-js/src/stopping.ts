@@ -35,7 +35,7 @@ export class Leases {
     const lease = new Lease(until, cancelled, {
       onStuck: () => {
         if ([...this.leases.values()].every((each) => each.isLost)) {
-          log("error", "this executor ends: its server is silent, and a run does not stop");
+          log("error", "this executor exits: its server is silent, and a cancelled run does not stop");
           this.endProcess();
         }
       },

@@ -383,7 +383,7 @@ async def test_idle_connections_hold_the_front_up_for_a_moment_only(platform: Fr
                 return len(os.listdir(f"/proc/{front}/fd")) >= 1024  # noqa: PTH208 - counts only
 
             async def is_said() -> bool:
-                return "almost no descriptors left" in platform.server.log.read_text()
+                return "almost no file descriptors left" in platform.server.log.read_text()
 
             assert await eventually(is_full)
             # The platform's connection is open; for an agent Caddy needs a descriptor to read a folder.

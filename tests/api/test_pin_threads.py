@@ -169,7 +169,9 @@ async def test_threads_keep_their_revision_until_it_is_used_no_more(platform: Pl
     assert left["metadata"]["left_revision_id"] == two
 
     async def is_logged() -> bool:
-        return "a thread goes on with other code than it began with" in await platform.logs(deployment, again, "deploy")
+        return "a thread continues with the code of another revision" in await platform.logs(
+            deployment, again, "deploy"
+        )
 
     await eventually(is_logged)
 

@@ -101,7 +101,7 @@ def test_nothing_else_is_served(http: httpx2.Client, path: str):
 def test_unknown_components_say_what_to_do(http: httpx2.Client):
     response = http.post("/ui/other", json={"name": "weather"})
     assert response.status_code == 404
-    assert "name them in ui of the configuration file" in response.text
+    assert "add it to `ui` in the configuration file" in response.text
 
 
 @pytest.mark.parametrize("disabled", [{"GRAPH_HTTP": '{"disable_ui": true}'}, {"GRAPH_UI": "{}"}])

@@ -347,7 +347,10 @@ def test_list_names_files_that_are_no_backups(stored: FolderStore, tmp_path: Pat
     (tmp_path / ".half.backup.partial").write_bytes(b"PORTSIDE BACKUP\n")
     shutil.copy(Path(stored.location) / "data.backup", tmp_path)
     found = {each.name: each.problem for each in backups_in(FolderStore(tmp_path))}
-    assert found == {"other.backup": "this file is no backup of Portside", "data.backup": None}
+    assert found == {
+        "other.backup": "this file is not a Portside backup; name a file that 'portside backup create' wrote",
+        "data.backup": None,
+    }
     with pytest.raises(BackupRefused):
         restoring.header_of(FolderStore(tmp_path), "other.backup")
 

@@ -18,7 +18,11 @@ from tests.failure.cluster import Client, Cluster, begun_twice_after_its_end, cl
 TABLES = ("runs", "threads", "checkpoints", "checkpoint_values", "checkpoint_writes")
 CONNECTED = "select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() limit 1"
 # What a server logs when it cannot renew its leases, or cannot store the checkpoints of a run.
-NOTICED = ("leases could not be renewed", "leases are not renewed yet", "a run stops until the database answers again")
+NOTICED = (
+    "leases could not be renewed",
+    "leases are not renewed yet",
+    "a run is interrupted and resumes when the database answers again",
+)
 STOPPED = "a run was stopped: its lease was lost or ran out"
 FULL = """
 create or replace function public.refuse() returns trigger language plpgsql as

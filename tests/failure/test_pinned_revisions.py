@@ -319,7 +319,7 @@ async def test_thread_whose_revision_is_gone_goes_on_with_the_new_code_and_says_
     await counts(client, {})
     # The new code has no such node, so it begins again with the input.
     assert (await run(client, thread, input={"do": "act"}))["path"] == path("two")
-    left = revisions.logged("a thread goes on with other code than it began with")
+    left = revisions.logged("a thread continues with the code of another revision")
     metadata = (await state(client, thread))["metadata"]
     if how == "off":
         assert not left

@@ -31,8 +31,8 @@ def mistake(environ: dict[str, str] | None = None, **section: Any) -> str:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("", "hostname"), ("not a url", "without spaces"), ("x", "hostname"), ("//example.com/x", "whole address"),
-        ("/hook", "whole address"), ("http:///x", "hostname"), ("http://", "hostname"),
+        ("", "hostname"), ("not a url", "without spaces"), ("x", "hostname"), ("//example.com/x", "absolute URL"),
+        ("/hook", "absolute URL"), ("http:///x", "hostname"), ("http://", "hostname"),
         ("ftp://example.com", "scheme 'ftp'"), ("file:///etc/passwd", "scheme 'file'"), ("gopher://a/", "scheme"),
         ("javascript:alert(1)", "scheme"), ("http://user@example.com/", "user and password"),
         ("http://user:pass@example.com/", "user and password"), ("http://@example.com/", "user and password"),

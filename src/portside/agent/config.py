@@ -324,7 +324,10 @@ def _config(path: Path, content: dict[str, Any], sources: dict[str, str], env: d
 def _serde(place: str, section: dict[str, Any]) -> SerdeConfig:
     serde: SerdeConfig = _typed(place, "checkpointer.serde", section.get("serde") or {}, SerdeConfig)
     if serde.pickle_fallback:
-        log.warning("pickled checkpoints are read: a writer of the database can run code in this server", file=place)
+        log.warning(
+            "pickled checkpoints are allowed: anyone who can write to the database can run code in this server",
+            file=place,
+        )
     return serde
 
 
@@ -347,7 +350,11 @@ def _http(place: str, section: Any) -> HttpConfig:
         log.warning("http.cors.allow_credentials has no effect while allow_origins is *; name the origins", file=place)
     for rules in (http.configurable_headers, http.logging_headers):
         if rules is not None and rules.ignored:
-            log.warning("headers with secrets are never passed on", file=place, headers=rules.ignored)
+            log.warning(
+                "headers that carry credentials are never passed to graphs or logs; remove them",
+                file=place,
+                headers=rules.ignored,
+            )
     return http
 
 

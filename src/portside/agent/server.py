@@ -133,7 +133,7 @@ async def serve(
         address = str(listening.getsockname())
         log.info("agent server ready", address=address, tier=settings.tier, graphs=list(served.config.graphs))
         if lacks := missing_features(app.libraries):
-            log.info("the project's libraries are older than some features need, which are off", features=lacks)
+            log.info("some features are off, because the project's libraries are too old for them", features=lacks)
         _tune_garbage_collection()
         on_ready()
         if sockets.public_fd is not None and sockets.handover_fd is not None:

@@ -75,8 +75,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         msgspec.Meta(ge=0, le=256),
         setting(
-            "Most executor processes: more than EXECUTORS are started when runs fill those that there are, and end "
-            "after EXECUTOR_IDLE_SECS (300 if that is 0) without need. 0 is as many as EXECUTORS.", "EXECUTORS_MAX",
+            "Maximum number of executor processes. The server starts more than EXECUTORS while runs fill them, and "
+            "stops those that it did not need for EXECUTOR_IDLE_SECS (300 if that is 0). 0 means EXECUTORS.",
+            "EXECUTORS_MAX",
         ),
     ] = 0  # fmt: skip
     executor_python: Annotated[
@@ -88,7 +89,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     executor_javascript: Annotated[
         str | None,
-        setting("Folder of what executes JavaScript graphs, with its packages. Default: the folder of this package."),
+        setting("Folder of the JavaScript executor, with its packages. Default: the one in this package."),
     ] = None
     executor_max_runs: Annotated[
         int, msgspec.Meta(ge=0), setting("Runs after which an executor process is replaced; 0 is never.")
@@ -104,7 +105,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     executor_spares: Annotated[
         int,
         msgspec.Meta(ge=0, le=16),
-        setting("Executor processes that are kept ready beside the others while there are runs, for when one ends."),
+        setting("Spare executor processes that are kept ready while there are runs, to replace one that ends."),
     ] = 1
     executor_idle_secs: Annotated[
         float,
@@ -117,8 +118,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     executor_known_graphs: Annotated[
         str | None,
         setting(
-            "File that keeps what executors say of the graphs of one build, so that a server that finds it starts no "
-            "executor before there is work. Name another file for other code or other variables."
+            "File that caches the descriptions of the graphs of one build. A server that finds it starts no executor "
+            "before there is work. Use another file for other code or other variables."
         ),
     ] = None
     pinned_revisions: Annotated[
@@ -156,14 +157,14 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     core_api_certificate: Annotated[
-        str | None, setting("File with this server's certificate for the core API, and those between it and the CA's.")
+        str | None, setting("PEM file with this server's certificate chain for the core API.")
     ] = None
     core_api_private_key: Annotated[str | None, setting("File with the private key of that certificate.")] = None
     core_api_ca: Annotated[
         str | None,
         setting(
-            "File with the certificates of the CA that signs those of peers. An orchestrator with it accepts executors "
-            "with such a certificate alone."
+            "PEM file with the CA certificates that verify the certificates of peers. An orchestrator with this "
+            "setting accepts only executors that have a certificate of this CA."
         ),
     ] = None
     executor_grpc_port: Annotated[

@@ -23,7 +23,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9]")
 
 
 class ComponentsNotFound(NotFound):
-    """There are no bundled components of this name: name them in ui of the configuration file, and build or run dev."""
+    """No UI component has this name; add it to `ui` in the configuration file, and deploy again."""
 
     code = "components_not_found"
 

@@ -23,7 +23,11 @@ from portside.kernel.ids import uuid7
 from portside.kernel.reconcile import Status, Task
 
 KEPT = timedelta(days=90)
-MEASURED = Gauge("portside_alert_measurement", "What the rules of alerts judge, in their units.", ["rule", "subject"])
+MEASURED = Gauge(
+    "portside_alert_measurement",
+    "The values that alert rules compare with their thresholds, in the units of the rules.",
+    ["rule", "subject"],
+)
 Step = Literal["none", "pending", "firing", "recovering", "ended", "forgotten"]
 
 

@@ -249,8 +249,8 @@ async def _show(db: Session, feedback_key: str, *, by: Actor) -> FeedbackConfig:
 def _check(scale: FeedbackScale) -> None:
     where = ["body", "feedback_config"]
     if (scale.type == "categorical") != bool(scale.categories):
-        raise Invalid.field([*where, "categories"], "are for categorical feedback, which needs them")
+        raise Invalid.field([*where, "categories"], "must be given for categorical feedback, and only for it")
     if scale.type != "continuous" and (scale.min is not None or scale.max is not None):
-        raise Invalid.field([*where, "min"], "and max are for continuous feedback")
+        raise Invalid.field([*where, "min"], "can only be set for continuous feedback, as can max")
     if scale.min is not None and scale.max is not None and scale.min > scale.max:
         raise Invalid.field([*where, "min"], "must not be above max")

@@ -187,7 +187,7 @@ async def record_start(db: Database, version: str, settings: Sequence[str]) -> N
     try:
         await record_operation(db, "platform.start", fields=settings, name=version)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-        log_failure("the audit log could not record the start", exc)
+        log_failure("the audit log could not record the start of the platform", exc)
 
 
 async def record_at(database_url: str, action: str, name: str) -> None:

@@ -211,12 +211,12 @@ def read_header(source: ByteSource) -> Header:
 def _read_start(source: ByteSource) -> tuple[Header, bytes, bytes]:
     start = _read_exactly(source, len(MAGIC) + 4)
     if start[: len(MAGIC)] != MAGIC or len(start) < len(MAGIC) + 4:
-        raise BackupRefused("this file is no backup of Portside")
+        raise BackupRefused("this file is not a Portside backup; name a file that 'portside backup create' wrote")
     length = int.from_bytes(start[len(MAGIC) :], "big")
     text = _read_exactly(source, min(length, _MAX_HEADER_BYTES))
     mac = _read_exactly(source, _MAC_BYTES)
     if len(text) < length or len(mac) < _MAC_BYTES:
-        raise BackupRefused("the backup is torn: it ends within its header")
+        raise BackupRefused("the backup is truncated: it ends within its header")
     try:
         said = msgspec.json.decode(text, type=dict[str, object])
         if isinstance(said.get("format"), int) and said["format"] != FORMAT:

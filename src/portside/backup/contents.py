@@ -111,7 +111,7 @@ class Packer:
                         self.add_stream(name, content, member.mode & 0o777)
                 else:
                     raise BackupRefused(
-                        f"the database folder holds {member.name}, which is no ordinary file: tablespaces cannot be "
+                        f"the database folder holds {member.name}, which is not a regular file: tablespaces cannot be "
                         "backed up"
                     )
 
@@ -194,7 +194,7 @@ class Contents:
         except (tarfile.TarError, zstandard.ZstdError, msgspec.MsgspecError, EOFError) as exc:
             raise BackupRefused(f"the backup is damaged: {exc}") from exc
         if summary is None or (summary.files, summary.size_bytes) != (found.files, found.size_bytes):
-            raise BackupRefused("the backup is incomplete: it does not hold what its summary says")
+            raise BackupRefused("the backup is incomplete: it lacks files that its summary lists")
         self.summary = summary
 
 

@@ -168,7 +168,10 @@ async def _check_empty(connection: Any, agents: list[str]) -> None:
     if there is None:
         there = await connection.fetchval("select min(rolname) from pg_roles where rolname = any($1::text[])", agents)
     if there is not None:
-        raise BackupFailed(f"the server of DATABASE_URL has a database or a role {there} already; nothing was changed")
+        raise BackupFailed(
+            f"the server of DATABASE_URL has a database or a role {there} already; restore into another server; "
+            "nothing was changed"
+        )
 
 
 async def _create_database(connection: Any, name: str) -> None:

@@ -81,7 +81,7 @@ class _Work:
 
         def progress(size: int) -> None:
             if self._is_interrupted.is_set():
-                raise BackupFailed("the restore was interrupted")
+                raise BackupFailed("the restore was interrupted; run it again")
             count(size)
 
         return progress

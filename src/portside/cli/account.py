@@ -96,7 +96,7 @@ def list_keys(platform: Platform, owner: str | None, *, as_json: bool) -> None:
 
 
 @keys.command("create")
-@click.option("--description", default="Made on the command line", show_default=True)
+@click.option("--description", default="Made on the command line", show_default=True, help="What the key is for.")
 @_owner_option
 @click.option(
     "--permission",

@@ -13,11 +13,11 @@ _CHANNELS = "/alerts/channels"
 
 @click.group(cls=CommandGroup)
 def alerts() -> None:
-    """List alerts; choose where they are sent, from which thresholds on, and when not."""
+    """List alerts; configure their channels, thresholds and silences."""
 
 
 @alerts.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also those that have ended.")
+@click.option("--all", "everything", is_flag=True, help="Include alerts that have ended.")
 @json_option
 @connection_options
 def list_alerts(platform: Platform, *, everything: bool, as_json: bool) -> None:
@@ -123,8 +123,10 @@ def rules(platform: Platform, *, as_json: bool) -> None:
 
 @alerts.command("set")
 @click.argument("rule")
-@click.option("--threshold", type=float, help="The value from which on the rule alerts, in its unit.")
-@click.option("--for", "for_s", type=float, metavar="SECONDS", help="How long the value must stay there first.")
+@click.option("--threshold", type=float, help="Value at which the rule fires, in its unit.")
+@click.option(
+    "--for", "for_s", type=float, metavar="SECONDS", help="How long the value must stay there before it fires."
+)
 @click.option("--on/--off", "is_enabled", default=None, help="Switch the rule on or off.")
 @connection_options
 def set_rule(platform: Platform, rule: str, **given: Any) -> None:
@@ -143,7 +145,7 @@ def set_rule(platform: Platform, rule: str, **given: Any) -> None:
 @click.option("--end", is_flag=True, help="End all silences of the rule instead.")
 @connection_options
 def silence(platform: Platform, rule: str, *, end: bool, **given: Any) -> None:
-    """Send no messages of a RULE for some hours; what still fires afterwards is sent then."""
+    """Silence a RULE for some hours; alerts that still fire afterwards are sent then."""
     if not end:
         made = platform.call("POST", "/alerts/silences", body={"rule": rule, **given})
         show_text(f"silent until {made['until'][:19]} UTC")

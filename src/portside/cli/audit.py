@@ -16,7 +16,9 @@ def _filters(command: F) -> F:
         click.option("--actor", help="An email, a short key, an address, or the id of a user, key or session."),
         click.option("--action", help="An action, such as deployment.delete, or the part before its dot."),
         click.option("--object", "object_", help="The id or the name of the object."),
-        click.option("--outcome", type=click.Choice(["ok", "refused", "failed"])),
+        click.option(
+            "--outcome", type=click.Choice(["ok", "refused", "failed"]), help="Only entries with this outcome."
+        ),
         click.option("--since", type=click.DateTime(), help="From this time on (UTC)."),
         click.option("--until", type=click.DateTime(), help="Before this time (UTC)."),
     ]
@@ -81,7 +83,7 @@ def export_entries(platform: Platform, *, kind: str, **given: Any) -> None:
 def verify(platform: Platform, *, expect: tuple[int, str] | None, as_json: bool) -> None:
     """Check that no entry was changed or removed since it was written; exit status 1 if one was.
 
-    With --expect also that the log is still the one that an earlier check saw.
+    With --expect, also check that the log still begins with what an earlier check saw.
     """
     found = platform.call("GET", "/audit-log/verification")
     if as_json:

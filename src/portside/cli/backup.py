@@ -47,7 +47,9 @@ def backup() -> None:
 @backup.command()
 @click.option("--home", help="Folder of the platform. [default: PORTSIDE_HOME or ~/.portside]")
 @click.option("--to", "target", required=True, help="File, folder or s3://BUCKET/PREFIX for the backup.")
-@click.option("--dumps", "as_dumps", is_flag=True, help="Dump the databases; another version of Postgres reads them.")
+@click.option(
+    "--dumps", "as_dumps", is_flag=True, help="Store SQL dumps, which other versions of Postgres can restore."
+)
 @passphrase_option
 def create(home: str | None, target: str, passphrase_file: str | None, *, as_dumps: bool) -> None:
     """Take a backup; nothing needs to stop."""
@@ -100,7 +102,7 @@ def _take(
 @click.option("--home", help="Folder of the platform. [default: PORTSIDE_HOME or ~/.portside]")
 @json_option
 def status(home: str | None, *, as_json: bool) -> None:
-    """Show the last backup of a platform, and whether one failed since; exits 1 then."""
+    """Show the last backup of a platform, and whether one failed since; exit status 1 if one did."""
     from portside.backup.history import last_backup
 
     found = last_backup(_settings(home).home_path)
@@ -141,7 +143,7 @@ def list_backups(location: str, *, as_json: bool) -> None:
 def verify(file: str, passphrase_file: str | None, *, is_tried: bool) -> None:
     """Check that a backup is complete and unchanged, without writing anything.
 
-    With --restore its databases are recovered in a temporary folder (TMPDIR), and every secret is opened.
+    With --restore its databases are recovered in a temporary folder (TMPDIR), and every secret is decrypted as a check.
     """
     from portside.backup.restore import try_restore
     from portside.backup.restore import verify as verify_backup
@@ -162,12 +164,12 @@ def verify(file: str, passphrase_file: str | None, *, is_tried: bool) -> None:
 @backup.command()
 @click.argument("file")
 @click.option("--home", required=True, help="New folder for the platform; it must be empty or missing.")
-@click.option("--at", "time", help="Time such as 2030-01-31T12:00:00Z; FILE is a location with the log.")
+@click.option("--at", "time", help="Time such as 2030-01-31T12:00:00Z; FILE is a location with an archived WAL.")
 @passphrase_option
 def restore(file: str, home: str, time: str | None, passphrase_file: str | None) -> None:
-    """Restore a backup into a new home folder, and open its databases and every secret.
+    """Restore a backup into a new home folder; start its databases and decrypt every secret as a check.
 
-    With --at the data is as it was at that second, if BACKUP_POINT_IN_TIME was on.
+    With --at the data is as it was at that second (point-in-time recovery), if BACKUP_POINT_IN_TIME was on.
 
     Dumps are restored into the server of DATABASE_URL, whose database must be empty, or into an embedded Postgres.
     """

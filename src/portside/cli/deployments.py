@@ -33,8 +33,8 @@ def deployments() -> None:
 
 
 @deployments.command("list")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100))
-@click.option("--offset", default=0, show_default=True, type=click.IntRange(0))
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100), help="Number of entries.")
+@click.option("--offset", default=0, show_default=True, type=click.IntRange(0), help="Number of entries to skip.")
 @json_option
 @connection_options
 def list_(platform: Platform, limit: int, offset: int, *, as_json: bool) -> None:
@@ -107,8 +107,8 @@ def _created_at(revision: dict[str, Any]) -> str:
 
 @deployments.command()
 @click.argument("deployment")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100))
-@click.option("--offset", default=0, show_default=True, type=click.IntRange(0))
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100), help="Number of entries.")
+@click.option("--offset", default=0, show_default=True, type=click.IntRange(0), help="Number of entries to skip.")
 @json_option
 @connection_options
 def revisions(platform: Platform, deployment: str, limit: int, offset: int, *, as_json: bool) -> None:
@@ -151,7 +151,7 @@ BUILDING = frozenset({"CREATING", "QUEUED", "AWAITING_BUILD", "BUILDING", "BUILD
 )
 @click.option("--build", "kind", flag_value="build", help="The same as --type build.")
 @click.option("--revision", help="Revision id. [default: the newest]")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000))
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Number of lines.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines.")
 @connection_options
 def logs(platform: Platform, deployment: str, kind: str | None, revision: str | None, **options: Any) -> None:
@@ -293,7 +293,7 @@ _SPAN, _SPAN_S = re.compile(r"([1-9][0-9]{0,5})([smhd])"), {"s": 1, "m": 60, "h"
 @json_option
 @connection_options
 def sleep(platform: Platform, deployment: str, after: str | None, *, as_json: bool) -> None:
-    """Show or set AFTER which time without a request and a run the agent of a DEPLOYMENT (name or id) sleeps.
+    """Show or set how long a DEPLOYMENT (name or id) may be idle, without requests and runs, before its agent sleeps.
 
     AFTER is a time such as 90s, 15m or 2h, or never. An agent that sleeps has no process; the next request, run or cron
     wakes it. A change makes no new revision.
@@ -325,10 +325,10 @@ def _seconds_of(text: str) -> int:
 @json_option
 @connection_options
 def pin_threads(platform: Platform, deployment: str, hours: float | None, *, as_json: bool) -> None:
-    """Show or set for how many HOURS threads of a DEPLOYMENT (name or id) go on with the revision that began them.
+    """Show or set for how many HOURS threads of a DEPLOYMENT (name or id) continue with the revision that began them.
 
-    Threads that are interrupted or have runs keep their code for so long after a new revision was deployed; 0 is not
-    at all. A change takes effect at once, without a new revision.
+    After a new revision is deployed, threads that are interrupted or have runs keep their code for this long; 0 turns
+    this off. A change takes effect at once, without a new revision.
     """
     found = find(platform, deployment)
     if hours is not None:

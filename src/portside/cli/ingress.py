@@ -1,4 +1,4 @@
-"""`portside ingress`: configurations for proxies that others run before the platform: nginx, Traefik, another Caddy.
+"""`portside ingress`: configurations for proxies in front of the platform: nginx, Traefik, another Caddy.
 
 Such a proxy ends TLS and sends everything to the platform's port, where the front does the rest: it knows no
 deployment. It must not buffer, must pass WebSockets and large bodies, and must wait for long responses.
@@ -174,15 +174,19 @@ PRINTERS: dict[str, Callable[[Outer], str]] = {"nginx": nginx, "caddy": caddy, "
 
 @click.group(cls=CommandGroup)
 def ingress() -> None:
-    """Print configurations of proxies before the platform."""
+    """Print configurations of proxies in front of the platform."""
 
 
 @ingress.command("print")
 @click.argument("kind", type=click.Choice(list(PRINTERS)))
 @click.option("--domain", default="portside.example.com", show_default=True, help="Public host name of the platform.")
 @click.option("--agents", type=click.Choice(["path", "host"]), default="path", show_default=True, help="As for 'up'.")
-@click.option("--address", default="127.0.0.1:8700", show_default=True, help="Where the proxy reaches the platform.")
-@click.option("--proxy", default="127.0.0.1", show_default=True, help="Where the platform sees the proxy.")
+@click.option(
+    "--address", default="127.0.0.1:8700", show_default=True, help="Address at which the proxy reaches the platform."
+)
+@click.option(
+    "--proxy", default="127.0.0.1", show_default=True, help="Address from which the proxy connects to the platform."
+)
 def print_configuration(kind: str, domain: str, agents: str, address: str, proxy: str) -> None:
-    """Print the configuration of nginx, Caddy or Traefik before a platform that runs with --tls off."""
+    """Print the configuration of nginx, Caddy or Traefik in front of a platform that runs with --tls off."""
     show_text(PRINTERS[kind](Outer(domain, address, agents == "host", proxy)), end="")

@@ -32,7 +32,12 @@ def list_(platform: Platform, *, as_json: bool) -> None:
 
 @integrations.command()
 @click.argument("name")
-@click.option("--kind", type=click.Choice(["github", "gitlab", "gitea"]), required=True, help="Forgejo is gitea.")
+@click.option(
+    "--kind",
+    type=click.Choice(["github", "gitlab", "gitea"]),
+    required=True,
+    help="Kind of the host; Forgejo is gitea.",
+)
 @click.option("--base-url", help="The host's address. [default: github.com or gitlab.com]")
 @click.option("--no-token", is_flag=True, help="Add the account without a token, for public repositories.")
 @json_option

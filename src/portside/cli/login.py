@@ -113,7 +113,7 @@ def logout(url: str) -> None:
 def console(platform: Platform, *, is_printed: bool) -> None:
     """Open the console.
 
-    On the platform's own machine the address signs in with your key or login; it works once, within a minute.
+    On the platform's own machine, the address also signs you in with your key or login. It works once, within a minute.
     """
     address = f"{platform.url}/console/"
     if urlsplit(platform.url).hostname in LOOPBACK:

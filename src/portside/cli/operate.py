@@ -109,7 +109,7 @@ class Given(NamedTuple):
 @click.command()
 @_installation_options
 @click.option("--skip", multiple=True, help="Leave out a check, for example registry; may be repeated.")
-@click.option("--all", "shows_all", is_flag=True, help="Show also what is well.")
+@click.option("--all", "shows_all", is_flag=True, help="Show passed checks too.")
 @json_option
 def doctor(*, given: Given, skip: tuple[str, ...], shows_all: bool, as_json: bool) -> None:
     """Examine this installation, and say what to do about each problem.
@@ -140,7 +140,7 @@ def doctor(*, given: Given, skip: tuple[str, ...], shows_all: bool, as_json: boo
 @_installation_options
 @click.option("--to", type=click.Path(path_type=Path), help="File to write. [default: portside-support-TIME.tar.gz]")
 def support_bundle(*, given: Given, to: Path | None) -> None:
-    """Write an archive for somebody who helps: versions, settings, logs, sizes and findings, without secrets.
+    """Write an archive for support: versions, settings, logs, sizes and findings, without secrets.
 
     Run it as the user of the platform, on its machine.
     """
@@ -202,9 +202,9 @@ _SAY_AGAIN_S = 30.0
 @_installation_options
 @click.option("--check", "only_checks", is_flag=True, help="Show what will happen, and change nothing.")
 @click.option("--backup-to", help="File, folder or s3://BUCKET/PREFIX for the backup before. [default: BACKUP_TO]")
-@click.option("--no-backup", is_flag=True, help="Take no backup before.")
+@click.option("--no-backup", is_flag=True, help="Upgrade without a backup.")
 @click.option("--passphrase-file", help="File with the passphrase of the backup. [default: that of the settings]")
-@click.option("--resume", is_flag=True, help="Go on with agents after a halt; what failed is tried again.")
+@click.option("--resume", is_flag=True, help="Continue with the agents after a halt; try the failed one again.")
 @click.option(
     "--skip", multiple=True, metavar="NAME", help="With --resume: leave this agent as it is; may be repeated."
 )
@@ -220,8 +220,8 @@ def upgrade(
     """Upgrade the running platform and its agents to the version of this command.
 
     Install the new version first, then run this as the platform's user. It takes a backup, replaces the platform while
-    agents serve, and then replaces their servers one after the other. It halts at the first that does not start, which
-    goes on serving by its earlier server. The exit status is 1 if the upgrade is not possible, or halted.
+    agents serve, and then replaces their servers one after the other. If a new server does not start, the upgrade
+    halts, and that agent keeps its earlier server. The exit status is 1 if the upgrade is not possible, or halted.
     """
     platform = _platform_of(given)
     if resume:
@@ -387,8 +387,8 @@ def _replace(home: Path, platform: Platform, running: "RunningPlatform") -> None
             # It does not answer yet.
             if lock_holder(home) is None and running.can_hand_over:
                 raise UserMistake(
-                    "the new version does not start; its output says why. Agents go on. Start the version before, or "
-                    "this one once the reason is gone"
+                    "the new version does not start; its output says why. Agents keep serving. Start the previous "
+                    "version, or this one once the cause is removed"
                 ) from None
         time.sleep(_POLL_S)
     raise UserMistake(f"the platform does not answer after {_STARTS_WITHIN_S:.0f} s; its output says why")
@@ -443,7 +443,7 @@ def _wait_for_lock(home: Path) -> None:
     deadline = time.monotonic() + _STARTS_WITHIN_S
     while lock_holder(home) is not None:
         if time.monotonic() > deadline:
-            raise UserMistake("the earlier platform does not end")
+            raise UserMistake("the earlier platform does not stop; see its log")
         time.sleep(_POLL_S)
 
 
@@ -475,8 +475,8 @@ def _follow(platform: Platform) -> None:
         if rollout is not None and rollout["status"] == "halted":
             failed = next((each["name"] for each in agents if each["state"] == "failed"), "an agent")
             raise UserMistake(
-                f"halted: the new server of {failed} does not start: {rollout['reason']}\nIt goes on serving by its "
-                f"earlier server. Mend it and run '{program()} upgrade --resume'; --skip {failed} leaves it out"
+                f"halted: the new server of {failed} does not start: {rollout['reason']}\nIt keeps serving with its "
+                f"earlier server. Repair it and run '{program()} upgrade --resume'; --skip {failed} leaves it out"
             )
         waits = [each["name"] for each in agents if each["state"] in {"behind", "replacing", "unknown"}]
         skipped = set(rollout["skipped"]) if rollout else set()

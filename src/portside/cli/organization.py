@@ -123,7 +123,7 @@ def list_members(platform: Platform, *, as_json: bool) -> None:
 
 @members.command("add")
 @click.argument("email")
-@click.option("--role", help="[default: Organization User, and Editor in a workspace]")
+@click.option("--role", help="Role of the member. [default: Organization User, and Editor in a workspace]")
 @click.option("--name", "full_name", help="The user's full name.")
 @click.option("--password", is_flag=True, help="Prompt for a first password, or read it from standard input.")
 @json_option

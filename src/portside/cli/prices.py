@@ -24,12 +24,14 @@ def prices() -> None:
 
 @prices.command("list")
 @click.argument("text", required=False)
-@click.option("--models", is_flag=True, help="The models that runs of 30 days named; those without a price first.")
+@click.option(
+    "--models", is_flag=True, help="List the models that runs of the last 30 days used, those without a price first."
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print the shipped table, the format of MODEL_PRICES_FILE.")
 @json_option
 @connection_options
 def list_prices(platform: Platform, text: str | None, *, models: bool, as_csv: bool, as_json: bool) -> None:
-    """List the prices of models in USD for a million tokens, or those that contain TEXT."""
+    """List the prices of models in USD for a million tokens, with TEXT only of models that contain it."""
     if as_csv:
         show_text(shipped_table(), end="")
         return
@@ -168,9 +170,9 @@ def recompute(  # noqa: PLR0913 - one parameter for each option
     stop: bool,
     as_json: bool,
 ) -> None:
-    """Compute the costs of past runs again by today's prices, and follow it.
+    """Recompute the costs of past runs with today's prices, and show the progress.
 
-    The platform goes on when this command is interrupted, and after a restart; --stop ends it.
+    The platform continues when this command is interrupted, and after a restart; --stop ends it.
     """
     if stop:
         _stop(platform)

@@ -226,7 +226,7 @@ def _serve_together(
 
 
 def _with_node(settings: "AgentSettings", agent_config: "AgentConfig", home: str | None) -> "AgentSettings":
-    """Return settings that name Node and what executes JavaScript graphs. Raises UserMistake."""
+    """Return settings that name Node and the JavaScript executor. Raises UserMistake."""
     if find_spec("portside.dataplane") is None:
         return settings
     import msgspec

@@ -78,7 +78,7 @@ def uninstall(root: Path) -> None:
 @_root_option
 @json_option
 def status(root: Path, *, as_json: bool) -> None:
-    """Show whether the service is installed, starts with the machine, and runs; exits with 3 if it does not run."""
+    """Show whether the service is installed, starts with the machine, and runs; exit status 3 if it does not run."""
     from portside.operate.service import status as status_of
 
     found = status_of(installed_service(root))

@@ -31,11 +31,13 @@ from portside.platform.home import NAME, Home, make_repository
     "--front/--no-front",
     "is_fronted",
     default=None,
-    help="Agents at the platform's port too, by Caddy. [default: --front]",
+    help="Serve the agents at the platform's port too, with Caddy. [default: --front]",
 )
 @click.option("--domain", help="Public host name; the platform is then served there with HTTPS.")
 @click.option(
-    "--agents", type=click.Choice(["path", "host"]), help="Agents at DOMAIN/agents/NAME or NAME.DOMAIN. [default: path]"
+    "--agents",
+    type=click.Choice(["path", "host"]),
+    help="Address of agents: DOMAIN/agents/NAME (path) or NAME.DOMAIN (host). [default: path]",
 )
 @click.option(
     "--tls",
@@ -350,7 +352,13 @@ def _count_traces(platform: Platform) -> int:
 
 
 @click.command()
-@click.option("--compute", type=click.Choice(["process", "kubernetes"]), default="process", show_default=True)
+@click.option(
+    "--compute",
+    type=click.Choice(["process", "kubernetes"]),
+    default="process",
+    show_default=True,
+    help="Where deployments run.",
+)
 def listener(compute: str) -> None:
     """Run a listener: it polls the control plane at CONTROL_PLANE_URL and runs its deployments.
 

@@ -105,6 +105,6 @@ class DeploymentLeaving(BadRequest):
 
 
 class Immutable(BadRequest):
-    """A field cannot be changed after the deployment was created."""
+    """A field cannot be changed after the deployment was created; create another deployment."""
 
     code = "immutable_field"

@@ -148,4 +148,4 @@ def _check_command(name: str, command: str | None) -> None:
 
 def _unchanged(name: str, value: object, stored: object) -> None:
     if value is not None and value != stored:
-        raise Immutable(f"{name} cannot be changed after the deployment was created.")
+        raise Immutable(f"{name} cannot be changed after the deployment was created; create another deployment.")

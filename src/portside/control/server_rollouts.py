@@ -2,7 +2,7 @@
 
 After an upgrade the listener keeps the replicas of the earlier version. A rollout asks it for one deployment at a time
 to replace them (`roll_forward` of the desired state), and goes on once its report says that none is left. It halts at
-the first deployment whose new server does not start; that one goes on serving by its earlier replica, and so do those
+the first deployment whose new server does not start; that one keeps serving with its earlier replica, and so do those
 that have not had their turn. `resume` goes on, and may skip deployments.
 
 Servers that come with a build or an image of their own are not replaced: their next revision does that.

@@ -361,7 +361,7 @@ class Reconciler:
         try:
             await self._rollout.run(self._desired, revision)
         except ControlPlaneRefused as exc:
-            log.warning("the control plane gave a revision up", revision=str(revision.id), reason=str(exc))
+            log.warning("the control plane has given up a revision", revision=str(revision.id), reason=str(exc))
         finally:
             self._rolled_out.add(revision.id)
             self._working_on = None
@@ -377,7 +377,9 @@ async def _lock_home(lock: Path, stop: asyncio.Event) -> AsyncIterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             if stop.is_set() or time.monotonic() > deadline:
-                raise UserMistake(f"another listener works in {lock.parent}; stop it first")
+                raise UserMistake(
+                    f"another listener uses {lock.parent}; stop it, or set PORTSIDE_HOME to another folder"
+                )
             await asyncio.sleep(0.1)
         yield
     finally:

@@ -347,7 +347,7 @@ class Rollout:
             try:
                 found = await self._builder.find_earlier(revision_id)
             except (BuildFailed, OSError) as exc:
-                log.error("threads cannot go on with a revision", revision=str(revision_id), reason=str(exc))  # noqa: TRY400
+                log.error("pinned threads cannot continue with it", revision=str(revision_id), reason=str(exc))  # noqa: TRY400
                 continue
             if found is not None:
                 earlier[revision_id] = found

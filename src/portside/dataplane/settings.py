@@ -53,7 +53,7 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=0),
         setting(
             "Largest package caches for builds, in bytes; larger ones are pruned, or emptied if that is not enough. "
-            "With UV_CACHE_DIR set, that of Python is in that folder, is not counted, and is never removed."
+            "A cache for Python that UV_CACHE_DIR names is neither counted nor removed."
         ),
     ] = 5_000_000_000
     max_source_bytes: Annotated[

@@ -133,7 +133,11 @@ def _complete(write: ExampleWrite, field: str, part: FormPart) -> None:
                 raise Invalid.field(["body", part.name[:200]], "two attachments have this name")
             write.attachments.append(NewAttachment(name, mime_type, part.data))
         case _:
-            raise Invalid.field(["body", part.name[:200]], "is not the name of a part that examples are made of")
+            raise Invalid.field(
+                ["body", part.name[:200]],
+                "is not the name of a part of an example: use ID, ID.inputs, ID.outputs, ID.attachment.NAME or "
+                "ID.attachments_operations",
+            )
 
 
 def _part_object(part: FormPart) -> Any:

@@ -225,9 +225,9 @@ def _conditions(given: Any, depth: int) -> list[dict[str, Any]]:
     if not isinstance(given, Mapping):
         raise BadFilter(f"a filter must be an object, not {type(given).__name__}")
     if depth > MAX_DEPTH:
-        raise BadFilter(f"a filter may be nested {MAX_DEPTH} objects deep")
+        raise BadFilter(f"a filter may be nested at most {MAX_DEPTH} objects deep")
     if len(given) > MAX_CONDITIONS:
-        raise BadFilter(f"a filter may have {MAX_CONDITIONS} conditions at one level")
+        raise BadFilter(f"a filter may have at most {MAX_CONDITIONS} conditions at one level")
     found: list[dict[str, Any]] = []
     for key, value in given.items():
         if key in {"$and", "$or"}:

@@ -23,7 +23,7 @@ HANDLER_TIMEOUT_S = 30.0
 
 
 class CannotDecrypt(PortsideError):
-    """What is stored cannot be decrypted with the keys of this server."""
+    """A stored value cannot be decrypted with the keys of this server."""
 
     code = "cannot_decrypt"
 

@@ -25,7 +25,7 @@ class EmbeddingFailed(PortsideError):
 
 
 class OtherLanguage(Conflict):
-    """The thread was begun by a graph of another language, which alone can go on with it; use a new thread."""
+    """A graph in another language began this thread, and only such a graph can continue it; use a new thread."""
 
     code = "other_language"
 

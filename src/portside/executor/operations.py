@@ -407,7 +407,7 @@ def _attempt(kind: str, make: Callable[[], Schema | None]) -> Schema | None:
         return make()
     except Exception as exc:  # noqa: BLE001 - the types are the user's code
         fields = {"kind": kind, "error": f"{type(exc).__name__}: {exc}"[:300]}
-        log.info("a schema of a graph could not be made", extra={"fields": fields})
+        log.info("a JSON schema of a graph could not be generated", extra={"fields": fields})
         return None
 
 

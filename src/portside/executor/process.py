@@ -249,7 +249,7 @@ class ExecutorProcess:
     def _end_unless_leased(self) -> None:
         """End this process, in which code does not stop: unless the server surely has other runs of it."""
         if all(lease.is_lost for lease in self._leases.values()):
-            log.error("this executor ends: its server is silent, and a run does not stop")
+            log.error("this executor exits: its server is silent, and a cancelled run does not stop")
             for lease in self._leases.values():
                 lease.answer()
             # What was sent arrives, if there is space for it.

@@ -403,7 +403,12 @@ async def _decide_waiting(db: Database, actor: Actor, user_code: str, *, approve
     decision = "approved" if approves else "denied"
     if await db.fetchval(sql.decide_cli_authorization, id=waiting.id, decision=decision, **_owner(actor)) is None:
         raise UserCodeUnknown
-    log.info("terminal decided", decision=decision, user_id=str(actor.user_id), address=waiting.address)
+    log.info(
+        "the sign-in of a terminal was approved or denied",
+        decision=decision,
+        user_id=str(actor.user_id),
+        address=waiting.address,
+    )
 
 
 async def _poll_device(db: Database, authenticator: Authenticator, device_code: str, origin: Origin) -> NewSession:
@@ -485,7 +490,11 @@ async def _exchange(
         await tx.execute(sql.revoke_cli_authorization, id=row["id"])
     if row["session_id"] is not None:
         authenticator.forget(row["session_id"])
-    log.warning("an authorization code was refused: used, or of another flow", flow=flow, address=origin.address)
+    log.warning(
+        "an authorization code was refused: it was used before, or belongs to another sign-in",
+        flow=flow,
+        address=origin.address,
+    )
     raise InvalidGrant
 
 

@@ -176,7 +176,7 @@ class OidcProvider:
             raise OidcRefused("The provider did not sign you in; try again.")
         metadata = await self._read_metadata()
         if returned.iss and returned.iss != metadata.issuer:
-            raise OidcRefused("The response is of another provider.")
+            raise OidcRefused("The response came from another provider; try again.")
         tokens = await self._redeem(metadata, returned.code, flow)
         claims = await self.verify(tokens.id_token, flow.nonce)
         if metadata.userinfo_endpoint and tokens.access_token and "email" not in claims:
@@ -285,7 +285,7 @@ class OidcProvider:
         body = await self._get(url, {"Authorization": f"Bearer {token}"})
         found = _decode_object(body)
         if found.get("sub") != claims["sub"]:
-            raise OidcRefused("The provider's responses are about different people.")
+            raise OidcRefused("The ID token and the user info of the provider are of different users; try again.")
         return found
 
     async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> bytes:

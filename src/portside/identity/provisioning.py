@@ -60,7 +60,7 @@ class AdmissionRules(msgspec.Struct, frozen=True):
         try:
             given = msgspec.json.decode(role_map, type=dict[str, str]) if role_map else {}
         except msgspec.MsgspecError as exc:
-            raise UserMistake(f"setting OIDC_ROLE_MAP: not a JSON object of texts: {exc}") from exc
+            raise UserMistake(f"setting OIDC_ROLE_MAP: must be a JSON object of strings: {exc}") from exc
         default = None if default_role == NO_ROLE else _read_grant(default_role, "OIDC_DEFAULT_ROLE")
         grants = {group: _read_grant(text, "OIDC_ROLE_MAP") for group, text in given.items()}
         return cls(allowed, groups_claim, grants, default)
@@ -212,6 +212,6 @@ async def _set_organization_role(tx: Transaction, person: _Person, user_id: UUID
     others = await tx.fetchval(sql.count_other_admins, **member, role=ORGANIZATION_ADMIN)
     rows = await tx.fetch(sql.list_organization_members, **member)
     if rows[0]["role"] == ORGANIZATION_ADMIN != role and not others:
-        log.warning("the last admin keeps the role, which no group gives any more", user_id=str(user_id))
+        log.warning("the last admin keeps the role, although no group gives it any more", user_id=str(user_id))
         return
     await tx.execute(sql.set_organization_role, **member, role=role)

@@ -154,7 +154,7 @@ class Front:
             await self._apply()
         except OSError as exc:
             # The task applies them later.
-            log.warning("the front cannot take its routes", error=str(exc))
+            log.warning("Caddy cannot load the new routes yet", error=str(exc))
 
     def serves(self, host: str) -> bool:
         """Whether a host name is the platform's, or the address of a deployment that the front routes."""
@@ -177,11 +177,11 @@ class Front:
             self._is_nearly_full = is_nearly_full
             if is_nearly_full:
                 log.warning(
-                    "the front has almost no descriptors left; clients will get 503: raise the hard limit (ulimit -Hn)",
+                    "the front has almost no file descriptors left, and clients will get 503: raise ulimit -Hn",
                     used=used, limit=limit,
                 )  # fmt: skip
             else:
-                log.warning("the front has descriptors again", used=used, limit=limit)
+                log.warning("the front has enough file descriptors again", used=used, limit=limit)
 
     async def close(self) -> None:
         """Stop Caddy."""

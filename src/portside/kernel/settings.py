@@ -5,7 +5,8 @@ variable that is set wins.
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_type_hints
+from enum import Enum
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -44,10 +45,21 @@ def _doc(kind: type[msgspec.Struct], name: str) -> SettingDoc:
     meta = next((m for m in getattr(hint, "__metadata__", ()) if m.description and m.extra is not None), None)
     if meta is None:
         raise TypeError(f"setting {kind.__name__}.{name} is not documented; annotate it with setting(description)")
-    shown: Any = getattr(hint, "__origin__", hint)
     default = None if field.default is msgspec.NODEFAULT else field.default
     names = meta.extra["names"] or (name.upper(),)
-    return SettingDoc(names, getattr(shown, "__name__", None) or str(shown), default, meta.description)
+    return SettingDoc(names, _type_text(hint), default, meta.description)
+
+
+def _type_text(hint: Any) -> str:
+    """Return a type as the reference pages show it: the values of a choice, else its name; None is left out."""
+    if hasattr(hint, "__metadata__"):
+        return _type_text(hint.__origin__)
+    if get_origin(hint) is Literal:
+        return ", ".join(str(value) for value in get_args(hint))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return ", ".join(str(member.value) for member in hint)
+    members = [member for member in get_args(hint) if member is not type(None)]
+    return " or ".join(_type_text(member) for member in members) if members else hint.__name__
 
 
 def load_settings(kind: type[S], environ: Mapping[str, str], **overrides: Any) -> S:

@@ -50,6 +50,6 @@ async def run_doctor(ctx: Context) -> Diagnosis:
 
 @routes.get("/system/request", permission="organization:manage")
 async def show_request(ctx: Context) -> SeenRequest:
-    """Return how this request arrived, so that the doctor sees what proxies before the platform do to it."""
+    """Return how this request arrived, so that the doctor sees how proxies in front of the platform change it."""
     client = client_address(ctx.scope, ctx.services.trusted_proxies)
     return SeenRequest(header_of(ctx.scope, b"host"), ctx.scope["scheme"], client)

@@ -323,12 +323,12 @@ def _is_own(address: str) -> bool:
 
 
 async def check_proxy(i: ExaminedInstallation) -> AsyncIterator[Finding]:
-    """The proxy before the platform passes the host, the scheme and the client's address on."""
+    """Check that the proxy in front of the platform passes on the host, the scheme and the client's address."""
     if i.public_url is None or lock_holder(i.home) is None or (key := _read(i.home / "api-key")) is None:
         return
     if i.front.domain and i.front.tls == "off" and not i.trusted_proxies:
         yield fault(
-            "proxy", "TLS is off, so another proxy is before the platform, and TRUSTED_PROXIES names none",
+            "proxy", "TLS is off, so another proxy is in front of the platform, and TRUSTED_PROXIES names none",
             "set TRUSTED_PROXIES to the proxy's address, or all clients share its limits and links begin with http",
         )  # fmt: skip
     trust = os.environ.get("PORTSIDE_CA_FILE")

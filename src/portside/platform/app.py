@@ -478,7 +478,7 @@ class DatabaseInUse(NamedTuple):
 
 
 class Entrance(NamedTuple):
-    """The socket that the platform listens on, and the front before it, if there is one."""
+    """The socket that the platform listens on, and the front in front of it, if there is one."""
 
     listening: socket.socket
     front: Front | None = None

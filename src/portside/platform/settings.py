@@ -42,7 +42,7 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
         HostName | None,
         setting(
             "Public host name of the platform, such as portside.example.com: in lower case, without scheme, port and "
-            "path. The front then serves it with HTTPS on all addresses, and the port above stays for this machine.",
+            "path. The front then serves it with HTTPS on all addresses, and PORTSIDE_PORT serves this machine alone.",
             "PORTSIDE_DOMAIN",
         ),
     ] = None
@@ -189,7 +189,7 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     alert_check_s: Annotated[
         float,
         msgspec.Meta(gt=0, le=3600),
-        setting("Seconds between two checks of what alerts are about.", "ALERT_CHECK_SECONDS"),
+        setting("Seconds between two evaluations of the alert rules.", "ALERT_CHECK_SECONDS"),
     ] = 15.0
     alert_private_hosts: Annotated[
         bool,
@@ -296,7 +296,7 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, msgspec.Meta(ge=1, le=10_000), setting("How many of the newest backups are kept whatever their age.")
     ] = 7
     backup_keep_days: Annotated[
-        int, msgspec.Meta(ge=0, le=36_500), setting("Days that older backups are kept, too.")
+        int, msgspec.Meta(ge=0, le=36_500), setting("Days for which older backups are kept as well.")
     ] = 30
     backup_passphrase: Annotated[str | None, setting("Passphrase of backups.", "PORTSIDE_BACKUP_PASSPHRASE")] = None
     backup_passphrase_file: Annotated[
@@ -306,8 +306,8 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     backup_point_in_time: Annotated[
         bool,
         setting(
-            "Also store the log of the embedded Postgres beside scheduled backups, every minute, so that each second "
-            "can be restored."
+            "Also archive the write-ahead log (WAL) of the embedded Postgres beside scheduled backups, once a minute, "
+            "so that the state of any second can be restored."
         ),
     ] = False
     own_listener: Annotated[

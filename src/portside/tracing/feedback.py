@@ -229,7 +229,7 @@ class Lifetime(msgspec.Struct):
 
 
 class TokenRequest(msgspec.Struct):
-    """A token to create; it lifetime three hours by default."""
+    """A token to create; by default it is valid for three hours."""
 
     run_id: UUID
     feedback_key: Key

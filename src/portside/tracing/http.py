@@ -111,7 +111,7 @@ _ON_NEW = (*_REFUSALS, TracesLimitReached)
 _FILE: dict[str, Any] = {"raises": (LinkInvalid, AttachmentNotFound), "media_type": "application/octet-stream"}
 _ON_QUERY = (ShareNotFound, LimitTooLarge, CursorInvalid, FilterInvalid, Invalid)
 _FIRST_PAGE, _IDS = RunPage(), SharedSelection()
-REPORTS = Counter("portside_reports_total", "Reports of other installations that were taken and dropped.", ["kind"])
+REPORTS = Counter("portside_reports_total", "Reports of other installations that were accepted and dropped.", ["kind"])
 LOG_LINES = Counter("portside_reported_log_lines_total", "Log lines in those reports.")
 _REPORT: RouteOptions = {"public": True, "max_body_bytes": 256 * 1024, "works_on_full_disk": True}
 

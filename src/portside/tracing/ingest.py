@@ -143,7 +143,10 @@ class _MultipartReader:
                 name, stored_type = name_text(field) or "file", (content_type or bodies.UNKNOWN_TYPE)[:200]
                 self._batch.attachments.append(AttachmentWrite(run_id, name, stored_type, part.data))
             case _:
-                raise Invalid.field(["body", part.name], "is not the name of a part that runs are made of")
+                raise Invalid.field(
+                    ["body", part.name],
+                    "is not the name of a part; use OPERATION.ID, OPERATION.ID.FIELD or attachment.ID.NAME",
+                )
 
     def finish(self) -> IngestBatch:
         """Return the batch. Raises Invalid for a posted run without a required field."""

@@ -154,7 +154,7 @@ async def query_shared_runs(db: Session, token: UUID, body: RunPage, links: Down
     shared = await _find_shared_run(db, token)
     for name in _WHOLE_TRACE_FILTERS:
         if getattr(body, name):
-            raise Invalid.field(["body", name], "asks about runs that are not shared", "not_supported")
+            raise Invalid.field(["body", name], "refers to runs that are not shared", "not_supported")
     builder = ConditionBuilder()
     condition = all_of([shared.condition(builder), conditions_of(body, shared.workspace_id, builder)])
     return await page_of_runs(db, shared.workspace_id, body, condition, links)

@@ -493,7 +493,7 @@ def _error_of_any(exc: Exception) -> RpcError:
             return rpc_error(exc)
         except PortsideError:
             return RpcError(exc.message)
-    log.exception("a call of the A2A protocol failed", exc_info=exc)
+    log.exception("an A2A call failed", exc_info=exc)
     return RpcError("Internal error")
 
 

@@ -205,7 +205,9 @@ class PlatformAuthentication:
             response = await self._client.get(self._endpoint + path, headers=headers)
         except httpx.HTTPError as exc:
             reason = str(exc) or type(exc).__name__
-            log.warning("the platform cannot be asked about a caller", url=self._endpoint + path, reason=reason)
+            log.warning(
+                "cannot verify a caller: the platform does not answer", url=self._endpoint + path, reason=reason
+            )
             raise PlatformSilent from exc
         if response.status_code >= SERVER_ERROR:
             raise PlatformSilent
@@ -259,7 +261,7 @@ def _read_response(response: httpx.Response, kind: type[T]) -> T:
             return msgspec.json.decode(response.content, type=kind)
     except msgspec.DecodeError as exc:
         raise PlatformSilent from exc
-    log.warning("the platform cannot be asked about a caller", status=response.status_code)
+    log.warning("cannot verify a caller: the platform answered with an error", status=response.status_code)
     raise PlatformSilent
 
 

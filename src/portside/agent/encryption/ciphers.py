@@ -66,15 +66,15 @@ class AesKeys:
         if version != AES_VERSION or cipher is None:
             known = ", ".join(each.hex() for each in self._ciphers)
             raise CannotDecrypt(
-                f"What is stored was encrypted with the AES key {key_id.hex()}, which this server does not have: add "
+                f"A stored value was encrypted with the AES key {key_id.hex()}, which this server does not have: add "
                 f"that key to GRAPH_AES_KEY, after the ones that are there ({known})"
             )
         try:
             return cipher.decrypt(rest[:_NONCE_SIZE], rest[_NONCE_SIZE:], associated_data)
         except self._decrypt_errors as exc:
             raise CannotDecrypt(
-                f"What is stored under the AES key {key_id.hex()} does not decrypt: it was changed, or moved to "
-                "another field or row"
+                f"A value that was stored under the AES key {key_id.hex()} does not decrypt: it was changed, or moved "
+                "to another field or row"
             ) from exc
 
 

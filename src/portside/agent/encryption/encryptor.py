@@ -231,7 +231,7 @@ class Encryptor:
     def _aes_keys(self) -> AesKeys:
         if self._keys is None:
             raise CannotDecrypt(
-                "What is stored was encrypted with an AES key, and this server has none: set GRAPH_AES_KEY"
+                "A stored value was encrypted with an AES key, and this server has none: set GRAPH_AES_KEY"
             )
         return self._keys
 

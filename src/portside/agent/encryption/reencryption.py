@@ -92,7 +92,7 @@ class ReplacementWriter:
                 query, values = self._waiting.popleft()
                 await self._session.execute(query, **values)
         except Exception as exc:  # noqa: BLE001 - the next read offers it again
-            log.warning("a replacement by an encryption handler was not stored", error=type(exc).__name__)
+            log.warning("a value that the encryption handler encrypted again was not stored", error=type(exc).__name__)
         finally:
             self._writing = None
 
@@ -366,7 +366,10 @@ class RenewedKeys(Task):
         """Report what the pass found, and return whether the next one follows at once to see what is left."""
         is_again = self._renewed > 0
         if self._failed and not is_again:
-            log.error("values of older AES keys do not decrypt and stay as they are", values=self._failed)
+            log.error(
+                "values that were encrypted with older AES keys cannot be decrypted and stay as they are",
+                values=self._failed,
+            )
         elif not is_again and not self._is_clean:
             keys = [start[1:].hex() for start in self._starts]
             log.warning("no stored data uses the older AES keys any more; remove them from GRAPH_AES_KEY", keys=keys)

@@ -45,7 +45,7 @@ class KnownGraphs:
         except FileNotFoundError:
             return False
         except (OSError, ValueError, KeyError, TypeError, AttributeError, CallFailed) as exc:
-            log.warning("what is known of graphs cannot be read", path=str(self._path), error=str(exc))
+            log.warning("the cached descriptions of graphs cannot be read", path=str(self._path), error=str(exc))
             return False
         return bool(self.facts)
 
@@ -72,6 +72,6 @@ class KnownGraphs:
             temporary.write_bytes(ormsgpack.packb(kept))
             temporary.replace(self._path)
         except OSError as exc:
-            log.warning("what is known of graphs cannot be kept", path=str(self._path), error=str(exc))
+            log.warning("the descriptions of graphs cannot be cached", path=str(self._path), error=str(exc))
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)

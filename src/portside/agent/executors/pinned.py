@@ -100,7 +100,7 @@ class RevisionsFile:
             self._load()
             PROBLEMS.forget(_FILE)
         except (OSError, msgspec.MsgspecError) as exc:
-            log.warning("the revisions of threads cannot be read", path=str(self._path), error=str(exc))
+            log.warning("the file of pinned revisions cannot be read", path=str(self._path), error=str(exc))
             said = f"Threads go on with the revisions that were known: {self._path} cannot be read: {exc}"
             PROBLEMS.note(_FILE, said[:LONGEST_PROBLEM])
         return self._revisions
@@ -170,7 +170,7 @@ class PinnedGraphs:
         if (left := row["left_revision_id"]) is not None:
             config["metadata"]["left_revision_id"] = str(left)
             log.warning(
-                "a thread goes on with other code than it began with",
+                "a thread continues with the code of another revision",
                 thread_id=config["configurable"]["thread_id"],
                 run_id=config["configurable"]["run_id"],
                 revision_id=str(chosen),

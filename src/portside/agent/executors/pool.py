@@ -322,7 +322,7 @@ class ExecutorPool:
         elif now - self._needed_at <= (limits.idle_s or SCALED_DOWN_AFTER_S):
             return
         if surplus:
-            log.info("executors are scaled", to=needed, runs=runs)
+            log.info("the number of executors changes", to=needed, runs=runs)
         self._wanted = needed
         for executor in sorted(self._own(), key=lambda each: each.calls)[: max(0, surplus)]:
             executor.retire()

@@ -181,9 +181,9 @@ def find_node(given: str | None) -> Path:
     found = shutil.which(given or "node")
     if found is None:
         raise UserMistake(
-            f"EXECUTOR_NODE names {given}, which is no program"
+            f"EXECUTOR_NODE: {given} is not a program; set it to Node 20 or newer, or leave it out"
             if given
-            else "the project has JavaScript, and Node is not installed; install Node 20 or newer"
+            else "the project has JavaScript graphs, and Node is not installed; install Node 20 or newer"
         )
     return Path(found)
 

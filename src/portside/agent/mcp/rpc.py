@@ -45,7 +45,7 @@ Id = str | int
 
 
 class ForeignOrigin(Forbidden):
-    """Web pages of this origin may not call tools here; name it in http.cors.allow_origins if they should."""
+    """Web pages of this origin may not call tools here; add the origin to http.cors.allow_origins if they should."""
 
     code = "foreign_page"
 

@@ -265,7 +265,7 @@ class ToolCalls:
             try:
                 await self._questions.delete_thread(thread_id)
             except Exception as exc:  # noqa: BLE001 - the client has its response; the thread stays, and the log says so
-                log_failure("the thread of a call of a tool was not deleted", exc, thread_id=str(thread_id))
+                log_failure("the temporary thread of a tool call was not deleted", exc, thread_id=str(thread_id))
 
         task = asyncio.create_task(delete(call.thread_to_delete))
         self._deleting.add(task)

@@ -522,7 +522,9 @@ class Worker:
         if isinstance(failure, AttemptLost):
             return await self._lose_attempt(run, failure)
         if is_transient(failure):
-            log_failure("a run stops until the database answers again", failure, run_id=str(run.run_id))
+            log_failure(
+                "a run is interrupted and resumes when the database answers again", failure, run_id=str(run.run_id)
+            )
             self.return_run(run.run_id, run.attempt)
             return None
         log.error("a run could not be ended", run_id=str(run.run_id), exc_info=failure)

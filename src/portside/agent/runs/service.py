@@ -438,7 +438,7 @@ class Runs:
             try:
                 await self._cancel(scope, Cancellation("interrupt", DISCONNECTED))
             except Exception as exc:  # noqa: BLE001 - no client is left to be answered
-                log_failure("the run of a client that left could not be cancelled", exc, run_ids=str(scope.run_ids))
+                log_failure("the run of a disconnected client could not be cancelled", exc, run_ids=str(scope.run_ids))
 
         task = asyncio.create_task(cancel())
         self._cancelling.add(task)

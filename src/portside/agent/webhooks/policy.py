@@ -115,17 +115,15 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
     def _check_own_route(self, url: str) -> str:
         _refuse_forbidden_characters(url)
         if self.urls.disable_loopback:
-            raise UrlRefused("Webhook must be a whole address: a path is called where url.disable_loopback is false")
+            raise UrlRefused("Webhook must be an absolute URL: a path is allowed only if url.disable_loopback is false")
         if url.startswith("//") or self.own_routes is None or not self.own_routes.has(url):
-            raise UrlRefused(
-                "Webhook must be a whole address, or the path of a route of this project's own application"
-            )
+            raise UrlRefused("Webhook must be an absolute URL, or the path of a route of the project's own application")
         return ""
 
 
 def _refuse_forbidden_characters(url: str) -> None:
     if _FORBIDDEN_CHARACTERS.search(url):
-        raise UrlRefused("Webhook must be an address without spaces, backslashes and control characters")
+        raise UrlRefused("Webhook must be a URL without spaces, backslashes and control characters")
 
 
 def _read(url: str) -> tuple[httpx.URL, str]:
@@ -141,7 +139,7 @@ def _read(url: str) -> tuple[httpx.URL, str]:
     if not parts.scheme or not host or "%" in host:
         raise UrlRefused(f"Invalid webhook hostname '{host}'")
     if parts.userinfo or "@" in url.split("/", 3)[2]:
-        raise UrlRefused("Webhook must be an address without user and password")
+        raise UrlRefused("Webhook must be a URL without user and password")
     if parts.port is not None and not 0 < parts.port <= 65_535:
         raise UrlRefused(f"Webhook port {parts.port} not allowed")
     return parts, host

@@ -2,7 +2,7 @@
 
 revisions/<id>/source      the source's files
                venv        its virtual environment, unless it has only JavaScript and the layout is split
-               node        Node and what executes JavaScript graphs, if the source has JavaScript (node.py)
+               node        Node and the JavaScript executor, if the source has JavaScript (node.py)
                built.json  written last: a folder without it is an unfinished build
 
 In the split layout the server of a build runs from the platform's environment, and the virtual environment has the
@@ -64,7 +64,7 @@ class BuildRequest:
     """What to build, and where. The log masks the values of the secrets.
 
     `cache` is the folder of uv's cache, `node_cache` that of the caches of npm and others; None means their defaults.
-    `runtimes` has what executes JavaScript graphs, by versions.
+    `runtimes` has the JavaScript executor, by versions.
     """
 
     folder: Path

@@ -109,7 +109,7 @@ def _check_version(version: str | None, specifier: str, name: str) -> None:
         )
     if not suitable_versions(specifier):
         raise BuildFailed(
-            f"requires-python '{specifier}' of {name} allows no Python from 3.11 on, and Portside needs one"
+            f"requires-python '{specifier}' of {name} allows no Python 3.11 or newer, which Portside needs"
         )
 
 

@@ -97,11 +97,11 @@ class PackageManager(NamedTuple):
 
 
 def check_runtime() -> None:
-    """Refuse JavaScript graphs if this installation has nothing that executes them. Raises BuildFailed."""
+    """Refuse JavaScript graphs if this installation lacks the JavaScript executor. Raises BuildFailed."""
     if not (_RUNTIME / "package.json").is_file():
         raise BuildFailed(
-            "the project has graphs in JavaScript, and this installation of Portside has nothing that executes them: "
-            f"{_RUNTIME} is missing"
+            f"the project has JavaScript graphs, and this installation lacks the JavaScript executor: {_RUNTIME} is "
+            "missing; install Portside again from its wheel"
         )
 
 
@@ -310,7 +310,7 @@ class NodeTools:
         """
         installed = kept / await asyncio.to_thread(_digest, _RUNTIME)
         if not installed.is_dir():
-            self.output.write("Installing what executes JavaScript graphs, once for this version of Portside")
+            self.output.write("Installing the JavaScript executor, once for this version of Portside")
             await self._install_runtime(_RUNTIME, installed)
         os.utime(installed)
         return installed
@@ -324,7 +324,7 @@ class NodeTools:
             outcome = await self.run(["npm", "install", "--no-save", "--ignore-scripts"], folder)
             if outcome.code != 0:
                 raise BuildFailed(
-                    "what executes JavaScript graphs cannot be installed; it is fetched once for each version of "
+                    "the JavaScript executor cannot be installed; it is fetched once for each version of "
                     f"Portside from npm's registry: {decisive_lines(outcome)}"
                 )
             await asyncio.to_thread(_keep, folder, into)
@@ -332,7 +332,7 @@ class NodeTools:
 
 
 async def provide_node(dataplane: Path, wanted: NodeVersions, output: MaskedOutput) -> tuple[Path, Path]:
-    """Return a wanted Node, and the folder of what executes JavaScript graphs, for a server that is not built.
+    """Return a wanted Node, and the folder of the JavaScript executor, for a server that is not built.
 
     Both are kept in the data plane's folder. Raises BuildFailed.
     """
@@ -357,7 +357,11 @@ async def update_runtime(build: Path, dataplane: Path) -> None:
     try:
         await tools.add_runtime(dataplane / RUNTIMES)
     except BuildFailed as exc:
-        log.warning("an executor of JavaScript graphs stays at an earlier version", build=str(build), reason=str(exc))
+        log.warning(
+            "a JavaScript executor could not be updated and stays at an earlier version",
+            build=str(build),
+            reason=str(exc),
+        )
 
 
 def _is_current(runtime: Path) -> bool:
@@ -383,7 +387,9 @@ def _check(archive: Path, manager: PackageManager) -> None:
         content = _program_of(archive) if manager.package == "@yarnpkg/cli-dist" else archive.read_bytes()
         found = hashlib.new(algorithm, content)
     except (ValueError, KeyError, TarError) as exc:
-        raise BuildFailed(f"package.json: packageManager: the checksum {algorithm!r} cannot be compared") from exc
+        raise BuildFailed(
+            f"package.json: packageManager: a checksum of type {algorithm!r} is not supported; use sha512, or remove it"
+        ) from exc
     # Newer versions of Corepack write it as base64.
     forms = {found.hexdigest(), base64.b64encode(found.digest()).decode()}
     if expected not in forms:

@@ -259,7 +259,7 @@ class SleepCycle:
         try:
             due_at = await self._deployment.next_due()
         except UNREACHABLE as exc:
-            log.warning("a deployment stays awake: what it has to do is unknown", error=str(exc))
+            log.warning("a deployment stays awake: its next due work cannot be read", error=str(exc))
             return False
         # Both are asked again: a replica may have been added meanwhile.
         return (due_at is None or due_at > time.time() + _LEAST_SLEEP_S) and self._deployment.ports() == ports
@@ -295,7 +295,7 @@ class SleepCycle:
             try:
                 due_at = await self._deployment.next_due()
             except UNREACHABLE as exc:
-                log.warning("what a deployment that sleeps has to do is unknown yet", error=str(exc))
+                log.warning("the next due work of a sleeping deployment cannot be read yet", error=str(exc))
                 await asyncio.sleep(_READ_AGAIN_S)
                 continue
             if due_at is not None and due_at <= time.time() + _AHEAD_S:

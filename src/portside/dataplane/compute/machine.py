@@ -576,7 +576,7 @@ class _FilesOfBuilds:
                 await files.update()
             except DeployFailed as exc:
                 # Its threads wait with an error until this succeeds; the others must be served.
-                log.error("an earlier revision's executor is not this version's", reason=str(exc))  # noqa: TRY400
+                log.error("the executor of an earlier revision could not be updated to this version", reason=str(exc))  # noqa: TRY400
 
     async def take_back(self) -> None:
         """Install again what the servers before the update need."""

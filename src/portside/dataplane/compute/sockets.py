@@ -436,6 +436,6 @@ def _listen_at(gateway: str, port: int) -> socket.socket:
         listening.setblocking(False)
         return listening
     raise DeployFailed(
-        f"this machine cannot listen for its containers on {gateway}: {reason.strerror}; CONTAINER_HOST_ADDRESS or "
-        "CONTAINER_NETWORK may help"
+        f"this machine cannot listen for its containers on {gateway}: {reason.strerror}; set CONTAINER_HOST_ADDRESS or "
+        "CONTAINER_NETWORK"
     )

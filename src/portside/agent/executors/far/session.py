@@ -113,7 +113,7 @@ class PeerSession(Link):
             data = encoded_frame(kind, number, body, method, is_executor=self._is_executor)
         except _MALFORMED as exc:
             what = body[0] if kind == links.CALL else method
-            raise CallFailed("malformed", f"what belongs to {what} cannot be sent: {exc}") from exc
+            raise CallFailed("malformed", f"the message for {what} cannot be encoded: {exc}") from exc
         if len(data) > self._limits.frame_bytes:
             raise CallFailed("too_large", f"a message has {len(data)} bytes, more than {self._limits.frame_bytes}")
         if kind in (links.RESULT, links.ERROR):
