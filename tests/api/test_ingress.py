@@ -77,7 +77,25 @@ async def test_custom_url_stays_when_the_deployment_moves(platform: Fronted, htt
     finally:
         other.close()
     # Nothing listens there now, and the old address is not asked.
-    assert (await http.get("/agents/moving/x")).status_code == 502
+    refused = await http.post("/agents/moving/x", content=b"a body")
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert "No server runs at this address" in refused.json()["detail"]
+
+
+async def test_request_that_an_agent_may_have_begun_is_not_refused_like_one_that_it_never_got(
+    platform: Fronted, http: httpx2.AsyncClient
+):
+    """Clients send a request with 503 again: one whose connection broke must not look like that."""
+
+    async def read_and_leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"a body")
+        writer.close()
+
+    async with await asyncio.start_server(read_and_leave, "127.0.0.1") as leaving:
+        platform.deploy("leaving", f"http://127.0.0.1:{leaving.sockets[0].getsockname()[1]}")
+        broken = await http.post("/agents/leaving/x", content=b"a body")
+    assert broken.status_code == 502
+    assert "does not answer" in broken.json()["detail"]
 
 
 def test_changes_of_deployments_leave_connections_open(platform: Fronted):

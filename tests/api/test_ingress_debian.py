@@ -34,6 +34,7 @@ from tests.api.test_ingress import (  # noqa: F401 - they run here with another 
     test_paths_with_two_readings_are_refused,
     test_platform_and_agents_share_one_address,
     test_redirects_of_agents_keep_the_prefix,
+    test_request_that_an_agent_may_have_begun_is_not_refused_like_one_that_it_never_got,
     test_requests_are_not_smuggled,
     test_rules_hold_at_every_host_and_path,
     test_sockets_are_private,

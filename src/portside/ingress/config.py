@@ -210,7 +210,7 @@ class _Writer:
             "idle_timeout": "75s",
             "max_header_bytes": _MAX_HEAD_BYTES,
             "routes": [_QUIET, *([upgrades] if self._is_old else []), *usual, tricks, *routes],
-            "errors": {"routes": [_route(None, _failed())]},
+            "errors": {"routes": [_not_sent(), _route(None, _failed())]},
         }
 
     def _platform(self) -> Json:
@@ -387,6 +387,17 @@ def _without_session() -> Json:
 
 def _refusal(status: int, detail: str) -> Json:
     return _error(status, detail)
+
+
+def _not_sent() -> Json:
+    """Return a route for requests that reached no server, as before agents run again after a restart.
+
+    They can be sent again, which others cannot: an agent whose connection broke may have begun a run.
+    """
+    failure = {"{http.error.message}": {"name": "", "pattern": "^dial "}}
+    return _route(
+        [{"vars_regexp": failure}], _error(503, "No server runs at this address now; try again later", _RETRY)
+    )
 
 
 def _failed() -> Json:
