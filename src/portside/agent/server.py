@@ -13,7 +13,6 @@ URLs, and of an exception only its class and where it was raised.
 import asyncio
 import contextlib
 import fcntl
-import gc
 import os
 import re
 import signal
@@ -44,6 +43,7 @@ from portside.kernel.http.server import ConnectionShare, Server, listen
 from portside.kernel.logs import SECRET_WORDS, get_logger, listen_to_logs
 from portside.kernel.metrics import Siblings
 from portside.kernel.outbound import ssl_context
+from portside.kernel.startup import tune_garbage_collection
 from portside.kernel.supervision import RETIRE, Supervision, WorkerProcess
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 STREAMS_LEFT_S = 5.0
 EXIT_TIMEOUT_S = 10.0
-COLLECT_AFTER = (10_000, 10, 10)
 FORWARDED_LINES = Counter(
     "portside_log_lines_forwarded_total", "Log lines that were sent to another address, or dropped.", ["outcome"]
 )
@@ -134,7 +133,7 @@ async def serve(
         log.info("agent server ready", address=address, tier=settings.tier, graphs=list(served.config.graphs))
         if lacks := missing_features(app.libraries):
             log.info("some features are off, because the project's libraries are too old for them", features=lacks)
-        _tune_garbage_collection()
+        tune_garbage_collection()
         on_ready()
         if sockets.public_fd is not None and sockets.handover_fd is not None:
             app.traffic.is_served = False
@@ -211,17 +210,6 @@ def _exit_after_timeout() -> None:
     timer = threading.Timer(EXIT_TIMEOUT_S, exit_now)
     timer.daemon = True
     timer.start()
-
-
-def _tune_garbage_collection() -> None:
-    """Exclude the objects of the start from garbage collection, and collect less often.
-
-    A server has 200,000 objects that live as long as it does; a collection of them paused all runs for 60 ms. They are
-    not collected even once: that would take a tenth of the start, to find the 2 % of them that are garbage.
-    """
-    gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
-    gc.enable()
 
 
 def _stop_with_supervisor(process: WorkerProcess, stop_at_once: Callable[[], None]) -> None:

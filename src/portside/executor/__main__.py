@@ -3,12 +3,12 @@
 import argparse
 import asyncio
 import ctypes
+import gc
 import os
 import signal
 import sys
 
-from portside.executor.loops import new_event_loop
-from portside.executor.process import ExecutorProcess
+from portside.kernel.startup import LAZY_PACKAGES, import_lazily, import_without_rich
 
 PR_SET_PDEATHSIG = 1
 
@@ -21,6 +21,12 @@ def main() -> None:
     # Ctrl-C in a terminal reaches the whole group of processes; the server decides when its executors end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
+    # The project is loaded before `tune_garbage_collection` switches it on again.
+    gc.disable()
+    import_lazily(*LAZY_PACKAGES)
+    import_without_rich("httpx")
+    from portside.executor.loops import new_event_loop
+    from portside.executor.process import ExecutorProcess
 
     async def run() -> None:
         await ExecutorProcess(given.socket).run()

@@ -25,7 +25,6 @@ from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.checkpoints.serde import SerdeRules, make_serde
 from portside.executor.errors import RunTimeout, failure_of
 from portside.executor.execute import execute
-from portside.executor.handlers import ProjectHandlers
 from portside.executor.link import HIGH_WATER_BYTES, CallFailed, Handler, Link, LinkClosed, ServedCall
 from portside.executor.load import Graphs, load_graphs
 from portside.executor.loops import GraphLoop, work_left_behind
@@ -52,6 +51,7 @@ from portside.executor.sdk import let_sdk_find
 from portside.executor.tracing import watch_tracing
 from portside.executor.versions import installed_libraries
 from portside.kernel.errors import PortsideError, UserMistake
+from portside.kernel.startup import tune_garbage_collection
 
 log = logging.getLogger(__name__)
 EVENT_WAIT_LIMIT_S = 30.0
@@ -116,6 +116,7 @@ class ExecutorProcess:
             self._link.hello(await self._prepare(messages.read(ServerHello, greeting)))
         except CallFailed as exc:
             self._link.hello(_failed(exc.message))
+        tune_garbage_collection()
         return await self._link.wait_closed()
 
     def _on_hello(self, body: Any) -> None:
@@ -152,6 +153,9 @@ class ExecutorProcess:
 
     async def _prepare_handlers(self, project: Project, hello: ServerHello) -> ExecutorHello:
         """Import the project's handlers, which run on one loop."""
+        # Processes of graphs need none of what this imports.
+        from portside.executor.handlers import ProjectHandlers
+
         self._loops = [GraphLoop("handlers")]
         self._turns = [_Turn(loop) for loop in self._loops]
         handlers = ProjectHandlers(self._link, self._loops[0])

@@ -53,7 +53,7 @@ SERVER = WheelContent(
 # langgraph brings everything else that the executor imports.
 EXECUTOR = WheelContent(
     "The part of Portside that executes a project's graphs.",
-    ("__init__.py", "executor/", "kernel/__init__.py", "kernel/errors.py", "kernel/user_json.py"),
+    ("__init__.py", "executor/", "kernel/__init__.py", "kernel/errors.py", "kernel/startup.py", "kernel/user_json.py"),
     ("langgraph",),
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)

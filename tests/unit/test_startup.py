@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from portside.cli.serve import LAZY_PACKAGES, import_lazily
+from portside.kernel.startup import LAZY_PACKAGES, import_lazily
 
 INIT = """
 import builtins
@@ -120,7 +120,7 @@ def test_deferred_packages_of_the_server_are_complete_after_lookup() -> None:
     """Runs in a separate process, because this one has already imported the packages."""
     script = """
 import sys, types
-from portside.cli.serve import import_lazily
+from portside.kernel.startup import import_lazily
 import_lazily(*sys.argv[1:])
 import portside.agent.custom.cache, portside.agent.local_graphs, portside.agent.server
 print(*[name for name in sys.argv[1:] if type(sys.modules[name]) is not types.ModuleType])
@@ -169,7 +169,7 @@ def source_of(node: ast.ImportFrom, home: str) -> str:
 def test_deployed_server_does_without_rich_and_its_project_does_not():
     code = (
         "import sys\n"
-        "from portside.cli.serve import import_without_rich\n"
+        "from portside.kernel.startup import import_without_rich\n"
         "import_without_rich('structlog', 'httpx')\n"
         "import httpx, structlog, portside.agent.server\n"
         "assert not any(name.partition('.')[0] == 'rich' for name in sys.modules)\n"
