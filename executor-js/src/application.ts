@@ -58,7 +58,7 @@ interface Hono {
 }
 
 /** The server's route for a request, if it has one. */
-interface Ours {
+interface ServerRoute {
   isPublic: boolean;
 }
 
@@ -66,7 +66,7 @@ interface Ours {
 interface Exchange {
   number: number;
   scope: Scope;
-  ours: Ours | null;
+  serverRoute: ServerRoute | null;
   body: Body;
   request: Request;
   /** Why the server could not be asked. */
@@ -133,7 +133,15 @@ export class Application {
 
   /** Serve one request; return the path of its route, for metrics. */
   async request(given: Fields, call: ServedCall): Promise<string> {
-    const { exchange: number, scope, ours } = given as { exchange: number; scope: Scope; ours: unknown[] | null };
+    const {
+      exchange: number,
+      scope,
+      server_route: found,
+    } = given as {
+      exchange: number;
+      scope: Scope;
+      server_route: unknown[] | null;
+    };
     const outbox = new Outbox(this.link, number, (messages) => call.send(messages));
     if (scope.type === "websocket") {
       await this.connect(number, scope, outbox);
@@ -145,7 +153,7 @@ export class Application {
     const exchange: Exchange = {
       number,
       scope,
-      ours: ours === null ? null : { isPublic: Boolean(ours[2]) },
+      serverRoute: found === null ? null : { isPublic: Boolean(found[2]) },
       body,
       request: requestOf(scope, body, signal),
       failure: null,
@@ -240,9 +248,9 @@ export class Application {
       }
       if (exchange !== undefined) {
         exchange.route = name;
-        const isOurs = exchange.ours !== null && first === undefined && !isLeft;
-        const isNeeded = isOurs
-          ? this.rules.is_auth_first && !exchange.ours?.isPublic
+        const isServerRoute = exchange.serverRoute !== null && first === undefined && !isLeft;
+        const isNeeded = isServerRoute
+          ? this.rules.is_auth_first && !exchange.serverRoute?.isPublic
           : this.rules.authenticates_project;
         const refusal = isNeeded ? await this.authenticate(exchange, context) : null;
         if (refusal !== null) {
@@ -255,14 +263,14 @@ export class Application {
     const server = added(async (context, next) => {
       const exchange = context.env?.[EXCHANGE];
       // Without a page for every path, the server also answers what nobody has a route for.
-      if (exchange && (exchange.ours !== null || last < 0) && isSame(context.req.raw, exchange.request)) {
+      if (exchange && (exchange.serverRoute !== null || last < 0) && isSame(context.req.raw, exchange.request)) {
         return this.askServer(exchange, context);
       }
       await next();
       return undefined;
     });
-    const ours = isLeft ? [] : [server];
-    return [[before, ...matched.slice(0, at), ...ours, ...matched.slice(at)], ...rest];
+    const own = isLeft ? [] : [server];
+    return [[before, ...matched.slice(0, at), ...own, ...matched.slice(at)], ...rest];
   }
 
   /** Have the server authenticate a request; return its refusal, or null. */
@@ -298,7 +306,11 @@ export class Application {
         }
       };
       this.link
-        .call("app.ours", { original: exchange.number, exchange: number, scope }, { onItem, signal: stop.signal })
+        .call(
+          "app.server_route",
+          { original: exchange.number, exchange: number, scope },
+          { onItem, signal: stop.signal },
+        )
         .then(
           () => arriving.end(),
           (error) => {

@@ -10,8 +10,8 @@ const STREAM_PROTOCOL = "__stream_protocol__";
 const CHANNEL_MODES = ["updates", "messages", "custom", "tasks", "checkpoints", "tools"];
 /** What the server takes for items of a mode to make channels from: `&mode|namespace`. */
 const FOR_CHANNELS = "&";
-const UNHEARD_DELAY_MS = 100;
-const UNHEARD_LIMIT_BYTES = 256 * 1024;
+const UNFOLLOWED_DELAY_MS = 100;
+const UNFOLLOWED_LIMIT_BYTES = 256 * 1024;
 
 /** An event as clients receive it: its name and its JSON. */
 export type Emitted = [event: string, data: Buffer];
@@ -86,17 +86,17 @@ export class EventBatches {
 
   constructor(
     private readonly call: { send(item: unknown): void },
-    isUnheard: boolean,
+    isUnfollowed: boolean,
   ) {
-    this.isOpen = !isUnheard;
-    this.opening = isUnheard ? setTimeout(() => this.open(), UNHEARD_DELAY_MS) : undefined;
+    this.isOpen = !isUnfollowed;
+    this.opening = isUnfollowed ? setTimeout(() => this.open(), UNFOLLOWED_DELAY_MS) : undefined;
   }
 
   /** Add an event. */
   add(event: Emitted): void {
     this.waiting.push(event);
     this.size += event[1].length;
-    this.isOpen ||= this.size > UNHEARD_LIMIT_BYTES;
+    this.isOpen ||= this.size > UNFOLLOWED_LIMIT_BYTES;
     if (this.isOpen && !this.isScheduled) {
       this.isScheduled = true;
       // With what else happens in this turn.

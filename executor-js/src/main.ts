@@ -43,7 +43,7 @@ interface GraphCall {
   timeout_s: number;
   scope: number;
   leased_until?: number;
-  is_unheard?: boolean;
+  is_unfollowed?: boolean;
 }
 
 function main(): void {
@@ -60,7 +60,7 @@ function main(): void {
   let isGreeted = false;
   const link: Link = new Link(connection, {
     handlers,
-    pong: () => ({ still_s: 0, memory_bytes: memoryBytes(), clock_s: clockSeconds() }),
+    pong: () => ({ blocked_s: 0, memory_bytes: memoryBytes(), clock_s: clockSeconds() }),
     onHello: (body) => {
       if (!isGreeted) {
         isGreeted = true;
@@ -169,7 +169,7 @@ function serve(handlers: Map<string, Handler>, { libraries, graphs, server, sche
 
 async function execute(executor: Executor, leases: Leases, given: GraphCall, call: ServedCall): Promise<unknown> {
   const lease = leases.begin(given.call, given.leased_until ?? 0, call.signal);
-  const batches = new EventBatches(call, given.is_unheard ?? false);
+  const batches = new EventBatches(call, given.is_unfollowed ?? false);
   const execution = {
     request: given.request as unknown as RunRequest,
     call: given.call,

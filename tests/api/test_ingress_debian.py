@@ -18,7 +18,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from portside.cli.ingress import PRINTERS, Outer
+from portside.cli.ingress import PRINTERS, OuterProxy
 from tests.api.test_ingress import (  # noqa: F401 - they run here with another front
     http,
     test_addresses_of_one_host_are_told_apart_by_their_paths,
@@ -81,7 +81,7 @@ class Nginx:
         certificates.mkdir()
         self.certificate, _ = make_certificate(certificates, DOMAIN)
         address = httpx2.URL(platform_url).netloc.decode()
-        (folder / "portside.conf").write_text(PRINTERS["nginx"](Outer(DOMAIN, address, is_by_host=False)))
+        (folder / "portside.conf").write_text(PRINTERS["nginx"](OuterProxy(DOMAIN, address, is_by_host=False)))
         (folder / "nginx.conf").write_text(
             f"daemon off; pid {folder}/pid; error_log {folder}/error.log; events {{}}\n"
             f"http {{ access_log off; {self._temporary(folder)} include {folder}/portside.conf; }}\n"

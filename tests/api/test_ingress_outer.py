@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
-from portside.cli.ingress import PRINTERS, Outer
+from portside.cli.ingress import PRINTERS, OuterProxy
 from portside.ingress.caddy import find_caddy
 from tests.fronted import HEADERS, Fronted, fronted
 from tests.servers import free_port
@@ -42,7 +42,7 @@ class OuterCaddy:
         self.port, self.root = free_port(), folder / "caddy/pki/authorities/local/root.crt"
         ports = f"https_port {self.port}\n http_port {free_port()}"
         address = httpx2.URL(platform_url).netloc.decode()
-        printed = PRINTERS["caddy"](Outer(DOMAIN, address, is_by_host=is_by_host))
+        printed = PRINTERS["caddy"](OuterProxy(DOMAIN, address, is_by_host=is_by_host))
         file, self.log = folder / "Caddyfile", folder / "caddy.log"
         file.write_text(f"{{\n admin off\n local_certs\n skip_install_trust\n {ports}\n}}\n{printed}")
         environment = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}

@@ -17,7 +17,7 @@ import httpx2
 import pytest
 import yaml
 
-from portside.cli.ingress import PRINTERS, Outer
+from portside.cli.ingress import PRINTERS, OuterProxy
 from tests.api.test_ingress_acme import DOMAIN, Authority, authority  # noqa: F401 - a fixture
 from tests.api.test_ingress_outer import (  # noqa: F401 - they run here behind Traefik
     AGENTS,
@@ -36,7 +36,7 @@ LONG_S = 70
 class Traefik:
     """A Traefik with the printed file. It has the ports 80 and 443 of this machine."""
 
-    def __init__(self, folder: Path, outer: Outer, issuer: Authority) -> None:
+    def __init__(self, folder: Path, outer: OuterProxy, issuer: Authority) -> None:
         if not PROGRAM.exists():
             pytest.skip(f"there is no {PROGRAM}; scripts/thorough unpacks it there")
         printed = PRINTERS["traefik"](outer)
@@ -106,7 +106,7 @@ def site(
         name = f"fake-{request.param}"
         platform.deploy(name)
         is_by_host = request.param == "host"
-        outer = Outer(DOMAIN, httpx2.URL(platform.url).netloc.decode(), is_by_host)
+        outer = OuterProxy(DOMAIN, httpx2.URL(platform.url).netloc.decode(), is_by_host)
         traefik = Traefik(folder / request.param, outer, authority)
         try:
             host, path = (f"{name}.{DOMAIN}", "") if is_by_host else (DOMAIN, f"/agents/{name}")

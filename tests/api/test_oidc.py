@@ -27,7 +27,7 @@ from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
 from portside.identity import oidc
-from portside.identity.oidc import OidcClient, OidcProvider, OidcRefused, OidcUnavailable, Returned
+from portside.identity.oidc import OidcClient, OidcProvider, OidcRefused, OidcUnavailable, ProviderReturn
 from portside.identity.provisioning import AdmissionRules
 from portside.identity.services import OidcSignIn
 from portside.kernel.crypto import SecretBox
@@ -287,7 +287,7 @@ async def finish(hostile: Hostile, **changed: Any) -> dict[str, Any]:
     query = {name: values[0] for name, values in parse_qs(urlsplit(start.url).query).items()}
     token = changed.pop("token", None)
     hostile.id_token = token or hostile.sign(hostile.claims(**{"nonce": query["nonce"], **changed}))
-    return (await provider.finish(start.cookie, Returned(state=query["state"], code="c"))).claims
+    return (await provider.finish(start.cookie, ProviderReturn(state=query["state"], code="c"))).claims
 
 
 @pytest.mark.parametrize(

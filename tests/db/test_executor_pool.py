@@ -268,7 +268,7 @@ async def test_events_that_nobody_follows_come_together_or_after_a_moment(projec
             came.set()
 
         call = request("wait")
-        call.is_unheard = True
+        call.is_unfollowed = True
         waiting = asyncio.create_task(executor.link.call(messages.EXECUTE, call, on_item=take))
         async with asyncio.timeout(60):
             await came.wait()
@@ -279,7 +279,7 @@ async def test_events_that_nobody_follows_come_together_or_after_a_moment(projec
         # On a loop that is never 100 ms late there is one batch; the order is the same in any case.
         batches.clear()
         call = request("nothing")
-        call.is_unheard = True
+        call.is_unfollowed = True
         await executor.link.call(messages.EXECUTE, call, on_item=take)
         assert [name for batch in batches for name in batch] == ["values", "updates", "values"]
 

@@ -26,7 +26,7 @@ import importlib, pkgutil, portside
 names = [each.name for each in pkgutil.walk_packages(portside.__path__, "portside.")]
 for name in names:
     # What needs the extra `grpc` is imported only by the tiers that need it.
-    needs_grpc = name.startswith(("portside.agent.executors.far.", "portside.core.v1.core_pb2"))
+    needs_grpc = name.startswith(("portside.agent.executors.core_api.", "portside.core.v1.core_pb2"))
     if not name.endswith(("__main__", "kernel.embedded")) and not needs_grpc:
         importlib.import_module(name)
 print(*names)

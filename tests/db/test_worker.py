@@ -14,7 +14,7 @@ import pytest
 
 from portside.agent.queue import statements, worker
 from portside.agent.queue.admissions import Admissions
-from portside.agent.queue.backlog import REST_AFTER_S, Rest
+from portside.agent.queue.backlog import REST_AFTER_S, IdleBackoff
 from portside.agent.queue.statements import (
     Admission,
     Cancellation,
@@ -398,7 +398,7 @@ class Resting:
     def __init__(self, process: Process) -> None:
         self.activity = Activity(ended_at=process.worker.ended_at - 2 * REST_AFTER_S)
         self.chore = ExpiredLeases(process.db, max_retries=3, on_released=process.worker.wake)
-        self.rest = Rest(process.db, process.worker, self.activity, [self.chore])
+        self.rest = IdleBackoff(process.db, process.worker, self.activity, [self.chore])
         self.told: list[bool] = []
         self.rest.parts.append(self.told.append)
         process.worker.ended_at -= 2 * REST_AFTER_S

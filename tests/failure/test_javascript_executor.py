@@ -229,7 +229,7 @@ async def test_events_that_nobody_follows_come_together_or_after_a_moment(tmp_pa
     def execution(graph: str, **given: Any) -> GraphCall:
         config = {"configurable": {"thread_id": str(uuid4()), "run_id": str(uuid4())}, "metadata": {"run_attempt": 1}}
         request = RunRequest(graph_id=graph, input=given, config=config, stream_modes=["values"])
-        return GraphCall(request=request, timeout_s=600.0, is_unheard=True)
+        return GraphCall(request=request, timeout_s=600.0, is_unfollowed=True)
 
     try:
         ledger = tmp_path / "ledger"

@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 
-from portside.agent.executors.far.codec import GO_AWAY, METHODS, TUPLES, decoded_frame, encoded_frame, parsed_frames
-from portside.agent.executors.far.session import PeerCredentials, credentials_of
+from portside.agent.executors.core_api.codec import (
+    GO_AWAY,
+    METHODS,
+    TUPLES,
+    decoded_frame,
+    encoded_frame,
+    parsed_frames,
+)
+from portside.agent.executors.core_api.session import PeerCredentials, credentials_of
 from portside.agent.settings import AgentSettings
 from portside.core.v1 import core_pb2 as core
 from portside.executor import link as links
@@ -187,7 +194,7 @@ def test_words_about_the_session_arrive():
     assert carried(links.HELLO, own, is_executor=True) == without_handlers(own)
     error = {"code": "invalid", "message": "no", "fields": {"problems": [{"loc": ["a"]}]}}
     assert carried(links.ERROR, error) == error
-    assert carried(links.PONG, Pong(still_s=1.5, memory_bytes=7)) == on_a_link(Pong(still_s=1.5, memory_bytes=7))
+    assert carried(links.PONG, Pong(blocked_s=1.5, memory_bytes=7)) == on_a_link(Pong(blocked_s=1.5, memory_bytes=7))
     assert carried(GO_AWAY, {"reason": "over", "is_planned": True}) == {"reason": "over", "is_planned": True}
     for kind in (links.CANCEL, links.PING):
         assert carried(kind, None) == {}
@@ -226,7 +233,7 @@ def test_servers_that_do_not_need_it_import_no_grpc():
     code = "import sys; import portside.cli.serve, portside.agent.server; print([*sys.modules])"
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert "'portside.agent.executors.pool'" in loaded
-    for name in ("grpc", "portside.agent.executors.far", "portside.core"):
+    for name in ("grpc", "portside.agent.executors.core_api", "portside.core"):
         assert f"'{name}'" not in loaded
 
 
@@ -255,7 +262,7 @@ def test_network_is_refused_without_key_or_certificates(host):
     with pytest.raises(UserMistake, match="CORE_API_KEY"):
         PeerCredentials(certificate=b"c", private_key=b"k").listen(Ports(), host, 1)
     with pytest.raises(UserMistake, match="CORE_API_KEY"):
-        PeerCredentials(authority=b"a").connect(f"[{host}]:1" if ":" in host else f"{host}:1", ())
+        PeerCredentials(ca_certificates=b"a").connect(f"[{host}]:1" if ":" in host else f"{host}:1", ())
     ports = Ports()
     PeerCredentials(keys=(KEY.encode(),)).listen(ports, host, 1)
     assert ports.secured == [False]
@@ -270,7 +277,7 @@ def test_this_machine_needs_neither(host):
 
 def test_certificates_are_never_ignored():
     with pytest.raises(UserMistake, match="CORE_API_CERTIFICATE"):
-        PeerCredentials(keys=(b"k",), authority=b"a").listen(Ports(), "0.0.0.0", 1)
+        PeerCredentials(keys=(b"k",), ca_certificates=b"a").listen(Ports(), "0.0.0.0", 1)
     with pytest.raises(UserMistake, match="CORE_API_CA"):
         PeerCredentials(keys=(b"k",), certificate=b"c", private_key=b"k").connect("orchestrator:1", ())
 

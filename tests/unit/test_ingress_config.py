@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from portside.cli.ingress import PRINTERS, Outer
+from portside.cli.ingress import PRINTERS, OuterProxy
 from portside.control.addresses import DeploymentAddress
 from portside.ingress.caddy import find_caddy
 from portside.ingress.config import configuration
@@ -122,7 +122,7 @@ async def test_only_the_front_is_believed_about_the_client(client: Any, forwarde
 
 @pytest.mark.parametrize("kind", list(PRINTERS))
 def test_printed_configurations_name_the_domain_and_the_platform(kind: str):
-    text = PRINTERS[kind](Outer("portside.example.com", "127.0.0.1:8700", is_by_host=True))
+    text = PRINTERS[kind](OuterProxy("portside.example.com", "127.0.0.1:8700", is_by_host=True))
     assert "127.0.0.1:8700" in text
     assert "portside.example.com" in text
     assert "--agents host --tls off" in text

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from portside.kernel.errors import (
     Invalid,
-    NotBuilt,
+    NotSupported,
     PortsideError,
     Problem,
     TooManyRequests,
@@ -80,7 +80,7 @@ async def test_values_that_postgres_rejects_get_400(fail, state: str) -> None:
     assert "secret" not in response.text
 
 
-@pytest.mark.parametrize(("error", "level"), [(NotBuilt(), "info"), (Unavailable(), "error")])
+@pytest.mark.parametrize(("error", "level"), [(NotSupported(), "info"), (Unavailable(), "error")])
 async def test_not_built_is_logged_as_info_and_unavailable_as_error(fail, error: PortsideError, level: str) -> None:
     with capture_logs() as logged:
         assert (await fail(error)).status_code == error.status

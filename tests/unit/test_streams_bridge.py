@@ -19,7 +19,7 @@ async def push(to: ThreadBridge[bytes], *items: bytes) -> None:
 
 @pytest.fixture
 def no_delay_limit(monkeypatch):
-    monkeypatch.setattr(buffers, "UNHEARD_DELAY_S", NEVER)
+    monkeypatch.setattr(buffers, "UNFOLLOWED_DELAY_S", NEVER)
 
 
 async def test_bridge_delivers_in_order():
@@ -30,7 +30,7 @@ async def test_bridge_delivers_in_order():
     assert received == [b"%d" % number for number in range(1000)]
 
 
-async def test_bridge_drops_unheard_items_on_close(no_delay_limit):
+async def test_bridge_drops_unfollowed_items_on_close(no_delay_limit):
     received: list[bytes] = []
     pipe = ThreadBridge(received.extend, len, lambda: False)
     await push(pipe, b"one", b"two")
@@ -63,9 +63,9 @@ async def test_bridge_delivers_waiting_items_on_close(no_delay_limit):
     assert received == [b"one"]
 
 
-@pytest.mark.parametrize("bound", [{"UNHEARD_DELAY_S": 0.0}, {"UNHEARD_LIMIT_BYTES": 1}], ids=["time", "bytes"])
-async def test_bridge_delivers_unheard_items_above_its_limits(monkeypatch, bound):
-    monkeypatch.setattr(buffers, "UNHEARD_DELAY_S", NEVER)
+@pytest.mark.parametrize("bound", [{"UNFOLLOWED_DELAY_S": 0.0}, {"UNFOLLOWED_LIMIT_BYTES": 1}], ids=["time", "bytes"])
+async def test_bridge_delivers_unfollowed_items_above_its_limits(monkeypatch, bound):
+    monkeypatch.setattr(buffers, "UNFOLLOWED_DELAY_S", NEVER)
     for name, value in bound.items():
         monkeypatch.setattr(buffers, name, value)
     received: list[bytes] = []

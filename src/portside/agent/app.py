@@ -45,7 +45,7 @@ from portside.agent.http.system import SERVER_INFO
 from portside.agent.mcp.service import Mcp
 from portside.agent.mcp.tools import Tools
 from portside.agent.problems import watch_tracing
-from portside.agent.queue.backlog import QueueMonitor, Rest
+from portside.agent.queue.backlog import IdleBackoff, QueueMonitor
 from portside.agent.queue.statements import DueThreads, ExpiredLeases, LapsedRunKeys
 from portside.agent.queue.worker import Worker
 from portside.agent.runs.service import Runs
@@ -82,7 +82,7 @@ from portside.kernel.migrations import migrate
 from portside.kernel.reconcile import Driver, Task
 
 if TYPE_CHECKING:
-    from portside.agent.executors.far.listener import ExecutorListener
+    from portside.agent.executors.core_api.listener import ExecutorListener
     from portside.executor.load import Graphs
 
 SCHEMA = "portside"
@@ -108,7 +108,7 @@ class AgentApp(msgspec.Struct):
     libraries: Mapping[str, str]
     describe_worker: Callable[[], Awaitable[bytes]]
     """Describes this process to those that answer at the same address."""
-    rest: Rest
+    rest: IdleBackoff
     takeover: asyncio.Task[None] | None = None
 
 
@@ -285,7 +285,7 @@ async def _listening(service: GraphService, settings: AgentSettings) -> AsyncIte
     try:
         if settings.uses_core_api:
             # gRPC takes a tenth of a second.
-            from portside.agent.executors.far.listener import ExecutorListener
+            from portside.agent.executors.core_api.listener import ExecutorListener
 
             listener = ExecutorListener(service.pools, settings)
             await listener.start()
@@ -431,7 +431,7 @@ async def _compose(
     if settings.tier != "api":
         tasks += chores
     resting = (ExpiredLeases, OldStreams, DueCrons, Deliveries, FinishedPins)
-    rest = Rest(db, worker, traffic, [task for task in tasks if isinstance(task, resting)])
+    rest = IdleBackoff(db, worker, traffic, [task for task in tasks if isinstance(task, resting)])
     # Without notifications work of other processes is found by looking alone.
     if settings.stream_bus != "none":
         tasks.append(rest)

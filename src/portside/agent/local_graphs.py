@@ -250,10 +250,10 @@ class LocalGraphs:
     async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
         """Execute a graph on the loop with the fewest runs."""
         bridge = ThreadBridge(sink.publish, size_of_event, sink.has_listeners)
-        is_heard = bridge.is_heard if sink.is_private else None
+        is_followed = bridge.is_followed if sink.is_private else None
         loop = min(self._loops, key=lambda candidate: candidate.load)
         try:
-            return await loop.call(execute(self._graphs, request, bridge.push, timeout_s, is_heard))
+            return await loop.call(execute(self._graphs, request, bridge.push, timeout_s, is_followed))
         finally:
             bridge.close()
 

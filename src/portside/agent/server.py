@@ -81,8 +81,8 @@ class Sockets(msgspec.Struct, frozen=True):
     heir_fd: int | None = None
 
 
-class WorkerPlace(msgspec.Struct, frozen=True):
-    """What a process needs to serve together with others."""
+class WorkerContext(msgspec.Struct, frozen=True):
+    """What one of several worker processes needs to serve the same address as the others."""
 
     process: WorkerProcess
     listening: socket.socket
@@ -90,8 +90,8 @@ class WorkerPlace(msgspec.Struct, frozen=True):
     siblings: Siblings
 
 
-class Served(msgspec.Struct, frozen=True):
-    """An agent, its settings and its database."""
+class ServedAgent(msgspec.Struct, frozen=True):
+    """The agent to serve, its settings and its database."""
 
     config: AgentConfig
     graphs: "Graphs | None"
@@ -103,7 +103,11 @@ class Served(msgspec.Struct, frozen=True):
 
 
 async def serve(
-    served: Served, sockets: Sockets, *, place: WorkerPlace | None = None, on_ready: Callable[[], None] = lambda: None
+    served: ServedAgent,
+    sockets: Sockets,
+    *,
+    place: WorkerContext | None = None,
+    on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM (runs may end within the grace period) or SIGINT (runs are handed back at once).
 
@@ -155,7 +159,7 @@ class _Stopping:
         self._retirement: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
-    def follow_signals(self, place: WorkerPlace | None) -> None:
+    def follow_signals(self, place: WorkerContext | None) -> None:
         """Stop when a signal asks for it, or when the supervisor of this process is gone. Call it before `open`."""
         self._loop.add_signal_handler(signal.SIGINT, self._at_once)
         self._loop.add_signal_handler(signal.SIGTERM, self._gracefully if place is None else self._with_others)

@@ -116,7 +116,7 @@ async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at:
             state = None if row is None else State(row["began_at"], row["fired_at"], row["recovering_since"])
             step = next_step(rules.get(rule_name), state, measurement and measurement.value, at)
             alert_id = uuid7() if row is None else row["id"]
-            await _store(tx, _Judged(alert_id, rules.get(rule_name), state, measurement, step), at)
+            await _store(tx, _Evaluation(alert_id, rules.get(rule_name), state, measurement, step), at)
             is_silenced = any(each["rule"] == rule_name and each["subject"] in (None, subject) for each in silences)
             was_notified = row is not None and row["notified_at"] is not None
             if (step == "firing" and not was_notified and not is_silenced) or (step == "ended" and was_notified):
@@ -127,8 +127,8 @@ async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at:
     return queued
 
 
-class _Judged(NamedTuple):
-    """What was decided of one condition."""
+class _Evaluation(NamedTuple):
+    """The decision about one condition."""
 
     alert_id: UUID
     rule: Rule | None
@@ -137,7 +137,7 @@ class _Judged(NamedTuple):
     step: Step
 
 
-async def _store(tx: Transaction, judged: _Judged, at: datetime) -> None:
+async def _store(tx: Transaction, judged: _Evaluation, at: datetime) -> None:
     alert_id, rule, state, measurement, step = judged
     if step == "none":
         return

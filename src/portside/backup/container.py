@@ -42,8 +42,8 @@ class BackupRefused(UserMistake):
 class Header(msgspec.Struct, kw_only=True):
     """What everybody can read of a backup.
 
-    `kind` says whether it holds a data folder of the embedded Postgres, dumps, or one segment of its log. `migrations`
-    are the last ones of each package in the platform's database. `log_name` is the name of a segment.
+    `kind` says whether it holds a data folder of the embedded Postgres, dumps, or one segment of its WAL. `migrations`
+    are the last ones of each package in the platform's database. `wal_name` is the name of a segment.
     """
 
     format: int = FORMAT
@@ -56,7 +56,7 @@ class Header(msgspec.Struct, kw_only=True):
     scrypt_log_n: Annotated[int, msgspec.Meta(ge=14, le=20)] = SCRYPT_LOG_N
     file_id: bytes = b""
     migrations: dict[str, int] = {}
-    log_name: str | None = None
+    wal_name: str | None = msgspec.field(default=None, name="log_name")
 
 
 class ByteSource(Protocol):

@@ -29,14 +29,14 @@ from portside.backup.container import BackupRefused, EncryptedReader, Header, Pa
 from portside.backup.contents import Progress, Summary, check, unpack
 from portside.backup.create import DATA, HOME, PASSWORD
 from portside.backup.databases import DUMPS, BackupFailed, count_rows, restore_dumps
-from portside.backup.log_archive import fetch_files, fetch_log
 from portside.backup.stores import SUFFIX, Store, StoredFile
+from portside.backup.wal_archive import fetch_files, fetch_wal
 from portside.kernel.embedded import EmbeddedPostgres, bundled_version
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir
 from portside.kernel.migrations import migrations_of
 
-# The restored server goes its own way from there, so that its log cannot be confused with that of the original.
+# The restored server starts a new timeline there, so that its WAL cannot be confused with that of the original.
 _RECOVER_ALL = {"restore_command": "false", "recovery_target_timeline": "current"}
 T = TypeVar("T")
 _SEGMENTS = "segments"
@@ -138,7 +138,7 @@ async def restore(backup: Backup, target: NewHome, phases: Phases) -> Summary:
         home = folder / HOME
         phases("recovering the databases")(0)
         if header.kind == "data":
-            await _recover(folder, target, Log(backup, header), work)
+            await _recover(folder, target, ArchivedWal(backup, header), work)
         else:
             await _restore_dumps(folder, home, target, work)
         home.chmod(0o700)
@@ -177,7 +177,7 @@ def _check_versions(header: Header, target: NewHome) -> None:
                 f"{number} of {package}, and this version knows {max(known, default=0)}; install that version"
             )
     if header.kind == "wal":
-        raise BackupRefused("this file is a segment of a log, not a backup; name a backup, or the folder with --at")
+        raise BackupRefused("this file is a WAL segment, not a backup; name a backup, or the folder with --at")
     if header.kind == "data" and target.url is not None:
         raise BackupRefused(
             "this backup holds the data folder of the embedded Postgres, and DATABASE_URL names another server: unset "
@@ -192,8 +192,8 @@ def _check_versions(header: Header, target: NewHome) -> None:
         )
 
 
-class Log(NamedTuple):
-    """The log that was stored beside a backup."""
+class ArchivedWal(NamedTuple):
+    """The WAL that was archived beside a backup."""
 
     backup: Backup
     header: Header
@@ -201,11 +201,11 @@ class Log(NamedTuple):
     def fetch(self, at: datetime, segments: Path, home: Path) -> None:
         """Write its segments into a folder, and the files that were new since the backup into the home."""
         store, passphrase = self.backup.store, self.backup.passphrase
-        fetch_log(store, self.header, passphrase, at, segments)
+        fetch_wal(store, self.header, passphrase, at, segments)
         fetch_files(store, self.header, passphrase, home)
 
 
-async def _recover(folder: Path, target: NewHome, log: Log, work: _Work) -> None:
+async def _recover(folder: Path, target: NewHome, wal: ArchivedWal, work: _Work) -> None:
     """Let Postgres recover the copied data folder, and check it. Raises UserMistake."""
     home = folder / HOME
     make_private_dir(home / "postgres")
@@ -213,7 +213,7 @@ async def _recover(folder: Path, target: NewHome, log: Log, work: _Work) -> None
         (folder / name).rename(home / name)
     settings = dict(_RECOVER_ALL)
     if target.at is not None:
-        await work.run(log.fetch, target.at, make_private_dir(folder / _SEGMENTS), home)
+        await work.run(wal.fetch, target.at, make_private_dir(folder / _SEGMENTS), home)
         settings |= {
             # Runs in the data folder.
             "restore_command": f"cp ../../../{_SEGMENTS}/%f %p",

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from portside.backup.history import last_backup, read_attempts
-from portside.backup.log_archive import prune_log
 from portside.backup.restore import ListedBackup, backups_in
 from portside.backup.stores import Store
+from portside.backup.wal_archive import prune_wal
 from portside.kernel.clock import now
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
@@ -59,7 +59,7 @@ def surplus(found: list[ListedBackup], schedule: BackupPlan, at: datetime) -> li
 
 
 def prune(store: Store, schedule: BackupPlan) -> int:
-    """Delete backups that are no longer kept and the log from before the oldest; return the number of files.
+    """Delete backups that are no longer kept and the WAL from before the oldest; return the number of files.
 
     Raises BackupFailed.
     """
@@ -68,7 +68,7 @@ def prune(store: Store, schedule: BackupPlan) -> int:
     for name in deleted:
         store.delete(name)
     kept = [each.created_at for each in found if each.name not in deleted]
-    return len(deleted) + (prune_log(store, schedule.home, min(kept)) if kept else 0)
+    return len(deleted) + (prune_wal(store, schedule.home, min(kept)) if kept else 0)
 
 
 class ScheduledBackups(Task):

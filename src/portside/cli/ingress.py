@@ -128,7 +128,7 @@ _TRAEFIK_WILDCARD_CHALLENGE = (
 )
 
 
-class Outer(msgspec.Struct, frozen=True):
+class OuterProxy(msgspec.Struct, frozen=True):
     """The platform behind another proxy: its domain and port, and where the proxy runs."""
 
     domain: str
@@ -142,17 +142,17 @@ class Outer(msgspec.Struct, frozen=True):
         return [self.domain, *([f"*.{self.domain}"] if self.is_by_host else [])]
 
 
-def nginx(outer: Outer) -> str:
+def nginx(outer: OuterProxy) -> str:
     """Return a file for `/etc/nginx/conf.d`."""
     return _fill(_NGINX, outer, names=" ".join(outer.names))
 
 
-def caddy(outer: Outer) -> str:
+def caddy(outer: OuterProxy) -> str:
     """Return a Caddyfile."""
     return _fill(_CADDY, outer, names=", ".join(outer.names))
 
 
-def traefik(outer: Outer) -> str:
+def traefik(outer: OuterProxy) -> str:
     """Return a dynamic configuration file, with the static configuration in comments."""
     rule = f"Host(`{outer.domain}`)"
     if not outer.is_by_host:
@@ -164,12 +164,12 @@ def traefik(outer: Outer) -> str:
     )  # fmt: skip
 
 
-def _fill(template: str, outer: Outer, **more: str) -> str:
+def _fill(template: str, outer: OuterProxy, **more: str) -> str:
     agents = " --agents host" if outer.is_by_host else ""
     return template.format(domain=outer.domain, address=outer.address, agents=agents, proxy=outer.proxy, **more)
 
 
-PRINTERS: dict[str, Callable[[Outer], str]] = {"nginx": nginx, "caddy": caddy, "traefik": traefik}
+PRINTERS: dict[str, Callable[[OuterProxy], str]] = {"nginx": nginx, "caddy": caddy, "traefik": traefik}
 
 
 @click.group(cls=CommandGroup)
@@ -189,4 +189,4 @@ def ingress() -> None:
 )
 def print_configuration(kind: str, domain: str, agents: str, address: str, proxy: str) -> None:
     """Print the configuration of nginx, Caddy or Traefik in front of a platform that runs with --tls off."""
-    show_text(PRINTERS[kind](Outer(domain, address, agents == "host", proxy)), end="")
+    show_text(PRINTERS[kind](OuterProxy(domain, address, agents == "host", proxy)), end="")

@@ -98,7 +98,7 @@ def _installation_options(command: _F) -> _F:
     return found  # type: ignore[return-value]
 
 
-class Given(NamedTuple):
+class InstallationOptions(NamedTuple):
     """The installation that a command examines, its settings, and the variables that they were read from."""
 
     environ: Mapping[str, str]
@@ -111,7 +111,7 @@ class Given(NamedTuple):
 @click.option("--skip", multiple=True, help="Leave out a check, for example registry; may be repeated.")
 @click.option("--all", "shows_all", is_flag=True, help="Show passed checks too.")
 @json_option
-def doctor(*, given: Given, skip: tuple[str, ...], shows_all: bool, as_json: bool) -> None:
+def doctor(*, given: InstallationOptions, skip: tuple[str, ...], shows_all: bool, as_json: bool) -> None:
     """Examine this installation, and say what to do about each problem.
 
     Run it as the user of the platform, with the settings that it runs with. The exit status is 1 if there are faults;
@@ -139,7 +139,7 @@ def doctor(*, given: Given, skip: tuple[str, ...], shows_all: bool, as_json: boo
 @click.command("support-bundle")
 @_installation_options
 @click.option("--to", type=click.Path(path_type=Path), help="File to write. [default: portside-support-TIME.tar.gz]")
-def support_bundle(*, given: Given, to: Path | None) -> None:
+def support_bundle(*, given: InstallationOptions, to: Path | None) -> None:
     """Write an archive for support: versions, settings, logs, sizes and findings, without secrets.
 
     Run it as the user of the platform, on its machine.
@@ -173,7 +173,7 @@ def environment(env_file: Path | None) -> dict[str, str]:
     return {**found, **os.environ}
 
 
-def _find(environ: Mapping[str, str], **options: Any) -> Given:
+def _find(environ: Mapping[str, str], **options: Any) -> InstallationOptions:
     """Return the installation. Wrong settings are a finding of the doctor."""
     from portside.kernel.settings import load_settings
     from portside.platform.app import PACKAGES
@@ -185,11 +185,11 @@ def _find(environ: Mapping[str, str], **options: Any) -> Given:
         if options["port"] is None and "PORTSIDE_PORT" not in environ:
             port = urlsplit(address_in(str(settings.home_path))).port
             settings = load_settings(PlatformSettings, environ, **{**options, "port": port})
-        return Given(environ, settings, installation_of(settings, PACKAGES))
+        return InstallationOptions(environ, settings, installation_of(settings, PACKAGES))
     except UserMistake as mistake:
         home = {name: environ[name] for name in ("PORTSIDE_HOME",) if name in environ}
         settings = load_settings(PlatformSettings, home, **options)
-        return Given(environ, settings, installation_of(settings, PACKAGES, problem=str(mistake)))
+        return InstallationOptions(environ, settings, installation_of(settings, PACKAGES, problem=str(mistake)))
 
 
 _UPGRADE = "/system/upgrade"
@@ -211,7 +211,7 @@ _SAY_AGAIN_S = 30.0
 @json_option
 def upgrade(
     *,
-    given: Given,
+    given: InstallationOptions,
     resume: bool,
     skip: tuple[str, ...],
     as_json: bool,
@@ -264,7 +264,7 @@ def _mind_service(home: Path) -> None:
             say(f"the service has the unit of the version before; before the next boot run as root: {command}")
 
 
-def _platform_of(given: Given) -> Platform:
+def _platform_of(given: InstallationOptions) -> Platform:
     from portside.platform.home import Home, read_key
 
     key = os.environ.get("PORTSIDE_API_KEY") or read_key(Home(given.settings.home_path).api_key)
@@ -301,7 +301,7 @@ def _running(platform: Platform) -> "RunningPlatform | None":
     return RunningPlatform(version, names, can_hand_over=True)
 
 
-def _plan(given: Given, running: "RunningPlatform | None") -> "UpgradePlan":
+def _plan(given: InstallationOptions, running: "RunningPlatform | None") -> "UpgradePlan":
     import asyncio
 
     from portside.kernel.settings import describe

@@ -21,7 +21,7 @@ from portside.kernel.startup import LAZY_PACKAGES, import_lazily, import_without
 
 if TYPE_CHECKING:
     from portside.agent.config import AgentConfig
-    from portside.agent.server import Sockets, WorkerPlace
+    from portside.agent.server import Sockets, WorkerContext
     from portside.agent.settings import AgentSettings
 
 SHOWN_GRAPHS = 8
@@ -105,7 +105,7 @@ def _execute(agent_config: "AgentConfig", settings: "AgentSettings") -> None:
     from portside.agent.server import forwarded_logs
 
     require_grpc()
-    from portside.agent.executors.far import bridge
+    from portside.agent.executors.core_api import bridge
 
     def show() -> None:
         if not settings.log_json:
@@ -131,7 +131,7 @@ def _serve(
     import_lazily(*LAZY_PACKAGES)
     from portside.agent.custom.cache import SDK_CACHE
     from portside.agent.custom.loopback import let_sdk_find_server
-    from portside.agent.server import Served, Sockets, forwarded_logs
+    from portside.agent.server import ServedAgent, Sockets, forwarded_logs
     from portside.agent.server import serve as serve_agent
     from portside.executor.project import set_environment
 
@@ -146,14 +146,14 @@ def _serve(
             lines = summary(agent_config, settings, database(), has_studio=options["studio"])
             show_text("\n".join(lines), err=True)
 
-    def serve_here(place: "WorkerPlace | None" = None, on_ready: Callable[[], None] = show) -> None:
+    def serve_here(place: "WorkerContext | None" = None, on_ready: Callable[[], None] = show) -> None:
         graphs = None
         if settings.has_local_graphs and agent_config.project.graphs:
             # A server with executors has no need of the libraries of graphs.
             from portside.executor.load import load_graphs
 
             graphs = load_graphs(agent_config.project)
-        served = Served(agent_config, graphs, settings, database())
+        served = ServedAgent(agent_config, graphs, settings, database())
         if options["studio"]:
             # Only an installation with the platform has the console; that of a deployment does not.
             from portside.console.site import ServeConsole
@@ -179,7 +179,7 @@ def _serve(
 def _serve_together(
     settings: "AgentSettings",
     sockets: "Sockets",
-    serve_here: Callable[["WorkerPlace", Callable[[], None]], None],
+    serve_here: Callable[["WorkerContext", Callable[[], None]], None],
     on_ready: Callable[[], None],
 ) -> int:
     """Serve in several processes until all have stopped, and return the exit code.
@@ -187,7 +187,7 @@ def _serve_together(
     They are forked from this one, which has imported the agent and its libraries but nothing of the project: modules of
     a project may start threads or connect to something, which a fork would break.
     """
-    from portside.agent.server import WorkerPlace, listen_as
+    from portside.agent.server import WorkerContext, listen_as
     from portside.cli.main import reported_errors
     from portside.kernel.http.server import ConnectionShare
     from portside.kernel.metrics import Siblings
@@ -202,7 +202,7 @@ def _serve_together(
         siblings = Siblings(Path(folder), process.number, count)
         try:
             with reported_errors():
-                serve_here(WorkerPlace(process, listening, share, siblings), process.report_ready)
+                serve_here(WorkerContext(process, listening, share, siblings), process.report_ready)
         except SystemExit as exc:
             return exc.code if isinstance(exc.code, int) else 1
         return 0

@@ -66,7 +66,7 @@ def up(*, example: bool, **options: Any) -> None:
     raise_descriptor_limit()
     home = Home(settings.home_path)
     home.lock()
-    entrance = _open_entrance(home, settings, handed)
+    endpoint = _open_entrance(home, settings, handed)
     embedded = None if settings.database_url else embedded_of(settings)
     try:
         say("starting Postgres" if embedded else "using the database of DATABASE_URL")
@@ -83,7 +83,7 @@ def up(*, example: bool, **options: Any) -> None:
             await asyncio.to_thread(_deploy_and_greet, home, settings, app.new_key, with_example=example)
 
         async def serve() -> None:
-            left = await run_platform(home, settings, database, entrance, on_ready)
+            left = await run_platform(home, settings, database, endpoint, on_ready)
             if left is not None:
                 say("replacing this program")
                 left.postgres_lock = None if embedded is None else embedded.leave_running()
@@ -105,7 +105,7 @@ def _open_entrance(home: Any, settings: Any, handed: Any) -> Any:
     from portside.ingress.caddy import MEND, find_caddy
     from portside.ingress.front import Front
     from portside.kernel.http.server import listen
-    from portside.platform.app import Entrance
+    from portside.platform.app import PublicEndpoint
 
     options = settings.front
     if settings.host not in LOOPBACK and options.domain is None:
@@ -116,18 +116,18 @@ def _open_entrance(home: Any, settings: Any, handed: Any) -> Any:
     if not settings.is_fronted:
         if options.domain is not None:
             raise UserMistake("--domain needs the front; leave out --no-front and PORTSIDE_FRONT=false")
-        return Entrance(handed.socket() if handed else listen(settings.host, settings.port))
+        return PublicEndpoint(handed.socket() if handed else listen(settings.host, settings.port))
     caddy = find_caddy(settings.caddy)
     if caddy is not None:
         front = Front(options, caddy, home.path)
         if handed is not None and handed.front is not None:
             front.adopt(handed.front)
-            return Entrance(handed.socket(), front)
-        return Entrance(front.prepare(), front)
+            return PublicEndpoint(handed.socket(), front)
+        return PublicEndpoint(front.prepare(), front)
     if options.domain is not None:
         raise UserMistake(f"--domain needs Caddy, and there is none; install it: {MEND}")
     say(f"without Caddy agents answer at their own ports only; install it: {MEND}")
-    return Entrance(handed.socket() if handed else listen(settings.host, settings.port))
+    return PublicEndpoint(handed.socket() if handed else listen(settings.host, settings.port))
 
 
 def _deploy_and_greet(home: Any, settings: Any, new_key: str | None, *, with_example: bool) -> None:

@@ -98,10 +98,10 @@ class NeverBuilt(BadRequest):
     code = "revision_never_built"
 
 
-class DeploymentLeaving(BadRequest):
+class RedeployRefused(BadRequest):
     """The deployment is being deleted; its revisions cannot be deployed."""
 
-    code = "deployment_leaving"
+    code = "redeploy_refused"
 
 
 class Immutable(BadRequest):

@@ -27,7 +27,6 @@ from portside.control.deployments import NoRegistry, PushTokenRequest, refuse_pu
 from portside.control.errors import (
     BadCombination,
     BeingDeleted,
-    DeploymentLeaving,
     DeploymentNotFound,
     IllegalTransition,
     Immutable,
@@ -38,6 +37,7 @@ from portside.control.errors import (
     NeverBuilt,
     NotBeingDeleted,
     OtherCompute,
+    RedeployRefused,
     RevisionNotFound,
     SourceNotAvailable,
 )
@@ -223,7 +223,7 @@ async def get_history(ctx: Context, deployment_id: UUID, revision_id: UUID) -> R
 @_deployments.post(
     f"{_REVISION}/redeploy",
     permission="deployments:update",
-    raises=(DeploymentLeaving, NeverBuilt, DeploymentNotFound, RevisionNotFound),
+    raises=(RedeployRefused, NeverBuilt, DeploymentNotFound, RevisionNotFound),
 )
 async def redeploy_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> Deployment:
     """Deploy a revision again from its build; this creates a new revision."""

@@ -14,10 +14,10 @@ from uuid import UUID
 
 from portside.control.content import RevisionContent, redeployed_content
 from portside.control.errors import (
-    DeploymentLeaving,
     DeploymentNotFound,
     IllegalTransition,
     NeverBuilt,
+    RedeployRefused,
     RevisionNotFound,
 )
 from portside.control.rules import MAX_TEXT_BYTES
@@ -118,13 +118,13 @@ async def start_revision(tx: Transaction, scope: Scope, deployment_id: UUID, con
 async def redeploy_revision(scope: Scope, deployment_id: UUID, revision_id: UUID) -> None:
     """Start a revision with this one's content, at its commit and without building it again.
 
-    Raises DeploymentNotFound, RevisionNotFound, DeploymentLeaving and NeverBuilt.
+    Raises DeploymentNotFound, RevisionNotFound, RedeployRefused and NeverBuilt.
     """
     async with scope.change() as tx:
         deployment = await lock_deployment(tx, scope, deployment_id)
         row = await find_revision(tx, scope, deployment_id, revision_id)
         if deployment["status"] == DeploymentStatus.AWAITING_DELETE:
-            raise DeploymentLeaving
+            raise RedeployRefused
         if not row["is_built"] and row["image_uri"] is None:
             raise NeverBuilt
         await start_revision(tx, scope, deployment_id, redeployed_content(scope, row))

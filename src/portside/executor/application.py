@@ -46,12 +46,12 @@ class ServerRoutes(NamedTuple):
 class RouteFacts(NamedTuple):
     """What the server has to know of a route: its path as a regular expression, and its methods; None are all.
 
-    `is_ours` stands for all routes of the server. A route without a pattern may match anything.
+    `is_server` stands for all routes of the server. A route without a pattern may match anything.
     """
 
     pattern: str | None
     methods: list[str] | None = None
-    is_ours: bool = False
+    is_server: bool = False
 
     @property
     def takes_post(self) -> bool:
@@ -88,7 +88,7 @@ class ProjectApp:
         _drop_documentation_pages(self.app, server.find)
         _put_prefix_before_documents(routes)
         position = next((index for index, route in enumerate(routes) if _takes_everything(route)), len(routes))
-        routes.insert(position, _our_routes(server, leaves_root=position < len(routes)))
+        routes.insert(position, _server_routes(server, leaves_root=position < len(routes)))
         self.app.router.default = server.serve
         if server.is_auth_first or server.authenticates_project:
             rule = _authentication_rule(routes, custom=server.authenticates_project)
@@ -107,7 +107,7 @@ class ProjectApp:
         scope = {"type": "http", "method": "POST", "path": path, ORIGINAL_PATH: path, "root_path": "", "headers": []}
         full = _starlette("routing").Match.FULL
         first = next((route for route in self.app.router.routes if route.matches(scope)[0] is full), None)
-        return first is not None and not hasattr(first, "find_ours")
+        return first is not None and not hasattr(first, "find_server_route")
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one request or WebSocket."""
@@ -153,19 +153,19 @@ def _is_plain(app: Any) -> bool:
     return kinds <= _PLAIN_PACKAGES and app.middleware_stack is None
 
 
-def _our_routes(server: ServerRoutes, *, leaves_root: bool) -> Any:
+def _server_routes(server: ServerRoutes, *, leaves_root: bool) -> Any:
     """Return all routes of the server as one of a Starlette application."""
     routing = _starlette("routing")
     full, none = routing.Match.FULL, routing.Match.NONE
 
-    class OurRoutes(routing.BaseRoute):  # type: ignore[misc, name-defined]
-        find_ours = staticmethod(server.find)
+    class ServerRouteEntry(routing.BaseRoute):  # type: ignore[misc, name-defined]
+        find_server_route = staticmethod(server.find)
 
         def matches(self, scope: Any) -> tuple[Any, Any]:
             """Match requests that the server has a route for. Those without any route reach it as the default."""
             # The router also tries paths with and without a trailing slash to redirect; the server redirects itself.
-            is_ours = scope.get(ORIGINAL_PATH) == scope["path"] and not (leaves_root and scope["path"] == "/")
-            return (full if is_ours and server.find(scope) else none), {}
+            may_match = scope.get(ORIGINAL_PATH) == scope["path"] and not (leaves_root and scope["path"] == "/")
+            return (full if may_match and server.find(scope) else none), {}
 
         async def handle(self, scope: Any, receive: Any, send: Any) -> None:
             """Serve one request."""
@@ -175,12 +175,12 @@ def _our_routes(server: ServerRoutes, *, leaves_root: bool) -> Any:
             """Raise NoMatchFound: the server's routes have no names that a project can link to."""
             raise routing.NoMatchFound(name, path_params)
 
-    return OurRoutes()
+    return ServerRouteEntry()
 
 
 def _facts_of(route: Any) -> RouteFacts:
-    if hasattr(route, "find_ours"):
-        return RouteFacts("", is_ours=True)
+    if hasattr(route, "find_server_route"):
+        return RouteFacts("", is_server=True)
     pattern = getattr(getattr(route, "path_regex", None), "pattern", None)
     methods = getattr(route, "methods", None)
     is_plain = type(route).__module__.partition(".")[0] in _PLAIN_PACKAGES
@@ -197,8 +197,8 @@ def _authentication_rule(routes: list[Any], *, custom: bool) -> Callable[[Any], 
 
     def requires_auth(scope: Any) -> bool:
         found = next((route for route in routes if route.matches(scope)[0] is full), None)
-        ours = found.find_ours(scope) if found is not None and hasattr(found, "find_ours") else None
-        return custom if ours is None else not ours.public
+        own = found.find_server_route(scope) if found is not None and hasattr(found, "find_server_route") else None
+        return custom if own is None else not own.public
 
     return requires_auth
 

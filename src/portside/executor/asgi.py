@@ -48,7 +48,7 @@ class Peer(Protocol):
         ...
 
 
-class PeerOfAnotherLoop:
+class CrossLoopPeer:
     """The other end of a link that belongs to another event loop than its callers."""
 
     def __init__(self, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:

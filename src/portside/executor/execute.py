@@ -56,17 +56,17 @@ _CHECKPOINT_KEYS = ("checkpoint_id", "thread_id", "checkpoint_ns", "checkpoint_m
 class Execution:
     """One run of a graph: iterate over it once, then read `outcome`. Raises Invalid if its command is malformed.
 
-    While `is_heard`, if given, returns False, no events are made of the values.
+    While `is_followed`, if given, returns False, no events are made of the values.
 
     An exception of the graph is not raised: it becomes the outcome's `error`. Cancelling the task that iterates cancels
     the run, which then has no outcome.
     """
 
-    def __init__(self, graphs: Graphs, request: RunRequest, is_heard: Callable[[], bool] | None = None) -> None:
+    def __init__(self, graphs: Graphs, request: RunRequest, is_followed: Callable[[], bool] | None = None) -> None:
         self.outcome: Outcome | None = None
         self._graphs = graphs
         self._request = request
-        self._encoder = EventEncoder(request, is_heard)
+        self._encoder = EventEncoder(request, is_followed)
         command = None if request.command is None else parse_command(request.command)
         # An attempt that continues from a checkpoint has taken its input already.
         self._input = None if request.resume else command or request.input
@@ -171,13 +171,13 @@ async def execute(
     request: RunRequest,
     push: Callable[[Emitted], None],
     timeout_s: float,
-    is_heard: Callable[[], bool] | None = None,
+    is_followed: Callable[[], bool] | None = None,
 ) -> Outcome:
     """Execute a run to its end; `push` gets its events. Raises RunTimeout, and Invalid if its command is malformed.
 
-    While `is_heard`, if given, returns False, no events are made of the values: nobody would get them.
+    While `is_followed`, if given, returns False, no events are made of the values: nobody would get them.
     """
-    execution, limit = Execution(graphs, request, is_heard), asyncio.timeout(timeout_s)
+    execution, limit = Execution(graphs, request, is_followed), asyncio.timeout(timeout_s)
     checkpointer = graphs.checkpointer
     thread_id = (request.config.get("configurable") or {}).get("thread_id", "")
     remembering = checkpointer.remembering(thread_id) if isinstance(checkpointer, Checkpointer) else nullcontext()
@@ -340,8 +340,8 @@ def _is_being_cancelled() -> bool:
 class EventEncoder:
     """Encodes the events of one run, and joins the pieces of its messages."""
 
-    def __init__(self, request: RunRequest, is_heard: Callable[[], bool] | None = None) -> None:
-        self._is_heard = is_heard
+    def __init__(self, request: RunRequest, is_followed: Callable[[], bool] | None = None) -> None:
+        self._is_heard = is_followed
         self._modes = frozenset(request.stream_modes or ["values"])
         self.has_channels = bool((request.config.get("configurable") or {}).get(STREAM_PROTOCOL))
         """Whether the run has the events of the protocol's channels."""

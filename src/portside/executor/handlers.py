@@ -1,7 +1,7 @@
 """The project's handlers in an executor process: everything that a configuration imports beside graphs.
 
-They run on one event loop, so that they may share clients that belong to a loop. What authentication returned stays
-here, and the server knows it by a number: handlers get the same object again as long as it is remembered.
+They run on one event loop, so that they may share clients that belong to a loop. The user objects that authentication
+returned stay here, and the server knows them by numbers: handlers get the same object again while it is cached.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from portside.executor.asgi import (
     EXCHANGE,
     RECEIVE,
     Application,
+    CrossLoopPeer,
     Exchanges,
     OnItem,
     Peer,
-    PeerOfAnotherLoop,
     answered,
     received,
     received_scope,
@@ -56,12 +56,12 @@ class ProjectHandlers:
 
     def __init__(self, link: Link, loop: GraphLoop) -> None:
         self._loop = loop
-        self._server: Peer = PeerOfAnotherLoop(link, asyncio.get_running_loop())
+        self._server: Peer = CrossLoopPeer(link, asyncio.get_running_loop())
         self._serves: dict[str, Serve] = {}
         self._app: AppHandlers | None = None
 
     async def load(self, project: Project, sources: Mapping[str, Any]) -> dict[str, Any]:
-        """Import what the configuration names, and return what the server has to know. Raises UserMistake."""
+        """Import what the configuration names, and describe it for the server. Raises UserMistake."""
         set_environment(project)
         return await self._loop.call(self._load(project, sources))
 
@@ -89,7 +89,7 @@ class ProjectHandlers:
         return known
 
     def served(self) -> dict[str, Handler]:
-        """Return what serves the calls of the server, on the loop of the link."""
+        """Return the handlers of the server's calls, to be called on the loop of the link."""
 
         def on_loop(serve: Serve) -> Handler:
             def begin(body: Any, _call: ServedCall) -> Awaitable[Any]:
@@ -141,7 +141,7 @@ class EncryptedField(NamedTuple):
 
 
 class Outbox:
-    """Carries messages of an application from its loop to the link: what waits there is one item."""
+    """Carries messages of an application from its loop to the link; messages that wait are sent as one item."""
 
     def __init__(self, call: ServedCall) -> None:
         self._call, self._loop = call, asyncio.get_running_loop()
@@ -167,7 +167,7 @@ class Users:
 
     def __init__(self) -> None:
         self._users: OrderedDict[int, Any] = OrderedDict()
-        # Not those of the process before: the server may still name its users.
+        # Begin at random: the server may still name users of the process before, which must not match.
         self._numbers = count(secrets.randbits(62))
 
     def remember(self, user: Any) -> messages.SentUser:
@@ -208,7 +208,7 @@ def nobody() -> Any:
 
 
 class AuthHandlers:
-    """Answers the server's calls to authentication and authorization. Raises UserMistake without what requests need."""
+    """Answers the server's calls to authentication and authorization. Raises UserMistake if Starlette is missing."""
 
     def __init__(self, auth: LoadedAuth, users: Users, server: Peer) -> None:
         self._auth, self._users, self._server = auth, users, server
@@ -224,11 +224,11 @@ class AuthHandlers:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the server has to know: what the handler reads, and which actions have a handler."""
+        """The facts for the server: the parameters of the handler, and the actions that have a handler."""
         return {"parameters": self._auth.authenticate.parameters, "decides": self._auth.handlers.keys()}
 
     async def authenticate(self, body: Any) -> messages.Authenticated:
-        """Return whom the handler finds."""
+        """Return the user that the handler finds."""
         scope = {**received_scope(body["scope"]), "state": {}}
         receive = Application(self._server, body["exchange"], _unanswered).receive
         authenticate: Authentication = self._auth.authenticate
@@ -241,7 +241,7 @@ class AuthHandlers:
         )
 
     async def authorize(self, body: Any) -> tuple[bytes | None, list[str], Any]:
-        """Return the fields of the value that the handler changed, None if none, those that it removed, its filter."""
+        """Return the fields that the handler changed (None if none), the names that it removed, and its filter."""
         given = messages.read(messages.Authorization, body)
         value, caller = unpack(given.value), _Sender(given.permissions, self._users.find(given.user))
         before = {name: pack(field) for name, field in value.items()}
@@ -277,11 +277,11 @@ def _unanswered(_messages: Any) -> None:
     raise CallFailed("malformed", "authentication sends nothing to the client")
 
 
-OURS = "portside.ours"
+SERVER_ROUTE = "portside.server_route"
 
 
-class _OurRoute(NamedTuple):
-    """What is known here of a route of the server."""
+class _ServerRoute(NamedTuple):
+    """What the executor knows of a route of the server."""
 
     public: bool = False
 
@@ -303,8 +303,8 @@ class AppHandlers:
         self._pages = frozenset(body["pages"])
         self._app.join_server(
             ServerRoutes(
-                self._find_ours,
-                self._serve_ours,
+                self._find_server_route,
+                self._serve_server_route,
                 partial(ServerAuthentication, handlers=self),
                 is_auth_first=body["is_auth_first"],
                 authenticates_project=body["authenticates_project"],
@@ -328,20 +328,20 @@ class AppHandlers:
         """Serve one request or WebSocket; return the path of its route, for metrics."""
         number = body["exchange"]
         state = {"request_id": body["request_id"]}
-        scope = {**received_scope(body["scope"]), "state": state, EXCHANGE: number, OURS: body["ours"]}
+        scope = {**received_scope(body["scope"]), "state": state, EXCHANGE: number, SERVER_ROUTE: body["server_route"]}
         application = Application(self._server, number, put)
         await self._app(scope, application.receive, application.send)
         return str(state["route"])
 
-    def _find_ours(self, scope: Any) -> _OurRoute | None:
-        if OURS not in scope:
-            return _OurRoute() if scope["path"] in self._pages else None
-        known = scope[OURS]
+    def _find_server_route(self, scope: Any) -> _ServerRoute | None:
+        if SERVER_ROUTE not in scope:
+            return _ServerRoute() if scope["path"] in self._pages else None
+        known = scope[SERVER_ROUTE]
         if known is None or (known[0], known[1]) != (scope.get("method"), scope["path"]):
             return None
-        return _OurRoute(known[2])
+        return _ServerRoute(known[2])
 
-    async def _serve_ours(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _serve_server_route(self, scope: Any, receive: Any, send: Any) -> None:
         async def take(message: Any) -> None:
             if message["type"] == messages.APP_USER:
                 self.set_user(scope, message)
@@ -350,7 +350,7 @@ class AppHandlers:
 
         with self.exchanges.opened(scope, receive) as exchange:
             original = {"original": scope[EXCHANGE]}
-            await send_request(self._server, messages.APP_OURS, original, exchange, take)
+            await send_request(self._server, messages.APP_SERVER_ROUTE, original, exchange, take)
 
     async def authenticate(self, scope: Any, receive: Any) -> Any:
         """Have the server authenticate a request; return the user, or the messages of a refusal."""
@@ -359,7 +359,7 @@ class AppHandlers:
             return await self._server.call(messages.APP_AUTHENTICATE, call)
 
     def set_user(self, scope: Any, found: Any) -> None:
-        """Let a request have the user whom the server found, or nobody."""
+        """Set the user of a request: the one whom the server found, or an unauthenticated one."""
         authentication = importlib.import_module("starlette.authentication")
         if found["user"] is None:
             scope.setdefault("user", authentication.UnauthenticatedUser())

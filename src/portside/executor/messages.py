@@ -44,7 +44,7 @@ APP_START = "app.start"
 APP_STOP = "app.stop"
 APP_DOCUMENT = "app.document"
 APP_REQUEST = "app.request"
-APP_OURS = "app.ours"
+APP_SERVER_ROUTE = "app.server_route"
 """A request of the application to the server's own routes."""
 APP_AUTHENTICATE = "app.authenticate"
 APP_USER = "app.user"
@@ -116,7 +116,7 @@ class GraphCall:
     """Of a run. The items of its answer are lists of events, each a name and its JSON."""
     scope: int = 0
     """Of a change: the transaction that its checkpoints are written in."""
-    is_unheard: bool = False
+    is_unfollowed: bool = False
     """Nobody follows the run, and nobody may ask for its events later: they may wait for a moment."""
     leased_until: float = 0.0
     """Of a run: until when the server surely has it, by the executor's clock; 0 if the server does not know that."""
@@ -245,9 +245,9 @@ class EncryptionCall:
 
 @dataclass(slots=True, kw_only=True)
 class Pong:
-    """The answer to a ping: for how many seconds the loop that stands still for longest has not turned."""
+    """The answer to a ping: for how many seconds a node has blocked its graph loop (the longest-blocked one)."""
 
-    still_s: float = 0.0
+    blocked_s: float = 0.0
     memory_bytes: int = 0
     clock_s: float = 0.0
     """The monotonic clock of the executor."""

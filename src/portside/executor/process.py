@@ -55,13 +55,13 @@ from portside.kernel.startup import tune_garbage_collection
 
 log = logging.getLogger(__name__)
 EVENT_WAIT_LIMIT_S = 30.0
-UNHEARD_DELAY_S = 0.1
-UNHEARD_LIMIT_BYTES = 256 * 1024
+UNFOLLOWED_DELAY_S = 0.1
+UNFOLLOWED_LIMIT_BYTES = 256 * 1024
 # A run is stopped this long before the end of its lease, because that takes a moment.
 STOP_EARLY_S = 0.5
-# What the server has sent meanwhile may not have been read yet.
+# A renewal that arrived may not have been read yet.
 READ_WITHIN_S = 0.05
-# After this the process ends itself, with what does not stop.
+# How long cancelled code may take to stop before the process ends itself.
 STOPPED_WITHIN_S = 5.0
 END_WITHIN_S = 1.0
 
@@ -95,8 +95,8 @@ class ExecutorProcess:
     def __init__(self, socket: str) -> None:
         self._socket = socket
         self._loops: list[GraphLoop] = []
-        self._turns: list[_Turn] = []
-        self._greeting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._watches: list[_LoopWatch] = []
+        self._hello_received: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._handlers: dict[str, Handler] = {}
         self._graphs: Graphs | None = None
         self._leases: dict[int, _Lease] = {}
@@ -112,16 +112,16 @@ class ExecutorProcess:
         loop = asyncio.get_running_loop()
         await loop.create_unix_connection(lambda: self._link, self._socket)
         try:
-            greeting = await self._greeting
-            self._link.hello(await self._prepare(messages.read(ServerHello, greeting)))
+            server_hello = await self._hello_received
+            self._link.hello(await self._prepare(messages.read(ServerHello, server_hello)))
         except CallFailed as exc:
             self._link.hello(_failed(exc.message))
         tune_garbage_collection()
         return await self._link.wait_closed()
 
     def _on_hello(self, body: Any) -> None:
-        if not self._greeting.done():
-            self._greeting.set_result(body)
+        if not self._hello_received.done():
+            self._hello_received.set_result(body)
 
     async def _prepare(self, hello: ServerHello) -> ExecutorHello:
         """Import the project, and start what its graphs need. This blocks the link, which nobody uses yet."""
@@ -139,12 +139,12 @@ class ExecutorProcess:
             return _failed(str(exc))
 
     def _report_refused_traces(self) -> None:
-        """Tell the server, once at a time: the tracing client logs each batch that is refused."""
+        """Report refused traces to the server, one report at a time: the tracing client logs each refused batch."""
         if self._report is None or self._report.done():
-            self._report = self._tell(messages.TRACES_REFUSED)
+            self._report = self._notify(messages.TRACES_REFUSED)
 
-    def _tell(self, method: str, body: Any = None) -> asyncio.Future[Any]:
-        """Tell the server something, if it wants to know."""
+    def _notify(self, method: str, body: Any = None) -> asyncio.Future[Any]:
+        """Call the server without waiting for the answer."""
         announced = asyncio.ensure_future(self._link.call(method, body))
         # The link may end meanwhile, and so does this process.
         announced.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -157,7 +157,7 @@ class ExecutorProcess:
         from portside.executor.handlers import ProjectHandlers
 
         self._loops = [GraphLoop("handlers")]
-        self._turns = [_Turn(loop) for loop in self._loops]
+        self._watches = [_LoopWatch(loop) for loop in self._loops]
         handlers = ProjectHandlers(self._link, self._loops[0])
         known = await handlers.load(project, hello.handlers or {})
         self._handlers.update(handlers.served())
@@ -166,7 +166,7 @@ class ExecutorProcess:
     async def _prepare_graphs(self, project: Project, hello: ServerHello) -> ExecutorHello:
         graphs = load_graphs(project)
         self._loops = [GraphLoop(f"graphs-{number}") for number in range(hello.loops)]
-        self._turns = [_Turn(loop) for loop in self._loops]
+        self._watches = [_LoopWatch(loop) for loop in self._loops]
         self._graphs = await self._equipped(graphs, hello)
         self._handlers.update(self._served(GraphOperations(self._graphs)))
         return _hello(graphs=self._graphs.facts())
@@ -217,7 +217,7 @@ class ExecutorProcess:
     async def _execute(self, body: Any, call: ServedCall) -> Any:
         given = _begun(body)
         request = messages.read(RunRequest, given.request)
-        batches = EventBatches(call, is_unheard=given.is_unheard)
+        batches = EventBatches(call, is_unfollowed=given.is_unfollowed)
         loop = min(self._loops, key=lambda candidate: candidate.load)
         thread_id = str(request.config["configurable"]["thread_id"])
         rows = RunRows(self._server, thread_id, is_ephemeral=request.is_ephemeral, is_encrypted=self._is_encrypted)
@@ -230,7 +230,7 @@ class ExecutorProcess:
             if lease.is_lost:
                 rows.drop()
                 raise CallFailed(messages.LEASE_LOST, "the server did not renew the lease in time") from None
-            # It may be tried again. What storing rows fails with is known to the server.
+            # The run may be retried. The server already knows why storing the rows failed.
             with contextlib.suppress(Exception):
                 await rows.flush()
             raise
@@ -251,12 +251,12 @@ class ExecutorProcess:
                 lease.until = until
 
     def _end_unless_leased(self) -> None:
-        """End this process, in which code does not stop: unless the server surely has other runs of it."""
+        """End this process, because code in it does not stop; not while the server still renews another run of it."""
         if all(lease.is_lost for lease in self._leases.values()):
             log.error("this executor exits: its server is silent, and a cancelled run does not stop")
             for lease in self._leases.values():
                 lease.answer()
-            # What was sent arrives, if there is space for it.
+            # Closing flushes the answers first, as far as the socket takes them.
             self._link.close("a run did not stop")
             asyncio.get_running_loop().call_later(END_WITHIN_S, self._link.abort, "a run did not stop")
 
@@ -267,9 +267,9 @@ class ExecutorProcess:
     def _pong(self) -> Pong:
         if work_left_behind.is_set() and not self._is_retiring:
             self._is_retiring = True
-            self._tell(messages.RETIRE, Retirement(reason="cancelled work still runs"))
+            self._notify(messages.RETIRE, Retirement(reason="cancelled work still runs"))
         return Pong(
-            still_s=max((turn.still_s() for turn in self._turns), default=0.0),
+            blocked_s=max((watch.blocked_s() for watch in self._watches), default=0.0),
             memory_bytes=messages.memory_of("self"),
             clock_s=time.monotonic(),
         )
@@ -287,27 +287,27 @@ class _Lease:
         self.is_lost = False
         self._call, self._on_stuck = call, on_stuck
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._left_s(), self._look)
+        self._timer = self._loop.call_later(self._left_s(), self._check)
 
     def close(self) -> None:
-        """Watch the run no more."""
+        """Stop watching the run."""
         self._timer.cancel()
 
     def answer(self) -> None:
-        """Tell the server that the run was stopped, before it has."""
+        """Answer the call as stopped, although the run has not stopped yet."""
         failure = CallFailed(messages.LEASE_LOST, "the server did not renew the lease in time, and it did not stop")
         self._call.link.fail(self._call.number, failure)
 
     def _left_s(self) -> float:
         return max(0.0, self.until - STOP_EARLY_S - time.monotonic()) if self.until else STOPPED_WITHIN_S
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         left_s = self._left_s()
-        self._timer = self._loop.call_later(left_s or READ_WITHIN_S, self._look if left_s else self._lose)
+        self._timer = self._loop.call_later(left_s or READ_WITHIN_S, self._check if left_s else self._expire)
 
-    def _lose(self) -> None:
+    def _expire(self) -> None:
         if self._left_s():
-            self._look()
+            self._check()
         elif not self._call.is_stopped:
             log.warning("a run is stopped: the server did not renew its lease in time")
             self.is_lost = True
@@ -323,18 +323,18 @@ class EventBatches:
     """Carries the events of a run from its graph loop to the link: what waits there is one item.
 
     While the server does not read, events wait here. A graph that emits without a pause then waits as well, so that it
-    costs no more memory: langgraph would keep what nobody takes. The events of a run that nobody follows wait for a
+    costs no more memory: langgraph would buffer what nobody takes. The events of a run that nobody follows wait for a
     moment, because most such runs have ended by then.
     """
 
-    def __init__(self, call: ServedCall, *, is_unheard: bool) -> None:
+    def __init__(self, call: ServedCall, *, is_unfollowed: bool) -> None:
         self._call = call
         self._loop = asyncio.get_running_loop()
         self._taken = threading.Condition()
         self._waiting: list[tuple[str, bytes]] = []
         self._size = 0
-        self._is_open = not is_unheard
-        self._opening = self._loop.call_later(UNHEARD_DELAY_S, self._open) if is_unheard else None
+        self._is_open = not is_unfollowed
+        self._opening = self._loop.call_later(UNFOLLOWED_DELAY_S, self._open) if is_unfollowed else None
         self._is_scheduled = False
         self._draining: asyncio.Task[None] | None = None
 
@@ -343,7 +343,7 @@ class EventBatches:
         with self._taken:
             self._waiting.append(event)
             self._size += len(event[1])
-            self._is_open = self._is_open or self._size > UNHEARD_LIMIT_BYTES
+            self._is_open = self._is_open or self._size > UNFOLLOWED_LIMIT_BYTES
             if self._is_open and not self._is_scheduled:
                 self._is_scheduled = True
                 self._loop.call_soon_threadsafe(self._send)
@@ -373,33 +373,33 @@ class EventBatches:
             self.flush()
 
     async def _drain(self) -> None:
-        # The call ends with the link: then it is the same whether the events are sent.
+        # The call ends with the link: nobody reads the events then.
         with contextlib.suppress(LinkClosed):
             await self._call.drain()
         self._send()
 
 
-class _Turn:
-    """Tells how long a graph loop has not turned."""
+class _LoopWatch:
+    """Measures for how long a node has blocked a graph loop."""
 
     def __init__(self, loop: GraphLoop) -> None:
         self._loop = loop
-        self._asked_at: float | None = None
+        self._scheduled_at: float | None = None
 
-    def still_s(self) -> float:
-        """Return the seconds since the loop was asked to turn and did not; ask it again if it did."""
-        if self._asked_at is None:
-            self._asked_at = time.monotonic()
-            self._loop.call_soon(self._turned)
+    def blocked_s(self) -> float:
+        """Return for how many seconds the loop has not run a callback; schedule the next one if it has run the last."""
+        if self._scheduled_at is None:
+            self._scheduled_at = time.monotonic()
+            self._loop.call_soon(self._on_run)
             return 0.0
-        return time.monotonic() - self._asked_at
+        return time.monotonic() - self._scheduled_at
 
-    def _turned(self) -> None:
-        self._asked_at = None
+    def _on_run(self) -> None:
+        self._scheduled_at = None
 
 
 def _begun(body: Any) -> messages.GraphCall:
-    """Read a call, and let what the graph asks of the server name it."""
+    """Read a call, and set it as the current one, which calls of the graph to the server name."""
     given = messages.read(messages.GraphCall, body)
     current_call.set(given.call)
     return given

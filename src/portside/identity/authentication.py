@@ -41,15 +41,15 @@ Credential = Literal["key", "bearer", "cookie"]
 SessionKind = Literal["bearer", "cookie"]
 
 
-class Presented(NamedTuple):
-    """The credential of a request."""
+class PresentedCredential(NamedTuple):
+    """The credential that a request presents, and its kind."""
 
     kind: Credential
     token: str | None
 
 
 def cookie_name(name: str, request: HTTPConnection) -> str:
-    """Return the name under which a browser keeps a cookie of ours.
+    """Return the name under which a browser keeps a cookie of the platform.
 
     Over TLS it has the prefix with which browsers accept a cookie only from this very host. Otherwise a page of another
     host of the domain, such as an agent's, could set it for the whole domain. Without TLS browsers refuse the prefix.
@@ -62,19 +62,19 @@ def session_tokens(request: HTTPConnection) -> list[str]:
     return cookies_of(request.headers.get("cookie"), cookie_name(SESSION_COOKIE, request))
 
 
-def credential_of(request: HTTPConnection) -> Presented:
+def credential_of(request: HTTPConnection) -> PresentedCredential:
     """Return the credential that counts: an API key before a bearer token, and both before a session's cookie.
 
     Two session cookies count as none: without TLS a page of a subdomain may have set the second one.
     """
     headers = request.headers
     if key := headers.get("x-api-key"):
-        return Presented("key", key)
+        return PresentedCredential("key", key)
     if (token := bearer_of(headers.get("authorization"))) is not None:
         is_key = token.startswith((PERSONAL_PREFIX, SERVICE_PREFIX))
-        return Presented("key" if is_key else "bearer", token)
+        return PresentedCredential("key" if is_key else "bearer", token)
     cookies = session_tokens(request)
-    return Presented("cookie", cookies[0]) if len(cookies) == 1 else Presented("key", None)
+    return PresentedCredential("cookie", cookies[0]) if len(cookies) == 1 else PresentedCredential("key", None)
 
 
 class SessionEnded(Unauthorized):
@@ -98,7 +98,7 @@ class Authenticator:
         self.session_rules = rules or SessionRules()
         self._cache: dict[tuple[Credential, bytes, UUID | None], tuple[float, Actor]] = {}
 
-    async def authenticate_request(self, presented: Presented, tenant: UUID | None = None) -> Actor:
+    async def authenticate_request(self, presented: PresentedCredential, tenant: UUID | None = None) -> Actor:
         """Return the actor of a request's credential. Raises Unauthorized, SessionEnded and Forbidden."""
         if presented.kind == "key":
             return await self.authenticate(presented.token, tenant)

@@ -227,7 +227,7 @@ async def decide_authorization(ctx: Context) -> Response:
         return _sign_in_first(f"{AUTHORIZE}?{urlencode(_request_of(form))}")
     if form.decision == "deny":
         return redirect(f"{form.redirect_uri}?{urlencode({'error': AccessDenied.code, 'state': form.state})}")
-    target = Target(form.redirect_uri, form.code_challenge, form.host_name or None)
+    target = RedirectTarget(form.redirect_uri, form.code_challenge, form.host_name or None)
     try:
         code = await _approve_browser(ctx.db, actor, target, _address(ctx))
     except LimitedKey as refused:
@@ -305,7 +305,7 @@ async def exchange_code(ctx: Context) -> LoggedIn:
     if form.grant_type == DEVICE_GRANT:
         made = await _poll_device(ctx.db, authenticator, form.device_code, origin)
     else:
-        redemption = Redemption(form.code, form.redirect_uri, form.code_verifier)
+        redemption = CodeExchange(form.code, form.redirect_uri, form.code_verifier)
         made = await _redeem_code(ctx.db, authenticator, redemption, origin)
     return LoggedIn(made.token, made.expires_at)
 
@@ -342,24 +342,24 @@ class DeviceCodes(msgspec.Struct, frozen=True):
     user_code: str
 
 
-class Waiting(msgspec.Struct, frozen=True):
-    """A terminal that waits: the name that it gives its machine, and the address of its request."""
+class PendingTerminal(msgspec.Struct, frozen=True):
+    """A terminal that waits for a sign-in: the name of its machine, and the address of its request."""
 
     id: UUID
     host_name: str | None
     address: str
 
 
-class Target(msgspec.Struct, frozen=True):
-    """Where a browser brings an authorization code, and the challenge of the terminal that began (PKCE)."""
+class RedirectTarget(msgspec.Struct, frozen=True):
+    """Where the browser takes an authorization code, and the challenge of the terminal (PKCE)."""
 
     redirect_uri: str
     code_challenge: str
     host_name: str | None
 
 
-class Redemption(msgspec.Struct, frozen=True):
-    """An authorization code that came back, with what proves that this terminal began."""
+class CodeExchange(msgspec.Struct, frozen=True):
+    """An authorization code to exchange, and the verifier that proves that this terminal began the sign-in (PKCE)."""
 
     code: str
     redirect_uri: str
@@ -381,7 +381,7 @@ async def _make_device_codes(db: Database, host_name: str | None, address: str) 
     return codes
 
 
-async def _find_waiting(db: Database, actor: Actor, user_code: str) -> Waiting:
+async def _find_waiting(db: Database, actor: Actor, user_code: str) -> PendingTerminal:
     """Return the terminal that waits with a user code. Raises LimitedKey, TooManyCodes and UserCodeUnknown."""
     _check_approver(actor)
     caller_id = actor.user_id or actor.key_id
@@ -394,7 +394,7 @@ async def _find_waiting(db: Database, actor: Actor, user_code: str) -> Waiting:
     row = await db.fetchrow(sql.open_cli_authorization, user_code_hash=digest)
     if row is None or not hmac.compare_digest(row["user_code_hash"], digest):
         raise UserCodeUnknown
-    return Waiting(row["id"], row["host_name"], row["address"])
+    return PendingTerminal(row["id"], row["host_name"], row["address"])
 
 
 async def _decide_waiting(db: Database, actor: Actor, user_code: str, *, approves: bool) -> None:
@@ -431,7 +431,7 @@ async def _poll_device(db: Database, authenticator: Authenticator, device_code: 
     return await _exchange(db, authenticator, ("device", device_code), None, origin)
 
 
-async def _approve_browser(db: Database, actor: Actor, target: Target, address: str) -> str:
+async def _approve_browser(db: Database, actor: Actor, target: RedirectTarget, address: str) -> str:
     """Return the authorization code that the browser brings to the terminal. Raises LimitedKey."""
     _check_approver(actor)
     code = secrets.token_urlsafe(_CODE_BYTES)
@@ -445,7 +445,7 @@ async def _approve_browser(db: Database, actor: Actor, target: Target, address: 
 
 
 async def _redeem_code(
-    db: Database, authenticator: Authenticator, redemption: Redemption, origin: Origin
+    db: Database, authenticator: Authenticator, redemption: CodeExchange, origin: Origin
 ) -> NewSession:
     """Return the session for an authorization code, once. Raises InvalidGrant.
 
@@ -472,7 +472,7 @@ async def _insert(db: Database, flow: Flow, code: str, **values: Any) -> UUID | 
 
 
 async def _exchange(
-    db: Database, authenticator: Authenticator, grant: tuple[Flow, str], proof: Redemption | None, origin: Origin
+    db: Database, authenticator: Authenticator, grant: tuple[Flow, str], proof: CodeExchange | None, origin: Origin
 ) -> NewSession:
     flow, code = grant
     async with db.transaction() as tx:
@@ -498,7 +498,7 @@ async def _exchange(
     raise InvalidGrant
 
 
-def _is_redeemable(row: Record, code: str, proof: Redemption | None) -> bool:
+def _is_redeemable(row: Record, code: str, proof: CodeExchange | None) -> bool:
     if row["session_id"] is not None or row["decision"] != "approved" or row["is_expired"]:
         return False
     if not hmac.compare_digest(row["code_hash"], hash_token(code)):

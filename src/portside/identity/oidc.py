@@ -63,8 +63,8 @@ class OidcClient(msgspec.Struct, frozen=True):
         return f"OidcClient({self.issuer!r}, {self.client_id!r})"
 
 
-class Flow(msgspec.Struct, frozen=True):
-    """What a browser's cookie holds while it is at the provider."""
+class PendingSignIn(msgspec.Struct, frozen=True):
+    """The content of the browser's cookie while the user signs in at the provider."""
 
     state: str
     nonce: str
@@ -74,8 +74,8 @@ class Flow(msgspec.Struct, frozen=True):
     began_at: float
 
 
-class Returned(msgspec.Struct, frozen=True):
-    """What the provider sends the browser back with."""
+class ProviderReturn(msgspec.Struct, frozen=True):
+    """The query with which the provider redirects the browser back."""
 
     state: str = ""
     code: str = ""
@@ -114,14 +114,14 @@ class Claims(msgspec.Struct, frozen=True):
     nbf: float | None = None
 
 
-class Start(NamedTuple):
+class SignInStart(NamedTuple):
     """The address at the provider, and the value of the cookie."""
 
     url: str
     cookie: str
 
 
-class Finished(NamedTuple):
+class CompletedSignIn(NamedTuple):
     """The verified claims, and the path to which the browser goes."""
 
     claims: dict[str, Any]
@@ -143,10 +143,10 @@ class OidcProvider:
         """The provider's name on the button: its host."""
         return urlsplit(self.client.issuer).hostname or self.client.issuer
 
-    async def begin(self, redirect_uri: str, target: str) -> Start:
+    async def begin(self, redirect_uri: str, target: str) -> SignInStart:
         """Begin a sign-in. Raises OidcUnavailable."""
         metadata = await self._read_metadata()
-        flow = Flow(
+        flow = PendingSignIn(
             secrets.token_urlsafe(32), secrets.token_urlsafe(32), secrets.token_urlsafe(48), redirect_uri, target,
             time.time(),
         )  # fmt: skip
@@ -162,12 +162,12 @@ class OidcProvider:
         }
         separator = "&" if "?" in metadata.authorization_endpoint else "?"
         encrypted = self._box.encrypt(msgspec.json.encode(flow), _OWNER)
-        return Start(
+        return SignInStart(
             f"{metadata.authorization_endpoint}{separator}{urlencode(query)}",
             base64.urlsafe_b64encode(encrypted).decode().rstrip("="),
         )
 
-    async def finish(self, cookie: str | None, returned: Returned) -> Finished:
+    async def finish(self, cookie: str | None, returned: ProviderReturn) -> CompletedSignIn:
         """Finish a sign-in. Raises OidcRefused and OidcUnavailable."""
         flow = self._open(cookie)
         if not hmac.compare_digest(flow.state.encode(), returned.state.encode()):
@@ -181,19 +181,19 @@ class OidcProvider:
         claims = await self.verify(tokens.id_token, flow.nonce)
         if metadata.userinfo_endpoint and tokens.access_token and "email" not in claims:
             claims = {**await self._read_userinfo(metadata.userinfo_endpoint, tokens.access_token, claims), **claims}
-        return Finished(claims, flow.next)
+        return CompletedSignIn(claims, flow.next)
 
-    def _open(self, cookie: str | None) -> Flow:
+    def _open(self, cookie: str | None) -> PendingSignIn:
         try:
             padded = (cookie or "") + "=" * (-len(cookie or "") % 4)
-            flow = msgspec.json.decode(self._box.decrypt(base64.urlsafe_b64decode(padded), _OWNER), type=Flow)
+            flow = msgspec.json.decode(self._box.decrypt(base64.urlsafe_b64decode(padded), _OWNER), type=PendingSignIn)
         except (ValueError, UserMistake, msgspec.MsgspecError) as exc:
             raise OidcRefused("This sign-in did not begin in this browser; try again.") from exc
         if not 0 <= time.time() - flow.began_at <= FLOW_S:
             raise OidcRefused("This sign-in took too long; try again.")
         return flow
 
-    async def _redeem(self, metadata: Metadata, code: str, flow: Flow) -> Tokens:
+    async def _redeem(self, metadata: Metadata, code: str, flow: PendingSignIn) -> Tokens:
         form = {
             "grant_type": "authorization_code",
             "code": code,

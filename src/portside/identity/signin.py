@@ -15,7 +15,7 @@ from portside.identity import pages, sessions, sign_in_links
 from portside.identity.authentication import SESSION_COOKIE, cookie_name, credential_of
 from portside.identity.guard import NotSameOrigin, check_same_origin
 from portside.identity.logins import TooManyLogins, check_credentials
-from portside.identity.oidc import FLOW_S, OidcNotAllowed, Returned
+from portside.identity.oidc import FLOW_S, OidcNotAllowed, ProviderReturn
 from portside.identity.pages import SignInPage
 from portside.identity.provisioning import admit
 from portside.identity.services import Context, OidcSignIn, Routes, origin_of
@@ -169,7 +169,7 @@ async def start_oidc(ctx: Context, query: NextQuery) -> Response:
 
 
 @routes.get(CALLBACK, **_OIDC_PAGE)
-async def finish_oidc(ctx: Context, query: Returned) -> Response:
+async def finish_oidc(ctx: Context, query: ProviderReturn) -> Response:
     """Sign in the browser that comes back from the OpenID Connect provider."""
 
     async def finish() -> Response:

@@ -58,7 +58,7 @@ log_min_messages = warning
 log_timezone = 'UTC'
 timezone = 'UTC'
 """
-# Finished segments of the log, until they are stored elsewhere.
+# Finished WAL segments, until they are archived elsewhere.
 SPOOL = "wal"
 # Runs in the data folder. A segment that was copied before a crash is copied again.
 _ARCHIVE_COMMAND = f"cp %p ../{SPOOL}/.%f && sync ../{SPOOL}/.%f && mv ../{SPOOL}/.%f ../{SPOOL}/%f"
@@ -175,7 +175,7 @@ class EmbeddedPostgres:
         """Recover a restored data folder, run its server during the block, and yield its URL as `url` returns it.
 
         The settings say where the recovery ends; they are gone afterwards. The server begins a timeline of its own, so
-        that its log cannot be taken for that of the original. Raises UserMistake with the end of the log.
+        that its WAL cannot be taken for that of the original. Raises UserMistake with the end of the log.
         """
         configuration, signal_file = self.data / "postgresql.auto.conf", self.data / "recovery.signal"
         kept = configuration.read_text()

@@ -10,7 +10,7 @@
     ├── BodyTooLarge 413
     ├── Invalid 422
     ├── TooManyRequests 429
-    ├── NotBuilt 501
+    ├── NotSupported 501
     └── Unavailable 503
 
 All have one JSON shape, `{"detail": …}` (spec: Errors), which `http/error_responses.py` writes. The first line of the
@@ -120,11 +120,11 @@ class TooManyRequests(PortsideError):
     code = "too_many_requests"
 
 
-class NotBuilt(PortsideError):
+class NotSupported(PortsideError):
     """The server does not support the request; the message says which part."""
 
     status = 501
-    code = "not_built"
+    code = "not_supported"
 
 
 class Unavailable(PortsideError):

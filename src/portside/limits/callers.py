@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
-from portside.identity.authentication import Authenticator, Presented, credential_of
+from portside.identity.authentication import Authenticator, PresentedCredential, credential_of
 from portside.kernel.errors import Unauthorized
 from portside.kernel.http.headers import bearer_of
 from portside.kernel.http.proxies import Network, client_address
@@ -68,7 +68,7 @@ class Callers:
     async def _session_name(self, request: HTTPConnection) -> str | None:
         """Return the name of the user, or else the key, behind a session that the request shows."""
         token = bearer_of(request.headers.get("authorization"))
-        presented = Presented("bearer", token) if token else credential_of(request)
+        presented = PresentedCredential("bearer", token) if token else credential_of(request)
         if presented.kind == "key":
             return None
         try:

@@ -477,7 +477,7 @@ class DatabaseInUse(NamedTuple):
     problem: Problem = lambda: None
 
 
-class Entrance(NamedTuple):
+class PublicEndpoint(NamedTuple):
     """The socket that the platform listens on, and the front in front of it, if there is one."""
 
     listening: socket.socket
@@ -502,21 +502,21 @@ async def _running(front: Front | None, replaced: asyncio.Event) -> AsyncIterato
 
 
 async def run_platform(
-    home: Home, settings: PlatformSettings, database: DatabaseInUse, entrance: Entrance, on_ready: OnReady
+    home: Home, settings: PlatformSettings, database: DatabaseInUse, endpoint: PublicEndpoint, on_ready: OnReady
 ) -> HandedOver | None:
     """Serve until SIGINT or SIGTERM. `on_ready` runs once the server answers; an exception of it stops the platform.
 
     After the signal of a hand-over, agents and the front go on, and what the next program needs is returned.
     """
     problems: dict[str, Problem] = {"postgres": database.problem}
-    front = entrance.front
+    front = endpoint.front
     if front is not None:
         problems["front"] = lambda: front.problem
     stop, replaced = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     # The server closes its own descriptor.
-    handed = HandedOver(os.dup(entrance.listening.fileno()))
+    handed = HandedOver(os.dup(endpoint.listening.fileno()))
     async with _running(front, replaced), open_platform(home, settings, database.url, problems, front) as app:
         server = Server(
             app.asgi,
@@ -524,7 +524,7 @@ async def run_platform(
             grace_s=STREAM_GRACE_S,
             body_within_s=settings.http_request_body_timeout_seconds,
         )
-        await server.open([entrance.listening])
+        await server.open([endpoint.listening])
         closing = asyncio.Event()
         serving = asyncio.create_task(server.serve_until(closing))
         listener = ListenerProcess(_listener_environment(home, settings, database.url, app), home.listener_log)

@@ -12,9 +12,9 @@ from portside.backup.container import Passphrase
 from portside.backup.contents import Progress
 from portside.backup.create import BackupTarget, MadeBackup, SourcePlatform, create_backup, new_name
 from portside.backup.history import Attempt, record_attempt
-from portside.backup.log_archive import LogArchive
 from portside.backup.schedule import BackupPlan, ScheduledBackups
 from portside.backup.stores import Store, open_store
+from portside.backup.wal_archive import WalArchive
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
 from portside.kernel.reconcile import Task
@@ -117,7 +117,7 @@ class BackupTasks(NamedTuple):
     """The background tasks of backups; none of them without BACKUP_TO."""
 
     backups: ScheduledBackups | None = None
-    archive: LogArchive | None = None
+    archive: WalArchive | None = None
 
     @property
     def all(self) -> list[Task]:
@@ -132,7 +132,7 @@ def backup_tasks(
     schedule = schedule_of(settings)
     if schedule is None:
         if settings.backup_point_in_time:
-            raise UserMistake("setting BACKUP_POINT_IN_TIME: needs BACKUP_TO, where the log is stored")
+            raise UserMistake("setting BACKUP_POINT_IN_TIME: needs BACKUP_TO, where the WAL is archived")
         return BackupTasks()
     passphrase = passphrase_of(settings)
     if passphrase is None:
@@ -148,6 +148,6 @@ def backup_tasks(
         return BackupTasks(backups)
     if settings.database_url:
         raise UserMistake("setting BACKUP_POINT_IN_TIME: works with the embedded Postgres only, not DATABASE_URL")
-    archive = LogArchive(settings.home_path, database_url, store, passphrase)
-    problems["log archive"] = lambda: archive.problem
+    archive = WalArchive(settings.home_path, database_url, store, passphrase)
+    problems["WAL archive"] = lambda: archive.problem
     return BackupTasks(backups, archive)

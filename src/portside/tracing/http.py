@@ -9,7 +9,7 @@ import msgspec
 from prometheus_client import Counter
 from starlette.responses import Response
 
-from portside.kernel.errors import BodyTooLarge, Invalid, NotBuilt
+from portside.kernel.errors import BodyTooLarge, Invalid, NotSupported
 from portside.kernel.http.health import check_health
 from portside.kernel.http.routes import JSON_OBJECT, RouteOptions, encode_response
 from portside.kernel.large_reads import TooManyLargeReads
@@ -488,13 +488,13 @@ async def show_usage_state(ctx: Context) -> UsageState:
 # Health, reports of other installations, and operations that this platform does not offer
 
 
-class NoModel(NotBuilt):
+class NoModel(NotSupported):
     """The platform has no model of its own and generates nothing; call a model from an agent."""
 
     code = "no_model"
 
 
-class NoRules(NotBuilt):
+class NoRules(NotSupported):
     """The platform has no automation rules to trigger."""
 
     code = "no_rules"

@@ -87,7 +87,7 @@ _CAPABILITIES = {
     "extensions": [
         {
             "uri": HISTORY_SCOPE,
-            "description": "A task's history is its context's; with historyScope task it is that of the task alone",
+            "description": "A task has the history of its whole context; with historyScope=task, of the task alone",
             "required": False,
             "params": {"header": "LangGraph-A2A-History-Scope", "scopes": ["context", "task"]},
         }

@@ -72,9 +72,9 @@ class RemoteApp:
 
     def _learn(self, facts: Any) -> None:
         self._routes = [RouteFacts(*route) for route in facts["routes"]]
-        position = next(index for index, route in enumerate(self._routes) if route.is_ours)
+        position = next(index for index, route in enumerate(self._routes) if route.is_server)
         before = [route.pattern for route in self._routes[:position]]
-        # Routes after ours take everything else, and the root.
+        # Routes after the server's take everything else, and the root.
         root = ["/$"] if position < len(self._routes) - 1 else []
         self._sees_ours = facts["has_middleware"] or None in before
         self._patterns = [re.compile(pattern) for pattern in (*before, *root) if pattern is not None]
@@ -94,7 +94,7 @@ class RemoteApp:
     def takes_post(self, path: str) -> bool:
         """Whether a path is that of a project's route that takes a POST."""
         for route in self._routes or ():
-            if route.is_ours:
+            if route.is_server:
                 if self._api.find({"type": "http", "method": "POST", "path": path}) is not None:
                     return False
             elif route.takes_post and route.pattern is not None and re.match(route.pattern, path):
@@ -110,12 +110,12 @@ class RemoteApp:
             return
         state = scope.setdefault("state", {})
         known = None if route is None else (scope.get("method"), path, route.public)
-        body = {"ours": known, "request_id": state.get("request_id")}
+        body = {"server_route": known, "request_id": state.get("request_id")}
         serve = self._serve_socket if scope["type"] == "websocket" else self._serve
         state.setdefault("route", await serve(scope, receive, send, body))
 
     def _passes_on(self, kind: str, path: str) -> bool:
-        """Whether the application gets a request or WebSocket for a route of ours."""
+        """Whether the application gets a request or WebSocket for a route of the server."""
         if kind == "websocket" and not self._sees_our_sockets:
             return False
         return self._sees_ours or any(each.match(path) for each in self._patterns)
@@ -148,7 +148,7 @@ class RemoteApp:
 
     # What the application asks for
 
-    async def serve_ours(self, executor: Executor, body: Any, exchange: Exchange, call: ServedCall) -> None:
+    async def serve_server_route(self, executor: Executor, body: Any, exchange: Exchange, call: ServedCall) -> None:
         """Answer a request that the application passed on to our routes."""
         scope = _merged(exchange, body)
         application = Application(executor.link, body["exchange"], call.send)

@@ -90,7 +90,7 @@ class RemoteGraphs:
         try:
             async with self._pool.for_run(run_id, request.attempt, is_alone=request.is_suspect) as executor:
                 try:
-                    call = GraphCall(request=request, timeout_s=timeout_s, is_unheard=not sink.has_listeners())
+                    call = GraphCall(request=request, timeout_s=timeout_s, is_unfollowed=not sink.has_listeners())
                     pushed = _Pushed(bridge)
                     work = self._call_one(executor, messages.EXECUTE, call, pushed.push, run=sink.run)
                     outcome = await executor.unless_silent(work, lambda: pushed.has_begun)

@@ -47,7 +47,7 @@ def handlers_of(config: AgentConfig, *, in_javascript: bool) -> dict[str, Any]:
 class ServedApp(Protocol):
     """What answers the application of the project in an executor."""
 
-    async def serve_ours(self, executor: Executor, body: Any, exchange: Exchange, call: ServedCall) -> None:
+    async def serve_server_route(self, executor: Executor, body: Any, exchange: Exchange, call: ServedCall) -> None:
         """Answer a request that the application passed on to our routes."""
         ...
 
@@ -173,8 +173,8 @@ class HandlersExecutor:
             messages.HTTP_REQUEST: lambda body, call: answer_request(executor(), body, call),
             RECEIVE: lambda body, _call: self.exchanges.receive(body),
             DRAIN: lambda body, _call: self.exchanges.drain(body),
-            messages.APP_OURS: lambda body, call: of_exchange(
-                lambda app, exchange: app.serve_ours(executor(), body, exchange, call), body
+            messages.APP_SERVER_ROUTE: lambda body, call: of_exchange(
+                lambda app, exchange: app.serve_server_route(executor(), body, exchange, call), body
             ),
             messages.APP_AUTHENTICATE: lambda body, _call: of_exchange(
                 lambda app, exchange: app.authenticate(executor(), body, exchange), body

@@ -1,6 +1,6 @@
 """A member of the pool of executors: its link, the work that it has, and its heartbeat.
 
-`process` has the members that this server starts, `far.listener` those that connect from other machines.
+`process` has the members that this server starts, `core_api.listener` those that connect from other machines.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
 PING_EVERY_S = 1.0
-LOOP_STANDS_STILL_S = 10.0
+LOOP_BLOCKED_S = 10.0
 # A silent executor of JavaScript has this long to end a run that was cancelled, or is over its limit.
 ENDS_WITHIN_S = 5.0
 # How much slower than the clock of this machine that of another one may be.
@@ -60,7 +60,7 @@ class Executor:
         """When runs must have ended, in seconds of the event loop, by the numbers of their calls."""
         self.leased_runs: dict[int, ActiveRun] = {}
         """The runs of the calls that it executes, by their numbers."""
-        self._clock = _Clock()
+        self._clock = _ClockOffset()
         self._clock.saw(hello.clock_s)
         self._is_telling = False
         self.is_silent = asyncio.Event()
@@ -157,8 +157,8 @@ class Executor:
                 return
             self._clock.saw(pong.clock_s)
             self.memory_bytes = pong.memory_bytes
-            if LOOP_STANDS_STILL_S <= pong.still_s < LOOP_STANDS_STILL_S + 2 * PING_EVERY_S:
-                log.warning("a node blocks the graph loop of an executor", executor=self.name, s=pong.still_s)
+            if LOOP_BLOCKED_S <= pong.blocked_s < LOOP_BLOCKED_S + 2 * PING_EVERY_S:
+                log.warning("a node blocks the graph loop of an executor", executor=self.name, s=pong.blocked_s)
             await asyncio.sleep(PING_EVERY_S)
 
     # Leases
@@ -209,7 +209,7 @@ class Executor:
             await asyncio.wait([answered, silent], return_when=asyncio.FIRST_COMPLETED)
             if answered.done() or has_begun():
                 return await asyncio.shield(answered)
-            # The executor stops with it as soon as it gets to it.
+            # The executor cancels the call as soon as its loop runs again.
             answered.cancel()
             _leave(answered)
             raise ExecutorFailed("is kept busy by a node that does not yield")
@@ -223,15 +223,15 @@ class Executor:
             self._cancelled_at.pop(id(answered), None)
 
 
-class _Clock:
-    """What is known of the clock of an executor: how far it is at least ahead of this process's."""
+class _ClockOffset:
+    """The offset of an executor's clock: how far it is at least ahead of this process's."""
 
     def __init__(self) -> None:
         self._ahead_s: float | None = None
         self._seen_at = 0.0
 
     def saw(self, clock_s: float) -> None:
-        """Note what it showed. It may show more by now: what it says takes a while to get here."""
+        """Note what the clock showed. It shows more by now, because the message took a while to arrive."""
         if clock_s:
             now = time.monotonic()
             known = clock_s - now if self._ahead_s is None else self._ahead_s - CLOCK_DRIFT * (now - self._seen_at)

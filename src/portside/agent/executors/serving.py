@@ -1,8 +1,8 @@
-"""What executors ask of this server: checkpoints, the store, and requests to its own API.
+"""Serves the calls of executors: checkpoints, the store, and requests to the server's own API.
 
 An executor has no keys and no database: rows are encrypted and written here. It may write rows of the runs that
-it executes, and of no other attempt at a run. A request to the API is made as the user whom the executor's current call
-is for, whatever the executor says.
+it executes, and of no other attempt at a run. A request to the API is made as the user of the call that the executor is
+working on, whatever user the executor names.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from portside.executor.messages import MAIN_SCOPE
 from portside.kernel.codec import load
 from portside.kernel.http.in_process import InProcessRequest
 
-# Their arguments are plain data, and so are their results.
+# Operations whose arguments and results are plain data.
 _PLAIN_OPERATIONS = frozenset({"delete_threads", "delete_runs", "keep_latest", "copy_thread"})
 # The columns of each table, and how many of the first are its key.
 _TABLES = (
@@ -74,7 +74,7 @@ class ExecutorRequests:
         self._scopes, self._store = scopes, store
 
     def handlers(self, executor: Callable[[], Executor]) -> Mapping[str, Handler]:
-        """Return what serves the calls of one executor, which is known when it calls."""
+        """Return the handlers of one executor's calls; `executor` returns it once it exists."""
 
         def served(work: Callable[[Executor, Any], Coroutine[Any, Any, Any]], message: type[Any]) -> Handler:
             def serve(body: Any, _call: ServedCall) -> Awaitable[Any]:
@@ -129,7 +129,7 @@ COMMON_HANDLERS: Mapping[str, Handler] = {
     messages.CACHE_WRITE: _write_cache,
     messages.TRACES_REFUSED: lambda _body, _call: note_refused_traces(),
 }
-"""What serves the calls that executors of every kind make."""
+"""The handlers of calls that every kind of executor makes."""
 
 
 async def answer_request(executor: Executor, body: Any, call: ServedCall) -> None:

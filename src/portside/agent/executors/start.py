@@ -1,4 +1,4 @@
-"""Starts the executors of this server, with what they need to know, and what they may not.
+"""Starts the executors of this server, with the variables that they need and without the server's keys.
 
 Executors for JavaScript graphs are Node with the program that `executor-js/` of the repository builds.
 """
@@ -39,7 +39,7 @@ _ADDRESSES = ("DATABASE_URI", "DATABASE_URL", "POSTGRES_URI", "REDIS_URI", "REDI
 PROGRAM = "main.mjs"
 BUILT = Path(__file__).parents[2] / "executor_js"
 """The folder of the package with the built program, and the list of the packages that it needs for TypeScript."""
-# The system ends the process with its parent: a node that never yields reads no link.
+# Linux kills the executor with its parent (PR_SET_PDEATHSIG): a node that never yields would not notice the lost link.
 _END_WITH_PARENT = (
     "import ctypes, os, signal, sys\n"
     "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
@@ -49,7 +49,7 @@ _END_WITH_PARENT = (
 
 
 class ProgramCommand(NamedTuple):
-    """How to start a program: its arguments, variables beside those of the server, and the folder that it needs."""
+    """How to start a program: its arguments, its own variables, and the folder to start it in."""
 
     arguments: list[str]
     variables: Mapping[str, str]
@@ -77,7 +77,7 @@ async def start_graphs(
 async def _start_revision(
     config: AgentConfig, settings: AgentSettings, backend: PostgresBackend, items: Items
 ) -> GraphService:
-    """Start the executors of a revision. An orchestrator starts only those that its settings put beside it."""
+    """Start the executors of a revision. An orchestrator starts only those that EXECUTORS asks for."""
     if settings.uses_core_api and not settings.executors:
         none = ProgramCommand([], {}, None)
         projects = [each for each in (config.project, config.javascript) if each.graphs]
@@ -214,7 +214,7 @@ async def _pool_of_graphs(
     scopes = Scopes(backend)
     pool = ExecutorPool(program, limits_of(settings, executors), ExecutorRequests(scopes, StoreBatches(items)).handlers)
     if not executors:
-        # As long as no executor has said more.
+        # Until an executor has described its graphs.
         language = "JavaScript" if project is config.javascript else "Python"
         pool.facts.update({
             name: GraphFacts(graph.description, is_factory=True, language=language)

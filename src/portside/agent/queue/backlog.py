@@ -133,12 +133,12 @@ class QueueMonitor:
         return Backlog(*numbers), n_ready
 
 
-class Rest(Task):
-    """Lets this process look for work less often while there is none for it, nor for any other process.
+class IdleBackoff(Task):
+    """Lets this process poll less often while neither it nor any other process has work.
 
-    `tasks` find only what `next_due_at` of the database knows, or can wait for a minute. `parts` are called at the
-    beginning of a rest with true, and at its end with false: with a request, when something is due soon, and when the
-    database does not answer. Notifications of other processes are heard all the time.
+    `tasks` find only what `next_due_at` of the database knows, or can wait for a minute. `parts` are called with true
+    when the process begins to rest, and with false when it ends: at a request, when something is due soon, and when the
+    database does not answer. Notifications of other processes arrive all the time.
     """
 
     every_s = 1.0

@@ -44,8 +44,8 @@ BRIDGE_LIMIT_BYTES = 16 * 1024 * 1024
 # A loop that takes nothing for this long is ending, or stands still for a reason that waiting makes no better.
 BRIDGE_WAIT_LIMIT_S = 5.0
 # Events that nobody listens to wait this long, or up to this size, for a listener before they wake the API's loop.
-UNHEARD_DELAY_S = 0.1
-UNHEARD_LIMIT_BYTES = 256 * 1024
+UNFOLLOWED_DELAY_S = 0.1
+UNFOLLOWED_LIMIT_BYTES = 256 * 1024
 # The caller that the bytes of this request's replays count against; None is exempt from limits.
 counted_caller: ContextVar[str | None] = ContextVar("counted_caller", default=None)
 
@@ -326,7 +326,7 @@ class ThreadBridge(Generic[T]):
         self._weight = 0
         self._taken = threading.Condition()
         self._is_open = is_wanted()
-        self._opening = None if self._is_open else self._loop.call_later(UNHEARD_DELAY_S, self._open)
+        self._opening = None if self._is_open else self._loop.call_later(UNFOLLOWED_DELAY_S, self._open)
         self._is_flush_scheduled = False
 
     def push(self, item: T) -> None:
@@ -334,7 +334,7 @@ class ThreadBridge(Generic[T]):
         with self._taken:
             self._waiting.append(item)
             self._weight += self._weigh(item)
-            self._is_open = self._is_open or self._weight > UNHEARD_LIMIT_BYTES or self._is_wanted()
+            self._is_open = self._is_open or self._weight > UNFOLLOWED_LIMIT_BYTES or self._is_wanted()
             if self._is_open and not self._is_flush_scheduled:
                 self._is_flush_scheduled = True
                 self._loop.call_soon_threadsafe(self._flush)
@@ -342,7 +342,7 @@ class ThreadBridge(Generic[T]):
                 # A graph that emits without a pause must cost no more memory than this.
                 self._taken.wait(BRIDGE_WAIT_LIMIT_S)
 
-    def is_heard(self) -> bool:
+    def is_followed(self) -> bool:
         """Whether an item that is pushed now is delivered, as far as is known. Thread-safe."""
         return self._is_open or self._is_wanted()
 

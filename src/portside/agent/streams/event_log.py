@@ -260,7 +260,7 @@ class EventLog:
             return
         segment = segment or self._opened(run_id)
         segment.is_over = True
-        if keeper is None and self._is_unheard(segment):
+        if keeper is None and self._is_unfollowed(segment):
             # The end of most stateless runs: nobody would get the closing events.
             self._open.pop(run_id, None)
             self.drop(segment)
@@ -409,7 +409,7 @@ class EventLog:
         may_be_elsewhere = among_others and self._sink.has_others
         return may_be_elsewhere or bool(self._followers) or self.observer is not None or self.is_logged(run_id)
 
-    def _is_unheard(self, segment: Segment) -> bool:
+    def _is_unfollowed(self, segment: Segment) -> bool:
         """Whether nobody follows a run or its thread, and no events of other runs wait behind it."""
         is_followed = bool(segment.followers) or segment.is_resumable or segment.is_logged or bool(self._followers)
         return not (is_followed or self.observer is not None or self._blocking is not None or self._held)

@@ -219,14 +219,14 @@ class Ping(_message.Message):
     def __init__(self) -> None: ...
 
 class Pong(_message.Message):
-    __slots__ = ("still_s", "memory_bytes", "clock_s")
-    STILL_S_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("blocked_s", "memory_bytes", "clock_s")
+    BLOCKED_S_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     CLOCK_S_FIELD_NUMBER: _ClassVar[int]
-    still_s: float
+    blocked_s: float
     memory_bytes: int
     clock_s: float
-    def __init__(self, still_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., clock_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, blocked_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., clock_s: _Optional[float] = ...) -> None: ...
 
 class GoAway(_message.Message):
     __slots__ = ("reason", "is_planned")
@@ -237,7 +237,7 @@ class GoAway(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., is_planned: _Optional[bool] = ...) -> None: ...
 
 class GraphCall(_message.Message):
-    __slots__ = ("run", "description", "state_read", "history_read", "state_change", "state_creation", "call", "timeout_s", "scope", "is_unheard", "leased_until")
+    __slots__ = ("run", "description", "state_read", "history_read", "state_change", "state_creation", "call", "timeout_s", "scope", "is_unfollowed", "leased_until")
     RUN_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     STATE_READ_FIELD_NUMBER: _ClassVar[int]
@@ -247,7 +247,7 @@ class GraphCall(_message.Message):
     CALL_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     SCOPE_FIELD_NUMBER: _ClassVar[int]
-    IS_UNHEARD_FIELD_NUMBER: _ClassVar[int]
+    IS_UNFOLLOWED_FIELD_NUMBER: _ClassVar[int]
     LEASED_UNTIL_FIELD_NUMBER: _ClassVar[int]
     run: RunRequest
     description: DescriptionRequest
@@ -258,9 +258,9 @@ class GraphCall(_message.Message):
     call: int
     timeout_s: float
     scope: int
-    is_unheard: bool
+    is_unfollowed: bool
     leased_until: float
-    def __init__(self, run: _Optional[_Union[RunRequest, _Mapping]] = ..., description: _Optional[_Union[DescriptionRequest, _Mapping]] = ..., state_read: _Optional[_Union[StateRead, _Mapping]] = ..., history_read: _Optional[_Union[HistoryRead, _Mapping]] = ..., state_change: _Optional[_Union[StateChange, _Mapping]] = ..., state_creation: _Optional[_Union[StateCreation, _Mapping]] = ..., call: _Optional[int] = ..., timeout_s: _Optional[float] = ..., scope: _Optional[int] = ..., is_unheard: _Optional[bool] = ..., leased_until: _Optional[float] = ...) -> None: ...
+    def __init__(self, run: _Optional[_Union[RunRequest, _Mapping]] = ..., description: _Optional[_Union[DescriptionRequest, _Mapping]] = ..., state_read: _Optional[_Union[StateRead, _Mapping]] = ..., history_read: _Optional[_Union[HistoryRead, _Mapping]] = ..., state_change: _Optional[_Union[StateChange, _Mapping]] = ..., state_creation: _Optional[_Union[StateCreation, _Mapping]] = ..., call: _Optional[int] = ..., timeout_s: _Optional[float] = ..., scope: _Optional[int] = ..., is_unfollowed: _Optional[bool] = ..., leased_until: _Optional[float] = ...) -> None: ...
 
 class Leases(_message.Message):
     __slots__ = ("leases",)

@@ -197,10 +197,10 @@ class ExecutorFiles:
             except (BuildFailed, OSError) as exc:
                 raise DeployFailed(f"this version's executor cannot be installed: {exc}") from exc
 
-    async def take_back(self) -> None:
+    async def restore_previous(self) -> None:
         """Install the earlier executor again."""
         async with self._lock:
-            await asyncio.to_thread(self._take_back)
+            await asyncio.to_thread(self._restore_previous)
 
     def _keep(self) -> None:
         shutil.rmtree(self._earlier, ignore_errors=True)
@@ -209,7 +209,7 @@ class ExecutorFiles:
         if (runtime := runtime_of(self._build)).is_dir():
             copy_linked(runtime, self._earlier / "runtime")
 
-    def _take_back(self) -> None:
+    def _restore_previous(self) -> None:
         runtime = self._earlier / "runtime"
         wheel = [folder for folder in self._earlier.glob("portside*") if folder.is_dir()]
         if wheel:

@@ -5,8 +5,8 @@ would make each of them as slow as all together, and none would answer for minut
 once, the most urgent first. A start has a slot until its server answers `GET /ok`; one that takes long lets the next
 begin, so that servers that hang do not hold up the others.
 
-`SleepCycle` ends the servers of a deployment that nobody uses, and starts them again when somebody does. `Wakings` lets
-deployments wake one after the other, while there are connections to Postgres for those that are awake.
+`SleepCycle` ends the servers of a deployment that nobody uses, and starts them again when somebody does. `WakeQueue`
+wakes deployments one after the other, while Postgres has connections for those that are awake.
 """
 
 import asyncio
@@ -330,11 +330,11 @@ class SleepCycle:
         return True
 
 
-class Wakings:
-    """Lets deployments wake in the order in which they were called, as long as there are connections for them.
+class WakeQueue:
+    """Wakes deployments one after the other, as long as Postgres has connections for them.
 
-    `admit` raises NoConnectionsLeft if there are none. Then the deployment that was used least recently falls asleep
-    first, of those that may sleep and are idle.
+    `admit` raises NoConnectionsLeft if there are none. Then the queue puts the least recently used deployment to sleep,
+    of those that may sleep and are idle.
     """
 
     admit: Callable[[UUID], Awaitable[None]]

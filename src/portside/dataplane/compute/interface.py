@@ -28,8 +28,8 @@ class ServerFiles(Protocol):
     async def update(self) -> None:
         """Install what this version's servers need. Raises DeployFailed."""
 
-    async def take_back(self) -> None:
-        """Install again what the servers before the update need."""
+    async def restore_previous(self) -> None:
+        """Install the executor from before the update again, which the earlier servers need."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.environment import python_of
 from portside.dataplane.builds.node import node_settings
 from portside.dataplane.builds.wheel import version_in
-from portside.dataplane.compute.activation import LATER, NOW, WORK, SleepCycle, StartQueue, Urgency, Wakings
+from portside.dataplane.compute.activation import LATER, NOW, WORK, SleepCycle, StartQueue, Urgency, WakeQueue
 from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager
 from portside.dataplane.compute.databases import UNREACHABLE, Databases
 from portside.dataplane.compute.interface import Build, OpenLog, Release, ReplicaSet
@@ -146,9 +146,9 @@ class MachineCompute:
                 "setting PROVISION_DATABASE_URL is not set; with compute process, set it to a Postgres whose role may "
                 "create roles and databases"
             )
-        self.wakings = Wakings()
-        self.databases = Databases(settings.provision_database_url, self.wakings.asleep)
-        self.wakings.admit = self.databases.admit_awake
+        self.wake_queue = WakeQueue()
+        self.databases = Databases(settings.provision_database_url, self.wake_queue.asleep)
+        self.wake_queue.admit = self.databases.admit_awake
         self.containers = ContainerHost(settings)
         self.starts = StartQueue()
         # Searched once and before anything starts: every replica that runs now belongs to an earlier listener.
@@ -190,7 +190,7 @@ class MachineTarget:
         # Whether a release is being restored, and whether it has runs that wait.
         self._is_restoring = self._has_work = False
         self._idle_s: float | None = None
-        self._cycle = machine.wakings.cycles[deployment_id] = SleepCycle(self)
+        self._cycle = machine.wake_queue.cycles[deployment_id] = SleepCycle(self)
         self._last_metrics = MetricsReport()
 
     @property
@@ -253,7 +253,7 @@ class MachineTarget:
         if is_new:
             # If nobody gives way, the reason of the next step is the better one.
             with contextlib.suppress(NoConnectionsLeft):
-                await self._machine.wakings.make_room(self._deployment_id)
+                await self._machine.wake_queue.make_room(self._deployment_id)
         await self._machine.databases.ensure(self._deployment_id, self.folder.password_file, is_new=is_new)
         self._has_database = True
 
@@ -353,7 +353,7 @@ class MachineTarget:
     async def close(self) -> None:
         """Stop all replicas quickly and close the socket; returns when no process is left."""
         await self._cycle.close()
-        self._machine.wakings.cycles.pop(self._deployment_id, None)
+        self._machine.wake_queue.cycles.pop(self._deployment_id, None)
         current, self.current = self.current, None
         stopping = [current.stop(_KILL_AFTER_S)] if current else []
         await asyncio.gather(*stopping, self._stop_draining())
@@ -419,7 +419,7 @@ class MachineTarget:
     async def wake(self) -> None:
         """Start the release again. Raises DeployFailed and OSError."""
         assert self._release is not None  # noqa: S101 - a deployment sleeps after it has served one
-        async with self._machine.wakings.admitted(self._deployment_id):
+        async with self._machine.wake_queue.admitted(self._deployment_id):
             replica_set = self._replica_set(self._release)
             await replica_set.start()
             self.current = replica_set
@@ -578,10 +578,10 @@ class _FilesOfBuilds:
                 # Its threads wait with an error until this succeeds; the others must be served.
                 log.error("the executor of an earlier revision could not be updated to this version", reason=str(exc))  # noqa: TRY400
 
-    async def take_back(self) -> None:
-        """Install again what the servers before the update need."""
+    async def restore_previous(self) -> None:
+        """Install again the executors that the servers from before the update need."""
         for files in (self._own, *self._earlier):
-            await files.take_back()
+            await files.restore_previous()
 
 
 async def _wait_for_end(orphan: ReplicaRecord, deadline: float) -> None:

@@ -134,7 +134,7 @@ class TierSupervisor:
             if self._start_failures:
                 self._to_replace.discard(replica)
                 if self._context.files is not None:
-                    await self._context.files.take_back()
+                    await self._context.files.restore_previous()
                 return self._start_failures[0]
         return None
 

@@ -21,7 +21,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from portside.executor.checkpoints.plain_messages import is_message, is_plain
-from portside.executor.checkpoints.recent import Recent
+from portside.executor.checkpoints.sized_lru import SizedLruCache
 from portside.executor.checkpoints.stored_pieces import PIECE_SIZE, numbers_of
 
 # A shorter value is stored whole: several rows would cost more than what they share.
@@ -160,10 +160,10 @@ class ValuePieces:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # The number that each series continues with.
-        self._next: Recent[tuple[str, int], int] = Recent(KNOWN_SERIES)
+        self._next: SizedLruCache[tuple[str, int], int] = SizedLruCache(KNOWN_SERIES)
         self.of_runs: dict[str, dict[str, dict[str, KnownValues]]] = {}
         """What is remembered for runs, by their threads, and by namespaces and checkpoints."""
-        self._others: Recent[tuple[str, str], KnownValues] = Recent(KNOWN_BYTES, lambda known: known.size)
+        self._others: SizedLruCache[tuple[str, str], KnownValues] = SizedLruCache(KNOWN_BYTES, lambda known: known.size)
 
     def forget(self, thread_id: str) -> None:
         """Forget the values of a thread whose checkpoints were deleted."""

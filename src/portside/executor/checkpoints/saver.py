@@ -219,7 +219,7 @@ class Checkpointer(BaseCheckpointSaver[str]):
         await prunes[strategy](ids)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Do as `aget_tuple`, from another thread."""
+        """Call `aget_tuple` from another thread."""
         return self._wait(self.aget_tuple(config))
 
     def list(
@@ -230,7 +230,7 @@ class Checkpointer(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Do as `alist`, from another thread; everything is read at once."""
+        """Call `alist` from another thread, and read all checkpoints at once."""
 
         async def collect() -> Sequence[CheckpointTuple]:
             return [found async for found in self.alist(config, filter=filter, before=before, limit=limit)]
@@ -244,29 +244,29 @@ class Checkpointer(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Do as `aput`, from another thread."""
+        """Call `aput` from another thread."""
         return self._wait(self.aput(config, checkpoint, metadata, new_versions))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Do as `aput_writes`, from another thread."""
+        """Call `aput_writes` from another thread."""
         self._wait(self.aput_writes(config, writes, task_id, task_path))
 
     def delete_thread(self, thread_id: str) -> None:
-        """Do as `adelete_thread`, from another thread."""
+        """Call `adelete_thread` from another thread."""
         self._wait(self.adelete_thread(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Do as `adelete_for_runs`, from another thread."""
+        """Call `adelete_for_runs` from another thread."""
         self._wait(self.adelete_for_runs(run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Do as `acopy_thread`, from another thread."""
+        """Call `acopy_thread` from another thread."""
         self._wait(self.acopy_thread(source_thread_id, target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Do as `aprune`, from another thread."""
+        """Call `aprune` from another thread."""
         self._wait(self.aprune(thread_ids, strategy=strategy))
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:

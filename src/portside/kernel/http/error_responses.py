@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from portside.kernel.codec import dump_api
 from portside.kernel.disk import DiskFull
-from portside.kernel.errors import BadRequest, Conflict, Invalid, NotBuilt, PortsideError, Problem, Unavailable
+from portside.kernel.errors import BadRequest, Conflict, Invalid, NotSupported, PortsideError, Problem, Unavailable
 from portside.kernel.http.json_validation import NOT_JSON
 from portside.kernel.logs import get_logger
 from portside.kernel.pool import CONFLICT_STATES
@@ -78,7 +78,7 @@ def error_for(exc: Exception, path: str) -> PortsideError:
     """Return the error that the client gets for an exception. Logs it, unless the client caused it."""
     state = getattr(exc, "sqlstate", None)
     if isinstance(exc, PortsideError):
-        if isinstance(exc, NotBuilt):
+        if isinstance(exc, NotSupported):
             log.info("the request needs a feature that is not built", path=path, error=str(exc))
         elif exc.status >= 500 and not isinstance(exc, DiskFull):
             # The watch has logged a full disk; a line for each refused request would fill what is left of it.

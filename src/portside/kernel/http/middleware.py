@@ -259,14 +259,14 @@ class ResponseSender:
     def send_whole(self, status: int, headers: list[Header], body: bytes) -> bool:
         """Send a response that is in memory at once; False if it must be sent as messages."""
         is_draining = self._draining is not None and self._draining.is_set()
-        write = whole_writer(self._send)
+        write = buffered_writer(self._send)
         if write is None or is_draining or not write(status, _with_added(headers, self._added), body):
             return False
         self.status = status
         return True
 
 
-def whole_writer(send: Any) -> Callable[[int, list[Header], bytes], bool] | None:
+def buffered_writer(send: Any) -> Callable[[int, list[Header], bytes], bool] | None:
     """Return the function that sends a whole response; None if middleware wants to see its messages."""
     return getattr(getattr(send, "__self__", None), "send_whole", None)
 

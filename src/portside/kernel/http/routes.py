@@ -50,7 +50,7 @@ from portside.kernel.db import Database
 from portside.kernel.disk import DiskFull, DiskWatch
 from portside.kernel.errors import Invalid, MethodNotAllowed, NotFound, PortsideError
 from portside.kernel.http.decode import decode_body, decode_path, decode_query
-from portside.kernel.http.middleware import drain_body, whole_writer
+from portside.kernel.http.middleware import buffered_writer, drain_body
 from portside.kernel.large_reads import ReadBudget, ReadReservation, ReservationNeeded
 
 T = TypeVar("T")
@@ -342,8 +342,8 @@ class Api(Generic[S]):
         entered = large_reads.set_current_read(read)
         try:
             response = await self._respond(ctx, route, segments, read)
-            if isinstance(response, _Whole):
-                await _send_whole(response, scope, send)
+            if isinstance(response, _BufferedResponse):
+                await _send_buffered(response, scope, send)
             elif scope["method"] == "HEAD":
                 await _send_head(response, scope, send)
             else:
@@ -358,8 +358,8 @@ class Api(Generic[S]):
 
     async def _respond(
         self, ctx: Context[S], route: Route[Any], segments: list[str], read: ReadReservation | None
-    ) -> "_Whole | Response":
-        """Run the route's handler. Returns a `_Whole` for a response in memory, and a `Response` that streams."""
+    ) -> "_BufferedResponse | Response":
+        """Run the route's handler. Returns a `_BufferedResponse`, or a `Response` that streams."""
         arguments = await self._arguments(ctx, route, segments)
         try:
             result = await route.handler(ctx, **arguments)
@@ -374,7 +374,7 @@ class Api(Generic[S]):
         if ctx.headers:
             MutableHeaders(raw=result.raw_headers).update(ctx.headers)
         if type(result) is Response and result.background is None:
-            return _Whole(result.status_code, result.raw_headers, bytes(result.body))
+            return _BufferedResponse(result.status_code, result.raw_headers, bytes(result.body))
         return result
 
     async def _arguments(self, ctx: Context[S], route: Route[Any], segments: list[str]) -> dict[str, Any]:
@@ -458,7 +458,7 @@ async def _run_again(read: ReadReservation, size: int, run: Callable[[], Awaitab
     return await run()
 
 
-class _Whole(NamedTuple):
+class _BufferedResponse(NamedTuple):
     """A response that is in memory."""
 
     status: int
@@ -466,7 +466,7 @@ class _Whole(NamedTuple):
     body: bytes
 
 
-def _encoded(result: Any, status: int, more: Mapping[str, str]) -> _Whole:
+def _encoded(result: Any, status: int, more: Mapping[str, str]) -> _BufferedResponse:
     """Encode the result of a handler; None is an empty body, and bytes are JSON already."""
     body, headers = b"", []
     if result is not None:
@@ -474,13 +474,13 @@ def _encoded(result: Any, status: int, more: Mapping[str, str]) -> _Whole:
     if status != NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(body)))
     headers += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in more.items()]
-    return _Whole(status, headers, body)
+    return _BufferedResponse(status, headers, body)
 
 
-async def _send_whole(response: _Whole, scope: Any, send: Any) -> None:
+async def _send_buffered(response: _BufferedResponse, scope: Any, send: Any) -> None:
     """Send a response in slices. Raises ClientDisconnect if the client reads too slowly."""
     body = b"" if scope["method"] == "HEAD" else response.body
-    write = whole_writer(send) if len(body) <= SLICE_BYTES else None
+    write = buffered_writer(send) if len(body) <= SLICE_BYTES else None
     if write is not None and write(response.status, response.headers, body):
         return
     await send({"type": "http.response.start", "status": response.status, "headers": response.headers})

@@ -25,8 +25,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from portside.agent.config import AgentConfig
-from portside.agent.executors.far.listener import GrpcServer
-from portside.agent.executors.far.session import OPTIONS, SESSION, PeerSession, credentials_of
+from portside.agent.executors.core_api.listener import GrpcServer
+from portside.agent.executors.core_api.session import OPTIONS, SESSION, PeerSession, credentials_of
 from portside.agent.executors.member import Executor
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.executors.process import Program
@@ -214,7 +214,7 @@ class Bridge:
             await asyncio.wait([running])
             await self._stop_work(executor, session)
         if not executor.link.is_closed:
-            raise ConnectionLost(session.farewell or "the connection was lost")
+            raise ConnectionLost(session.close_reason or "the connection was lost")
 
     def _renew(self, hello: ServerHello) -> None:
         """Replace the executors, because the orchestrator has switched encryption on or off."""
@@ -259,7 +259,7 @@ class Bridge:
                 try:
                     return await executor.link.call(method, body, on_item=call.send)
                 except LinkClosed as exc:
-                    # Do not answer: the session ends now, and its farewell says how the executor ended.
+                    # Do not answer: the session ends now, and its close_reason says how the executor ended.
                     await session.wait_closed()
                     raise CallFailed("closed", str(exc)) from exc
 

@@ -1,4 +1,4 @@
-"""With the log beside the backups, each second since a backup can be restored, and nothing else is."""
+"""With the WAL beside the backups, each second since a backup can be restored, and nothing else is."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from portside.backup import log_archive
+from portside.backup import wal_archive
 from portside.backup.container import Passphrase
 from portside.backup.create import BackupTarget, SourcePlatform, create_backup
-from portside.backup.log_archive import LogArchive, prune_log
 from portside.backup.restore import Backup, NewHome, restore
 from portside.backup.stores import FolderStore
+from portside.backup.wal_archive import WalArchive, prune_wal
 from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
@@ -33,7 +33,7 @@ ROWS = 5
 
 @dataclass
 class Archived:
-    """A home whose log is in the store: the moments before each row of the table `drill`, and after the last one."""
+    """A home whose WAL is in the store: the moments before each row of the table `drill`, and after the last one."""
 
     home: Path
     store: FolderStore
@@ -48,7 +48,7 @@ async def fill(archived: Archived, url: str) -> None:
     settings = PlatformSettings(home=str(archived.home), rate_limits=False)
     async with open_platform(Home(archived.home), settings, url):
         pass
-    archive = LogArchive(archived.home, url, archived.store, PASSPHRASE)
+    archive = WalArchive(archived.home, url, archived.store, PASSPHRASE)
     await archive.activate()
     target = BackupTarget(archived.store, "a.backup", PASSPHRASE)
     await create_backup(SourcePlatform(archived.home, url, "data"), target, lambda _: None)
@@ -86,7 +86,7 @@ async def rotate(home: Path, connection: Any) -> None:
 
 
 def installation(archived: Archived) -> str:
-    return log_archive.installation_of(archived.home).id
+    return wal_archive.installation_of(archived.home).id
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ async def restored(archived: Archived, home: Path, at: datetime | None) -> list[
 async def test_each_moment_comes_back(archived: Archived, tmp_path: Path, rows: int) -> None:
     home = tmp_path / "new"
     assert await restored(archived, home, archived.moments[rows]) == list(range(rows))
-    # What was new after the backup came with the log.
+    # What was new after the backup came with the WAL.
     assert (home / "archives" / "late.tar.gz").read_bytes() == b"late archive"
     keys = SecretBox.from_file(home / "master-key").keys
     assert keys[0] == SecretBox.from_file(archived.home / "master-key").keys[0] or len(keys) == 2
@@ -178,7 +178,7 @@ async def test_store_without_the_log_is_refused(archived: Archived, tmp_path_fac
     copy = tmp_path_factory.mktemp("copy")
     shutil.copy(Path(archived.store.location) / "a.backup", copy)
     reason = await refused(Archived(archived.home, FolderStore(copy)), tmp_path, archived.moments[1])
-    assert "has no log of this platform" in reason
+    assert "has no WAL of this platform" in reason
 
 
 async def test_log_before_the_oldest_backup_is_deleted(archived: Archived, tmp_path: Path) -> None:
@@ -186,21 +186,21 @@ async def test_log_before_the_oldest_backup_is_deleted(archived: Archived, tmp_p
     shutil.copytree(archived.store.location, copy)
     store = FolderStore(copy)
     number = len(store.list(f"log/{installation(archived)}"))
-    assert prune_log(store, archived.home, datetime.now(UTC) - timedelta(days=1)) == 0
-    assert prune_log(store, archived.home, datetime.now(UTC) + timedelta(days=1)) > number > 5
+    assert prune_wal(store, archived.home, datetime.now(UTC) - timedelta(days=1)) == 0
+    assert prune_wal(store, archived.home, datetime.now(UTC) + timedelta(days=1)) > number > 5
     assert store.list(f"log/{installation(archived)}") == []
     assert (copy / "a.backup").exists()
 
 
 async def test_unreachable_store_fills_no_disk(archived: Archived, tmp_path: Path, monkeypatch) -> None:
     """The spool is bounded, the problem is shown, and it goes on when the store is there again."""
-    monkeypatch.setattr(log_archive, "MAX_SPOOLED", 3)
+    monkeypatch.setattr(wal_archive, "MAX_SPOOLED", 3)
     home = tmp_path / "home"
     spool = home / "postgres" / "wal"
     spool.mkdir(parents=True)
     shutil.copy(archived.home / "master-key", home / "master-key")
     (tmp_path / "stored").write_text("a file where the folder should be")
-    archive = LogArchive(home, "unused", FolderStore(tmp_path / "stored"), PASSPHRASE)
+    archive = WalArchive(home, "unused", FolderStore(tmp_path / "stored"), PASSPHRASE)
     archive._ended_at = float("inf")
     for number in range(5):
         (spool / f"00000001000000000000000{number}").write_bytes(b"x")

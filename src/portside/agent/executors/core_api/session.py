@@ -18,7 +18,7 @@ from typing import Any, cast
 import grpc
 from grpc.aio import EOF
 
-from portside.agent.executors.far.codec import GO_AWAY, decoded_frame, encoded_frame, parsed_frames
+from portside.agent.executors.core_api.codec import GO_AWAY, decoded_frame, encoded_frame, parsed_frames
 from portside.agent.settings import AgentSettings
 from portside.executor import link as links
 from portside.executor.link import CallFailed, Handlers, Link, LinkLimits, ProtocolBroken, ServedCall
@@ -55,8 +55,8 @@ class PeerSession(Link):
         on_congestion: Callable[[bool], None] = lambda _is_congested: None,
     ) -> None:
         super().__init__(handlers, on_hello=on_hello, pong=pong, limits=LIMITS)
-        self.farewell: str | None = None
-        """Why the peer ended the session, in its words."""
+        self.close_reason: str | None = None
+        """Why the peer ended the session, as it says."""
         self.was_planned = False
         self.heard_at = self._loop.time()
         """When the peer last sent something, by the clock of the loop."""
@@ -64,11 +64,11 @@ class PeerSession(Link):
         self._take = (*self._take, self._take_go_away)
         self._outgoing: deque[bytes] = deque()
         self._methods: dict[int, str] = {}
-        self._due, self._room = asyncio.Event(), asyncio.Event()
+        self._has_frames, self._has_capacity = asyncio.Event(), asyncio.Event()
         self._is_ending = False
         self._aborted: asyncio.Future[None] = self._loop.create_future()
         # `Link` closes and aborts its transport.
-        self._transport = cast("asyncio.Transport", _StreamEnd(self))
+        self._transport = cast("asyncio.Transport", _SessionTransport(self))
 
     async def run(
         self,
@@ -104,7 +104,7 @@ class PeerSession(Link):
     # Sending
 
     def send_frame(self, kind: int, number: int, body: Any, *, is_followed: bool = False) -> None:  # noqa: ARG002 - it is sent soon
-        """Queue a frame. Raises CallFailed if it is too large, or not what belongs to its method."""
+        """Queue a frame. Raises CallFailed if it is too large, or not of its method's types."""
         if self._reason is not None:
             return
         # Only for answers: both sides count their calls from 1.
@@ -120,7 +120,7 @@ class PeerSession(Link):
             self._methods.pop(number, None)
         self._outgoing.append(data)
         self._queued_bytes += len(data)
-        self._due.set()
+        self._has_frames.set()
         if self._queued_bytes > self._limits.queued_bytes:
             self.abort("the peer does not read")
         elif self._queued_bytes > links.HIGH_WATER_BYTES and self._writable is None:
@@ -136,7 +136,7 @@ class PeerSession(Link):
     def end(self) -> None:
         """End the stream when what is queued has been sent."""
         self._is_ending = True
-        self._due.set()
+        self._has_frames.set()
 
     def end_now(self) -> None:
         """End the stream at once."""
@@ -154,7 +154,7 @@ class PeerSession(Link):
                 size = 0
                 while self._outgoing and (not batch or size + len(self._outgoing[0]) <= BATCH_BYTES):
                     frame = self._outgoing.popleft()
-                    # As protobuf encodes the list of `Frames`: frames are encoded once.
+                    # Written as protobuf encodes the list in `Frames`, so that each frame is encoded only once.
                     batch += (_FRAMES_TAG, _varint(len(frame)), frame)
                     size += len(frame)
                 await write(b"".join(batch))
@@ -164,8 +164,8 @@ class PeerSession(Link):
                     self._on_congestion(False)
             if self._is_ending:
                 return
-            self._due.clear()
-            await self._due.wait()
+            self._has_frames.clear()
+            await self._has_frames.wait()
 
     # Receiving
 
@@ -180,11 +180,11 @@ class PeerSession(Link):
                 links.log.warning("a peer broke the protocol and was disconnected: %s", exc)
                 self.abort(f"the peer broke the protocol: {exc}")
                 return
-            # What an executor serves are runs, which end by what is read for them; its slots are their bound.
+            # An executor serves runs, which could not end if it stopped reading; its slots limit them.
             while self._served_bytes > READ_AHEAD_BYTES and not self._is_executor:
                 self.is_reading_paused = True
-                self._room.clear()
-                await self._room.wait()
+                self._has_capacity.clear()
+                await self._has_capacity.wait()
             self.is_reading_paused = False
 
     def _take_call(self, number: int, body: Any, size: int) -> None:
@@ -193,17 +193,17 @@ class PeerSession(Link):
 
     def _on_served(self, served: ServedCall, work: asyncio.Future[Any]) -> None:
         super()._on_served(served, work)
-        self._room.set()
+        self._has_capacity.set()
 
     def _take_go_away(self, _number: int, body: Any, _size: int) -> None:
-        self.farewell, self.was_planned = str(body["reason"])[:1000], bool(body["is_planned"])
+        self.close_reason, self.was_planned = str(body["reason"])[:1000], bool(body["is_planned"])
         if self._reason is None:
-            self._reason = self.farewell
+            self._reason = self.close_reason
         self.end()
 
 
-class _StreamEnd:
-    """What a link knows of its transport."""
+class _SessionTransport:
+    """The part of `asyncio.Transport` that a link uses."""
 
     def __init__(self, session: PeerSession) -> None:
         self._session = session
@@ -229,33 +229,35 @@ def _varint(number: int) -> bytes:
 
 @dataclass(frozen=True)
 class PeerCredentials:
-    """How the peers of sessions know each other: keys, certificates, or both; neither only on this machine."""
+    """How peers authenticate each other: keys, certificates or both; without either only on this machine."""
 
     keys: tuple[bytes, ...] = ()
     """Any of them is accepted; the first is sent."""
     certificate: bytes | None = None
     private_key: bytes | None = None
-    authority: bytes | None = None
-    """The certificates that those of peers are signed with."""
+    ca_certificates: bytes | None = None
+    """The CA certificates that verify those of peers."""
 
     def listen(self, server: Any, host: str, port: int) -> int:
         """Let a gRPC server listen, and return the port. Raises UserMistake if anybody on the network could connect."""
         self._check(host, is_server=True)
-        if self.authority is not None and self.certificate is None:
+        if self.ca_certificates is not None and self.certificate is None:
             raise UserMistake("CORE_API_CA needs CORE_API_CERTIFICATE and CORE_API_PRIVATE_KEY of the orchestrator")
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if self.certificate is None:
             return int(server.add_insecure_port(address))
         pair = [(self.private_key, self.certificate)]
-        secured = grpc.ssl_server_credentials(pair, self.authority, require_client_auth=self.authority is not None)
+        secured = grpc.ssl_server_credentials(
+            pair, self.ca_certificates, require_client_auth=self.ca_certificates is not None
+        )
         return int(server.add_secure_port(address, secured))
 
     def connect(self, target: str, options: tuple[tuple[str, Any], ...]) -> Any:
         """Return a channel to an orchestrator. Raises UserMistake as `check_target` does."""
         self.check_target(target)
-        if self.authority is None:
+        if self.ca_certificates is None:
             return grpc.aio.insecure_channel(target, options)
-        secured = grpc.ssl_channel_credentials(self.authority, self.private_key, self.certificate)
+        secured = grpc.ssl_channel_credentials(self.ca_certificates, self.private_key, self.certificate)
         return grpc.aio.secure_channel(target, secured, options)
 
     def check_target(self, target: str) -> None:
@@ -264,13 +266,13 @@ class PeerCredentials:
         if not (host and port.isdecimal()):
             raise UserMistake(f"--core-api: {target!r} is not the address of an orchestrator; give HOST:PORT")
         self._check(host.strip("[]"), is_server=False)
-        if self.certificate is not None and self.authority is None:
+        if self.certificate is not None and self.ca_certificates is None:
             raise UserMistake(
-                "CORE_API_CERTIFICATE needs CORE_API_CA: what the orchestrator's certificate is signed with"
+                "CORE_API_CERTIFICATE needs CORE_API_CA: the CA certificates that verify the orchestrator's"
             )
 
     def _check(self, host: str, *, is_server: bool) -> None:
-        has_tls = self.certificate is not None and self.authority is not None
+        has_tls = self.certificate is not None and self.ca_certificates is not None
         if not (self.keys or has_tls or is_loopback(host)):
             what = "listen for executors on" if is_server else "connect to an orchestrator at"
             raise UserMistake(
@@ -289,7 +291,7 @@ class PeerCredentials:
             return True
         given = next((value for name, value in metadata or () if name == "authorization"), "")
         data = given.encode() if isinstance(given, str) else given
-        # All are compared, so that the time does not tell which one was close.
+        # Compare with all keys, so that the time does not reveal which one was close.
         matches = [hmac.compare_digest(data, b"Bearer " + key) for key in self.keys]
         return any(matches)
 

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import OVERALL_HEALTH
 from grpc_health.v1.health import aio as health
 
-from portside.agent.executors.far.session import OPTIONS, SESSION, PeerCredentials, PeerSession, credentials_of
+from portside.agent.executors.core_api.session import OPTIONS, SESSION, PeerCredentials, PeerSession, credentials_of
 from portside.agent.executors.member import Executor, ExecutorFailed, read_hello
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.queue.worker import Worker
@@ -43,7 +43,7 @@ _SERVER_OPTIONS = (
 SERVICE = SESSION.split("/")[1]
 
 
-class FarExecutor(Executor):
+class ConnectedExecutor(Executor):
     """An executor on another machine. It ends with its session."""
 
     link: PeerSession
@@ -58,7 +58,7 @@ class FarExecutor(Executor):
         if self.link.was_planned:
             # Its server stops, which is no fault of its runs.
             self.retiring.set()
-        return self._killed_because or self.link.farewell or "lost its connection"
+        return self._killed_because or self.link.close_reason or "lost its connection"
 
     async def close(self) -> None:
         """End the session."""
@@ -79,7 +79,7 @@ class ExecutorListener:
         # An executor has a project and variables of its own.
         self._hello = replace(pools[0].program.hello, env={})
         self._credentials: PeerCredentials = credentials_of(settings)
-        self._executors: dict[str, FarExecutor] = {}
+        self._executors: dict[str, ConnectedExecutor] = {}
         self._health = GrpcServer()
 
     async def start(self) -> None:
@@ -132,7 +132,7 @@ class ExecutorListener:
             log.warning("an executor was refused", reason=str(exc))
             session.close(f"refused: {exc}", is_planned=False)
         else:
-            executor = FarExecutor(session, hello, self._settings.executor_heartbeat_secs)
+            executor = ConnectedExecutor(session, hello, self._settings.executor_heartbeat_secs)
             # In an orchestrator they are a map.
             handlers.update(cast("dict[str, Handler]", pool.make_handlers(lambda: executor)))
             handlers[messages.RETIRE] = partial(_retire, executor, pool)
@@ -167,7 +167,7 @@ class ExecutorListener:
         share()
 
 
-def _retire(executor: FarExecutor, pool: ExecutorPool, body: Any, _call: ServedCall) -> None:
+def _retire(executor: ConnectedExecutor, pool: ExecutorPool, body: Any, _call: ServedCall) -> None:
     messages.read(Retirement, body)
     executor.retire()
     # Its slots are gone.

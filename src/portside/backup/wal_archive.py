@@ -1,8 +1,8 @@
-"""The log of the embedded Postgres, kept beside the backups, so that any second between two of them can be restored.
+"""The write-ahead log (WAL) of the embedded Postgres, archived beside the backups for point-in-time recovery.
 
-Postgres copies each segment of its log into a spool folder of the home. `LogArchive` encrypts them into the store, and
-makes Postgres end the current segment once a minute if there was work. New files of the home that a restored row may
-need, the master key and uploaded archives, go with them.
+Postgres copies each segment of its WAL into a spool folder of the home. `WalArchive` encrypts the segments into the
+store, and makes Postgres end the current one once a minute if there was work. New files of the home that a restored row
+may need, the master key and uploaded archives, are stored with them.
 
     log/INSTALLATION/SEGMENT             a segment, or the history of a timeline
     log/INSTALLATION/files/NUMBER        a file of the home
@@ -36,15 +36,15 @@ FOLDER = "log"
 FILES = "files"
 ARCHIVES = "archives"
 END_SEGMENT_EVERY_S = 60.0
-# Segments that a store does not take may fill at most 4 GB; then the oldest are given up.
+# Segments that the store does not accept may fill at most 4 GB; then the oldest are deleted.
 MAX_SPOOLED = 256
 # A segment's time is when Postgres copied it, which is soon after its last record.
 _MARGIN = timedelta(minutes=2)
 _LEVEL = 3
 
 
-class LogArchive(Task):
-    """Moves the segments of a home's log into a store. `problem` says why that does not work, or is None."""
+class WalArchive(Task):
+    """Moves the WAL segments of a home into a store. `problem` says why that does not work, or is None."""
 
     every_s = 10.0
 
@@ -64,9 +64,9 @@ class LogArchive(Task):
             moved = await asyncio.to_thread(self._store_all)
         except UserMistake:
             if self.problem is None:
-                log.exception("the database's log cannot be stored; restoring a point in time is at risk")
+                log.exception("the WAL cannot be archived; point-in-time recovery is at risk")
             await asyncio.to_thread(self._bound_spool)
-            self.problem = "The database's log cannot be stored beside the backups; the reason is in the log."
+            self.problem = "The WAL of Postgres cannot be archived beside the backups; the server's log has the reason."
             raise
         self.problem = None
         return Status({"stored": moved})
@@ -79,7 +79,7 @@ class LogArchive(Task):
                 raise BackupFailed("Postgres was started without archiving: stop every program that uses this home")
             newest = await connection.fetchval("select pg_snapshot_xmax(pg_current_snapshot())::text")
             if newest != self._last_transaction:
-                # A recovery to a time needs a transaction after it, so one is made, too.
+                # Recovery to a point in time needs a transaction after it, so make one.
                 await connection.fetchval("select pg_current_xact_id()::text")
                 await connection.fetchval("select pg_switch_wal()::text")
                 query = "select pg_snapshot_xmax(pg_current_snapshot())::text"
@@ -102,7 +102,7 @@ class LogArchive(Task):
                     postgres=bundled_version(),
                     installation=installation.id,
                     salt=installation.salt,
-                    log_name=str(path.relative_to(self._home)) if f"/{FILES}/" in name else path.name,
+                    wal_name=str(path.relative_to(self._home)) if f"/{FILES}/" in name else path.name,
                 )
                 with self._store.create(name) as out, path.open("rb") as content:
                     _write(EncryptedWriter(out, header, self._passphrase), content)
@@ -127,7 +127,7 @@ class LogArchive(Task):
 
     def _bound_spool(self) -> None:
         for path in self._spooled()[:-MAX_SPOOLED]:
-            log.error("a segment of the database's log was given up; take a new backup", segment=path.name)
+            log.error("a WAL segment was deleted before it was archived; take a new backup", segment=path.name)
             path.unlink()
 
 
@@ -140,8 +140,8 @@ def _write(writer: EncryptedWriter, content: IO[bytes]) -> None:
 def _opened(store: Store, name: str, passphrase: Passphrase) -> "Iterator[tuple[Header, Any]]":
     with store.open(name) as source:
         reader = EncryptedReader(source, passphrase)
-        if reader.header.kind != "wal" or reader.header.log_name is None:
-            raise BackupRefused(f"{name} is not a file of a database's log")
+        if reader.header.kind != "wal" or reader.header.wal_name is None:
+            raise BackupRefused(f"{name} is not an archived WAL file")
         yield reader.header, reader
 
 
@@ -149,18 +149,18 @@ def _copy(reader: Any, out: IO[bytes]) -> None:
     try:
         zstandard.ZstdDecompressor().copy_stream(reader, out)
     except zstandard.ZstdError as exc:
-        raise BackupRefused(f"a part of the log is damaged: {exc}") from exc
+        raise BackupRefused(f"an archived WAL file is damaged: {exc}") from exc
 
 
-def fetch_log(store: Store, backup: Header, passphrase: Passphrase, at: datetime, target: Path) -> int:
-    """Write the segments that a recovery to a time needs into a folder, and return their number.
+def fetch_wal(store: Store, backup: Header, passphrase: Passphrase, at: datetime, target: Path) -> int:
+    """Write the segments that recovery to a point in time needs into a folder, and return their number.
 
-    Raises BackupRefused and BackupFailed, also if the log does not reach that far.
+    Raises BackupRefused and BackupFailed, also if the WAL does not reach that far.
     """
     fetched, beyond = 0, 0
     for file in store.list(f"{FOLDER}/{backup.installation}"):
         with _opened(store, file.name, passphrase) as (header, reader):
-            name = str(header.log_name)
+            name = str(header.wal_name)
             if name != Path(name).name or header.created_at < backup.created_at - _MARGIN:
                 continue
             with (target / name).open("wb") as out:
@@ -171,7 +171,7 @@ def fetch_log(store: Store, backup: Header, passphrase: Passphrase, at: datetime
             break
     if not fetched:
         raise BackupRefused(
-            f"{store.location} has no log of this platform for that time: BACKUP_POINT_IN_TIME was off, or the log was "
+            f"{store.location} has no WAL of this platform for that time: BACKUP_POINT_IN_TIME was off, or the WAL was "
             "deleted with older backups"
         )
     return fetched
@@ -181,7 +181,7 @@ def fetch_files(store: Store, backup: Header, passphrase: Passphrase, home: Path
     """Add the files that were new after a backup to a restored home: master keys and archives."""
     for file in store.list(f"{FOLDER}/{backup.installation}/{FILES}"):
         with _opened(store, file.name, passphrase) as (header, reader):
-            name = str(header.log_name)
+            name = str(header.wal_name)
             if name == MASTER_KEY:
                 content = io.BytesIO()
                 _copy(reader, content)
@@ -195,8 +195,8 @@ def fetch_files(store: Store, backup: Header, passphrase: Passphrase, home: Path
                         _copy(reader, out)
 
 
-def prune_log(store: Store, home: Path, oldest: datetime) -> int:
-    """Delete the log from before the oldest backup that is kept, and return the number of files."""
+def prune_wal(store: Store, home: Path, oldest: datetime) -> int:
+    """Delete the WAL from before the oldest backup that is kept, and return the number of files."""
     folder = f"{FOLDER}/{installation_of(home).id}"
     names = [
         file.name

@@ -8,7 +8,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
+class SizedLruCache(Generic[K, V]):
     """The most recently used values, up to a size in all. Whoever calls it holds a lock."""
 
     def __init__(self, max_size: int, size_of: Callable[[V], int] = lambda _: 1) -> None:
