@@ -1,6 +1,6 @@
 // Stops runs for good: a run that is cancelled, or whose lease ends, is over when none of its nodes runs any more.
 //
-// LangGraph stops waiting for a node as soon as its signal aborts, but the node's own code goes on until it looks at
+// LangGraph stops waiting for a node as soon as its signal aborts, but the node's own code continues until it looks at
 // the signal. So the functions of nodes are watched: each call of one belongs to the run that it was made in.
 
 import type { Runnable } from "@langchain/core/runnables";

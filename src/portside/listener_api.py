@@ -143,8 +143,8 @@ class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
     `scale` overrides the replica bounds in the revisions' `resource_spec`. `roll_forward` is the number of a request to
     replace servers of an older version; 0 leaves them, and null, of a control plane without an order, replaces them.
     A deployment on a machine that is idle for `sleep_after_s` sleeps; 0 for never.
-    `pin_threads` is for how many hours threads go on with the revision that began them, after it was replaced; 0 is not
-    at all.
+    `pin_threads` is for how many hours threads continue with the revision that began them after it was replaced; 0 is
+    off.
     """
 
     id: UUID

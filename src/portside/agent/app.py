@@ -122,7 +122,7 @@ class ProjectParts(Protocol):
 
     @property
     def encryption(self) -> EncryptionCalls | None:
-        """What encrypts."""
+        """The project's encryption handlers, or None."""
         ...
 
     @property
@@ -135,7 +135,7 @@ class ProjectParts(Protocol):
         ...
 
     async def close(self) -> None:
-        """End what runs them."""
+        """End the processes that run the handlers."""
         ...
 
 
@@ -158,7 +158,7 @@ class LocalHandlers:
 
     @property
     def encryption(self) -> EncryptionCalls | None:
-        """What encrypts."""
+        """The project's encryption handlers, or None."""
         path = self._config.encryption.path
         if path is None:
             return None
@@ -206,7 +206,7 @@ class HandlersByLanguage:
         return self._javascript.join_app(config, api, access) or self._python.join_app(config, api, access)
 
     async def close(self) -> None:
-        """End what runs them."""
+        """End the processes that run the handlers."""
         try:
             await self._javascript.close()
         finally:
@@ -326,7 +326,7 @@ async def _start_graphs(
 
 
 class ProjectCode(NamedTuple):
-    """What runs code of the project, in this process or in executors."""
+    """The parts that run the project's code, in this process or in executors."""
 
     graphs: GraphService
     store: StoreSetup

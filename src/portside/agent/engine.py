@@ -1,6 +1,6 @@
 """Executes claimed runs, and reads the results of those that were stopped.
 
-`RunExecutor` is what the worker calls. The graphs themselves are behind `graphs`.
+The worker calls `RunExecutor`. The graphs themselves are behind `graphs`.
 """
 
 import asyncio
@@ -169,7 +169,7 @@ class RunExecutor:
         await self._hub.transport.flush()
 
     def on_end(self, run: ClaimedRun, result: RunResult | None) -> None:
-        """End the streams of a run. Without a result it goes on in another process."""
+        """End the streams of a run. Without a result it continues in another process."""
         self._hub.finish(run.run_id, None if result is None else _end_of(run, result), result)
         if result is not None and run.kwargs.get("webhook"):
             self._webhook_due.set()
@@ -193,7 +193,7 @@ def _end_of(run: ClaimedRun, result: RunResult) -> RunEnd:
 
 
 def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
-    """Return what the graph is executed with."""
+    """Return the request with which the graph is executed."""
     kwargs, config = run.kwargs, dict(run.kwargs["config"])
     # A rollback finds the run's checkpoints by this id, so a client must not override it.
     own = {"run_attempt": run.attempt, "run_id": str(run.run_id)}

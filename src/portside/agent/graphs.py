@@ -44,7 +44,7 @@ class EventSink(NamedTuple):
 
 
 class GraphService(Protocol):
-    """What the agent server asks of graphs: plain data in and out (`executor/requests.py`)."""
+    """The interface of the agent server to graphs: plain data in and out (`executor/requests.py`)."""
 
     facts: Mapping[str, GraphFacts]
     """What is known of each graph without opening it, in the order of the configuration."""
@@ -98,5 +98,5 @@ class GraphService(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release what the graphs run on."""
+        """Release the loops or executors of the graphs."""
         ...

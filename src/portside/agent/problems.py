@@ -34,12 +34,12 @@ class Problems:
         self._noted: dict[str, tuple[float, str]] = {}
 
     def note(self, about: str, message: str) -> None:
-        """Remember what is wrong about a server or a part of this one."""
+        """Record a problem of a server, or of a part of this one."""
         self._noted.pop(about, None)
         self._noted[about] = time.monotonic(), message
 
     def forget(self, about: str) -> None:
-        """Forget a problem, because what failed has succeeded."""
+        """Remove a problem, because the part works again."""
         self._noted.pop(about, None)
 
     def current(self) -> list[str]:

@@ -125,8 +125,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     pinned_revisions: Annotated[
         str | None,
         setting(
-            "File with the revisions whose code threads go on with. A deployment with `pin_threads` writes it; without "
-            "it every thread goes on with this server's code."
+            "File with the revisions whose code threads continue with. A deployment with `pin_threads` writes it; "
+            "without it every thread continues with this server's code."
         ),
     ] = None
     executor_heartbeat_secs: Annotated[

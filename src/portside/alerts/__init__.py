@@ -1,4 +1,4 @@
-"""Alerts: what an operator must know without looking, sent once when it begins and once when it ends.
+"""Alerts: problems that an operator must know, sent once when they begin and once when they end.
 
-`rules.py` measures, `alerts.py` decides what has begun and ended, `channels.py` sends by webhook and mail.
+`rules.py` measures, `alerts.py` decides which alerts begin and end, `channels.py` sends by webhook and mail.
 """

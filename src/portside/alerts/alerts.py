@@ -1,4 +1,4 @@
-"""Decides what has begun and ended, and queues one message for each.
+"""Decides which alerts begin and end, and queues one message for each.
 
 A condition is pending until it has held for as long as its rule says, then its alert fires. The alert ends when the
 value has been far enough from the threshold for a minute, or when its subject is gone. The row of an alert and its

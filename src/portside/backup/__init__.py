@@ -1,4 +1,4 @@
-"""Backups: the encrypted file, what is in it, where it is stored, and how a platform is made from it again.
+"""Backups: the encrypted file, its contents, where it is stored, and restoring a platform from it.
 
 Knows the home folder and Postgres, but no table of the platform.
 """

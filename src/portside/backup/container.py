@@ -6,7 +6,7 @@ scrypt makes a key of the passphrase and the salt of the header, and HKDF makes 
 Chunks are encrypted with AES-256-GCM. The nonce of a chunk is its number and whether it is the last one, so chunks that
 were altered, moved, repeated or cut off at the end do not decrypt.
 
-Readers and writers hold one chunk in memory. What is in the chunks is the matter of `contents.py`.
+Readers and writers hold one chunk in memory. `contents.py` defines what the chunks hold.
 """
 
 import os
@@ -40,7 +40,7 @@ class BackupRefused(UserMistake):
 
 
 class Header(msgspec.Struct, kw_only=True):
-    """What everybody can read of a backup.
+    """The part of a backup that is not encrypted.
 
     `kind` says whether it holds a data folder of the embedded Postgres, dumps, or one segment of its WAL. `migrations`
     are the last ones of each package in the platform's database. `wal_name` is the name of a segment.

@@ -1,4 +1,4 @@
-"""What is in a backup: files, as a compressed tar stream, with a summary at the end.
+"""The contents of a backup: files, as a compressed tar stream, with a summary at the end.
 
 A file longer than a part is several entries of one name, so a stream of unknown length needs neither a temporary file
 nor memory for more than one part. A file that changes while it is read cannot break the archive.

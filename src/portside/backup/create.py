@@ -44,7 +44,7 @@ LEFT_OUT = (
 
 
 class HomeIdentity(msgspec.Struct):
-    """What tells the backups of one home folder from those of others, and the salt that they share."""
+    """The identity of a home folder, which its backups name, and the salt that they share."""
 
     id: str
     salt: bytes

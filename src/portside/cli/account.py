@@ -191,7 +191,7 @@ def rotate(platform: Platform, key_id: str) -> None:
 def rotate_master(home: str | None, url: str | None) -> None:
     """Re-encrypt all secrets with a new master key, while the platform runs or is stopped.
 
-    A running platform removes the older key ten minutes later. If it is interrupted, its next start goes on: the key
+    A running platform removes the older key ten minutes later. If it is interrupted, its next start continues: the key
     file has both keys until the end, so nothing is lost. The older key stays in master-key.previous.
     """
     from portside.kernel.settings import load_settings

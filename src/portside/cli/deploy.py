@@ -138,7 +138,7 @@ class DeployOptions(msgspec.Struct):
     "--pin-threads",
     type=PIN_HOURS,
     metavar="HOURS",
-    help="How long threads that are interrupted or have runs go on with their revision after a newer one is deployed. "
+    help="How long threads that are interrupted or have runs keep their revision after a newer one is deployed. "
     "[default: 0, not at all, or what the deployment has]",
 )
 @click.option("--wait/--no-wait", default=True, help="Follow the revision until it is deployed.")

@@ -72,7 +72,7 @@ def show(platform: Platform, deployment: str, *, as_json: bool) -> None:
     newest = revisions_of(platform, found, limit=10)
     usage = usage_of(platform, found)
     threads = usage["threads_by_revision"]
-    # Threads may go on with revisions that are older than those.
+    # Threads may continue with revisions that are older than those.
     path = f"/v2/deployments/{found['id']}/revisions"
     older = (threads or {}).keys() - {revision["id"] for revision in newest}
     newest += sorted((platform.call("GET", f"{path}/{each}") for each in older), key=_created_at, reverse=True)

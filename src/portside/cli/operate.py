@@ -429,7 +429,7 @@ def _start_instead(home: Path, holder: int) -> None:
         start_new_session=True,
     )  # fmt: skip
     os.close(output)
-    say(f"the platform goes on in the background as process {started.pid}")
+    say(f"the platform continues in the background as process {started.pid}")
 
 
 def _children(parent: int) -> list[int]:
@@ -452,7 +452,7 @@ def _state(platform: Platform) -> dict[str, Any]:
 
 
 def _roll_forward(platform: Platform, skip: tuple[str, ...]) -> None:
-    """Begin or go on with the agents, and follow them. Raises UserMistake at a halt."""
+    """Begin or continue with the agents, and follow them. Raises UserMistake at a halt."""
     ids = {agent["name"]: agent["id"] for agent in _state(platform)["agents"]}
     if unknown := [name for name in skip if name not in ids]:
         raise UserMistake(f"--skip: there is no agent {unknown[0]} that serves")

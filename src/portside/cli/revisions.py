@@ -63,7 +63,7 @@ def describe_access(deployment: dict[str, Any]) -> str:
 
 
 def describe_pins(deployment: dict[str, Any]) -> str:
-    """Return for how long threads go on with the revision that began them."""
+    """Return for how long threads continue with the revision that began them."""
     return f"{deployment['pin_threads']:g} h" if deployment["pin_threads"] else "no"
 
 

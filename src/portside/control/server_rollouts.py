@@ -1,9 +1,9 @@
 """The order in which deployments get the agent server of a newer platform: one after the other.
 
 After an upgrade the listener keeps the replicas of the earlier version. A rollout asks it for one deployment at a time
-to replace them (`roll_forward` of the desired state), and goes on once its report says that none is left. It halts at
+to replace them (`roll_forward` of the desired state), and continues once its report says that none is left. It halts at
 the first deployment whose new server does not start; that one keeps serving with its earlier replica, and so do those
-that have not had their turn. `resume` goes on, and may skip deployments.
+that have not had their turn. `resume` continues, and may skip deployments.
 
 Servers that come with a build or an image of their own are not replaced: their next revision does that.
 """
@@ -73,7 +73,7 @@ async def read_servers(db: Database, version: str) -> Servers:
 
 
 async def resume(db: Database, version: str, skipped: Sequence[UUID]) -> None:
-    """Begin a rollout, or go on with one that halted: what failed is tried again unless it is skipped."""
+    """Begin a rollout, or continue with one that halted: what failed is tried again unless it is skipped."""
     async with db.transaction() as tx:
         await tx.execute(sql.lock_rollouts)
         last = await tx.fetchrow(sql.last_rollout)

@@ -228,7 +228,7 @@ PinThreads = Annotated[float, Meta(ge=0, le=8760)]
 class DeploymentCreate(msgspec.Struct, kw_only=True):
     """The body of a create. After `sleep_after_s` without a request and a run the agent sleeps; 0 is never.
 
-    `pin_threads` is for how many hours threads that are interrupted or have runs go on with the revision that began
+    `pin_threads` is for how many hours threads that are interrupted or have runs continue with the revision that began
     them, after a new one was deployed; 0 is not at all. It is for sources that are built on this machine.
     """
 

@@ -340,7 +340,7 @@ class Rollout:
             return await self._builder.build(revision)
 
     async def _release(self, deployment: DesiredDeployment, revision: DesiredRevision, build: Build | None) -> Release:
-        """Return a release with the builds of the earlier revisions that threads may go on with."""
+        """Return a release with the builds of the earlier revisions that threads may continue with."""
         self._pins_threads = bool(deployment.pin_threads)
         earlier: dict[UUID, Build] = {}
         for revision_id in self.target.earlier() - {revision.id} if deployment.pin_threads else ():

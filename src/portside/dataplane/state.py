@@ -1,8 +1,8 @@
-"""What the data plane keeps on disk about one deployment.
+"""The state of one deployment that the data plane keeps on disk.
 
 deployments/<id>/state.json          port, active and previous revision, replicas that were started
                  database-password   (0600)
-                 pinned-revisions.json  the revisions that threads go on with, for its servers
+                 pinned-revisions.json  the revisions that threads continue with, for its servers
                  images.json         images that revisions are pinned to (compute/containers/)
                  home/               HOME of its processes, shared by all revisions
                  logs/<revision>.log output of its servers
@@ -50,7 +50,7 @@ class SleepRecord(msgspec.Struct, frozen=True):
 
 
 class DeploymentState(msgspec.Struct):
-    """What must survive a restart of the listener. `used_at` is roughly when the agent was last used.
+    """The state that must survive a restart of the listener. `used_at` is roughly when the agent was last used.
 
     `earlier` are revisions that were replaced and whose code threads may need, with the Unix time of the replacement.
     """

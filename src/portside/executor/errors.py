@@ -35,7 +35,7 @@ class RunTimeout(Exception):
 
 
 def failure_of(error: PortsideError) -> CallFailed:
-    """Return what an error is as the answer to a call."""
+    """Return the answer to a call that stands for an error."""
     problems = {"problems": [asdict(problem) for problem in error.problems]} if isinstance(error, Invalid) else {}
     return CallFailed(error.code, error.message, {"status": error.status, "headers": error.headers, **problems})
 

@@ -290,7 +290,7 @@ class Link(asyncio.Protocol):
         self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """Let senders go on; called by the event loop."""
+        """Let senders continue; called by the event loop."""
         writable, self._writable = self._writable, None
         if writable is not None and not writable.done():
             writable.set_result(None)

@@ -2,7 +2,7 @@
 
 A stopped call is over when none of its code runs any more. Its task is cancelled, and with it every node, subgraph and
 child task that awaits. Nodes that are not coroutines run in threads, which Python cannot stop: the loop waits for them
-for a limited time, and then leaves them behind with a warning. Such a node goes on in its thread: its result is
+for a limited time, and then leaves them behind with a warning. Such a node continues in its thread: its result is
 dropped, its effects on the world are not. The same holds for tasks that a node started and does not await, and for
 graphs on other servers that it called.
 """

@@ -58,7 +58,7 @@ CREATE_STATE = "create_state"
 
 @dataclass(slots=True, kw_only=True)
 class ServerHello:
-    """What an executor has to know before it imports the project."""
+    """The facts that an executor needs before it imports the project."""
 
     protocol: int
     file: str
@@ -82,7 +82,7 @@ class ServerHello:
 
 @dataclass(slots=True, kw_only=True)
 class ExecutorHello:
-    """What an executor is, and what its graphs are; or why the project does not load, in the user's terms."""
+    """The description of an executor and its graphs; or why the project does not load, for the user."""
 
     protocol: int
     language: str
@@ -107,7 +107,7 @@ class ExecutorHello:
 
 @dataclass(slots=True, kw_only=True)
 class GraphCall:
-    """A call of the server to graphs. What the graph asks of the server for it names the number of the call."""
+    """A call of the server to graphs. Calls of the graph to the server name the number of this call."""
 
     request: Any
     """One of `requests`."""
@@ -124,7 +124,7 @@ class GraphCall:
 
 @dataclass(slots=True, kw_only=True)
 class Leases:
-    """Until when the server surely has runs. One that it says no more about is stopped: another server may have it."""
+    """New ends of the leases of runs. A run without a new one is stopped, because another server may have it."""
 
     leases: list[tuple[int, float]]
     """The number of each call, and the end of its run's lease by the executor's clock, in seconds."""
@@ -203,7 +203,7 @@ class SentUser:
 
 @dataclass(slots=True, kw_only=True)
 class Authenticated:
-    """Whom the project's authentication found."""
+    """The user that the project's authentication returned."""
 
     identity: str
     display_name: str

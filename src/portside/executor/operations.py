@@ -1,4 +1,4 @@
-"""What an agent server asks of the graphs of a project beside executing runs, on the current event loop.
+"""The operations of an agent server on a project's graphs beside executing runs, on the current event loop.
 
 `GraphOperations` takes and returns plain data (`requests`), so that the agent server may be another process. Below it
 are the state of a thread as clients see it (spec: section 4.1), whose values are those of the user's graph, and the

@@ -1,4 +1,4 @@
-"""What an executor needs to know of a project: where its code is, and the environment of that code."""
+"""The facts about a project that an executor needs: where its code is, and the environment of that code."""
 
 import os
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What graphs in an executor process use of their server, over the link: checkpoints and the store.
+"""The services of the server for graphs in an executor process, over the link: checkpoints and the store.
 
 The link belongs to the loop of the process; graphs call from loops and threads of their own.
 """

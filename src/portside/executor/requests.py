@@ -1,4 +1,4 @@
-"""What an agent server asks of graphs, and what it gets: requests, events, outcomes and descriptions.
+"""The requests of an agent server to graphs, and the responses: requests, events, outcomes and descriptions.
 
 All is plain data, so that the other side may be another process: values of a project's types are encoded as JSON.
 """
@@ -78,7 +78,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """What is known of a graph without opening it."""
+    """The description of a graph that needs no opened graph."""
 
     description: str | None = None
     """The description in the configuration."""

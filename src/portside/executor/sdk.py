@@ -1,4 +1,4 @@
-"""What the SDK finds in an executor process: a client of its server for `get_client()` without a URL, and the cache."""
+"""The server in an executor process, for LangGraph's SDK: the client of `get_client()` without a URL, and the cache."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The user whom a graph executes for, as the graph's code sees it, and what authentication handlers return as one.
+"""The user for whom a graph executes, as its code sees the user, and the return values of authentication handlers.
 
 A handler returns a name, a mapping or an object, which becomes a `User`. It may also return `(scopes, user)`, as
 Starlette's authentication does; the scopes become the permissions.

@@ -223,7 +223,7 @@ async def _attempt(step: Callable[[], Awaitable[Response]], shown: SignInPage) -
 
 
 async def _enter(ctx: Context, sign_in: SignIn, target: str) -> Response:
-    """Make a new session, whatever the browser had before, and go on."""
+    """Make a new session, whatever the browser had before, and continue."""
     await sessions.end_of_cookie(ctx.db, ctx.services.authenticator, ctx.request)
     made = await sessions.begin(ctx.db, ctx.services.authenticator, sign_in)
     return _with_cookie(ctx, redirect(target), SESSION_COOKIE, made.token, int(sign_in.lifetime.total_seconds()))

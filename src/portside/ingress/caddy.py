@@ -1,7 +1,7 @@
 """Runs Caddy: finds the program, keeps it running and gives it configurations.
 
 Caddy starts with its admin API alone, on a unix socket in a private folder. It opens its ports with the first
-configuration. Another one would let requests in flight go on, but close idle and new connections. Linux kills Caddy
+configuration. Another one would let requests in flight continue, but close idle and new connections. Linux kills Caddy
 when the platform ends, however it ends.
 """
 

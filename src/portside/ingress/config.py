@@ -375,7 +375,7 @@ def _at_taken_host(*routes: Json) -> Json:
 
 
 def _at_other_hosts(known: str, *routes: Json) -> Json:
-    """Return a route for hosts other than the known ones; what no route of it takes goes on."""
+    """Return a route for hosts other than the known ones; what no route of it takes continues."""
     pattern = {_HOST_NAME: {"name": "", "pattern": f"^(?i:{known})$"}}
     return {"match": [{"not": [{"vars_regexp": pattern}]}], "handle": [_sub(*routes)]}
 

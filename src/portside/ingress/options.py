@@ -1,4 +1,4 @@
-"""What the operator chose for the front. The settings import it, so it imports nothing heavy."""
+"""The operator's options for the front. The settings import it, so it imports nothing heavy."""
 
 from typing import Literal
 

@@ -1,7 +1,7 @@
 """Watches free disk space, so that servers refuse new data before Postgres runs out of it.
 
 A part of the file system stays in reserve. While less is free, routes that store data answer 503 (`Route.stores_data`),
-agent servers start no runs, and no build begins. Reading and deleting go on, and so do runs that have begun: half of
+agent servers start no runs, and no build begins. Reading and deleting continue, and so do runs that have begun: half of
 the reserve is theirs, and then they return to the queue. Requests look at a flag; only the watch asks the system.
 """
 
@@ -59,8 +59,8 @@ class DiskFull(Unavailable):
     def because(cls, shortage: str) -> "DiskFull":
         """Return the error for a shortage."""
         return cls(
-            f"This server accepts no new data: {shortage}. It goes on as soon as there is room; its operator sees with "
-            "'portside disk' what takes the space.",
+            f"This server accepts no new data: {shortage}. It accepts data again as soon as there is room; "
+            "'portside disk' shows its operator what takes the space.",
             headers={"Retry-After": str(RETRY_AFTER_S)},
         )
 

@@ -159,7 +159,7 @@ class ReadReservation:
         self.is_metered = True
 
     def check(self, size: int, rows: int, fitting: int = 0) -> None:
-        """Let a statement go on, or raise ResponseTooLarge or ReservationNeeded.
+        """Let a statement continue, or raise ResponseTooLarge or ReservationNeeded.
 
         The statement is at row number `rows` and has `size` bytes once that row is complete. `fitting` is the number of
         rows at the last check that passed; 0 means all but the last row. Works in any thread.

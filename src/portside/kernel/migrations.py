@@ -299,7 +299,7 @@ async def find_missing(db: Database, packages: list[str]) -> list[Migration]:
 
 
 class _PackageState(NamedTuple):
-    """What a package's folders have, and what the database lacks of it."""
+    """The files of a package's folders, and which of them the database lacks."""
 
     functions: FunctionFiles
     missing: list[Migration]

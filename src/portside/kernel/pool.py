@@ -1,4 +1,4 @@
-"""Connections to Postgres and their pool: asyncpg's, with what it lacks, and without some of its overhead.
+"""Connections to Postgres and their pool: asyncpg's, extended, and without some of its overhead.
 
 No code of this package sets session state. So an idle connection needs no reset before its next user, and the pool
 takes it back at once; any other goes through the driver's own release. This relies on internals of the driver, whose

@@ -1,4 +1,4 @@
-"""The support bundle: what a person who helps needs to know of an installation, without its secrets.
+"""The support bundle: a report of an installation for support, without its secrets.
 
 Everything passes `Masks`: known values (key files, variables, URLs' passwords, every secret in the database) and forms
 of keys that we do not know. If the database cannot be read, logs and reasons of deployments are left out, because their

@@ -1,4 +1,4 @@
-"""What takes the space: each table of each database, and each kind of file in the home folder, by deployment.
+"""The use of the disk: each table of each database, and each kind of file in the home folder, by deployment.
 
 Files count by their blocks, and one with several names once, as `du` counts them. A build never changes, so its size is
 measured once.

@@ -44,6 +44,6 @@ async def _run(name: str, checking: Awaitable[None], into: list[Finding]) -> Non
     try:
         async with asyncio.timeout(CHECK_WITHIN_S):
             await checking
-    except Exception as exc:  # noqa: BLE001 - reported, and the other checks go on
+    except Exception as exc:  # noqa: BLE001 - reported, and the other checks continue
         reason = f"{type(exc).__name__}: {exc}"
         into.append(warning(name, f"this could not be examined: {reason}", "examine it by hand"))

@@ -125,7 +125,7 @@ async def plan_upgrade(
 def _about_platform(i: ExaminedInstallation, running: RunningPlatform | None) -> list[Finding]:
     if running is not None:
         if running.can_hand_over:
-            return [fine("platform", f"{running.version} runs; its agents go on while it is replaced")]
+            return [fine("platform", f"{running.version} runs; its agents continue while it is replaced")]
         do = "deploy nothing meanwhile; if it is a service, run 'portside service install' instead of this"
         return [warning("platform", f"{running.version} runs, which cannot be replaced in place: it is stopped", do)]
     if lock_holder(i.home) is None:

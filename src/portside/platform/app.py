@@ -488,7 +488,7 @@ class PublicEndpoint(NamedTuple):
 async def _running(front: Front | None, replaced: asyncio.Event) -> AsyncIterator[None]:
     """Run the front's program during the block; it starts while the platform opens its database.
 
-    It goes on if this program is replaced.
+    It continues if this program is replaced.
     """
     if front is None:
         yield
@@ -506,7 +506,7 @@ async def run_platform(
 ) -> HandedOver | None:
     """Serve until SIGINT or SIGTERM. `on_ready` runs once the server answers; an exception of it stops the platform.
 
-    After the signal of a hand-over, agents and the front go on, and what the next program needs is returned.
+    After the signal of a hand-over, agents and the front continue, and what the next program needs is returned.
     """
     problems: dict[str, Problem] = {"postgres": database.problem}
     front = endpoint.front

@@ -1,7 +1,7 @@
 """Replacing the program of a running platform by another version, in the same process.
 
 On `SIGNAL` the platform ends its requests and executes the installed program again. Its socket stays open, so requests
-wait in its queue meanwhile. Agents, the front and the embedded Postgres go on: the front is still a child of this
+wait in its queue meanwhile. Agents, the front and the embedded Postgres continue: the front is still a child of this
 process, and the next listener adopts the agents.
 """
 

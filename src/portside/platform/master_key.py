@@ -1,7 +1,7 @@
 """The master key: whether it belongs to the database, and replacing it while the platform runs or is stopped.
 
 A rotation adds a new key to the file, which encrypts from then on, and encrypts every stored value again. The older key
-stays in the file until no value uses it; so the process may be killed at any point, and goes on after its next start.
+stays in the file until no value uses it; so the process may be killed at any point, and continues after its next start.
 Then the older key moves to `master-key.previous`, for backups of the database from its time.
 """
 

@@ -120,7 +120,7 @@ async def show_upgrade(ctx: Context) -> UpgradeState:
 
 @routes.post("/system/upgrade/roll-forward", permission="organization:manage")
 async def roll_forward(ctx: Context, body: RollForward) -> UpgradeState:
-    """Begin to replace servers of earlier versions, or go on after a halt: what failed is tried again."""
+    """Begin to replace servers of earlier versions, or continue after a halt: what failed is tried again."""
     await resume(ctx.services.db, full_version(), body.skip)
     ctx.services.rollouts.signal.set()
     return await _upgrade_state(ctx.services)

@@ -83,7 +83,7 @@ class _Reservation:
         self._cost = cost
         self._held = 0
         self._is_closed = False
-        # A thread goes on decoding when its request was cancelled, and must not reserve anything after `close`.
+        # A thread continues decoding when its request was cancelled, and must not reserve anything after `close`.
         self._lock = threading.Lock()
 
     async def wait_for(self, size: int) -> None:

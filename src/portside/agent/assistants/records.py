@@ -169,7 +169,7 @@ class Assistants:
         if before is not None and wanted is not None and before.language != wanted.language:
             raise OtherLanguage(
                 f"The thread was begun by {begun_by!r}, a {before.language} graph, and {graph_id!r} is a "
-                f"{wanted.language} graph, which cannot go on with it; use a new thread."
+                f"{wanted.language} graph, which cannot continue with it; use a new thread."
             )
 
     def is_of_a_graph(self, assistant_id: UUID) -> bool:

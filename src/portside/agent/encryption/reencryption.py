@@ -375,7 +375,7 @@ class RenewedKeys(Task):
             log.warning("no stored data uses the older AES keys any more; remove them from GRAPH_AES_KEY", keys=keys)
         self._is_clean = not is_again and not self._failed
         if not is_again:
-            # Servers that still encrypt with an older key may go on for a while.
+            # Servers that still encrypt with an older key may continue for a while.
             self._next_pass_at = time.monotonic() + _CHECK_AGAIN_S
         self._left, self._renewed, self._failed = list(_TABLES), 0, 0
         return is_again

@@ -91,7 +91,7 @@ class RemoteGraphs:
             async with self._pool.for_run(run_id, request.attempt, is_alone=request.is_suspect) as executor:
                 try:
                     call = GraphCall(request=request, timeout_s=timeout_s, is_unfollowed=not sink.has_listeners())
-                    pushed = _Pushed(bridge)
+                    pushed = _EventReceiver(bridge)
                     work = self._call_one(executor, messages.EXECUTE, call, pushed.push, run=sink.run)
                     outcome = await executor.unless_silent(work, lambda: pushed.has_begun)
                 except StoppedEarly as exc:
@@ -228,8 +228,8 @@ class RemoteGraphs:
         await self._pool.close()
 
 
-class _Pushed:
-    """Takes what an executor sends of a run: first an empty list, where runs have one thread, then events."""
+class _EventReceiver:
+    """Receives the items of a run: first an empty list from executors whose runs have one thread, then events."""
 
     def __init__(self, bridge: ThreadBridge[tuple[str, bytes]]) -> None:
         self.has_begun = False
@@ -246,7 +246,7 @@ class _Pushed:
 
 
 class ChannelEvents:
-    """Makes the events of the protocol's channels of what executors in other languages stream."""
+    """Makes the events of the protocol's channels from the streams of executors in other languages."""
 
     def __init__(self) -> None:
         self._channels: Channels | None = None
@@ -264,7 +264,7 @@ class ChannelEvents:
 
 
 def _error_of(failed: CallFailed) -> Exception:
-    """Return what the executor's error is in this process."""
+    """Return the error of this process for an executor's error."""
     if failed.code == messages.LEASE_LOST:
         return StoppedEarly(f"its executor stopped it: {failed.message}")
     return RunTimeout() if failed.code == "run_timeout" else error_of(failed)

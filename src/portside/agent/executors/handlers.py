@@ -1,7 +1,7 @@
 """The project's handlers in an executor process of their own, so that this server imports none of the project's code.
 
-The classes have the interfaces of what they stand for. While the process is away, a request that needs a handler is
-refused with 503: nothing is allowed, encrypted or answered without the handler.
+Each class has the interface of the object that it stands for. While the process is away, a request that needs a handler
+is refused with 503: nothing is allowed, encrypted or answered without the handler.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ def handlers_of(config: AgentConfig, *, in_javascript: bool) -> dict[str, Any]:
 
 
 class ServedApp(Protocol):
-    """What answers the application of the project in an executor."""
+    """The routes and the authentication that the server offers to the project's application in an executor."""
 
     async def serve_server_route(self, executor: Executor, body: Any, exchange: Exchange, call: ServedCall) -> None:
         """Answer a request that the application passed on to our routes."""
@@ -159,7 +159,7 @@ class HandlersExecutor:
     # What the executor asks for
 
     def _served(self, executor: Callable[[], Executor]) -> Mapping[str, Handler]:
-        """Return what serves the calls of one executor."""
+        """Return the handlers of one executor's calls."""
 
         def of_exchange(work: Callable[[ServedApp, Exchange], Coroutine[Any, Any, Any]], body: Any) -> Awaitable[Any]:
             """Work in the context of the client's request."""
@@ -317,7 +317,7 @@ def user_of(given: Any) -> Any:
 
 
 def sent_user(user: Any) -> messages.SentUser:
-    """Return what an executor knows of a user."""
+    """Return a user in the form that an executor gets."""
     if isinstance(user, RemoteUser):
         return user.sent
     if isinstance(user, UnauthenticatedUser):

@@ -1,4 +1,4 @@
-"""What is known of graphs without their executors, kept in a file (setting EXECUTOR_KNOWN_GRAPHS).
+"""The cache file of the descriptions of graphs (setting EXECUTOR_KNOWN_GRAPHS), read while no executor runs.
 
 A server that finds the file starts no executor before there is work. The file belongs to one build with one
 environment: whoever names it gives another build another file. It is written when the first executor is ready, and

@@ -1,4 +1,4 @@
-"""Threads that go on with the code that began them, although a newer revision of the deployment serves.
+"""Threads that continue with the code that began them, although a newer revision of the deployment serves.
 
 `PinnedGraphs` stands before the graphs of this server's revision. It notes which revision begins each run, and gives
 what is left of an earlier revision's threads to executors of that one: another attempt at a run, the answer to an
@@ -6,8 +6,8 @@ interrupt, and reads and changes of the state meanwhile. They are started on dem
 of their revision, and end when they are idle. A run on a thread that has nothing left to finish begins with this
 server's code.
 
-The listener writes which revisions there are into a file (setting PINNED_REVISIONS), and until when threads may go on
-with each. The file is read again when it changes. Without this server's own revision in it, nothing is pinned.
+The listener writes a file (setting PINNED_REVISIONS) with the revisions, and until when threads may continue with each.
+The file is read again when it changes. Without this server's own revision in it, nothing is pinned.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ StartGraphs = Callable[[AgentConfig, AgentSettings], Awaitable[GraphService]]
 
 
 class RevisionUnavailable(Unavailable):
-    """The thread goes on with an earlier revision, whose code cannot be started; the message says why."""
+    """The thread continues with an earlier revision, whose code cannot be started; the message says why."""
 
     code = "revision_unavailable"
 
@@ -62,7 +62,7 @@ class RevisionUnavailable(Unavailable):
 class KeptRevision(msgspec.Struct, frozen=True):
     """A revision whose code is on this machine: its configuration file, and what executes its graphs.
 
-    `until` is the Unix time at which threads stop going on with it, or null. `variables` are its own, which win over
+    `until` is the Unix time at which threads stop using it, or null. `variables` are its own, which win over
     those of the server.
     """
 
@@ -85,7 +85,7 @@ class RevisionsFile:
         self._revisions: dict[UUID, KeptRevision] = {}
 
     def check(self) -> None:
-        """Raise UserMistake if the file cannot be read: threads would silently go on with other code."""
+        """Raise UserMistake if the file cannot be read: threads would silently continue with other code."""
         try:
             self._load()
         except (OSError, msgspec.MsgspecError) as exc:
@@ -101,7 +101,7 @@ class RevisionsFile:
             PROBLEMS.forget(_FILE)
         except (OSError, msgspec.MsgspecError) as exc:
             log.warning("the file of pinned revisions cannot be read", path=str(self._path), error=str(exc))
-            said = f"Threads go on with the revisions that were known: {self._path} cannot be read: {exc}"
+            said = f"Threads continue with the revisions that were known: {self._path} cannot be read: {exc}"
             PROBLEMS.note(_FILE, said[:LONGEST_PROBLEM])
         return self._revisions
 
@@ -116,7 +116,7 @@ class RevisionsFile:
             self._version, self._revisions = None, {}
 
     def available(self) -> dict[UUID, KeptRevision]:
-        """Return the revisions that threads may go on with now."""
+        """Return the revisions that threads may continue with now."""
         now = time.time()
         return {found.id: found for found in self.read().values() if found.until is None or found.until > now}
 
@@ -182,7 +182,7 @@ class PinnedGraphs:
         return chosen
 
     async def _of_thread(self, config: Any) -> GraphService:
-        """Return the graphs that a thread goes on with."""
+        """Return the graphs that a thread continues with."""
         available = self._file.available()
         if self._own not in available or len(available) == 1:
             return self._graphs
@@ -220,8 +220,8 @@ class PinnedGraphs:
             started = await self._start(config, settings)
         except UserMistake as exc:
             reason = f"revision {revision.id}, whose code cannot be started: {exc}"
-            PROBLEMS.note(f"revision {revision.id}", f"Threads go on with {reason}"[:LONGEST_PROBLEM])
-            raise RevisionUnavailable(f"the thread goes on with {reason}") from exc
+            PROBLEMS.note(f"revision {revision.id}", f"Threads continue with {reason}"[:LONGEST_PROBLEM])
+            raise RevisionUnavailable(f"the thread continues with {reason}") from exc
         PROBLEMS.forget(f"revision {revision.id}")
         return started
 
@@ -263,7 +263,7 @@ class PinnedGraphs:
         return await self._graphs.subgraphs(request)
 
     async def count_threads(self, idle_s: float | None = None) -> dict[UUID, int]:
-        """Return how many threads use each revision: they have runs, or wait for an answer with which they go on.
+        """Return how many threads use each revision: they have runs, or wait for an answer with which they continue.
 
         `idle_s` is for how long the server had no work. What it says last before it sleeps must be true.
         """

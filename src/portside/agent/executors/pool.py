@@ -78,7 +78,7 @@ class _WithRetirement:
 
 
 class ExecutorPool:
-    """Starts, watches and assigns executors. `make_handlers` returns what serves the calls of one of them.
+    """Starts, watches and assigns executors. `make_handlers` returns the handlers of one executor's calls.
 
     `on_join` is called with each executor that has joined, and `on_change` when one has joined or left. `prepare` is
     awaited before one that was started joins.

@@ -61,7 +61,7 @@ async def start_graphs(
 ) -> GraphService:
     """Start the executors of all graphs; the caller closes what this returns.
 
-    In a deployment threads may go on with earlier revisions. Raises UserMistake if the project does not load, or the
+    In a deployment threads may continue with earlier revisions. Raises UserMistake if the project does not load, or the
     file with those revisions cannot be read.
     """
     if settings.pinned_revisions is not None:

@@ -72,7 +72,7 @@ class ApiDescription:
         self._write, self._fetch = lambda: add(write()), fetch
 
     async def prepare(self) -> None:
-        """Fetch what the document is made of; await this before the other methods."""
+        """Fetch the parts of the document; await this before the other methods."""
         if self._fetch is not None:
             await self._fetch()
             self._fetch = None
@@ -89,7 +89,7 @@ class AgentServices(HealthServices):
     config: AgentConfig
     libraries: Mapping[str, str]
     count_threads: Callable[[float | None], Awaitable[dict[UUID, int]]] | None
-    """Set where threads go on with the revision that began them."""
+    """Set where threads continue with the revision that began them."""
     crons: Crons
     descriptions: Descriptions
     diagnostics: Diagnostics | None

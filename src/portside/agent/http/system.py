@@ -58,7 +58,7 @@ class Metrics(msgspec.Struct, omit_defaults=True):
 
     `idle_s` says for how many seconds this server has had no request and no run, and is absent if that is unknown.
     Where several processes answer at one address, the requests and slots are those of all of them.
-    In a deployment `threads_by_revision` counts the threads that go on with the code of each revision.
+    In a deployment `threads_by_revision` counts the threads that continue with the code of each revision.
     """
 
     queue: Backlog
@@ -156,7 +156,7 @@ async def _metrics_of(services: AgentServices) -> Metrics:
 
 
 class WorkerDescription(msgspec.Struct, array_like=True):
-    """What a process tells those that answer at the same address: its metrics, in both forms."""
+    """The description that a process sends to the others at the same address: its metrics, in both forms."""
 
     families: list[Family]
     metrics: Metrics

@@ -186,7 +186,7 @@ class Commands:
         """Return the interrupts that an input answers: all open ones of the thread, whatever the input looks like.
 
         Clients resume that way: the command has no other field for an answer, and answers are objects as often as
-        inputs are. Without an input, or from a named checkpoint, a run only goes on.
+        inputs are. Without an input, or from a named checkpoint, a run only continues.
         """
         if given.input is None or ((given.config and given.config.configurable) or {}).get("checkpoint_id"):
             return []
@@ -323,7 +323,7 @@ def _assistant_of(thread: Thread) -> str:
     metadata = _decoded(thread.metadata)
     assistant = metadata.get("assistant_id") or metadata.get("graph_id")
     if not isinstance(assistant, str):
-        raise CommandError("no_such_run", "The thread has no earlier run to go on from.")
+        raise CommandError("no_such_run", "The thread has no earlier run to continue from.")
     return assistant
 
 

@@ -50,7 +50,7 @@ class AgentTree:
 
     @property
     def is_running(self) -> bool:
-        """Whether the run goes on."""
+        """Whether the run continues."""
         root = self._nodes.get(())
         return root is not None and root["status"] not in _TERMINAL
 
@@ -99,7 +99,7 @@ class Converter:
         self._last_values: dict[Namespace, int] = {}
 
     def convert(self, event: StreamEvent) -> Iterator[ConvertedEvent]:
-        """Yield what an event becomes, if anything."""
+        """Yield the protocol's events for an event, if there are any."""
         name, _, rest = event.name.partition("|")
         namespace = tuple(rest.split("|")) if rest else ()
         if name.startswith(PROTOCOL_ONLY):
@@ -113,7 +113,7 @@ class Converter:
                 yield from self._channel_event(event, method, where, dump_api(data))
 
     def _made_channels(self) -> "Channels":
-        """Return what converts langgraph's own events; its libraries are imported for those alone."""
+        """Return the converter of langgraph's own events; its libraries are imported for those alone."""
         if self._channels is None:
             from portside.executor.channels import Channels
 
@@ -200,7 +200,7 @@ class SequenceView(NamedTuple):
 
 
 class SequenceReader(ReplayBuffer[ProtocolEvent]):
-    """A reader of a thread's sequence. The sequence goes on for as long as somebody reads it."""
+    """A reader of a thread's sequence. The sequence continues for as long as somebody reads it."""
 
     def __init__(self, sequence: "EventSequence", view: SequenceView) -> None:
         super().__init__(view, sequence.log.replays, sse_event("error", SLOW_READER) if view.is_sse else SLOW_READER)
@@ -315,12 +315,12 @@ class EventSequence:
         """End every reader: the thread was deleted."""
         for reader in self._readers:
             reader.end()
-        # Cursors go on reading the former history.
+        # Cursors continue reading the former history.
         self._history = History(PROTOCOL_EVENT_RULES, LIMIT_BYTES)
         self._groups.clear()
 
     def cut(self) -> None:
-        """Cut every reader: this process stops, and the thread goes on."""
+        """Cut every reader: this process stops, and the thread continues."""
         for reader in self._readers:
             reader.cut()
 

@@ -101,7 +101,7 @@ class InterruptResponse(msgspec.Struct):
 
 
 class InputRespond(msgspec.Struct):
-    """Parameters of `input.respond`: one answer in fields of its own, or several, and where the run goes on."""
+    """Parameters of `input.respond`: one answer in fields of its own, or several, and where the run continues."""
 
     interrupt_id: str | None = None
     response: Any = None

@@ -391,7 +391,7 @@ async def has_own_checkpoint(db: Database, run: ClaimedRun) -> bool:
 async def hand_back_runs(
     db: Database, worker_id: UUID, attempts: Mapping[UUID, int], *, delay_s: float = 0.0, is_suspect: bool = False
 ) -> None:
-    """Return runs, each with its attempt, to the queue; they go on from their last checkpoints."""
+    """Return runs, each with its attempt, to the queue; they continue from their last checkpoints."""
     async with asyncio.timeout(STATEMENT_TIMEOUT_S):
         await db.execute(
             sql.hand_back_runs,

@@ -110,7 +110,7 @@ class ActiveRun:
         self.state = RunState.STARTING
         self.cancellation = claimed.cancellation
         self.started_at = time.monotonic()
-        # By this process's clock, which goes on while the process is paused.
+        # By this process's clock, which continues while the process is paused.
         self.leased_until = self.started_at + LEASE_S
         self.on_renewed: Callable[[], None] = lambda: None
         """Called when the lease was renewed."""
@@ -160,11 +160,11 @@ class RunHandler(Protocol):
         ...
 
     async def flush_events(self) -> None:
-        """Store the events of stopped runs, so that the next worker goes on behind them."""
+        """Store the events of stopped runs, so that the next worker continues behind them."""
         ...
 
     def on_end(self, run: ClaimedRun, result: RunResult | None) -> None:
-        """Notify the run's followers of its end. Without a result the run goes on in another process."""
+        """Notify the run's followers of its end. Without a result the run continues in another process."""
         ...
 
 
@@ -222,7 +222,7 @@ class Worker:
         ]
 
     def set_slots(self, slots: int) -> None:
-        """Execute up to this many runs at once from now on; those that are executed go on."""
+        """Execute up to this many runs at once from now on; those that are executed continue."""
         self.slots = slots
         SLOTS.set(slots)
         self.wake()
@@ -295,7 +295,7 @@ class Worker:
         self._returning[run_id] = attempt, is_suspect
 
     def suspend_runs(self) -> None:
-        """Stop the runs being executed and return them to the queue; they go on from their last checkpoints later."""
+        """Stop the runs being executed and return them to the queue; they resume from their last checkpoints."""
         stopped = [run for run in self._active.values() if run.state is RunState.EXECUTING]
         if stopped:
             log.warning("runs return to the queue: the disk is nearly full", runs=len(stopped))

@@ -1,5 +1,5 @@
-"""Runs: what clients ask of them, and what comes of it.
+"""Runs: creating, following, cancelling, reading and deleting them.
 
-`requests` and `admission` turn a request into what is stored and executed, `execution` is what the worker does with a
-run, `following` and `cancelling` are what clients do with one, and `service` joins them.
+`requests` turns a client's request into the admission that the queue stores; `service` has the operations that routes
+call, and connects the queue, the executor and the streams.
 """

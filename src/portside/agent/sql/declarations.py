@@ -1,4 +1,4 @@
-"""What the header of a query says about the documents that pass through it.
+"""The declarations in a query's header about the documents that pass through it.
 
 Encryption must not depend on somebody remembering to extend a table elsewhere: a query says itself what it stores, and
 one that says nothing about a parameter that may hold a document is refused when the queries are loaded. Lines of a

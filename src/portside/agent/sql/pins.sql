@@ -18,7 +18,7 @@ select w.revision_id, (select b.revision_id from before b where not b.is_availab
 from written w
 
 -- name: revision_of_thread
--- The revision that a thread goes on with; no row for one that has nothing left to finish.
+-- The revision that a thread continues with; no row for one that has nothing left to finish.
 select p.revision_id from thread_revisions p join threads t on t.thread_id = p.thread_id
 where p.thread_id = :thread_id and t.status in ('busy', 'interrupted')
 

@@ -71,7 +71,7 @@ released as (
 select lost_attempts + 1 from own where lost_attempts >= :max_retries
 
 -- name: hand_back_runs
--- The runs go on from their last checkpoints under another worker, maybe after a delay. This is not counted as a lost attempt.
+-- The runs continue from their last checkpoints under another worker, maybe after a delay. This is not counted as a lost attempt.
 -- The attempt number stays: the next claim raises it, which tells the writes of one owner from those of the next.
 update runs set
     status = 'pending', worker_id = null, leased_until = null,

@@ -68,10 +68,10 @@ class Segment(BlockGroup[StreamEvent]):
         self.closing_id = ""
         # Whether events are written to the log in Postgres, were lost on the way there, or come from another process.
         self.is_logged = self.is_lost = self.is_remote = False
-        # A run that has ended in this process, but is not over, goes on in another one.
+        # A run that has ended in this process, but is not over, continues in another one.
         self.is_over = False
         self.is_resumable = False
-        # Weak: a client that leaves takes its buffer with it, while the run goes on. None until the first one follows.
+        # Weak: a client that leaves takes its buffer with it, and the run continues. None until the first one follows.
         self.followers: WeakSet[LogSubscription] | None = None
 
     def make_resumable(self) -> None:
@@ -151,7 +151,7 @@ class Observer(Protocol):
         ...
 
     def cut(self) -> None:
-        """Cut every reader: this process stops, and the thread goes on."""
+        """Cut every reader: this process stops, and the thread continues."""
         ...
 
 
@@ -188,7 +188,7 @@ class KeptSegments:
     def _drop_first(self) -> None:
         log, segment, ended_at, size = self._kept.popleft()
         self._size -= size
-        # A run that came back to this process goes on in its segment.
+        # A run that came back to this process continues in its segment.
         if segment.ended_at == ended_at:
             log.drop(segment)
 
@@ -250,7 +250,7 @@ class EventLog:
         self._deliver(segment, events, is_last=False)
 
     def finish(self, run_id: UUID, end: RunEnd | None, *, keeper: KeptSegments | None, ids: Iterable[str] = ()) -> None:
-        """Record how a run ended, under ids that were taken before; without an end another process goes on with it."""
+        """Record how a run ended, under ids that were taken before; without an end another process continues it."""
         segment = self._open.get(run_id)
         if end is None:
             self._open.pop(run_id, None)
@@ -315,7 +315,7 @@ class EventLog:
         self._add_state_update(StreamEvent(STATE_UPDATE, self._clock.next(), data), is_remote=False)
 
     def drop(self, segment: Segment) -> None:
-        """Forget the events of a run. A stream of the run that is still kept goes on holding them."""
+        """Forget the events of a run. A stream of the run that is still kept continues holding them."""
         if segment in self._segments:
             self._segments.remove(segment)
             self.history.drop(segment)
@@ -334,7 +334,7 @@ class EventLog:
             follower.end()
         self._followers.clear()
         self._segments.clear()
-        # Cursors go on reading the former history.
+        # Cursors continue reading the former history.
         self.history = History(EVENT_RULES)
         if self.observer is not None:
             self.observer.end()
@@ -348,7 +348,7 @@ class EventLog:
             self.observer.end()
 
     def cut_followers(self) -> None:
-        """Cut every follower: this process stops, and the thread goes on."""
+        """Cut every follower: this process stops, and the thread continues."""
         for follower in self._followers:
             follower.cut()
         if self.observer is not None:

@@ -35,7 +35,7 @@ SLOW_READER = sse_event(
 )
 LOST_EVENTS = sse_event(
     "error",
-    b'{"error":"StreamLost","message":"Events were lost between two servers; the run goes on, join it again."}',
+    b'{"error":"StreamLost","message":"Events were lost between two servers; the run continues, join it again."}',
 )
 _MODES = frozenset(
     {"values", "messages", "messages-tuple", "updates", "events", "tasks", "checkpoints", "debug", "custom"}

@@ -195,7 +195,7 @@ class History(Generic[T]):
         self.last_removed = max(self.last_removed, block.number)
 
     def drop(self, group: BlockGroup[T]) -> None:
-        """Remove the blocks of a group. Cursors go on reading the blocks that were there when they began."""
+        """Remove the blocks of a group. Cursors continue reading the blocks that were there when they began."""
         dropped = [block for block in self._blocks if block.group is group]
         if dropped:
             self._blocks = [block for block in self._blocks if block.group is not group]
@@ -233,7 +233,7 @@ class BlockSlice(NamedTuple, Generic[T]):
 class Cursor(Generic[T]):
     """The position of one reader, who takes what comes next a block at a time.
 
-    It gives what comes after a key. With `may_skip` it goes on with what is left where it fell behind; every cursor
+    It gives what comes after a key. With `may_skip` it continues with what is left where it fell behind; every cursor
     does that until it has given something, as if its reader had come a moment later.
     """
 

@@ -100,11 +100,11 @@ class Transport(Protocol):
         ...
 
     def follow_elsewhere(self, stream: RunStream, /) -> bool:
-        """Go on following a run that goes on in another process; False when this process is about to stop."""
+        """Continue to follow a run that continues in another process; False when this process is about to stop."""
         ...
 
     async def catch_up(self, start: AttemptStart, stream: RunStream) -> None:
-        """Read the earlier events of a run and of its thread before this process goes on with the run."""
+        """Read the earlier events of a run and of its thread before this process continues with the run."""
         ...
 
 
@@ -199,7 +199,7 @@ class Hub:
         return log
 
     def open(self, run_id: UUID, thread_id: UUID, *, is_resumable: bool) -> RunStream:
-        """Return the stream of a run; create it if there is none that goes on."""
+        """Return the stream of a run; create it if there is none that continues."""
         stream = self._streams.get(run_id)
         if stream is None or stream.ended.is_set():
             log = self.log_of(thread_id)
@@ -256,11 +256,11 @@ class Hub:
             await self.transport.flush()
 
     def finish(self, run_id: UUID, end: RunEnd | None, result: object = None) -> None:
-        """End the stream of a run with its result. Without an end the run goes on in another process."""
+        """End the stream of a run with its result. Without an end the run continues in another process."""
         stream = self._running.pop(run_id, None) or self._streams.get(run_id)
         if stream is None:
             return
-        # A run that was handed back goes on in whichever process claims it next. Its clients stay connected here and
+        # A run that was handed back continues in whichever process claims it next. Its clients stay connected here and
         # get the events of that process, unless this one stops too.
         if end is not None:
             stream.end(result)
@@ -291,7 +291,7 @@ class Hub:
 
     def _cut(self, stream: RunStream) -> None:
         stream.cut()
-        # Who follows the run from now on gets a stream that takes its events from the process that goes on with it.
+        # Who follows the run from now on gets a stream that takes its events from the process that continues with it.
         if self._streams.get(stream.run_id) is stream:
             del self._streams[stream.run_id]
 

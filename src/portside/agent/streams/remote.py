@@ -108,7 +108,7 @@ class RemoteSubscriptions:
         return subscription
 
     def follow_elsewhere(self, stream: RunStream) -> None:
-        """Go on following a run that this process executed and another one goes on with."""
+        """Continue to follow a run that this process executed and another one continues with."""
         stream.continue_elsewhere(self._get(stream.log))
 
     async def read(self) -> None:
@@ -411,7 +411,7 @@ class PostgresTransport:
         return subscription
 
     def follow_elsewhere(self, stream: RunStream) -> bool:
-        """Go on following a run that goes on in another process; False when this process is about to stop."""
+        """Continue to follow a run that continues in another process; False when this process is about to stop."""
         if self._draining.is_set():
             return False
         self._subscriptions.follow_elsewhere(stream)
@@ -432,7 +432,7 @@ class PostgresTransport:
         return created_at
 
     async def catch_up(self, start: AttemptStart, stream: RunStream) -> None:
-        """Read the earlier events of a run and of its thread before this process goes on with the run.
+        """Read the earlier events of a run and of its thread before this process continues with the run.
 
         The run waits until they are read, as long as its lease lasts: once it is local, its earlier events would come
         after its later ones, so they would be missing in every stream. Events that cannot be read at all end the

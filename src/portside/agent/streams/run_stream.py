@@ -32,7 +32,7 @@ class RunStream:
             self.segment.make_resumable()
         self.is_stateless = False
         self.is_started = self.is_local = False
-        # The stream ended here, but the run goes on without this process.
+        # The stream ended here, but the run continues without this process.
         self.is_cut = False
         # Most likely the run will start here, so a client that waits need not ask the database yet.
         self.is_admitted_here = False
@@ -43,7 +43,7 @@ class RunStream:
         # Keeps the subscription to other processes alive.
         self.remote: object = None
         self.ended = asyncio.Event()
-        # What the worker reported, for clients that wait for it; None if the run ended or goes on in another process.
+        # What the worker reported, for clients that wait for it; None if the run ended or continues in another process.
         self.result: Any = None
         # The graph's name, if the start of the run was announced.
         self.graph_id: str | None = None
@@ -65,7 +65,7 @@ class RunStream:
             self.segment.make_resumable()
 
     def continue_elsewhere(self, remote: object) -> None:
-        """Note that another process goes on with the run; its events come from a subscription."""
+        """Note that another process continues with the run; its events come from a subscription."""
         # Until now the events were this process's own, so none from elsewhere are missing.
         self.is_local, self.is_complete, self.remote = False, True, remote
 
@@ -81,7 +81,7 @@ class RunStream:
             self.wake()
 
     def fail_followers(self) -> None:
-        """End the followers with an error: events were lost on their way. The run goes on."""
+        """End the followers with an error: events were lost on their way. The run continues."""
         for follower in self.followers():
             follower.fail(LOST_EVENTS)
         self.segment.followers = None
@@ -97,7 +97,7 @@ class RunStream:
         self.segment.followers = None
 
     def cut(self) -> None:
-        """End the stream although the run goes on: followers raise StreamCut, and their clients join again."""
+        """End the stream although the run continues: followers raise StreamCut, and their clients join again."""
         self.is_cut = True
         for follower in self.followers():
             follower.cut()

@@ -1,4 +1,4 @@
-"""What a build reads from a project: the graph configuration file, its pip configuration, and `requires-python`.
+"""The files of a project that a build reads: the graph configuration, its pip configuration, and `requires-python`.
 
 The other keys of the configuration file belong to the agent server. Every path must stay inside the repository, also
 when links are followed.

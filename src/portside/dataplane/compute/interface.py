@@ -56,7 +56,7 @@ class Build:
 class Release:
     """A revision that is ready to be served; `build` is None for an image.
 
-    `earlier` has the builds of earlier revisions that threads may go on with.
+    `earlier` has the builds of earlier revisions that threads may continue with.
     """
 
     deployment: DesiredDeployment
@@ -83,7 +83,7 @@ class Target(Protocol):
         """Return the revisions that serve, drain or served last; their builds must be kept."""
 
     def earlier(self) -> set[UUID]:
-        """Return the revisions whose code threads may go on with when another one serves."""
+        """Return the revisions whose code threads may continue with when another one serves."""
 
     def forget_unused(self) -> bool:
         """Forget earlier revisions that no thread uses any more; return whether there were any."""

@@ -178,7 +178,7 @@ class MachineTarget:
         self.current: ReplicaSet | None = None
         self._draining: dict[asyncio.Task[None], ReplicaSet] = {}
         self._drained_at = time.monotonic()
-        # The builds that threads go on with, and for how many hours after their replacement.
+        # The builds that threads continue with, and for how many hours after their replacement.
         self._builds: dict[UUID, Build] = {}
         self._pin_threads = 0.0
         named = self.folder.state.replicas
@@ -230,7 +230,7 @@ class MachineTarget:
         return {revision_id for revision_id in (*ids, state.previous_revision_id) if revision_id is not None}
 
     def earlier(self) -> set[UUID]:
-        """Return the revisions whose code threads may go on with: those that were replaced, and the active one."""
+        """Return the revisions whose code threads may continue with: those that were replaced, and the active one."""
         state = self.folder.state
         return {*state.earlier, *({state.active_revision_id} if state.active_revision_id else ())}
 
@@ -273,7 +273,7 @@ class MachineTarget:
         self._write_pins(release.deployment)
 
     async def restore(self, release: Release) -> None:
-        """Serve the active release again, in the background. One that slept goes on sleeping."""
+        """Serve the active release again, in the background. One that slept continues sleeping."""
         self._pin(release)
         self._release, sleep = release, self.folder.state.sleep
         self._cycle.set_after(release.deployment.sleep_after_s)
@@ -290,14 +290,14 @@ class MachineTarget:
         self.restore_with(self._replica_set(release))
 
     def _pin(self, release: Release) -> None:
-        """Let threads go on with the builds of a release, and of earlier ones."""
+        """Let threads continue with the builds of a release, and of earlier ones."""
         builds = {**release.earlier, release.revision.id: release.build}
         # The server of a combined build is code of the project's environment, and runs nothing of another one.
         self._builds = {revision_id: build for revision_id, build in builds.items() if build and build.is_split}
         self._write_pins(release.deployment)
 
     def _write_pins(self, deployment: DesiredDeployment) -> None:
-        """Write the revisions that threads go on with for the servers (setting PINNED_REVISIONS)."""
+        """Write the revisions that threads continue with for the servers (setting PINNED_REVISIONS)."""
         self._pin_threads, replaced = deployment.pin_threads, self.folder.state.earlier
         limit_s = self._pin_threads * 3600
         kept = [

@@ -111,7 +111,7 @@ def _read_all(proc: Path) -> dict[int, GroupUsage]:
         if not entry.isdigit():
             continue
         with contextlib.suppress(OSError, IndexError, ValueError):
-            # The process name in parentheses may contain spaces. After it the line goes on with field 3, the state.
+            # The process name in parentheses may contain spaces. After it the line continues with field 3, the state.
             fields = _read_stat(f"{proc}/{entry}/stat").rpartition(b")")[2].split()
             group = int(fields[2])
             found[group].cpu_s += (int(fields[11]) + int(fields[12])) / tick

@@ -1,4 +1,4 @@
-"""What a listener reads from the metrics of the agent servers that it runs."""
+"""The metrics that a listener reads from the agent servers that it runs."""
 
 import contextlib
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The interface to what stores the rows of checkpoints: the database of this process, or the server behind a link.
+"""The interface to the storage of the rows of checkpoints: the database of this process, or the server behind a link.
 
 It knows rows as plain data: a server without the libraries of graphs imports it.
 """

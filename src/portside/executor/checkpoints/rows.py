@@ -59,7 +59,7 @@ SUBGRAPH_METADATA = ("langgraph_node", "langgraph_path", "langgraph_step", "lang
 
 
 class Encoding(NamedTuple):
-    """What encodes values: the serializer, and the pieces that versions of a value share."""
+    """The encoding of values: the serializer, and the pieces that versions of a value share."""
 
     serde: SerializerProtocol
     pieces: ValuePieces

@@ -1,4 +1,4 @@
-"""What trusted proxies say (setting TRUSTED_PROXIES): the address of a request's sender, and the prefix of its path."""
+"""The headers of trusted proxies (setting TRUSTED_PROXIES): the client's address, and the prefix of the path."""
 
 import ipaddress
 import re

@@ -515,7 +515,7 @@ class Server(uvicorn.Server):
     async def retire(self) -> None:
         """Accept no more, close each connection after its next response, and return when none is left.
 
-        Everything else goes on as before, for as long as a client stays. Only for a server that shares connections.
+        Everything else continues as before, for as long as a client stays. Only for a server that shares connections.
         """
         self.config.is_surplus = lambda: True
         self._leave_share()

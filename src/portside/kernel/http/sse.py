@@ -3,7 +3,7 @@
 A source yields chunks of encoded events. Each chunk is one write, so a source joins the events that are ready. The
 response detects a disconnected client, and sends a comment after a while without events.
 
-A source that ends is complete, and so is its response. A source that goes on without this server raises `StreamCut`:
+A source that ends is complete, and so is its response. A source that continues without this server raises `StreamCut`:
 then the connection is closed after a whole event, without the mark that ends a response. Clients take a marked response
 for complete, and would not come back.
 """

@@ -1,4 +1,4 @@
-"""Converts what links send (`executor/messages.py`) to messages of the core API (`core/v1/core.proto`), and back.
+"""Converts the frames of links (`executor/messages.py`) to messages of the core API (`core/v1/core.proto`), and back.
 
 A message is read from a dataclass or a map with its fields, and becomes a map. What is a tuple on links is a message
 with one field for each part. Values of no fixed shape are msgpack in `Value`. How each message is converted follows
