@@ -3,13 +3,17 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+import portside
 from portside.dataplane.builds.build import (
     BuildRequest,
     build_revision,
@@ -184,6 +188,42 @@ def test_wheel_is_deterministic_and_installable(tmp_path: Path):
         assert any(name.startswith("portside/") and name.endswith(".sql") for name in names)
         assert not [name for name in names if name.endswith(".pyc")]
         assert archive.testzip() is None
+
+
+# Changes files of a copy of the package, and prints both versions before and after each change.
+VERSIONS = """
+import sys
+from pathlib import Path
+import portside
+from portside.dataplane.builds.wheel import server_versions
+package = Path(sys.argv[1])
+assert Path(portside.__file__).parent == package
+def show():
+    print(*server_versions(has_javascript=False), server_versions(has_javascript=True)[1])
+show()
+for name in ("agent/settings.py", "executor/load.py", "executor_js/main.mjs"):
+    with (package / name).open("a") as file:
+        file.write("\\n")
+    show()
+"""
+
+
+def test_graphs_are_described_again_only_when_what_describes_them_has_changed(tmp_path: Path):
+    installed = Path(portside.__file__).parent
+    package = tmp_path / "portside"
+    shutil.copytree(installed, package, ignore=shutil.ignore_patterns("__pycache__", "console"))
+    command = [sys.executable, "-P", "-c", VERSIONS, str(package)]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    lines = subprocess.check_output(command, text=True, env=environment).splitlines()
+    servers, python, both = zip(*(line.split() for line in lines), strict=True)
+
+    def changes(codes: Sequence[str]) -> list[bool]:
+        """Whether each change of a file changed the version: the agent server's, Python's executor, JavaScript's."""
+        return [earlier != later for earlier, later in pairwise(codes)]
+
+    assert changes(servers) == [True, True, False]
+    assert changes(python) == [False, True, False]
+    assert changes(both) == [False, True, True]
 
 
 def test_old_wheels_are_removed_after_a_day(tmp_path: Path):

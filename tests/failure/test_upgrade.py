@@ -6,6 +6,7 @@ The version before is a commit of this repository, installed beside this checkou
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -260,6 +261,35 @@ async def test_threads_keep_their_revision_when_the_server_is_upgraded(tmp_path:
         assert await agent.answer(threads[2]) == "one!"
         assert await agent.answer(of_two) == "two!"
         assert await agent.answer(await agent.asked()) == "two!"
+        assert await versions(platform) == {"my-agent": "0.1.0+gfeedfac"}
+
+
+@pytest.mark.thorough
+async def test_upgrade_starts_executors_only_if_they_have_changed(tmp_path: Path):
+    """A server that starts one finds that the project does not load any more."""
+    before = await asyncio.to_thread(Installation, tmp_path / "before", "HEAD", "feedfac")
+    package = before.folder / "src" / "portside"
+    # HEAD may have another one.
+    shutil.copytree(ROOT / "src" / "portside" / "executor", package / "executor", dirs_exist_ok=True)
+    repository = Repository(tmp_path / "repository")
+    repository.commit("one")
+    async with running(before, tmp_path) as platform:
+        deployment = await platform.deploy(repository)
+        assert (await platform.ended(deployment))["status"] == "DEPLOYED"
+        folder = platform.home / "dataplane" / "deployments" / deployment
+        (source,) = folder.glob("revisions/*/source/agent.py")
+        source.write_text(BROKEN)
+        upgraded = await upgrade(platform, "--no-backup")
+        assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
+        assert await versions(platform) == {"my-agent": full_version()}
+        with (package / "executor" / "load.py").open("a") as changed:
+            changed.write("\n")
+        halted = await upgrade(platform, "--no-backup", python=before.python)
+        assert halted.returncode == 1, halted.stdout + halted.stderr
+        assert "this agent does not start" in halted.stderr
+        source.write_text(AGENT.format(version="one"))
+        resumed = await upgrade(platform, "--resume", python=before.python)
+        assert resumed.returncode == 0, resumed.stdout + resumed.stderr
         assert await versions(platform) == {"my-agent": "0.1.0+gfeedfac"}
 
 

@@ -198,6 +198,22 @@ def test_old_revisions_are_removed_with_their_logs(tmp_path: Path):
     assert {path.name for path in (folder.path / "logs").iterdir()} == {f"{kept}.log", f"{kept}.log.1"}
 
 
+def test_graphs_are_known_to_one_version_of_what_described_them(tmp_path: Path):
+    folder, revision, other = DeploymentFolder(tmp_path, uuid4()), uuid4(), uuid4()
+
+    def files() -> set[str]:
+        return {path.name for path in (folder.path / "logs").iterdir()}
+
+    for known in (folder.known_graphs(other, "a"), folder.known_graphs(revision, "a")):
+        known.with_name(f"{known.name}.python").write_text("facts")
+    assert folder.known_graphs(revision, "a") != folder.known_graphs(other, "a")
+    assert files() == {f"{revision}.graphs-a.python", f"{other}.graphs-a.python"}
+    assert folder.known_graphs(revision, "b") != folder.known_graphs(revision, "a")
+    assert files() == {f"{other}.graphs-a.python"}
+    folder.forget_graphs(other)
+    assert files() == set()
+
+
 def test_output_begins_at_this_start_and_at_a_whole_line(tmp_path: Path):
     output = tmp_path / "log"
     output.write_text("before\n")

@@ -29,9 +29,9 @@ from portside.dataplane.builds.build import (
 )
 from portside.dataplane.builds.environment import cache_folder, node_cache_folder
 from portside.dataplane.builds.javascript import Scripts
-from portside.dataplane.builds.node import RUNTIMES
+from portside.dataplane.builds.node import RUNTIMES, runtime_of
 from portside.dataplane.builds.sources import ArchiveSource, GitSource, Source
-from portside.dataplane.builds.wheel import is_behind, wheel_version
+from portside.dataplane.builds.wheel import is_behind, server_versions
 from portside.dataplane.compute.interface import Build, Compute, OpenLog, Release
 from portside.dataplane.failures import BuildFailed, DeployFailed, RevisionFailed
 from portside.dataplane.logs import RevisionLog
@@ -117,8 +117,8 @@ class Builder:
         config = folder / "source" / record.config
         if record.layout != "split":
             return Build(folder, config, record.commit)
-        code = await asyncio.to_thread(wheel_version)
-        return Build(folder, config, record.commit, code, ExecutorFiles(folder, self.settings.folder))
+        codes = await asyncio.to_thread(server_versions, has_javascript=runtime_of(folder).is_dir())
+        return Build(folder, config, record.commit, *codes, ExecutorFiles(folder, self.settings.folder))
 
     @staticmethod
     def _is_reusable(revision: DesiredRevision, folder: Path) -> bool:
@@ -130,6 +130,8 @@ class Builder:
     async def build(self, revision: DesiredRevision) -> Build:
         """Build a revision from scratch; its build log is shipped when this returns. Raises BuildFailed."""
         build_log = self.open_log(revision.id)
+        # Another build of the same commit may have other versions of libraries.
+        self.folder.forget_graphs(revision.id)
         try:
             request = self._request(revision)
             return await self._ready(request.folder, await build_revision(request, build_log))

@@ -82,9 +82,20 @@ class DeploymentFolder:
         """Return the file for the output of a revision's servers."""
         return make_private_dir(self.path / "logs") / f"{revision_id}.log"
 
-    def known_graphs(self, revision_id: UUID, server_code: str) -> Path:
-        """Return the file in which this version of a server keeps what it knows of a revision's graphs."""
-        return make_private_dir(self.path / "logs") / f"{revision_id}.graphs-{server_code}"
+    def known_graphs(self, revision_id: UUID, describing_code: str) -> Path:
+        """Return the file in which servers keep what executors of a version said of a revision's graphs.
+
+        Files of other versions are removed: their servers have read them.
+        """
+        kept = make_private_dir(self.path / "logs") / f"{revision_id}.graphs-{describing_code}"
+        self.forget_graphs(revision_id, except_in=kept.name)
+        return kept
+
+    def forget_graphs(self, revision_id: UUID, *, except_in: str | None = None) -> None:
+        """Remove what servers know of a revision's graphs, except in a file and those whose names begin like it."""
+        for known in (self.path / "logs").glob(f"{revision_id}.graphs-*"):
+            if except_in is None or not known.name.startswith(except_in):
+                known.unlink(missing_ok=True)
 
     def revision(self, revision_id: UUID) -> Path:
         """Return the folder of a revision's build, which may not exist."""

@@ -56,6 +56,7 @@ EXECUTOR = WheelContent(
     ("__init__.py", "executor/", "kernel/__init__.py", "kernel/errors.py", "kernel/startup.py", "kernel/user_json.py"),
     ("langgraph",),
 )
+_EXECUTORS = EXECUTOR._replace(files=(*EXECUTOR.files, "executor_js/"))
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WHEEL = "Wheel-Version: 1.0\nGenerator: portside\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _KEPT_S = 24 * 3600.0
@@ -90,6 +91,12 @@ def wheel_version(content: WheelContent = SERVER) -> str:
     Files are read again only when one of them has changed: hundreds of deployments ask when they start together.
     """
     return _version_at(content, _state_of(_package_folder()))
+
+
+def server_versions(*, has_javascript: bool) -> tuple[str, str]:
+    """Return the version of the agent server, and that of the executors that describe a project's graphs to it."""
+    state = _state_of(_package_folder())
+    return _version_at(SERVER, state), _version_at(_EXECUTORS if has_javascript else EXECUTOR, state)
 
 
 @lru_cache(maxsize=8)

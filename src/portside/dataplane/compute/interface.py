@@ -37,13 +37,15 @@ class Build:
     """A finished build on this machine's disk: its folder, the configuration file in it, and its commit.
 
     The server of a split build runs from the platform's environment: `server_code` is the version of its files there,
-    and `files` is what it needs in the build. A combined build has the server itself, and neither of these.
+    `describing_code` that of its executors alone, and `files` is what it needs in the build. A combined build has the
+    server itself, and none of these.
     """
 
     folder: Path
     config: Path
     commit: str
     server_code: str = ""
+    describing_code: str = ""
     files: ServerFiles | None = None
 
     @property

@@ -526,7 +526,7 @@ class MachineTarget:
         )
         if build.server_code:
             given = {secret.name: secret.value for secret in revision.secrets}
-            known = self.folder.known_graphs(revision.id, build.server_code)
+            known = self.folder.known_graphs(revision.id, build.describing_code)
             limit_s = min(settings.deployment_start_timeout_s, _MAX_START_S)
             own = {
                 "EXECUTOR_PYTHON": str(python),

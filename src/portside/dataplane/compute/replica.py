@@ -214,7 +214,7 @@ def kept_revision(revision_id: UUID, build: Build, folder: DeploymentFolder, unt
         "id": revision_id,
         "config": str(build.config),
         "python": str(python_of(build.folder)),
-        "known_graphs": str(folder.known_graphs(revision_id, build.server_code)),
+        "known_graphs": str(folder.known_graphs(revision_id, build.describing_code)),
         "node": node.get("EXECUTOR_NODE"),
         "javascript": node.get("EXECUTOR_JAVASCRIPT"),
         "variables": {
