@@ -7,6 +7,7 @@ in the process of the executor.
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import socket
 import stat
@@ -32,17 +33,18 @@ def main() -> None:
     # In all threads, so that the one that waits for the signal gets it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {CUT})
     server = sys.argv[sys.argv.index("--socket") + 1]
-    own = tempfile.mkdtemp(prefix="cut-") + "/link"
+    own = Path(tempfile.mkdtemp(prefix="portside-"), "link")
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(own)
+    listener.bind(str(own))
     listener.listen()
-    threading.Thread(target=_relay, args=(listener, server), daemon=True).start()
-    sys.argv = ["portside.executor", "--socket", own]
+    threading.Thread(target=_relay, args=(listener, own.parent, server), daemon=True).start()
+    sys.argv = ["portside.executor", "--socket", str(own)]
     execute()
 
 
-def _relay(listener: socket.socket, server: str) -> None:
+def _relay(listener: socket.socket, folder: Path, server: str) -> None:
     near, _ = listener.accept()
+    shutil.rmtree(folder)
     far = socket.socket(socket.AF_UNIX)
     try:
         far.connect(server)
