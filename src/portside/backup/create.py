@@ -4,10 +4,8 @@ The order matters: a file that a row names exists before the row does, so every 
 """
 
 import asyncio
-import fcntl
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -28,7 +26,7 @@ from portside.backup.databases import (
 from portside.backup.history import FOLDER
 from portside.backup.stores import SUFFIX, Store
 from portside.kernel.crypto import merge_key_files
-from portside.kernel.files import make_private_dir, write_private
+from portside.kernel.files import locked, make_private_dir, write_private
 from portside.kernel.ids import uuid7
 from portside.kernel.version import full_version
 
@@ -155,13 +153,9 @@ def _read(path: Path) -> bytes:
 def _lock(home: Path) -> Iterator[None]:
     """Hold the lock of backups of this home. Raises BackupFailed if another one is being taken."""
     folder = make_private_dir(home / FOLDER)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as exc:
-        os.close(descriptor)
-        raise BackupFailed("another backup of this home is being taken; wait until it has ended") from exc
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder / "lock", waits=False))
+        except BlockingIOError as exc:
+            raise BackupFailed("another backup of this home is being taken; wait until it has ended") from exc
         yield
-    finally:
-        os.close(descriptor)

@@ -3,14 +3,12 @@
 A file in the home folder, not a table: it is also written when the database is what fails.
 """
 
-import fcntl
-import os
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-from portside.kernel.files import make_private_dir, write_private
+from portside.kernel.files import locked, make_private_dir, write_private
 
 FOLDER = "backups"
 _KEPT = 200
@@ -46,13 +44,9 @@ def read_attempts(home: Path) -> list[Attempt]:
 def record_attempt(home: Path, attempt: Attempt) -> None:
     """Add an attempt. Several programs may do so at once."""
     folder = make_private_dir(home / FOLDER)
-    lock = os.open(folder / "history.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder / "history.lock"):
         attempts = [attempt, *read_attempts(home)][:_KEPT]
         write_private(folder / "history.json", msgspec.json.encode(attempts).decode())
-    finally:
-        os.close(lock)
 
 
 def last_backup(home: Path) -> LastBackup:

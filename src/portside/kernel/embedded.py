@@ -25,12 +25,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import quote
 
 from portside.kernel.disk import measure
 from portside.kernel.errors import UserMistake
-from portside.kernel.files import make_private_dir, rotate_beyond, write_private
+from portside.kernel.files import locked, make_private_dir, rotate_beyond, write_private
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
 
@@ -202,14 +203,8 @@ class EmbeddedPostgres:
                 raise UserMistake(f"Postgres cannot recover the backup: {_end_of(self.folder / 'log')}")
             time.sleep(0.2)
 
-    @contextlib.contextmanager
-    def _start_lock(self) -> Iterator[None]:
-        lock = os.open(self.folder / "start.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
+    def _start_lock(self) -> AbstractContextManager[None]:
+        return locked(self.folder / "start.lock")
 
     def _socket_folder(self) -> Path:
         """Return a short path that depends on the home: the path of a unix socket has at most 107 bytes."""

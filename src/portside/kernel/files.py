@@ -1,10 +1,11 @@
-"""Private files, written atomically; rotation of log files; and the limit of open file descriptors.
+"""Private files, written atomically; locks; rotation of log files; and the limit of open file descriptors.
 
 A process without a free descriptor cannot open a file, start a program or connect to the database. So the limit is
 raised as far as the system allows, and a part of it is reserved: client connections cannot use it.
 """
 
 import contextlib
+import fcntl
 import os
 import resource
 import shutil
@@ -57,6 +58,36 @@ def make_private_dir(path: Path) -> Path:
     """Create a folder, and its parents, that only its owner can enter."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, waits: bool = True) -> Iterator[None]:
+    """Hold the lock of a file during the block, and create the file if it is missing.
+
+    Another program, or another call in this one, waits meanwhile; without `waits` it raises BlockingIOError.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def holder_of(path: Path) -> int | None:
+    """Return the process that holds the lock of a file, as the file says; 0 if it says none, None without one."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        return int(text) if text.isdigit() else 0
+    finally:
+        os.close(descriptor)
+    return None
 
 
 @contextlib.contextmanager

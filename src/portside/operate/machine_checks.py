@@ -1,7 +1,6 @@
 """What the doctor examines on this machine without asking a server: the home, the disk, programs, limits, ports."""
 
 import contextlib
-import fcntl
 import os
 import pwd
 import re
@@ -20,6 +19,7 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.disk import WATCHED_FOLDER, find_shortage, measure, megabytes, read_notice
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
+from portside.kernel.files import holder_of
 from portside.limits.table import read_table
 from portside.operate.findings import Check, ExaminedInstallation, Finding, fault, fine, warning
 
@@ -116,18 +116,7 @@ def check_lock(i: ExaminedInstallation) -> Iterator[Finding]:
 
 def lock_holder(home: Path) -> int | None:
     """Return the process that holds the home's lock; 0 if it is unknown, None if nobody does."""
-    try:
-        descriptor = os.open(home / "platform.lock", os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-        return int(text) if text.isdigit() else 0
-    finally:
-        os.close(descriptor)
-    return None
+    return holder_of(home / "platform.lock")
 
 
 def check_data(i: ExaminedInstallation) -> Iterator[Finding]:
