@@ -106,6 +106,10 @@ class ServerProcess:
             time.sleep(0.05)
         raise AssertionError(f"{self.url} does not answer:\n{self.log.read_text()[-3000:]}")
 
+    async def has_logged(self, text: str) -> bool:
+        """Whether the log has a text, which the server may write after its response."""
+        return text in self.log.read_text()
+
     def send(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)

@@ -104,11 +104,7 @@ async def test_everything_moves_to_the_new_key(module_database: str, tmp_path: P
     }  # fmt: skip
     assert stored.keys() >= kinds - {"checkpoint_writes"}, stored
     with agent_server(module_database, tmp_path / "both", project="encryption_aes", **under(NEW, OLD)) as server:
-
-        async def is_clean() -> bool:
-            return CLEAN in server.log.read_text()
-
-        await eventually(is_clean)
+        await eventually(lambda: server.has_logged(CLEAN))
         async with client_of(server) as client:
             assert await read(client, ids) == before
     left = await tables_with(module_database, OLD)

@@ -400,9 +400,6 @@ async def test_idle_connections_hold_the_front_up_for_a_moment_only(platform: Fr
             async def is_full() -> bool:
                 return len(os.listdir(f"/proc/{front}/fd")) >= 1024  # noqa: PTH208 - counts only
 
-            async def is_said() -> bool:
-                return "almost no file descriptors left" in platform.server.log.read_text()
-
             assert await eventually(is_full)
             # The platform's connection is open; for an agent Caddy needs a descriptor to read a folder.
             assert (await connected.get("/ok")).status_code == 200
@@ -412,7 +409,7 @@ async def test_idle_connections_hold_the_front_up_for_a_moment_only(platform: Fr
                 assert "too many connections" in full.text
             assert (await late.get("/ok")).status_code == 200
             assert (await connected.get("/agents/fake/x")).status_code == 200
-            assert await eventually(is_said)
+            assert await eventually(lambda: platform.server.has_logged("almost no file descriptors left"))
         finally:
             resource.prlimit(front, resource.RLIMIT_NOFILE, limits)
             for connection in idle:

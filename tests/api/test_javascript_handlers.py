@@ -41,11 +41,6 @@ def site(server: ServerProcess) -> Iterator[httpx2.Client]:
         yield client
 
 
-async def is_logged(server: ServerProcess, text: str) -> bool:
-    """Whether the server has logged a text, which it may do after its response."""
-    return text in server.log.read_text()
-
-
 def test_server_routes_answer_beside_those_of_the_project(site: httpx2.Client) -> None:
     response = site.post("/laps", json={"laps": 1})
     assert (response.json(), response.headers["x-web"]) == ({"laps": 2}, "seen")
@@ -79,10 +74,10 @@ async def test_errors_hide_details_and_end_no_process(site: httpx2.Client, serve
         response = site.get(path)
         assert response.status_code == 500
         assert secret not in response.text
-        await eventually(lambda text=secret: is_logged(server, text))
+        await eventually(lambda text=secret: server.has_logged(text))
     tea = site.get("/teapot")
     assert (tea.status_code, tea.text) == (418, "short and stout")
-    await eventually(lambda: is_logged(server, "web.ts"))
+    await eventually(lambda: server.has_logged("web.ts"))
     assert server.log.read_text().count("executor ready") == 1
 
 

@@ -242,15 +242,12 @@ async def test_filled_by_checkpoints_and_events_of_a_run(disk: SmallDisk, server
             }  # fmt: skip
             run = (await client.post(f"/threads/{thread}/runs", json=body)).raise_for_status().json()["run_id"]
 
-            async def is_suspended() -> bool:
-                return "runs return to the queue: the disk is nearly full" in agent.log.read_text()
-
             async def has(status: str) -> bool:
                 found = (await client.get(f"/threads/{thread}/runs/{run}")).raise_for_status().json()
                 return bool(found["status"] == status)
 
             try:
-                await eventually(is_suspended)
+                await eventually(lambda: agent.has_logged("runs return to the queue: the disk is nearly full"))
                 await eventually(lambda: has("pending"))
                 assert EmbeddedPostgres(disk.path / "home")._responds()
                 check_refusal(await client.post("/threads", json={}))

@@ -397,10 +397,7 @@ async def test_load_adds_a_process_that_ends_after_it_with_its_streams(by_load: 
 
             await patiently(are_begun)
 
-        async def is_retiring() -> bool:
-            return "ending a worker process that the load does not need" in server.log.read_text()
-
-        await patiently(is_retiring)
+        await patiently(lambda: server.has_logged("ending a worker process that the load does not need"))
         # Another client finds the server as ever, and the streams go on to their ends.
         assert httpx2.get(f"{server.url}/ok", timeout=60).status_code == 200
         assert second in by_load.executors_of(server)
@@ -436,10 +433,7 @@ async def test_an_added_process_that_is_killed_returns_with_the_load_alone(by_lo
         # The other process takes its run after the lease.
         assert await by_load.over(*(run for _, run, _ in begun)) == ["success"] * 2
 
-        async def is_noted() -> bool:
-            return "a worker process ended" in server.log.read_text()
-
-        await patiently(is_noted)
+        await patiently(lambda: server.has_logged("a worker process ended"))
         async with clients_of(server.url, 8) as others:
             assert of_other(await grown(by_load, others), first) != second
 
@@ -454,10 +448,7 @@ async def test_a_stop_ends_a_process_that_retires(by_load: Cluster, tmp_path: Pa
         async with load_of(clients), Client(server) as client:
             await two_runs(by_load, client, tmp_path / "gate")
 
-        async def is_retiring() -> bool:
-            return "ending a worker process that the load does not need" in server.log.read_text()
-
-        await patiently(is_retiring)
+        await patiently(lambda: server.has_logged("ending a worker process that the load does not need"))
         server.send(signal.SIGTERM)
         await patiently(lambda: is_closed(server))
         # Its run is still held: only the second signal ends its time.
