@@ -1,11 +1,13 @@
 """The routes of backups, for platforms that take them and for those that do not."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
 
+from tests.commands import run_here
 from tests.conftest import eventually
 from tests.platforms import Platform
 from tests.servers import KEY, ServerProcess, platform_server
@@ -13,9 +15,20 @@ from tests.servers import KEY, ServerProcess, platform_server
 HEADERS = {"X-Api-Key": KEY}
 
 
-async def test_platform_without_a_schedule_says_so(platform: Platform) -> None:
+async def test_platform_without_a_schedule_says_so(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = await platform.call("GET", "/system/backups")
     assert found == {"schedule": None, "backups": [], "attempts": [], "problem": None}
+    monkeypatch.setenv("PORTSIDE_BACKUP_PASSPHRASE", "correct horse battery")
+    monkeypatch.setenv("DATABASE_URL", platform.database_url)
+    by_hand = ("backup", "create", "--home", str(platform.home), "--to", str(tmp_path / "stored"))
+    listed = await asyncio.to_thread(run_here, "backup", "list", str(tmp_path / "stored"))
+    assert listed.stdout == f"there is no backup in {tmp_path / 'stored'}\n"
+    taken = await asyncio.to_thread(run_here, *by_hand)
+    assert taken.returncode == 0, taken.stderr
+    found = await platform.call("GET", "/system/backups")
+    assert [each["location"] for each in found["attempts"]] == [str(tmp_path / "stored")]
     refused = await platform.client.post("/system/backups")
     assert (refused.status_code, "set BACKUP_TO" in refused.json()["detail"]) == (409, True)
     key = await platform.call("POST", "/api-key", description="reads", permissions=["deployments:read"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,9 @@ async def test_report_agrees_with_du_and_postgres(server: ServerProcess, home: P
         report = (await client.get("/system/disk")).raise_for_status().json()
     du = await asyncio.to_thread(subprocess.check_output, ["du", "-s", "--block-size=1", str(home)], text=True)
     assert report["home_bytes"] == pytest.approx(int(du.split()[0]), rel=0.05)
+    async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=60) as client:
+        disk = (await client.get("/system")).raise_for_status().json()["disk"]
+    assert disk["total_bytes"] == report["total_bytes"], "one page says the same as the other"
     assert sum(each["bytes"] for each in report["taken"]) == pytest.approx(int(du.split()[0]), rel=0.05)
     of_deployment, of_platform = sizes(report, deployment), sizes(report, None)
     assert of_deployment["checkpoints"] == pytest.approx(of_checkpoints, rel=0.05)
@@ -105,6 +109,7 @@ def test_command_shows_kinds_and_deployments(server: ServerProcess, home: Path, 
     done = run_here("disk", "--url", server.url, "--api-key", KEY)
     assert done.returncode == 0, done.stderr
     assert "in reserve" in done.stdout
+    assert re.search(r"^Portside takes [\d.]+ MB$", done.stdout, re.MULTILINE)
     assert "build cache" in done.stdout
     assert "sized" in done.stdout
     assert '"shortage": null' in run_here("disk", "--url", server.url, "--api-key", KEY, "--json").stdout

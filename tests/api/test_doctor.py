@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from portside.backup.history import Attempt, record_attempt
 from portside.ingress.options import FrontOptions
 from portside.kernel.crypto import SecretBox
 from portside.kernel.disk import DATABASE_NOTICE, DiskReserve, watched_folder
@@ -126,6 +127,22 @@ def test_disk_that_fills_up_and_is_full(tmp_path: Path):
 def test_database_that_is_nearly_as_large_as_it_may_be(home: Path):
     (watched_folder(home) / DATABASE_NOTICE).write_text("its databases take 99 GB of 100 GB")
     assert "DATABASE_MAX_BYTES" in problem(diagnose(of(home), "disk"), "database-size").do
+
+
+def test_missing_old_and_failed_backups_are_named(home: Path):
+    def attempted(days_ago: float, **result: Any) -> None:
+        at = dt.datetime.now(dt.UTC) - dt.timedelta(days=days_ago)
+        given: dict[str, Any] = {"started_at": at, "ended_at": at, "location": "/mnt", "name": "one.backup"}
+        record_attempt(home, Attempt(**given, is_scheduled=False, **result))
+
+    installation = of(home)
+    assert "portside backup create" in problem(diagnose(installation, "backup"), "backup", "warning").do
+    attempted(8, size_bytes=1)
+    assert "8 days old: /mnt/one.backup" in problem(diagnose(installation, "backup"), "backup", "warning").message
+    attempted(1, size_bytes=1)
+    assert is_well(diagnose(installation, "backup"))
+    attempted(0, error="no room")
+    assert "no room" in problem(diagnose(installation, "backup"), "backup", "warning").message
 
 
 def test_master_key_that_is_missing_or_damaged(home: Path):

@@ -71,7 +71,9 @@ def test_paths_are_quoted_for_units(tmp_path: Path):
 @needs_systemd_tools
 def test_install_status_and_uninstall_in_another_root(tmp_path: Path):
     root = ("--root", str(tmp_path))
-    assert run_here("service", "status", *root).returncode == 3
+    missing = run_here("service", "status", *root)
+    assert missing.returncode == 3
+    assert "The service is not installed" in missing.stdout
     done = run_here("service", "install", *root, "--home", "/srv/agents", "--set", "PORTSIDE_DOMAIN=a.example")
     assert done.returncode == 0, done.stderr
     settings = tmp_path / "etc/portside/portside.env"

@@ -85,6 +85,16 @@ def test_platform_on_cluster_runs_no_embedded_listener() -> None:
     )
 
 
+@pytest.mark.parametrize(("gi", "usable_gi"), [(100, 90), (20, 18), (5, 3), (1, 0.5)])
+def test_database_is_refused_data_before_its_claim_is_full(gi: int, usable_gi: float) -> None:
+    """The write-ahead log is on the same volume."""
+    variables = {
+        one["name"]: one.get("value") for one in container_of(printed("--storage-gi", str(gi)), "portside")["env"]
+    }
+    assert variables["DATABASE_MAX_BYTES"] == str(int(usable_gi * 2**30))
+    assert "DATABASE_MAX_BYTES" not in str(container_of(printed("--no-postgres"), "portside"))
+
+
 def test_listener_role_has_exactly_the_needed_rights() -> None:
     found = printed(*EVERYTHING)
     assert of_kind(found, "ClusterRole") == []

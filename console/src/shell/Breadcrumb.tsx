@@ -10,6 +10,8 @@ const ADMINISTERED: Record<string, string> = {
   "/people/sessions": "Sessions",
   "/people/roles": "Roles",
   "/system/git": "Git hosts",
+  "/system/backups": "Backups",
+  "/system/upgrade": "Upgrade",
   "/system/disk": "Disk",
   "/system/doctor": "Doctor",
   "/system/settings": "Settings",

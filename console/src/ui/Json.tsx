@@ -166,9 +166,10 @@ function countText(count: number, isArray: boolean): string {
   return `${count.toLocaleString("en")} ${word}`;
 }
 
+// In powers of ten, as the commands and the settings count.
 export function bytes(count: number): string {
-  if (count < 1024) return `${count} B`;
-  if (count < 1024 * 1024) return `${(count / 1024).toFixed(count < 10_240 ? 1 : 0)} KB`;
-  if (count < 1024 ** 3) return `${(count / 1024 ** 2).toFixed(1)} MB`;
-  return `${(count / 1024 ** 3).toFixed(1)} GB`;
+  if (count < 1e3) return `${count} B`;
+  if (count < 1e6) return `${(count / 1e3).toFixed(count < 1e4 ? 1 : 0)} KB`;
+  if (count < 1e9) return `${(count / 1e6).toFixed(1)} MB`;
+  return `${(count / 1e9).toFixed(1)} GB`;
 }

@@ -199,7 +199,7 @@ class EncryptedReader:
             except (InvalidTag, ValueError):
                 is_whole = False
             if is_whole or len(chunk) < CHUNK_BYTES + _TAG_BYTES:
-                return f"the backup is torn or damaged: it ends after {self._number} MB without its last part"
+                return "the backup is torn or damaged: it ends without its last part"
         return f"the backup is damaged: its bytes after {self._number} MB were changed, moved or lost"
 
 

@@ -5,6 +5,7 @@ import os
 import shlex
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import msgspec
 
@@ -30,6 +31,7 @@ class BackupServices(kernel_routes.BaseServices):
 
     backups: ScheduledBackups | None
     keeps_log: bool
+    home_folder: Path
 
 
 class BackupSchedule(msgspec.Struct):
@@ -63,7 +65,8 @@ routes = kernel_routes.Routes[Context]("system")
 async def list_backups(ctx: Context) -> Backups:
     """List the backups of this platform and the last attempts, with the schedule and the command to restore."""
     if ctx.services.backups is None:
-        return Backups(None, [], [])
+        attempts = await asyncio.to_thread(read_attempts, ctx.services.home_folder)
+        return Backups(None, [], attempts[:_ATTEMPTS])
     return await asyncio.to_thread(_describe, ctx.services.backups, ctx.services.keeps_log)
 
 

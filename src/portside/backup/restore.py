@@ -334,4 +334,4 @@ def newest(store: Store, at: datetime | None = None) -> str:
         if each.problem is None and (at is None or each.created_at < at):
             return each.name
     before = "" if at is None else f" from before {at.isoformat()}"
-    raise BackupFailed(f"{store.location} has no backup{before} that can be read")
+    raise BackupFailed(f"there is no backup{before} in {store.location} that can be read")

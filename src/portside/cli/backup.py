@@ -125,9 +125,13 @@ def list_backups(location: str, *, as_json: bool) -> None:
     from portside.backup.restore import backups_in
     from portside.backup.stores import open_store
 
-    found = backups_in(open_store(location, os.environ))
+    store = open_store(location, os.environ)
+    found = backups_in(store)
     if as_json:
         show_json(msgspec.to_builtins(found))
+        return
+    if not found:
+        show_text(f"there is no backup in {store.location}")
         return
     rows = [
         (one.name, one.problem or f"{one.created_at:%Y-%m-%d %H:%M:%S}Z", _size(one.size_bytes), one.kind, one.version)

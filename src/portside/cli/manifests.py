@@ -157,6 +157,12 @@ def _postgres(options: Installation) -> list[Json]:
     ]
 
 
+def _database_bytes(options: Installation) -> int:
+    """Return how large the databases may be: the volume also has the write-ahead log, of 1 GiB and more under load."""
+    volume = options.storage_gi * 2**30
+    return max(volume // 2, volume - max(volume // 10, 2 * 2**30))
+
+
 def _platform(options: Installation) -> list[Json]:
     container = {
         **_program(options, "platform", ["up", "--no-example"]),
@@ -171,6 +177,7 @@ def _platform(options: Installation) -> list[Json]:
             {"name": "LOG_JSON", "value": "true"},
             _from_secret("DATABASE_URL", SECRET, "database-url"),
             _from_secret("PORTSIDE_API_KEY", SECRET, "api-key"),
+            *([{"name": "DATABASE_MAX_BYTES", "value": str(_database_bytes(options))}] if options.own_postgres else []),
         ],
         "startupProbe": {**_probe(), "periodSeconds": 2, "failureThreshold": 150},
         "readinessProbe": _probe(),

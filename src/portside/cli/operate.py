@@ -44,11 +44,12 @@ def disk(*, platform: Platform, as_json: bool) -> None:
         show_json(report)
         return
     free, total, reserve = (megabytes(report[name]) for name in ("free_bytes", "total_bytes", "reserve_bytes"))
+    taken = [each for each in report["taken"] if each["bytes"]]
     show_text(f"{report['folder']}: {free} free of {total}, {reserve} in reserve")
+    show_text(f"Portside takes {megabytes(sum(each['bytes'] for each in taken))}")
     if report["shortage"]:
         show_text(f"New data is refused: {report['shortage']}.")
     show_text()
-    taken = [each for each in report["taken"] if each["bytes"]]
     rows = [
         (megabytes(each["bytes"]), each["deployment"] or "", each["kind"], each["place"], _dead(each))
         for each in taken[:SHOWN]

@@ -87,6 +87,8 @@ def status(root: Path, *, as_json: bool) -> None:
     else:
         for name, value in found.items():
             show_text(f"{name:<22} {value}")
+        if found["LoadState"] == "not-found":
+            show_text("The service is not installed; 'portside service install' does it.")
         if found.get("is_current") == "no":
             show_text("The unit is of another version or was changed; 'portside service install' writes it again.")
     if found["ActiveState"] != "active":

@@ -12,8 +12,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
+from portside.backup.history import last_backup
 from portside.ingress.caddy import MEND, find_caddy
 from portside.kernel.crypto import SecretBox
 from portside.kernel.disk import WATCHED_FOLDER, find_shortage, measure, megabytes, read_notice
@@ -24,6 +26,7 @@ from portside.limits.table import read_table
 from portside.operate.findings import Check, ExaminedInstallation, Finding, fault, fine, warning
 
 _AHEAD_S = 120
+_OLD_BACKUP_DAYS = 7
 _BORN = 1_735_689_600  # 2025
 _FEW_DESCRIPTORS, _MIN_DESCRIPTORS = 8192, 1024
 _LITTLE_MEMORY, _MIN_MEMORY = 512_000_000, 128_000_000
@@ -324,6 +327,23 @@ def check_files(i: ExaminedInstallation) -> Iterator[Finding]:
         yield fault("prices", f"{i.model_prices_file} cannot be read", "correct MODEL_PRICES_FILE, or unset it")
 
 
+def check_backup(i: ExaminedInstallation) -> Iterator[Finding]:
+    """Check that somebody took a backup of this platform within the last days, and that the last one succeeded."""
+    name, found = "backup", last_backup(i.home)
+    how = "set BACKUP_TO and PORTSIDE_BACKUP_PASSPHRASE_FILE, or run 'portside backup create' now and then"
+    if found.failed is not None:
+        yield warning(name, f"the last backup failed: {found.failed.error}", "mend that, and take another")
+    if found.succeeded is not None:
+        days = (datetime.now(UTC) - found.succeeded.ended_at).days
+        place = f"{found.succeeded.location}/{found.succeeded.name}"
+        if days > _OLD_BACKUP_DAYS:
+            yield warning(name, f"the last backup is {days} days old: {place}", how)
+        else:
+            yield fine(name, f"the last one is {place}")
+    elif (i.home / "master-key").exists():
+        yield warning(name, "there is no backup of this platform", how)
+
+
 CHECKS: dict[str, Check] = {
     "home": check_home,
     "keys": check_keys,
@@ -337,6 +357,7 @@ CHECKS: dict[str, Check] = {
     "registry": check_registry,
     "port": check_port,
     "files": check_files,
+    "backup": check_backup,
 }
 
 

@@ -4,7 +4,6 @@ Secrets are never in it. A text setting is shown only if `SHOWN` names it, so th
 """
 
 import asyncio
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,6 +23,7 @@ from portside.control.server_rollouts import (
     resume,
 )
 from portside.kernel.db import Database
+from portside.kernel.disk import measure
 from portside.kernel.http import routes as kernel_routes
 from portside.kernel.settings import describe
 from portside.kernel.version import full_version
@@ -62,7 +62,7 @@ class SettingInForce(msgspec.Struct):
 
 
 class Disk(msgspec.Struct):
-    """The file system that holds the home folder, in bytes."""
+    """The file system that holds the home folder, as ordinary users may fill it, in bytes."""
 
     folder: str
     total_bytes: int
@@ -174,5 +174,5 @@ def installation_of(
 
 
 def _disk_of(folder: Path) -> Disk:
-    usage = shutil.disk_usage(folder)
-    return Disk(str(folder), usage.total, usage.free)
+    space = measure(folder)
+    return Disk(str(folder), space.total, space.free)

@@ -121,7 +121,7 @@ async def test_a_large_value_is_previewed_and_downloaded(agent: Agent, page: Pag
     thread = await agent.say("something large")
     await page.goto(f"{agent.pages}/threads/{thread}?view=diff")
     await page.get_by_role("button", name=re.compile("^{content")).click()
-    await expect(page.get_by_text("4.8 MB in all")).to_be_visible()
+    await expect(page.get_by_text("5.0 MB in all")).to_be_visible()
     assert len(await page.content()) < 200_000
     async with page.expect_download() as download:
         await page.get_by_role("button", name="Download content").click()

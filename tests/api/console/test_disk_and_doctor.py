@@ -72,5 +72,13 @@ async def test_doctor_names_a_fault_and_what_to_do(page: Page, disk: SmallDisk) 
         set_mode(key, 0o600)
     await page.get_by_role("button", name="Examine again").click()
     await expect(row).to_have_count(0, timeout=WITHIN_MS)
-    await page.get_by_label("Show what is well").check()
-    await expect(row).to_contain_text("Well")
+    await page.get_by_label("Show passed checks too").check()
+    await expect(row).to_contain_text("Passed")
+
+
+async def test_backups_say_that_nothing_is_scheduled_and_nothing_was_taken(page: Page) -> None:
+    await page.get_by_role("link", name="Backups").click()
+    await expect(page.get_by_text("No backups are scheduled")).to_be_visible()
+    await expect(page.get_by_text("There is no backup yet")).to_be_visible()
+    await expect(page.get_by_label("Breadcrumb")).to_contain_text("Backups")
+    await check_accessible(page)

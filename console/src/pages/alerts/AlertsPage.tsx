@@ -60,7 +60,13 @@ function AlertsTab() {
   return (
     <>
       {channels.data?.length === 0 && (
-        <p className="notice">Nobody is told: add a channel, so that alerts reach you as messages.</p>
+        <p className="notice">
+          Nobody is told:{" "}
+          <Link to="/alerts" search={{ tab: "channels" }}>
+            add a channel
+          </Link>
+          , so that alerts reach you as messages.
+        </p>
       )}
       {found.data.length === 0 ? (
         <Empty title="No alerts" command="portside alerts rules">

@@ -28,7 +28,7 @@ export function BackupsTab() {
     return (
       <Empty title="No backups are scheduled" command={SCHEDULED}>
         With these settings the platform takes encrypted backups by itself. To take one now, run “portside backup
-        create” on its machine.
+        create” on its machine. <ByHand attempts={attempts} />
       </Empty>
     );
   }
@@ -65,6 +65,17 @@ export function BackupsTab() {
       </section>
       {backups.length === 0 && !problem && <Empty title="No backup yet">The first one is being taken.</Empty>}
       {backups.length > 0 && <List backups={backups} />}
+    </>
+  );
+}
+
+// The last backup that somebody took without a schedule.
+function ByHand({ attempts }: { attempts: Attempt[] }) {
+  const last = attempts.find((each) => !each.error);
+  if (!last) return <>There is no backup yet.</>;
+  return (
+    <>
+      The last one was taken <Ago at={last.ended_at} />: <code>{`${last.location}/${last.name}`}</code>.
     </>
   );
 }

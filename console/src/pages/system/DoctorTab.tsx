@@ -7,7 +7,7 @@ import { Problem } from "../../ui/Problem";
 import { Status } from "../../ui/Status";
 import { Table } from "../../ui/Table";
 
-const LEVELS = { fault: ["bad", "Fault"], warning: ["wait", "Warning"], ok: ["good", "Well"] } as const;
+const LEVELS = { fault: ["bad", "Fault"], warning: ["wait", "Warning"], ok: ["good", "Passed"] } as const;
 const ORDER = ["fault", "warning", "ok"];
 
 // What is wrong with the installation, and what to do about it.
@@ -30,7 +30,7 @@ export function DoctorTab() {
       <div className="card-body stack">
         <p role="status">
           {faults + warnings === 0 ? (
-            <Status tone="good" word={`All ${findings.length} findings are well`} />
+            <Status tone="good" word={`All ${findings.length} checks passed`} />
           ) : (
             <Status tone={faults ? "bad" : "wait"} word={`${count(faults, "fault")}, ${count(warnings, "warning")}`} />
           )}
@@ -39,9 +39,9 @@ export function DoctorTab() {
           <button type="button" className="button" disabled={found.isFetching} onClick={() => void found.refetch()}>
             {found.isFetching ? "Examining…" : "Examine again"}
           </button>
-          <label>
-            <input type="checkbox" checked={showsAll} onChange={(event) => setShowsAll(event.target.checked)} /> Show
-            what is well
+          <label className="row">
+            <input type="checkbox" checked={showsAll} onChange={(event) => setShowsAll(event.target.checked)} />
+            Show passed checks too
           </label>
         </div>
         <p className="soft small">
