@@ -73,7 +73,7 @@ def main() -> None:
                 servers[name], ports[name] = [server], port
             (far := Path(folder, "far")).mkdir()
             tiers = stack.enter_context(
-                orchestrated(embedded.create_database("bench_far"), far, config=CONFIG, EXECUTORS=count)
+                orchestrated(embedded.create_database("bench_core_api"), far, config=CONFIG, EXECUTORS=count)
             )
             name = f"{count} executors by gRPC"
             servers[name] = [tiers.orchestrator, *tiers.executors]

@@ -145,9 +145,9 @@ def agent_server(
 ) -> Iterator[ServerProcess]:
     """A stand-alone agent server on a database.
 
-    With FAR_EXECUTORS in the environment of the tests it is an orchestrator with a server of tier executor beside it.
+    With CORE_API_EXECUTORS set for the tests it is an orchestrator with a server of tier executor beside it.
     """
-    if "FAR_EXECUTORS" in os.environ:
+    if "CORE_API_EXECUTORS" in os.environ:
         with orchestrated(database_url, folder, project=project, **environment) as tiers:
             yield tiers.orchestrator
         return

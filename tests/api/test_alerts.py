@@ -145,7 +145,7 @@ async def report(platform: Watched, deployment: str, revision: str, *statuses: s
         assert response.status_code == 204, response.text
 
 
-async def test_a_failed_deployment_is_told_once_and_its_end_once(platform: Watched) -> None:
+async def test_failed_deployment_sends_one_message_at_its_begin_and_end(platform: Watched) -> None:
     receiver = Receiver()
     async with serving(receiver) as url:
         webhook = await platform.call(

@@ -72,7 +72,7 @@ def posted(*headers: bytes, body: bytes = BODY) -> bytes:
         posted(b"X-A: b\0c"),
     ],
 )
-def test_no_request_hides_in_another(server: ServerProcess, http: httpx2.Client, data: bytes) -> None:
+def test_request_smuggling_is_refused(server: ServerProcess, http: httpx2.Client, data: bytes) -> None:
     before = http.post("/threads/count", json={}).json()
     responses = exchange(server, data)
     assert [response.split(b" ")[1] for response in responses] == [b"400"]
@@ -80,7 +80,7 @@ def test_no_request_hides_in_another(server: ServerProcess, http: httpx2.Client,
 
 
 @pytest.mark.parametrize("hosts", [b"", b"Host: a\r\nHost: b\r\n", b"Host: a\r\nhost: a\r\n"])
-def test_a_request_is_for_one_host(server: ServerProcess, hosts: bytes) -> None:
+def test_request_needs_exactly_one_host_header(server: ServerProcess, hosts: bytes) -> None:
     (response,) = exchange(server, b"GET /info HTTP/1.1\r\n" + hosts + LAST)
     assert response.startswith(b"HTTP/1.1 400")
 
@@ -121,7 +121,7 @@ def test_no_header_injection(http: httpx2.Client) -> None:
     ["/docs/../../../../etc/passwd", "/..%2f..%2f..%2fetc%2fpasswd", "/%2e%2e/%2e%2e/etc/passwd", "/docs%00.html",
      "/static/....//....//etc/passwd", "/openapi.json/../../etc/passwd", "/threads/..%2f..%2finfo", "/%c0%ae%c0%ae/x"],
 )  # fmt: skip
-def test_no_path_leads_out(server: ServerProcess, path: str) -> None:
+def test_path_traversal_is_refused(server: ServerProcess, path: str) -> None:
     (response,) = exchange(server, f"GET {path} HTTP/1.1\r\nHost: a\r\n".encode() + LAST)
     assert response.split(b" ")[1] in {b"400", b"404", b"405", b"422"}
     assert b"root:" not in response
@@ -130,7 +130,7 @@ def test_no_path_leads_out(server: ServerProcess, path: str) -> None:
 @pytest.mark.parametrize(
     "name", ["__proto__", "constructor", "prototype", "__class__", "__dict__", "$where", "{0.__class__}"]
 )
-def test_names_of_insides_are_plain_names(http: httpx2.Client, name: str) -> None:
+def test_names_of_internals_are_stored_as_plain_keys(http: httpx2.Client, name: str) -> None:
     value = {name: {"polluted": True, "toString": "x"}}
     made = http.post("/threads", json={"metadata": value}).json()
     assert made["metadata"] == value
@@ -144,7 +144,7 @@ def test_names_of_insides_are_plain_names(http: httpx2.Client, name: str) -> Non
     assert "polluted" not in json.dumps(http.post("/runs/wait", json=run).json())
 
 
-def test_sizes_and_depths_end_somewhere(http: httpx2.Client) -> None:
+def test_sizes_and_depths_are_limited(http: httpx2.Client) -> None:
     deep = b'{"metadata":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001
     wide = json.dumps({"metadata": dict.fromkeys(map(str, range(20_000)), 0)}).encode()
     json_type = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -159,7 +159,7 @@ def test_sizes_and_depths_end_somewhere(http: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize("frame", ["x" * (MAX_FRAME_BYTES + 1), "[" * 100_000, "\0", b"\xff\xfe"])
-async def test_frames_end_somewhere(server: ServerProcess, frame: Any) -> None:
+async def test_websocket_frames_are_limited(server: ServerProcess, frame: Any) -> None:
     url = server.url.replace("http", "ws", 1)
     path = "/threads/6f2c8b1e-0000-4000-8000-000000000000/stream/events"
     async with asyncio.timeout(60), connect(url + path, max_size=None) as opened:

@@ -121,7 +121,7 @@ def named() -> list[Route]:
     return [route for route in routes if not route.path.startswith(OF_ORGANIZATIONS)]
 
 
-async def test_what_others_have_is_not_there_on_any_route(server: Hosted) -> None:
+async def test_resources_of_others_are_404_on_every_route(server: Hosted) -> None:
     ids = await everything(server.client)
     queries = {**QUERIES, "GET /v2/traces/{trace_id}/runs": {"project_id": ids["session_id"]}}
     before = await looked_at(server.client, ids)

@@ -298,7 +298,7 @@ async def test_a_code_that_comes_twice_ends_its_session(
     assert [await status(terminal, token) for token in tokens] == [401, 401]
 
 
-async def test_of_two_at_the_same_time_no_session_is_left(terminal: httpx2.AsyncClient, person: Person) -> None:
+async def test_two_concurrent_exchanges_leave_no_session(terminal: httpx2.AsyncClient, person: Person) -> None:
     code = await person.code()
     responses = await asyncio.gather(*(redeem(terminal, code) for _ in range(5)))
     (token,) = [response.json()["access_token"] for response in responses if response.status_code == 200]
@@ -312,7 +312,7 @@ async def test_of_two_at_the_same_time_no_session_is_left(terminal: httpx2.Async
         {"redirect_uri": "http://127.0.0.1:45455/callback"}, {"redirect_uri": ""},
     ],
 )  # fmt: skip
-async def test_a_stolen_code_is_spent_and_gives_nothing(
+async def test_stolen_code_is_invalidated_and_gives_no_session(
     terminal: httpx2.AsyncClient, person: Person, changed: dict[str, str]
 ) -> None:
     code = await person.code()
@@ -320,7 +320,7 @@ async def test_a_stolen_code_is_spent_and_gives_nothing(
     assert (await redeem(terminal, code)).json()["error"] == "invalid_grant"
 
 
-async def test_codes_of_one_kind_are_none_of_the_other(terminal: httpx2.AsyncClient, person: Person) -> None:
+async def test_codes_of_one_flow_are_refused_in_the_other(terminal: httpx2.AsyncClient, person: Person) -> None:
     code, begun = await person.code(), await begin(terminal)
     await person.decide(begun["user_code"])
     assert (await poll(terminal, {"device_code": code})).json()["error"] == "invalid_grant"

@@ -105,7 +105,7 @@ async def test_a_create_makes_the_project_and_a_key_that_is_kept_encrypted(plane
         ({"secret_references": [{"name": "A", "secret_name": "s", "secret_key": "k"}]}, 400, "secret_references"),
     ],
 )
-async def test_a_bad_create_is_refused_and_leaves_nothing(plane: Control, over, status: int, named: str) -> None:
+async def test_invalid_create_is_refused_and_stores_nothing(plane: Control, over, status: int, named: str) -> None:
     response = await plane.client.post("/v2/deployments", json=create_body(**over))
     assert response.status_code == status, response.text
     assert named in response.text

@@ -91,7 +91,7 @@ async def next_due(database_url: str) -> Any:
         await connection.close()
 
 
-async def test_database_says_when_something_is_due(
+async def test_database_returns_when_work_is_due_next(
     client: LangGraphClient, http: httpx2.AsyncClient, module_database: str
 ):
     assert await next_due(module_database) is None

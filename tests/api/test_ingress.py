@@ -192,7 +192,7 @@ def test_requests_are_not_smuggled(platform: Fronted):
         "Connection: Content-Length\r\nContent-Length: 5\r\n\r\n", "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n",
     ],
 )  # fmt: skip
-def test_bodies_with_two_lengths_hide_no_request(platform: Fronted, head: str):
+def test_bodies_with_two_lengths_cannot_smuggle_requests(platform: Fronted, head: str):
     """What follows a body of five bytes may be a request of its own for the front, but never one that it has not seen.
 
     The hidden request asks for a path that the front refuses; an agent would show it.

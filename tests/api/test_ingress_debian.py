@@ -23,7 +23,7 @@ from tests.api.test_ingress import (  # noqa: F401 - they run here with another 
     http,
     test_addresses_of_one_host_are_told_apart_by_their_paths,
     test_agents_do_not_see_or_set_cookies_of_the_platform,
-    test_bodies_with_two_lengths_hide_no_request,
+    test_bodies_with_two_lengths_cannot_smuggle_requests,
     test_changes_of_deployments_leave_connections_open,
     test_clients_cannot_forge_their_address,
     test_custom_url_stays_when_the_deployment_moves,

@@ -247,13 +247,13 @@ def alone(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.mark.parametrize("token", ["nobody", "nothing", "late", "crash"])
-def test_nobody_is_let_in_by_a_mistake(alone: ServerProcess, token: str) -> None:
+def test_handler_failures_admit_nobody(alone: ServerProcess, token: str) -> None:
     response = httpx2.post(f"{alone.url}/threads", json={}, headers={"Authorization": f"Bearer {token}"}, timeout=60)
     assert (response.status_code, response.json()) == (500, {"detail": "Internal Server Error"})
 
 
 @pytest.mark.parametrize("token", ["nosy", "vague", "collector"])
-def test_a_filter_with_nothing_left_denies(alone: ServerProcess, token: str) -> None:
+def test_invalid_filters_deny(alone: ServerProcess, token: str) -> None:
     with httpx2.Client(base_url=alone.url, timeout=60) as client:
         thread = client.post("/threads", json={}, headers={"Authorization": "Bearer alice"}).json()["thread_id"]
         response = client.get(f"/threads/{thread}", headers={"Authorization": f"Bearer {token}"})

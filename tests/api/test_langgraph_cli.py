@@ -151,7 +151,7 @@ def test_an_image_is_deployed(shell: Shell):
     assert "Deleted deployment" in shell.says("delete", "--force", events[-1]["deployment_id"])
 
 
-def test_what_cannot_be_is_refused_with_a_reason(shell: Shell):
+def test_failed_deployments_exit_with_their_reason(shell: Shell):
     missing = "registry.invalid/no/such@sha256:" + "0" * 64
     shell.write(langgraph__json=json.dumps(CONFIG), requirements__txt="", agent__py=AGENT.format(answer="one"))
     code, events = shell.deploy("--image-uri", missing, "--name", "missing")

@@ -88,13 +88,13 @@ async def test_another_request_with_the_same_key_is_refused_by_name(client: Lang
     assert (await client.runs.wait(other["thread_id"], "steps", input=STEPS, headers=key))["done"]
 
 
-async def test_a_key_without_sense_is_refused(http: httpx2.AsyncClient):
+async def test_empty_and_too_long_keys_are_refused(http: httpx2.AsyncClient):
     for value in ("", "x" * 256):
         response = await http.post("/runs", json={"assistant_id": "steps"}, headers={"Idempotency-Key": value})
         assert (response.status_code, "Idempotency-Key" in response.text) == (422, True)
 
 
-async def test_the_document_tells_of_the_key(http: httpx2.AsyncClient):
+async def test_openapi_document_lists_the_idempotency_key(http: httpx2.AsyncClient):
     paths = (await http.get("/openapi.json")).json()["paths"]
     keyed = {
         path

@@ -115,7 +115,7 @@ def test_the_openapi_document_and_its_page(http: httpx2.Client) -> None:
     assert "<script>" in page.text
 
 
-def test_the_look_inside(http: httpx2.Client) -> None:
+def test_debugging_routes_show_heap_and_profile(http: httpx2.Client) -> None:
     dump = http.post("/heapdump").json()
     assert json.loads(Path(dump["path"]).read_text())["objects"] > 1000
     profile = http.get("/profile", params={"seconds": 0.2})
@@ -125,7 +125,7 @@ def test_the_look_inside(http: httpx2.Client) -> None:
         assert http.get("/profile", params={"seconds": seconds}).status_code == 422
 
 
-def test_a_slash_too_many_keeps_the_prefix_and_the_query(http: httpx2.Client) -> None:
+def test_trailing_slash_redirect_keeps_the_prefix_and_the_query(http: httpx2.Client) -> None:
     response = http.post("/threads/search/?a=1", json={})
     assert (response.status_code, response.headers["location"]) == (307, "/my/agent/threads/search?a=1")
     assert http.post("/threads/search/?a=1", json={}, follow_redirects=True).json() == http.post(

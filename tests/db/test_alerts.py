@@ -49,7 +49,7 @@ async def test_a_condition_that_passes_is_forgotten(db: Database) -> None:
     assert await db.pool.fetchval("select count(*) from alerts") == 0
 
 
-async def test_a_silenced_alert_is_told_when_the_silence_ends(db: Database) -> None:
+async def test_silenced_alert_is_sent_when_the_silence_ends(db: Database) -> None:
     silence = await alerts.add_silence(db, SilenceRequest(RULE, 1, subject="example.com"))
     await alerts.add_silence(db, SilenceRequest(RULE, 1, subject="another.example"))
     assert await days_left(db, 1, 0) == 0
@@ -59,7 +59,7 @@ async def test_a_silenced_alert_is_told_when_the_silence_ends(db: Database) -> N
     assert await days_left(db, None, 2) == 1, "its subject is gone"
 
 
-async def test_an_alert_that_nobody_was_told_of_ends_silently(db: Database) -> None:
+async def test_alert_without_a_sent_message_ends_silently(db: Database) -> None:
     await alerts.add_silence(db, SilenceRequest(RULE, 1))
     assert [await days_left(db, value, minutes) for minutes, value in [(0, 1), (1, None)]] == [0, 0]
     assert [alert.notified_at for alert in await alerts.list_alerts(db, AlertQuery())] == [None]
@@ -107,7 +107,7 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
     assert [each.last_error for each in await channels.list_all()] == [None]
 
 
-async def test_a_channel_added_later_is_not_told_of_the_end(db: Database, tmp_path: Path) -> None:
+async def test_channel_added_later_gets_no_end_message(db: Database, tmp_path: Path) -> None:
     channels = AlertChannels(db, SecretBox.from_file(tmp_path / "key"), OutboundRules(allow_loopback=True), None)
     assert await days_left(db, 1, 0) == 1
     await channels.add(db, ChannelRequest("webhook", "late", url="https://example.com/"))

@@ -67,7 +67,7 @@ async def test_background_work_records_what_it_commits(db: Database) -> None:
     assert [tuple(row) for row in rows] == [("organization.create", "platform", 1)] * 2
 
 
-async def test_changes_made_around_the_triggers_show(db: Database) -> None:
+async def test_changes_that_bypass_the_triggers_are_found(db: Database) -> None:
     for name in ("platform.start", "platform.start", "master_key.rotate", "platform.start"):
         await record_operation(db, name)
     chain = await verify_entries(db)
@@ -97,7 +97,7 @@ async def test_old_entries_expire_and_the_log_says_so(db: Database) -> None:
     assert (await verify_entries(db)).broken_at is None
 
 
-async def test_a_command_records_what_it_does_or_goes_on_without(
+async def test_command_is_recorded_and_continues_without_a_log(
     fresh_database: Callable[[], Awaitable[str]],
 ) -> None:
     url = await fresh_database()

@@ -80,7 +80,7 @@ async def test_callers_are_counted_separately() -> None:
     assert (IN_PROCESS.limit_key, Caller().limit_key) == (None, None)
 
 
-async def test_what_waits_in_all_processes_counts_and_what_begins_does_not(db: CountingDatabase):
+async def test_waiting_runs_of_all_processes_count_and_running_ones_do_not(db: CountingDatabase):
     processes = [PendingRunLimit(db, 3), PendingRunLimit(db, 3)]
     assert [await ask(db, processes[n % 2], ADA, starts=True) for n in range(4)] == [True] * 4
     assert [await ask(db, processes[n % 2], ADA) for n in range(5)] == [True, True, True, False, False]

@@ -126,7 +126,7 @@ async def test_run_that_continues_elsewhere_writes_no_checkpoints(db, saver, cha
     assert await stored(db, thread_id) == 0
 
 
-async def test_what_one_run_cannot_store_does_not_keep_others_from_it(db, saver):
+async def test_failed_checkpoint_of_one_run_does_not_block_others(db, saver):
     good, bad = str(uuid4()), str(uuid4())
     holders = {thread_id: await running(db, thread_id) for thread_id in (good, bad)}
 
@@ -282,7 +282,7 @@ def made_by(holder: RunAttempt, thread_id: str) -> Any:
     return config(thread_id, run_id=str(holder.run_id)) | {"metadata": {"run_attempt": holder.attempt}}
 
 
-async def test_what_a_node_writes_that_was_left_behind_is_refused(db, saver):
+async def test_writes_of_an_abandoned_node_are_refused(db, saver):
     """Its run has let go of the thread, and another run may have it."""
     thread_id = str(uuid4())
     left_behind = await running(db, thread_id)

@@ -48,7 +48,7 @@ async def test_runs_of_a_dead_worker_continue(db: Database) -> None:
     assert [claimed.run_id for claimed in await statements.claim_runs(db, alive, 10)] == [run_id]
 
 
-async def test_a_living_worker_keeps_its_runs(db: Database) -> None:
+async def test_live_worker_keeps_its_runs(db: Database) -> None:
     worker = uuid4()
     run_id = await admit(db, worker, starts=True)
     await set_clock_back(db, HOURS)

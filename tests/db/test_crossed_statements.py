@@ -53,7 +53,7 @@ async def test_both_sides_of_a_deadlock_are_done(db: Database):
     assert [row["n"] for row in await db.pool.fetch("select n from pairs")] == [2, 2]
 
 
-async def test_what_always_crosses_is_given_up_and_is_a_conflict(db: Database):
+async def test_statement_that_always_conflicts_fails_with_a_conflict(db: Database):
     again = Query("again", "select nextval('tries'), always_crossed()")
     with pytest.raises(asyncpg.SerializationError) as failed:
         await db.fetchval(again)

@@ -259,7 +259,7 @@ async def test_context_reaches_the_node_typed_and_without_unknown_keys(make_runn
         assert json.loads(outcome.values) == {"text": seen}
 
 
-async def test_what_steers_langgraph_from_inside_cannot_be_sent(make_runner):
+async def test_internal_keys_of_langgraph_cannot_be_sent(make_runner):
     runner = make_runner(g=graph(Text, draft))
     await runner.run("g", input={"text": "a"}, configurable={"__pregel_checkpointer": None})
     async with runner.graphs.open("g") as opened:

@@ -183,6 +183,6 @@ async def test_an_update_of_messages_coerces_them(graphs):
         ("chat", {"messages": [{"colour": "red"}]}, "n", "Message dict"),
     ],
 )
-async def test_an_update_without_sense_is_the_callers_mistake(graphs, graph_id, values, as_node, said):
+async def test_invalid_update_is_the_callers_error(graphs, graph_id, values, as_node, said):
     with pytest.raises(BadRequest, match=said):
         await update_state(graphs[graph_id], thread(), values, as_node)

@@ -27,7 +27,7 @@ async def make_runner(agent_databases) -> AsyncIterator[Any]:
         yield make
 
 
-async def test_values_that_nobody_hears_are_no_events_but_the_outcome(make_runner):
+async def test_values_without_followers_are_in_the_outcome_alone(make_runner):
     runner, heard = make_runner(echo=graph(MessagesState, echo)), iter([True, False])
     request = runner.request("echo", input={"messages": [{"role": "user", "content": "hi"}]})
     execution = Execution(runner.graphs, request, lambda: next(heard))

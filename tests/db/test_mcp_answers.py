@@ -57,7 +57,7 @@ async def questions(agent_databases: Callable[[], Awaitable[str]]) -> AsyncItera
     await db.close()
 
 
-async def test_answer_between_two_looks_is_found(questions: AnsweredInBetween) -> None:
+async def test_answer_between_two_polls_is_found(questions: AnsweredInBetween) -> None:
     runs = questions._runs
     body = RunCreate(
         assistant_id="approval", input={"text": "draft"}, metadata=dict(CALL_METADATA), on_not_exist="create"

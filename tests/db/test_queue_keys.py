@@ -69,7 +69,7 @@ async def test_other_request_with_the_same_key_is_refused(db: Database):
     assert (await count(db), await count(db, "threads")) == (2, 2)
 
 
-async def test_a_repetition_is_no_second_run_whatever_the_strategy(db: Database):
+async def test_repeated_key_makes_no_second_run_with_any_strategy(db: Database):
     thread_id = uuid4()
     first = await admit(db, asked(thread_id, strategy="reject"))
     for strategy in ("reject", "interrupt", "rollback", "enqueue"):
@@ -87,7 +87,7 @@ async def test_a_refused_request_keeps_no_key(db: Database):
     assert (await admit(db, asked(uuid4(), create_thread=False))).outcome == "missing"
 
 
-async def test_a_key_stands_for_a_day(db: Database):
+async def test_idempotency_key_is_valid_for_a_day(db: Database):
     for scope in (None, uuid4()):
         first = await admit(db, asked(scope))
         await db.pool.execute(

@@ -155,7 +155,7 @@ def test_bounds_of_priority_are_allowed(value: int):
 
 
 @pytest.mark.parametrize("value", ["high", 6, -6, 1.5, True, [1]])
-def test_what_is_no_priority_is_refused_by_name(value: Any):
+def test_invalid_priority_is_refused_with_its_field(value: Any):
     with pytest.raises(Invalid) as refused:
         priority_of({"run_priority": value})
     assert refused.value.problems[0].loc == ["body", "metadata", "run_priority"]

@@ -227,7 +227,7 @@ FILTERS = {
 }
 
 
-async def test_every_search_finds_what_a_scan_finds_in_a_stable_order(db):
+async def test_every_search_returns_the_rows_of_a_scan_in_a_stable_order(db):
     await db.pool.execute(
         """insert into threads (thread_id, metadata, status, "values", updated_at)
         select gen_random_uuid(), jsonb_build_object(

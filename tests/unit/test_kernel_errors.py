@@ -81,7 +81,7 @@ async def test_values_that_postgres_rejects_get_400(fail, state: str) -> None:
 
 
 @pytest.mark.parametrize(("error", "level"), [(NotSupported(), "info"), (Unavailable(), "error")])
-async def test_not_built_is_logged_as_info_and_unavailable_as_error(fail, error: PortsideError, level: str) -> None:
+async def test_not_supported_is_logged_as_info_and_unavailable_as_error(fail, error: PortsideError, level: str) -> None:
     with capture_logs() as logged:
         assert (await fail(error)).status_code == error.status
     assert level in [line["log_level"] for line in logged if line["event"] != "request"]

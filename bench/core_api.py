@@ -1,6 +1,6 @@
 """How one orchestrator bears many executors on other machines: real servers of tier executor, with real processes.
 
-    python -m bench.far [EXECUTORS]
+    python -m bench.core_api [EXECUTORS]
 
 Prints for a few executors, then for all of them: connections to Postgres, memory and CPU of the orchestrator without
 work, and with runs of an echo graph from 32 clients: runs in a second, and the orchestrator's CPU of each.
@@ -58,7 +58,7 @@ def main() -> None:
         embedded = EmbeddedPostgres(Path(folder))
         embedded.acquire()
         try:
-            url = embedded.create_database("bench_far")
+            url = embedded.create_database("bench_core_api")
             settings = {"EXECUTORS": str(OF_A_SERVER), "N_JOBS_PER_WORKER": str(OF_A_SERVER * 10)}
             tiers = stack.enter_context(orchestrated(url, Path(folder), config=CONFIG, **settings))
             asyncio.run(measure(tiers.orchestrator, url, OF_A_SERVER))
