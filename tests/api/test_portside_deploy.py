@@ -99,7 +99,7 @@ def test_a_missing_variable_is_named_once_and_an_env_file_mends_it(environment: 
     answered = subprocess.run(["sh", "-c", example], env=environment, capture_output=True, text=True, check=True)
     assert [one["graph_id"] for one in json.loads(answered.stdout)] == ["agent"]
 
-    # Who has logged in needs no key for the example.
+    # A user who has logged in needs no key for the example.
     changed = portside(environment, "account", "password", "--first", typed="a long password\n")
     assert changed.returncode == 0, changed.stderr
     del environment["PORTSIDE_API_KEY"]

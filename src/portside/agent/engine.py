@@ -51,7 +51,7 @@ class EventGate:
 
 
 class RunExecutor:
-    """The worker's `RunHandler`: executes a run, reads what a cancelled run left, and notifies its followers."""
+    """The worker's `RunHandler`: executes a run, reads the state that a cancelled run left, and notifies followers."""
 
     def __init__(
         self, db: Database, graphs: GraphService, hub: Hub, *, timeout_s: float, webhook_due: asyncio.Event
@@ -176,9 +176,9 @@ class RunExecutor:
 
 
 def _end_of(run: ClaimedRun, result: RunResult) -> RunEnd:
-    """Return what the followers of a thread learn of a run's end.
+    """Return a run's end for the followers of its thread.
 
-    A cancelled run has failed for them: `interrupted` means that the graph waits for an answer.
+    They see a cancelled run as failed: `interrupted` means that the graph waits for an answer.
     """
     graph_id: str = run.kwargs["config"]["configurable"]["graph_id"]
     if result.status != "success":

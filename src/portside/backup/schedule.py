@@ -49,7 +49,7 @@ def next_due(schedule: BackupPlan) -> datetime | None:
 def surplus(found: list[ListedBackup], schedule: BackupPlan, at: datetime) -> list[str]:
     """Return which backups of a list, newest first, are no longer kept.
 
-    Kept are the newest ones, whatever their age, as many as `keep` says, and all that are younger than `keep_for`.
+    The schedule keeps the newest `keep` backups of any age, and all that are younger than `keep_for`.
     """
     return [
         each.name

@@ -35,8 +35,8 @@ RolloutStatus = Literal["running", "halted", "done"]
 class DeploymentServer(msgspec.Struct, kw_only=True):
     """The agent server of a deployment.
 
-    `state`: `behind` waits for its turn, `failed` serves by its earlier replica, `own` comes with its build or image,
-    `stopped` is one of which nothing runs, and `unknown` was not reported since the listener started.
+    `state`: `behind` waits for its turn, `failed` keeps serving with its earlier replica, `own` comes with its build or
+    image, `stopped` has no running replica, and `unknown` was not reported since the listener started.
     """
 
     id: UUID

@@ -57,7 +57,7 @@ class RevisionLog:
         self._has_lines.set()
 
     async def flush(self, within_s: float = 10.0) -> None:
-        """Wait until all lines have been shipped, at most so long."""
+        """Wait until all lines have been shipped, for at most this time."""
         self._flushing.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):

@@ -449,7 +449,7 @@ async def _redeem_code(
 ) -> NewSession:
     """Return the session for an authorization code, once. Raises InvalidGrant.
 
-    A wrong verifier or address spends the code too: whoever sent it has stolen the code.
+    A wrong verifier or address invalidates the code too: its sender has stolen it.
     """
     return await _exchange(db, authenticator, ("browser", redemption.code), redemption, origin)
 

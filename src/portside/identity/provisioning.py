@@ -1,4 +1,4 @@
-"""Members from OpenID Connect: who may enter by the claims of a provider, and which roles its groups give.
+"""Members from OpenID Connect: who may sign in by the claims of a provider, and which roles its groups give.
 
 A person is known by issuer and subject. At the first sign-in the verified e-mail finds a member that an admin added, or
 a new member is made. Workspaces and organization roles that the role map names belong to the provider: each sign-in
@@ -28,7 +28,7 @@ NO_ROLE = "none"
 _MAX_GROUPS = 2000
 
 
-class Grant(msgspec.Struct, frozen=True):
+class RoleGrant(msgspec.Struct, frozen=True):
     """A role in the organization, or in a workspace: the one with the handle, or the first one."""
 
     role: str
@@ -41,12 +41,12 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class AdmissionRules(msgspec.Struct, frozen=True):
-    """Who may enter, and with which roles. Without a default, people without a mapped group may not enter."""
+    """Who may sign in, and with which roles. Without a default role, people without a mapped group may not."""
 
     domains: frozenset[str]
     groups_claim: str
-    role_map: Mapping[str, Grant]
-    default: Grant | None
+    role_map: Mapping[str, RoleGrant]
+    default: RoleGrant | None
 
     @classmethod
     def read(cls, *, domains: str, groups_claim: str, role_map: str, default_role: str) -> "AdmissionRules":
@@ -65,8 +65,8 @@ class AdmissionRules(msgspec.Struct, frozen=True):
         grants = {group: _read_grant(text, "OIDC_ROLE_MAP") for group, text in given.items()}
         return cls(allowed, groups_claim, grants, default)
 
-    def grants_of(self, claims: Mapping[str, Any]) -> list[Grant]:
-        """Return what a person's groups give, or the default. Raises OidcNotAllowed if nothing does."""
+    def grants_of(self, claims: Mapping[str, Any]) -> list[RoleGrant]:
+        """Return the roles that a person's groups give, or the default one. Raises OidcNotAllowed without any."""
         found = claims.get(self.groups_claim) or []
         groups: Sequence[Any] = [found] if isinstance(found, str) else found if isinstance(found, list) else []
         grants = [self.role_map[group] for group in groups[:_MAX_GROUPS] if group in self.role_map]
@@ -93,16 +93,16 @@ class AdmissionRules(msgspec.Struct, frozen=True):
         return email
 
 
-def _read_grant(text: str, name: str) -> Grant:
+def _read_grant(text: str, name: str) -> RoleGrant:
     handle, _, role = text.rpartition("/")
     if role not in WORKSPACE_ROLES and (role not in ORGANIZATION_ROLES or handle):
         known = ", ".join([*ORGANIZATION_ROLES, *WORKSPACE_ROLES])
         raise UserMistake(f"setting {name}: {text} is neither a role nor WORKSPACE/ROLE; roles are {known}")
-    return Grant(role, handle or None)
+    return RoleGrant(role, handle or None)
 
 
 class _Person(msgspec.Struct, frozen=True):
-    """Who signs in, by verified claims, and the organization and first workspace that they enter."""
+    """The person who signs in, by verified claims, and the organization and first workspace that they join."""
 
     issuer: str
     subject: str
@@ -115,7 +115,7 @@ class _Person(msgspec.Struct, frozen=True):
 async def admit(db: Database, authenticator: Authenticator, rules: AdmissionRules, claims: Mapping[str, Any]) -> UUID:
     """Return the member that verified claims belong to, with the roles of the groups. Raises OidcNotAllowed.
 
-    Who has lost all groups loses the roles that the groups gave, and is refused.
+    A person who has lost all groups loses the roles that the groups gave, and is refused.
     """
     email, name = rules.email_of(claims), claims.get("name")
     async with db.transaction() as tx:
@@ -181,7 +181,7 @@ async def _add_user(tx: Transaction, person: _Person) -> UUID:
 
 
 async def _apply(
-    tx: Transaction, rules: AdmissionRules, person: _Person, user_id: UUID, grants: Sequence[Grant]
+    tx: Transaction, rules: AdmissionRules, person: _Person, user_id: UUID, grants: Sequence[RoleGrant]
 ) -> None:
     """Give the member the highest role of each place, and take away those of the map that no group gives any more."""
     mapped = [*rules.role_map.values(), *([rules.default] if rules.default else [])]

@@ -24,7 +24,7 @@ import httpx
 from portside.kernel.errors import BadRequest, Unavailable
 
 Network = Literal["public", "private", "loopback", "reserved"]
-# Networks beside those that the standard library knows. Reserved are the metadata services of clouds, which return
+# Networks beside those that the standard library knows. Reserved ones have metadata services of clouds, which return
 # credentials, and IPv6 prefixes (6to4, Teredo) that reach an IPv4 address through a relay of a third party.
 _PRIVATE, _RESERVED = (
     tuple(ipaddress.ip_network(each) for each in networks.split())

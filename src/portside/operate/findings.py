@@ -1,4 +1,4 @@
-"""What the doctor examines, and what it finds. A fault stops something that should work; a warning may be meant."""
+"""The input and the findings of the doctor. A fault stops something that should work; a warning may be intended."""
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -71,7 +71,7 @@ def fine(check: str, message: str) -> Finding:
 
 
 def warning(check: str, message: str, do: str) -> Finding:
-    """Return a finding that may be meant."""
+    """Return a finding that may be intended."""
     return Finding(check, "warning", message, do)
 
 

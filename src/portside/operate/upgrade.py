@@ -28,7 +28,7 @@ from portside.operate.machine_checks import lock_holder
 from portside.operate.service_checks import open_database
 from portside.operate.sql import sql
 
-# A scan or an index of a table takes a second for so many rows on one slow core.
+# A scan or an index of a table takes a second for this many rows on one slow core.
 ROWS_PER_S = 200_000
 _RECENT = timedelta(hours=24)
 _AGENT = "portside.agent"

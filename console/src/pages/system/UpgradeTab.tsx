@@ -135,8 +135,8 @@ function Halt({ of: rollout, failed }: { of: ServerRollout; failed: DeploymentSe
   return (
     <div className="card-body" role="alert">
       <p className="bad-text">
-        The new server of {failed?.name ?? "an agent"} does not start. It goes on serving by its earlier server, and so
-        do those that wait.
+        The new server of {failed?.name ?? "an agent"} does not start. It keeps its earlier server, and so do the agents
+        that wait.
       </p>
       <pre className="long-text">{rollout.reason}</pre>
     </div>

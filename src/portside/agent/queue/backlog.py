@@ -25,7 +25,7 @@ log = get_logger(__name__)
 CACHED_S = 1.0
 # A server rests after this time without a request and a run, and if nothing is due within the other.
 REST_AFTER_S, REST_AT_LEAST_S = 5.0, 10.0
-# A run that began elsewhere since the last look has a lease until the next one, so a lost run is found as soon as ever.
+# A run that began elsewhere since the last look has a lease until the next one: resting delays no lost run.
 LOOK_EVERY_S = LEASE_S
 RESTING_TASKS_EVERY_S = 60.0
 PENDING = Gauge("lg_api_num_pending_runs", "Runs of this database that wait to be executed.")

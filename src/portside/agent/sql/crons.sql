@@ -67,7 +67,7 @@ cross join lateral (
                 else created_at
             end at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS.US'
         )
-    end collate "C" as place
+    end collate "C" as sort_key
 ) sorted
 where (:assistant_id::uuid is null or assistant_id = :assistant_id)
   and (:thread_id::uuid is null or thread_id = :thread_id)
@@ -78,8 +78,8 @@ where (:assistant_id::uuid is null or assistant_id = :assistant_id)
       select from threads t where t.thread_id = crons.thread_id and matches_access(t.metadata, :thread_access)
   ))
 order by
-    case when :is_descending then place end desc nulls last,
-    case when not :is_descending then place end asc nulls last,
+    case when :is_descending then sort_key end desc nulls last,
+    case when not :is_descending then sort_key end asc nulls last,
     case when :is_descending then cron_id end desc,
     cron_id
 limit :limit offset :offset

@@ -194,7 +194,7 @@ class KeptSegments:
 
 
 class HeldEvents(NamedTuple):
-    """Events of a run that wait for the end of an earlier run, and whether they are the last of theirs."""
+    """Events of a run that wait for the end of an earlier run, and whether they are the run's last ones."""
 
     segment: Segment
     events: list[StreamEvent]

@@ -166,7 +166,7 @@ class Hub:
         self.clock = EventClock()
         self.replays = ReplayBudget(replays)
         self.transport: Transport = NullTransport()
-        # Whether the process is about to end: whoever follows or waits then has to come back elsewhere.
+        # Whether the process is about to end: then followers and waiting clients must come back to another process.
         self.is_stopped = False
         # Weak: followers, running graphs and the collections below hold what they need, and nothing has to clean up.
         self._streams: WeakValueDictionary[UUID, RunStream] = WeakValueDictionary()
@@ -291,7 +291,7 @@ class Hub:
 
     def _cut(self, stream: RunStream) -> None:
         stream.cut()
-        # Who follows the run from now on gets a stream that takes its events from the process that continues with it.
+        # Later followers get a stream with the events of the process that continues the run.
         if self._streams.get(stream.run_id) is stream:
             del self._streams[stream.run_id]
 

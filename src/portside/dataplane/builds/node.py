@@ -451,7 +451,7 @@ def copy_linked(source: Path, target: Path) -> None:
 
 
 def _remove_old(current: Path) -> None:
-    """Remove other versions that no build has used for a day; builds have links to the files of theirs."""
+    """Remove other versions that no build has used for a day; builds have links to the files of their own versions."""
     others: Iterable[Path] = (folder for folder in current.parent.iterdir() if folder != current)
     for folder in others:
         with contextlib.suppress(OSError):

@@ -28,7 +28,7 @@ _TIMEOUT_S, _LOOK_WITHIN_S = 60.0, 5.0
 _ITERATIONS = 4096
 # What an idle agent server holds at most, and what counts for each deployment that is awake.
 IDLE_CONNECTIONS = 3
-# Every deployment may open so many, however few there are.
+# Every deployment may open at least this many.
 LEAST_LIMIT = 9
 # One server and its successor are always admitted.
 FREE_REPLICAS = 2
