@@ -283,7 +283,7 @@ class _Lease:
 
     def __init__(self, call: ServedCall, until: float, on_stuck: Callable[[], None]) -> None:
         self.until = until
-        """The end of the lease by the monotonic clock; 0 if the server has not told it."""
+        """The end of the lease by the monotonic clock; 0 if the server has not sent it."""
         self.is_lost = False
         self._call, self._on_stuck = call, on_stuck
         self._loop = asyncio.get_running_loop()

@@ -103,7 +103,7 @@ class RunRows:
         return self._is_ephemeral and checkpoint_ns not in self._namespaces
 
     async def put(self, checkpoint_ns: str, make: Callable[[], messages.CheckpointPut], size: int) -> None:
-        """Take rows, on any loop; wait only if many were not answered. Raises what storing earlier ones failed with."""
+        """Take rows, on any loop; wait only if many were not answered. Raises the error of storing earlier ones."""
         if self._failure is not None:
             raise self._failure
         self._namespaces.add(checkpoint_ns)
@@ -121,7 +121,7 @@ class RunRows:
             self._server.loop.call_soon_threadsafe(self._send_held)
 
     async def flush(self) -> None:
-        """Wait until all rows are with the server. Raises what storing them failed with."""
+        """Wait until all rows are with the server. Raises the error of storing them."""
         if self._size and asyncio.get_running_loop() is self._server.loop:
             await self._flush()
         elif self._size:

@@ -82,7 +82,7 @@ class Batcher(Generic[Item, Result]):
         self._is_urgent = False
 
     async def submit(self, item: Item) -> Result:
-        """Send an item with the next batch and return its result. Raises what sending it failed with."""
+        """Send an item with the next batch and return its result. Raises the error of sending it."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._append(item, future)
         try:

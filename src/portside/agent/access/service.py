@@ -137,7 +137,7 @@ class Access:
     async def authorize(self, caller: Caller, resource: str, action: str, value: dict[str, Any]) -> Filter | None:
         """Call the handler of an action, which may change `value`; return the filter that the resource has to match.
 
-        None means no condition. Raises Forbidden, and what the handler raises.
+        None means no condition. Raises Forbidden, and the errors of the handler.
         """
         handlers = self._handlers
         if handlers is None or caller.is_in_process:
@@ -276,7 +276,7 @@ class Access:
     async def authorize_run(self, caller: Caller, thread_id: UUID | None, body: RunCreate) -> Grant:
         """Authorize a run, which the handler may change, and its assistant; return the grant for `Runs.create`.
 
-        Raises Forbidden, Invalid, AssistantNotFound, and what the handlers raise. The admission of the run checks that
+        Raises Forbidden, Invalid, AssistantNotFound and the errors of handlers. The admission of the run checks that
         the thread matches the filter.
         """
         if self._skips_handlers(caller):
@@ -307,7 +307,7 @@ class Access:
     ) -> tuple[T, CronGrant]:
         """Authorize a new cron, its assistant, and runs on its thread; return the request as the handlers changed it.
 
-        Raises Forbidden, Invalid, AssistantNotFound and ThreadNotFound, and what the handlers raise.
+        Raises Forbidden, Invalid, AssistantNotFound and ThreadNotFound, and the errors of the handlers.
         """
         if self._skips_handlers(caller):
             return body, CronGrant(caller)

@@ -137,7 +137,7 @@ class CheckpointBuffer:
         return self.owner.is_new and checkpoint_ns not in self._namespaces
 
     async def put(self, checkpoint_ns: str, rows: Rows) -> None:
-        """Take rows, on any loop. Raises what an earlier write failed with, and LeaseLost after the end of the run."""
+        """Take rows, on any loop. Raises the error of an earlier write, and LeaseLost after the end of the run."""
         if self.failure is not None:
             raise self.failure
         self._namespaces.add(checkpoint_ns)
@@ -167,7 +167,7 @@ class CheckpointBuffer:
         return rows
 
     async def flush(self) -> None:
-        """Wait until everything is written, on any loop. Raises what that failed with, and LeaseLost."""
+        """Wait until everything is written, on any loop. Raises the error of the write, and LeaseLost."""
         if self._namespaces:
             await run_on(self._writer.loop, self._flush())
         elif self.failure is not None:
@@ -223,7 +223,7 @@ class CheckpointWriter:
         """Buffer what a run writes to its thread, and write the rest of it at the end.
 
         The rows of a thread that is made for the run and deleted with it are dropped instead; unless the run was
-        cancelled, for it may be resumed. Raises what a write failed with, and LeaseLost.
+        cancelled, for it may be resumed. Raises the error of a write, and LeaseLost.
         """
         buffer = self.buffers[thread_id] = CheckpointBuffer(self, thread_id, owner)
         is_complete = False
@@ -341,7 +341,7 @@ class PostgresBackend:
     async def put(
         self, thread_id: str, checkpoint_ns: str, rows: Rows, *, run: tuple[str, int] | None, is_awaited: bool
     ) -> None:
-        """Encrypt rows, and write them with the run's buffer. Raises what that failed with, and LeaseLost."""
+        """Encrypt rows, and write them with the run's buffer. Raises the error of the write, and LeaseLost."""
         if self.encryptor is not None:
             rows = await encrypt_rows(self.encryptor, rows)
         attempt = None if run is None else _attempt(*run)

@@ -145,7 +145,7 @@ class PinnedGraphs:
         return self._graphs.pools
 
     async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
-        """Execute a graph with the revision of its thread. Raises RevisionUnavailable, and what the graphs raise."""
+        """Execute a graph with the revision of its thread. Raises RevisionUnavailable, and the errors of the graphs."""
         available = self._file.available()
         graphs = self._graphs
         if self._own in available:

@@ -234,7 +234,7 @@ class EventSequence:
     async def join(cls, hub: Hub, thread_id: UUID) -> "JoinedSequence":
         """Return the sequence of a thread, whichever processes execute its runs; start it if nobody reads it here.
 
-        Numbering continues after the last number that any process gave. Raises what the database failed with.
+        Numbering continues after the last number that any process gave. Raises the error of the database.
         """
         log, remote = await hub.join(thread_id)
         async with _starting.setdefault(log, asyncio.Lock()):

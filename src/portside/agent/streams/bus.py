@@ -86,7 +86,7 @@ class Bus(Protocol):
         ...
 
     async def send(self, notification: Notification, chunks: list[Chunk]) -> None:
-        """Send to all others. Raises what the connection failed with; nothing depends on it."""
+        """Send to all others. Raises the error of the connection; nothing depends on it."""
         ...
 
     async def close(self) -> None:

@@ -56,7 +56,7 @@ class Transport(Protocol):
         ...
 
     async def start(self) -> None:
-        """Connect. Raises what the database failed with."""
+        """Connect. Raises the error of the database."""
         ...
 
     async def close(self) -> None:
@@ -183,7 +183,7 @@ class Hub:
 
     @asynccontextmanager
     async def connected(self, make_transport: Callable[["Hub"], Transport]) -> AsyncIterator[None]:
-        """Stay connected with the other processes of the database. Raises what the database failed with."""
+        """Stay connected with the other processes of the database. Raises the error of the database."""
         self.transport = make_transport(self)
         await self.transport.start()
         try:

@@ -88,7 +88,7 @@ class RemoteSubscriptions:
     async def subscribe(self, log: EventLog, stream: RunStream | None = None) -> RemoteSubscription:
         """Subscribe to a thread; return when all that was written of it, and of a run of it, has been read.
 
-        Raises what the database failed with.
+        Raises the error of the database.
         """
         subscription = self._get(log)
         if (is_unread := subscription.cursor == 0) and stream is not None:
@@ -340,7 +340,7 @@ class PostgresTransport:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Connect. Raises what the database failed with."""
+        """Connect. Raises the error of the database."""
         await self._renew()
         await self._bus.open(self._on_notification)
         loops = {
@@ -402,7 +402,7 @@ class PostgresTransport:
     async def subscribe(self, log: EventLog, stream: RunStream | None = None) -> RemoteSubscription:
         """Read a thread's events from other processes for as long as the result is held, those so far before return.
 
-        Raises what the database failed with.
+        Raises the error of the database.
         """
         subscription = await self._subscriptions.subscribe(log, stream)
         if self.has_others:
@@ -421,13 +421,13 @@ class PostgresTransport:
     async def last_numbered(self, thread_id: UUID) -> tuple[str, int] | None:
         """Return the last event of a thread that the event streaming protocol numbered, and its number, if stored.
 
-        Raises what the database failed with.
+        Raises the error of the database.
         """
         row = await self._db.fetchrow(sql.read_stream_sequence, thread_id=thread_id)
         return None if row is None else (row["event_id"], row["seq"])
 
     async def thread_created_at(self, thread_id: UUID) -> int | None:
-        """Return when a thread was created, by the database's clock. Raises what the database failed with."""
+        """Return when a thread was created, by the database's clock. Raises the error of the database."""
         created_at: int | None = await self._db.fetchval(sql.thread_created_at, thread_id=thread_id)
         return created_at
 

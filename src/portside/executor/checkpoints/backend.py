@@ -104,7 +104,7 @@ class CheckpointBackend(Protocol):
         """Store rows of a run, named by its id and the number of the attempt, or of nobody.
 
         `is_awaited`: return only when they are stored. Otherwise they are by the end of the run, unless its thread is
-        deleted with it. Raises what an earlier write failed with, and LeaseLost if the attempt has lost its run.
+        deleted with it. Raises the error of an earlier write, and LeaseLost if the attempt has lost its run.
         """
         ...
 
