@@ -111,8 +111,8 @@ class Packer:
                         self.add_stream(name, content, member.mode & 0o777)
                 else:
                     raise BackupRefused(
-                        f"the database folder holds {member.name}, which is not a regular file: tablespaces cannot be "
-                        "backed up"
+                        f"the database folder holds {member.name}, which is not a regular file. A database with "
+                        "tablespaces cannot be copied: take the backup with --dumps"
                     )
 
     def close(self) -> None:

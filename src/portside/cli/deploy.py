@@ -381,7 +381,7 @@ def _folder(config: Path, dependency: str) -> Path:
 
 def _read_config(config: Path, folder: Path) -> dict[str, Any]:
     if not config.resolve().is_relative_to(folder):
-        raise UserMistake(f"{config} is not inside {folder}")
+        raise UserMistake(f"{config} is not inside {folder}; name a file in it with --config")
     try:
         content = msgspec.json.decode(config.read_bytes(), type=dict[str, Any])
     except FileNotFoundError as exc:

@@ -137,7 +137,9 @@ def _check_pod(spec: ResourceSpec) -> None:
     volumes = {volume.name for volume in spec.volumes or []}
     for mount in _mounts(spec, containers):
         if mount not in volumes:
-            raise BadCombination(f"{_WHERE} mounts the volume {mount}, which is not in its volumes.")
+            raise BadCombination(
+                f"{_WHERE} mounts the volume {mount}, which is not in its volumes; add it there, or remove the mount."
+            )
     for variable in (variable for container in containers for variable in container.env or []):
         if variable.value and variable.value_from is not None:
             raise BadCombination(f"{_WHERE}: the variable {variable.name} has both value and valueFrom; keep one.")

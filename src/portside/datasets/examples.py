@@ -522,5 +522,5 @@ def _refuse_duplicate_ids(writes: Sequence[ExampleWrite]) -> None:
     seen: set[UUID] = set()
     for write in writes:
         if write.id in seen:
-            raise Invalid.field(["body", str(write.id)], "two examples of one request have this id")
+            raise Invalid.field(["body", str(write.id)], "two examples of one request have this id; send it once")
         seen.add(write.id)

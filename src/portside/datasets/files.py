@@ -83,7 +83,7 @@ def from_owned_multipart(body: bytes, content_type: str) -> list[tuple[ExampleWr
         if field == "":
             fields = convert(_part_object(part), OwnedFields, part.name)
             if example_id in writes:
-                raise Invalid.field(["body", part.name], "two examples of one request have this id")
+                raise Invalid.field(["body", part.name], "two examples of one request have this id; send it once")
             writes[example_id] = ExampleWrite(example_id, fields)
             datasets[example_id] = fields.dataset_id
             continue

@@ -169,10 +169,10 @@ async def resolve(host: str, rules: OutboundRules) -> list[str]:
         found = await loop.run_in_executor(_LOOKUPS, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
     except socket.gaierror as exc:
         if exc.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None)):
-            raise HostUnknown(f"{host} is not the name of any host.") from exc
+            raise HostUnknown(f"{host} is not the name of any host; correct the address.") from exc
         raise
     except UnicodeError as exc:
-        raise HostUnknown(f"{host} is not the name of any host.") from exc
+        raise HostUnknown(f"{host} is not the name of any host; correct the address.") from exc
     addresses = [str(entry[4][0]) for entry in found]
     for address in addresses:
         network = network_of(address)

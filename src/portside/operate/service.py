@@ -190,7 +190,7 @@ def uninstall(service: Service, say: Say) -> None:
     if os.geteuid() != 0:
         raise UserMistake("only root can remove a service; run this with sudo")
     if not service.unit_file.exists():
-        raise UserMistake(f"there is no {service.unit_file}; no service was installed")
+        raise UserMistake(f"there is no {service.unit_file}; 'portside service install' installs the service")
     is_running = service.root == Path("/") and is_booted()
     if is_running:
         _systemctl(service, "stop", service.name)

@@ -371,7 +371,9 @@ class A2A:
         if message.task_id:
             thread_id, start = read_task_id(message.task_id)
             if message.context_id and message.context_id != str(thread_id):
-                raise InvalidParams("Invalid params: params.message.contextId: the task belongs to another context")
+                raise InvalidParams(
+                    "Invalid params: params.message.contextId: the task belongs to another context; leave it out"
+                )
             await self._access.authorize_thread(call.caller, "read", thread_id)
             state = await self._tasks.find(assistant_id, thread_id, start)
             if state.state in TERMINAL:
@@ -457,7 +459,7 @@ def _check_configuration(configuration: SendConfiguration | None) -> None:
         raise PushNotificationsNotSupported
     modes = [mode.lower() for mode in configuration.accepted_output_modes or ()]
     if modes and not _OUTPUT_MODES.intersection(modes):
-        raise ContentTypeNotSupported("The agent answers in text/plain and application/json")
+        raise ContentTypeNotSupported("The agent answers in text/plain and application/json; accept one of them")
 
 
 def _default_agent(assistants: Assistants, settings: AgentSettings) -> str | None:

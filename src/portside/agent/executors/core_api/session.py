@@ -300,7 +300,7 @@ def credentials_of(settings: AgentSettings) -> PeerCredentials:
     """Read the keys and certificates that the settings name. Raises UserMistake."""
     keys = tuple(key.strip().encode() for key in (settings.core_api_key or "").split(",") if key.strip())
     if any(len(key) < MIN_KEY_BYTES or not key.isascii() for key in keys):
-        raise UserMistake(f"setting CORE_API_KEY: a key has at least {MIN_KEY_BYTES} ASCII characters")
+        raise UserMistake(f"setting CORE_API_KEY: use keys of at least {MIN_KEY_BYTES} ASCII characters")
     certificate = _file("CORE_API_CERTIFICATE", settings.core_api_certificate)
     private_key = _file("CORE_API_PRIVATE_KEY", settings.core_api_private_key)
     if (certificate is None) != (private_key is None):
