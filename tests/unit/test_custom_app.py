@@ -20,8 +20,9 @@ from portside.agent.access.service import Access
 from portside.agent.config import AgentConfig, load_config
 from portside.agent.custom.application import CustomApp, running
 from portside.agent.custom.cache import SDK_CACHE
-from portside.agent.custom.loopback import LOOPBACK, LoopbackTransport, let_sdk_find_server
+from portside.agent.custom.loopback import LOOPBACK, let_sdk_find_server, send_as_current_user
 from portside.executor.auth import Authentication
+from portside.executor.sdk_transport import ServerTransport
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.error_responses import ErrorFormat
 from portside.kernel.http.in_process import InProcessRequest
@@ -261,7 +262,8 @@ def test_sdk_finds_only_the_substitute_modules(monkeypatch: pytest.MonkeyPatch) 
     try:
         assert importlib.util.find_spec("langgraph_api") is not None
         assert importlib.import_module("langgraph_api.server").app is LOOPBACK
-        assert importlib.import_module("langgraph_api").asgi_transport.ASGITransport is LoopbackTransport
+        assert isinstance(importlib.import_module("langgraph_api").asgi_transport.ASGITransport(), ServerTransport)
+        assert not hasattr(importlib.import_module("langgraph_api.asgi_transport"), "other")
         assert importlib.import_module("langgraph_api.cache").cache_get == SDK_CACHE.cache_get
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module("langgraph_api.auth")
@@ -272,6 +274,6 @@ def test_sdk_finds_only_the_substitute_modules(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_loopback_client_without_server_raises_connect_error() -> None:
-    async with httpx.AsyncClient(transport=LoopbackTransport(), base_url="http://api") as client:
+    async with httpx.AsyncClient(transport=ServerTransport(send_as_current_user), base_url="http://api") as client:
         with pytest.raises(httpx.ConnectError, match="does not answer yet"):
             await client.get("/ok")

@@ -122,10 +122,11 @@ def test_deferred_packages_of_the_server_are_complete_after_lookup() -> None:
 import sys, types
 from portside.kernel.startup import import_lazily
 import_lazily(*sys.argv[1:])
-import portside.agent.custom.cache, portside.agent.local_graphs, portside.agent.server
+import portside.agent.custom.cache, portside.agent.custom.loopback
+import portside.agent.local_graphs, portside.agent.server
 print(*[name for name in sys.argv[1:] if type(sys.modules[name]) is not types.ModuleType])
-import langgraph_sdk, langsmith.types
-assert langgraph_sdk.get_client and langsmith.types.Run
+import httpx, langgraph_sdk, langsmith.types
+assert httpx.Client and langgraph_sdk.get_client and langsmith.types.Run
 for name in sys.argv[1:]:
     lazy_names = set(dir(sys.modules.pop(name)))
     __import__(name)
@@ -169,9 +170,11 @@ def source_of(node: ast.ImportFrom, home: str) -> str:
 def test_deployed_server_does_without_rich_and_its_project_does_not():
     code = (
         "import sys\n"
-        "from portside.kernel.startup import import_without_rich\n"
-        "import_without_rich('structlog', 'httpx')\n"
+        "from portside.kernel.startup import defer_packages, import_without_rich\n"
+        "defer_packages()\n"
+        "import_without_rich('structlog')\n"
         "import httpx, structlog, portside.agent.server\n"
+        "assert httpx.AsyncClient and httpx.main\n"
         "assert not any(name.partition('.')[0] == 'rich' for name in sys.modules)\n"
         "import rich.console\n"
         "structlog.get_logger().info('a line')\n"

@@ -332,7 +332,7 @@ class LogReports:
                 pause_s = REPORT_EVERY_S if self._send_all(client) else min(pause_s * 2, LONGEST_REPORT_PAUSE_S)
             self._send_all(client)
 
-    def _send_all(self, client: httpx.Client) -> bool:
+    def _send_all(self, client: "httpx.Client") -> bool:
         """Send reports until no line is left; return whether the address accepted all of them."""
         while lines := self._next_lines():
             dropped = self._dropped
@@ -368,7 +368,7 @@ class LogReports:
             self._dropped += lines
 
 
-def _refusal(client: httpx.Client, url: str, body: bytes) -> str | None:
+def _refusal(client: "httpx.Client", url: str, body: bytes) -> str | None:
     try:
         response = client.post(url, content=body, headers={"Content-Type": "application/json"})
     except httpx.HTTPError as exc:

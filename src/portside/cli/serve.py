@@ -17,7 +17,7 @@ import click
 
 from portside.cli.output import show_text
 from portside.kernel.errors import UserMistake
-from portside.kernel.startup import LAZY_PACKAGES, import_lazily, import_without_rich
+from portside.kernel.startup import defer_packages, import_without_rich
 
 if TYPE_CHECKING:
     from portside.agent.config import AgentConfig
@@ -67,7 +67,8 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     """
     # Imported objects are never garbage; collections during the imports would take a tenth of the start.
     gc.disable()
-    import_without_rich("structlog", "httpx")
+    defer_packages()
+    import_without_rich("structlog")
     import msgspec
 
     from portside.agent.config import find_config, load_config
@@ -128,7 +129,6 @@ def _serve(
     import msgspec
     import uvloop
 
-    import_lazily(*LAZY_PACKAGES)
     from portside.agent.custom.cache import SDK_CACHE
     from portside.agent.custom.loopback import let_sdk_find_server
     from portside.agent.server import ServedAgent, Sockets, forwarded_logs

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from portside.kernel.startup import LAZY_PACKAGES, import_lazily, import_without_rich
+from portside.kernel.startup import defer_packages
 
 PR_SET_PDEATHSIG = 1
 
@@ -23,8 +23,7 @@ def main() -> None:
     _end_with_parent()
     # The project is loaded before `tune_garbage_collection` switches it on again.
     gc.disable()
-    import_lazily(*LAZY_PACKAGES)
-    import_without_rich("httpx")
+    defer_packages()
     from portside.executor.loops import new_event_loop
     from portside.executor.process import ExecutorProcess
 

@@ -1,16 +1,14 @@
 """The server in an executor process, for LangGraph's SDK: the client of `get_client()` without a URL, and the cache."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
-
-import httpx
 
 from portside.executor import messages
 from portside.executor.link import CallFailed, LinkClosed
 from portside.executor.loops import CrossLoopCall
 from portside.executor.remote import ServerCalls, current_call
 from portside.executor.sdk_modules import SdkCache, install_sdk_modules
+from portside.kernel.http.in_process import InProcessRequest, ResponseHead
 
 _servers: list[ServerCalls] = []
 
@@ -18,7 +16,7 @@ _servers: list[ServerCalls] = []
 def let_sdk_find(server: ServerCalls) -> None:
     """Let the SDK's clients without a URL call this server."""
     _servers[:] = [server]
-    install_sdk_modules(server, LinkTransport, SdkCache(ServerCache(server)))
+    install_sdk_modules(server, _send, SdkCache(ServerCache(server)))
 
 
 class ServerCache:
@@ -37,31 +35,21 @@ class ServerCache:
         await self._server.call(messages.CACHE_WRITE, (key, content, ttl_s))
 
 
-class LinkTransport(httpx.AsyncBaseTransport):
-    """Carries requests of an HTTP client to the server, over the link."""
-
-    def __init__(self, app: Any = None, **options: Any) -> None:
-        """Accept the SDK's arguments; there is only one server to call."""
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Make a call. Raises ConnectError if the server does not answer, and ReadError."""
-        url = request.url
-        raw_path, _, query = url.raw_path.partition(b"?")
-        body = messages.HttpRequest(
+async def _send(request: InProcessRequest) -> "tuple[ResponseHead, _Exchange]":
+    """Send a request to the server. Raises ConnectionError if it does not answer."""
+    exchange = _Exchange(_servers[0])
+    status, headers = await exchange.begin(
+        messages.HttpRequest(
             call=current_call.get(),
             method=request.method,
-            path=url.path,
-            raw_path=raw_path,
-            query=query,
-            headers=[(bytes(name), bytes(value)) for name, value in request.headers.raw],
-            body=await request.aread(),
+            path=request.path,
+            raw_path=request.raw_path,
+            query=request.query,
+            headers=[(bytes(name), bytes(value)) for name, value in request.headers],
+            body=request.body,
         )
-        exchange = _Exchange(_servers[0])
-        try:
-            status, headers = await exchange.begin(body)
-        except (CallFailed, LinkClosed) as exc:
-            raise httpx.ConnectError(str(exc), request=request) from exc
-        return httpx.Response(status, headers=[(name, value) for name, value in headers], stream=_Body(exchange))
+    )
+    return ResponseHead(status, [(name, value) for name, value in headers]), exchange
 
 
 class _Exchange:
@@ -74,7 +62,7 @@ class _Exchange:
         self._call: CrossLoopCall[Any] | None = None
 
     async def begin(self, request: messages.HttpRequest) -> Any:
-        """Send the request; return the status and the headers. Raises CallFailed and LinkClosed."""
+        """Send the request; return the status and the headers. Raises ConnectionError."""
         work = self._server.link.call(messages.HTTP_REQUEST, request, on_item=self._take)
         self._call = CrossLoopCall(self._server.loop, work)
         self._call.result.add_done_callback(self._end)
@@ -85,8 +73,10 @@ class _Exchange:
             raise
 
     async def read(self) -> Any:
-        """Return the next item, None at the end. Raises CallFailed and LinkClosed."""
+        """Return the next item, None at the end. Raises ConnectionError."""
         item = await self._items.get()
+        if isinstance(item, CallFailed):
+            raise ConnectionError(str(item)) from item
         if isinstance(item, Exception):
             raise item
         return item
@@ -102,20 +92,3 @@ class _Exchange:
     def _end(self, result: "asyncio.Future[Any]") -> None:
         failure = LinkClosed("the request was cancelled") if result.cancelled() else result.exception()
         self._items.put_nowait(failure)
-
-
-class _Body(httpx.AsyncByteStream):
-    """The body of a response, streamed."""
-
-    def __init__(self, exchange: _Exchange) -> None:
-        self._exchange = exchange
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            while (data := await self._exchange.read()) is not None:
-                yield data
-        except (CallFailed, LinkClosed) as exc:
-            raise httpx.ReadError(str(exc)) from exc
-
-    async def aclose(self) -> None:
-        await self._exchange.close()

@@ -11,9 +11,13 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from portside.executor.sdk_transport import Send
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -23,16 +27,27 @@ CacheStatus = Literal["miss", "fresh", "stale", "expired"]
 _DEFERS = "__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT"
 
 
-def install_sdk_modules(app: Any, transport: type[Any], cache: "SdkCache") -> None:
+def install_sdk_modules(app: Any, send: "Send", cache: "SdkCache") -> None:
     """Let the SDK find a server, the transport to it, and the server's cache."""
     os.environ.pop(_DEFERS, None)
     package = _substitute_module(HOST_PACKAGE, is_package=True)
     package.__path__ = []
-    contents = {"server": {"app": app}, "asgi_transport": {"ASGITransport": transport}, "cache": cache.sdk_names}
+    transport = {"__getattr__": partial(_find_in_transport, send)}
+    contents = {"server": {"app": app}, "asgi_transport": transport, "cache": cache.sdk_names}
     for name, content in contents.items():
         module = _substitute_module(f"{HOST_PACKAGE}.{name}")
         vars(module).update(content)
         setattr(package, name, module)
+
+
+def _find_in_transport(send: "Send", name: str) -> Any:
+    """Look a name up in the module of the transport."""
+    if name != "ASGITransport":
+        raise AttributeError(f"module '{HOST_PACKAGE}.asgi_transport' has no attribute {name!r}")
+    from portside.executor.sdk_transport import ServerTransport
+
+    # The SDK names a server and a root path, but there is only one of each.
+    return lambda *_arguments, **_options: ServerTransport(send)
 
 
 def _substitute_module(name: str, *, is_package: bool = False) -> ModuleType:

@@ -154,7 +154,7 @@ def ssl_context() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=certifi.where())
 
 
-def host_of(url: httpx.URL) -> str:
+def host_of(url: "httpx.URL") -> str:
     """Return the host of a URL for DNS: in ASCII, in lower case, without a trailing dot."""
     return url.raw_host.decode("ascii").lower().removesuffix(".")
 

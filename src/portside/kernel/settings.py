@@ -6,6 +6,7 @@ variable that is set wins.
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -31,22 +32,28 @@ def setting(description: str, *names: str) -> msgspec.Meta:
 
 def names_of(kind: type[msgspec.Struct], field: str) -> tuple[str, ...]:
     """Return the environment names of a field, the preferred one first."""
-    return _doc(kind, field).names
+    return _documented(kind)[field].names
 
 
 def describe(kind: type[msgspec.Struct]) -> list[SettingDoc]:
     """List the settings of a program in the order they are declared."""
-    return [_doc(kind, field.name) for field in msgspec.structs.fields(kind)]
+    return list(_documented(kind).values())
 
 
-def _doc(kind: type[msgspec.Struct], name: str) -> SettingDoc:
-    field = next(f for f in msgspec.structs.fields(kind) if f.name == name)
-    hint: Any = get_type_hints(kind, include_extras=True)[name]
+@cache
+def _documented(kind: type[msgspec.Struct]) -> dict[str, SettingDoc]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: _doc(kind, field, hints[field.name]) for field in msgspec.structs.fields(kind)}
+
+
+def _doc(kind: type[msgspec.Struct], field: msgspec.structs.FieldInfo, hint: Any) -> SettingDoc:
     meta = next((m for m in getattr(hint, "__metadata__", ()) if m.description and m.extra is not None), None)
     if meta is None:
-        raise TypeError(f"setting {kind.__name__}.{name} is not documented; annotate it with setting(description)")
+        raise TypeError(
+            f"setting {kind.__name__}.{field.name} is not documented; annotate it with setting(description)"
+        )
     default = None if field.default is msgspec.NODEFAULT else field.default
-    names = meta.extra["names"] or (name.upper(),)
+    names = meta.extra["names"] or (field.name.upper(),)
     return SettingDoc(names, _type_text(hint), default, meta.description)
 
 
@@ -92,7 +99,7 @@ def load_settings(kind: type[S], environ: Mapping[str, str], **overrides: Any) -
         reason = str(exc).rsplit(" - at", 1)[0]
         if "matching regex" in reason:
             # The description says what is expected in words; a regular expression would not help the reader.
-            reason = f"this value does not have the right form. {_doc(kind, path).description}"
+            reason = f"this value does not have the right form. {_documented(kind)[path].description}"
         raise UserMistake(f"{origin.get(path, f'setting {path.upper()}')}: {reason}") from exc
 
 

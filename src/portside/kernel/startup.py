@@ -10,8 +10,11 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-# langgraph needs one small module of each; importing the rest would take a seventh of the start.
-LAZY_PACKAGES = ("langsmith.types", "langgraph_sdk")
+# langgraph needs one small module of the first two, and many servers send no request; importing the rest would take a
+# seventh of the start.
+LAZY_PACKAGES = ("langsmith.types", "langgraph_sdk", "httpx")
+# A command line that imports rich and pygments, and that its package does without.
+UNUSED_MODULE = "httpx._main"
 COLLECT_AFTER = (10_000, 10, 10)
 _PENDING = "__portside_pending__"
 
@@ -42,6 +45,12 @@ def import_without_rich(*packages: str) -> None:
             import_module(package)
     finally:
         del sys.modules[name]
+
+
+def defer_packages() -> None:
+    """Import LAZY_PACKAGES when they are first used, and UNUSED_MODULE never. Call it before anything imports them."""
+    import_lazily(*LAZY_PACKAGES)
+    sys.modules.setdefault(UNUSED_MODULE, None)  # type: ignore[arg-type]
 
 
 def import_lazily(*packages: str) -> None:

@@ -197,7 +197,7 @@ class PlatformAuthentication:
         if self._client is not None:
             await self._client.aclose()
 
-    async def ask(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
+    async def ask(self, path: str, headers: Mapping[str, str] | None = None) -> "httpx.Response":
         """Return the platform's response. Raises PlatformSilent without one, and for its own errors."""
         if self._client is None:
             self._client = httpx.AsyncClient(verify=ssl_context(), timeout=PLATFORM_TIMEOUT_S)
@@ -246,7 +246,7 @@ def _refuse(reason: str) -> NoReturn:
     raise Unauthorized(NO_KEY)
 
 
-def _refusal_of(response: httpx.Response) -> str:
+def _refusal_of(response: "httpx.Response") -> str:
     try:
         refusal = msgspec.json.decode(response.content, type=_Refusal)
     except msgspec.DecodeError:
@@ -254,7 +254,7 @@ def _refusal_of(response: httpx.Response) -> str:
     return str(refusal.detail) if refusal.error == CALL_REFUSED else ""
 
 
-def _read_response(response: httpx.Response, kind: type[T]) -> T:
+def _read_response(response: "httpx.Response", kind: type[T]) -> T:
     """Return the body of a response of the platform. Raises PlatformSilent for any other response."""
     try:
         if response.status_code == 200:

@@ -196,9 +196,12 @@ def _check(query: Query, declared: Declarations) -> None:
             f"query {query.name}: what it encrypts is bound to a row, and :{unknown[0]} is not a parameter; "
             "name the row by `-- row: COLUMN = PARAMETER`"
         )
+    undeclared = [name for name in query.parameters if name not in named and not _IDENTIFIER.fullmatch(name)]
+    if not undeclared:
+        return
     scalars = {name for match in _SCALAR_USE.findall(_COMMENT.sub("", query.text)) for name in match}
-    for name in query.parameters:
-        if name not in named and name not in scalars and not _IDENTIFIER.fullmatch(name):
+    for name in undeclared:
+        if name not in scalars:
             raise BadDeclaration(
                 f"query {query.name}: :{name} may hold a document, and the header does not say whether it is "
                 f"encrypted; write `-- encrypted: {name} as MODEL.FIELD` or `-- plain: {name} (why)` below "

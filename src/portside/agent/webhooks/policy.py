@@ -126,7 +126,7 @@ def _refuse_forbidden_characters(url: str) -> None:
         raise UrlRefused("Webhook must be a URL without spaces, backslashes and control characters")
 
 
-def _read(url: str) -> tuple[httpx.URL, str]:
+def _read(url: str) -> "tuple[httpx.URL, str]":
     """Return the parts and the host of an unambiguous address. Raises UrlRefused."""
     _refuse_forbidden_characters(url)
     try:

@@ -53,9 +53,12 @@ SERVER = WheelContent(
 # langgraph brings everything else that the executor imports.
 EXECUTOR = WheelContent(
     "The part of Portside that executes a project's graphs.",
-    ("__init__.py", "executor/", "kernel/__init__.py", "kernel/errors.py", "kernel/startup.py", "kernel/user_json.py"),
+    (
+        "__init__.py", "executor/", "kernel/__init__.py", "kernel/errors.py", "kernel/http/__init__.py",
+        "kernel/http/in_process.py", "kernel/startup.py", "kernel/user_json.py",
+    ),
     ("langgraph",),
-)
+)  # fmt: skip
 _EXECUTORS = EXECUTOR._replace(files=(*EXECUTOR.files, "executor_js/"))
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WHEEL = "Wheel-Version: 1.0\nGenerator: portside\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
