@@ -17,13 +17,15 @@ Figures = dict[str, float]
 
 
 class Connection:
-    """One kept-alive HTTP connection."""
+    """One kept-alive HTTP connection. It opens again after a response that closes it, as those that move do."""
 
     def __init__(self, port: int) -> None:
         self.port = port
+        self._is_closed = False
 
     async def open(self) -> None:
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port, limit=2**22)
+        self._is_closed = False
 
     async def send(self, method: str, path: str, body: object = None) -> bytes:
         headers = await self.begin(method, path, body)
@@ -33,6 +35,9 @@ class Connection:
 
     async def begin(self, method: str, path: str, body: object = None) -> dict[str, str]:
         """Send a request and read the head of the response."""
+        if self._is_closed:
+            self.writer.close()
+            await self.open()
         raw = b"" if body is None else json.dumps(body).encode()
         host = f"127.0.0.1:{self.port}"
         head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(raw)}\r\n"
@@ -40,6 +45,7 @@ class Connection:
         answer = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         lines = (line.partition(": ") for line in answer.split("\r\n")[1:] if line)
         headers = {name.lower(): value for name, _, value in lines}
+        self._is_closed = headers.get("connection") == "close"
         if " 200 " not in answer.split("\r\n", 1)[0]:
             raise RuntimeError(answer + (await self.reader.read(int(headers.get("content-length", 0)))).decode())
         return headers
