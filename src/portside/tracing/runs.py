@@ -27,7 +27,7 @@ from portside.kernel.large_reads import reserve_page
 from portside.tracing.attachments import DownloadLinks, file_response, find_attachments
 from portside.tracing.conditions import Condition, ConditionBuilder, all_of, apply_condition, nest_condition
 from portside.tracing.fields import to_utc
-from portside.tracing.filters import compile_filter
+from portside.tracing.filters import RUN_FILTERS, FilterSchema, compile_filter
 from portside.tracing.sql import sql
 from portside.tracing.types import RunQuery, TracedRun
 
@@ -369,13 +369,15 @@ async def page_of_runs(
     return FoundRuns([_shown(run, fields) for run in runs], cursors)
 
 
-def conditions_of(body: RunFilters, workspace_id: UUID, builder: ConditionBuilder) -> Condition:
-    """Return the condition of filters. Raises FilterInvalid."""
+def conditions_of(
+    body: RunFilters, workspace_id: UUID, builder: ConditionBuilder, schema: FilterSchema = RUN_FILTERS
+) -> Condition:
+    """Return the condition of filters, which may compare the fields of `schema`. Raises FilterInvalid."""
     conditions = [builder.build(sql.when_workspace, value=workspace_id)]
     conditions += _column_conditions(body, builder)
     for text in (body.filter, body.search_filter):
         if text:
-            conditions.append(compile_filter(text, builder))
+            conditions.append(compile_filter(text, builder, schema))
     for text, query in ((body.trace_filter, sql.when_root_of_trace), (body.tree_filter, sql.when_any_of_trace)):
         if text:
             about_trace = builder.build(query, workspace_id=workspace_id)

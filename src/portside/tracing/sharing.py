@@ -15,6 +15,7 @@ from portside.kernel.errors import Conflict, Invalid, NotFound
 from portside.tracing.attachments import DownloadLinks
 from portside.tracing.conditions import Condition, ConditionBuilder, all_of, apply_condition
 from portside.tracing.feedback import Feedback, FeedbackQuery, find_feedback
+from portside.tracing.filters import SHARED_RUN_FILTERS
 from portside.tracing.runs import (
     EVERYTHING,
     FoundRuns,
@@ -156,7 +157,8 @@ async def query_shared_runs(db: Session, token: UUID, body: RunPage, links: Down
         if getattr(body, name):
             raise Invalid.field(["body", name], "refers to runs that are not shared", "not_supported")
     builder = ConditionBuilder()
-    condition = all_of([shared.condition(builder), conditions_of(body, shared.workspace_id, builder)])
+    own = conditions_of(body, shared.workspace_id, builder, SHARED_RUN_FILTERS)
+    condition = all_of([shared.condition(builder), own])
     return await page_of_runs(db, shared.workspace_id, body, condition, links)
 
 
