@@ -27,6 +27,8 @@ OTLP_COST = 10
 MAX_MESSAGES = 1_000_000
 # A smaller body takes at most some hundred megabytes, so its messages are not counted first.
 _SMALL_BYTES = 4 * 1024 * 1024
+# Of attributes in JSON. protobuf itself refuses more than 100 messages within each other.
+_MAX_ATTRIBUTE_DEPTH = 50
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_NS = int((datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH).total_seconds()) * 10**9
 _ERROR = 2
@@ -239,11 +241,11 @@ def _from_json(body: bytes) -> Iterator[Span]:
                     span_id=_hex(span.span_id, "spanId"),
                     parent_id=_hex(span.parent_span_id, "parentSpanId"),
                     name=span.name,
-                    start=_moment(_integer(span.start_time_unix_nano)),
-                    end=_moment(_integer(span.end_time_unix_nano)),
+                    start=_json_moment(span.start_time_unix_nano, "startTimeUnixNano"),
+                    end=_json_moment(span.end_time_unix_nano, "endTimeUnixNano"),
                     attributes=_json_pairs(span.attributes),
                     events=[
-                        SpanEvent(e.name, _moment(_integer(e.time_unix_nano)), _json_pairs(e.attributes))
+                        SpanEvent(e.name, _json_moment(e.time_unix_nano, "timeUnixNano"), _json_pairs(e.attributes))
                         for e in span.events
                     ],
                     is_error=span.status.code in {_ERROR, "STATUS_CODE_ERROR"},
@@ -251,36 +253,43 @@ def _from_json(body: bytes) -> Iterator[Span]:
                 )
 
 
-def _json_pairs(pairs: Iterable[_JsonPair]) -> dict[str, Any]:
-    return {pair.key: _json_plain(pair.value) for pair in pairs}
+def _json_moment(nanoseconds: int | str, name: str) -> datetime | None:
+    return _moment(_integer(nanoseconds, name))
 
 
-def _json_plain(value: _JsonValue) -> Any:
+def _json_pairs(pairs: Iterable[_JsonPair], depth: int = 0) -> dict[str, Any]:
+    return {pair.key: _json_plain(pair.value, depth) for pair in pairs}
+
+
+def _json_plain(value: _JsonValue, depth: int) -> Any:
+    if depth > _MAX_ATTRIBUTE_DEPTH:
+        problem = f"an attribute is nested more than {_MAX_ATTRIBUTE_DEPTH} levels deep; send it as text"
+        raise Invalid.field(["body", "attributes"], problem)
     if value.array_value is not None:
-        return [_json_plain(item) for item in value.array_value.values]
+        return [_json_plain(item, depth + 1) for item in value.array_value.values]
     if value.kvlist_value is not None:
-        return _json_pairs(value.kvlist_value.values)
+        return _json_pairs(value.kvlist_value.values, depth + 1)
     if value.int_value is not None:
-        return _integer(value.int_value)
+        return _integer(value.int_value, "intValue")
     if value.double_value is not None:
-        return _float(value.double_value)
+        return _float(value.double_value, "doubleValue")
     simple = (value.string_value, value.bool_value, value.bytes_value)
     return next((found for found in simple if found is not None), None)
 
 
-def _integer(value: int | str) -> int:
+def _integer(value: int | str, name: str) -> int:
     """Parse an integer; OTLP/JSON writes 64-bit integers as strings."""
     try:
         return int(value)
     except ValueError:
-        raise Invalid.field(["body"], f"{str(value)[:40]!r} is not an integer") from None
+        raise Invalid.field(["body", name], f"{str(value)[:40]!r} is not an integer") from None
 
 
-def _float(value: float | str) -> float:
+def _float(value: float | str, name: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise Invalid.field(["body"], f"{str(value)[:40]!r} is not a number") from None
+        raise Invalid.field(["body", name], f"{str(value)[:40]!r} is not a number") from None
 
 
 def _hex(text: str, name: str) -> bytes:
