@@ -31,6 +31,7 @@ from portside.tracing.ingest import (
 )
 from portside.tracing.projects import delete_projects, ensure_project
 from portside.tracing.runs import TracedRunNotFound, show_run
+from portside.tracing.sharing import ShareRequest, share_run
 from portside.tracing.sql import sql
 from portside.tracing.types import RunQuery, RunWrite
 
@@ -326,12 +327,14 @@ async def test_concurrent_requests_create_a_project_once(db: Database, actor: Ac
 async def test_deleting_a_project_deletes_runs_and_keeps_billing(db: Database, actor: Actor):
     await store_batch(db, batch(post=[post(ROOT, session_name="p"), post(CHILD, session_name="q")]), by=actor)
     project = await ensure_project(db, actor.workspace_id, "p")
+    await share_run(db, ROOT, ShareRequest(), by=actor)
     other = await stranger(db)
     await delete_projects(db, other.workspace_id, [project.id])
     assert ROOT in await stored(db)
     for _ in range(2):
         await delete_projects(db, actor.workspace_id, [project.id])
     assert list(await stored(db)) == [CHILD]
+    assert await db.pool.fetchval("select count(*) from shared_runs") == 0
     assert len(await counted(db)) == 2
     assert (await ensure_project(db, actor.workspace_id, "p")).id != project.id
 

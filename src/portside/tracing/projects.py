@@ -186,7 +186,6 @@ async def update_project(db: Session, workspace_id: UUID, project_id: UUID, patc
 async def delete_projects(db: Session, workspace_id: UUID, ids: list[UUID]) -> None:
     """Delete projects and their runs; billing records stay. Unknown ids are ignored."""
     await db.execute(sql.delete_projects, workspace_id=workspace_id, ids=ids)
-    await db.execute(sql.delete_runs_of_projects, workspace_id=workspace_id, ids=ids)
 
 
 def _checked(name: str) -> str:
