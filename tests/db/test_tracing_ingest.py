@@ -15,6 +15,7 @@ from portside.identity import first_start, keys
 from portside.identity.authentication import Authenticator
 from portside.identity.keys import Owner
 from portside.identity.types import Actor, KeyRequest
+from portside.kernel.clock import now
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
@@ -33,7 +34,7 @@ from portside.tracing.projects import delete_projects, ensure_project
 from portside.tracing.runs import TracedRunNotFound, show_run
 from portside.tracing.sharing import ShareRequest, share_run
 from portside.tracing.sql import sql
-from portside.tracing.types import RunQuery, RunWrite
+from portside.tracing.types import FeedbackWrite, RunQuery, RunWrite
 
 PACKAGES = ("portside.identity", "portside.tracing")
 
@@ -284,6 +285,26 @@ async def test_overlapping_concurrent_batches_do_not_deadlock(db: Database, acto
     found = await stored(db)
     assert sorted(found) == sorted(ids) == await counted(db)
     assert {run_id: json.loads(run["outputs"])["n"] for run_id, run in found.items() if run["outputs"]} == last
+
+
+async def test_a_batch_that_deadlocks_is_written_again(db: Database, actor: Actor):
+    """A 409 would be the end of the batch: the tracing SDKs drop it."""
+    await db.pool.execute("""
+        create sequence conflicts;
+        create function conflict() returns trigger language plpgsql as $$
+        begin
+            if nextval('conflicts') <= 2 then
+                raise exception 'a deadlock' using errcode = '40P01';
+            end if;
+            return new;
+        end $$;
+        create trigger conflict before insert on feedback for each row execute function conflict();
+    """)
+    given = batch(post=[post(ROOT)])
+    given.feedback.append(FeedbackWrite(uuid4(), ROOT, ROOT, "k", "{}", now()))
+    await store_batch(db, given, by=actor)
+    assert (list(await stored(db)), await counted(db)) == ([ROOT], [ROOT])
+    assert await db.pool.fetchval("select count(*) from feedback") == 1
 
 
 async def test_copied_runs_equal_merged_runs(db: Database, actor: Actor):

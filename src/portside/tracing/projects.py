@@ -16,7 +16,7 @@ from asyncpg import UniqueViolationError
 
 from portside.kernel.clock import Moment
 from portside.kernel.db import Record, Session
-from portside.kernel.errors import Conflict, Invalid, NotFound
+from portside.kernel.errors import Conflict, Invalid, NotFound, Unavailable
 from portside.kernel.http.json_validation import JSON_TEXT, NO_ITEMS, NOT_TRUE
 from portside.kernel.ids import uuid7
 from portside.tracing.conditions import ConditionBuilder, all_of, apply_condition
@@ -52,8 +52,10 @@ _ALL_STATS = (
 )  # fmt: skip
 
 
-class ProjectContested(Conflict):
+class ProjectContested(Unavailable):
     """Another request deletes the project at the same time; send the request again."""
+
+    # Not a conflict (409): the tracing SDKs drop a batch that gets one, and send a batch again that gets a 503.
 
     code = "project_contested"
 
