@@ -176,7 +176,7 @@ def _rows(data: bytes, keys: dict[str, list[str]]) -> list[ExampleWrite]:
 
 def _csv_cell(text: str | None) -> str:
     if text is not None and "\x00" in text:
-        raise Invalid.field(["body", "file"], "must not hold a NUL character: it cannot be stored")
+        raise Invalid.field(["body", "file"], "a cell holds a NUL character, which cannot be stored; remove it")
     return restore(text or "")
 
 
@@ -252,8 +252,15 @@ def as_evaluation(row: Record) -> dict[str, Any]:
     """Return an example in the format of OpenAI's evaluations. Raises NotConversations."""
     return {
         "input": _input_messages(row),
-        "ideal": "".join(str(message["content"]) for message in _output_messages(row)),
+        "ideal": "".join(_text_of(message.get("content")) for message in _output_messages(row)),
     }
+
+
+def _text_of(content: Any) -> str:
+    """Return the text of a message: of a list its text blocks, and nothing where a message only calls tools."""
+    if isinstance(content, list):
+        return "".join(_text_of(part.get("text") if isinstance(part, Mapping) else part) for part in content)
+    return content if isinstance(content, str) else ""
 
 
 def _input_messages(row: Record) -> list[dict[str, Any]]:
