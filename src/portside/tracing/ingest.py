@@ -173,7 +173,7 @@ class _MultipartReader:
         elif field in _JSON_FIELDS:
             setattr(write, field, json_text(read_json(part.data, msgspec.Raw, part.name)))
         else:
-            raise Invalid.field(["body", part.name], f"runs have no field {field}")
+            raise Invalid.field(["body", part.name], f"runs have no field {field[:100]}")
 
 
 def _runs_of(runs: list[msgspec.Raw] | None, where: str) -> Iterator[RunFields]:

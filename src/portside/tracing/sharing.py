@@ -35,7 +35,7 @@ from portside.tracing.runs_v2 import (
     PUBLIC_SELECTS,
     RunItems,
     Selects,
-    are_of_spans,
+    are_span_fields,
     find_spans,
     large_fields,
     read_selected,
@@ -171,7 +171,7 @@ async def list_shared_runs_v2(db: Session, token: UUID, body: SharedSelection, l
     selects = read_selects(body.selects, "body")
     if hidden := sorted(selects - PUBLIC_SELECTS):
         raise Invalid.field(["body", "selects"], f"{hidden[0]} is not available on shared runs", "not_supported")
-    if are_of_spans(selects):
+    if are_span_fields(selects):
         spans = await find_spans(db, shared.condition(ConditionBuilder()))
         return RunItems(read_spans(spans, selects), has_more=len(spans) == MAX_SPANS)
     shown = large_fields(selects)

@@ -44,8 +44,8 @@ select r.id, r.start_time,
 from readable_runs r where true order by r.start_time desc, r.id desc limit :limit::int
 
 -- name: end_of_window
--- The run that a number of runs further down, whether readers see it or not: an index has all that is read. Conditions
--- replace `true`.
+-- The run that begins the next window of a search. Runs that readers do not see count too, so an index has all that is
+-- read. Conditions replace `true`.
 select r.start_time, r.id
 from (
     select workspace_id, id, project_id as session_id, coalesce(start_time, received_at) as start_time from runs
@@ -162,7 +162,7 @@ end, 'UTF8') as value
 from readable_runs r where r.workspace_id = :workspace_id and r.id = :run_id
 
 -- name: threads_of_newest_turns
--- The threads of so many turns, the newest ones until a moment. Conditions replace `true`.
+-- The threads of the newest turns (root runs) until a moment. Conditions replace `true`.
 select array_agg(distinct t.thread_id) as threads, count(*) as turns
 from (
     select r.thread_id from readable_runs r
