@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from portside.datasets.attachments import MAX_ATTACHMENTS
 from portside.datasets.sql import sql
 from portside.datasets.types import (
     AttachmentsOperations,
@@ -128,6 +129,10 @@ def _complete(write: ExampleWrite, field: str, part: FormPart) -> None:
         case "attachments_operations" if not name:
             write.operations = convert(_part_object(part), AttachmentsOperations, part.name)
         case "attachment" if name:
+            # Checked here and not only before the write: the names below are compared with each other.
+            if len(write.attachments) == MAX_ATTACHMENTS:
+                problem = f"an example has at most {MAX_ATTACHMENTS} attachments"
+                raise Invalid.field(["body", part.name[:200]], problem)
             mime_type = (plain_text(part.content_type.split(";")[0]) or UNKNOWN_TYPE)[:200]
             if any(file.name == name for file in write.attachments):
                 raise Invalid.field(["body", part.name[:200]], "two attachments have this name")
