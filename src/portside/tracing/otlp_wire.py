@@ -25,6 +25,8 @@ MAX_SPANS = 50_000
 # 7 MB with 480,000 attributes take 190 MB of memory; other bodies take three times their size.
 OTLP_COST = 10
 MAX_MESSAGES = 1_000_000
+# A span has 16 fields, its attributes and their values have two each.
+_FIELDS_OF_A_MESSAGE = 8
 # A smaller body takes at most some hundred megabytes, so its messages are not counted first.
 _SMALL_BYTES = 4 * 1024 * 1024
 # Of attributes in JSON. protobuf itself refuses more than 100 messages within each other.
@@ -35,12 +37,19 @@ _ERROR = 2
 
 
 def has_more_messages(body: bytes, descriptor: Any, limit: int) -> bool:
-    """Whether a protobuf body contains more than `limit` messages. Malformed input is left to the parser."""
+    """Whether a protobuf body contains more than `limit` messages, or far more fields than those have.
+
+    Malformed input is left to the parser.
+    """
     pending = [(0, len(body), descriptor)]
-    count = 0
+    count = fields = 0
     while pending:
         at, end, kind = pending.pop()
         while at < end:
+            # Without a bound, 100 MB of fields of two bytes would keep this loop busy for a minute.
+            fields += 1
+            if fields > limit * _FIELDS_OF_A_MESSAGE:
+                return True
             tag, at = _varint(body, at, end)
             payload, at = _payload(body, at, end, tag & 7)
             if at > end:
