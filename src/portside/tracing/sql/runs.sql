@@ -130,7 +130,7 @@ select r.id, left(r.name, 500) as name, r.run_type, r.status, r.start_time, r.en
 from readable_runs r where true order by r.start_time, length(r.dotted_order), r.id limit :limit::int
 
 -- name: subtree_usage
--- What each of the runs and all runs below it used. Each model run counts for all its ancestors, which its position names.
+-- The usage of each run together with all runs below it. Each model run counts for all its ancestors, which its position names.
 -- Positions are texts of clients, so their parts are compared as text.
 select a.id::uuid as id, min(b.first_token_time) as first_token_time, least(sum(b.prompt_tokens), 9e18)::bigint as prompt_tokens,
        least(sum(b.completion_tokens), 9e18)::bigint as completion_tokens, least(sum(b.total_tokens), 9e18)::bigint as total_tokens,
