@@ -290,3 +290,11 @@ async def test_an_empty_request_is_answered_in_its_own_format(server: Hosted):
         b"",
         "application/x-protobuf",
     )
+    response = await server.client.post(
+        "/otel/v1/traces", content=b"{}", headers={"content-type": "Application/JSON; charset=utf-8"}
+    )
+    assert (response.status_code, response.content, response.headers["content-type"]) == (
+        200,
+        b"{}",
+        "application/json",
+    )

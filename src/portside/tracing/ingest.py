@@ -315,7 +315,7 @@ async def store_batch(
 
 
 class _Extras(NamedTuple):
-    """What a batch writes beside its runs, and the runs whose stored size has to be checked."""
+    """The rest of a batch beside its runs, and the runs whose stored size has to be checked."""
 
     batch: IngestBatch
     large: list[UUID]

@@ -110,10 +110,14 @@ class Span(msgspec.Struct):
     message: str
 
 
+def is_json(content_type: str) -> bool:
+    """Whether a request is in JSON and gets a response in JSON; anything else is protobuf."""
+    return content_type.split(";", 1)[0].strip().lower() == JSON
+
+
 def read_spans(body: bytes, content_type: str) -> list[Span]:
     """Decode a request. Raises Invalid for malformed bodies and for more than MAX_SPANS spans."""
-    kind = content_type.split(";", 1)[0].strip().lower()
-    read = _from_json(body) if kind == JSON else _from_protobuf(body)
+    read = _from_json(body) if is_json(content_type) else _from_protobuf(body)
     spans: list[Span] = []
     for span in read:
         if len(spans) == MAX_SPANS:
