@@ -359,7 +359,12 @@ async def test_a_file_of_the_operator_wins(server: Hosted, tmp_path: Any) -> Non
         ("name,pattern,input\n", "lacks the column output"),
         ("name,pattern,input,output,speed\n", "unknown column speed"),
         ("name,pattern,input,output\nx,(,1,1\n", "line 2: the pattern"),
-        ("name,pattern,input,output\nx,x,cheap,1\n", "'cheap' is not a price"),
+        ("name,pattern,input,output\nx,x,cheap,1\n", "'cheap' in the column input is not a price"),
+        ("name,pattern,input,output\nx,x,1,NaN\n", "line 2: 'NaN' in the column output"),
+        ("name,pattern,input,output\n\nx,x,1\n", "line 3: has 3 columns and the header 4"),
+        ("name,pattern,input,output\nx,a{1,2},1,1\n", "line 2: has 5 columns"),
+        ("name,pattern,from,input,output\nx,x,soon,1,1\n", "'soon' in the column from is not a day"),
+        ("name,pattern,above,input,output\nx,x,-1,1,1\n", "'-1' in the column above"),
         ("name,pattern,input,output\n,x,1,1\n", "must not be empty"),
     ],
 )
@@ -368,6 +373,14 @@ def test_mistakes_in_files_are_named(tmp_path: Any, text: str, problem: str) -> 
     file.write_text(text)
     with pytest.raises(UserMistake, match=problem):
         read_prices(file)
+
+
+@pytest.mark.parametrize("pattern", ["(?P<x>a)", "(a)\\1"])
+async def test_patterns_that_postgres_refuses_are_named(server: Hosted, tmp_path: Any, pattern: str) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text(f"name,pattern,input,output\nours,{pattern},1,2\n")
+    with pytest.raises(UserMistake, match=r"prices\.csv: the pattern .* of 'ours'"):
+        await sync_prices(server.db, file)
 
 
 def test_shipped_prices_are_distinct() -> None:

@@ -160,6 +160,8 @@ async def test_examples_are_filtered_by_their_fields(server: Hosted):
     ):
         response = await server.client.get("/examples", params={"dataset": dataset, **query})
         assert response.status_code in {400, 422}, (query, response.text)
+    tagged = await server.client.put(f"/datasets/{dataset}/tags", json={"as_of": "2026-13-40", "tag": "x"})
+    assert (tagged.status_code, tagged.json()["detail"][0]["loc"]) == (422, ["body", "as_of"])
 
 
 async def test_attachments_are_stored_and_downloaded(server: Hosted):
@@ -314,6 +316,14 @@ async def test_conversations_are_downloaded_in_openai_formats(server: Hosted):
     dataset = (await server.client.get("/datasets", params={"data_type": "chat"})).json()[0]["id"]
     lines = (await server.client.get(f"/datasets/{dataset}/openai")).text
     assert json.loads(lines) == {"input": [asked], "ideal": "ho"}
+    call = {"role": "assistant", "content": None, "tool_calls": []}
+    image = {"type": "image_url", "image_url": {}}
+    blocks = {"role": "assistant", "content": [{"type": "text", "text": "a"}, image, "b"]}
+    outputs = {"messages": [{"role": "assistant", "tool_calls": []}, call, blocks]}
+    example = {"dataset_id": dataset, "inputs": {"input": "q"}, "outputs": outputs}
+    assert (await server.client.post("/examples", json=example)).status_code == 200
+    lines = (await server.client.get(f"/datasets/{dataset}/openai")).text.splitlines()
+    assert json.loads(lines[-1]) == {"input": [{"role": "user", "content": "q"}], "ideal": "ab"}
 
 
 async def test_an_example_is_created_from_a_run(server: Hosted):
@@ -478,6 +488,7 @@ async def test_another_workspace_cannot_see_or_change_datasets(server: Hosted):
             ("POST", f"/datasets/{dataset.id}/runs", {"session_ids": [str(uuid4())]}),
             ("POST", "/examples", change),
             ("GET", f"/examples/{example.id}", None),
+            ("GET", f"/examples/{example.id}?as_of=prod", None),
             ("PATCH", f"/examples/{example.id}", change),
             ("DELETE", f"/examples/{example.id}", None),
         ):

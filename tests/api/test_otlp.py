@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from uuid import UUID, uuid5
@@ -40,7 +41,7 @@ def value(content: Any) -> dict[str, Any]:
         case int():
             return {"intValue": str(content)}
         case float():
-            return {"doubleValue": content}
+            return {"doubleValue": content if math.isfinite(content) else str(content)}
         case list():
             return {"arrayValue": {"values": [value(item) for item in content]}}
         case dict():
@@ -63,6 +64,14 @@ def span(name: str, attributes: dict[str, Any] | None = None, **fields: Any) -> 
         "attributes": pairs(attributes or {}),
         **fields,
     }
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """An attribute with lists within lists."""
+    value: dict[str, Any] = {"stringValue": "x"}
+    for _ in range(depth):
+        value = {"arrayValue": {"values": [value]}}
+    return {"key": "deep", "value": value}
 
 
 async def send(server: Hosted, *spans: dict[str, Any], **headers: str) -> Any:
@@ -202,6 +211,22 @@ async def test_inputs_and_outputs_are_read_from_attributes(server: Hosted, attri
     assert (run["inputs"], run["outputs"]) == (inputs, outputs)
 
 
+async def test_values_that_no_run_can_hold_do_not_refuse_a_span(server: Hosted):
+    deep = "[" * 300 + "]" * 300
+    number = "1" * 5000
+    attributes = {
+        "input.value": deep, f"gen_ai.prompt.{number}.role": "user", "gen_ai.usage.input_tokens": float("nan"),
+        "gen_ai.usage.output_tokens": float("inf"), "gen_ai.usage.total_tokens": 3.0, "metadata": '{"a": ' + deep + "}",
+    }  # fmt: skip
+    run = await run_from(server, attributes)
+    assert run["inputs"] == {"value": deep}
+    assert run["extra"]["metadata"]["usage_metadata"] == {"total_tokens": 3}
+
+
+async def test_a_span_that_names_itself_as_its_parent_is_a_root(server: Hosted):
+    assert (await run_from(server, {}, parentSpanId=ROOT))["parent_run_id"] is None
+
+
 async def test_events_become_messages(server: Hosted):
     events = [
         {"name": "gen_ai.user.message", "timeUnixNano": str(AT), "attributes": pairs({"content": "hi"})},
@@ -227,6 +252,12 @@ async def test_an_error_status_sets_the_error(server: Hosted):
          422, "traceId"),
         ("application/json", json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x", traceId="aa")]}]}]}),
          422, "16 bytes"),
+        ("application/json",
+         json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x", endTimeUnixNano="soon")]}]}]}),
+         422, "endTimeUnixNano"),
+        ("application/json",
+         json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x") | {"attributes": [nested(60)]}]}]}]}),
+         422, "more than 50 levels"),
     ],
 )  # fmt: skip
 async def test_malformed_otlp_requests_are_refused(server: Hosted, content_type, body, status, says):
@@ -258,4 +289,12 @@ async def test_an_empty_request_is_answered_in_its_own_format(server: Hosted):
         200,
         b"",
         "application/x-protobuf",
+    )
+    response = await server.client.post(
+        "/otel/v1/traces", content=b"{}", headers={"content-type": "Application/JSON; charset=utf-8"}
+    )
+    assert (response.status_code, response.content, response.headers["content-type"]) == (
+        200,
+        b"{}",
+        "application/json",
     )

@@ -127,6 +127,15 @@ async def test_invalid_series_are_refused_before_they_are_stored(server: Hosted)
         assert (response.status_code, response.json()["detail"][0]["loc"][1]) == (422, next(iter(wrong)))
 
 
+async def test_charts_with_too_many_points_are_refused(server: Hosted):
+    series = {"metric": "run_count", "group_by": {"attribute": "name", "max_groups": 100}}
+    period = {**DAY, "end_time": "2026-03-02T09:00:00Z", "stride": {"minutes": 1}}
+    for count, status in ((2, 200), (20, 422)):
+        body = {"bucket_info": period, "chart": {"series": [series] * count}}
+        response = await server.client.post("/charts/preview", json=body)
+        assert (response.status_code, "more than 500000 points" in response.text) == (status, status == 422)
+
+
 async def test_times_at_the_ends_of_the_calendar_are_accepted_or_refused(server: Hosted):
     for path, body in (
         ("/runs/query", {"start_time": "9999-12-31T23:59:59-05:00"}),

@@ -15,6 +15,7 @@ from portside.identity import first_start, keys
 from portside.identity.authentication import Authenticator
 from portside.identity.keys import Owner
 from portside.identity.types import Actor, KeyRequest
+from portside.kernel.clock import now
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid
@@ -31,8 +32,9 @@ from portside.tracing.ingest import (
 )
 from portside.tracing.projects import delete_projects, ensure_project
 from portside.tracing.runs import TracedRunNotFound, show_run
+from portside.tracing.sharing import ShareRequest, share_run
 from portside.tracing.sql import sql
-from portside.tracing.types import RunQuery, RunWrite
+from portside.tracing.types import FeedbackWrite, RunQuery, RunWrite
 
 PACKAGES = ("portside.identity", "portside.tracing")
 
@@ -285,6 +287,26 @@ async def test_overlapping_concurrent_batches_do_not_deadlock(db: Database, acto
     assert {run_id: json.loads(run["outputs"])["n"] for run_id, run in found.items() if run["outputs"]} == last
 
 
+async def test_a_batch_that_deadlocks_is_written_again(db: Database, actor: Actor):
+    """A 409 would be the end of the batch: the tracing SDKs drop it."""
+    await db.pool.execute("""
+        create sequence conflicts;
+        create function conflict() returns trigger language plpgsql as $$
+        begin
+            if nextval('conflicts') <= 2 then
+                raise exception 'a deadlock' using errcode = '40P01';
+            end if;
+            return new;
+        end $$;
+        create trigger conflict before insert on feedback for each row execute function conflict();
+    """)
+    given = batch(post=[post(ROOT)])
+    given.feedback.append(FeedbackWrite(uuid4(), ROOT, ROOT, "k", "{}", now()))
+    await store_batch(db, given, by=actor)
+    assert (list(await stored(db)), await counted(db)) == ([ROOT], [ROOT])
+    assert await db.pool.fetchval("select count(*) from feedback") == 1
+
+
 async def test_copied_runs_equal_merged_runs(db: Database, actor: Actor):
     """Also with what else their delivery brings, and where some of them turn out to be there."""
     ids = [UUID(int=n) for n in range(1, COPY_MIN_RUNS + 1)]
@@ -326,12 +348,14 @@ async def test_concurrent_requests_create_a_project_once(db: Database, actor: Ac
 async def test_deleting_a_project_deletes_runs_and_keeps_billing(db: Database, actor: Actor):
     await store_batch(db, batch(post=[post(ROOT, session_name="p"), post(CHILD, session_name="q")]), by=actor)
     project = await ensure_project(db, actor.workspace_id, "p")
+    await share_run(db, ROOT, ShareRequest(), by=actor)
     other = await stranger(db)
     await delete_projects(db, other.workspace_id, [project.id])
     assert ROOT in await stored(db)
     for _ in range(2):
         await delete_projects(db, actor.workspace_id, [project.id])
     assert list(await stored(db)) == [CHILD]
+    assert await db.pool.fetchval("select count(*) from shared_runs") == 0
     assert len(await counted(db)) == 2
     assert (await ensure_project(db, actor.workspace_id, "p")).id != project.id
 

@@ -14,7 +14,15 @@ import pytest
 from portside.identity.types import Actor
 from portside.kernel.clock import now
 from portside.kernel.db import Database
-from portside.tracing.feedback import FeedbackRequest, create_feedback
+from portside.tracing.feedback import (
+    ExpiredFeedbackTokens,
+    FeedbackRequest,
+    TokenQuery,
+    TokenRequest,
+    create_feedback,
+    create_tokens,
+    list_tokens,
+)
 from portside.tracing.ingest import parse_batch, parse_multipart, run_update_parser, store_batch
 from portside.tracing.projects import ProjectNotFound, ProjectRequest, create_project
 from portside.tracing.retention import ExpiredTraces, LateRuns, TraceRetention, TracesToDelete, delete_traces
@@ -177,3 +185,15 @@ async def test_runs_without_a_trace_expire(db: Database, actor: Actor):
     assert await db.pool.fetchval("select count(*) from feedback") == 0
     await db.pool.execute("update runs set received_at = now() - interval '401 days' where id = $1", orphan)
     assert (await task.activate()).did["stray_runs"] == 1
+
+
+async def test_expired_feedback_tokens_are_deleted_in_batches(db: Database, actor: Actor):
+    run_id = uuid4()
+    tokens = await create_tokens(db, [TokenRequest(run_id, "stars") for _ in range(4)], "", by=actor)
+    await db.pool.execute("update feedback_tokens set expires_at = now() - interval '1 s' where id <> $1", tokens[0].id)
+    task = ExpiredFeedbackTokens(db)
+    task.batch = 2
+    done = [await task.activate() for _ in range(2)]
+    assert [(status.did["feedback_tokens"], status.again) for status in done] == [(2, True), (1, False)]
+    assert [one.id for one in await list_tokens(db, TokenQuery(run_id), "", by=actor)] == [tokens[0].id]
+    assert await db.pool.fetchval("select count(*) from feedback_tokens") == 1

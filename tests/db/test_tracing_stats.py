@@ -307,6 +307,22 @@ async def test_usage_counts_for_model_runs_alone(db: Database, actor: Actor) -> 
     assert await tokens() == (2400, 2415, "0.5"), "from the statistics of the day"
 
 
+async def test_absurd_token_counts_do_not_break_statistics(db: Database, actor: Actor) -> None:
+    await deliver(db, actor, [{"id": uuid4(), "name": "r", "run_type": "llm", "session_name": "p"}])
+    usage = json.dumps({"metadata": {"usage_metadata": {"input_tokens": 1e15, "output_tokens": 1e15}}})
+    await db.pool.execute(
+        """
+        insert into runs (workspace_id, id, project_id, name, run_type, extra, patched, patch_order, is_awaited)
+        select workspace_id, gen_random_uuid(), project_id, name, run_type, $1, 0, 0, false
+        from runs, generate_series(1, 9500)
+        """,
+        usage,
+    )
+    condition = conditions_of(RunFilters(), actor.workspace_id, ConditionBuilder())
+    found = (await compute_stats(db, condition))[None, ""]
+    assert (found.run_count, found.prompt_tokens) == (9501, 9 * 10**18)
+
+
 def test_percentiles_are_the_middles_of_bins():
     places = [0, 1000, 1014, 4000, 4000 + 1061]
     found: dict[str, Any] = dict(percentiles_of(places, [1, 1, 2, 3, 1]))

@@ -19,6 +19,10 @@ REFUSED: dict[str, dict[str, Any]] = {
     "leads to a file": {"properties": {"a": {"$ref": "file:///etc/passwd"}}},
     "moves its base": {"properties": {"a": {"$id": "http://x/", "$ref": "#/a"}}},
     "is dynamic": {"$dynamicRef": "#a"},
+    "is a long chain": {
+        "$ref": "#/$defs/d0",
+        "$defs": {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(2000)} | {"d2000": {}},
+    },
     "is large": {"anyOf": [{"const": n} for n in range(6000)]},
     "looks back": {"pattern": "(a)\\1"},
     "is no type": {"type": "colour"},

@@ -158,6 +158,9 @@ def test_messages_are_counted_at_every_depth() -> None:
     count = 3 + 2 * 2 + 20 * 2 + 3
     assert has_more_messages(body, kind, count - 1)
     assert not has_more_messages(body, kind, count)
+    # Unknown fields: numbers of one byte.
+    assert has_more_messages(b"\xf8\x01\x00" * 9, kind, 1)
+    assert not has_more_messages(b"\xf8\x01\x00" * 8, kind, 1)
 
 
 def test_a_batch_of_too_many_runs_is_refused_by_name() -> None:

@@ -107,6 +107,8 @@ async def show_example(
 ) -> Example:
     """Return an example at a version. Raises ExampleNotFound, Invalid and VersionNotFound."""
     dataset_id = await db.fetchval(sql.dataset_of_example, workspace_id=workspace_id, example_id=example_id)
+    if dataset_id is None:
+        raise ExampleNotFound
     moment = await resolve_as_of(db, workspace_id, dataset_id, as_of)
     found = await show_examples(db, workspace_id, [example_id], moment, links, shown=EVERYTHING)
     if not found:
@@ -330,11 +332,11 @@ class VersionWriter:
         """
         names = dict(existing)
         where: Location = ["body", str(write.id), "attachments"]
-        if (new := write.operations) is not None:
-            if unknown := ({*new.rename, *new.retain} - set(existing)):
+        if (operations := write.operations) is not None:
+            if unknown := ({*operations.rename, *operations.retain} - set(existing)):
                 raise Invalid.field([*where, min(unknown)], "the example has no attachment of this name")
-            names = {name: existing[name] for name in new.retain}
-            names.update({new: existing[old] for old, new in new.rename.items()})
+            names = {name: existing[name] for name in operations.retain}
+            names.update({new: existing[old] for old, new in operations.rename.items()})
         elif write.attachments:
             names = {}
         check_names([*names, *(file.name for file in write.attachments)], where)
@@ -344,10 +346,10 @@ class VersionWriter:
 
     async def _check(self, states: Sequence[_State]) -> None:
         if self._schemas != DatasetSchemas():
-            judged: list[tuple[Location, Any, Any]] = [
+            values: list[tuple[Location, Any, Any]] = [
                 (["body", str(state.id)], _plain(state.inputs), _plain(state.outputs)) for state in states
             ]
-            await check_values(self._schemas, judged)
+            await check_values(self._schemas, values)
 
     async def _write(self, states: Sequence[_State]) -> Changed:
         as_of = await begin_version(self._tx, **self._owner)

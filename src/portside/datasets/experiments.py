@@ -134,7 +134,7 @@ async def condition_of_experiments(
 
 
 class ExamplePage(msgspec.Struct, frozen=True):
-    """A part of the examples of experiments: after a cursor, only some, at most this many. None is no restriction."""
+    """A part of the examples of experiments: after a cursor, only some, at most this many. None does not restrict."""
 
     after: UUID | None = None
     only: list[UUID] | None = None

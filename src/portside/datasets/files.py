@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from portside.datasets.attachments import MAX_ATTACHMENTS
 from portside.datasets.sql import sql
 from portside.datasets.types import (
     AttachmentsOperations,
@@ -128,6 +129,10 @@ def _complete(write: ExampleWrite, field: str, part: FormPart) -> None:
         case "attachments_operations" if not name:
             write.operations = convert(_part_object(part), AttachmentsOperations, part.name)
         case "attachment" if name:
+            # Checked here and not only before the write: the names below are compared with each other.
+            if len(write.attachments) == MAX_ATTACHMENTS:
+                problem = f"an example has at most {MAX_ATTACHMENTS} attachments"
+                raise Invalid.field(["body", part.name[:200]], problem)
             mime_type = (plain_text(part.content_type.split(";")[0]) or UNKNOWN_TYPE)[:200]
             if any(file.name == name for file in write.attachments):
                 raise Invalid.field(["body", part.name[:200]], "two attachments have this name")
@@ -176,7 +181,7 @@ def _rows(data: bytes, keys: dict[str, list[str]]) -> list[ExampleWrite]:
 
 def _csv_cell(text: str | None) -> str:
     if text is not None and "\x00" in text:
-        raise Invalid.field(["body", "file"], "must not hold a NUL character: it cannot be stored")
+        raise Invalid.field(["body", "file"], "a cell holds a NUL character, which cannot be stored; remove it")
     return restore(text or "")
 
 
@@ -252,8 +257,15 @@ def as_evaluation(row: Record) -> dict[str, Any]:
     """Return an example in the format of OpenAI's evaluations. Raises NotConversations."""
     return {
         "input": _input_messages(row),
-        "ideal": "".join(str(message["content"]) for message in _output_messages(row)),
+        "ideal": "".join(_text_of(message.get("content")) for message in _output_messages(row)),
     }
+
+
+def _text_of(content: Any) -> str:
+    """Return the text of a message: of a list its text blocks, and nothing where a message only calls tools."""
+    if isinstance(content, list):
+        return "".join(_text_of(part.get("text") if isinstance(part, Mapping) else part) for part in content)
+    return content if isinstance(content, str) else ""
 
 
 def _input_messages(row: Record) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The routes of datasets, examples, versions and experiments (spec: hosted API, section f.4)."""
+"""The routes of datasets, examples, versions and experiments (contract: hosted API, section f.4)."""
 
 from typing import Annotated
 from uuid import UUID
@@ -55,6 +55,7 @@ from portside.datasets.types import (
 from portside.datasets.versions import resolve_as_of
 from portside.kernel.errors import BodyTooLarge, Invalid
 from portside.kernel.http.routes import MULTIPART
+from portside.kernel.large_reads import TooManyLargeReads
 from portside.tracing.attachments import DownloadQuery, LinkInvalid
 from portside.tracing.bodies import UNKNOWN_TYPE, EncodingBroken, EncodingUnknown, read_body
 from portside.tracing.filters import FilterInvalid
@@ -69,6 +70,8 @@ routes = Routes("datasets")
 # Datasets and their files
 
 _READS = (DatasetNotFound, VersionNotFound, Invalid)
+# What `read_body` raises.
+_ENCODED = (BodyTooLarge, EncodingBroken, EncodingUnknown, Invalid, TooManyLargeReads)
 _LINES = "application/jsonl"
 
 
@@ -87,7 +90,7 @@ async def list_datasets(ctx: Context, query: DatasetQuery) -> list[Dataset]:
 @routes.post(
     "/datasets/upload",
     permission="datasets:create",
-    raises=(DatasetExists, ExampleExists, EncodingBroken, EncodingUnknown, Invalid),
+    raises=(DatasetExists, ExampleExists, *_ENCODED),
     consumes=MULTIPART,
 )
 async def upload_dataset(ctx: Context) -> Dataset:
@@ -286,7 +289,6 @@ async def list_comparisons(ctx: Context, dataset_id: UUID, query: ComparisonQuer
 
 # Examples
 
-_ENCODED = (BodyTooLarge, EncodingBroken, EncodingUnknown, Invalid)
 _MAX_EXAMPLES = 10_000
 ExampleRequests = Annotated[list[ExampleRequest], msgspec.Meta(min_length=1, max_length=_MAX_EXAMPLES)]
 NamedPatches = Annotated[list[NamedPatch], msgspec.Meta(min_length=1, max_length=_MAX_EXAMPLES)]

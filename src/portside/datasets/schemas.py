@@ -32,7 +32,10 @@ def expanded_size(schema: dict[str, Any]) -> int:
 
     Raises SchemaTooLarge. The validator reports references that do not resolve.
     """
-    return _SchemaSize(schema).of(schema)
+    try:
+        return _SchemaSize(schema).of(schema)
+    except RecursionError as exc:
+        raise SchemaTooLarge("the references of the schema form a chain that is too long") from exc
 
 
 class _SchemaSize:
@@ -62,7 +65,8 @@ class _SchemaSize:
         if reference in self._open:
             raise SchemaTooLarge(f"the schema refers to itself by {reference[:200]}, which is not supported")
         if not (reference == "#" or reference.startswith("#/")):
-            raise SchemaTooLarge(f"refers to another document, which is not supported: {reference[:200]}")
+            problem = f"the schema refers to another document, which is not supported: {reference[:200]}"
+            raise SchemaTooLarge(problem)
         self._open.add(reference)
         self._known[reference] = size = self.of(self._find(reference))
         self._open.discard(reference)

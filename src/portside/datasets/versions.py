@@ -27,18 +27,22 @@ async def begin_version(tx: Transaction, workspace_id: UUID, dataset_id: UUID) -
 
 
 async def resolve_as_of(
-    db: Session, workspace_id: UUID, dataset_id: UUID | None, as_of: str | None, field: str = "as_of"
+    db: Session,
+    workspace_id: UUID,
+    dataset_id: UUID | None,
+    as_of: str | None,
+    where: tuple[str, str] = ("query", "as_of"),
 ) -> datetime | None:
-    """Return the moment of a tag or a time; None for the latest version.
+    """Return the moment of a tag or a time; None for the latest version. Errors name the field at `where`.
 
     Raises Invalid for malformed input, and VersionNotFound for an unknown tag.
     """
     if as_of is None or as_of == LATEST:
         return None
     if _MOMENT.match(as_of):
-        return _read_moment(as_of, field)
+        return _read_moment(as_of, where)
     if dataset_id is None:
-        raise Invalid.field(["query", field], "a tag needs the dataset: name it in `dataset`")
+        raise Invalid.field(where, "a tag needs the dataset: name it in `dataset`")
     found = await db.fetchval(sql.version_tagged, workspace_id=workspace_id, dataset_id=dataset_id, tag=as_of)
     if found is None:
         raise VersionNotFound
@@ -73,7 +77,7 @@ async def tag_version(db: Database, workspace_id: UUID, dataset_id: UUID, body: 
         raise Invalid.field(["body", "tag"], "this name is reserved; choose another")
     async with db.transaction() as tx:
         await lock_dataset(tx, workspace_id, dataset_id)
-        moment = await resolve_as_of(tx, workspace_id, dataset_id, body.as_of)
+        moment = await resolve_as_of(tx, workspace_id, dataset_id, body.as_of, ("body", "as_of"))
         version = await _version_at(tx, workspace_id, dataset_id, moment)
         exact = version.as_of if moment is None else moment
         owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
@@ -89,7 +93,7 @@ async def diff_versions(
     await show_dataset(db, workspace_id, dataset_id)
     moments = []
     for field, given in (("from_version", from_version), ("to_version", to_version)):
-        moment = await resolve_as_of(db, workspace_id, dataset_id, given, field)
+        moment = await resolve_as_of(db, workspace_id, dataset_id, given, ("query", field))
         moments.append(moment or (await _version_at(db, workspace_id, dataset_id, None)).as_of)
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
     found = Difference([], [], [])
@@ -108,8 +112,8 @@ async def _version_at(db: Session, workspace_id: UUID, dataset_id: UUID, moment:
     return Version(as_of, tags)
 
 
-def _read_moment(text: str, field: str) -> datetime:
+def _read_moment(text: str, where: tuple[str, str]) -> datetime:
     try:
         return in_utc(datetime.fromisoformat(_SPACED_OFFSET.sub(r"+\1", text)))
     except (ValueError, OverflowError) as exc:
-        raise Invalid.field(["query", field], "must be a tag or an ISO 8601 time") from exc
+        raise Invalid.field(where, "must be a tag or an ISO 8601 time") from exc

@@ -95,6 +95,7 @@ from portside.prompts.http import routes as prompts
 from portside.prompts.repos import empty_workspace as empty_prompts
 from portside.tracing.bodies import IngestLimits
 from portside.tracing.costs import RecomputedCosts
+from portside.tracing.feedback import ExpiredFeedbackTokens
 from portside.tracing.figures_http import routes as figures
 from portside.tracing.http import routes as tracing
 from portside.tracing.pieces import UnusedPieces
@@ -170,6 +171,7 @@ async def background_tasks(
         OldRevisionLogs(db, settings.revision_log_days),
         ExpiredTraces(db, services.retention),
         LateRuns(db, services.retention),
+        ExpiredFeedbackTokens(db),
         UnusedPieces(db),
         PastHours(db),
         DailyRollups(db),

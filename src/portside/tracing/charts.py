@@ -6,6 +6,7 @@ across a change of the clocks they keep their width. A bucket without runs has t
 null.
 """
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
@@ -45,6 +46,8 @@ Text = Annotated[str, msgspec.Meta(max_length=20_000)]
 Index = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 Kind = Literal["line", "bar"]
 MAX_BUCKETS = 2000
+# Of all charts in one response. A point takes some 300 bytes, with its JSON.
+MAX_POINTS = 500_000
 _COSTS = frozenset({"total_cost", "prompt_cost", "completion_cost"})
 _FIRST_SECTION = "Charts"
 _MAX_SECTIONS = 1000
@@ -227,11 +230,11 @@ class TimeBuckets(msgspec.Struct, frozen=True):
         return [first + index * self.width for index in range(-(-(self.end - first) // self.width))]
 
 
-def read_buckets(view: ChartWindow, now_is: datetime | None = None) -> TimeBuckets:
+def read_buckets(window: ChartWindow) -> TimeBuckets:
     """Return the buckets of a period. Raises Invalid if it is empty or has too many buckets."""
-    start = to_utc(view.start_time, "start_time")
-    end = to_utc(view.end_time, "end_time") if view.end_time else now_is or now()
-    width = timedelta(days=view.stride.days, hours=view.stride.hours, minutes=view.stride.minutes)
+    start = to_utc(window.start_time, "start_time")
+    end = to_utc(window.end_time, "end_time") if window.end_time else now()
+    width = timedelta(days=window.stride.days, hours=window.stride.hours, minutes=window.stride.minutes)
     if end <= start:
         raise Invalid.field(["body", "end_time"], "must be after start_time")
     if not width:
@@ -239,13 +242,21 @@ def read_buckets(view: ChartWindow, now_is: datetime | None = None) -> TimeBucke
     if (end - start) / width > MAX_BUCKETS:
         raise Invalid.field(["body", "stride"], f"divides the period into more than {MAX_BUCKETS} buckets")
     try:
-        local = start.astimezone(ZoneInfo(view.timezone))
+        local = start.astimezone(ZoneInfo(window.timezone))
         origin = in_utc(local.replace(hour=0, minute=0, second=0, microsecond=0))
     except OverflowError as exc:
         raise Invalid.field(["body", "start_time"], "must be between the years 1 and 9999 in its time zone") from exc
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
         raise Invalid.field(["body", "timezone"], "is not a time zone such as Europe/Berlin") from exc
     return TimeBuckets(start, end, width, origin)
+
+
+def check_points(charts: Iterable[Sequence[ChartSeries]], buckets: TimeBuckets) -> None:
+    """Refuse a request whose points would take too much memory, before any of them is computed. Raises Invalid."""
+    groups = sum(one.group_by.max_groups if one.group_by else 1 for series in charts for one in series)
+    if groups * len(buckets.starts()) > MAX_POINTS:
+        problem = f"makes more than {MAX_POINTS} points; send a wider one, a shorter period or fewer groups"
+        raise Invalid.field(["body", "stride"], problem)
 
 
 def check_series(series: list[ChartSeries], common: ChartFilters | None) -> None:
@@ -276,11 +287,11 @@ async def _points(
         grouping = msgspec.structs.replace(grouping, groups=groups)
     rollup = _rollup_query(workspace_id, series, common, buckets)
     found = await compute_stats(db, condition, grouping, rollup) if groups else {}
-    empty = RunStats()
+    empty, starts = RunStats(), buckets.starts()
     return [
         Point(series.id, bucket, _value(series, found.get((bucket, group), empty)), group or None)
         for group in groups
-        for bucket in buckets.starts()
+        for bucket in starts
     ]
 
 
@@ -392,40 +403,42 @@ async def delete_chart(db: Session, workspace_id: UUID, chart_id: UUID) -> None:
         raise ChartNotFound
 
 
-async def show_chart(db: Session, workspace_id: UUID, chart_id: UUID, view: ChartWindow) -> Chart:
+async def show_chart(db: Session, workspace_id: UUID, chart_id: UUID, window: ChartWindow) -> Chart:
     """Return a chart with its data. Raises ChartNotFound and Invalid."""
-    return (await _with_data(db, workspace_id, [await _chart(db, workspace_id, chart_id)], view))[0]
+    return (await _with_data(db, workspace_id, [await _chart(db, workspace_id, chart_id)], window))[0]
 
 
-async def show_section(db: Session, workspace_id: UUID, section_id: UUID, view: ChartWindow) -> Section:
+async def show_section(db: Session, workspace_id: UUID, section_id: UUID, window: ChartWindow) -> Section:
     """Return a section with its charts and their data. Raises SectionNotFound and Invalid."""
-    return (await _with_charts(db, workspace_id, [await _section(db, workspace_id, section_id)], view))[0]
+    return (await _with_charts(db, workspace_id, [await _section(db, workspace_id, section_id)], window))[0]
 
 
-async def show_sections(db: Session, workspace_id: UUID, view: SectionsWindow) -> Sections:
+async def show_sections(db: Session, workspace_id: UUID, window: SectionsWindow) -> Sections:
     """Return the sections with their charts and their data. Raises Invalid."""
-    found = await _sections(db, workspace_id, after_index=view.after_index)
-    return Sections(await _with_charts(db, workspace_id, found, view))
+    found = await _sections(db, workspace_id, after_index=window.after_index)
+    return Sections(await _with_charts(db, workspace_id, found, window))
 
 
 async def preview_chart(db: Session, workspace_id: UUID, body: PreviewRequest) -> Preview:
     """Return the data of a chart that is not stored. Raises FilterInvalid and Invalid."""
     check_series(body.chart.series, body.chart.common_filters)
     buckets = read_buckets(body.bucket_info)
+    check_points([body.chart.series], buckets)
     return Preview(await read_data(db, workspace_id, body.chart.series, body.chart.common_filters, buckets))
 
 
-async def _with_charts(db: Session, workspace_id: UUID, sections: list[Section], view: ChartWindow) -> list[Section]:
+async def _with_charts(db: Session, workspace_id: UUID, sections: list[Section], window: ChartWindow) -> list[Section]:
     found = {section.id: section for section in sections}
     rows = await db.fetch(sql.charts, workspace_id=workspace_id, ids=None, sections=sorted(found))
-    for chart in await _with_data(db, workspace_id, [_read(row) for row in rows], view):
+    for chart in await _with_data(db, workspace_id, [_read(row) for row in rows], window):
         found[chart.section_id].charts.append(chart)
     return sections
 
 
-async def _with_data(db: Session, workspace_id: UUID, charts: list[Chart], view: ChartWindow) -> list[Chart]:
-    buckets = read_buckets(view)
-    if not view.omit_data:
+async def _with_data(db: Session, workspace_id: UUID, charts: list[Chart], window: ChartWindow) -> list[Chart]:
+    buckets = read_buckets(window)
+    if not window.omit_data:
+        check_points([chart.series for chart in charts], buckets)
         for chart in charts:
             chart.data = await read_data(db, workspace_id, chart.series, chart.common_filters, buckets)
     return charts

@@ -18,6 +18,7 @@ from portside.kernel.db import Database, Record, Session
 from portside.kernel.errors import Invalid, NotFound
 from portside.kernel.http.json_validation import needs_any
 from portside.kernel.ids import uuid7
+from portside.kernel.reconcile import Status, Task
 from portside.kernel.user_json import dump_user
 from portside.tracing.fields import read_json, to_utc
 from portside.tracing.ingest import write_feedback
@@ -317,6 +318,23 @@ async def use_token(db: Database, token: UUID, given: TokenFeedback | TokenFeedb
         feedback_config=row["config"],
     )
     await store_feedback(db, row["workspace_id"], row["feedback_id"], body)
+
+
+class ExpiredFeedbackTokens(Task):
+    """Deletes expired feedback tokens, a batch at a time."""
+
+    every_s = 300.0
+    deletes = True
+    batch = 2_000
+
+    def __init__(self, db: Database) -> None:
+        super().__init__()
+        self._db = db
+
+    async def activate(self) -> Status:
+        """Delete one batch."""
+        deleted = await self._db.execute(sql.delete_expired_feedback_tokens, batch=self.batch)
+        return Status({"feedback_tokens": deleted}, again=deleted == self.batch)
 
 
 def _expiry(request: TokenRequest) -> datetime:

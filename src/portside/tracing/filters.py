@@ -180,6 +180,12 @@ class FilterSchema(msgspec.Struct, frozen=True):
     """Text fields whose equality has a query of its own, which an index serves."""
     root: Query | None = None
 
+    def fields(self) -> list[str]:
+        """Return the names of all fields that can be compared."""
+        paired = [f"{name}_{slot}" for name, pair in self.pairs.items() for slot in pair.slots]
+        special = [*(["tags"] if self.tagged else []), *(["is_root"] if self.root else [])]
+        return sorted([*self.texts, *self.numbers, *self.times, *paired, *special])
+
     def pair(self, field: str) -> tuple[str, str] | None:
         """Return the pair of a field and its slot in the pair; None for a field of no pair."""
         pair_name, _, slot = field.partition("_")
@@ -222,6 +228,12 @@ RUN_FILTERS = FilterSchema(
     any_tag=sql.when_any_tag,
     equal={"thread_id": sql.when_in_thread, "status": sql.when_status_is},
     root=sql.when_root,
+)
+_WHOLE_TRACE_FIELDS = frozenset({"trace_tokens", "trace_cost", "execution_order"})
+# For shared runs: comparing these fields would reveal what the rest of the trace used, or how many runs it has.
+SHARED_RUN_FILTERS = msgspec.structs.replace(
+    RUN_FILTERS,
+    numbers={name: query for name, query in RUN_FILTERS.numbers.items() if name not in _WHOLE_TRACE_FIELDS},
 )
 PROJECT_FILTERS = FilterSchema(
     texts={
@@ -300,7 +312,9 @@ class _ConditionCompiler:
 
     def _compare(self, call: FilterCall) -> Condition:
         if call.name not in _COMPARISONS:
-            raise FilterInvalid.at(call.offset, f"unknown function {call.name}() with {len(call.arguments)} arguments")
+            known = ", ".join(sorted({"and", "or", "not", "has", *_COMPARISONS}))
+            problem = f"there is no function {call.name}() with {len(call.arguments)} arguments"
+            raise FilterInvalid.at(call.offset, f"{problem}; use one of {known}")
         field, schema = _field(call), self._schema
         if field == "metadata" and call.name == "exists" and len(call.arguments) == 2 and schema.metadata_key:
             return self._builder.build(schema.metadata_key, value=_text(call.arguments[1]))
@@ -316,8 +330,12 @@ class _ConditionCompiler:
         for fields, read in ((schema.texts, _text), (schema.numbers, _number), (schema.times, _time)):
             if field in fields:
                 return self._plain(call, fields[field], read)
+        raise self._unknown_field(call, field)
+
+    def _unknown_field(self, call: FilterCall, field: str) -> FilterInvalid:
         offset = call.arguments[0].offset if call.arguments else call.offset
-        raise FilterInvalid.at(offset, f"the first argument of {call.name}() must be the name of a field")
+        problem = f"there is no field {field} here" if field else f"the first argument of {call.name}() must be a field"
+        return FilterInvalid.at(offset, f"{problem}; use one of {', '.join(self._schema.fields())}")
 
     def _root(self, call: FilterCall, query: Query) -> Condition:
         value = _operands(call, _flag)[0] if call.name in {"eq", "neq"} else None
@@ -329,7 +347,8 @@ class _ConditionCompiler:
         if call.name == "search" and read is not _text:
             raise FilterInvalid.at(call.offset, "search() supports text fields only")
         last = call.arguments[-1]
-        if call.name in {"eq", "neq"} and isinstance(last, FilterValue) and last.value is None:
+        compares_null = isinstance(last, FilterValue) and last.value is None and len(call.arguments) == 2
+        if call.name in {"eq", "neq"} and compares_null:
             exists = self._builder.build(query, op="exists", value=[])
             return exists if call.name == "neq" else negate(exists)
         return self._builder.build(query, op=call.name, value=_operands(call, read))
@@ -365,7 +384,8 @@ def _add_to_pair(groups: list[Slots], slot: str, read: tuple[str, list[Any]]) ->
 def _operands(call: FilterCall, read: Callable[[Any], Any]) -> list[Any]:
     """Return the values that the field is compared with. Raises FilterInvalid for a wrong number of arguments."""
     if len(call.arguments) != (1 if call.name == "exists" else 2):
-        raise FilterInvalid.at(call.offset, f"wrong number of arguments of {call.name}()")
+        expected = "a field alone" if call.name == "exists" else "a field and a value"
+        raise FilterInvalid.at(call.offset, f"{call.name}() takes {expected}, not {len(call.arguments)} arguments")
     if call.name == "exists":
         return []
     given = call.arguments[1]
@@ -391,7 +411,7 @@ def _number(part: Any) -> float:
         return float(value)
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         return float(match[1]) * _SECONDS[match[2]]
-    raise FilterInvalid.at(part.offset, "expected a number")
+    raise FilterInvalid.at(part.offset, 'expected a number, or a duration such as "5s"')
 
 
 def _flag(part: Any) -> bool:

@@ -43,7 +43,7 @@ from portside.tracing.feedback import (
 from portside.tracing.filters import FilterInvalid
 from portside.tracing.ingest import RunTooLarge
 from portside.tracing.otlp_runs import parse_otlp
-from portside.tracing.otlp_wire import JSON, OTLP_COST, PROTOBUF
+from portside.tracing.otlp_wire import JSON, OTLP_COST, PROTOBUF, is_json
 from portside.tracing.projects import (
     CreateQuery,
     ProjectContested,
@@ -167,8 +167,9 @@ async def ingest_otlp(ctx: Context) -> Response:
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
     project = ctx.request.headers.get("langsmith-project") or None
     await _store(ctx, partial(parse_otlp, project=project), cost=OTLP_COST)
-    is_json = ctx.request.headers.get("content-type", "").startswith(JSON)
-    return Response(b"{}" if is_json else b"", media_type=JSON if is_json else PROTOBUF)
+    if is_json(ctx.request.headers.get("content-type", "")):
+        return Response(b"{}", media_type=JSON)
+    return Response(b"", media_type=PROTOBUF)
 
 
 async def _store(ctx: Context, parse: Callable[[bytes, str], IngestBatch], *, cost: int = 1) -> Accepted:

@@ -15,20 +15,24 @@ requests meet on that row, and the one that commits last places the child under 
 what it placed.
 """
 
+import asyncio
+import random
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 
 import msgspec
-from asyncpg import UniqueViolationError
+from asyncpg import PostgresError, UniqueViolationError
 from msgspec.json import decode as json_decode
 
 from portside.identity.types import Actor
 from portside.kernel.clock import now
 from portside.kernel.db import Database, Session, Transaction
-from portside.kernel.errors import Invalid, PortsideError
+from portside.kernel.errors import Invalid, PortsideError, Unavailable
 from portside.kernel.ids import uuid7
+from portside.kernel.logs import get_logger
+from portside.kernel.pool import CONFLICT_STATES, MAX_ATTEMPTS
 from portside.tracing import bodies, projects
 from portside.tracing.bodies import DEFAULT_MAX_BYTES, FormPart
 from portside.tracing.fields import (
@@ -48,6 +52,7 @@ from portside.tracing.pieces import RunPieces
 from portside.tracing.sql import sql
 from portside.tracing.types import AttachmentWrite, FeedbackWrite, IngestBatch, RunWrite
 
+log = get_logger(__name__)
 # Set once: a run never moves.
 POSITION_FIELDS = ("trace_id", "parent_run_id", "dotted_order", "project_id", "session_name", "reference_example_id")
 MERGED_FIELDS = (
@@ -168,7 +173,7 @@ class _MultipartReader:
         elif field in _JSON_FIELDS:
             setattr(write, field, json_text(read_json(part.data, msgspec.Raw, part.name)))
         else:
-            raise Invalid.field(["body", part.name], f"runs have no field {field}")
+            raise Invalid.field(["body", part.name], f"runs have no field {field[:100]}")
 
 
 def _runs_of(runs: list[msgspec.Raw] | None, where: str) -> Iterator[RunFields]:
@@ -293,7 +298,7 @@ async def store_batch(
 ) -> None:
     """Store a batch; storing it again changes nothing. Traces of projects without a tier get `tier`.
 
-    Raises Invalid for a project that does not exist, and RunTooLarge.
+    Raises Invalid for a project that does not exist, ProjectContested, RunTooLarge and Unavailable.
     """
     runs = merge_repeated(batch.runs)
     await _resolve_projects(db, by.workspace_id, runs)
@@ -301,10 +306,7 @@ async def store_batch(
     owner = {"workspace_id": by.workspace_id, "api_key_id": by.key_id, "user_id": by.user_id, "tier": tier}
     extras = _Extras(batch, _large_writes(runs, max_run_bytes), max_run_bytes, RunPieces(by.workspace_id))
     await extras.pieces.cut(runs)
-    try:
-        awaited = await _write(db, runs, owner, extras, copies=_seem_new(runs))
-    except UniqueViolationError:
-        awaited = await _write(db, runs, owner, extras, copies=False)
+    awaited = await _write_until_stored(db, runs, owner, extras)
     while awaited:
         placed = await db.fetch(sql.place_children, workspace_id=by.workspace_id, ids=awaited)
         awaited = [row["id"] for row in placed if row["is_awaited"]]
@@ -313,7 +315,7 @@ async def store_batch(
 
 
 class _Extras(NamedTuple):
-    """What a batch writes beside its runs, and the runs whose stored size has to be checked."""
+    """The rest of a batch beside its runs, and the runs whose stored size has to be checked."""
 
     batch: IngestBatch
     large: list[UUID]
@@ -322,6 +324,27 @@ class _Extras(NamedTuple):
 
     def __bool__(self) -> bool:
         return bool(self.batch.feedback or self.batch.attachments or self.large or self.pieces)
+
+
+async def _write_until_stored(db: Database, runs: list[RunWrite], owner: dict[str, Any], extras: _Extras) -> list[UUID]:
+    """Write a batch, again after a conflict with another transaction; return the runs that stored children wait for.
+
+    The tracing SDKs drop a batch whose response is a 409, and send it again after a 503. Raises RunTooLarge, and
+    Unavailable if each attempt conflicted.
+    """
+    copies = _seem_new(runs)
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        try:
+            return await _write(db, runs, owner, extras, copies=copies)
+        except UniqueViolationError:
+            copies = False
+        except PostgresError as exc:
+            if exc.sqlstate not in CONFLICT_STATES:
+                raise
+            log.warning("a batch conflicted with another transaction", attempt=attempt, error=str(exc))
+            # Wait for a random time, so that the two do not conflict again.
+            await asyncio.sleep(random.uniform(0, 0.02) * attempt)  # noqa: S311 - no secret
+    raise Unavailable
 
 
 async def _write(

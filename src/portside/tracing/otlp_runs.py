@@ -8,6 +8,7 @@ its parent before the parent arrives. The tracing SDKs derive both OpenTelemetry
 root gets its run id back.
 """
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +16,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from portside.kernel.user_json import dump_user
+from portside.kernel.user_json import MAX_DEPTH, dump_user
 from portside.tracing.fields import dotted_order_part, name_text, parse_uuid, plain_text
 from portside.tracing.ingest import tags_text
 from portside.tracing.otlp_wire import Span, SpanEvent, read_spans
@@ -36,10 +37,10 @@ _MODELS = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
 _INPUTS = ("gen_ai.input.messages", "input.value", "traceloop.entity.input", "gen_ai.prompt", "prompt")
 _OUTPUTS = ("gen_ai.output.messages", "output.value", "traceloop.entity.output", "gen_ai.completion")
 _TOOLS = ("gen_ai.tool.name", "tool.name")
-_INPUT_LISTS = (r"gen_ai\.prompt\.(\d+)\.(.+)", r"llm\.input_messages\.(\d+)\.message\.(.+)")
-_OUTPUT_LISTS = (r"gen_ai\.completion\.(\d+)\.(.+)", r"llm\.output_messages\.(\d+)\.message\.(.+)")
-_DOCUMENTS = (r"retrieval\.documents\.(\d+)\.document\.(.+)",)
-_MAX_ITEMS = 10_000
+# Four digits: a list has at most 10,000 items.
+_INPUT_LISTS = (r"gen_ai\.prompt\.(\d{1,4})\.(.+)", r"llm\.input_messages\.(\d{1,4})\.message\.(.+)")
+_OUTPUT_LISTS = (r"gen_ai\.completion\.(\d{1,4})\.(.+)", r"llm\.output_messages\.(\d{1,4})\.message\.(.+)")
+_DOCUMENTS = (r"retrieval\.documents\.(\d{1,4})\.document\.(.+)",)
 _REQUEST = "gen_ai.request."
 _METADATA = ("langsmith.metadata.", "traceloop.association.properties.")
 _USAGE = {
@@ -62,6 +63,8 @@ _ROLES = {
 }
 _PROMPT_EVENT, _COMPLETION_EVENT, _CHOICE_EVENT = "gen_ai.content.prompt", "gen_ai.content.completion", "gen_ai.choice"
 _EXCEPTION = "exception"
+# With fewer brackets no JSON text is nested so deeply that it could not be encoded again as a part of a run.
+_SHALLOW = MAX_DEPTH // 2
 
 
 class SpanAttributes:
@@ -153,7 +156,8 @@ class SpanAttributes:
         usage: dict[str, Any] = {}
         for name, key in _USAGE.items():
             value = self._attributes.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            # Instrumentations report counts as doubles too, and NaN for an unknown one.
+            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
                 usage.setdefault(key, int(value))
         if usage and "total_tokens" not in usage:
             usage["total_tokens"] = sum(usage.values())
@@ -165,7 +169,7 @@ class SpanAttributes:
         items: dict[int, dict[str, Any]] = {}
         for name, value in self._attributes.items():
             match = _match(patterns, name)
-            if match is not None and int(match[1]) < _MAX_ITEMS:
+            if match is not None:
                 items.setdefault(int(match[1]), {})[match[2]] = value
                 self._read.add(name)
         return [items[index] for index in sorted(items)]
@@ -211,13 +215,17 @@ def _document(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode_text(value: Any) -> Any:
-    """Decode text that is a JSON object or list; return other values unchanged."""
-    if isinstance(value, str) and value[:1] in {"{", "["}:
-        try:
-            return msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError):
-            return value
-    return value
+    """Decode text that is a JSON object or list; return other values unchanged, and text that is nested too deeply."""
+    if not (isinstance(value, str) and value[:1] in {"{", "["}):
+        return value
+    try:
+        decoded = msgspec.json.decode(value)
+        if value.count("[") + value.count("{") > _SHALLOW:
+            # A run holds it a few levels further down, such as in the metadata of a document in a list.
+            dump_user([[[[decoded]]]])
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return value
+    return decoded
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -249,7 +257,8 @@ def run_of(span: Span, project: str | None) -> RunWrite:
     inputs, outputs = attributes.inputs(), attributes.outputs()
     session = attributes.project() or project
     name = attributes.text("langsmith.trace.name") or span.name or "span"
-    is_root = not span.parent_id
+    # A span that names itself as its parent would wait for itself.
+    is_root = span.parent_id in {b"", span.span_id}
     order = dotted_order_part(span.start, run_id) if is_root and span.start else None
     return RunWrite(
         id=run_id,

@@ -25,20 +25,31 @@ MAX_SPANS = 50_000
 # 7 MB with 480,000 attributes take 190 MB of memory; other bodies take three times their size.
 OTLP_COST = 10
 MAX_MESSAGES = 1_000_000
+# A span has 16 fields, its attributes and their values have two each.
+_FIELDS_OF_A_MESSAGE = 8
 # A smaller body takes at most some hundred megabytes, so its messages are not counted first.
 _SMALL_BYTES = 4 * 1024 * 1024
+# Of attributes in JSON. protobuf itself refuses more than 100 messages within each other.
+_MAX_ATTRIBUTE_DEPTH = 50
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_NS = int((datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH).total_seconds()) * 10**9
 _ERROR = 2
 
 
 def has_more_messages(body: bytes, descriptor: Any, limit: int) -> bool:
-    """Whether a protobuf body contains more than `limit` messages. Malformed input is left to the parser."""
+    """Whether a protobuf body contains more than `limit` messages, or far more fields than those have.
+
+    Malformed input is left to the parser.
+    """
     pending = [(0, len(body), descriptor)]
-    count = 0
+    count = fields = 0
     while pending:
         at, end, kind = pending.pop()
         while at < end:
+            # Without a bound, 100 MB of fields of two bytes would keep this loop busy for a minute.
+            fields += 1
+            if fields > limit * _FIELDS_OF_A_MESSAGE:
+                return True
             tag, at = _varint(body, at, end)
             payload, at = _payload(body, at, end, tag & 7)
             if at > end:
@@ -99,10 +110,14 @@ class Span(msgspec.Struct):
     message: str
 
 
+def is_json(content_type: str) -> bool:
+    """Whether a request is in JSON and gets a response in JSON; anything else is protobuf."""
+    return content_type.split(";", 1)[0].strip().lower() == JSON
+
+
 def read_spans(body: bytes, content_type: str) -> list[Span]:
     """Decode a request. Raises Invalid for malformed bodies and for more than MAX_SPANS spans."""
-    kind = content_type.split(";", 1)[0].strip().lower()
-    read = _from_json(body) if kind == JSON else _from_protobuf(body)
+    read = _from_json(body) if is_json(content_type) else _from_protobuf(body)
     spans: list[Span] = []
     for span in read:
         if len(spans) == MAX_SPANS:
@@ -239,11 +254,11 @@ def _from_json(body: bytes) -> Iterator[Span]:
                     span_id=_hex(span.span_id, "spanId"),
                     parent_id=_hex(span.parent_span_id, "parentSpanId"),
                     name=span.name,
-                    start=_moment(_integer(span.start_time_unix_nano)),
-                    end=_moment(_integer(span.end_time_unix_nano)),
+                    start=_json_moment(span.start_time_unix_nano, "startTimeUnixNano"),
+                    end=_json_moment(span.end_time_unix_nano, "endTimeUnixNano"),
                     attributes=_json_pairs(span.attributes),
                     events=[
-                        SpanEvent(e.name, _moment(_integer(e.time_unix_nano)), _json_pairs(e.attributes))
+                        SpanEvent(e.name, _json_moment(e.time_unix_nano, "timeUnixNano"), _json_pairs(e.attributes))
                         for e in span.events
                     ],
                     is_error=span.status.code in {_ERROR, "STATUS_CODE_ERROR"},
@@ -251,36 +266,43 @@ def _from_json(body: bytes) -> Iterator[Span]:
                 )
 
 
-def _json_pairs(pairs: Iterable[_JsonPair]) -> dict[str, Any]:
-    return {pair.key: _json_plain(pair.value) for pair in pairs}
+def _json_moment(nanoseconds: int | str, name: str) -> datetime | None:
+    return _moment(_integer(nanoseconds, name))
 
 
-def _json_plain(value: _JsonValue) -> Any:
+def _json_pairs(pairs: Iterable[_JsonPair], depth: int = 0) -> dict[str, Any]:
+    return {pair.key: _json_plain(pair.value, depth) for pair in pairs}
+
+
+def _json_plain(value: _JsonValue, depth: int) -> Any:
+    if depth > _MAX_ATTRIBUTE_DEPTH:
+        problem = f"an attribute is nested more than {_MAX_ATTRIBUTE_DEPTH} levels deep; send it as text"
+        raise Invalid.field(["body", "attributes"], problem)
     if value.array_value is not None:
-        return [_json_plain(item) for item in value.array_value.values]
+        return [_json_plain(item, depth + 1) for item in value.array_value.values]
     if value.kvlist_value is not None:
-        return _json_pairs(value.kvlist_value.values)
+        return _json_pairs(value.kvlist_value.values, depth + 1)
     if value.int_value is not None:
-        return _integer(value.int_value)
+        return _integer(value.int_value, "intValue")
     if value.double_value is not None:
-        return _float(value.double_value)
+        return _float(value.double_value, "doubleValue")
     simple = (value.string_value, value.bool_value, value.bytes_value)
     return next((found for found in simple if found is not None), None)
 
 
-def _integer(value: int | str) -> int:
+def _integer(value: int | str, name: str) -> int:
     """Parse an integer; OTLP/JSON writes 64-bit integers as strings."""
     try:
         return int(value)
     except ValueError:
-        raise Invalid.field(["body"], f"{str(value)[:40]!r} is not an integer") from None
+        raise Invalid.field(["body", name], f"{str(value)[:40]!r} is not an integer") from None
 
 
-def _float(value: float | str) -> float:
+def _float(value: float | str, name: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise Invalid.field(["body"], f"{str(value)[:40]!r} is not a number") from None
+        raise Invalid.field(["body", name], f"{str(value)[:40]!r} is not a number") from None
 
 
 def _hex(text: str, name: str) -> bytes:

@@ -12,7 +12,7 @@ import csv
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from importlib.resources import files
 from pathlib import Path
@@ -42,6 +42,7 @@ _INPUT_DETAILS = {
 _OUTPUT_DETAILS = {"reasoning": ("reasoning",), "audio_output": ("audio",)}
 _MILLION = Decimal(1_000_000)
 _MAX_PRICE = Decimal(1)
+_MAX_THRESHOLD = 10**12
 _BACK_REFERENCE = re.compile(r"\\[1-9]")
 
 
@@ -73,7 +74,7 @@ class PriceRequest(msgspec.Struct, kw_only=True):
     completion_cost_details: Details | None = None
     provider: Annotated[str, msgspec.Meta(max_length=200)] | None = None
     start_time: Moment | None = None
-    prompt_token_threshold: Annotated[int, msgspec.Meta(ge=0, le=10**12)] | None = None
+    prompt_token_threshold: Annotated[int, msgspec.Meta(ge=0, le=_MAX_THRESHOLD)] | None = None
     match_path: list[Literal["model", "model_name", "model_id", "model_path", "endpoint_name"]] | None = None
 
 
@@ -141,19 +142,31 @@ def read_prices(file: Path | None = None) -> list[PriceRow]:
         if not line.strip() or line.startswith("#"):
             continue
         cells = [cell.strip() for cell in next(csv.reader([line]))]
-        if header is None:
-            header = cells
-            if missing := {"name", "pattern", "input", "output"} - set(header):
-                raise UserMistake(f"{file}, line {number}: the header lacks the column {min(missing)}")
-            if unknown := set(header) - set(COLUMNS):
-                raise UserMistake(f"{file}, line {number}: unknown column {min(unknown)}; use {', '.join(COLUMNS)}")
-            continue
         try:
-            rows = list(_rows(dict(zip(header, cells, strict=False)), "file" if file else "shipped"))
-        except (ValueError, InvalidOperation) as exc:
+            if header is None:
+                header = _checked_header(cells)
+                continue
+            rows = list(_rows(_by_column(header, cells), "file" if file else "shipped"))
+        except ValueError as exc:
             raise UserMistake(f"{file or 'prices.csv'}, line {number}: {exc}") from exc
         found.update((row.id, row) for row in rows)
     return list(found.values())
+
+
+def _checked_header(header: list[str]) -> list[str]:
+    """Return the names of the columns. Raises ValueError."""
+    if missing := {"name", "pattern", "input", "output"} - set(header):
+        raise ValueError(f"the header lacks the column {min(missing)}")
+    if unknown := set(header) - set(COLUMNS):
+        raise ValueError(f"unknown column {min(unknown)}; use {', '.join(COLUMNS)}")
+    return header
+
+
+def _by_column(header: list[str], cells: list[str]) -> dict[str, str]:
+    """Return the cells of a line by the names of their columns. Raises ValueError."""
+    if len(cells) != len(header):
+        raise ValueError(f"has {len(cells)} columns and the header {len(header)}; quote values with a comma")
+    return dict(zip(header, cells, strict=True))
 
 
 def _rows(cells: dict[str, str], source: str) -> Iterator[PriceRow]:
@@ -173,28 +186,41 @@ def _rows(cells: dict[str, str], source: str) -> Iterator[PriceRow]:
             name=cells["name"],
             provider=provider,
             match_pattern=cells["pattern"],
-            start_time=datetime.fromisoformat(cells["from"]).replace(tzinfo=UTC) if cells.get("from") else None,
-            prompt_token_threshold=int(cells["above"]) if cells.get("above") else None,
-            prompt_cost=_per_token(cells["input"]),
-            completion_cost=_per_token(cells["output"]),
+            start_time=_first_day(cells.get("from", "")),
+            prompt_token_threshold=_threshold(cells.get("above", "")),
+            prompt_cost=_per_token(cells["input"], "input"),
+            completion_cost=_per_token(cells["output"], "output"),
             prompt_cost_details=_file_details(cells, _INPUT_DETAILS),
             completion_cost_details=_file_details(cells, _OUTPUT_DETAILS),
         )
 
 
-def _per_token(text: str) -> str:
+def _first_day(text: str) -> datetime | None:
+    try:
+        return datetime.combine(date.fromisoformat(text), time(), UTC) if text else None
+    except ValueError as exc:
+        raise ValueError(f"{text!r} in the column from is not a day such as 2026-11-01") from exc
+
+
+def _threshold(text: str) -> int | None:
+    if text and not (text.isascii() and text.isdigit() and int(text) <= _MAX_THRESHOLD):
+        raise ValueError(f"{text!r} in the column above is not a number of tokens")
+    return int(text) if text else None
+
+
+def _per_token(text: str, column: str) -> str:
     """Return a price for a million tokens as one for a token."""
     try:
         price = Decimal(text) / _MILLION
     except InvalidOperation as exc:
-        raise ValueError(f"{text!r} is not a price") from exc
-    if not 0 <= price <= _MAX_PRICE:
-        raise ValueError(f"{text!r} is not a price from 0 to a million")
+        raise ValueError(f"{text!r} in the column {column} is not a price") from exc
+    if not (price.is_finite() and 0 <= price <= _MAX_PRICE):
+        raise ValueError(f"{text!r} in the column {column} is not a price from 0 to a million")
     return format(price, "f")
 
 
 def _file_details(cells: dict[str, str], names: Mapping[str, tuple[str, ...]]) -> dict[str, str] | None:
-    priced = {detail: _per_token(cells[column])
+    priced = {detail: _per_token(cells[column], column)
               for column, details in names.items() if cells.get(column) for detail in details}  # fmt: skip
     return priced or None
 
@@ -211,11 +237,21 @@ async def sync_prices(db: Database, file: Path | None = None) -> int:
         for row in rows.values():
             if row.id not in stored:
                 await tx.execute(sql.insert_price, workspace_id=None, **msgspec.structs.asdict(row))
-        try:
-            await tx.execute(sql.match_models_again, workspace_id=None)
-        except InvalidRegularExpressionError as exc:
-            raise UserMistake(f"a pattern in {file} is not a regular expression of Postgres: {exc}") from exc
+                if row.source == "file":
+                    await _check_file_pattern(tx, row, file)
+        await tx.execute(sql.match_models_again, workspace_id=None)
     return len(stored ^ set(rows))
+
+
+async def _check_file_pattern(tx: Session, row: PriceRow, file: Path | None) -> None:
+    """Check a pattern that Python accepts. Ingest of a new model would fail if Postgres refused it then.
+
+    Raises UserMistake.
+    """
+    try:
+        await _check_pattern(tx, row.match_pattern)
+    except Invalid as exc:
+        raise UserMistake(f"{file}: the pattern {row.match_pattern!r} of {row.name!r} {exc.problems[0].msg}") from exc
 
 
 # Prices of a workspace

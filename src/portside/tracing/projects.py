@@ -16,7 +16,7 @@ from asyncpg import UniqueViolationError
 
 from portside.kernel.clock import Moment
 from portside.kernel.db import Record, Session
-from portside.kernel.errors import Conflict, Invalid, NotFound
+from portside.kernel.errors import Conflict, Invalid, NotFound, Unavailable
 from portside.kernel.http.json_validation import JSON_TEXT, NO_ITEMS, NOT_TRUE
 from portside.kernel.ids import uuid7
 from portside.tracing.conditions import ConditionBuilder, all_of, apply_condition
@@ -52,8 +52,10 @@ _ALL_STATS = (
 )  # fmt: skip
 
 
-class ProjectContested(Conflict):
+class ProjectContested(Unavailable):
     """Another request deletes the project at the same time; send the request again."""
+
+    # Not a conflict (409): the tracing SDKs drop a batch that gets one, and send a batch again that gets a 503.
 
     code = "project_contested"
 
@@ -186,7 +188,6 @@ async def update_project(db: Session, workspace_id: UUID, project_id: UUID, patc
 async def delete_projects(db: Session, workspace_id: UUID, ids: list[UUID]) -> None:
     """Delete projects and their runs; billing records stay. Unknown ids are ignored."""
     await db.execute(sql.delete_projects, workspace_id=workspace_id, ids=ids)
-    await db.execute(sql.delete_runs_of_projects, workspace_id=workspace_id, ids=ids)
 
 
 def _checked(name: str) -> str:

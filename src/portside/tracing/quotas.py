@@ -30,10 +30,7 @@ class TracesLimitReached(TooManyRequests):
 
 
 class LonglivedLimitReached(TooManyRequests):
-    """The workspace has reached its own limit of long-lived traces for this month.
-
-    Send `extend_trace_retention: false`, or raise the usage limit.
-    """
+    """The workspace's limit of long-lived traces is reached; raise it, or send `extend_trace_retention: false`."""
 
     code = "longlived_limit_reached"
     error: ClassVar[str | None] = f"Too many requests: {_REASON}Monthly longlived traces usage limit exceeded"

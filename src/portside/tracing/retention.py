@@ -19,6 +19,7 @@ from portside.tracing.sql import sql
 Tier = Literal["shortlived", "longlived"]
 _BATCH = 200
 _FIRST, _LAST = (UUID(int=0), UUID(int=0)), (UUID(int=2**128 - 1), UUID(int=2**128 - 1))
+# Nothing was received before this time.
 _NEVER = datetime(1, 1, 2, tzinfo=UTC)
 
 

@@ -27,7 +27,7 @@ from portside.kernel.large_reads import reserve_page
 from portside.tracing.attachments import DownloadLinks, file_response, find_attachments
 from portside.tracing.conditions import Condition, ConditionBuilder, all_of, apply_condition, nest_condition
 from portside.tracing.fields import to_utc
-from portside.tracing.filters import compile_filter
+from portside.tracing.filters import RUN_FILTERS, FilterSchema, compile_filter
 from portside.tracing.sql import sql
 from portside.tracing.types import RunQuery, TracedRun
 
@@ -40,6 +40,8 @@ COSTS = ("prompt_cost", "completion_cost", "total_cost")
 _DEFAULTS = {"inputs": b"{}"}  # SDKs refuse a run whose inputs are null
 EVERYTHING = (*_JSON, ATTACHMENTS)
 MAX_LIMIT = 100
+# How many runs a search looks at in one statement: twice as many as before if that took less than this time.
+FIRST_WINDOW, LAST_WINDOW, QUICK_WINDOW_S = 5_000, 160_000, 0.2
 _ALWAYS = frozenset(
     {"id", "name", "run_type", "trace_id", "dotted_order", "status", "session_id", "app_path", "start_time"}
 )
@@ -172,11 +174,11 @@ class _CursorPosition(msgspec.Struct, array_like=True):
     id: UUID
     is_backwards: bool
     is_searching: bool = False
-    """Whether the pages before were searched in windows, because a condition that few runs meet takes long."""
+    """Whether the previous pages were searched in windows, because few runs meet the condition."""
 
 
 class SearchLimit(NamedTuple):
-    """How long to search for runs that few are like, and the condition on the runs that are looked at."""
+    """How long to search for rare runs, and the condition on the runs to look at."""
 
     seconds: float
     scope: Condition
@@ -194,7 +196,7 @@ async def find_page(  # noqa: PLR0913 - one statement with many parameters
 ) -> RunIdPage:
     """Return a page of the runs that meet a condition, as many as fit into one response with the large fields `shown`.
 
-    With a limit of the search the newest runs come first, and a page may be short or empty although more follow.
+    With `search` the newest runs come first, and a page may be short or empty although more follow.
 
     Raises CursorInvalid and TooManyLargeReads.
     """
@@ -207,7 +209,7 @@ async def find_page(  # noqa: PLR0913 - one statement with many parameters
     else:
         statement, values = apply_condition(
             sql.newest_runs if goes_down else sql.oldest_runs,
-            all_of([condition, *_beside(position, goes_down=goes_down)]),
+            all_of([condition, *_condition_after(position, goes_down=goes_down)]),
             limit=limit + 1,
             shown=sorted(shown),
         )
@@ -222,8 +224,8 @@ async def find_page(  # noqa: PLR0913 - one statement with many parameters
     return RunIdPage(ids, _cursors(found, position, has_more=len(rows) > count))
 
 
-def _beside(position: _CursorPosition | None, *, goes_down: bool) -> list[Condition]:
-    """Return the condition on runs after a position; none without one."""
+def _condition_after(position: _CursorPosition | None, *, goes_down: bool) -> list[Condition]:
+    """Return the condition on runs that follow a position in the order of the list; none for the first page."""
     if position is None:
         return []
     neighbours = sql.when_before if goes_down else sql.when_after
@@ -239,15 +241,15 @@ async def _search(  # noqa: PLR0913 - one search with many parameters
     limit: int,
     shown: list[str],
 ) -> tuple[list[Record], _CursorPosition | None]:
-    """Return the next runs that meet a condition, and where the search was stopped, if it was.
+    """Return the next runs that meet a condition, and where the search stopped if its time was over.
 
-    An index finds most of what is looked for at once. Where that takes long, the runs are looked at in windows of time,
-    until the page is full or the time is over.
+    One statement has half of the time: an index answers most conditions quickly. If that was not enough, the search
+    looks at one window of runs after the other, until the page is full or the time is over.
     """
     deadline = time.monotonic() + search.seconds
     if position is None or not position.is_searching:
         statement, values = apply_condition(
-            sql.newest_runs, all_of([condition, *_beside(position, goes_down=True)]), limit=limit, shown=shown
+            sql.newest_runs, all_of([condition, *_condition_after(position, goes_down=True)]), limit=limit, shown=shown
         )
         with suppress(TimeoutError):
             async with asyncio.timeout(search.seconds / 2):
@@ -255,7 +257,7 @@ async def _search(  # noqa: PLR0913 - one search with many parameters
     rows: list[Record] = []
     size = FIRST_WINDOW
     while True:
-        began, before = time.monotonic(), _beside(position, goes_down=True)
+        began, before = time.monotonic(), _condition_after(position, goes_down=True)
         statement, values = apply_condition(sql.end_of_window, all_of([search.scope, *before]), rows=size)
         end = await db.fetchrow(statement, **values)
         window = [condition, *before]
@@ -294,9 +296,6 @@ def _read_cursor(text: str) -> _CursorPosition:
         raise CursorInvalid from exc
     return position
 
-
-# Runs that are looked at in one statement: more, the quicker that is.
-FIRST_WINDOW, LAST_WINDOW, QUICK_WINDOW_S = 5_000, 160_000, 0.2
 
 Ids = Annotated[list[UUID], msgspec.Meta(max_length=1000)]
 
@@ -369,13 +368,15 @@ async def page_of_runs(
     return FoundRuns([_shown(run, fields) for run in runs], cursors)
 
 
-def conditions_of(body: RunFilters, workspace_id: UUID, builder: ConditionBuilder) -> Condition:
-    """Return the condition of filters. Raises FilterInvalid."""
+def conditions_of(
+    body: RunFilters, workspace_id: UUID, builder: ConditionBuilder, schema: FilterSchema = RUN_FILTERS
+) -> Condition:
+    """Return the condition of filters, which may compare the fields of `schema`. Raises FilterInvalid."""
     conditions = [builder.build(sql.when_workspace, value=workspace_id)]
     conditions += _column_conditions(body, builder)
     for text in (body.filter, body.search_filter):
         if text:
-            conditions.append(compile_filter(text, builder))
+            conditions.append(compile_filter(text, builder, schema))
     for text, query in ((body.trace_filter, sql.when_root_of_trace), (body.tree_filter, sql.when_any_of_trace)):
         if text:
             about_trace = builder.build(query, workspace_id=workspace_id)

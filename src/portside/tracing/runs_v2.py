@@ -47,8 +47,8 @@ Selects = Annotated[list[str], msgspec.Meta(max_length=200)]
 class RunsQuery(msgspec.Struct, kw_only=True):
     """Filters of runs; without a time, runs of the last day. Unsupported filters are refused.
 
-    With `search_seconds` a search for runs that few are like ends after about that time: a page may be short or empty
-    although `has_more`, and `searched_to` says how far back it got. With `include_subtree_usage`, tokens, costs and the
+    With `search_seconds` a search for rare runs ends after about that time: a page may be short or empty although
+    `has_more`, and `searched_to` says how far back the search got. With `include_subtree_usage`, tokens, costs and the
     first token's time are those of a run and all runs below it.
     """
 
@@ -215,8 +215,8 @@ MAX_SPANS = 25_000
 _SPAN_BYTES = 400
 
 
-def are_of_spans(selects: set[str]) -> bool:
-    """Whether all selected fields are without data of users, so that `read_spans` can read them."""
+def are_span_fields(selects: set[str]) -> bool:
+    """Whether no selected field holds data of users, so that `read_spans` can read them all."""
     return not selects - _SPAN_FIELDS
 
 
@@ -271,7 +271,7 @@ async def list_runs_of_trace(
     rows = await find_spans(db, condition)
     if not rows and query.filter is None:
         raise TracedRunNotFound
-    if are_of_spans(selects):
+    if are_span_fields(selects):
         return TraceRuns(read_spans(rows, selects))
     return TraceRuns(await read_selected(db, workspace_id, [row["id"] for row in rows], selects, links))
 

@@ -15,6 +15,7 @@ from portside.kernel.errors import Conflict, Invalid, NotFound
 from portside.tracing.attachments import DownloadLinks
 from portside.tracing.conditions import Condition, ConditionBuilder, all_of, apply_condition
 from portside.tracing.feedback import Feedback, FeedbackQuery, find_feedback
+from portside.tracing.filters import SHARED_RUN_FILTERS
 from portside.tracing.runs import (
     EVERYTHING,
     FoundRuns,
@@ -34,7 +35,7 @@ from portside.tracing.runs_v2 import (
     PUBLIC_SELECTS,
     RunItems,
     Selects,
-    are_of_spans,
+    are_span_fields,
     find_spans,
     large_fields,
     read_selected,
@@ -156,7 +157,8 @@ async def query_shared_runs(db: Session, token: UUID, body: RunPage, links: Down
         if getattr(body, name):
             raise Invalid.field(["body", name], "refers to runs that are not shared", "not_supported")
     builder = ConditionBuilder()
-    condition = all_of([shared.condition(builder), conditions_of(body, shared.workspace_id, builder)])
+    own = conditions_of(body, shared.workspace_id, builder, SHARED_RUN_FILTERS)
+    condition = all_of([shared.condition(builder), own])
     return await page_of_runs(db, shared.workspace_id, body, condition, links)
 
 
@@ -169,7 +171,7 @@ async def list_shared_runs_v2(db: Session, token: UUID, body: SharedSelection, l
     selects = read_selects(body.selects, "body")
     if hidden := sorted(selects - PUBLIC_SELECTS):
         raise Invalid.field(["body", "selects"], f"{hidden[0]} is not available on shared runs", "not_supported")
-    if are_of_spans(selects):
+    if are_span_fields(selects):
         spans = await find_spans(db, shared.condition(ConditionBuilder()))
         return RunItems(read_spans(spans, selects), has_more=len(spans) == MAX_SPANS)
     shown = large_fields(selects)

@@ -32,6 +32,7 @@ EXACT_MAX_RUNS = 1_000
 COMMIT_MARGIN_S = 600.0
 LOCK = "portside.tracing.statistics"
 _GROWTH = 1.05
+# The number of bins of a measure, and the bin of the value 1; `histogram_bin` has the same numbers.
 _BINS, _ONE = 2000, 1000
 # The measures in the order of `run_measurements`, each with its percentiles in the order of `run_stats`.
 _SPREADS = {
@@ -45,6 +46,7 @@ _SPREADS = {
 # Token counts are integers.
 _WHOLE = frozenset({2, 3, 4})
 _DAY, _HOUR, _MICROSECOND = timedelta(days=1), timedelta(hours=1), timedelta(microseconds=1)
+# The first whole day that no time zone moves out of the range of times.
 _BEGINNING = datetime(1, 1, 2, tzinfo=UTC)
 _BATCH = 1_000
 _ROLLUP_FIELDS = frozenset({"session", "start_time", "end_time", "is_root", "data_source_type"})
@@ -170,6 +172,7 @@ class DailyRollups(Task):
     """Counts the next finished day, and again the days whose runs were written or deleted since."""
 
     every_s = 300.0
+    # A stale day is counted again once it has not changed for this long.
     quiet_s = 900.0
 
     def __init__(self, db: Database) -> None:
@@ -191,6 +194,7 @@ class DailyRollups(Task):
         # Read first: transactions that began before this moment are visible when the runs are read.
         over = await tx.fetchval(sql.committed_until, settled_s=COMMIT_MARGIN_S)
         day = await tx.fetchval(sql.next_day_of_runs)
+        # A run that began less than an hour ago leaves no mark when it changes, so its day is not counted yet.
         if day is None or day > over - _DAY - _HOUR:
             return 0
         await _count(tx, await tx.fetch(sql.days_to_count, day=day))

@@ -124,7 +124,7 @@ select from readable_runs r where number_matches(r.completion_cost::float8, :op:
 select from readable_runs r where number_matches(r.total_cost::float8, :op::text, :value::float8[])
 
 -- name: when_trace_tokens
--- What all model runs of the run's trace used.
+-- The tokens of all model runs of the run's trace.
 select from readable_runs r where number_matches((
     select coalesce(sum(o.total_tokens), 0)::float8 from readable_runs o
     where o.workspace_id = r.workspace_id and o.trace_id = r.trace_id

@@ -38,6 +38,11 @@ where workspace_id = :workspace_id and run_id = :run_id and expires_at > now()
 order by created_at desc, id
 limit :limit::int offset :offset::int
 
+-- name: delete_expired_feedback_tokens
+delete from feedback_tokens where id in (
+    select id from feedback_tokens where expires_at < now() order by expires_at limit :batch::int for update skip locked
+)
+
 -- name: feedback_token
 -- Used without an API key: the id of the token is the credential, and its row names the workspace.
 select workspace_id, run_id, key, config, feedback_id from feedback_tokens where id = :token and expires_at > now()

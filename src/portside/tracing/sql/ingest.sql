@@ -116,7 +116,7 @@ returning r.id, r.is_awaited
 
 -- name: mark_interrupted_traces
 -- Tells the roots of traces that one of their runs was interrupted. A root that has not arrived yet gets an empty row, as an
--- awaited parent does. After the batch is committed, so that no row of it is held while this waits for a root.
+-- awaited parent does. It runs after the batch is committed, so that it holds no row of the batch while it waits for a root.
 insert into runs as r (workspace_id, id, patched, patch_order, is_awaited, has_interrupts)
 select distinct :workspace_id::uuid, c.trace_id, 0, 0, false, true
 from runs c

@@ -77,15 +77,19 @@ where workspace_id = :workspace_id and id = :project_id and deleted_at is null
 returning id
 
 -- name: delete_projects
-update projects set deleted_at = now()
-where workspace_id = :workspace_id and id = any(:ids::uuid[]) and deleted_at is null
-
--- name: delete_runs_of_projects
--- The rows of traces stay, because they were billed.
-with deleted as (
+-- One statement for the projects and their runs: if it fails, the projects are still there to be deleted again. The rows of
+-- traces stay, because they were billed.
+with closed as (
+    update projects set deleted_at = now()
+    where workspace_id = :workspace_id and id = any(:ids::uuid[]) and deleted_at is null
+),
+deleted as (
     delete from runs where workspace_id = :workspace_id and project_id = any(:ids::uuid[]) returning id
 ),
 without_attachments as (
     delete from attachments a using deleted where a.workspace_id = :workspace_id and a.run_id = deleted.id
+),
+unshared as (
+    delete from shared_runs s using deleted where s.workspace_id = :workspace_id and s.run_id = deleted.id
 )
 delete from feedback f using deleted where f.workspace_id = :workspace_id and f.run_id = deleted.id

@@ -44,8 +44,8 @@ select r.id, r.start_time,
 from readable_runs r where true order by r.start_time desc, r.id desc limit :limit::int
 
 -- name: end_of_window
--- The run that a number of runs further down, whether readers see it or not: an index has all that is read. Conditions
--- replace `true`.
+-- The run that begins the next window of a search. Runs that readers do not see count too, so an index has all that is
+-- read. Conditions replace `true`.
 select r.start_time, r.id
 from (
     select workspace_id, id, project_id as session_id, coalesce(start_time, received_at) as start_time from runs
@@ -130,7 +130,7 @@ select r.id, left(r.name, 500) as name, r.run_type, r.status, r.start_time, r.en
 from readable_runs r where true order by r.start_time, length(r.dotted_order), r.id limit :limit::int
 
 -- name: subtree_usage
--- What each of the runs and all runs below it used. Each model run counts for all its ancestors, which its position names.
+-- The usage of each run together with all runs below it. Each model run counts for all its ancestors, which its position names.
 -- Positions are texts of clients, so their parts are compared as text.
 select a.id::uuid as id, min(b.first_token_time) as first_token_time, least(sum(b.prompt_tokens), 9e18)::bigint as prompt_tokens,
        least(sum(b.completion_tokens), 9e18)::bigint as completion_tokens, least(sum(b.total_tokens), 9e18)::bigint as total_tokens,
@@ -162,7 +162,7 @@ end, 'UTF8') as value
 from readable_runs r where r.workspace_id = :workspace_id and r.id = :run_id
 
 -- name: threads_of_newest_turns
--- The threads of so many turns, the newest ones until a moment. Conditions replace `true`.
+-- The threads of the newest turns (root runs) until a moment. Conditions replace `true`.
 select array_agg(distinct t.thread_id) as threads, count(*) as turns
 from (
     select r.thread_id from readable_runs r
