@@ -1,15 +1,23 @@
 """When a scheduled backup is due, which ones are kept, and what is known of the last one."""
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from obstore.store import MemoryStore
 
-from portside.backup import history
+from portside.backup import create, history
+from portside.backup import schedule as schedules
+from portside.backup.container import EncryptedWriter, Header, Passphrase, new_salt
+from portside.backup.create import installation_of
+from portside.backup.databases import BackupFailed
 from portside.backup.history import Attempt, last_backup, read_attempts, record_attempt
 from portside.backup.restore import ListedBackup
-from portside.backup.schedule import RETRY_AFTER, BackupPlan, next_due, surplus
-from portside.backup.stores import open_store, split_location
+from portside.backup.schedule import RETRY_AFTER, BackupPlan, next_due, prune, surplus
+from portside.backup.stores import BucketStore, FolderStore, open_store, split_location
 from portside.kernel.errors import UserMistake
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
@@ -80,6 +88,18 @@ def test_newest_and_young_backups_are_kept(tmp_path: Path) -> None:
     old = [listed(age) for age in (50, 60, 70)]
     assert surplus(old, schedule(tmp_path), NOW) == ["70"], "two are kept whatever their age"
     assert surplus(young, schedule(tmp_path, keep_for=timedelta(0)), NOW) == ["3", "6.9"]
+
+
+KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
+
+
+def test_bucket_is_that_of_aws_without_an_address() -> None:
+    assert BucketStore("s3://bucket/prefix", KEYS)._store.config.get("endpoint") is None
+    own = BucketStore("s3://bucket", {**KEYS, "AWS_ENDPOINT_URL": "http://store:9000"})
+    assert own._store.config["endpoint"] == "http://store:9000"
+    for missing in KEYS:
+        with pytest.raises(UserMistake, match=f"^s3://bucket needs credentials; set {missing}$"):
+            BucketStore("s3://bucket", {**KEYS, missing: ""})
 
 
 def test_files_that_cannot_be_read_are_never_deleted(tmp_path: Path) -> None:

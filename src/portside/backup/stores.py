@@ -20,6 +20,8 @@ from portside.kernel.files import make_private_dir
 
 SUFFIX = ".backup"
 _S3 = "s3://"
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+# S3 takes at most 10,000 parts of one file, so a backup in a bucket is limited to 160 GB.
 _PART_BYTES = 16 << 20
 _ABANDONED_AFTER_S = 24 * 3600.0
 
@@ -122,20 +124,23 @@ class BucketStore:
             from obstore.store import S3Store
         except ImportError as exc:
             raise UserMistake(f"{location} needs the extra 's3': install portside[s3]") from exc
+        if missing := [name for name in _CREDENTIALS if not environ.get(name)]:
+            raise UserMistake(f"{location} needs credentials; set {' and '.join(missing)}")
         bucket, _, prefix = location.removeprefix(_S3).partition("/")
         endpoint = environ.get("AWS_ENDPOINT_URL")
+        # Without an address it is AWS itself. The library accepts no None for these options.
+        own: dict[str, Any] = {"endpoint": endpoint, "virtual_hosted_style_request": False} if endpoint else {}
         self.location = location
         self._store = S3Store(
             bucket,
             prefix=prefix.strip("/") or None,
-            access_key_id=environ.get("AWS_ACCESS_KEY_ID"),
-            secret_access_key=environ.get("AWS_SECRET_ACCESS_KEY"),
+            access_key_id=environ[_CREDENTIALS[0]],
+            secret_access_key=environ[_CREDENTIALS[1]],
             region=environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1",
-            endpoint=endpoint,
-            virtual_hosted_style_request=False if endpoint else None,
             # A store in one's own network may have no certificate; the backups are encrypted in any case.
             client_options={"allow_http": bool(endpoint and endpoint.startswith("http://"))},
             retry_config={"max_retries": 3},
+            **own,
         )
 
     def list(self, folder: str = "") -> list[StoredFile]:
