@@ -102,6 +102,17 @@ def test_bucket_is_that_of_aws_without_an_address() -> None:
             BucketStore("s3://bucket", {**KEYS, missing: ""})
 
 
+def test_existing_file_of_a_bucket_is_not_replaced() -> None:
+    store = BucketStore("s3://bucket", KEYS)
+    store._store = MemoryStore()
+    with store.create("a.backup") as out:
+        out.write(b"first")
+    with pytest.raises(BackupFailed, match=r"^s3://bucket/a\.backup exists already"), store.create("a.backup") as out:
+        out.write(b"second")
+    with store.open("a.backup") as source:
+        assert source.read(10) == b"first"
+
+
 def test_files_that_cannot_be_read_are_never_deleted(tmp_path: Path) -> None:
     found = [listed(50, "damaged"), listed(51), listed(52), listed(53)]
     assert surplus(found, schedule(tmp_path), NOW) == ["53"]

@@ -48,7 +48,10 @@ class Store(Protocol):
         ...
 
     def create(self, name: str) -> AbstractContextManager[Sink]:
-        """Write a new file, which exists when the block has ended without an exception."""
+        """Write a new file, which exists when the block has ended without an exception.
+
+        Raises BackupFailed also if there is a file of this name.
+        """
         ...
 
     def delete(self, name: str) -> None:
@@ -163,9 +166,12 @@ class BucketStore:
 
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:
-        """Upload a file. An exception aborts the upload."""
+        """Upload a file; an existing one is not replaced. An exception aborts the upload."""
         import obstore
 
+        with _explained(self.location), contextlib.suppress(FileNotFoundError):
+            obstore.head(self._store, name)
+            raise BackupFailed(f"{self.location}/{name} exists already; choose another name")
         with _explained(self.location), obstore.open_writer(self._store, name, buffer_size=_PART_BYTES) as writer:
             yield writer
 

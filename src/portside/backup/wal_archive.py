@@ -67,6 +67,9 @@ class WalArchive(Task):
                 log.exception("the WAL cannot be archived; point-in-time recovery is at risk")
             await asyncio.to_thread(self._bound_spool)
             self.problem = "The WAL of Postgres cannot be archived beside the backups; the server's log has the reason."
+            # List the store again: it may have completed a file although the answer was lost, and replaces none.
+            self._stored = None
+            await asyncio.to_thread(self._bound_spool)
             raise
         self.problem = None
         return Status({"stored": moved})
