@@ -240,3 +240,16 @@ async def test_segment_whose_upload_only_seemed_to_fail_is_not_stored_twice(arch
         await archive.activate()
     await archive.activate()
     assert (archive.problem, list(spool.iterdir())) == (None, [])
+
+
+async def test_server_without_archiving_is_a_problem(tmp_path: Path, monkeypatch) -> None:
+    """A program without BACKUP_POINT_IN_TIME started Postgres, so there is no spool."""
+
+    async def refuse(_: WalArchive) -> None:
+        raise BackupFailed("Postgres was started without archiving")
+
+    monkeypatch.setattr(WalArchive, "_end_segment", refuse)
+    archive = WalArchive(tmp_path / "home", "unused", FolderStore(tmp_path / "stored"), PASSPHRASE)
+    with pytest.raises(BackupFailed):
+        await archive.activate()
+    assert archive.problem is not None

@@ -65,7 +65,6 @@ class WalArchive(Task):
         except UserMistake:
             if self.problem is None:
                 log.exception("the WAL cannot be archived; point-in-time recovery is at risk")
-            await asyncio.to_thread(self._bound_spool)
             self.problem = "The WAL of Postgres cannot be archived beside the backups; the server's log has the reason."
             # List the store again: it may have completed a file although the answer was lost, and replaces none.
             self._stored = None
@@ -119,8 +118,9 @@ class WalArchive(Task):
         return [(path, f"{folder}/{path.name}") for path in self._spooled()]
 
     def _spooled(self) -> list[Path]:
-        # Postgres writes under a name with a dot first.
-        return sorted(path for path in self._spool.iterdir() if not path.name.startswith("."))
+        # Without archiving there is no spool. A segment that is being copied has a name that begins with a dot.
+        found = self._spool.iterdir() if self._spool.is_dir() else ()
+        return sorted(path for path in found if not path.name.startswith("."))
 
     def _new_files(self, folder: str) -> Iterator[tuple[Path, str]]:
         for path in [self._home / MASTER_KEY, *sorted((self._home / ARCHIVES).glob("*.tar.gz"))]:
