@@ -90,6 +90,28 @@ def test_newest_and_young_backups_are_kept(tmp_path: Path) -> None:
     assert surplus(young, schedule(tmp_path, keep_for=timedelta(0)), NOW) == ["3", "6.9"]
 
 
+def stored(store: FolderStore, name: str, installation: str) -> None:
+    header = Header(
+        kind="data", created_at=NOW, version="0.1.0", postgres=18, installation=installation, salt=new_salt(),
+        scrypt_log_n=14,
+    )  # fmt: skip
+    with store.create(name) as out:
+        EncryptedWriter(out, header, Passphrase("correct horse battery")).close()
+
+
+def test_backups_of_another_platform_are_never_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several platforms may keep their backups at one location."""
+    monkeypatch.setattr(schedules, "now", lambda: NOW + DAY)
+    store = FolderStore(tmp_path / "stored")
+    own = installation_of(tmp_path).id
+    for name, installation in (("a", own), ("b", own), ("c", "other"), ("d", "other")):
+        stored(store, f"{name}.backup", installation)
+    assert prune(store, schedule(tmp_path, keep=1, keep_for=timedelta(0))) == 1
+    left = [file.name for file in store.list()]
+    assert len(left) == 3
+    assert {"c.backup", "d.backup"} < set(left)
+
+
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 

@@ -308,6 +308,7 @@ class ListedBackup(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     kind: str = ""
     version: str = ""
+    installation: str = ""
     problem: str | None = None
 
 
@@ -324,7 +325,7 @@ def _listed(store: Store, file: StoredFile) -> ListedBackup:
         return ListedBackup(name=file.name, size_bytes=file.size_bytes, created_at=file.modified_at, problem=str(exc))
     return ListedBackup(
         name=file.name, size_bytes=file.size_bytes, created_at=header.created_at, kind=header.kind,
-        version=header.version,
+        version=header.version, installation=header.installation,
     )  # fmt: skip
 
 
