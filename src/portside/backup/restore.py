@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from portside import __version__
 from portside.backup.container import BackupRefused, EncryptedReader, Header, Passphrase, read_header
@@ -161,7 +161,11 @@ def _check_free(path: Path) -> None:
 
 def _check_versions(header: Header, target: NewHome) -> None:
     """Raise BackupRefused for a backup of a newer version, or of another major version of Postgres."""
-    if Version(Version(header.version).public) > Version(__version__):
+    try:
+        is_newer = Version(Version(header.version).public) > Version(__version__)
+    except InvalidVersion as exc:
+        raise BackupRefused("the backup is damaged: its header names no version") from exc
+    if is_newer:
         raise BackupRefused(
             f"this backup was made by Portside {header.version}, which is newer than this one ({__version__}); install "
             "that version to restore it"
@@ -169,7 +173,8 @@ def _check_versions(header: Header, target: NewHome) -> None:
     for package, number in header.migrations.items():
         try:
             known = [migration.number for migration in migrations_of(f"portside.{package}")]
-        except ModuleNotFoundError:
+        except (ModuleNotFoundError, FileNotFoundError):
+            # This version lacks the package, or the package has no tables yet.
             known = []
         if number > max(known, default=0):
             raise BackupRefused(
