@@ -112,6 +112,23 @@ def test_backups_of_another_platform_are_never_deleted(tmp_path: Path, monkeypat
     assert {"c.backup", "d.backup"} < set(left)
 
 
+def test_programs_that_start_together_agree_on_the_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them archives WAL, the other one takes a backup: a restore looks for WAL of the backup's identity."""
+    both = threading.Barrier(2)
+    salt = create.new_salt
+
+    def together() -> bytes:
+        # Wait for the other program, as long as it could come here too.
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+        return salt()
+
+    monkeypatch.setattr(create, "new_salt", together)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(installation_of, [tmp_path, tmp_path]))
+    assert found[0] == found[1] == installation_of(tmp_path)
+
+
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 

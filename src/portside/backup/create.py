@@ -32,7 +32,9 @@ from portside.kernel.version import full_version
 
 HOME, DATA, PASSWORD = "home", "postgres/data", "postgres/password"
 MASTER_KEY = "master-key"
-# Of the home folder: what is made again, what only holds on this machine, and the database, which is copied apart.
+_IDENTITY = "installation.json"
+# Left out of the home folder: what can be made again, what is valid on this machine only, and the database, which is
+# copied by itself.
 LEFT_OUT = (
     "postgres", "logs", FOLDER, "platform.lock", "address", "dataplane/listener.lock", "dataplane/uv-cache",
     "dataplane/wheels", "dataplane/node", "dataplane/node-cache", "dataplane/node-runtimes",
@@ -49,15 +51,25 @@ class HomeIdentity(msgspec.Struct):
 
 
 def installation_of(home: Path) -> HomeIdentity:
-    """Return the installation of a home folder. It is not in backups, so a restored home becomes another one."""
-    file = home / FOLDER / "installation.json"
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=HomeIdentity)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    """Return the identity of a home folder. It is not in backups, so a restored home gets another one."""
+    folder = home / FOLDER
+    if (known := _read_identity(folder)) is not None:
+        return known
+    make_private_dir(folder)
+    # The platform archives WAL while another process takes the first backup: both must name one installation.
+    with locked(folder / "installation.lock"):
+        if (known := _read_identity(folder)) is not None:
+            return known
         made = HomeIdentity(uuid7().hex, new_salt())
-        make_private_dir(file.parent)
-        write_private(file, msgspec.json.encode(made).decode())
+        write_private(folder / _IDENTITY, msgspec.json.encode(made).decode())
         return made
+
+
+def _read_identity(folder: Path) -> HomeIdentity | None:
+    try:
+        return msgspec.json.decode((folder / _IDENTITY).read_bytes(), type=HomeIdentity)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
 
 
 @dataclass(frozen=True)
