@@ -129,6 +129,14 @@ def test_programs_that_start_together_agree_on_the_identity(tmp_path: Path, monk
     assert found[0] == found[1] == installation_of(tmp_path)
 
 
+def test_failure_names_the_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """A backup reads the home while it writes to the store: an error of the one is not blamed on the other."""
+    store = FolderStore(tmp_path / "stored")
+    with pytest.raises(BackupFailed, match=r"^/home/secret: Permission denied$"), store.create("a.backup"):
+        raise PermissionError(13, "Permission denied", "/home/secret")
+    assert store.list() == []
+
+
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 

@@ -200,7 +200,8 @@ def _explained(location: str) -> Iterator[None]:
     except FileNotFoundError as exc:
         raise BackupFailed(f"{location}: there is no such file or bucket ({_first_line(exc)})") from exc
     except OSError as exc:
-        raise BackupFailed(f"{location}: {exc.strerror or _first_line(exc)}") from exc
+        # The block also reads the files to store, so the failure may be about one of those.
+        raise BackupFailed(f"{exc.filename or location}: {exc.strerror or _first_line(exc)}") from exc
     except Exception as exc:
         if not type(exc).__module__.startswith("obstore"):
             raise
