@@ -160,6 +160,13 @@ def test_existing_file_of_a_bucket_is_not_replaced() -> None:
         assert source.read(10) == b"first"
 
 
+def test_partial_file_that_has_gone_does_not_stop_a_backup(tmp_path: Path) -> None:
+    (tmp_path / ".b.backup.partial").symlink_to("nowhere")
+    store = FolderStore(tmp_path)
+    stored(store, "a.backup", "own")
+    assert [file.name for file in store.list()] == ["a.backup"]
+
+
 def test_files_that_cannot_be_read_are_never_deleted(tmp_path: Path) -> None:
     found = [listed(50, "damaged"), listed(51), listed(52), listed(53)]
     assert surplus(found, schedule(tmp_path), NOW) == ["53"]

@@ -115,8 +115,10 @@ class FolderStore:
 def _remove_abandoned(folder: Path) -> None:
     """Remove what killed programs left: partial files that nobody has written to for a day."""
     for partial in folder.glob(".*.partial"):
-        if partial.stat().st_mtime < time.time() - _ABANDONED_AFTER_S:
-            partial.unlink(missing_ok=True)
+        # Another program may have completed or removed it meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            if partial.lstat().st_mtime < time.time() - _ABANDONED_AFTER_S:
+                partial.unlink()
 
 
 class BucketStore:
