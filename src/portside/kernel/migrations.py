@@ -41,6 +41,7 @@ import asyncpg
 from portside.kernel.db import Database
 from portside.kernel.errors import DependencyUnavailable, UserMistake
 
+# For the lock of migrations, and for each lock of a table that a migration changes.
 LOCK_TIMEOUT_S = 60
 # The last commit that can upgrade a database from before the baselines.
 LAST_DEVELOPMENT_COMMIT = "e09ae15"
@@ -246,8 +247,8 @@ def _created_by(texts: Iterable[str]) -> list[tuple[str, str]]:
 async def migrate(db: Database, packages: list[str], *, schema: str | None = None) -> int:
     """Apply missing migrations and functions, and return the number of applied migrations.
 
-    Raises UserMistake for a database that is refused (see above), and DependencyUnavailable while another process has
-    the lock.
+    Raises UserMistake for a database that is refused (see above), and DependencyUnavailable while another session
+    holds a lock.
     """
     async with db.pool.acquire() as connection, connection.transaction():
         await connection.execute(f"set local lock_timeout = '{LOCK_TIMEOUT_S}s'")
@@ -434,6 +435,11 @@ async def _drop(connection: Any, objects: list[str]) -> None:
 async def _execute(connection: Any, sql: str, file: str) -> None:
     try:
         await connection.execute(sql)
+    except asyncpg.LockNotAvailableError as exc:
+        raise DependencyUnavailable(
+            f"{file} waited {LOCK_TIMEOUT_S} s for a lock that another session holds ({exc}), and nothing was changed; "
+            "end the long transaction that pg_stat_activity shows, and start again"
+        ) from exc
     except asyncpg.PostgresError as exc:
         exc.add_note(f"in {file}")
         raise
