@@ -193,6 +193,9 @@ def _without_secrets(value: Any) -> Any:
         return {key: "[hidden]" if _is_secret(key) else _without_secrets(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_secrets(item) for item in value]
+    if isinstance(value, tuple):
+        # Still a tuple: structlog does not recognize an `exc_info` that is a list.
+        return tuple(_without_secrets(item) for item in value)
     return value
 
 
