@@ -57,7 +57,7 @@ def without_nul(raw: bytes) -> bytes:
 
 def storable(text: str, max_bytes: int | None = None) -> str:
     """Replace NUL and lone surrogates, which Postgres and JSON cannot store, and keep at most `max_bytes` bytes."""
-    return text.encode("utf-8", "replace")[:max_bytes].decode(errors="ignore").replace("\0", "\ufffd")
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace")[:max_bytes].decode(errors="ignore")
 
 
 def _user_default(value: Any) -> Any:
