@@ -60,9 +60,9 @@ class EventStream(Response):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Send the head, then chunks. The source is always closed, however the stream ends."""
         with OPEN.track_inprogress():
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             is_cut, gone = False, asyncio.ensure_future(_client_gone(receive))
             try:
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 await self._pump(send, gone)
             except StreamCut:
                 is_cut = True
