@@ -485,7 +485,11 @@ def _encode_other(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(value)
     if isinstance(value, int):
-        return ormsgpack.Ext(BIG_INTEGER, str(value).encode())
+        digits = str(value).encode()
+        if len(digits) > MAX_INTEGER_DIGITS:
+            # Refused here, because the peer would disconnect, and every call of the link would fail.
+            raise ValueError(f"an integer of {len(digits)} digits cannot be sent, only {MAX_INTEGER_DIGITS}")
+        return ormsgpack.Ext(BIG_INTEGER, digits)
     raise TypeError(f"a {type(value).__name__} cannot be sent")
 
 
