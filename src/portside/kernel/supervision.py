@@ -372,5 +372,6 @@ class WorkerProcesses:
             self._is_stopping = True
             self._on_stop()
         for pid in self._pids.values():
-            # One that has ended stays until it is reaped.
-            os.kill(pid, number)
+            # This may run in a signal handler, between the reaping of a process and the removal of its id.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
