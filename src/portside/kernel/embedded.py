@@ -343,8 +343,8 @@ class EmbeddedPostgres:
         return self.url(name)
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-        command = [*_unprivileged(), str(_binaries() / program), *arguments]
         try:
+            command = [*_unprivileged(), str(_binaries() / program), *arguments]
             # A file, not a pipe: the server inherits it, and an inherited pipe would never be closed.
             with tempfile.TemporaryFile("w+") as output:
                 done = subprocess.run(
