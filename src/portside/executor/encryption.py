@@ -177,5 +177,6 @@ def _decrypted(made: Any) -> Decrypted:
 
 def _checked(made: Any, kind: Any, name: str) -> Any:
     if not isinstance(made, kind):
-        raise EncryptionFailed(f"{name} returned a {type(made).__name__}")
+        needed = "a dict" if kind is dict else "bytes"
+        raise EncryptionFailed(f"{name} returned a {type(made).__name__}; it must return {needed}")
     return made
