@@ -56,11 +56,11 @@ class CrossLoopPeer:
 
     async def call(self, method: str, body: Any = None, *, on_item: OnItem | None = None) -> Any:
         """Call a method from any loop."""
-        home = asyncio.get_running_loop()
+        caller_loop = asyncio.get_running_loop()
 
         def take(item: Any) -> None:
             if on_item is not None:
-                home.call_soon_threadsafe(on_item, item)
+                caller_loop.call_soon_threadsafe(on_item, item)
 
         call = CrossLoopCall(self._loop, self._peer.call(method, body, on_item=take if on_item else None))
         try:

@@ -33,8 +33,9 @@ DATABASE_NOTICE = "database-full"
 # Data is accepted again when so much more than the reserve is free. Otherwise each deleted row would let one in.
 RESUME_AT = 1.1
 MIN_FREE_INODES = 0.01
-# No disk is filled faster than this, in bytes a second; and how often it is looked at, in seconds.
-FILLED_PER_S, LEAST_PERIOD_S, LONGEST_PERIOD_S = 1e9, 0.2, 5.0
+# The disk is measured again before it could be full, if it fills at most this fast; and between these periods.
+MAX_FILL_BYTES_PER_S, MIN_PERIOD_S, MAX_PERIOD_S = 1e9, 0.2, 5.0
+# Below this share of the reserve, running runs return to the queue.
 CRITICAL = 0.5
 
 ReserveBytes = Annotated[
@@ -166,7 +167,7 @@ class DiskWatch(Task):
         self._is_critical = space.free < kept * CRITICAL
         FREE.set(space.free)
         RESERVE.set(kept)
-        self.report.every_s = min(LONGEST_PERIOD_S, max(LEAST_PERIOD_S, (space.free - kept) / FILLED_PER_S))
+        self.report.every_s = min(MAX_PERIOD_S, max(MIN_PERIOD_S, (space.free - kept) / MAX_FILL_BYTES_PER_S))
         factor = 1.0 if self.shortage is None else RESUME_AT
         reason = find_shortage(self._folder, self._reserve, factor)
         if reason is not None:

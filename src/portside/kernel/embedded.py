@@ -46,8 +46,8 @@ _TAIL_BYTES = 800
 _COMMAND_TIMEOUT_S = 300
 # Prefix of data folders that initdb has not finished.
 _UNFINISHED = "initdb-"
-# How many connections the server accepts: one for each of these bytes of memory, within limits. A busy one needs less.
-BYTES_EACH, LEAST_CONNECTIONS, MOST_CONNECTIONS = 10_000_000, 500, 2000
+# The server accepts one connection for each 10 MB of memory, more than a busy connection needs, within limits.
+BYTES_PER_CONNECTION, MIN_CONNECTIONS, MAX_CONNECTIONS = 10_000_000, 500, 2000
 MAX_LOG_BYTES = 10_000_000
 MAX_WAL_MB, MIN_WAL_MB = 1024, 64
 # Connections reserved for the role of the platform, so that deployments cannot use all of them.
@@ -363,7 +363,7 @@ class EmbeddedPostgres:
 def default_connections() -> int:
     """Return how many connections the server accepts on this machine if nobody sets their number."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(LEAST_CONNECTIONS, min(MOST_CONNECTIONS, memory // BYTES_EACH))
+    return max(MIN_CONNECTIONS, min(MAX_CONNECTIONS, memory // BYTES_PER_CONNECTION))
 
 
 def _wal_mb(data: Path) -> int:

@@ -47,7 +47,7 @@ INLINE_CHARACTERS = 256
 BODY_BYTES = 1024
 # What the serializer calls the encoding of everything but bytes, and the integers which that has.
 MSGPACK = "msgpack"
-LEAST_INT, MOST_INT = -(2**63), 2**64 - 1
+MIN_INT, MAX_INT = -(2**63), 2**64 - 1
 # The caller and the request of a run are not stored with the thread's state (spec: Authentication).
 _REQUEST_PREFIXES = ("langgraph_auth_", "langgraph_request_id", "graph_auth_", "graph_request_id")
 _PLAIN = (type(None), bool, int, float)
@@ -155,7 +155,7 @@ def _is_always_encodable(value: Any) -> bool:
     if isinstance(value, str):
         # Others may have a surrogate without its other half.
         return value.isascii()
-    return type(value) is not int or LEAST_INT <= value <= MOST_INT
+    return type(value) is not int or MIN_INT <= value <= MAX_INT
 
 
 def write_rows(
