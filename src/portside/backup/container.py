@@ -191,15 +191,8 @@ class EncryptedReader:
         return plain
 
     def _what_is_wrong(self, chunk: bytes) -> str:
-        if self._is_at_end:
-            is_whole = False
-            try:
-                self._cipher.decrypt(_nonce(self._number, is_last=False), chunk, None)
-                is_whole = True
-            except (InvalidTag, ValueError):
-                is_whole = False
-            if is_whole or len(chunk) < CHUNK_BYTES + _TAG_BYTES:
-                return "the backup is torn or damaged: it ends without its last part"
+        if self._is_at_end and (len(chunk) < CHUNK_BYTES + _TAG_BYTES or self._is_inner(chunk)):
+            return "the backup is torn or damaged: it ends without its last part; copy or take it again"
         return f"the backup is damaged: its bytes after {self._number} MB were changed, moved or lost"
 
 
@@ -216,7 +209,7 @@ def _read_start(source: ByteSource) -> tuple[Header, bytes, bytes]:
     text = _read_exactly(source, min(length, _MAX_HEADER_BYTES))
     mac = _read_exactly(source, _MAC_BYTES)
     if len(text) < length or len(mac) < _MAC_BYTES:
-        raise BackupRefused("the backup is truncated: it ends within its header")
+        raise BackupRefused("the backup is truncated: it ends within its header; copy or take it again")
     try:
         said = msgspec.json.decode(text, type=dict[str, object])
         if isinstance(said.get("format"), int) and said["format"] != FORMAT:

@@ -37,6 +37,7 @@ order by is_platform desc, datname"""
 _TABLES = """
 select format('%I.%I', schemaname, tablename) as name from pg_tables
 where schemaname not in ('pg_catalog', 'information_schema')"""
+_AGENT = re.compile(r"agent_[0-9a-f]{32}")
 _PUBLIC_EXTENSION = re.compile(r'^CREATE EXTENSION IF NOT EXISTS "?([\w-]+)"? WITH SCHEMA public;$', re.MULTILINE)
 
 
@@ -135,8 +136,11 @@ async def restore_dumps(url: str, folder: Path) -> None:
     which is the last, is restored in one transaction.
     """
     dumps = await asyncio.to_thread(_dumps_in, folder)
-    agents = [name for name in dumps if name.startswith("agent_")]
-    (own,) = dumps.keys() - set(agents)
+    agents = [name for name in dumps if _AGENT.fullmatch(name)]
+    others = dumps.keys() - set(agents)
+    if len(others) != 1:
+        raise BackupFailed(f"the backup must hold one dump of a platform's database, and holds {len(others)}")
+    (own,) = others
     created: list[str] = []
     async with connected(url) as connection:
         await _check_empty(connection, agents)

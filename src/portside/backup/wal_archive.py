@@ -144,15 +144,15 @@ def _opened(store: Store, name: str, passphrase: Passphrase) -> "Iterator[tuple[
     with store.open(name) as source:
         reader = EncryptedReader(source, passphrase)
         if reader.header.kind != "wal" or reader.header.wal_name is None:
-            raise BackupRefused(f"{name} is not an archived WAL file")
+            raise BackupRefused(f"{name} is not an archived WAL file; remove it from {store.location}")
         yield reader.header, reader
 
 
-def _copy(reader: Any, out: IO[bytes]) -> None:
+def _copy(name: str, reader: Any, out: IO[bytes]) -> None:
     try:
         zstandard.ZstdDecompressor().copy_stream(reader, out)
     except zstandard.ZstdError as exc:
-        raise BackupRefused(f"an archived WAL file is damaged: {exc}") from exc
+        raise BackupRefused(f"the WAL file {name} is damaged ({exc}); choose a time before it was archived") from exc
 
 
 def fetch_wal(store: Store, backup: Header, passphrase: Passphrase, at: datetime, target: Path) -> int:
@@ -167,7 +167,7 @@ def fetch_wal(store: Store, backup: Header, passphrase: Passphrase, at: datetime
             if name != Path(name).name or header.created_at < backup.created_at - _MARGIN:
                 continue
             with (target / name).open("wb") as out:
-                _copy(reader, out)
+                _copy(file.name, reader, out)
             fetched += 1
             beyond += header.created_at > at + _MARGIN
         if beyond >= 2:
@@ -187,7 +187,7 @@ def fetch_files(store: Store, backup: Header, passphrase: Passphrase, home: Path
             name = str(header.wal_name)
             if name == MASTER_KEY:
                 content = io.BytesIO()
-                _copy(reader, content)
+                _copy(file.name, reader, content)
                 path = home / MASTER_KEY
                 write_private(path, merge_key_files(content.getvalue(), path.read_bytes()).decode())
             elif (archive := Path(name)).parts[0] == ARCHIVES and len(archive.parts) == 2:
@@ -195,7 +195,7 @@ def fetch_files(store: Store, backup: Header, passphrase: Passphrase, home: Path
                 if not path.exists():
                     with path.open("xb") as out:
                         path.chmod(0o600)
-                        _copy(reader, out)
+                        _copy(file.name, reader, out)
 
 
 def prune_wal(store: Store, home: Path, oldest: datetime) -> int:

@@ -104,7 +104,7 @@ def find_shortage(folder: Path, reserve: DiskReserve, factor: float = 1.0) -> st
     if kept and space.free < kept * factor:
         return f"{megabytes(space.free)} free of {megabytes(space.total)}, and {megabytes(kept)} stay in reserve"
     if kept and space.free_inodes < MIN_FREE_INODES * factor:
-        return "it has no room for more files (inodes)"
+        return f"only {space.free_inodes:.1%} of its inodes are free, so it can hold few more files"
     return None
 
 

@@ -230,7 +230,9 @@ class EmbeddedPostgres:
         except FileNotFoundError:
             return False
         except OSError as exc:
-            raise UserMistake(f"cannot read the data folder {self.data}: {exc.strerror}") from exc
+            raise UserMistake(
+                f"cannot read the data folder {self.data}: {exc.strerror}; make it readable for this user"
+            ) from exc
         if (self.data / "PG_VERSION").exists():
             return True
         raise UserMistake(
@@ -271,7 +273,9 @@ class EmbeddedPostgres:
         try:
             fresh.rename(self.data)
         except OSError as exc:
-            raise UserMistake(f"cannot put a new data folder at {self.data}: {exc.strerror}") from exc
+            raise UserMistake(
+                f"cannot put a new data folder at {self.data}: {exc.strerror}; make the folder above it writable"
+            ) from exc
 
     def _remove_unfinished(self) -> None:
         """Remove data folders that interrupted calls of initdb left, unless a server was ever started on them."""
