@@ -129,7 +129,7 @@ class EncryptedWriter:
         self.written = len(start) + _MAC_BYTES
 
     def write(self, data: bytes) -> int:
-        """Encrypt and write; up to one chunk is held back."""
+        """Encrypt and write all but the last bytes, up to one chunk: only `close` knows that a chunk is the last."""
         self._buffer += data
         while len(self._buffer) > CHUNK_BYTES:
             self._write_chunk(bytes(self._buffer[:CHUNK_BYTES]), is_last=False)
@@ -137,7 +137,7 @@ class EncryptedWriter:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing: a chunk is written when it is full."""
+        """Do nothing: a chunk is written when it is full. Compressors call this."""
 
     def close(self) -> None:
         """Write the last chunk; the underlying file stays open."""
@@ -194,6 +194,14 @@ class EncryptedReader:
         if self._is_at_end and (len(chunk) < CHUNK_BYTES + _TAG_BYTES or self._is_inner(chunk)):
             return "the backup is torn or damaged: it ends without its last part; copy or take it again"
         return f"the backup is damaged: its bytes after {self._number} MB were changed, moved or lost"
+
+    def _is_inner(self, chunk: bytes) -> bool:
+        """Whether a chunk is intact, but not marked as the last one: the file was cut off behind it."""
+        try:
+            self._cipher.decrypt(_nonce(self._number, is_last=False), chunk, None)
+        except (InvalidTag, ValueError):
+            return False
+        return True
 
 
 def read_header(source: ByteSource) -> Header:

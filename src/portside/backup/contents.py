@@ -189,7 +189,7 @@ class Contents:
                     found.files += member.isfile() and not entry.is_appended
                     found.size_bytes += member.size if member.isfile() else 0
                     yield entry
-            # The end of the tar stream is not the end of the file: its last chunk must be there, too.
+            # The tar stream may end before the file does; reading on proves that the last chunk is there.
             self._reader.read()
         except (tarfile.TarError, zstandard.ZstdError, msgspec.MsgspecError, EOFError) as exc:
             raise BackupRefused(f"the backup is damaged: {exc}") from exc

@@ -92,7 +92,7 @@ class BackupTarget:
 
 @dataclass(frozen=True)
 class MadeBackup:
-    """A backup that was taken, its size in bytes, and what it holds."""
+    """A backup that was taken: its name, its size in bytes, and a summary of its contents."""
 
     name: str
     size_bytes: int
@@ -136,7 +136,7 @@ async def _pack(origin: SourcePlatform, packer: Packer) -> None:
         for database in databases:
             await asyncio.to_thread(dump_database, origin.url, database.name, packer)
     await asyncio.to_thread(_pack_home, origin.home, packer)
-    # The key may have been rotated meanwhile: what was copied before needs the older one.
+    # The master key may have been rotated meanwhile; the rows that were copied before need the older key.
     merged = merge_key_files(_read(origin.home / MASTER_KEY), keys)
     await asyncio.to_thread(packer.add_bytes, f"{HOME}/{MASTER_KEY}", merged)
 

@@ -36,7 +36,8 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir
 from portside.kernel.migrations import migrations_of
 
-# The restored server starts a new timeline there, so that its WAL cannot be confused with that of the original.
+# Recover with the WAL inside the backup alone: the server asks for more, gets none, and begins a new timeline, so that
+# its WAL cannot be confused with that of the original.
 _RECOVER_ALL = {"restore_command": "false", "recovery_target_timeline": "current"}
 T = TypeVar("T")
 _SEGMENTS = "segments"

@@ -1,6 +1,6 @@
 """Scheduled backups: when the next one is due, running it in a process of its own, and which ones are kept.
 
-A process of its own, because compressing gigabytes would slow down the platform's requests.
+A backup runs in another process, because compressing gigabytes would slow down the platform's requests.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class ScheduledBackups(Task):
         self._environment = {**os.environ, **environment}
         self.is_running = False
         self._is_requested = False
-        # Why the newest backup failed, without addresses and paths: `GET /ok` shows it to everybody.
+        # Says that the newest backup failed, without addresses and paths: `GET /ok` shows it to everybody.
         self.problem: str | None = None
 
     def request(self) -> None:

@@ -170,6 +170,7 @@ def fetch_wal(store: Store, backup: Header, passphrase: Passphrase, at: datetime
                 _copy(file.name, reader, out)
             fetched += 1
             beyond += header.created_at > at + _MARGIN
+        # Recovery needs a transaction after the point in time, which the first segment archived later may not hold.
         if beyond >= 2:
             break
     if not fetched:
