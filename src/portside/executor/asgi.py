@@ -1,8 +1,8 @@
 """ASGI over a link: one side has a client, the other the application that answers it. Either side may be which.
 
 The side with the client makes a call with the scope (`send_request`). The application's messages are the items of the
-call. What the application asks its client for, the side with the client answers by a call in the other direction,
-which names the exchange. So an application that reads no body costs none, and one that is not read waits.
+call. To receive a message from its client, the application makes a call in the other direction, which names the
+exchange. So a body that the application does not read is never sent, and an application waits for a slow client.
 
 An exchange belongs to the event loop of its client, which need not be that of the link.
 """

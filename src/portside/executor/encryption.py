@@ -49,7 +49,7 @@ class DocumentField(Protocol):
 
 
 class Decrypted(NamedTuple):
-    """What a handler decrypted, and what it wants stored in place of the ciphertext, if anything."""
+    """The result of a handler: the decrypted value, and a new ciphertext to store in place of the old one, if any."""
 
     plain: Any
     replacement: Any = None

@@ -360,7 +360,7 @@ class Link(asyncio.Protocol):
             pong.set_result(body)
 
     def _take_cancel(self, number: int, _body: Any, _size: int) -> None:
-        # The result may have crossed the cancellation: then the call is not served any more.
+        # The result may have crossed the cancellation on the wire; then there is nothing to stop.
         served = self._served.get(number)
         if served is not None:
             served.stop()
@@ -439,7 +439,7 @@ class Link(asyncio.Protocol):
             self.fail(number, exc)
 
     def fail(self, number: int, failure: BaseException) -> None:
-        """Answer a call with an error. One that was not meant for the caller is logged, and named by its class."""
+        """Answer a call with an error. One that is not a CallFailed is logged, and sent as its class and its text."""
         if not isinstance(failure, CallFailed):
             log.error("a call could not be served", exc_info=failure)
             failure = CallFailed("internal", f"{type(failure).__name__}: {failure}")
@@ -481,7 +481,7 @@ def _failure_of(body: Any) -> CallFailed:
 
 
 def _encode_other(value: Any) -> Any:
-    """Encode what msgpack has no form for: integers of more than 64 bits, and named tuples."""
+    """Encode values that msgpack has no form for: integers of more than 64 bits, and named tuples."""
     if isinstance(value, tuple):
         return tuple(value)
     if isinstance(value, int):
