@@ -59,9 +59,10 @@ log_min_messages = warning
 log_timezone = 'UTC'
 timezone = 'UTC'
 """
-# Finished WAL segments, until they are archived elsewhere.
+# The folder of finished WAL segments, until `backup/wal_archive.py` has stored them elsewhere.
 SPOOL = "wal"
-# Runs in the data folder. A segment that was copied before a crash is copied again.
+# Postgres runs it in the data folder, and repeats it for a segment that a crash interrupted. The name with a dot hides
+# an incomplete copy, and `sync` makes the copy durable before Postgres reuses the segment.
 _ARCHIVE_COMMAND = f"cp %p ../{SPOOL}/.%f && sync ../{SPOOL}/.%f && mv ../{SPOOL}/.%f ../{SPOOL}/%f"
 _USE_DATABASE_URL = "set DATABASE_URL to a Postgres 15 or newer instead"
 
@@ -82,7 +83,7 @@ class EmbeddedPostgres:
     def acquire(self, within_s: float = _START_TIMEOUT_S) -> str:
         """Start the server if it does not run, and return the URL of its `portside` database.
 
-        If it ends, the start is tried again for `within_s` seconds.
+        If the new server exits, it is started again until `within_s` seconds have passed.
 
         Raises UserMistake, also for a data folder that this version cannot use. It never removes a data folder.
         """
@@ -291,6 +292,7 @@ class EmbeddedPostgres:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False  # It has died since.
+        # The fifth line names the folder of the socket: a server elsewhere on this data folder does not count.
         return len(lines) > 4 and Path(lines[4]) == self._socket_folder() and self._responds()
 
     def _responds(self) -> bool:

@@ -79,7 +79,7 @@ class _Printer(structlog.PrintLogger):
     fatal = failure = err = error = critical = exception = msg
 
 
-# What the processors and renderers make of a request whose path needs neither escapes nor quotes.
+# The lines that the processors and renderers write for a request whose path needs neither escapes nor quotes.
 _TEXT_LINE = (
     f"{{at}} [info     ] {'request':<30} method={{method}} ms={{ms}} path={{path}} request_id={{id}} status={{status}}"
 )

@@ -112,7 +112,7 @@ where case split_part(object, ' ', 1)
 end
 order by number"""
 
-# A row that this transaction wrote has the age 0, or a negative one if a savepoint wrote it.
+# A row of the catalog that this transaction wrote has the age 0, or a negative age if a savepoint wrote it.
 _FIND_REPLACED = """
 select kind || ' ' || coalesce(p.oid::regprocedure::text, name) as object
 from unnest($1::text[], $2::text[]) with ordinality as made (kind, name, number)
@@ -154,12 +154,12 @@ class Migration:
 
     @property
     def tables(self) -> set[str]:
-        """The names of tables that the file may read or write as a whole, and of those that it makes."""
+        """The names of the tables that the file may read or write as a whole."""
         return set(_TABLES_USED.findall(self.sql))
 
     @property
     def older_versions(self) -> str | None:
-        """What the file declares: "run", or why they are refused; None for a file without a declaration."""
+        """The declaration of the file: "run", or the reason why older versions are refused; None without one."""
         declared = _DECLARATION.search(self.sql)
         return None if declared is None else _RUN if declared[1] == _RUN else declared[2].rstrip(".")
 

@@ -1,8 +1,7 @@
 """JSON of values of a user's graph, whose types are unknown.
 
 orjson encodes them, with one hook, because clients of LangGraph servers expect its encoding of named tuples and
-datetimes (docs/why/libraries.md). Executors use this module too, so it imports only
-the standard library and orjson.
+datetimes (docs/why/libraries.md). Executors use this module too, so it imports only the standard library and orjson.
 """
 
 import contextlib

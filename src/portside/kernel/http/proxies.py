@@ -85,7 +85,7 @@ class ForwardedHeaders(ProxyHeadersMiddleware):
             scope["client"] = (client[0].removeprefix(_MAPPED), *client[1:])
         if (scope.get("client") or (None,))[0] in self.trusted_hosts:
             prefix = header_of(scope, b"x-forwarded-prefix") or ""
-            # Code that knows requests of the server to itself by their root path must not take this one for such.
+            # The stock SDK recognizes requests of the server to itself by this path. A client must not imitate them.
             if _PREFIX_FORM.fullmatch(prefix) and not f"{prefix}/".startswith(f"{ROOT_PATH}/"):
                 add_prefix(scope, prefix)
         await super().__call__(scope, receive, send)

@@ -45,7 +45,7 @@ UNREAD_TIMEOUT_S = 600.0
 MAX_REFUSED = 64
 REFUSE_WITHIN_S = 1.0
 _MALFORMED = (400, "Bad Request", "Invalid HTTP request received.")
-_TARGET = (414, "URI Too Long", f"The path and query of a request may have {MAX_TARGET_BYTES} bytes.")
+_TARGET = (414, "URI Too Long", f"The path and query of a request may have at most {MAX_TARGET_BYTES} bytes.")
 _HEAD = (
     431, "Request Header Fields Too Large", f"A request may have {MAX_HEADERS} headers, {MAX_HEAD_BYTES} bytes in all.",
 )  # fmt: skip
@@ -127,7 +127,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.config.on_connections()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count a connection no more."""
+        """Stop counting the connection."""
         super().connection_lost(exc)
         self.config.on_connections()
 
