@@ -205,6 +205,8 @@ async def test_backups_of_newer_versions_are_refused(
         ({"version": "999.0.0"}, "made by Portside 999.0.0, which is newer"),
         ({"migrations": {"identity": 9999}}, "migration 9999 of identity"),
         ({"migrations": {"unheard_of": 1}}, "migration 1 of unheard_of"),
+        ({"migrations": {"console": 1}}, "migration 1 of console"),
+        ({"version": "not a version"}, "its header names no version"),
     ):
         await create_backup(
             SourcePlatform(original.home, original.url, "dumps"),

@@ -16,6 +16,7 @@ import pytest
 from portside.backup import wal_archive
 from portside.backup.container import Passphrase
 from portside.backup.create import BackupTarget, SourcePlatform, create_backup
+from portside.backup.databases import BackupFailed
 from portside.backup.restore import Backup, NewHome, restore
 from portside.backup.stores import FolderStore
 from portside.backup.wal_archive import WalArchive, prune_wal
@@ -211,3 +212,44 @@ async def test_unreachable_store_fills_no_disk(archived: Archived, tmp_path: Pat
     (tmp_path / "stored").unlink()
     status = await archive.activate()
     assert (status.did, archive.problem, list(spool.iterdir())) == ({"stored": 4}, None, [])
+
+
+async def test_segment_whose_upload_only_seemed_to_fail_is_not_stored_twice(archived: Archived, tmp_path: Path) -> None:
+    class Doubtful(FolderStore):
+        """Completes the first segment, and then fails, as a bucket does whose answer is lost."""
+
+        failures = 1
+
+        @contextlib.contextmanager
+        def create(self, name: str) -> Iterator[Any]:
+            with super().create(name) as out:
+                yield out
+            if self.failures and "/files/" not in name:
+                self.failures -= 1
+                raise BackupFailed("the answer was lost")
+
+    home = tmp_path / "home"
+    spool = home / "postgres" / "wal"
+    spool.mkdir(parents=True)
+    shutil.copy(archived.home / "master-key", home / "master-key")
+    for number in range(2):
+        (spool / f"00000001000000000000000{number}").write_bytes(b"x")
+    archive = WalArchive(home, "unused", Doubtful(tmp_path / "stored"), PASSPHRASE)
+    archive._ended_at = float("inf")
+    with pytest.raises(BackupFailed):
+        await archive.activate()
+    await archive.activate()
+    assert (archive.problem, list(spool.iterdir())) == (None, [])
+
+
+async def test_server_without_archiving_is_a_problem(tmp_path: Path, monkeypatch) -> None:
+    """A program without BACKUP_POINT_IN_TIME started Postgres, so there is no spool."""
+
+    async def refuse(_: WalArchive) -> None:
+        raise BackupFailed("Postgres was started without archiving")
+
+    monkeypatch.setattr(WalArchive, "_end_segment", refuse)
+    archive = WalArchive(tmp_path / "home", "unused", FolderStore(tmp_path / "stored"), PASSPHRASE)
+    with pytest.raises(BackupFailed):
+        await archive.activate()
+    assert archive.problem is not None

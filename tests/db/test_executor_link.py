@@ -15,7 +15,7 @@ import ormsgpack
 import pytest
 
 from portside.executor import link as links
-from portside.executor.link import CallFailed, Link, LinkClosed, LinkLimits, ServedCall
+from portside.executor.link import MAX_INTEGER_DIGITS, CallFailed, Link, LinkClosed, LinkLimits, ServedCall
 from tests.conftest import eventually
 
 PEER = """
@@ -355,6 +355,14 @@ async def test_too_large_frames_fail_their_call_alone():
     for each in (caller, server):
         each.abort("the test is over")
         await each.wait_closed()
+
+
+async def test_too_long_integers_fail_their_call_alone():
+    async with linked({"power": lambda body, _: 10**body, "echo": lambda body, _: body}) as (caller, _):
+        assert await caller.call("power", MAX_INTEGER_DIGITS - 1) == 10 ** (MAX_INTEGER_DIGITS - 1)
+        with pytest.raises(CallFailed):
+            await caller.call("power", MAX_INTEGER_DIGITS)
+        assert await caller.call("echo", "still here") == "still here"
 
 
 async def test_close_sends_what_is_queued():

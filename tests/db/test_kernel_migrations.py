@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from portside.kernel.db import Database
-from portside.kernel.errors import UserMistake
+from portside.kernel.errors import DependencyUnavailable, UserMistake
 from portside.kernel.migrations import (
     TABLES,
     DatabaseIsNewer,
@@ -204,6 +204,17 @@ async def test_migrate_refuses_to_start_if_the_lock_is_not_released(db, package,
         await other.connection.execute("select pg_advisory_xact_lock($1)", 0x706F7274)
         with pytest.raises(UserMistake, match="another process is changing the database"):
             await migrate(db, [package.name])
+
+
+async def test_migrate_names_the_migration_that_waits_for_a_table(db, package, monkeypatch) -> None:
+    await migrate(db, [package.name])
+    monkeypatch.setattr("portside.kernel.migrations.LOCK_TIMEOUT_S", 0.05)
+    package.write(2, "alter table things add column name text;")
+    async with db.transaction() as other:
+        await other.connection.execute("select * from things")
+        with pytest.raises(DependencyUnavailable, match=r"0002_step\.sql waited 0\.05 s for a lock"):
+            await migrate(db, [package.name])
+    assert await migrate(db, [package.name]) == 1
 
 
 async def test_database_without_its_tables_is_refused(db, package) -> None:

@@ -4,6 +4,7 @@ An expired thread that is deleted has no run; its lifetime counts from its last 
 """
 
 import asyncio
+import contextlib
 import itertools
 import json
 import operator
@@ -202,7 +203,11 @@ async def test_a_state_change_begins_with_the_first_statement(db):
             with pytest.raises(ThreadNotFound):
                 await PostgresSaver(tx).aget_tuple(at(thread_id))
             raise ValueError
-    assert begun == [0]
+    with pytest.raises(ThreadNotFound):
+        async with lazy_transaction(db, refuse) as tx:
+            with contextlib.suppress(ThreadNotFound):
+                await PostgresSaver(tx).aget_tuple(at(thread_id))
+    assert begun == [0, 0]
     with pytest.raises(RuntimeError, match="the transaction is over"):
         await tx.fetchval(sql.lock_thread, thread_id=thread_id)
 

@@ -97,6 +97,18 @@ def test_file_is_not_written_through_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "home" / "real").read_bytes() == b"kept"
 
 
+def test_file_behind_a_link_is_refused(tmp_path: Path) -> None:
+    """Each of two links stays inside by its text, and together they lead outside."""
+    target = tmp_path / "deep" / "new"
+    packed = Packed()
+    packed.packer.add_link("home/a/b/up", "../..")
+    packed.packer.add_link("home/out", "a/b/up/../../..")
+    packed.packer.add_bytes("home/out/x", b"x")
+    with pytest.raises(BackupRefused, match="behind a link: home/out/x"):
+        unpack(packed.close(), target, nothing)
+    assert not list(tmp_path.rglob("x"))
+
+
 def test_tablespaces_are_refused() -> None:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:

@@ -1,15 +1,23 @@
 """When a scheduled backup is due, which ones are kept, and what is known of the last one."""
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from obstore.store import MemoryStore
 
-from portside.backup import history
+from portside.backup import create, history
+from portside.backup import schedule as schedules
+from portside.backup.container import EncryptedWriter, Header, Passphrase, new_salt
+from portside.backup.create import installation_of
+from portside.backup.databases import BackupFailed
 from portside.backup.history import Attempt, last_backup, read_attempts, record_attempt
 from portside.backup.restore import ListedBackup
-from portside.backup.schedule import RETRY_AFTER, BackupPlan, next_due, surplus
-from portside.backup.stores import open_store, split_location
+from portside.backup.schedule import RETRY_AFTER, BackupPlan, next_due, prune, surplus
+from portside.backup.stores import BucketStore, FolderStore, open_store, split_location
 from portside.kernel.errors import UserMistake
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
@@ -80,6 +88,83 @@ def test_newest_and_young_backups_are_kept(tmp_path: Path) -> None:
     old = [listed(age) for age in (50, 60, 70)]
     assert surplus(old, schedule(tmp_path), NOW) == ["70"], "two are kept whatever their age"
     assert surplus(young, schedule(tmp_path, keep_for=timedelta(0)), NOW) == ["3", "6.9"]
+
+
+def stored(store: FolderStore, name: str, installation: str) -> None:
+    header = Header(
+        kind="data", created_at=NOW, version="0.1.0", postgres=18, installation=installation, salt=new_salt(),
+        scrypt_log_n=14,
+    )  # fmt: skip
+    with store.create(name) as out:
+        EncryptedWriter(out, header, Passphrase("correct horse battery")).close()
+
+
+def test_backups_of_another_platform_are_never_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several platforms may keep their backups at one location."""
+    monkeypatch.setattr(schedules, "now", lambda: NOW + DAY)
+    store = FolderStore(tmp_path / "stored")
+    own = installation_of(tmp_path).id
+    for name, installation in (("a", own), ("b", own), ("c", "other"), ("d", "other")):
+        stored(store, f"{name}.backup", installation)
+    assert prune(store, schedule(tmp_path, keep=1, keep_for=timedelta(0))) == 1
+    left = [file.name for file in store.list()]
+    assert len(left) == 3
+    assert {"c.backup", "d.backup"} < set(left)
+
+
+def test_programs_that_start_together_agree_on_the_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them archives WAL, the other one takes a backup: a restore looks for WAL of the backup's identity."""
+    both = threading.Barrier(2)
+    salt = create.new_salt
+
+    def together() -> bytes:
+        # Wait for the other program, as long as it could come here too.
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+        return salt()
+
+    monkeypatch.setattr(create, "new_salt", together)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(installation_of, [tmp_path, tmp_path]))
+    assert found[0] == found[1] == installation_of(tmp_path)
+
+
+def test_failure_names_the_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """A backup reads the home while it writes to the store: an error of the one is not blamed on the other."""
+    store = FolderStore(tmp_path / "stored")
+    with pytest.raises(BackupFailed, match=r"^/home/secret: Permission denied$"), store.create("a.backup"):
+        raise PermissionError(13, "Permission denied", "/home/secret")
+    assert store.list() == []
+
+
+KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
+
+
+def test_bucket_is_that_of_aws_without_an_address() -> None:
+    assert BucketStore("s3://bucket/prefix", KEYS)._store.config.get("endpoint") is None
+    own = BucketStore("s3://bucket", {**KEYS, "AWS_ENDPOINT_URL": "http://store:9000"})
+    assert own._store.config["endpoint"] == "http://store:9000"
+    for missing in KEYS:
+        with pytest.raises(UserMistake, match=f"^s3://bucket needs credentials; set {missing}$"):
+            BucketStore("s3://bucket", {**KEYS, missing: ""})
+
+
+def test_existing_file_of_a_bucket_is_not_replaced() -> None:
+    store = BucketStore("s3://bucket", KEYS)
+    store._store = MemoryStore()
+    with store.create("a.backup") as out:
+        out.write(b"first")
+    with pytest.raises(BackupFailed, match=r"^s3://bucket/a\.backup exists already"), store.create("a.backup") as out:
+        out.write(b"second")
+    with store.open("a.backup") as source:
+        assert source.read(10) == b"first"
+
+
+def test_partial_file_that_has_gone_does_not_stop_a_backup(tmp_path: Path) -> None:
+    (tmp_path / ".b.backup.partial").symlink_to("nowhere")
+    store = FolderStore(tmp_path)
+    stored(store, "a.backup", "own")
+    assert [file.name for file in store.list()] == ["a.backup"]
 
 
 def test_files_that_cannot_be_read_are_never_deleted(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ async def test_handler_failures_do_not_repeat_plain_text(sdk_encryption):
     async def encrypt(ctx, data):
         if ctx.metadata.get("fail"):
             raise RuntimeError("swordfish")
-        return {"all": "of it"}
+        return ["swordfish"] if ctx.metadata.get("list") else {"all": "of it"}
 
     with pytest.raises(UserMistake, match=r"decrypt\.json"):
         EncryptionHandlers(encryption, "encryption.path")
@@ -228,6 +228,9 @@ async def test_handler_failures_do_not_repeat_plain_text(sdk_encryption):
     with pytest.raises(EncryptionFailed) as failure:
         await own.encrypt_document({"title": "x"}, METADATA, ROW)
     assert "swordfish" not in str(failure.value)
+    set_context({"list": True})
+    with pytest.raises(EncryptionFailed, match=r"^encrypt\.json returned a list; it must return a dict$"):
+        await own.encrypt_document({"title": "x"}, METADATA, ROW)
     with pytest.raises(UserMistake, match=r"must be a langgraph_sdk\.Encryption"):
         EncryptionHandlers(object(), "encryption.path")
 

@@ -119,3 +119,4 @@ def test_json_round_trip(value) -> None:
 def test_storable_replaces_invalid_characters_and_cuts_between_characters():
     assert storable("a\0b\ud800") == "a\ufffdb?"
     assert storable("é" * 10, 5) == "éé"
+    assert storable("\0" * 10, 7) == "\ufffd\ufffd", "the replacement of a NUL character has three bytes"

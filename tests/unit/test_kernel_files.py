@@ -44,6 +44,16 @@ def test_failed_write_keeps_the_old_file(tmp_path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_write_that_fails_on_the_disk_leaves_no_part_of_it(tmp_path, monkeypatch) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_private(tmp_path / "key", "secret")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_file_above_the_limit_is_rotated_while_it_is_written(tmp_path: Path):
     file, older = tmp_path / "log", tmp_path / "log.1"
     assert not rotate_beyond(file, 10)

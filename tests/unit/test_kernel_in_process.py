@@ -142,4 +142,4 @@ async def test_request_fails_before_start_and_after_stop() -> None:
 
 def test_root_path_of_a_client_is_not_in_process() -> None:
     assert is_in_process(get("/").scope())
-    assert not is_in_process({"root_path": "/noauth", "headers": [(b"portside.inside", b"true")]})
+    assert not is_in_process({"root_path": "/noauth", "headers": [(b"portside.in_process", b"true")]})

@@ -16,7 +16,7 @@ configure_logs(level="INFO", as_json={as_json})
 log = get_logger("package")
 api_key = "hunter2"
 log.info("said", api_key=api_key, x_token="hunter2", headers={{"X-Api-Key": "hunter2", "Accept": "all"}},
-         sent=[{{"password": "hunter2"}}], plain="seen")
+         sent=[{{"password": "hunter2"}}], pair=({{"password": "hunter2"}}, 1), plain="seen")
 log.debug("whispered")
 logging.getLogger("elsewhere").warning("from the standard library")
 def fail():

@@ -1,6 +1,7 @@
 """Requests to URLs of users: which hosts they may reach."""
 
 import asyncio
+import gzip
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -107,6 +108,17 @@ async def test_redirects_are_not_followed_and_large_bodies_refused() -> None:
     async with answering(long, seen) as port:
         with pytest.raises(HostUnreachable, match="more than"):
             await fetch(f"http://127.0.0.1:{port}/", {}, OutboundRules(allow_loopback=True, max_bytes=1000))
+
+
+async def test_compressed_responses_are_refused() -> None:
+    """64 kB of zstd may hold gigabytes, which would be in memory before their size is known."""
+    seen: list[bytes] = []
+    body = gzip.compress(b"x" * 100)
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    async with answering(head + body, seen) as port:
+        with pytest.raises(HostUnreachable, match="encoding gzip, which was not requested"):
+            await fetch(f"http://127.0.0.1:{port}/", {}, HERE)
+    assert b"accept-encoding: identity" in seen[0].lower()
 
 
 async def test_host_is_resolved_once_and_the_address_pinned(monkeypatch: pytest.MonkeyPatch) -> None:

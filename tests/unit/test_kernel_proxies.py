@@ -1,8 +1,10 @@
-"""Redirects below a prefix: only addresses of the same host that lack the prefix get it."""
+"""Headers of trusted proxies, and redirects below a prefix: only addresses of the same host that lack it get it."""
+
+from typing import Any
 
 import pytest
 
-from portside.kernel.http.proxies import with_prefix
+from portside.kernel.http.proxies import ForwardedHeaders, with_prefix
 
 
 @pytest.mark.parametrize(
@@ -17,3 +19,19 @@ from portside.kernel.http.proxies import with_prefix
 )  # fmt: skip
 def test_prefix_is_added_where_it_is_missing(location: str, expected: str):
     assert with_prefix(location, "/p", "h:1") == expected
+
+
+@pytest.mark.parametrize(
+    ("peer", "seen"),
+    [("10.0.0.1", "1.2.3.4"), ("::ffff:10.0.0.1", "1.2.3.4"), ("::ffff:11.0.0.1", "11.0.0.1"), ("fe80::1", "fe80::1")],
+)
+async def test_addresses_of_trusted_proxies_are_replaced(peer: str, seen: str):
+    """Also on a socket for both families, where a proxy with an IPv4 address has an IPv6 address that embeds it."""
+    found: list[str] = []
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        found.append(scope["client"][0])
+
+    scope = {"type": "http", "client": (peer, 1), "headers": [(b"x-forwarded-for", b"1.2.3.4")]}
+    await ForwardedHeaders(app, "10.0.0.0/8")(scope, None, None)
+    assert found == [seen]

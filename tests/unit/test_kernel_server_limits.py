@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 
 import pytest
 
@@ -118,6 +119,28 @@ async def test_body_that_keeps_the_minimum_rate_is_read(monkeypatch: pytest.Monk
             response = await reader.read()
         writer.close()
     assert response.startswith(b"HTTP/1.1 200")
+
+
+async def test_connection_of_a_client_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(server, "UNREAD_TIMEOUT_S", 0.05)
+    asked = asyncio.Event()
+    routes = echoing()
+
+    @routes.get("/large", public=True)
+    async def large(_ctx: Context) -> str:
+        asked.set()
+        return "x" * 30_000_000
+
+    async with serve(routes) as served:
+        with socket.create_connection(("127.0.0.1", served.port)) as client:
+            client.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+            await asyncio.wait_for(asked.wait(), 60)
+
+            async def is_closed() -> bool:
+                return not served.server.server_state.connections
+
+            await eventually(is_closed)
 
 
 async def test_idle_and_waiting_connections_stay_open(

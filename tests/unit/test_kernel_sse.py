@@ -153,3 +153,27 @@ async def test_failed_send_closes_the_source(source) -> None:
     with pytest.raises(ConnectionResetError):
         await EventStream(source.stream())({}, asyncio.Event().wait, send)
     assert source.closed.is_set()
+
+
+async def test_source_is_closed_if_the_head_cannot_be_sent() -> None:
+    class Opened:
+        """A source that holds something before its first chunk is read, as a subscription does."""
+
+        is_closed = False
+
+        def __aiter__(self) -> "Opened":
+            return self
+
+        async def __anext__(self) -> bytes:
+            return b"never sent"
+
+        async def aclose(self) -> None:
+            self.is_closed = True
+
+    async def send(_message) -> None:
+        raise ConnectionResetError
+
+    opened = Opened()
+    with pytest.raises(ConnectionResetError):
+        await EventStream(opened)({}, asyncio.Event().wait, send)
+    assert opened.is_closed

@@ -5,6 +5,7 @@ Background work does not end because of an error.
 
 import asyncio
 import os
+import signal
 import threading
 from itertools import pairwise
 
@@ -12,7 +13,15 @@ import asyncpg
 import pytest
 import structlog
 
-from portside.kernel.supervision import Backoff, Scaling, Supervision, WorkerDemand, cpu_seconds, usable_cores
+from portside.kernel.supervision import (
+    Backoff,
+    Scaling,
+    Supervision,
+    WorkerDemand,
+    WorkerProcesses,
+    cpu_seconds,
+    usable_cores,
+)
 from tests.conftest import eventually
 
 
@@ -139,6 +148,25 @@ def test_a_new_process_is_measured_before_anything_is_decided():
     assert [demand.decide(float(second), {1: float(second)}) for second in range(5)] == [0] * 5
     both = [demand.decide(float(second), {1: float(second), 2: float(second)}) for second in range(5, 11)]
     assert both == [0, 0, 0, 0, 0, 1]
+
+
+def test_a_signal_reaches_the_processes_that_are_left(monkeypatch):
+    """A signal may arrive between the reaping of a process and the removal of its id."""
+    sent: list[int] = []
+
+    def kill(pid: int, _number: int) -> None:
+        if pid == 1111:
+            raise ProcessLookupError
+        sent.append(pid)
+
+    monkeypatch.setattr(os, "kill", kill)
+    stopped: list[bool] = []
+    processes = WorkerProcesses(
+        2, lambda _: 0, on_ready=lambda: None, on_end=lambda _: None, on_stop=lambda: stopped.append(True)
+    )
+    processes._pids = {0: 1111, 1: 2222}
+    processes._pass_on(signal.SIGTERM, None)
+    assert (sent, stopped) == ([2222], [True])
 
 
 def test_cores_and_cpu_time_of_a_process_are_read():

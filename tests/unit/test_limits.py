@@ -139,6 +139,7 @@ def test_paths_are_matched_by_whole_segments() -> None:
         ("10.0.0.1", "nonsense", "10.0.0.0/8", "unknown"),
         ("2001:db8:1:2:3:4:5:6", None, "", "2001:db8:1:2::/64"),
         ("::ffff:1.2.3.4", None, "", "1.2.3.4"),
+        ("::ffff:10.0.0.1", "1.2.3.4", "10.0.0.0/8", "1.2.3.4"),
     ],
 )
 def test_client_address(peer, forwarded, trusted, address) -> None:

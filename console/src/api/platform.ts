@@ -206,7 +206,7 @@ export type Likes = { likes: number };
 
 export type Limits = { monthly: (MonthlyLimit)[]; rates: (RateBudget)[] };
 
-export type ListedBackup = { name: string; size_bytes: number; created_at: string; kind?: string; version?: string; problem?: string | null };
+export type ListedBackup = { name: string; size_bytes: number; created_at: string; kind?: string; version?: string; installation?: string; problem?: string | null };
 
 export type Listener = { id: string; compute_type: "k8s" | "process"; compute_id: string; compute_config: ComputeConfig; version: string | null; last_seen_at: string | null; created_at: string; updated_at: string };
 

@@ -129,7 +129,7 @@ class EncryptedWriter:
         self.written = len(start) + _MAC_BYTES
 
     def write(self, data: bytes) -> int:
-        """Encrypt and write; up to one chunk is held back."""
+        """Encrypt and write all but the last bytes, up to one chunk: only `close` knows that a chunk is the last."""
         self._buffer += data
         while len(self._buffer) > CHUNK_BYTES:
             self._write_chunk(bytes(self._buffer[:CHUNK_BYTES]), is_last=False)
@@ -137,7 +137,7 @@ class EncryptedWriter:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing: a chunk is written when it is full."""
+        """Do nothing: a chunk is written when it is full. Compressors call this."""
 
     def close(self) -> None:
         """Write the last chunk; the underlying file stays open."""
@@ -191,16 +191,17 @@ class EncryptedReader:
         return plain
 
     def _what_is_wrong(self, chunk: bytes) -> str:
-        if self._is_at_end:
-            is_whole = False
-            try:
-                self._cipher.decrypt(_nonce(self._number, is_last=False), chunk, None)
-                is_whole = True
-            except (InvalidTag, ValueError):
-                is_whole = False
-            if is_whole or len(chunk) < CHUNK_BYTES + _TAG_BYTES:
-                return "the backup is torn or damaged: it ends without its last part"
+        if self._is_at_end and (len(chunk) < CHUNK_BYTES + _TAG_BYTES or self._is_inner(chunk)):
+            return "the backup is torn or damaged: it ends without its last part; copy or take it again"
         return f"the backup is damaged: its bytes after {self._number} MB were changed, moved or lost"
+
+    def _is_inner(self, chunk: bytes) -> bool:
+        """Whether a chunk is intact, but not marked as the last one: the file was cut off behind it."""
+        try:
+            self._cipher.decrypt(_nonce(self._number, is_last=False), chunk, None)
+        except (InvalidTag, ValueError):
+            return False
+        return True
 
 
 def read_header(source: ByteSource) -> Header:
@@ -216,7 +217,7 @@ def _read_start(source: ByteSource) -> tuple[Header, bytes, bytes]:
     text = _read_exactly(source, min(length, _MAX_HEADER_BYTES))
     mac = _read_exactly(source, _MAC_BYTES)
     if len(text) < length or len(mac) < _MAC_BYTES:
-        raise BackupRefused("the backup is truncated: it ends within its header")
+        raise BackupRefused("the backup is truncated: it ends within its header; copy or take it again")
     try:
         said = msgspec.json.decode(text, type=dict[str, object])
         if isinstance(said.get("format"), int) and said["format"] != FORMAT:

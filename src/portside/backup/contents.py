@@ -189,7 +189,7 @@ class Contents:
                     found.files += member.isfile() and not entry.is_appended
                     found.size_bytes += member.size if member.isfile() else 0
                     yield entry
-            # The end of the tar stream is not the end of the file: its last chunk must be there, too.
+            # The tar stream may end before the file does; reading on proves that the last chunk is there.
             self._reader.read()
         except (tarfile.TarError, zstandard.ZstdError, msgspec.MsgspecError, EOFError) as exc:
             raise BackupRefused(f"the backup is damaged: {exc}") from exc
@@ -210,7 +210,10 @@ def check(reader: EncryptedReader, progress: Progress) -> Summary:
 def unpack(reader: EncryptedReader, target: Path, progress: Progress) -> None:
     """Write the files of a backup into an empty folder. Raises BackupRefused; the caller removes the folder then."""
     for entry in Contents(reader):
-        path = target / _safe(entry.name)
+        name = _safe(entry.name)
+        if any((target / parent).is_symlink() for parent in name.parents if parent.parts):
+            raise BackupRefused(f"the backup names a file behind a link: {entry.name}")
+        path = target / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if entry.is_folder:
             path.mkdir(mode=0o700, exist_ok=True)
@@ -223,7 +226,7 @@ def unpack(reader: EncryptedReader, target: Path, progress: Progress) -> None:
 
 
 def _write_file(path: Path, entry: BackupEntry, content: ByteSource, progress: Progress) -> None:
-    # Never through a link that an earlier entry made.
+    # O_NOFOLLOW: an earlier entry may have made a link of this name.
     flags = os.O_WRONLY | os.O_NOFOLLOW | (os.O_APPEND if entry.is_appended else os.O_CREAT | os.O_EXCL)
     with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         while part := content.read(1 << 20):
@@ -240,7 +243,7 @@ def _safe(name: str) -> PurePosixPath:
 
 
 def _stays_inside(name: str, target: str) -> bool:
-    """Whether a link of a backup points into the restored folder; others are left out."""
+    """Whether a link points into the restored folder by its text. Links that point elsewhere are not restored."""
     depth = len(PurePosixPath(name).parts) - 1
     for part in PurePosixPath(target).parts:
         if part == "/":

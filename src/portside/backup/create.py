@@ -32,7 +32,9 @@ from portside.kernel.version import full_version
 
 HOME, DATA, PASSWORD = "home", "postgres/data", "postgres/password"
 MASTER_KEY = "master-key"
-# Of the home folder: what is made again, what only holds on this machine, and the database, which is copied apart.
+_IDENTITY = "installation.json"
+# Left out of the home folder: what can be made again, what is valid on this machine only, and the database, which is
+# copied by itself.
 LEFT_OUT = (
     "postgres", "logs", FOLDER, "platform.lock", "address", "dataplane/listener.lock", "dataplane/uv-cache",
     "dataplane/wheels", "dataplane/node", "dataplane/node-cache", "dataplane/node-runtimes",
@@ -49,15 +51,25 @@ class HomeIdentity(msgspec.Struct):
 
 
 def installation_of(home: Path) -> HomeIdentity:
-    """Return the installation of a home folder. It is not in backups, so a restored home becomes another one."""
-    file = home / FOLDER / "installation.json"
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=HomeIdentity)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    """Return the identity of a home folder. It is not in backups, so a restored home gets another one."""
+    folder = home / FOLDER
+    if (known := _read_identity(folder)) is not None:
+        return known
+    make_private_dir(folder)
+    # The platform archives WAL while another process takes the first backup: both must name one installation.
+    with locked(folder / "installation.lock"):
+        if (known := _read_identity(folder)) is not None:
+            return known
         made = HomeIdentity(uuid7().hex, new_salt())
-        make_private_dir(file.parent)
-        write_private(file, msgspec.json.encode(made).decode())
+        write_private(folder / _IDENTITY, msgspec.json.encode(made).decode())
         return made
+
+
+def _read_identity(folder: Path) -> HomeIdentity | None:
+    try:
+        return msgspec.json.decode((folder / _IDENTITY).read_bytes(), type=HomeIdentity)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -80,7 +92,7 @@ class BackupTarget:
 
 @dataclass(frozen=True)
 class MadeBackup:
-    """A backup that was taken, its size in bytes, and what it holds."""
+    """A backup that was taken: its name, its size in bytes, and a summary of its contents."""
 
     name: str
     size_bytes: int
@@ -124,7 +136,7 @@ async def _pack(origin: SourcePlatform, packer: Packer) -> None:
         for database in databases:
             await asyncio.to_thread(dump_database, origin.url, database.name, packer)
     await asyncio.to_thread(_pack_home, origin.home, packer)
-    # The key may have been rotated meanwhile: what was copied before needs the older one.
+    # The master key may have been rotated meanwhile; the rows that were copied before need the older key.
     merged = merge_key_files(_read(origin.home / MASTER_KEY), keys)
     await asyncio.to_thread(packer.add_bytes, f"{HOME}/{MASTER_KEY}", merged)
 

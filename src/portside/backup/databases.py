@@ -1,6 +1,6 @@
 """The databases of a platform in a backup, by the programs of Postgres.
 
-The embedded server is copied as a whole by `pg_basebackup` with the part of its log that makes the copy consistent.
+The embedded server is copied as a whole by `pg_basebackup`, with the WAL that makes the copy consistent.
 Databases of another server are dumped by `pg_dump`, each as it is at one moment. Both work while everything runs.
 """
 
@@ -26,17 +26,18 @@ _CONNECT_WITHIN_S = 60.0
 _SLOT = "portside_backup_"
 DUMPS = "dumps"
 DUMP_SUFFIX = ".dump"
-# The databases of deployments, which `portside.dataplane` names so.
+# The platform's database, and those of deployments, which `portside.dataplane` names `agent_` and their id.
 _DATABASES = """
 select datname as name, pg_database_size(oid) as size_bytes, current_database() = datname as is_platform
 from pg_database
 where (datname = current_database() or datname ~ '^agent_[0-9a-f]{32}$') and has_database_privilege(oid, 'connect')
 order by is_platform desc, datname"""
 
-# Quoted by Postgres.
+# Postgres quotes the names, so `count_rows` may put them into a statement.
 _TABLES = """
 select format('%I.%I', schemaname, tablename) as name from pg_tables
 where schemaname not in ('pg_catalog', 'information_schema')"""
+_AGENT = re.compile(r"agent_[0-9a-f]{32}")
 _PUBLIC_EXTENSION = re.compile(r'^CREATE EXTENSION IF NOT EXISTS "?([\w-]+)"? WITH SCHEMA public;$', re.MULTILINE)
 
 
@@ -104,8 +105,8 @@ async def postgres_version(url: str) -> int:
 async def copy_server(url: str, packer: Packer, prefix: str) -> None:
     """Add a copy of the whole server's data folder. Raises BackupFailed."""
     async with connected(url) as connection:
-        # Without a slot the server could recycle the log of a long copy before its end. This one ends with the
-        # connection.
+        # Without a replication slot, the server could remove the WAL of a long copy before its end. This temporary slot
+        # ends with the connection.
         slot = f"{_SLOT}{uuid7().hex}"
         await connection.fetchval("select pg_create_physical_replication_slot($1, true, true)", slot)
         access = DatabaseConnection.of(url)
@@ -135,8 +136,11 @@ async def restore_dumps(url: str, folder: Path) -> None:
     which is the last, is restored in one transaction.
     """
     dumps = await asyncio.to_thread(_dumps_in, folder)
-    agents = [name for name in dumps if name.startswith("agent_")]
-    (own,) = dumps.keys() - set(agents)
+    agents = [name for name in dumps if _AGENT.fullmatch(name)]
+    others = dumps.keys() - set(agents)
+    if len(others) != 1:
+        raise BackupFailed(f"the backup must hold one dump of a platform's database, and holds {len(others)}")
+    (own,) = others
     created: list[str] = []
     async with connected(url) as connection:
         await _check_empty(connection, agents)

@@ -27,7 +27,7 @@ class NoSchedule(Conflict):
 
 @dataclass(frozen=True, kw_only=True)
 class BackupServices(kernel_routes.BaseServices):
-    """The services of these routes. `backups` is None without BACKUP_TO."""
+    """The services of these routes. `backups` is None without BACKUP_TO; `keeps_log` says if WAL is archived."""
 
     backups: ScheduledBackups | None
     keeps_log: bool
@@ -49,7 +49,7 @@ class BackupSchedule(msgspec.Struct):
 
 
 class Backups(msgspec.Struct):
-    """The backups of this platform, newest first, and the last attempts. `problem`: why they cannot be listed."""
+    """The backups of this platform, newest first, and the last attempts. `problem` says why none can be listed."""
 
     schedule: BackupSchedule | None
     backups: list[ListedBackup]

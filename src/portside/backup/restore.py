@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from portside import __version__
 from portside.backup.container import BackupRefused, EncryptedReader, Header, Passphrase, read_header
@@ -36,7 +36,8 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir
 from portside.kernel.migrations import migrations_of
 
-# The restored server starts a new timeline there, so that its WAL cannot be confused with that of the original.
+# Recover with the WAL inside the backup alone: the server asks for more, gets none, and begins a new timeline, so that
+# its WAL cannot be confused with that of the original.
 _RECOVER_ALL = {"restore_command": "false", "recovery_target_timeline": "current"}
 T = TypeVar("T")
 _SEGMENTS = "segments"
@@ -161,7 +162,11 @@ def _check_free(path: Path) -> None:
 
 def _check_versions(header: Header, target: NewHome) -> None:
     """Raise BackupRefused for a backup of a newer version, or of another major version of Postgres."""
-    if Version(Version(header.version).public) > Version(__version__):
+    try:
+        is_newer = Version(Version(header.version).public) > Version(__version__)
+    except InvalidVersion as exc:
+        raise BackupRefused("the backup is damaged: its header names no version") from exc
+    if is_newer:
         raise BackupRefused(
             f"this backup was made by Portside {header.version}, which is newer than this one ({__version__}); install "
             "that version to restore it"
@@ -169,7 +174,8 @@ def _check_versions(header: Header, target: NewHome) -> None:
     for package, number in header.migrations.items():
         try:
             known = [migration.number for migration in migrations_of(f"portside.{package}")]
-        except ModuleNotFoundError:
+        except (ModuleNotFoundError, FileNotFoundError):
+            # This version lacks the package, or the package has no tables yet.
             known = []
         if number > max(known, default=0):
             raise BackupRefused(
@@ -308,6 +314,7 @@ class ListedBackup(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     kind: str = ""
     version: str = ""
+    installation: str = ""
     problem: str | None = None
 
 
@@ -324,7 +331,7 @@ def _listed(store: Store, file: StoredFile) -> ListedBackup:
         return ListedBackup(name=file.name, size_bytes=file.size_bytes, created_at=file.modified_at, problem=str(exc))
     return ListedBackup(
         name=file.name, size_bytes=file.size_bytes, created_at=header.created_at, kind=header.kind,
-        version=header.version,
+        version=header.version, installation=header.installation,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Scheduled backups: when the next one is due, running it in a process of its own, and which ones are kept.
 
-A process of its own, because compressing gigabytes would slow down the platform's requests.
+A backup runs in another process, because compressing gigabytes would slow down the platform's requests.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from portside.backup.create import installation_of
 from portside.backup.history import last_backup, read_attempts
 from portside.backup.restore import ListedBackup, backups_in
 from portside.backup.stores import Store
@@ -61,9 +62,11 @@ def surplus(found: list[ListedBackup], schedule: BackupPlan, at: datetime) -> li
 def prune(store: Store, schedule: BackupPlan) -> int:
     """Delete backups that are no longer kept and the WAL from before the oldest; return the number of files.
 
-    Raises BackupFailed.
+    Only those of this home: other platforms may keep their backups at the same location. Raises BackupFailed.
     """
-    found = backups_in(store)
+    own = installation_of(schedule.home).id
+    # A backup whose header cannot be read now names no home. It may be one of these: it stays, and so does its WAL.
+    found = [each for each in backups_in(store) if each.installation in {own, ""}]
     deleted = surplus(found, schedule, now())
     for name in deleted:
         store.delete(name)
@@ -82,7 +85,7 @@ class ScheduledBackups(Task):
         self._environment = {**os.environ, **environment}
         self.is_running = False
         self._is_requested = False
-        # Why the newest backup failed, without addresses and paths: `GET /ok` shows it to everybody.
+        # Says that the newest backup failed, without addresses and paths: `GET /ok` shows it to everybody.
         self.problem: str | None = None
 
     def request(self) -> None:

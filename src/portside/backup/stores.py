@@ -20,6 +20,8 @@ from portside.kernel.files import make_private_dir
 
 SUFFIX = ".backup"
 _S3 = "s3://"
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+# S3 takes at most 10,000 parts of one file, so a backup in a bucket is limited to 160 GB.
 _PART_BYTES = 16 << 20
 _ABANDONED_AFTER_S = 24 * 3600.0
 
@@ -46,7 +48,10 @@ class Store(Protocol):
         ...
 
     def create(self, name: str) -> AbstractContextManager[Sink]:
-        """Write a new file, which exists when the block has ended without an exception."""
+        """Write a new file, which exists when the block has ended without an exception.
+
+        Raises BackupFailed also if there is a file of this name.
+        """
         ...
 
     def delete(self, name: str) -> None:
@@ -110,8 +115,10 @@ class FolderStore:
 def _remove_abandoned(folder: Path) -> None:
     """Remove what killed programs left: partial files that nobody has written to for a day."""
     for partial in folder.glob(".*.partial"):
-        if partial.stat().st_mtime < time.time() - _ABANDONED_AFTER_S:
-            partial.unlink(missing_ok=True)
+        # Another program may have completed or removed it meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            if partial.lstat().st_mtime < time.time() - _ABANDONED_AFTER_S:
+                partial.unlink()
 
 
 class BucketStore:
@@ -122,20 +129,23 @@ class BucketStore:
             from obstore.store import S3Store
         except ImportError as exc:
             raise UserMistake(f"{location} needs the extra 's3': install portside[s3]") from exc
+        if missing := [name for name in _CREDENTIALS if not environ.get(name)]:
+            raise UserMistake(f"{location} needs credentials; set {' and '.join(missing)}")
         bucket, _, prefix = location.removeprefix(_S3).partition("/")
         endpoint = environ.get("AWS_ENDPOINT_URL")
+        # Without an address it is AWS itself. The library accepts no None for these options.
+        own: dict[str, Any] = {"endpoint": endpoint, "virtual_hosted_style_request": False} if endpoint else {}
         self.location = location
         self._store = S3Store(
             bucket,
             prefix=prefix.strip("/") or None,
-            access_key_id=environ.get("AWS_ACCESS_KEY_ID"),
-            secret_access_key=environ.get("AWS_SECRET_ACCESS_KEY"),
+            access_key_id=environ[_CREDENTIALS[0]],
+            secret_access_key=environ[_CREDENTIALS[1]],
             region=environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1",
-            endpoint=endpoint,
-            virtual_hosted_style_request=False if endpoint else None,
             # A store in one's own network may have no certificate; the backups are encrypted in any case.
             client_options={"allow_http": bool(endpoint and endpoint.startswith("http://"))},
             retry_config={"max_retries": 3},
+            **own,
         )
 
     def list(self, folder: str = "") -> list[StoredFile]:
@@ -158,9 +168,12 @@ class BucketStore:
 
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:
-        """Upload a file. An exception aborts the upload."""
+        """Upload a file; an existing one is not replaced. An exception aborts the upload."""
         import obstore
 
+        with _explained(self.location), contextlib.suppress(FileNotFoundError):
+            obstore.head(self._store, name)
+            raise BackupFailed(f"{self.location}/{name} exists already; choose another name")
         with _explained(self.location), obstore.open_writer(self._store, name, buffer_size=_PART_BYTES) as writer:
             yield writer
 
@@ -189,7 +202,8 @@ def _explained(location: str) -> Iterator[None]:
     except FileNotFoundError as exc:
         raise BackupFailed(f"{location}: there is no such file or bucket ({_first_line(exc)})") from exc
     except OSError as exc:
-        raise BackupFailed(f"{location}: {exc.strerror or _first_line(exc)}") from exc
+        # The block also reads the files to store, so the failure may be about one of those.
+        raise BackupFailed(f"{exc.filename or location}: {exc.strerror or _first_line(exc)}") from exc
     except Exception as exc:
         if not type(exc).__module__.startswith("obstore"):
             raise

@@ -65,8 +65,10 @@ class WalArchive(Task):
         except UserMistake:
             if self.problem is None:
                 log.exception("the WAL cannot be archived; point-in-time recovery is at risk")
-            await asyncio.to_thread(self._bound_spool)
             self.problem = "The WAL of Postgres cannot be archived beside the backups; the server's log has the reason."
+            # List the store again: it may have completed a file although the answer was lost, and replaces none.
+            self._stored = None
+            await asyncio.to_thread(self._bound_spool)
             raise
         self.problem = None
         return Status({"stored": moved})
@@ -116,8 +118,9 @@ class WalArchive(Task):
         return [(path, f"{folder}/{path.name}") for path in self._spooled()]
 
     def _spooled(self) -> list[Path]:
-        # Postgres writes under a name with a dot first.
-        return sorted(path for path in self._spool.iterdir() if not path.name.startswith("."))
+        # Without archiving there is no spool. A segment that is being copied has a name that begins with a dot.
+        found = self._spool.iterdir() if self._spool.is_dir() else ()
+        return sorted(path for path in found if not path.name.startswith("."))
 
     def _new_files(self, folder: str) -> Iterator[tuple[Path, str]]:
         for path in [self._home / MASTER_KEY, *sorted((self._home / ARCHIVES).glob("*.tar.gz"))]:
@@ -141,15 +144,15 @@ def _opened(store: Store, name: str, passphrase: Passphrase) -> "Iterator[tuple[
     with store.open(name) as source:
         reader = EncryptedReader(source, passphrase)
         if reader.header.kind != "wal" or reader.header.wal_name is None:
-            raise BackupRefused(f"{name} is not an archived WAL file")
+            raise BackupRefused(f"{name} is not an archived WAL file; remove it from {store.location}")
         yield reader.header, reader
 
 
-def _copy(reader: Any, out: IO[bytes]) -> None:
+def _copy(name: str, reader: Any, out: IO[bytes]) -> None:
     try:
         zstandard.ZstdDecompressor().copy_stream(reader, out)
     except zstandard.ZstdError as exc:
-        raise BackupRefused(f"an archived WAL file is damaged: {exc}") from exc
+        raise BackupRefused(f"the WAL file {name} is damaged ({exc}); choose a time before it was archived") from exc
 
 
 def fetch_wal(store: Store, backup: Header, passphrase: Passphrase, at: datetime, target: Path) -> int:
@@ -164,9 +167,10 @@ def fetch_wal(store: Store, backup: Header, passphrase: Passphrase, at: datetime
             if name != Path(name).name or header.created_at < backup.created_at - _MARGIN:
                 continue
             with (target / name).open("wb") as out:
-                _copy(reader, out)
+                _copy(file.name, reader, out)
             fetched += 1
             beyond += header.created_at > at + _MARGIN
+        # Recovery needs a transaction after the point in time, which the first segment archived later may not hold.
         if beyond >= 2:
             break
     if not fetched:
@@ -184,7 +188,7 @@ def fetch_files(store: Store, backup: Header, passphrase: Passphrase, home: Path
             name = str(header.wal_name)
             if name == MASTER_KEY:
                 content = io.BytesIO()
-                _copy(reader, content)
+                _copy(file.name, reader, content)
                 path = home / MASTER_KEY
                 write_private(path, merge_key_files(content.getvalue(), path.read_bytes()).decode())
             elif (archive := Path(name)).parts[0] == ARCHIVES and len(archive.parts) == 2:
@@ -192,7 +196,7 @@ def fetch_files(store: Store, backup: Header, passphrase: Passphrase, home: Path
                 if not path.exists():
                     with path.open("xb") as out:
                         path.chmod(0o600)
-                        _copy(reader, out)
+                        _copy(file.name, reader, out)
 
 
 def prune_wal(store: Store, home: Path, oldest: datetime) -> int:

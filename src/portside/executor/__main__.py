@@ -33,7 +33,7 @@ def main() -> None:
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(run())
         sys.stderr.flush()
-        # Threads that user code blocks would keep the process.
+        # A thread that user code blocks would otherwise keep the process alive.
         os._exit(0)
 
 

@@ -44,7 +44,7 @@ class ServerRoutes(NamedTuple):
 
 
 class RouteFacts(NamedTuple):
-    """What the server has to know of a route: its path as a regular expression, and its methods; None are all.
+    """A route as the server needs to know it: its path as a regular expression, and its methods; None for all.
 
     `is_server` stands for all routes of the server. A route without a pattern may match anything.
     """
@@ -97,7 +97,7 @@ class ProjectApp:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a server in another process has to know, to serve its own routes without this one where it can."""
+        """The facts by which a server in another process decides which requests it can serve without this one."""
         routes = [_facts_of(route) for route in self.app.router.routes]
         has_document = bool(getattr(self.app, "openapi_url", None)) and callable(getattr(self.app, "openapi", None))
         return {"routes": routes, "has_middleware": self._has_middleware, "has_document": has_document}

@@ -1,8 +1,8 @@
 """ASGI over a link: one side has a client, the other the application that answers it. Either side may be which.
 
 The side with the client makes a call with the scope (`send_request`). The application's messages are the items of the
-call. What the application asks its client for, the side with the client answers by a call in the other direction,
-which names the exchange. So an application that reads no body costs none, and one that is not read waits.
+call. To receive a message from its client, the application makes a call in the other direction, which names the
+exchange. So a body that the application does not read is never sent, and an application waits for a slow client.
 
 An exchange belongs to the event loop of its client, which need not be that of the link.
 """
@@ -56,11 +56,11 @@ class CrossLoopPeer:
 
     async def call(self, method: str, body: Any = None, *, on_item: OnItem | None = None) -> Any:
         """Call a method from any loop."""
-        home = asyncio.get_running_loop()
+        caller_loop = asyncio.get_running_loop()
 
         def take(item: Any) -> None:
             if on_item is not None:
-                home.call_soon_threadsafe(on_item, item)
+                caller_loop.call_soon_threadsafe(on_item, item)
 
         call = CrossLoopCall(self._loop, self._peer.call(method, body, on_item=take if on_item else None))
         try:

@@ -273,7 +273,7 @@ def _json_value(key: str, value: Any) -> Any:
 
 
 class Sender(Protocol):
-    """Who sent a request: what authentication returned, and the permissions that come with it."""
+    """The sender of a request: the user whom authentication returned, and the user's permissions."""
 
     @property
     def permissions(self) -> Sequence[str]:
@@ -351,7 +351,7 @@ def read_result(result: Any, resource: str, action: str) -> Filter | None:
 
 
 class LoadedAuth(NamedTuple):
-    """What the `Auth` object of a project decides: who calls, and what they may do."""
+    """The handlers of a project's `Auth` object: the one for authentication, and those for authorization."""
 
     authenticate: Authentication
     handlers: AuthorizationHandlers

@@ -49,7 +49,7 @@ class DocumentField(Protocol):
 
 
 class Decrypted(NamedTuple):
-    """What a handler decrypted, and what it wants stored in place of the ciphertext, if anything."""
+    """The result of a handler: the decrypted value, and a new ciphertext to store in place of the old one, if any."""
 
     plain: Any
     replacement: Any = None
@@ -177,5 +177,6 @@ def _decrypted(made: Any) -> Decrypted:
 
 def _checked(made: Any, kind: Any, name: str) -> Any:
     if not isinstance(made, kind):
-        raise EncryptionFailed(f"{name} returned a {type(made).__name__}")
+        needed = "a dict" if kind is dict else "bytes"
+        raise EncryptionFailed(f"{name} returned a {type(made).__name__}; it must return {needed}")
     return made

@@ -341,7 +341,7 @@ class EventEncoder:
     """Encodes the events of one run, and joins the pieces of its messages."""
 
     def __init__(self, request: RunRequest, is_followed: Callable[[], bool] | None = None) -> None:
-        self._is_heard = is_followed
+        self._is_followed = is_followed
         self._modes = frozenset(request.stream_modes or ["values"])
         self.has_channels = bool((request.config.get("configurable") or {}).get(STREAM_PROTOCOL))
         """Whether the run has the events of the protocol's channels."""
@@ -356,7 +356,7 @@ class EventEncoder:
         suffix = "|".join(("", *namespace))
         if mode == "messages":
             yield from self._message(suffix, *payload)
-        elif mode in self._modes and (mode != "values" or self._is_heard is None or self._is_heard()):
+        elif mode in self._modes and (mode != "values" or self._is_followed is None or self._is_followed()):
             shown = _with_checkpoints(payload) if mode == "debug" and payload["type"] == "checkpoint" else payload
             yield Emitted(mode + suffix, dump_user(shown))
         if self._channels is not None:

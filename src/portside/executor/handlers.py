@@ -251,7 +251,7 @@ class AuthHandlers:
 
 
 class _Sender:
-    """Who sent a request, for authorization."""
+    """The sender of a request, as authorization handlers get it."""
 
     def __init__(self, permissions: list[str], user: Any) -> None:
         self.permissions, self.user = permissions, user
@@ -281,7 +281,7 @@ SERVER_ROUTE = "portside.server_route"
 
 
 class _ServerRoute(NamedTuple):
-    """What the executor knows of a route of the server."""
+    """A route of the server, with the one fact about it that the executor needs."""
 
     public: bool = False
 

@@ -360,7 +360,7 @@ class Link(asyncio.Protocol):
             pong.set_result(body)
 
     def _take_cancel(self, number: int, _body: Any, _size: int) -> None:
-        # The result may have crossed the cancellation: then the call is not served any more.
+        # The result may have crossed the cancellation on the wire; then there is nothing to stop.
         served = self._served.get(number)
         if served is not None:
             served.stop()
@@ -439,7 +439,7 @@ class Link(asyncio.Protocol):
             self.fail(number, exc)
 
     def fail(self, number: int, failure: BaseException) -> None:
-        """Answer a call with an error. One that was not meant for the caller is logged, and named by its class."""
+        """Answer a call with an error. One that is not a CallFailed is logged, and sent as its class and its text."""
         if not isinstance(failure, CallFailed):
             log.error("a call could not be served", exc_info=failure)
             failure = CallFailed("internal", f"{type(failure).__name__}: {failure}")
@@ -481,11 +481,15 @@ def _failure_of(body: Any) -> CallFailed:
 
 
 def _encode_other(value: Any) -> Any:
-    """Encode what msgpack has no form for: integers of more than 64 bits, and named tuples."""
+    """Encode values that msgpack has no form for: integers of more than 64 bits, and named tuples."""
     if isinstance(value, tuple):
         return tuple(value)
     if isinstance(value, int):
-        return ormsgpack.Ext(BIG_INTEGER, str(value).encode())
+        digits = str(value).encode()
+        if len(digits) > MAX_INTEGER_DIGITS:
+            # Refused here, because the peer would disconnect, and every call of the link would fail.
+            raise ValueError(f"an integer of {len(digits)} digits cannot be sent, only {MAX_INTEGER_DIGITS}")
+        return ormsgpack.Ext(BIG_INTEGER, digits)
     raise TypeError(f"a {type(value).__name__} cannot be sent")
 
 

@@ -22,7 +22,7 @@ from portside.executor.errors import RunTimeout
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 STOP_WITHIN_S = 60.0
-# Set once work was cancelled and did not stop. A process that can be replaced is, because the work takes its resources.
+# Set once cancelled work did not stop. An executor is then replaced, because the work still takes its resources.
 work_left_behind = threading.Event()
 THREADS = 64
 
@@ -35,7 +35,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-# The jobs in threads of the call whose context this is.
+# The jobs that the current call runs in threads.
 _Jobs = set[concurrent.futures.Future[Any]]
 _jobs: ContextVar[_Jobs | None] = ContextVar("jobs", default=None)
 

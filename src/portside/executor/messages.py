@@ -29,7 +29,7 @@ STORE_BATCH = "store.batch"
 HTTP_REQUEST = "http.request"
 RETIRE = "retire"
 LEASES = "leases"
-"""Of the server: until when it surely has the runs of its calls."""
+"""From the server: the ends of its leases of the runs that it called for."""
 TRACES_REFUSED = "traces.refused"
 """The tracing platform refuses the traces of the executor."""
 LEASE_LOST = "lease_lost"
@@ -70,7 +70,7 @@ class ServerHello:
     loops: int
     """How many event loops execute graphs."""
     serde: dict[str, Any] = field(default_factory=dict)
-    """What the deserializer of checkpoints may make."""
+    """The classes that the deserializer of checkpoints may make, as fields of `SerdeRules`."""
     is_encrypted: bool = False
     """Whether the server encrypts what it stores."""
     store_ttl: dict[str, Any] | None = None
@@ -100,9 +100,9 @@ class ExecutorHello:
     revision: str | None = None
     """The revision of the project, if it is known."""
     handlers: dict[str, Any] = field(default_factory=dict)
-    """What is known of each kind of handlers."""
+    """Facts about the project's handlers, by their kinds."""
     clock_s: float = 0.0
-    """Its monotonic clock when it said this, by which the server tells the ends of leases; 0 if it watches none."""
+    """Its monotonic clock when it sent this. The server states the ends of leases by it; 0 if it watches no leases."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class GraphCall:
     is_unfollowed: bool = False
     """Nobody follows the run, and nobody may ask for its events later: they may wait for a moment."""
     leased_until: float = 0.0
-    """Of a run: until when the server surely has it, by the executor's clock; 0 if the server does not know that."""
+    """Of a run: the end of the server's lease, by the executor's clock; 0 if the server does not know that clock."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -195,7 +195,7 @@ class SentUser:
     fields: bytes
     """By `values`."""
     handle: int = 0
-    """Where the executor has the object that authentication returned; 0 if it returned none."""
+    """The number of the object that authentication returned, which stays in the executor; 0 if it returned none."""
     is_studio: bool = False
     is_nobody: bool = False
     """Whether it is what Starlette calls an unauthenticated user."""

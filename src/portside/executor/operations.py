@@ -49,7 +49,7 @@ from portside.kernel.user_json import dump_user, plain
 
 log = logging.getLogger(__name__)
 Schema = dict[str, Any]
-# What langgraph raises for invalid values, and what the reducers and conditions of a user's graph raise on them.
+# The exceptions for invalid values: those of langgraph, and those that reducers and conditions of a user's graph raise.
 REFUSALS = (InvalidUpdateError, EmptyInputError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 _QUALIFIERS = (typing_extensions.Required, typing_extensions.NotRequired, typing_extensions.ReadOnly)
 # The schema of messages takes 0.1 s on a loop that executes runs. It never changes, so it is cached.
@@ -263,7 +263,7 @@ def reads_without_code(graph: Graph) -> bool:
 
     Reducers are called for pending writes, and by channels that store their changes.
     """
-    # What a version of langgraph does not have may be done in another way there.
+    # An attribute that this version of langgraph lacks counts as set: it may call the author's code in another way.
     users_of_values: list[Any] = [getattr(graph, "cache_policy", ...)]
     users_of_values += [
         getattr(node, name, ...) for node in graph.nodes.values() for name in ("mapper", "cache_policy")

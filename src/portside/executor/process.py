@@ -362,8 +362,11 @@ class EventBatches:
             self._call.send(events, is_last=is_last)
 
     def _open(self) -> None:
-        self._is_open = True
-        if self._waiting:
+        # Under the lock, because `add` reads and writes the flag in another thread.
+        with self._taken:
+            self._is_open = True
+            is_waiting = bool(self._waiting)
+        if is_waiting:
             self._send()
 
     def _send(self) -> None:

@@ -49,7 +49,10 @@ class ServerCalls:
         self.loop = asyncio.get_running_loop()
 
     async def call(self, method: str, body: Any) -> Any:
-        """Call the server. Raises an exception with the name and the text of the one that was raised there."""
+        """Call the server. Raises an exception with the name and the text of the one that was raised there.
+
+        On another loop than that of the link, cancelling the caller does not cancel the call: its rows are stored.
+        """
         if asyncio.get_running_loop() is self.loop:
             return await self._call(method, body)
         return await CrossLoopCall(self.loop, self._call(method, body)).result
@@ -85,7 +88,7 @@ class RunRows:
     def __init__(self, server: ServerCalls, thread_id: str, *, is_ephemeral: bool, is_encrypted: bool) -> None:
         self.thread_id = thread_id
         self._server = server
-        # A server that encrypts rows may store those of a later call first.
+        # Whether each call waits for the one before: a server that encrypts rows may store those of a later one first.
         self._is_in_turns = is_encrypted
         self._is_ephemeral = is_ephemeral
         # Guards the rows that are held, and the size of all that was not answered.

@@ -182,7 +182,7 @@ class ChangedState:
     interrupts: dict[str, list[dict[str, Any]]]
     """The open interrupts by task id, as plain data."""
     row_values: bytes | None = None
-    """What the thread's row keeps of the values, if `long_values` names lists that are read from the checkpoint."""
+    """The JSON of the values that the thread's row keeps, without the lists that `long_values` names; else None."""
     long_values: dict[str, str] | None = None
 
 

@@ -85,7 +85,7 @@ class SdkCache:
 
     @property
     def sdk_names(self) -> dict[str, Any]:
-        """What the SDK imports, by its names."""
+        """The functions and the class that the SDK imports, by their names there."""
         return {"cache_get": self.cache_get, "cache_set": self.cache_set, "swr": self.swr, "SWRResult": SWRResult}
 
     async def cache_get(self, key: str) -> Any | None:

@@ -1,6 +1,6 @@
 """Notices that the tracing platform refuses the traces of this process, which the tracing client only logs.
 
-The client runs in the project's code, with clients of its own, so that nothing else tells.
+The project's code and its libraries create tracing clients of their own, so only the log shows the refusals of all.
 """
 
 import logging

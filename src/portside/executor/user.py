@@ -21,7 +21,7 @@ def set_current_user(user: Any) -> None:
 
 
 def current_user() -> Any:
-    """Return the user whom the current code of a graph executes for; None for nobody, and outside of graphs.
+    """Return the user for whom the current code of a graph executes; None without a user, and outside of graphs.
 
     The user follows Python's context: into tasks, and into the threads of synchronous nodes. A thread that the graph's
     code starts itself has no user.
@@ -90,7 +90,7 @@ class StudioCaller(StudioUser):
 
 
 class Identity(NamedTuple):
-    """Whom authentication found: the name that everything of the user is filed under, and the user."""
+    """The result of authentication: the name by which the server knows the user, and the user."""
 
     identity: str
     display_name: str

@@ -1,6 +1,6 @@
 """Values of handlers over a link, with their types: ids, times and tuples, which msgpack has no form for.
 
-What else has none becomes its JSON form, as `kernel/user_json.py` writes it.
+Other values without one become their JSON form, as `kernel/user_json.py` writes it.
 """
 
 from datetime import date, datetime, time

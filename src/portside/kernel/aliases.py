@@ -1,4 +1,4 @@
-"""The names that real clients spell differently from the contract (spec: Names).
+"""Names that real clients spell differently from the contract (spec: Names).
 
 The names of the contract are canonical. Input may also use their aliases.
 """
@@ -20,7 +20,7 @@ JAVASCRIPT_SUFFIXES = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".c
 ENVIRONMENT_PREFIXES: dict[str, tuple[str, ...]] = {"GRAPH_": ("LANGGRAPH_",), "LANGSMITH_": ("LANGCHAIN_",)}
 
 EXECUTOR_VARIABLE = "EXECUTOR_ENVIRONMENT_"
-"""The prefix of variables that a server sets in its executors alone, without it."""
+"""The prefix of variables that a server does not use itself: its executors get them, without the prefix."""
 
 _CANONICAL = {other: canonical for canonical, others in FIELDS.items() for other in others}
 

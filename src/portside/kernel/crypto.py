@@ -48,12 +48,16 @@ class SecretBox:
         """Decrypt a value of the row `owner`. Raises UserMistake if the key, the row or the value is wrong."""
         cipher = self._ciphers.get(encrypted[1 : 1 + _KEY_ID_SIZE])
         if encrypted[:1] != _VERSION or cipher is None:
-            raise UserMistake("a secret was encrypted with another master key; restore that key file")
+            raise UserMistake(
+                f"the secret of {owner} was encrypted with another master key; restore the key file of this database"
+            )
         nonce = encrypted[1 + _KEY_ID_SIZE :][:_NONCE_SIZE]
         try:
             return cipher.decrypt(nonce, encrypted[1 + _KEY_ID_SIZE + _NONCE_SIZE :], owner.encode())
         except (InvalidTag, ValueError) as exc:
-            raise UserMistake("an encrypted secret was changed or moved; it cannot be decrypted") from exc
+            raise UserMistake(
+                f"the encrypted secret of {owner} was changed or moved to another row; restore it from a backup"
+            ) from exc
 
 
 def begin_rotation(path: Path) -> SecretBox:

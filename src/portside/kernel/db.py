@@ -274,6 +274,7 @@ class Database(Session):
 
     def replace_connections(self) -> None:
         """Replace every connection before its next use."""
+        # Kept in an attribute, because the event loop refers to its tasks only weakly.
         self._replacing = asyncio.ensure_future(self.pool.expire_connections())
 
     @asynccontextmanager
@@ -363,11 +364,11 @@ class _LazyConnection:
 
 @asynccontextmanager
 async def lazy_transaction(db: Database, on_begin: OnBegin) -> AsyncIterator[Session]:
-    """Yield a session in a transaction that begins with its first statement, and with `on_begin` in front of it.
+    """Yield a session in a transaction that begins at its first statement, after a call of `on_begin`.
 
-    So the block may do long work without a connection before it. Several coroutines may use the session. The
-    transaction is committed at the end; an exception rolls back. What `on_begin` raises is raised here, whatever the
-    block made of it.
+    Until then the block holds no connection, and may do long work. Several coroutines may use the session. The
+    transaction is committed at the end; an exception rolls back. An error of `on_begin` is raised here, even if the
+    block has replaced or suppressed it.
     """
     async with AsyncExitStack() as stack:
         connection = _LazyConnection(db, on_begin, stack)
@@ -377,6 +378,9 @@ async def lazy_transaction(db: Database, on_begin: OnBegin) -> AsyncIterator[Ses
             if connection.failure is not None:
                 raise connection.failure from None
             raise
+        else:
+            if connection.failure is not None:
+                raise connection.failure
         finally:
             await connection.end()
 

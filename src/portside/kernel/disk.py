@@ -26,15 +26,17 @@ RESERVE = Gauge("portside_disk_reserve_bytes", "Free bytes below which new data 
 IS_LOW = Gauge("portside_disk_is_low", "1 while new data is refused because the disk or the database is nearly full.")
 # The langsmith clients send a refused batch three more times, each after this pause.
 RETRY_AFTER_S = 30
-# A folder of the home, with nothing private in it: containers see it, and by it the disk that it is on.
+# A folder of the home that is mounted into containers, so that they can measure the disk. It holds nothing private.
 WATCHED_FOLDER = "disk"
-# A file in it. While it exists, the database is nearly full, for the reason in it.
+# A file in that folder, which exists while the database is nearly full and says why.
 DATABASE_NOTICE = "database-full"
-# Data is accepted again when so much more than the reserve is free. Otherwise each deleted row would let one in.
+# Data is accepted again when this many times the reserve is free. With 1.0 each deleted row would let one new row in.
 RESUME_AT = 1.1
+# The share of inodes below which the disk counts as nearly full.
 MIN_FREE_INODES = 0.01
-# No disk is filled faster than this, in bytes a second; and how often it is looked at, in seconds.
-FILLED_PER_S, LEAST_PERIOD_S, LONGEST_PERIOD_S = 1e9, 0.2, 5.0
+# The disk is measured again before it could be full, if it fills at most this fast; and between these periods.
+MAX_FILL_BYTES_PER_S, MIN_PERIOD_S, MAX_PERIOD_S = 1e9, 0.2, 5.0
+# Below this share of the reserve, running runs return to the queue.
 CRITICAL = 0.5
 
 ReserveBytes = Annotated[
@@ -66,7 +68,7 @@ class DiskFull(Unavailable):
 
 
 class DiskReserve(NamedTuple):
-    """How much of a disk stays free: the smaller one of both; 0 is nothing."""
+    """How much of a disk stays free: the smaller of both values; 0 reserves nothing."""
 
     bytes: int = 2_000_000_000
     percent: float = 5.0
@@ -90,20 +92,20 @@ class DiskSpace(NamedTuple):
 def measure(folder: Path) -> DiskSpace:
     """Return the space of the file system that holds a folder. Raises OSError."""
     found = os.statvfs(folder)
-    # The blocks that only root may fill are no part of the disk.
+    # Blocks that only root may fill do not count.
     total = (found.f_blocks - found.f_bfree + found.f_bavail) * found.f_frsize
     inodes = found.f_favail / found.f_files if found.f_files else 1.0
     return DiskSpace(total, found.f_bavail * found.f_frsize, inodes)
 
 
 def find_shortage(folder: Path, reserve: DiskReserve, factor: float = 1.0) -> str | None:
-    """Return why a disk is nearly full, or None. It is below `factor` times the reserve. Raises OSError."""
+    """Return why less than `factor` times the reserve is free, or None if there is enough. Raises OSError."""
     space = measure(folder)
     kept = reserve.of(space.total)
     if kept and space.free < kept * factor:
         return f"{megabytes(space.free)} free of {megabytes(space.total)}, and {megabytes(kept)} stay in reserve"
     if kept and space.free_inodes < MIN_FREE_INODES * factor:
-        return "it has no room for more files (inodes)"
+        return f"only {space.free_inodes:.1%} of its inodes are free, so it can hold few more files"
     return None
 
 
@@ -120,13 +122,13 @@ def watched_folder(home: Path) -> Path:
     if not folder.exists():
         make_private_dir(home)
         folder.mkdir(exist_ok=True)
-        # Whatever the umask: another user reads it in containers.
+        # Not `mkdir(mode=…)`, which the umask narrows: in containers another user reads it.
         folder.chmod(0o755)
     return folder
 
 
 class DiskWatch(Task):
-    """Measures the disk of a folder, as often as it could be filled since: five times a second to every five seconds.
+    """Measures the disk of a folder, five times a second when little is free and every five seconds when much is.
 
     `shortage` says why new data is refused; it is None while there is room. `on_change` is called when that changes,
     and `on_critical` with each measurement that finds half of the reserve used.
@@ -166,7 +168,7 @@ class DiskWatch(Task):
         self._is_critical = space.free < kept * CRITICAL
         FREE.set(space.free)
         RESERVE.set(kept)
-        self.report.every_s = min(LONGEST_PERIOD_S, max(LEAST_PERIOD_S, (space.free - kept) / FILLED_PER_S))
+        self.report.every_s = min(MAX_PERIOD_S, max(MIN_PERIOD_S, (space.free - kept) / MAX_FILL_BYTES_PER_S))
         factor = 1.0 if self.shortage is None else RESUME_AT
         reason = find_shortage(self._folder, self._reserve, factor)
         if reason is not None:
@@ -190,4 +192,5 @@ def read_notice(folder: Path) -> str | None:
     try:
         return (folder / DATABASE_NOTICE).read_text("utf-8").strip() or None
     except (FileNotFoundError, PermissionError):
+        # In a container another user may own the folder; then only the disk itself is watched.
         return None

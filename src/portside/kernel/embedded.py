@@ -46,8 +46,8 @@ _TAIL_BYTES = 800
 _COMMAND_TIMEOUT_S = 300
 # Prefix of data folders that initdb has not finished.
 _UNFINISHED = "initdb-"
-# How many connections the server accepts: one for each of these bytes of memory, within limits. A busy one needs less.
-BYTES_EACH, LEAST_CONNECTIONS, MOST_CONNECTIONS = 10_000_000, 500, 2000
+# The server accepts one connection for each 10 MB of memory, more than a busy connection needs, within limits.
+BYTES_PER_CONNECTION, MIN_CONNECTIONS, MAX_CONNECTIONS = 10_000_000, 500, 2000
 MAX_LOG_BYTES = 10_000_000
 MAX_WAL_MB, MIN_WAL_MB = 1024, 64
 # Connections reserved for the role of the platform, so that deployments cannot use all of them.
@@ -59,9 +59,10 @@ log_min_messages = warning
 log_timezone = 'UTC'
 timezone = 'UTC'
 """
-# Finished WAL segments, until they are archived elsewhere.
+# The folder of finished WAL segments, until `backup/wal_archive.py` has stored them elsewhere.
 SPOOL = "wal"
-# Runs in the data folder. A segment that was copied before a crash is copied again.
+# Postgres runs it in the data folder, and repeats it for a segment that a crash interrupted. The name with a dot hides
+# an incomplete copy, and `sync` makes the copy durable before Postgres reuses the segment.
 _ARCHIVE_COMMAND = f"cp %p ../{SPOOL}/.%f && sync ../{SPOOL}/.%f && mv ../{SPOOL}/.%f ../{SPOOL}/%f"
 _USE_DATABASE_URL = "set DATABASE_URL to a Postgres 15 or newer instead"
 
@@ -82,7 +83,7 @@ class EmbeddedPostgres:
     def acquire(self, within_s: float = _START_TIMEOUT_S) -> str:
         """Start the server if it does not run, and return the URL of its `portside` database.
 
-        If it ends, the start is tried again for `within_s` seconds.
+        If the new server exits, it is started again until `within_s` seconds have passed.
 
         Raises UserMistake, also for a data folder that this version cannot use. It never removes a data folder.
         """
@@ -230,7 +231,9 @@ class EmbeddedPostgres:
         except FileNotFoundError:
             return False
         except OSError as exc:
-            raise UserMistake(f"cannot read the data folder {self.data}: {exc.strerror}") from exc
+            raise UserMistake(
+                f"cannot read the data folder {self.data}: {exc.strerror}; make it readable for this user"
+            ) from exc
         if (self.data / "PG_VERSION").exists():
             return True
         raise UserMistake(
@@ -271,7 +274,9 @@ class EmbeddedPostgres:
         try:
             fresh.rename(self.data)
         except OSError as exc:
-            raise UserMistake(f"cannot put a new data folder at {self.data}: {exc.strerror}") from exc
+            raise UserMistake(
+                f"cannot put a new data folder at {self.data}: {exc.strerror}; make the folder above it writable"
+            ) from exc
 
     def _remove_unfinished(self) -> None:
         """Remove data folders that interrupted calls of initdb left, unless a server was ever started on them."""
@@ -287,6 +292,7 @@ class EmbeddedPostgres:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False  # It has died since.
+        # The fifth line names the folder of the socket: a server elsewhere on this data folder does not count.
         return len(lines) > 4 and Path(lines[4]) == self._socket_folder() and self._responds()
 
     def _responds(self) -> bool:
@@ -343,8 +349,8 @@ class EmbeddedPostgres:
         return self.url(name)
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-        command = [*_unprivileged(), str(_binaries() / program), *arguments]
         try:
+            command = [*_unprivileged(), str(_binaries() / program), *arguments]
             # A file, not a pipe: the server inherits it, and an inherited pipe would never be closed.
             with tempfile.TemporaryFile("w+") as output:
                 done = subprocess.run(
@@ -363,7 +369,7 @@ class EmbeddedPostgres:
 def default_connections() -> int:
     """Return how many connections the server accepts on this machine if nobody sets their number."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(LEAST_CONNECTIONS, min(MOST_CONNECTIONS, memory // BYTES_EACH))
+    return max(MIN_CONNECTIONS, min(MAX_CONNECTIONS, memory // BYTES_PER_CONNECTION))
 
 
 def _wal_mb(data: Path) -> int:

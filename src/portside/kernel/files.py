@@ -47,11 +47,16 @@ def write_private(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        # On a full disk. It may hold a part of a secret, and nothing else would remove it.
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def make_private_dir(path: Path) -> Path:
@@ -75,7 +80,7 @@ def locked(path: Path, *, waits: bool = True) -> Iterator[None]:
 
 
 def holder_of(path: Path) -> int | None:
-    """Return the process that holds the lock of a file, as the file says; 0 if it says none, None without one."""
+    """Return the process id that a locked file contains: 0 if it contains none, None if nobody holds its lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -92,7 +97,7 @@ def holder_of(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def short_path(folder: Path, name: str) -> Iterator[str]:
-    """Yield the path of a Unix socket. Such paths are limited to about 100 bytes, so it goes by a descriptor."""
+    """Yield a path of a Unix socket that fits the limit of about 100 bytes: it names the folder by a descriptor."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         short = Path(f"/proc/self/fd/{descriptor}")
@@ -102,7 +107,10 @@ def short_path(folder: Path, name: str) -> Iterator[str]:
 
 
 def rotate(path: Path) -> None:
-    """Copy a log file to `NAME.1` and truncate it. Processes that append to it continue at its new beginning."""
+    """Copy a log file to `NAME.1` and truncate it. Processes that append to it continue at its new beginning.
+
+    Lines that a process writes between the copy and the truncation are lost.
+    """
     older = path.with_name(f"{path.name}.1")
     shutil.copyfile(path, older)
     older.chmod(0o600)

@@ -27,6 +27,7 @@ from portside.kernel.errors import PortsideError, Unavailable
 FREE_BYTES = 1_000_000
 WAIT_S = 10.0
 RETRY_AFTER_S = 5
+# M_MMAP_THRESHOLD of glibc's malloc.h.
 _MMAP_THRESHOLD = -3
 # The header of a message of the wire protocol: its kind and its length.
 _HEADER = struct.Struct("!BI")
@@ -144,7 +145,7 @@ def _grant(granted: "asyncio.Future[None]") -> None:
 
 
 class ReadReservation:
-    """What one request reads: the bytes that arrived for it so far (`used`), and those reserved for it.
+    """The bytes that one request reads: those that arrived for it so far (`used`), and those reserved for it.
 
     Without a budget nothing can be reserved: a statement that reads more than `free_bytes` is stopped.
     """
@@ -290,7 +291,7 @@ class RowMeter(asyncio.Protocol):
         self._inner = inner
         self._forward = inner.data_received
         self._count = self._free = self._fitting = 0
-        # What arrived before the walk began, which has to begin at the first message.
+        # The data that arrived before the walk began; the walk has to begin at the first message.
         self._seen: list[bytes] = []
         self._walk: _MessageWalk | None = None
         for name in ("connection_lost", "eof_received", "pause_writing", "resume_writing"):

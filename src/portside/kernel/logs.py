@@ -79,7 +79,7 @@ class _Printer(structlog.PrintLogger):
     fatal = failure = err = error = critical = exception = msg
 
 
-# What the processors and renderers make of a request whose path needs neither escapes nor quotes.
+# The lines that the processors and renderers write for a request whose path needs neither escapes nor quotes.
 _TEXT_LINE = (
     f"{{at}} [info     ] {'request':<30} method={{method}} ms={{ms}} path={{path}} request_id={{id}} status={{status}}"
 )
@@ -193,6 +193,9 @@ def _without_secrets(value: Any) -> Any:
         return {key: "[hidden]" if _is_secret(key) else _without_secrets(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_secrets(item) for item in value]
+    if isinstance(value, tuple):
+        # Still a tuple: structlog does not recognize an `exc_info` that is a list.
+        return tuple(_without_secrets(item) for item in value)
     return value
 
 

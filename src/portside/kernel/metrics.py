@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import Metric
 from portside import __version__
 
 WORKER_LABEL = "worker"
+# A process that does not answer within this time is left out of a response: Prometheus waits ten seconds by default.
 ASK_WITHIN_S = 2.0
 REQUESTS = Counter("lg_api_http_requests_total", "HTTP requests answered.", ["method", "path", "status"])
 LATENCY = Histogram(
@@ -79,8 +80,8 @@ class _Joined:
 def exposition(by_worker: Mapping[int, list[Family]] | None = None, shared: Collection[str] = ()) -> tuple[bytes, str]:
     """Return all metrics in the Prometheus text format, and its content type.
 
-    `by_worker` are those of several processes by their numbers, the one first that answers. Those in `shared` are the
-    same in each, and get no label.
+    `by_worker` maps the numbers of several processes to their metrics, this process first. Metrics named in `shared`
+    are the same in all of them, and get no label.
     """
     registry: Any = REGISTRY if by_worker is None else _Joined(by_worker, {TARGET_NAME, *shared})
     return generate_latest(registry), CONTENT_TYPE_LATEST
@@ -102,10 +103,10 @@ class Siblings:
 
     @contextlib.asynccontextmanager
     async def describing(self, describe: Callable[[], Awaitable[bytes]]) -> AsyncIterator[None]:
-        """Answer the others with what `describe` returns, while the block runs."""
+        """Answer requests of the other processes with the result of `describe`, while the block runs."""
 
         async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # One that asked may have left.
+            # The process that asked may have closed the connection.
             with contextlib.suppress(OSError):
                 writer.write(await describe())
                 await writer.drain()
@@ -117,13 +118,13 @@ class Siblings:
             yield
 
     async def ask(self) -> dict[int, bytes]:
-        """Return how each of the others that answers describes itself, by their numbers."""
+        """Return the answers of the other processes by their numbers, without those that do not answer in time."""
         others = [number for number in self._paths if number != self.number]
         answers = await asyncio.gather(*(self._ask(number) for number in others))
         return {number: answer for number, answer in zip(others, answers, strict=True) if answer}
 
     async def _ask(self, number: int) -> bytes:
-        """Return the answer of one; nothing if it is being started, or too busy."""
+        """Return the answer of one process; empty if it is being started, or too busy."""
         try:
             async with asyncio.timeout(ASK_WITHIN_S):
                 reader, writer = await asyncio.open_unix_connection(self._paths[number])

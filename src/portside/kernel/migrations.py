@@ -41,6 +41,7 @@ import asyncpg
 from portside.kernel.db import Database
 from portside.kernel.errors import DependencyUnavailable, UserMistake
 
+# For the lock of migrations, and for each lock of a table that a migration changes.
 LOCK_TIMEOUT_S = 60
 # The last commit that can upgrade a database from before the baselines.
 LAST_DEVELOPMENT_COMMIT = "e09ae15"
@@ -111,7 +112,7 @@ where case split_part(object, ' ', 1)
 end
 order by number"""
 
-# A row that this transaction wrote has the age 0, or a negative one if a savepoint wrote it.
+# A row of the catalog that this transaction wrote has the age 0, or a negative age if a savepoint wrote it.
 _FIND_REPLACED = """
 select kind || ' ' || coalesce(p.oid::regprocedure::text, name) as object
 from unnest($1::text[], $2::text[]) with ordinality as made (kind, name, number)
@@ -153,12 +154,12 @@ class Migration:
 
     @property
     def tables(self) -> set[str]:
-        """The names of tables that the file may read or write as a whole, and of those that it makes."""
+        """The names of the tables that the file may read or write as a whole."""
         return set(_TABLES_USED.findall(self.sql))
 
     @property
     def older_versions(self) -> str | None:
-        """What the file declares: "run", or why they are refused; None for a file without a declaration."""
+        """The declaration of the file: "run", or the reason why older versions are refused; None without one."""
         declared = _DECLARATION.search(self.sql)
         return None if declared is None else _RUN if declared[1] == _RUN else declared[2].rstrip(".")
 
@@ -246,8 +247,8 @@ def _created_by(texts: Iterable[str]) -> list[tuple[str, str]]:
 async def migrate(db: Database, packages: list[str], *, schema: str | None = None) -> int:
     """Apply missing migrations and functions, and return the number of applied migrations.
 
-    Raises UserMistake for a database that is refused (see above), and DependencyUnavailable while another process has
-    the lock.
+    Raises UserMistake for a database that is refused (see above), and DependencyUnavailable while another session
+    holds a lock.
     """
     async with db.pool.acquire() as connection, connection.transaction():
         await connection.execute(f"set local lock_timeout = '{LOCK_TIMEOUT_S}s'")
@@ -434,6 +435,11 @@ async def _drop(connection: Any, objects: list[str]) -> None:
 async def _execute(connection: Any, sql: str, file: str) -> None:
     try:
         await connection.execute(sql)
+    except asyncpg.LockNotAvailableError as exc:
+        raise DependencyUnavailable(
+            f"{file} waited {LOCK_TIMEOUT_S} s for a lock that another session holds ({exc}), and nothing was changed; "
+            "end the long transaction that pg_stat_activity shows, and start again"
+        ) from exc
     except asyncpg.PostgresError as exc:
         exc.add_note(f"in {file}")
         raise

@@ -2,7 +2,7 @@
 
 The host is resolved once, its addresses are checked, and the connection goes to a checked address. So a DNS answer that
 changes between check and connection has no effect. The resolved address counts, not how the URL spells it. Redirects
-are not followed; the time and the size of a response are limited.
+are not followed, responses must not be compressed, and their time and size are limited.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ import httpx
 from portside.kernel.errors import BadRequest, Unavailable
 
 Network = Literal["public", "private", "loopback", "reserved"]
-# Networks beside those that the standard library knows. Reserved ones have metadata services of clouds, which return
-# credentials, and IPv6 prefixes (6to4, Teredo) that reach an IPv4 address through a relay of a third party.
+# Networks that the standard library does not classify. The reserved ones hold metadata services of clouds, which return
+# credentials, and IPv6 prefixes (6to4, Teredo) that reach an IPv4 address through a third party's relay.
 _PRIVATE, _RESERVED = (
     tuple(ipaddress.ip_network(each) for each in networks.split())
     for networks in (
@@ -128,7 +128,8 @@ async def _open(
         async with asyncio.timeout(rules.timeout_s):
             address = (await resolve(host, rules))[0]
             pinned, extensions = parsed.copy_with(host=address), {"sni_hostname": host}
-            sent = {**headers, "Host": parsed.netloc.decode("ascii")}
+            # Uncompressed: a small compressed response could fill the memory before its size is known.
+            sent = {**headers, "Host": parsed.netloc.decode("ascii"), "Accept-Encoding": "identity"}
             # The proxy of the environment reaches the internet, not private networks.
             is_public_address = network_of(address) == "public"
             async with (
@@ -200,9 +201,12 @@ def network_of(address: str) -> Network:
 
 
 async def _read(response: Any, max_bytes: int) -> bytes:
-    body = bytearray()
-    async for chunk in response.aiter_bytes():
+    host, body = response.request.headers["Host"], bytearray()
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise HostUnreachable(f"{host} answered with the encoding {encoding[:50]}, which was not requested.")
+    async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > max_bytes:
-            raise HostUnreachable(f"{response.request.headers['Host']} answered with more than {max_bytes} bytes.")
+            raise HostUnreachable(f"{host} answered with more than {max_bytes} bytes.")
     return bytes(body)

@@ -162,8 +162,8 @@ class Connection(asyncpg.Connection):
 class _FreeHolders(asyncio.LifoQueue[Any]):
     """The free holders of a pool: the last one that has an open connection comes first.
 
-    Before 0.32, the driver lends the last one that was put back. After Postgres refused to open a connection, that is
-    one without any, and the connections of the holders below it are not used.
+    Before 0.32, the driver lends the holder that was put back last. After Postgres refused to open a connection, that
+    holder has none, and the open connections of the others are not used.
     """
 
     _queue: list[Any]

@@ -43,7 +43,7 @@ class Task:
     """A periodic task. Subclasses set `every_s` and implement `activate`; a configured period overrides `every_s`."""
 
     every_s: ClassVar[float] = 5.0
-    # Whether the task deletes what has expired: what it deleted is then in the log.
+    # Whether the task deletes expired data; the driver then logs how much it deleted.
     deletes: ClassVar[bool] = False
 
     def __init__(self, *, every_s: float | None = None) -> None:
@@ -58,7 +58,7 @@ class Task:
 class Driver:
     """Runs tasks until it is closed. Activations of one task never overlap in this process.
 
-    Raises ValueError for a task that is in the list twice, since its activations would.
+    Raises ValueError for a task that is in the list twice: its activations would overlap.
     """
 
     def __init__(self, tasks: list[Task]) -> None:

@@ -58,7 +58,7 @@ def _doc(kind: type[msgspec.Struct], field: msgspec.structs.FieldInfo, hint: Any
 
 
 def _type_text(hint: Any) -> str:
-    """Return a type as the reference pages show it: the values of a choice, else its name; None is left out."""
+    """Return a type as the reference pages show it: the values of a choice, or the type's name, without None."""
     if hasattr(hint, "__metadata__"):
         return _type_text(hint.__origin__)
     if get_origin(hint) is Literal:

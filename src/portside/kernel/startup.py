@@ -13,8 +13,9 @@ from typing import Any
 # langgraph needs one small module of the first two, and many servers send no request; importing the rest would take a
 # seventh of the start.
 LAZY_PACKAGES = ("langsmith.types", "langgraph_sdk", "httpx")
-# A command line that imports rich and pygments, and that its package does without.
+# The command line of httpx, which imports rich and pygments. httpx works without it.
 UNUSED_MODULE = "httpx._main"
+# The thresholds of the three generations; the first counts allocations, and is at most 2,000 by default.
 COLLECT_AFTER = (10_000, 10, 10)
 _PENDING = "__portside_pending__"
 
@@ -98,7 +99,7 @@ class _PendingInit:
 
 
 def _run(package: ModuleType) -> bool:
-    """Run a package, or wait until another thread did. False for its own code, while it runs."""
+    """Run a package, or wait until another thread has. Returns False to the package's own code while it runs."""
     pending: _PendingInit | None = vars(package).get(_PENDING)
     if pending is None:
         # The package has run already: another thread was faster, or it is an ordinary module.

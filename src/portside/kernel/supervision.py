@@ -125,6 +125,7 @@ class WorkerProcess:
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 RETIRE = signal.SIGUSR1
 """Asks a process to take no more work, finish what it has, however long that takes, and exit."""
+# How often the load is measured, and for how long it must be high before another process starts.
 LOOK_EVERY_S = 1.0
 GROW_AFTER_S = 5.0
 
@@ -177,7 +178,7 @@ class WorkerDemand:
     def decide(self, at: float, used: Mapping[int, float]) -> int:
         """Return 1 if a process is missing, -1 if one is not needed, else 0.
 
-        `used` has the CPU seconds of each process so far. Call this every second or so, with the time of a clock.
+        `used` maps process ids to the CPU seconds used so far. Call this about every second, with the monotonic time.
         """
         if used.keys() != self._used.keys():
             self.forget()
@@ -198,9 +199,9 @@ class WorkerDemand:
 class WorkerProcesses:
     """Processes that serve together, forked from this one, which supervises them and does nothing else.
 
-    One that ends is started again with a back-off. SIGTERM is passed on, and asks all to stop gracefully; SIGINT, or a
-    second signal of either kind, is passed on as SIGINT: stop at once. To a worker process a second SIGTERM must be the
-    same as one, because service managers send it to all processes of a service.
+    A process that ends is started again with a back-off. SIGTERM is passed on, and asks all to stop gracefully; SIGINT,
+    or a second signal of either kind, is passed on as SIGINT: stop at once. A worker process must ignore a second
+    SIGTERM, because service managers send the signal to all processes of a service.
 
     With a `Scaling` the first process starts alone. Others start while the load needs them, and get the signal `RETIRE`
     when it does not.
@@ -218,7 +219,7 @@ class WorkerProcesses:
         """Prepare `count` processes, or as many as the load needs, each of which exits with what `work` returns.
 
         `on_ready` is called once all of them serve, or the first one if the load decides; `on_end` with the number of
-        one that has ended, and `on_stop` when all are asked to stop.
+        each process that has ended, and `on_stop` when all are asked to stop.
         """
         self._demand = WorkerDemand(count) if isinstance(count, Scaling) else None
         count = count.most if isinstance(count, Scaling) else count
@@ -227,14 +228,15 @@ class WorkerProcesses:
         self._pids: dict[int, int] = {}
         self._started_at = [0.0] * count
         self._backoffs = [Backoff() for _ in range(count)]
-        # When those that ended are started again, of the monotonic clock.
+        # When to start each process that has ended again, by the monotonic clock.
         self._due: dict[int, float] = {}
         self._look_at = 0.0
-        # The numbers of those that serve, and of those that were asked to retire.
+        # The numbers of the processes that serve, and of those that were asked to retire.
         self._serving: set[int] = set()
         self._retiring: set[int] = set()
         self._has_served = self._is_announced = False
         self._is_stopping, self._exit_code = False, 0
+        # The first pipe closes when this process ends, even by SIGKILL; by the second one workers say that they serve.
         self._life, self._ready = os.pipe(), os.pipe()
 
     def run(self) -> int:
@@ -247,7 +249,7 @@ class WorkerProcesses:
         signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
         for passed_on in _PASSED_ON:
             signal.signal(passed_on, self._pass_on)
-        # Ignored signals do not wake anything.
+        # With a handler, because an ignored signal would not wake `select`.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._due = {0: 0.0}
         while self._pids or not self._is_stopping:
@@ -265,7 +267,7 @@ class WorkerProcesses:
         return self._exit_code
 
     def _wait_s(self, now: float) -> float | None:
-        """Return how long nothing but signals and the pipe need attention; None is for ever."""
+        """Return for how long only signals and the pipe can need attention; None for ever."""
         if self._is_stopping:
             return None
         moments = [*self._due.values(), *([] if self._demand is None else [self._look_at])]
@@ -278,10 +280,10 @@ class WorkerProcesses:
         self._look_at = now + LOOK_EVERY_S
         active = self._serving - self._retiring
         if self._due or self._pids.keys() - self._serving:
-            # One is being started, which costs more CPU than it serves.
+            # A process is being started, and the CPU time of its start says nothing about the load.
             self._demand.forget()
             return
-        # One that ended after the last look is reaped in a moment.
+        # A process that has just ended keeps its entry in /proc until it is reaped.
         used = {self._pids[number]: cpu_seconds(self._pids[number]) for number in active}
         decision = self._demand.decide(now, used)
         free = [number for number in range(self._count) if number not in self._pids]
@@ -317,14 +319,14 @@ class WorkerProcesses:
             os.close(self._life[1])
             code = self._work(WorkerProcess(number, self._count, self._life[0], self._ready[1]))
         finally:
-            # What this process inherited of its parent, such as a database that it runs, is not its own to end.
+            # Not `sys.exit`: it would run the clean-up of the parent, which may run a database, in this process too.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
 
     def _note_ready(self, numbers: bytes) -> None:
         is_first = not self._has_served
-        # One may have ended since.
+        # A process may have ended since it said so.
         self._serving |= self._pids.keys() & set(numbers)
         self._has_served = True
         if is_first and self._demand is None:
@@ -336,7 +338,7 @@ class WorkerProcesses:
 
     def _reap(self) -> None:
         for number, pid in list(self._pids.items()):
-            # Not any child: others belong to whoever started them.
+            # Not `waitpid(-1)`: other children of this process, such as Postgres, are not ours to reap.
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 del self._pids[number]
@@ -349,7 +351,7 @@ class WorkerProcesses:
 
     def _restart(self, number: int, code: int) -> None:
         if not self._has_served:
-            # What does not start the first time needs somebody to mend it.
+            # A program that fails at its first start needs somebody to correct something, so it is not repeated.
             self._exit_code = code if code > 0 else 1
             self._stop(signal.SIGTERM)
             return
@@ -357,7 +359,7 @@ class WorkerProcesses:
         delay_s = self._backoffs[number].next(now - self._started_at[number])
         reason = describe_exit(code)
         if self._demand is not None and number > 0:
-            # Memory may be short. If the load still needs one, it starts another.
+            # Memory may be short. Another one starts if the load still needs it after the delay.
             log.warning("a worker process ended", worker=number, reason=reason)
             self._look_at = now + delay_s
             return
@@ -372,5 +374,6 @@ class WorkerProcesses:
             self._is_stopping = True
             self._on_stop()
         for pid in self._pids.values():
-            # One that has ended stays until it is reaped.
-            os.kill(pid, number)
+            # This may run in a signal handler, between the reaping of a process and the removal of its id.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)

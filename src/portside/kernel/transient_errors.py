@@ -1,5 +1,5 @@
-"""Transient failures: the database is unreachable, starting, full or out of connections, or the machine lacks
-resources.
+"""Transient failures: the database is unreachable, starting, full or out of connections, or the machine has no
+descriptor, memory or disk space left.
 
 An outage fails every request at once, so its failures are logged together: one line for each kind in each second.
 """

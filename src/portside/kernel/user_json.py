@@ -1,8 +1,7 @@
 """JSON of values of a user's graph, whose types are unknown.
 
 orjson encodes them, with one hook, because clients of LangGraph servers expect its encoding of named tuples and
-datetimes (docs/why/libraries.md). Executors use this module too, so it imports only
-the standard library and orjson.
+datetimes (docs/why/libraries.md). Executors use this module too, so it imports only the standard library and orjson.
 """
 
 import contextlib
@@ -57,7 +56,7 @@ def without_nul(raw: bytes) -> bytes:
 
 def storable(text: str, max_bytes: int | None = None) -> str:
     """Replace NUL and lone surrogates, which Postgres and JSON cannot store, and keep at most `max_bytes` bytes."""
-    return text.encode("utf-8", "replace")[:max_bytes].decode(errors="ignore").replace("\0", "\ufffd")
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace")[:max_bytes].decode(errors="ignore")
 
 
 def _user_default(value: Any) -> Any:

@@ -23,7 +23,7 @@ Row = tuple[Any, ...]
 
 
 def completed(row: Row) -> Row:
-    """Return a row with the columns that it holds as functions: what is only encoded when it is stored."""
+    """Return a row with the results of its functions: they encode columns only when the row is stored."""
     return tuple([part() if callable(part) else part for part in row])
 
 
@@ -101,10 +101,10 @@ class CheckpointBackend(Protocol):
     async def put(
         self, thread_id: str, checkpoint_ns: str, rows: Rows, *, run: tuple[str, int] | None, is_awaited: bool
     ) -> None:
-        """Store rows of a run, named by its id and the number of the attempt, or of nobody.
+        """Store rows. `run` is the id and the attempt of the run that wrote them, or None.
 
-        `is_awaited`: return only when they are stored. Otherwise they are by the end of the run, unless its thread is
-        deleted with it. Raises the error of an earlier write, and LeaseLost if the attempt has lost its run.
+        With `is_awaited` it returns when they are stored. Otherwise they are stored by the end of the run, unless its
+        thread is deleted with it. Raises the error of an earlier write, and LeaseLost if the attempt has lost its run.
         """
         ...
 

@@ -33,7 +33,7 @@ MIN_ITEM_BYTES = 32
 # With more ranges the short ones are written again as one.
 MAX_RANGES = 48
 MAX_DEPTH = 4
-# What is known of the values of threads without a run, in bytes, and the series that this process may continue.
+# How many bytes of values are remembered for threads without a run, and how many series this process may continue.
 KNOWN_BYTES = 32_000_000
 KNOWN_SERIES = 100_000
 # Two versions have much in common if most of these parts of one are in the other.
@@ -117,7 +117,7 @@ class CutValue:
         return type(value) in CONTAINERS and 2 * len(value) >= count
 
 
-# What is known of a channel's value: its pieces, or the bytes of a whole one.
+# The last version of a channel's value: its pieces, or the bytes of a value that was stored whole.
 Known = CutValue | bytes
 
 
@@ -145,7 +145,7 @@ class KnownValues(NamedTuple):
     checkpoint_id: str
     channels: dict[str, Known]
     versions: dict[str, str]
-    # What tasks that started from the checkpoint wrote: the next version is most likely one of these.
+    # The values that tasks wrote after the checkpoint: the next version is most likely one of these.
     written: dict[str, CutValue]
 
     @property
@@ -162,7 +162,7 @@ class ValuePieces:
         # The number that each series continues with.
         self._next: SizedLruCache[tuple[str, int], int] = SizedLruCache(KNOWN_SERIES)
         self.of_runs: dict[str, dict[str, dict[str, KnownValues]]] = {}
-        """What is remembered for runs, by their threads, and by namespaces and checkpoints."""
+        """The values that are remembered for runs, by thread, namespace and checkpoint."""
         self._others: SizedLruCache[tuple[str, str], KnownValues] = SizedLruCache(KNOWN_BYTES, lambda known: known.size)
 
     def forget(self, thread_id: str) -> None:

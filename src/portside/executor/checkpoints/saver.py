@@ -114,7 +114,7 @@ class Checkpointer(BaseCheckpointSaver[str]):
             return None
         found = read_tuple(self.serde, row)
         if any(len(data) >= MIN_BYTES for data in row["value_datas"] or ()):
-            # Now, because the graph may change the objects.
+            # Remembered now, before the graph can change the objects.
             self.pieces.remember(row["thread_id"], row["checkpoint_ns"], known_values(row, found))
         return found
 
@@ -185,7 +185,7 @@ class Checkpointer(BaseCheckpointSaver[str]):
             thread_of(config),
             configurable.get("checkpoint_ns", ""),
             rows,
-            # None for updates by people and for graphs of user code.
+            # None for state updates of clients, and for graphs that user code runs by itself.
             run=(str(run_id), attempt) if isinstance(attempt, int) else None,
             is_awaited=configurable.get(DURABILITY) == "sync",
         )

@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class SizedLruCache(Generic[K, V]):
-    """The most recently used values, up to a size in all. Whoever calls it holds a lock."""
+    """The most recently used values, up to a total size. It has no lock of its own: callers hold one."""
 
     def __init__(self, max_size: int, size_of: Callable[[V], int] = lambda _: 1) -> None:
         self._max_size = max_size

@@ -68,7 +68,7 @@ class Cors:
         self._methods = METHODS if "*" in rules.allow_methods else [method.upper() for method in rules.allow_methods]
 
     def refusal(self, method: str, headers: dict[bytes, bytes]) -> Response | None:
-        """Return the response to a preflight, or the refusal of a page; None if the application is to answer."""
+        """Return the response to a preflight, or the refusal of a page; None if the application should answer."""
         if (origin := _text(headers, b"origin")) is None:
             return None
         if method == "OPTIONS" and b"access-control-request-method" in headers:
@@ -83,7 +83,7 @@ class Cors:
         return origin is None or _is_at(origin, _text(headers, b"host")) or self.rules.allows(origin)
 
     def response_headers(self, headers: dict[bytes, bytes]) -> tuple[Header, ...]:
-        """Return the CORS headers of a response: what its page is granted, and a `Vary` for the pages that are not."""
+        """Return the CORS headers of a response: what its page may do, if anything, and a `Vary` in any case."""
         if (origin := _text(headers, b"origin")) is None:
             return (VARIES,)
         return (VARIES, *((name.encode(), value.encode("latin-1")) for name, value in self._granted(origin).items()))

@@ -101,7 +101,7 @@ def convert(value: Any, kind: Any, where: str, *, strict: bool = True) -> Any:
 
 
 def _types_at(info: inspect.Type, path: list[str | int]) -> list[inspect.Type]:
-    """Return the types that a value may have at a path, where a type is annotated with its annotation."""
+    """Return the types that a value may have at a path, with their annotations."""
     if not path:
         return [info]
     found: list[inspect.Type] = []
@@ -128,7 +128,7 @@ def _allowed_values(types: Iterable[inspect.Type]) -> list[Any]:
 
 
 def _descriptions(types: Iterable[inspect.Type]) -> list[str]:
-    """Return what the descriptions of types call their values, for example `an e-mail address`."""
+    """Return the descriptions of types, which name the values that they take, such as `an e-mail address`."""
     found: list[str] = []
     for info in types:
         if isinstance(info, inspect.UnionType):
@@ -198,7 +198,7 @@ def _kind_of(message: str) -> str:
 
 @cache
 def _query_fields(kind: type[msgspec.Struct] | None) -> tuple[dict[str, bool], frozenset[str], frozenset[str]]:
-    """Return the names of a query's parameters with whether they take any text, those of lists, and those of times."""
+    """Return a query's parameters, each with whether it takes any text, and the names of its lists and of its times."""
     if kind is None:
         return {}, frozenset(), frozenset()
     info = inspect.type_info(kind)

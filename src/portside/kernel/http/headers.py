@@ -97,7 +97,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _any_of(patterns: list[str]) -> re.Pattern[str]:
-    """Return one regular expression for all patterns; for no patterns, one that matches nothing."""
+    """Return one regular expression for all patterns. Without patterns it matches nothing."""
     # Several stars in a row mean the same as one, and would backtrack slowly.
     named = [".*".join(map(re.escape, re.split(r"\*+", pattern.lower()))) for pattern in patterns]
     return re.compile("|".join(named) if named else r"(?!)")

@@ -12,9 +12,10 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
-MARK = "portside.inside"
-USER = "portside.inside.user"
+MARK = "portside.in_process"
+USER = "portside.in_process.user"
 ROOT_PATH = "/noauth"
+# The application waits while its caller has not read this much of the response.
 MAX_UNREAD_BYTES = 256 * 1024
 
 
@@ -80,16 +81,16 @@ class InProcessServer:
 
     def __init__(self) -> None:
         self._app: Any = None
-        self._home: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self, app: Any) -> None:
         """Let an application answer requests, on the running event loop."""
-        self._app, self._home = app, asyncio.get_running_loop()
+        self._app, self._loop = app, asyncio.get_running_loop()
 
     async def close(self) -> None:
         """Accept no more requests, and cancel those in flight."""
-        self._app = self._home = None
+        self._loop = self._app = None
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -97,24 +98,27 @@ class InProcessServer:
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the server's loop and return its result. Raises ServerNotRunning."""
-        if self._home is None:
+        # Read once: the server's thread may close meanwhile.
+        loop = self._loop
+        if loop is None:
             work.close()
             raise ServerNotRunning("the server does not run")
-        return await _at(self._home, work)
+        return await _on_loop(loop, work)
 
     async def send(self, request: InProcessRequest) -> "tuple[ResponseHead, InProcessResponse]":
         """Send a request and wait for the head of its response. Raises ServerNotRunning and ResponseCutOff."""
-        if self._home is None:
+        app, loop = self._app, self._loop
+        if loop is None:
             raise ServerNotRunning("the server does not answer yet: call it from nodes and routes, not from imports")
-        response = InProcessResponse(self._home)
-        return await _at(self._home, response.begin(self._app, request, self._tasks)), response
+        response = InProcessResponse(loop)
+        return await _on_loop(loop, response.begin(app, request, self._tasks)), response
 
 
 class InProcessResponse:
     """The response to one request. Callers use `read` and `close`, on any loop; the rest runs on the server's loop."""
 
-    def __init__(self, home: asyncio.AbstractEventLoop) -> None:
-        self._home = home
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._head: ResponseHead | None = None
         self._chunks: list[bytes] = []
         self._size = 0
@@ -126,12 +130,12 @@ class InProcessResponse:
 
     async def read(self) -> bytes:
         """Return the body that arrived since the last call; empty at the end. Raises ResponseCutOff."""
-        return await _at(self._home, self._read())
+        return await _on_loop(self._loop, self._read())
 
     async def close(self) -> None:
         """Disconnect: the application sees a client that has gone."""
         if not self._is_complete:
-            await _at(self._home, self._disconnect())
+            await _on_loop(self._loop, self._disconnect())
 
     async def begin(self, app: Any, request: InProcessRequest, tasks: set[asyncio.Task[None]]) -> ResponseHead:
         """Start the application, and wait for the head of its response."""
@@ -198,9 +202,9 @@ class InProcessResponse:
             self._changed.notify_all()
 
 
-async def _at(home: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+async def _on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
     try:
-        running = asyncio.run_coroutine_threadsafe(work, home)
+        running = asyncio.run_coroutine_threadsafe(work, loop)
     except RuntimeError as exc:
         work.close()
         raise ServerNotRunning("the server has stopped") from exc

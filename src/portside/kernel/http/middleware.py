@@ -48,7 +48,7 @@ class HostUnclear(BadRequest):
 def check_host(scope: Any) -> None:
     """Raise HostUnclear unless a request has one Host header.
 
-    With two, a proxy in front of this server may have routed by the one, and this server would act on the other.
+    If there are two, a proxy may have routed the request by the first, while this server would act on the second.
     """
     named = [name for name, _ in scope["headers"]].count(b"host")
     if named > 1 or (named == 0 and scope["http_version"] == "1.1"):
@@ -149,13 +149,14 @@ def leads_elsewhere(status: int) -> bool:
     return status == 201 or 300 <= status < 400
 
 
+# A client that sends more than this after a refusal is disconnected before it has read the refusal.
 _MAX_DRAINED_BYTES = 128 * 1024 * 1024
 
 
 class LimitBody:
     """Refuses bodies over the limit with 413, by their declared length or while they arrive.
 
-    `special` has the limits of paths that begin with its keys.
+    `special` maps prefixes of paths to limits of their own.
     """
 
     def __init__(self, app: Any, max_bytes: int, special: Mapping[str, int] | None = None) -> None:
@@ -301,8 +302,8 @@ class ErrorResponses:
 class Activity(msgspec.Struct):
     """The requests and WebSockets that a server answers now, and when the last one ended (of the monotonic clock).
 
-    Requests for its health and its metrics do not count: monitors send them for ever. `on_use` is called when one
-    begins that counts.
+    Requests for its health and its metrics do not count, because monitors never stop sending them. `on_use` is called
+    at the beginning of each request that counts.
     """
 
     open: int = 0
@@ -364,7 +365,7 @@ class RequestMiddleware:
         try:
             await self._errors.respond(scope, receive, sender)
         except ClientDisconnect:
-            log.info("the client disconnected before it had sent its whole request", path=scope["path"])
+            log.info("the client disconnected, or read its response too slowly", path=scope["path"])
         except Exception as exc:
             log_failure("a request failed after its response had begun", exc, path=scope["path"])
             raise

@@ -104,7 +104,7 @@ _JSON_SCHEMA: dict[str, Any] = {
         {"type": "object", "propertyNames": {"pattern": _NO_NUL}, "additionalProperties": _JSON},
     ],
 }
-# Keywords that already restrict a string.
+# A string with one of these keywords gets no pattern against NUL characters: the keyword restricts it already.
 _SPECIFIC = frozenset({"pattern", "format", "enum", "const", "contentEncoding"})
 
 
@@ -173,7 +173,7 @@ def _with_limits(schema: dict[str, Any]) -> dict[str, Any]:
         elif key in {"items", "additionalProperties"} and isinstance(value, dict):
             limited[key] = _with_limits(value)
     if limited.get("format") == "date-time":
-        # The form says it already. With both, tools generate nothing that fits.
+        # The format limits the length already. With both, tools that generate values find none that fits.
         limited.pop("maxLength", None)
     return {**_limits_of(limited), **limited}
 

@@ -15,6 +15,8 @@ from portside.kernel.http.in_process import ROOT_PATH
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _UNKNOWN = "unknown"
+# On a socket for both families the address of an IPv4 peer begins so. Networks are compared with what follows.
+_MAPPED = "::ffff:"
 _PREFIX = "portside.prefix"
 _FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-prefix"})
 _PREFIX_FORM = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*){1,10}")
@@ -43,7 +45,7 @@ def client_address(scope: Any, trusted: Sequence[Network]) -> str:
 
 def _is_in(address: str, networks: Sequence[Network]) -> bool:
     try:
-        parsed = ipaddress.ip_address(address)
+        parsed = _parsed(address)
     except ValueError:
         return False
     return any(parsed in network for network in networks)
@@ -51,16 +53,16 @@ def _is_in(address: str, networks: Sequence[Network]) -> bool:
 
 def _canonical(address: str) -> str:
     try:
-        parsed = ipaddress.ip_address(address.strip("[]"))
+        parsed = _parsed(address.strip("[]"))
     except ValueError:
         return _UNKNOWN
-    if parsed.version == 6:
-        return str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.ipv4_mapped is None else _v4(parsed)
-    return str(parsed)
+    return str(parsed if parsed.version == 4 else ipaddress.ip_network((parsed, 64), strict=False))
 
 
-def _v4(address: ipaddress.IPv6Address) -> str:
-    return str(address.ipv4_mapped)
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Parse an address; an IPv6 address that embeds an IPv4 one counts as that. Raises ValueError."""
+    parsed = ipaddress.ip_address(address)
+    return parsed if isinstance(parsed, ipaddress.IPv4Address) else parsed.ipv4_mapped or parsed
 
 
 class ForwardedHeaders(ProxyHeadersMiddleware):
@@ -78,9 +80,12 @@ class ForwardedHeaders(ProxyHeadersMiddleware):
         return self._pass_on(scope, receive, send)
 
     async def _pass_on(self, scope: Any, receive: Any, send: Any) -> None:
+        client = scope.get("client")
+        if client and client[0].startswith(_MAPPED):
+            scope["client"] = (client[0].removeprefix(_MAPPED), *client[1:])
         if (scope.get("client") or (None,))[0] in self.trusted_hosts:
             prefix = header_of(scope, b"x-forwarded-prefix") or ""
-            # Code that knows requests of the server to itself by their root path must not take this one for such.
+            # The stock SDK recognizes requests of the server to itself by this path. A client must not imitate them.
             if _PREFIX_FORM.fullmatch(prefix) and not f"{prefix}/".startswith(f"{ROOT_PATH}/"):
                 add_prefix(scope, prefix)
         await super().__call__(scope, receive, send)

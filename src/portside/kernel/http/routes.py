@@ -210,7 +210,7 @@ class RouteOptions(TypedDict, total=False):
 
 
 class Routes(Generic[C]):
-    """Collects the operations of one resource. Some resources can be changed while the disk is nearly full."""
+    """Collects the operations of one resource. With `works_on_full_disk` a full disk refuses none of them."""
 
     def __init__(self, tag: str, *, works_on_full_disk: bool = False) -> None:
         self.tag = tag
@@ -333,7 +333,7 @@ class Api(Generic[S]):
         disk = self.services.disk
         if disk is not None and disk.shortage is not None and route.stores_data:
             refusal = DiskFull.because(disk.shortage)
-            # Clients read the refusal only after they have sent their body.
+            # Many clients read the refusal only after they have sent their body.
             await drain_body(receive)
             raise refusal
         ctx = Context(scope, receive, send, self.services)

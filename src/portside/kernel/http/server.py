@@ -5,8 +5,8 @@ connections to go, and only then shuts down. Sockets can be added while it runs,
 
 Limits apply before any application sees a request. The head of a request is limited in size, number of headers and
 time. Its body, whose size the application limits (`LimitBody`), must keep arriving, and must be complete within
-`body_within_s` plus one second for each `MIN_BYTES_PER_S` of it, so that a slow line is allowed. Slower connections are
-closed: they cost the client nothing to keep open, and each holds memory and a descriptor here.
+`body_within_s` plus one second for each `MIN_BYTES_PER_S` of it, so that a slow line is allowed. A client must go on
+reading its response. Other connections are closed: each costs the client nothing, but memory and a descriptor here.
 """
 
 import asyncio
@@ -39,24 +39,22 @@ BODY_IDLE_TIMEOUT_S = 60.0
 BODY_WITHIN_S = 120.0
 MIN_BYTES_PER_S = 8 * 1024
 CHECK_EVERY_S = 2.0
+# Long, because a program may stop reading while it works on what it has read.
+UNREAD_TIMEOUT_S = 600.0
 # This many connections beyond the limit get a 503, if they send a request within this time; others are aborted.
 MAX_REFUSED = 64
 REFUSE_WITHIN_S = 1.0
 _MALFORMED = (400, "Bad Request", "Invalid HTTP request received.")
-_TARGET = (414, "URI Too Long", f"The path and query of a request may have {MAX_TARGET_BYTES} bytes.")
+_TARGET = (414, "URI Too Long", f"The path and query of a request may have at most {MAX_TARGET_BYTES} bytes.")
 _HEAD = (
-    431, "Request Header Fields Too Large",
-    f"The headers of a request may be {MAX_HEADERS}, and have {MAX_HEAD_BYTES} bytes together.",
+    431, "Request Header Fields Too Large", f"A request may have {MAX_HEADERS} headers, {MAX_HEAD_BYTES} bytes in all.",
 )  # fmt: skip
 HEAD_REFUSALS = (_TARGET, _HEAD)
 """Status, phrase and detail of the responses to a head that is too large."""
 _SLOW = (
-    408, "Request Timeout",
-    "The body of the request did not arrive in time (setting HTTP_REQUEST_BODY_TIMEOUT_SECONDS).",
+    408, "Request Timeout", "The request body did not arrive in time (setting HTTP_REQUEST_BODY_TIMEOUT_SECONDS).",
 )  # fmt: skip
-
-
-# What no value of a header may hold.
+# Characters that no value of a header may hold.
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _CLOSING = [(b"connection", b"close")]
 _NO_CONNECTION = (503, "Service Unavailable", "This server has no free connection; retry shortly.")
@@ -116,9 +114,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._refusal = _MALFORMED
         self._extensions: dict[str, Any] = {CLOSE_CONNECTION: transport.close}
-        self._head_bytes = self._arriving = 0
+        self._head_bytes = self._arriving = self._unsent = 0
         self._head_since: float | None = self.loop.time()
-        self._body_at = self._body_since = 0.0
+        self._body_at = self._body_since = self._unsent_at = 0.0
         self._body_bytes = 0
         surplus = len(self.connections) - self.config.max_connections
         self._is_surplus = surplus > 0
@@ -129,7 +127,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.config.on_connections()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count a connection no more."""
+        """Stop counting the connection."""
         super().connection_lost(exc)
         self.config.on_connections()
 
@@ -194,10 +192,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def close_if_slow(self, at: float, body_within_s: float) -> None:
-        """Close the connection if the client takes too long for its head or its body.
+        """Close the connection if the client sends its head or its body, or reads a response, too slowly.
 
         Call this every `CHECK_EVERY_S`.
         """
+        unsent = self.transport.get_write_buffer_size()
+        if unsent == 0 or unsent != self._unsent:
+            self._unsent, self._unsent_at = unsent, at
+        elif at - self._unsent_at > UNREAD_TIMEOUT_S:
+            # Not `close`, which waits until the client has read everything.
+            self.transport.abort()
+            return
         if self.flow.read_paused:
             # The application does not read, so the client cannot send: do not count this time.
             self._body_since += CHECK_EVERY_S
@@ -223,10 +228,9 @@ async def close_slow(connections: set[Any], body_within_s: float = BODY_WITHIN_S
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(CHECK_EVERY_S)
-        at = loop.time()
         for connection in list(connections):
             if isinstance(connection, BoundedProtocol):
-                connection.close_if_slow(at, body_within_s)
+                connection.close_if_slow(loop.time(), body_within_s)
 
 
 NOT_ACCEPTING = 2**31 - 1
@@ -236,10 +240,7 @@ ACCEPT_AGAIN_AFTER_S = 1.0
 
 
 class ConnectionShare:
-    """How many connections each of several processes has open, in memory that they share.
-
-    Make it before the processes are forked.
-    """
+    """How many connections each of several processes has open, in memory that they share: make it before the fork."""
 
     def __init__(self, count: int) -> None:
         self._counts = memoryview(mmap.mmap(-1, count * 4)).cast("i")
@@ -553,8 +554,7 @@ class Server(uvicorn.Server):
 
 
 def _websocket(**options: Any) -> asyncio.Protocol:
-    """Return the protocol of a WebSocket connection. The import is lazy, because few servers ever get such a
-    connection.
+    """Return the protocol of a WebSocket connection, imported when a server gets the first one.
 
     It reads the next frame when the application has taken the last one, so frames do not pile up.
     """
@@ -593,8 +593,7 @@ def listen(host: str, port: int, *, reuse_port: bool = False, option: str = "--p
         listening.close()
         is_foreign = exc.errno == errno.EADDRNOTAVAIL or isinstance(exc, socket.gaierror)
         chosen_by = "--host: this one is not an address of this machine" if is_foreign else option
-        raise DependencyUnavailable(
-            f"cannot listen on {host}:{port}: {exc.strerror}; choose another with {chosen_by}"
-        ) from exc
+        problem = f"cannot listen on {host}:{port}: {exc.strerror}; choose another with {chosen_by}"
+        raise DependencyUnavailable(problem) from exc
     listening.setblocking(False)
     return listening

@@ -7,7 +7,7 @@
         \"\"\"Speak with one client until it leaves.\"\"\"
 
 A connection to an unknown path, with a bad path parameter, or refused by the guard gets the HTTP status that a request
-would get, before it is accepted. When the server drains, it closes accepted connections with 1012 (come back). `cors`
+would get, before it is accepted. When the server drains, it closes accepted connections with 1012 (reconnect). `cors`
 decides which web pages may connect; `server` limits the size of frames.
 """
 
@@ -28,6 +28,7 @@ from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
 WEBSOCKET = "WEBSOCKET"
+# Close codes (RFC 6455, and the registry of IANA): normal closure, internal error, service restart.
 NORMAL, BROKEN, COME_BACK = 1000, 1011, 1012
 
 
