@@ -9,10 +9,8 @@ other routes belong to no task.
 
 import base64
 import binascii
-import mimetypes
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 from uuid import UUID, uuid5
 
 import msgspec
@@ -26,7 +24,7 @@ from portside.agent.a2a.rpc import (
     MessagePart,
     SendParams,
 )
-from portside.agent.media import media_of
+from portside.agent.media import guess_type, media_of, scheme_of
 from portside.agent.types.runs import Command
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import convert
@@ -116,14 +114,14 @@ def _read_file(part: MessagePart, where: str) -> Plain:
     file = part.file or FileContent(uri=part.url, bytes=part.raw, mime_type=part.media_type, name=part.filename)
     if (file.uri is None) == (file.bytes is None):
         raise InvalidParams(f"Invalid params: {where}: a file has either a URI or bytes")
-    if file.uri is not None and urlsplit(file.uri).scheme not in _SCHEMES:
-        raise InvalidParams(f"Invalid params: {where}: the URI of a file begins with https:// or http://")
+    if file.uri is not None and scheme_of(file.uri) not in _SCHEMES:
+        raise InvalidParams(f"Invalid params: {where}: the URI of a file must be a valid https:// or http:// URL")
     if file.bytes is not None:
         try:
             base64.b64decode(file.bytes, validate=True)
         except (binascii.Error, ValueError):
             raise InvalidParams(f"Invalid params: {where}: the bytes of a file must be base64") from None
-    media_type = file.mime_type or mimetypes.guess_type(file.name or urlsplit(file.uri or "").path)[0]
+    media_type = file.mime_type or guess_type(file.name, file.uri)
     if media_type is None:
         raise InvalidParams(f"Invalid params: {where}: the media type of the file is missing")
     if media_type.split("/")[0] not in MEDIA_FAMILIES and media_type.split(";")[0].strip() not in MEDIA_TYPES:
@@ -188,10 +186,14 @@ def input_of(message: AgentMessage, parts: list[Plain], fields: InputFields) -> 
 
 
 def mark_task(graph_input: Any, message: AgentMessage, start: str) -> None:
-    """Write the id of the task's first run into the input's message."""
-    for one in graph_input.get("messages", ()) if isinstance(graph_input, dict) else ():
+    """Write the id of the task's first run into the input's message.
+
+    A graph whose schema has no messages gets its input from data parts, which may have anything under `messages`.
+    """
+    messages = graph_input.get("messages") if isinstance(graph_input, dict) else None
+    for one in messages if isinstance(messages, list) else ():
         if isinstance(one, dict) and one.get("id") == message.message_id:
-            one["additional_kwargs"] = {**one.get("additional_kwargs", {}), TASK_START: start}
+            one["additional_kwargs"] = {**dict_of(one.get("additional_kwargs")), TASK_START: start}
 
 
 def command_of(send: SendParams, parts: list[Plain]) -> Command | None:
@@ -293,7 +295,7 @@ class ToolResults:
 
     def includes(self, name: Any) -> bool:
         """Whether the history includes the results of a tool."""
-        return self._names is None or name in self._names
+        return self._names is None or (isinstance(name, str) and name in self._names)
 
 
 def task_id_of(thread_id: UUID, start: str | UUID) -> str:

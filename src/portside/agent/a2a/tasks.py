@@ -7,7 +7,7 @@ server reads the checkpoint that the run left, unless its reply is still among t
 import base64
 import binascii
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
@@ -34,7 +34,7 @@ from portside.agent.types.access import Filter
 from portside.agent.types.runs import Run
 from portside.agent.types.threads import HistorySearch
 from portside.executor.requests import UNKNOWN_INTERRUPT
-from portside.kernel.clock import iso, now
+from portside.kernel.clock import in_utc, iso, now
 from portside.kernel.codec import load
 from portside.kernel.db import Database, Record
 
@@ -283,10 +283,9 @@ def _context_id(text: str) -> UUID:
 
 def _timestamp(text: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        return in_utc(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
         raise InvalidParams("Invalid params: params.statusTimestampAfter: expected a time in ISO 8601") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def page_token(updated_at: datetime, run_id: UUID) -> str:
@@ -297,8 +296,8 @@ def page_token(updated_at: datetime, run_id: UUID) -> str:
 def _read_page_token(token: str) -> tuple[datetime, UUID]:
     try:
         updated_at, _, run_id = base64.urlsafe_b64decode(token).decode().partition(" ")
-        return datetime.fromisoformat(updated_at), UUID(run_id)
-    except (ValueError, binascii.Error):
+        return in_utc(datetime.fromisoformat(updated_at)), UUID(run_id)
+    except (ValueError, OverflowError, binascii.Error):
         raise InvalidParams("Invalid params: params.pageToken: use nextPageToken of an earlier page") from None
 
 

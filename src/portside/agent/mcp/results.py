@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from portside.agent.media import Media, media_of
+from portside.agent.media import Media, media_of, scheme_of
 from portside.kernel.codec import load
 
 STREAM_MODES = ["updates", "custom"]
@@ -161,10 +161,7 @@ def _link(media: Media, *, knows_links: bool) -> Content:
 
 
 def _is_url(url: Any) -> bool:
-    try:
-        return isinstance(url, str) and bool(urlsplit(url).scheme)
-    except ValueError:
-        return False
+    return isinstance(url, str) and bool(scheme_of(url))
 
 
 def _is_resource(resource: Any) -> bool:
