@@ -298,6 +298,19 @@ async def test_writes_of_an_abandoned_node_are_refused(db, saver):
     assert await stored(db, thread_id) == 1
 
 
+async def test_lost_run_that_stops_late_leaves_the_buffer_of_the_next_run(db, saver):
+    thread_id = str(uuid4())
+    lost = await running(db, thread_id)
+    await db.pool.execute("update runs set status = 'interrupted'")
+    next_one = await running(db, thread_id)
+    stopping = saver.writer.buffering(thread_id, lost)
+    await stopping.__aenter__()
+    async with saver.writer.buffering(thread_id, next_one):
+        await stopping.__aexit__(None, None, None)
+        assert saver.writer.is_buffering(UUID(thread_id))
+    assert not saver.writer.is_buffering(UUID(thread_id))
+
+
 async def test_failed_read_reaches_the_executor(db, saver):
     thread_id = str(uuid4())
     holder = await running(db, thread_id)

@@ -255,7 +255,9 @@ class CheckpointWriter:
 
     def _close(self, buffer: CheckpointBuffer) -> None:
         buffer.close()
-        self.buffers.pop(buffer.thread_id, None)
+        # The attempt may have lost its run while it stopped, and the thread's next run may already have a buffer here.
+        if self.buffers.get(buffer.thread_id) is buffer:
+            del self.buffers[buffer.thread_id]
 
     async def write(self, thread_id: str, rows: Rows, *, attempt: RunAttempt | None) -> None:
         """Write rows now, past the buffers. Raises LeaseLost when they are of an attempt that lost its run."""
