@@ -142,6 +142,31 @@ async def test_failed_checkpoint_of_one_run_does_not_block_others(db, saver):
     assert (await stored(db, good), await stored(db, bad)) == (1, 0)
 
 
+async def test_batch_times_out_once_if_the_database_stops_answering(db, monkeypatch):
+    monkeypatch.setattr(backend, "WRITE_TIMEOUT_S", 0.01)
+    saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=3600))
+    holders = {thread_id: await running(db, thread_id) for thread_id in (str(uuid4()) for _ in range(3))}
+    all_have_rows = asyncio.Barrier(len(holders))
+    calls = 0
+
+    async def fetch(query, **values):
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise asyncpg.ConnectionDoesNotExistError("the connection was closed")
+        await asyncio.Event().wait()
+
+    async def put(thread_id: str) -> None:
+        async with saver.writer.buffering(thread_id, holders[thread_id]):
+            await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+            await all_have_rows.wait()
+
+    monkeypatch.setattr(db, "fetch", fetch)
+    ended = await asyncio.gather(*map(put, holders), return_exceptions=True)
+    assert [type(each) for each in ended] == [TimeoutError] * 3
+    assert calls == 2
+
+
 async def test_with_durability_sync_a_step_is_stored_before_the_next_begins(db, saver):
     thread_id = str(uuid4())
     holder = await running(db, thread_id)

@@ -299,9 +299,14 @@ class CheckpointWriter:
                 buffer.failure = exc
         except Exception:  # noqa: BLE001 - raised in the runs below
             # Postgres may refuse what one run wrote; the others must not fail with it.
-            for buffer, rows in zip(buffers, parts, strict=True):
+            for place, (buffer, rows) in enumerate(zip(buffers, parts, strict=True)):
                 try:
                     await self._write_together([buffer], [rows])
+                except TimeoutError as exc:
+                    # The database is out of service: waiting as long for each of the others would not help.
+                    for unwritten in buffers[place:]:
+                        unwritten.failure = exc
+                    return
                 except Exception as exc:  # noqa: BLE001 - raised in the run
                     buffer.failure = exc
 
