@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 LIMIT_BYTES = 48 * 1024 * 1024
 # How many numbers a process that died may have given after it last stored its position.
 UNSTORED_NUMBERS_LIMIT = 10_000
+# Numbering continues after a client's number up to this one, which leaves as many to `MAX_SEQ`.
+ADOPTED_SEQ_LIMIT = 2**52
 SLOW_READER = b'{"type":"error","id":null,"error":"unknown_error","message":"The reader fell too far behind."}'
 _CONVERTED = frozenset({"updates", "messages", "custom", "tasks", "checkpoints"})
 _INTERRUPT_KEY = b'"__interrupt__"'
@@ -282,7 +284,9 @@ class EventSequence:
         since = wanted.since or 0
         if since > self.last_seq:
             # Another server gave this number, or this one before it dropped the sequence: every kept event is new.
-            self.last_seq, since = since, 0
+            # A forged number must not use up the numbers of the thread, which Postgres and clients can only represent
+            # up to a limit.
+            self.last_seq, since = max(self.last_seq, min(since, ADOPTED_SEQ_LIMIT)), 0
         if self._history.has_after(since):
             reader.cursor = Cursor(self._history, after=since)
         self._readers.add(reader)
