@@ -56,9 +56,10 @@ from portside.agent.types.crons import (
 )
 from portside.agent.types.runs import RunCreate
 from portside.agent.webhooks.policy import Webhooks
+from portside.executor.encryption import EncryptionFailed
 from portside.kernel.clock import in_utc, now
 from portside.kernel.db import Database, Query, Record, Session
-from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound, PortsideError
+from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound, PortsideError, Unavailable
 from portside.kernel.http.decode import convert
 from portside.kernel.http.routes import refuse_field
 from portside.kernel.ids import uuid7
@@ -165,6 +166,9 @@ class DueCrons(Task):
             return "ended"
         try:
             return await self._admit(cron)
+        except (EncryptionFailed, Unavailable):
+            # The key service or the database may answer the next attempt, so the instant is not skipped.
+            raise
         except PortsideError as exc:
             log.warning("a cron's run was refused", cron_id=str(cron.cron_id), reason=str(exc))
             await _advance(self._db, cron)
