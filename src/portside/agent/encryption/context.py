@@ -15,8 +15,8 @@ from uuid import UUID
 
 from cachetools import FIFOCache
 
-from portside.kernel.codec import load
 from portside.kernel.errors import Invalid
+from portside.kernel.http.json_validation import read_json
 
 HEADER = "X-Encryption-Context"
 LIMIT_BYTES = 4096
@@ -75,8 +75,8 @@ def read_header(text: str | None) -> dict[str, Any]:
     if len(text) > LIMIT_BYTES:
         raise Invalid.field(_LOC, f"Expected {LIMIT_BYTES} characters or less")
     try:
-        value = load(base64.b64decode(text, validate=True))
-    except (binascii.Error, ValueError) as exc:
+        value = read_json(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError, Invalid) as exc:
         raise Invalid.field(_LOC, "Expected a JSON object in base64") from exc
     if not isinstance(value, dict):
         raise Invalid.field(_LOC, "Expected a JSON object in base64")
