@@ -473,7 +473,7 @@ def _default_agent(assistants: Assistants, settings: AgentSettings) -> str | Non
             f"A2A_DEFAULT_ASSISTANT is {named}, which is neither the id of an assistant nor a graph of this server; "
             "set it to one of them, or leave it out"
         )
-    own = assistants.of_graphs()
+    own = assistants.system_ids()
     return named or (str(own[0]) if len(own) == 1 else None)
 
 

@@ -265,8 +265,8 @@ class Access:
 
         Raises Invalid for an unknown graph, AssistantNotFound, and what `authorize` raises.
         """
-        assistant_id = (await self._assistants.recall(name)).assistant_id
-        if not self._assistants.is_of_a_graph(assistant_id):
+        assistant_id = (await self._assistants.find_cached(name)).assistant_id
+        if not self._assistants.is_system(assistant_id):
             try:
                 await self.authorize_assistant(caller, "read", assistant_id, {"metadata": {}})
             except AssistantNotFound:

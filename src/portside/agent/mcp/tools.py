@@ -174,7 +174,7 @@ class Tools:
             sql.list_tools,
             access=allowed,
             metadata=search.get("metadata") or {},
-            own=self._known.of_graphs(),
+            own=self._known.system_ids(),
             graphs=list(self._known.graphs),
             after=after,
             tool=name,
