@@ -412,7 +412,7 @@ class _Decryption:
         of, context = content["of"], content.get("context", {})
         if not isinstance(of, str) or "." not in of or not isinstance(context, dict):
             return None
-        target = ModelField.named(of)
+        target = ModelField.parse(of)
         if not position.location.accepts(target) and not position.inside.accepts(target):
             raise CannotDecrypt(
                 f"The value stored in {position.location.field} was encrypted as {target}: it was moved"
