@@ -62,7 +62,7 @@ class Assistants:
         self._lookups: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def make_system_assistants(self) -> None:
-        """Create the assistant of every graph. Changes by people stay, and a deleted one is created again."""
+        """Create the assistant of every graph. Clients' changes stay, and a deleted assistant is created again."""
         await self._db.executemany(
             sql.upsert_system_assistant,
             [
@@ -148,11 +148,11 @@ class Assistants:
     async def find_cached(self, name: str) -> Assistant:
         """Return the assistant that a run names, from the cache, where it may be outdated: the caller has to check.
 
-        The admission of a run does so by `updated_at`. Raises Invalid for an unknown graph, and AssistantNotFound.
+        The admission of a run checks it by `updated_at`. Raises Invalid for an unknown graph, and AssistantNotFound.
         """
         assistant = self._cached.get(name)
         if assistant is None or name in self._lookups:
-            # Requests that come together need one lookup, and keep their order.
+            # Concurrent requests share one lookup, and continue in their order.
             async with self._lookups.setdefault(name, asyncio.Lock()):
                 assistant = self._cached.get(name)
                 if assistant is None:
