@@ -1,10 +1,10 @@
 """Messages of the protocol and messages of a graph: parts to content, messages to input, and thread values to history.
 
-Files travel as they came, as content blocks that LangChain's chat models accept. The server fetches nothing.
+Files are passed on unchanged, as content blocks that LangChain's chat models accept. The server fetches nothing.
 
-A message that arrived by the protocol carries the id of the first run of its task (`TASK_START`) in the graph's
-message. Whatever follows it, up to the next such message, belongs to that task. Messages that a client sent through
-other routes belong to no task.
+A message that arrived by the protocol has the id of its task's first run (`TASK_START`) in the graph's message. All
+messages after it, up to the next such message, belong to that task. Messages that a client sent through other routes
+belong to no task.
 """
 
 import base64
@@ -31,6 +31,7 @@ from portside.kernel.http.decode import convert
 from portside.kernel.http.error_responses import describe_problems
 from portside.kernel.user_json import dump_user
 
+# Keys in the metadata of runs, and in `additional_kwargs` of the graph's messages.
 TASK_START = "a2a.task_start_id"
 AS_SENT = "a2a.message"
 MESSAGE_ID = "a2a.message_id"
@@ -92,7 +93,7 @@ def data_part(data: Any) -> Plain:
 
 
 def dict_of(value: Any) -> Plain:
-    """Return `value` if it is an object, else an empty one: a graph may keep anything in these places."""
+    """Return `value` if it is an object, else an empty one: graphs may store values of any type there."""
     return value if isinstance(value, dict) else {}
 
 
@@ -100,6 +101,7 @@ def _read_part(part: MessagePart, where: str) -> Plain:
     given = {"text": part.text, "data": part.data, "file": part.file, "raw": part.raw, "url": part.url}
     found = [name for name, value in given.items() if value is not None and value is not UNSET]
     if part.data is None and not found:
+        # Clients send null for fields that they leave out, but null alone is the data of the part.
         found.append("data")
     if len(found) != 1:
         raise InvalidParams(f"Invalid params: {where}: a part holds exactly one of text, data and a file")
@@ -197,7 +199,7 @@ def mark_task(graph_input: Any, message: AgentMessage, start: str) -> None:
 
 
 def command_of(send: SendParams, parts: list[Plain]) -> Command | None:
-    """Return the command that a message brings, beside it or as its only data. Raises InvalidParams."""
+    """Return the command for the graph, sent beside the message or as its only data part. Raises InvalidParams."""
     if send.command is not None:
         return send.command
     data = data_of(parts)
@@ -213,8 +215,8 @@ def command_of(send: SendParams, parts: list[Plain]) -> Command | None:
 def resume_command(send: SendParams, parts: list[Plain], interrupt_ids: list[str]) -> Command:
     """Return the command that resumes a graph from these interrupts.
 
-    Raises InvalidParams unless it is clear which interrupt the message answers. Text wins over a command, as on other
-    servers of this protocol.
+    Raises InvalidParams unless it is clear which interrupt the message answers. If a message has text and a command,
+    the text is the answer, as on other servers of this protocol.
     """
     command = command_of(send, parts)
     text, data = text_of(parts), data_of(parts)
@@ -299,7 +301,7 @@ class ToolResults:
 
 
 def task_id_of(thread_id: UUID, start: str | UUID) -> str:
-    """Return the id of a task: its context and its first run (spec: section 10)."""
+    """Return the id of a task: its context and its first run."""
     return f"{thread_id}:{start}"
 
 

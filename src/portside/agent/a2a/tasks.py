@@ -72,7 +72,7 @@ class TaskState(NamedTuple):
 
     @classmethod
     def of(cls, row: Record) -> "TaskState":
-        """Read a row."""
+        """Return the state that a row of the queries `a2a_task` and `a2a_tasks` describes."""
         return cls(row["thread_id"], row["start"], row["run_id"], row["state"], iso(row["updated_at"]), row["is_last"])
 
 
@@ -101,7 +101,7 @@ class Tasks:
     async def find(self, assistant_id: UUID, thread_id: UUID, start: str) -> TaskState:
         """Return the state of an assistant's task. Raises TaskNotFound."""
         ids = {"assistant_id": assistant_id, "thread_id": thread_id, "start": start}
-        row = await self._db.fetchrow(sql.a2a_task, **ids, came_late=UNKNOWN_INTERRUPT)
+        row = await self._db.fetchrow(sql.a2a_task, **ids, late_error=UNKNOWN_INTERRUPT)
         if row is None:
             raise TaskNotFound
         return TaskState.of(row)
@@ -129,7 +129,7 @@ class Tasks:
             state=_state(params.status),
             after=_timestamp(params.status_timestamp_after) if params.status_timestamp_after else None,
             access=access,
-            came_late=UNKNOWN_INTERRUPT,
+            late_error=UNKNOWN_INTERRUPT,
             before_at=before_at,
             before_id=before_id,
             limit=size + 1,
@@ -164,7 +164,7 @@ class Tasks:
     ) -> Plain | None:
         if state.state == "input-required":
             questions = [
-                data_part({key: value for key, value in one.items() if key in _OF_INTERRUPTS}) for one in interrupts
+                data_part({key: value for key, value in one.items() if key in _INTERRUPT_FIELDS}) for one in interrupts
             ]
             return _artifact_of(state, "Interrupt", "Agent requires input to continue", questions)
         if state.state != "completed":
@@ -191,7 +191,7 @@ class Tasks:
         return [_input_message(run, state) for run in runs]
 
 
-_OF_INTERRUPTS = frozenset({"id", "value", "response_schema"})
+_INTERRUPT_FIELDS = frozenset({"id", "value", "response_schema"})
 
 
 def agent_message(state: TaskState, message_id: str, parts: list[Plain]) -> Plain:
