@@ -23,7 +23,7 @@ LIMIT_BYTES = 4096
 # The key of a run's kwargs and of a cron's payload that stores the context.
 CONTEXT_KEY = "encryption_context"
 _LOC = ["header", HEADER]
-# The contexts of the newest runs are kept; events of older ones are encrypted without a context.
+# The contexts of this many runs are kept, the newest; events of older runs are encrypted without a context.
 MAX_RUNS = 10_000
 _of_runs: FIFOCache[UUID, Mapping[str, Any]] = FIFOCache(MAX_RUNS)
 _current: ContextVar[Mapping[str, Any]] = ContextVar("encryption_context", default=MappingProxyType({}))
