@@ -1,4 +1,4 @@
-"""The messages of the event streaming protocol: commands and their parameters, responses, filters (contract: 13.1)."""
+"""The messages of the event streaming protocol: commands and their parameters, responses, filters."""
 
 import re
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
