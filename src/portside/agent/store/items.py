@@ -3,9 +3,9 @@
 A value is stored as `jsonb`. A value that `jsonb` cannot hold unchanged is refused, never altered: an agent must not
 find something else in its memory than it stored.
 
-A filter is split by what Postgres can evaluate quickly. Equality of scalars becomes containment, a comparison becomes a
-JSON path; both run in C. Only where a filter needs more (null, lists, `$ne` below the top level), the function
-`store_matches` checks the whole filter, for the rows that pass the other two.
+A filter is split into parts that Postgres evaluates quickly. Equality of scalars becomes containment, a comparison
+becomes a JSON path; both run in C. Only where a filter needs more (null, lists, `$ne` below the top level) does the
+function `store_matches` check the whole filter, for the rows that pass the other two.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The search index: the embedding of the configuration, the texts of items that it embeds, and the table of vectors.
 
-What the embedding returns is checked, so that no nonsense is stored.
+The vectors that the embedding returns are checked, so that no malformed one is stored.
 
 A configuration with another model, other dimensions or other fields starts a new generation. Vectors of an older one
 are never compared again; `ReindexItems` replaces them.
