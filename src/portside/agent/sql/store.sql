@@ -311,6 +311,9 @@ select coalesce((select generation from made), (select generation from latest))
 -- One process at a time embeds items again; the lock ends with the transaction.
 select pg_try_advisory_xact_lock(hashtext('portside.store_items'))
 
+-- name: keep_transaction
+select true
+
 -- name: list_items_to_index
 -- undecryptable: mark
 -- Items of an older generation or of none, after a position, to skip those that could not be embedded.
