@@ -256,6 +256,15 @@ async def test_a_run_reads_back_what_it_just_wrote(db, saver):
         assert found.checkpoint["id"] == checkpoint["id"]
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_run_lists_what_it_just_wrote(db, saver, is_new):
+    thread_id = str(uuid4())
+    async with saver.writer.buffering(thread_id, (await running(db, thread_id))._replace(is_new=is_new)):
+        checkpoint = generate_checkpoint()
+        await saver.aput(config(thread_id), checkpoint, generate_metadata(), {})
+        assert [found.checkpoint["id"] async for found in saver.alist(config(thread_id))] == [checkpoint["id"]]
+
+
 async def test_the_channels_names_may_hold_any_character(saver):
     names = ['quote " and \\ slash', "brace {a,b}", "comma, null", "NULL", ""]
     checkpoint = generate_checkpoint(

@@ -391,7 +391,12 @@ class PostgresBackend:
             raise
 
     async def list(self, query: CheckpointQuery) -> Sequence[Record]:
-        """Return the rows of a page of checkpoints."""
+        """Return the rows of a page of checkpoints, with those that a run has put on the thread of the query."""
+        buffer = self.writer.buffers.get(query.thread_id or "")
+        if buffer is not None:
+            # A client may list the history of a run that lost its lease; its rows are not in the history.
+            with contextlib.suppress(LeaseLost):
+                await buffer.flush()
         return await run_on(self._loop, self._db.fetch(sql.list_checkpoints, **query._asdict()))
 
     async def delete_threads(self, thread_ids: Sequence[str]) -> None:
