@@ -176,7 +176,7 @@ def _header(name: str, value: str, prefix: str, environ: Mapping[str, str]) -> t
     key = f"webhooks.headers.{name}"
     if not _TOKEN.fullmatch(name) or name.lower() in RESERVED_HEADERS:
         raise UserMistake(
-            f"{key}: this is not the name of a header that may be set; remove it. The server itself sets "
+            f"{key}: this is not the name of a header that may be set; correct or remove it. The server itself sets "
             + ", ".join(sorted(RESERVED_HEADERS))
         )
     filled = _substitute(key, value, prefix, environ)
