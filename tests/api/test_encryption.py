@@ -204,6 +204,28 @@ async def test_failed_encryption_stores_nothing(client, server):
     assert await rows_of(server, "select from portside.threads where thread_id = $1", thread_id) == []
 
 
+@ONLY_HANDLERS
+async def test_cron_fires_late_if_its_run_could_not_be_encrypted_in_time(client, server):
+    cron_id = UUID((await client.crons.create("agent", schedule="0 0 1 1 *", input=QUESTION))["cron_id"])
+    change = "update portside.crons set payload = payload || $2::jsonb, next_run_date = now(), claimed_until = null"
+    look = "select last_run_id is not null as has_run, claimed_until is not null as is_claimed, skipped_count"
+
+    async def state() -> str:
+        return (await rows_of(server, f"{look} from portside.crons where cron_id = $1", cron_id))[0]
+
+    async def is_claimed() -> bool:
+        return "'is_claimed': True" in await state()
+
+    async def has_run() -> bool:
+        return "'has_run': True" in await state()
+
+    await rows_of(server, f"{change} where cron_id = $1", cron_id, json.dumps({"encryption_context": {"fail": True}}))
+    assert await eventually(is_claimed)
+    await rows_of(server, f"{change} where cron_id = $1", cron_id, json.dumps({"encryption_context": {}}))
+    assert await eventually(has_run)
+    assert "'skipped_count': 0" in await state()
+
+
 @pytest.mark.parametrize("server", ["aes"], indirect=True)
 async def test_context_is_refused_without_handlers(server):
     async with httpx2.AsyncClient(base_url=server.url) as http:

@@ -153,7 +153,7 @@ async def test_clients_without_the_capability_are_not_asked(server: ServerProces
         called = message("tools/call", name="approval", arguments={"text": "draft"})
         for headers in ({}, {**known, "Accept": "application/json"}):
             result = (await http.post("/mcp", json=called, headers=headers)).json()["result"]
-            assert "takes no questions" in result["content"][1]["text"]
+            assert "accepts no questions" in result["content"][1]["text"]
 
 
 async def test_waiting_call_can_be_left_and_cancelled(server: ServerProcess) -> None:

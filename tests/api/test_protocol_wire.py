@@ -169,6 +169,15 @@ async def test_unknown_since_replays_all_kept_events(http):
     assert reply["meta"]["applied_through_seq"] == 5000
 
 
+async def test_forged_since_leaves_numbers_for_the_thread(http):
+    thread_id = new_id()
+    await start(http, thread_id, "echo", HI)
+    await follow(http, thread_id)
+    await follow(http, thread_id, since=2**53 - 1)
+    reply = await start(http, thread_id, "echo", HI)
+    assert reply["meta"]["applied_through_seq"] == 2**52
+
+
 async def test_run_of_the_resource_api_emits_its_stream_modes(http):
     thread_id = new_id()
     body = {
@@ -269,7 +278,8 @@ async def test_invalid_stream_requests_are_refused(http):
     bogus = await http.post(path, json={"channels": ["values", "bogus"]})
     assert bogus.status_code == 400
     assert bogus.json()["detail"].startswith("channels contains unsupported entries: bogus. Allowed: values, updates")
-    assert (await http.post(path, json={"channels": ALL, "since": -1})).status_code == 400
+    for since in (-1, 2**53, 2**63):
+        assert (await http.post(path, json={"channels": ALL, "since": since})).status_code == 400
     assert (await http.post(path, content=b"{")).status_code == 400
 
 

@@ -142,6 +142,31 @@ async def test_failed_checkpoint_of_one_run_does_not_block_others(db, saver):
     assert (await stored(db, good), await stored(db, bad)) == (1, 0)
 
 
+async def test_batch_times_out_once_if_the_database_stops_answering(db, monkeypatch):
+    monkeypatch.setattr(backend, "WRITE_TIMEOUT_S", 0.01)
+    saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=3600))
+    holders = {thread_id: await running(db, thread_id) for thread_id in (str(uuid4()) for _ in range(3))}
+    all_have_rows = asyncio.Barrier(len(holders))
+    calls = 0
+
+    async def fetch(query, **values):
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise asyncpg.ConnectionDoesNotExistError("the connection was closed")
+        await asyncio.Event().wait()
+
+    async def put(thread_id: str) -> None:
+        async with saver.writer.buffering(thread_id, holders[thread_id]):
+            await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
+            await all_have_rows.wait()
+
+    monkeypatch.setattr(db, "fetch", fetch)
+    ended = await asyncio.gather(*map(put, holders), return_exceptions=True)
+    assert [type(each) for each in ended] == [TimeoutError] * 3
+    assert calls == 2
+
+
 async def test_with_durability_sync_a_step_is_stored_before_the_next_begins(db, saver):
     thread_id = str(uuid4())
     holder = await running(db, thread_id)
@@ -231,6 +256,15 @@ async def test_a_run_reads_back_what_it_just_wrote(db, saver):
         assert found.checkpoint["id"] == checkpoint["id"]
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_run_lists_what_it_just_wrote(db, saver, is_new):
+    thread_id = str(uuid4())
+    async with saver.writer.buffering(thread_id, (await running(db, thread_id))._replace(is_new=is_new)):
+        checkpoint = generate_checkpoint()
+        await saver.aput(config(thread_id), checkpoint, generate_metadata(), {})
+        assert [found.checkpoint["id"] async for found in saver.alist(config(thread_id))] == [checkpoint["id"]]
+
+
 async def test_the_channels_names_may_hold_any_character(saver):
     names = ['quote " and \\ slash', "brace {a,b}", "comma, null", "NULL", ""]
     checkpoint = generate_checkpoint(
@@ -296,6 +330,19 @@ async def test_writes_of_an_abandoned_node_are_refused(db, saver):
             await saver.aput(late, generate_checkpoint(), generate_metadata(), {})
         await saver.aput(made_by(next_one, thread_id), generate_checkpoint(), generate_metadata(), {})
     assert await stored(db, thread_id) == 1
+
+
+async def test_lost_run_that_stops_late_leaves_the_buffer_of_the_next_run(db, saver):
+    thread_id = str(uuid4())
+    lost = await running(db, thread_id)
+    await db.pool.execute("update runs set status = 'interrupted'")
+    next_one = await running(db, thread_id)
+    stopping = saver.writer.buffering(thread_id, lost)
+    await stopping.__aenter__()
+    async with saver.writer.buffering(thread_id, next_one):
+        await stopping.__aexit__(None, None, None)
+        assert saver.writer.is_buffering(UUID(thread_id))
+    assert not saver.writer.is_buffering(UUID(thread_id))
 
 
 async def test_failed_read_reaches_the_executor(db, saver):

@@ -100,7 +100,7 @@ class Server:
 
     async def begun(self, thread_id: UUID) -> ClaimedRun:
         """A run that this worker has a lease on, and that nobody executes."""
-        assistant = await self.assistants.recall("echo")
+        assistant = await self.assistants.find_cached("echo")
         body = RunCreate(assistant_id="echo", input=HI)
         admission = admission_of(assistant, body, RunIds(uuid7(), thread_id, "request"), is_stateless=False)
         admitted = await admit_run(self.db, admission, self.runs.worker.worker_id, starts=True)
@@ -147,7 +147,7 @@ async def server(module_database: str) -> AsyncIterator[Server]:
     runs = Runs(db, known, engine, AgentSettings(database_url=url), asyncio.Event())
     runs.worker.start(Driver([]))
     for graph in ("echo", "steps"):
-        await known.recall(graph)
+        await known.find_cached(graph)
     with pytest.MonkeyPatch.context() as patch:
         # However slow the machine is, a short run is over before its checkpoints would be written.
         patch.setattr(backend, "NEW_THREAD_DELAY_S", 60.0)

@@ -200,7 +200,9 @@ async def test_values_round_trip_or_are_refused(store: PostgresStore):
     assert [type(part) for part in found["n"]] == [type(part) for part in value["n"]]
     await store.aput(("v",), "message", {"said": HumanMessage("hi")})
     assert (await store.aget(("v",), "message")).value["said"]["content"] == "hi"
-    for wrong in ({"a": object()}, {"a": "\0"}, {"a\0": 1}, {"a": "\ud800"}, {"a": 2**70}, "text"):
+    said_nan = HumanMessage("hi", additional_kwargs={"score": float("nan")})
+    not_finite = ({"a": float("nan")}, {"a": [{"b": float("-inf")}]}, {"a": (said_nan,)})
+    for wrong in ({"a": object()}, {"a": "\0"}, {"a\0": 1}, {"a": "\ud800"}, {"a": 2**70}, *not_finite, "text"):
         with pytest.raises(ValueError, match="the value of an item"):
             await store.aput(("v",), "wrong", wrong)
     for namespace, key in (((), "k"), (("langgraph",), "k"), (("a.b",), "k"), (("a", ""), "k"), (("x" * 2000,), "k")):

@@ -15,6 +15,7 @@ from langgraph.store.memory import InMemoryStore
 
 from portside.agent.config import AgentConfig, StoreConfig, StoreIndex
 from portside.agent.local_graphs import PostgresStore
+from portside.agent.store import search_index
 from portside.agent.store.search_index import (
     Embedder,
     ReindexItems,
@@ -29,6 +30,7 @@ from portside.executor.errors import EmbeddingFailed
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.kernel.migrations import migrate
+from tests.conftest import eventually
 
 THINGS = ("cat", "dog", "tea")
 
@@ -233,6 +235,26 @@ async def test_item_that_cannot_be_embedded_is_skipped_for_a_round(db: Database)
         await chore.activate()
     assert (await chore.activate()).did == {"indexed": 2}
     assert len(await found(PostgresStore(db, setup), "cat")) == 2
+
+
+async def test_transaction_is_not_idle_during_a_long_embedding(db: Database, monkeypatch):
+    """Postgres ends transactions that are idle for a minute."""
+    monkeypatch.setattr(search_index, "KEEP_ALIVE_S", 0.01)
+    await PostgresStore(db, StoreSetup()).aput(("s",), "k", {"text": "cat"})
+    waiting = "select max(state_change) from pg_stat_activity where state = 'idle in transaction' and xact_start < $1"
+
+    async def long(texts: list[str]) -> list[list[float]]:
+        began = await db.pool.fetchval("select clock_timestamp()")
+
+        async def was_active_since() -> bool:
+            changed_at = await db.pool.fetchval(f"{waiting} and datname = current_database()", began)
+            return changed_at is not None and changed_at > began
+
+        await eventually(was_active_since)
+        return embed(texts)
+
+    setup = await indexed(db, long, fields=["text"])
+    assert (await ReindexItems(db, setup.index).activate()).did == {"indexed": 1}
 
 
 async def test_item_written_during_reindexing_keeps_its_new_value(db: Database):

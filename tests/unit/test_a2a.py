@@ -1,5 +1,6 @@
 """Messages of graphs as A2A messages, and A2A tasks in both versions of the protocol."""
 
+from datetime import datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
 
@@ -11,14 +12,17 @@ from portside.agent.a2a.messages import (
     InputFields,
     ToolResults,
     history_of,
+    input_of,
+    mark_task,
     parts_of,
+    read_parts,
     reply_of,
     resume_command,
     task_id_of,
 )
-from portside.agent.a2a.rpc import AgentMessage, InvalidParams, SendParams, TaskNotFound
+from portside.agent.a2a.rpc import AgentMessage, FileContent, InvalidParams, MessagePart, SendParams, TaskNotFound
 from portside.agent.a2a.service import read_task_id
-from portside.agent.a2a.tasks import _read_page_token, page_token
+from portside.agent.a2a.tasks import _read_page_token, _timestamp, page_token
 from portside.agent.a2a.versions import MODERN, OLD, modern_state, old_state
 from portside.kernel.clock import now
 
@@ -52,12 +56,15 @@ def test_values_without_messages_have_no_history(values: Any) -> None:
 
 def test_history_tolerates_malformed_messages() -> None:
     odd = {"type": "human", "content": ["a", {"type": "text"}, 7], "additional_kwargs": [1]}
+    nameless = {"type": "tool", "name": ["x"], "content": "found"}
+    assert history_of({"messages": [nameless]}, THREAD, ToolResults("x")) == []
     sent = human("hi", FIRST, **{AS_SENT: "x"})
     history = history_of({"messages": [odd, sent, {"type": "system", "content": "s"}]}, THREAD, ToolResults("all"))
     assert [each.message["parts"][0]["text"] for each in history] == ["a", "hi"]
     assert parts_of([{"type": "image", "url": 7, "extras": 7}, {"type": "file", "base64": "aGk=", "extras": []}]) == [
         {"kind": "file", "file": {"bytes": "aGk="}}
     ]
+    assert parts_of([{"type": "image", "url": "http://["}]) == [{"kind": "file", "file": {"uri": "http://["}}]
 
 
 @pytest.mark.parametrize(
@@ -112,9 +119,39 @@ def test_malformed_task_id_is_not_found(named: str) -> None:
 def test_page_token_round_trip() -> None:
     moment = now()
     assert _read_page_token(page_token(moment, FIRST)) == (moment, FIRST)
-    for token in ("", "é", "AAAA", page_token(moment, FIRST)[4:]):
+    out_of_range = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
+    for token in ("", "é", "AAAA", page_token(moment, FIRST)[4:], page_token(out_of_range, FIRST)):
         with pytest.raises(InvalidParams):
             _read_page_token(token)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00"])
+def test_malformed_time_is_refused(text: str) -> None:
+    with pytest.raises(InvalidParams, match="statusTimestampAfter"):
+        _timestamp(text)
+
+
+@pytest.mark.parametrize("uri", ["http://[", "https://[x]/a.pdf", "//example.com/a.pdf", "ftp://example.com/a.pdf"])
+def test_malformed_uri_of_a_file_is_refused(uri: str) -> None:
+    for part in (MessagePart(url=uri, media_type="application/pdf"), MessagePart(file=FileContent(uri=uri))):
+        with pytest.raises(InvalidParams, match=r"parts\.0: the URI of a file"):
+            read_parts([part])
+
+
+def test_file_with_a_malformed_name_has_no_known_media_type() -> None:
+    part = MessagePart(url="https://example.com/", filename="http://[")
+    with pytest.raises(InvalidParams, match="the media type of the file is missing"):
+        read_parts([part])
+
+
+@pytest.mark.parametrize("given", [5, None, [7], [{"id": "m", "additional_kwargs": 3}]])
+def test_input_of_data_may_have_any_messages(given: Any) -> None:
+    message = AgentMessage(message_id="m", role="user", parts=[])
+    data = [{"kind": "data", "data": {"messages": given}}]
+    graph_input = input_of(message, data, InputFields(has_messages=False, others=frozenset()))
+    mark_task(graph_input, message, "start")
+    marked = [{"id": "m", "additional_kwargs": {TASK_START: "start"}}]
+    assert graph_input == {"messages": marked if isinstance(given, list) and given != [7] else given}
 
 
 def test_graph_without_schema_has_messages() -> None:

@@ -202,6 +202,9 @@ def test_without_settings_there_is_no_encryptor():
 def test_context_header_is_base64_json():
     assert read_header(base64.b64encode(b'{"tenant":"acme"}').decode()) == {"tenant": "acme"}
     assert read_header(None) == {}
+    for bad in (b"[1]", b"{", b'{"a":"\\u0000"}', b'{"a":' + b"[" * 1500 + b"]" * 1500 + b"}"):
+        with pytest.raises(Invalid, match="X-Encryption-Context"):
+            read_header(base64.b64encode(bad).decode())
 
 
 async def test_handler_failures_do_not_repeat_plain_text(sdk_encryption):

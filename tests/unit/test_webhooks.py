@@ -104,7 +104,7 @@ def test_headers_take_variables_of_the_environment_that_are_meant_for_them() -> 
     assert "LG_WEBHOOK_GONE" in mistake(environ, headers={"X-A": "${{ env.LG_WEBHOOK_GONE }}"})
     assert "env.LG_WEBHOOK_" in mistake(environ, headers={"X-A": "${{ env.OTHER }}"})
     assert "env.LG_WEBHOOK_" in mistake(environ, headers={"X-A": "${{ OTHER }}"})
-    assert "line breaks" in mistake(environ, headers={"X-A": "${{ env.LG_WEBHOOK_LINES }}"})
+    assert "in one line" in mistake(environ, headers={"X-A": "${{ env.LG_WEBHOOK_LINES }}"})
     for name in ("Host", "content-length", "Webhook-Signature", "X A", "X:A", "X\r\nY", ""):
         assert "not the name of a header" in mistake(headers={name: "x"})
 
@@ -112,7 +112,7 @@ def test_headers_take_variables_of_the_environment_that_are_meant_for_them() -> 
 def test_payload_fields_are_configured() -> None:
     assert policy(payload={"exclude": ["kwargs", "values"]}).payload_fields.isdisjoint({"kwargs", "values"})
     assert policy(payload={"include": ["run_id", "status"]}).payload_fields == {"run_id", "status"}
-    assert "nonsense is not a field" in mistake(payload={"exclude": ["nonsense"]})
+    assert "does not have: nonsense; it has run_id" in mistake(payload={"exclude": ["nonsense"]})
 
 
 def test_secrets_are_read_from_the_environment_and_refused_when_short() -> None:

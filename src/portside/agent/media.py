@@ -39,8 +39,25 @@ def media_of(block: Any) -> Media | None:
                 return None
     if url is None and data is None:
         return None
-    mime_type = mime_type or mimetypes.guess_type(name or urlsplit(url or "").path)[0]
+    mime_type = mime_type or guess_type(name, url)
     return Media(family, url, None if url is not None else data, mime_type, name)
+
+
+def guess_type(name: str | None, url: str | None) -> str | None:
+    """Guess the media type of a file from its name, or else from the path of its URL; None if neither tells it."""
+    try:
+        return mimetypes.guess_type(name or urlsplit(url or "").path)[0]
+    except ValueError:
+        # Both functions parse a URL, and fail for example at brackets around anything but an IPv6 address.
+        return None
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of a URL; the empty string for one without a scheme, or one that cannot be parsed."""
+    try:
+        return urlsplit(url).scheme
+    except ValueError:
+        return ""
 
 
 def _container(block: dict[str, Any], kind: str) -> Any:

@@ -1,4 +1,4 @@
-"""Assistants as agents of the protocol: the input that each accepts, and its card (spec: section 10)."""
+"""Assistants as agents of the protocol: the input that each accepts, and its card."""
 
 from typing import Any
 from uuid import UUID

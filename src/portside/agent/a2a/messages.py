@@ -1,18 +1,16 @@
 """Messages of the protocol and messages of a graph: parts to content, messages to input, and thread values to history.
 
-Files travel as they came, as content blocks that LangChain's chat models accept. The server fetches nothing.
+Files are passed on unchanged, as content blocks that LangChain's chat models accept. The server fetches nothing.
 
-A message that arrived by the protocol carries the id of the first run of its task (`TASK_START`) in the graph's
-message. Whatever follows it, up to the next such message, belongs to that task. Messages that a client sent through
-other routes belong to no task.
+A message that arrived by the protocol has the id of its task's first run (`TASK_START`) in the graph's message. All
+messages after it, up to the next such message, belong to that task. Messages that a client sent through other routes
+belong to no task.
 """
 
 import base64
 import binascii
-import mimetypes
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 from uuid import UUID, uuid5
 
 import msgspec
@@ -26,13 +24,14 @@ from portside.agent.a2a.rpc import (
     MessagePart,
     SendParams,
 )
-from portside.agent.media import media_of
+from portside.agent.media import guess_type, media_of, scheme_of
 from portside.agent.types.runs import Command
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import convert
 from portside.kernel.http.error_responses import describe_problems
 from portside.kernel.user_json import dump_user
 
+# Keys in the metadata of runs, and in `additional_kwargs` of the graph's messages.
 TASK_START = "a2a.task_start_id"
 AS_SENT = "a2a.message"
 MESSAGE_ID = "a2a.message_id"
@@ -94,7 +93,7 @@ def data_part(data: Any) -> Plain:
 
 
 def dict_of(value: Any) -> Plain:
-    """Return `value` if it is an object, else an empty one: a graph may keep anything in these places."""
+    """Return `value` if it is an object, else an empty one: graphs may store values of any type there."""
     return value if isinstance(value, dict) else {}
 
 
@@ -102,6 +101,7 @@ def _read_part(part: MessagePart, where: str) -> Plain:
     given = {"text": part.text, "data": part.data, "file": part.file, "raw": part.raw, "url": part.url}
     found = [name for name, value in given.items() if value is not None and value is not UNSET]
     if part.data is None and not found:
+        # Clients send null for fields that they leave out, but null alone is the data of the part.
         found.append("data")
     if len(found) != 1:
         raise InvalidParams(f"Invalid params: {where}: a part holds exactly one of text, data and a file")
@@ -116,14 +116,14 @@ def _read_file(part: MessagePart, where: str) -> Plain:
     file = part.file or FileContent(uri=part.url, bytes=part.raw, mime_type=part.media_type, name=part.filename)
     if (file.uri is None) == (file.bytes is None):
         raise InvalidParams(f"Invalid params: {where}: a file has either a URI or bytes")
-    if file.uri is not None and urlsplit(file.uri).scheme not in _SCHEMES:
-        raise InvalidParams(f"Invalid params: {where}: the URI of a file begins with https:// or http://")
+    if file.uri is not None and scheme_of(file.uri) not in _SCHEMES:
+        raise InvalidParams(f"Invalid params: {where}: the URI of a file must be a valid https:// or http:// URL")
     if file.bytes is not None:
         try:
             base64.b64decode(file.bytes, validate=True)
         except (binascii.Error, ValueError):
             raise InvalidParams(f"Invalid params: {where}: the bytes of a file must be base64") from None
-    media_type = file.mime_type or mimetypes.guess_type(file.name or urlsplit(file.uri or "").path)[0]
+    media_type = file.mime_type or guess_type(file.name, file.uri)
     if media_type is None:
         raise InvalidParams(f"Invalid params: {where}: the media type of the file is missing")
     if media_type.split("/")[0] not in MEDIA_FAMILIES and media_type.split(";")[0].strip() not in MEDIA_TYPES:
@@ -188,14 +188,18 @@ def input_of(message: AgentMessage, parts: list[Plain], fields: InputFields) -> 
 
 
 def mark_task(graph_input: Any, message: AgentMessage, start: str) -> None:
-    """Write the id of the task's first run into the input's message."""
-    for one in graph_input.get("messages", ()) if isinstance(graph_input, dict) else ():
+    """Write the id of the task's first run into the input's message.
+
+    A graph whose schema has no messages gets its input from data parts, which may have anything under `messages`.
+    """
+    messages = graph_input.get("messages") if isinstance(graph_input, dict) else None
+    for one in messages if isinstance(messages, list) else ():
         if isinstance(one, dict) and one.get("id") == message.message_id:
-            one["additional_kwargs"] = {**one.get("additional_kwargs", {}), TASK_START: start}
+            one["additional_kwargs"] = {**dict_of(one.get("additional_kwargs")), TASK_START: start}
 
 
 def command_of(send: SendParams, parts: list[Plain]) -> Command | None:
-    """Return the command that a message brings, beside it or as its only data. Raises InvalidParams."""
+    """Return the command for the graph, sent beside the message or as its only data part. Raises InvalidParams."""
     if send.command is not None:
         return send.command
     data = data_of(parts)
@@ -211,8 +215,8 @@ def command_of(send: SendParams, parts: list[Plain]) -> Command | None:
 def resume_command(send: SendParams, parts: list[Plain], interrupt_ids: list[str]) -> Command:
     """Return the command that resumes a graph from these interrupts.
 
-    Raises InvalidParams unless it is clear which interrupt the message answers. Text wins over a command, as on other
-    servers of this protocol.
+    Raises InvalidParams unless it is clear which interrupt the message answers. If a message has text and a command,
+    the text is the answer, as on other servers of this protocol.
     """
     command = command_of(send, parts)
     text, data = text_of(parts), data_of(parts)
@@ -293,11 +297,11 @@ class ToolResults:
 
     def includes(self, name: Any) -> bool:
         """Whether the history includes the results of a tool."""
-        return self._names is None or name in self._names
+        return self._names is None or (isinstance(name, str) and name in self._names)
 
 
 def task_id_of(thread_id: UUID, start: str | UUID) -> str:
-    """Return the id of a task: its context and its first run (spec: section 10)."""
+    """Return the id of a task: its context and its first run."""
     return f"{thread_id}:{start}"
 
 

@@ -1,7 +1,7 @@
-"""The methods of the protocol, in both versions (spec: section 10).
+"""The methods of the protocol, in both versions.
 
-A call is answered at once (`Reply`), when a run has ended (`DelayedReply`), or by a stream (`StreamReply`). Each of
-them reports a failure by its JSON-RPC error.
+A call is answered at once (`Reply`), when a run has ended (`DelayedReply`), or by a stream (`StreamReply`). All three
+report a failure as a JSON-RPC error.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -226,17 +226,17 @@ class A2A:
         blocks = configuration.blocking is not False and not configuration.return_immediately
         started = await self._start(call, params, is_resumable=not blocks)
 
-        async def sent() -> bytes:
+        async def respond() -> bytes:
             ids = (started.thread_id, started.made.run.run_id, started.start)
             state = await self._tasks.after(call.agent.assistant_id, *ids)
             task = await self._task(call, state, _history_of_send(call))
             return encode_result(call.request.id, call.version.sent(task))
 
-        async def sent_after_run() -> bytes:
+        async def respond_after_run() -> bytes:
             await self._runs.result(started.thread_id, started.made.run.run_id)
-            return await sent()
+            return await respond()
 
-        return DelayedReply(_with_errors(call, sent_after_run())) if blocks else Reply(await sent())
+        return DelayedReply(_with_errors(call, respond_after_run())) if blocks else Reply(await respond())
 
     async def _stream(self, call: AgentCall) -> AnyReply:
         started = await self._start(call, call.params, is_resumable=True)
@@ -262,7 +262,7 @@ class A2A:
         elif not await self._close(state, is_superseded=False):
             raise TaskNotCancelable
 
-        async def canceled() -> bytes:
+        async def respond_when_canceled() -> bytes:
             await self._runs.result(state.thread_id, state.run_id)
             found = await self._tasks.find(call.agent.assistant_id, state.thread_id, state.start)
             if found.state != "canceled":
@@ -270,7 +270,7 @@ class A2A:
             task = await self._task(call, found, _history_options(call))
             return encode_result(call.request.id, call.version.task(task))
 
-        return DelayedReply(_with_errors(call, canceled()))
+        return DelayedReply(_with_errors(call, respond_when_canceled()))
 
     async def _resubscribe(self, call: AgentCall) -> AnyReply:
         state = await self._find(call, "read")
@@ -366,7 +366,7 @@ class A2A:
         return started
 
     async def _target(self, call: AgentCall, send: SendParams, parts: list[Plain]) -> tuple[UUID, TaskState | None]:
-        """Return the thread of a message, and the task there that it answers or supersedes."""
+        """Return the thread of a message, and the task on it that the message answers or supersedes."""
         message, assistant_id = send.message, call.agent.assistant_id
         if message.task_id:
             thread_id, start = read_task_id(message.task_id)
@@ -396,6 +396,8 @@ class A2A:
             # The same error as for a context that does not exist: this caller must not learn that it does.
             raise InvalidParams(NO_CONTEXT) from exc
         state = await self._tasks.find(assistant_id, thread_id, row["start"])
+        # The message names no task. A command resumes the one that waits; any other message begins a new task, and the
+        # one that waits is canceled once the run of the new task was created.
         is_command = send.command is not None or command_of(send, parts) is not None
         return thread_id, state if is_command else state._replace(state="canceled")
 
@@ -473,7 +475,7 @@ def _default_agent(assistants: Assistants, settings: AgentSettings) -> str | Non
             f"A2A_DEFAULT_ASSISTANT is {named}, which is neither the id of an assistant nor a graph of this server; "
             "set it to one of them, or leave it out"
         )
-    own = assistants.of_graphs()
+    own = assistants.system_ids()
     return named or (str(own[0]) if len(own) == 1 else None)
 
 

@@ -7,7 +7,7 @@ server reads the checkpoint that the run left, unless its reply is still among t
 import base64
 import binascii
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
@@ -34,7 +34,7 @@ from portside.agent.types.access import Filter
 from portside.agent.types.runs import Run
 from portside.agent.types.threads import HistorySearch
 from portside.executor.requests import UNKNOWN_INTERRUPT
-from portside.kernel.clock import iso, now
+from portside.kernel.clock import in_utc, iso, now
 from portside.kernel.codec import load
 from portside.kernel.db import Database, Record
 
@@ -72,7 +72,7 @@ class TaskState(NamedTuple):
 
     @classmethod
     def of(cls, row: Record) -> "TaskState":
-        """Read a row."""
+        """Return the state that a row of the queries `a2a_task` and `a2a_tasks` describes."""
         return cls(row["thread_id"], row["start"], row["run_id"], row["state"], iso(row["updated_at"]), row["is_last"])
 
 
@@ -101,7 +101,7 @@ class Tasks:
     async def find(self, assistant_id: UUID, thread_id: UUID, start: str) -> TaskState:
         """Return the state of an assistant's task. Raises TaskNotFound."""
         ids = {"assistant_id": assistant_id, "thread_id": thread_id, "start": start}
-        row = await self._db.fetchrow(sql.a2a_task, **ids, came_late=UNKNOWN_INTERRUPT)
+        row = await self._db.fetchrow(sql.a2a_task, **ids, late_error=UNKNOWN_INTERRUPT)
         if row is None:
             raise TaskNotFound
         return TaskState.of(row)
@@ -129,7 +129,7 @@ class Tasks:
             state=_state(params.status),
             after=_timestamp(params.status_timestamp_after) if params.status_timestamp_after else None,
             access=access,
-            came_late=UNKNOWN_INTERRUPT,
+            late_error=UNKNOWN_INTERRUPT,
             before_at=before_at,
             before_id=before_id,
             limit=size + 1,
@@ -164,7 +164,7 @@ class Tasks:
     ) -> Plain | None:
         if state.state == "input-required":
             questions = [
-                data_part({key: value for key, value in one.items() if key in _OF_INTERRUPTS}) for one in interrupts
+                data_part({key: value for key, value in one.items() if key in _INTERRUPT_FIELDS}) for one in interrupts
             ]
             return _artifact_of(state, "Interrupt", "Agent requires input to continue", questions)
         if state.state != "completed":
@@ -191,7 +191,7 @@ class Tasks:
         return [_input_message(run, state) for run in runs]
 
 
-_OF_INTERRUPTS = frozenset({"id", "value", "response_schema"})
+_INTERRUPT_FIELDS = frozenset({"id", "value", "response_schema"})
 
 
 def agent_message(state: TaskState, message_id: str, parts: list[Plain]) -> Plain:
@@ -283,10 +283,9 @@ def _context_id(text: str) -> UUID:
 
 def _timestamp(text: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        return in_utc(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
         raise InvalidParams("Invalid params: params.statusTimestampAfter: expected a time in ISO 8601") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def page_token(updated_at: datetime, run_id: UUID) -> str:
@@ -297,8 +296,8 @@ def page_token(updated_at: datetime, run_id: UUID) -> str:
 def _read_page_token(token: str) -> tuple[datetime, UUID]:
     try:
         updated_at, _, run_id = base64.urlsafe_b64decode(token).decode().partition(" ")
-        return datetime.fromisoformat(updated_at), UUID(run_id)
-    except (ValueError, binascii.Error):
+        return in_utc(datetime.fromisoformat(updated_at)), UUID(run_id)
+    except (ValueError, OverflowError, binascii.Error):
         raise InvalidParams("Invalid params: params.pageToken: use nextPageToken of an earlier page") from None
 
 

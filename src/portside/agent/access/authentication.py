@@ -34,6 +34,7 @@ from portside.kernel.outbound import ssl_context
 T = TypeVar("T", bound=msgspec.Struct)
 log = get_logger(__name__)
 PLATFORM_TIMEOUT_S = 10.0
+# How long a caller is accepted without asking again, accepted while the platform does not respond, and refused again.
 ACCEPTED_TTL_S = 10.0
 LAST_KNOWN_TTL_S = 600.0
 REJECTED_TTL_S = 5.0
@@ -68,11 +69,11 @@ def caller_from_user(user: Mapping[str, Any]) -> Caller:
 
 
 class ProjectAuth(Protocol):
-    """What the `Auth` object of a project decides: who calls, and what they may do."""
+    """The decisions of a project's `Auth` object: who the caller is, and what the caller may do."""
 
     @property
     def authenticate(self) -> Callable[[HTTPConnection], Awaitable[Identity]]:
-        """Return whom a request is from. Raises Unauthorized, HandlerRefused and HandlerFailed."""
+        """Return the sender of a request. Raises Unauthorized, HandlerRefused and HandlerFailed."""
         ...
 
     @property
@@ -219,7 +220,7 @@ class PlatformAuthentication:
         try:
             response = await self.ask("/auth", given)
         except PlatformSilent:
-            # The caller that the platform accepted while it last responded.
+            # Accept whom the platform accepted when it last responded.
             if (caller := self._last_known.get(name)) is None:
                 raise
             return caller
@@ -279,7 +280,7 @@ class _TokenVerifier:
 
     def __init__(self, platform: PlatformAuthentication, deployment_id: str | None) -> None:
         self._platform = platform
-        # No token is for a server that is not a deployment.
+        # The platform issues tokens for deployments only: a server that is none accepts no token.
         self._audience = deployment_id or ""
         self._keys: Mapping[str, Any] = {}
         self._keys_until = self._ask_after = 0.0
@@ -339,7 +340,7 @@ def digest_of(parts: Iterable[str | None]) -> bytes:
     return digest.digest()
 
 
-# What the configuration asks for.
+# By the configuration.
 
 
 class AccessPolicy(NamedTuple):
@@ -397,9 +398,9 @@ def load_access_policy(config: AgentConfig, settings: AgentSettings, auth: Proje
         platform = PlatformAuthentication(settings.auth_endpoint, settings.tenant_id, settings.deployment_id)
     if section.path is None:
         return AccessPolicy(platform=platform, config=section)
-    used = auth or load_auth(config.project, section.path)
-    custom = CustomAuthentication(used.authenticate, section.cache)
-    return AccessPolicy(custom, platform, used.handlers, section, settings.inside_calls_as_user)
+    auth = auth or load_auth(config.project, section.path)
+    custom = CustomAuthentication(auth.authenticate, section.cache)
+    return AccessPolicy(custom, platform, auth.handlers, section, settings.inside_calls_as_user)
 
 
 def refuse_open_address(config: AgentConfig, settings: AgentSettings) -> None:
@@ -415,17 +416,20 @@ def refuse_open_address(config: AgentConfig, settings: AgentSettings) -> None:
 
 
 def refuse_contradictions(config: AgentConfig, settings: AgentSettings) -> None:
-    """Refuse a configuration that asks for an authentication and turns it off. Raises UserMistake."""
+    """Refuse a configuration that both asks for authentication and turns it off. Raises UserMistake."""
     section, kind = config.auth, settings.auth_type
     if section.path is not None and (section.disable or kind in {"noop", "langsmith"}):
         what = "auth.disable" if section.disable else f"GRAPH_AUTH_TYPE={kind}"
         raise UserMistake(
-            f"{config.file}: auth.path names an authentication, and {what} turns it off; remove one of them"
+            f"{config.file}: auth.path names an authentication handler, and {what} turns it off; remove one of them"
         )
     if section.path is None and kind == "custom":
         raise UserMistake(f"GRAPH_AUTH_TYPE=custom requires auth.path in {config.file}")
     if kind == "langsmith" and (section.disable or not settings.auth_endpoint):
-        raise UserMistake("GRAPH_AUTH_TYPE=langsmith requires LANGSMITH_AUTH_ENDPOINT, and excludes auth.disable")
+        raise UserMistake(
+            "GRAPH_AUTH_TYPE=langsmith requires LANGSMITH_AUTH_ENDPOINT and excludes auth.disable; set the endpoint, "
+            f"and remove auth.disable from {config.file}"
+        )
 
 
 def is_loopback(host: str) -> bool:

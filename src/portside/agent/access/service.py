@@ -33,8 +33,10 @@ from portside.kernel.http.in_process import in_process_user, is_in_process
 from portside.kernel.http.routes import Context, Guard, Route, S
 from portside.kernel.http.websockets import WEBSOCKET
 from portside.kernel.ids import uuid7
+from portside.kernel.logs import get_logger
 from portside.kernel.user_json import dump_user
 
+log = get_logger(__name__)
 T = TypeVar("T", bound=msgspec.Struct)
 CALLER = "caller"
 
@@ -66,7 +68,7 @@ NO_CHECK = DeferredThreadCheck()
 
 
 class Access:
-    """What callers may do. Without handlers everything is allowed, without a database query."""
+    """Decides what callers may do. Without handlers everything is allowed, without a database query."""
 
     def __init__(self, db: Database, assistants: Assistants, policy: AccessPolicy = OPEN) -> None:
         self._db = db
@@ -101,12 +103,13 @@ class Access:
             return _unauthenticated(ctx.scope, route)
         segments = ctx.scope["path"].removeprefix("/").split("/")
         names = route.path.removeprefix("/").split("/")
+        # Handlers of the project may read the path parameters, which our router would not set in the scope.
         pairs = zip(names, segments, strict=False)
         named = {name[1:-1]: given for name, given in pairs if name.startswith("{")}
         ctx.scope["path_params"] = named
         caller = await self.authenticate(ctx.request)
         if route.permission and not (caller.is_in_process or caller.has_permission(route.permission)):
-            raise Forbidden(f"This requires the permission {route.permission}.")
+            raise Forbidden(f"This requires the permission {route.permission}; use a key or a user that has it.")
         if route.method == WEBSOCKET and "thread_id" in named:
             # Checked before the socket is accepted: afterwards it can no longer be refused with a status.
             await self.authorize_thread_follow(caller, UUID(named["thread_id"]))
@@ -265,8 +268,8 @@ class Access:
 
         Raises Invalid for an unknown graph, AssistantNotFound, and what `authorize` raises.
         """
-        assistant_id = (await self._assistants.recall(name)).assistant_id
-        if not self._assistants.is_of_a_graph(assistant_id):
+        assistant_id = (await self._assistants.find_cached(name)).assistant_id
+        if not self._assistants.is_system(assistant_id):
             try:
                 await self.authorize_assistant(caller, "read", assistant_id, {"metadata": {}})
             except AssistantNotFound:
@@ -348,6 +351,9 @@ class Access:
             return body
         value = store_handler_value(body, fields)
         if await self.authorize(caller, "store", action, value) is not None:
+            # Items have no metadata that a filter could be compared with.
+            why = "an authorization handler of the store returned a filter; let it change the namespace instead"
+            log.error(why, action=action)
             raise HandlerFailed
         return apply_store_changes(body, fields, value)
 
@@ -361,7 +367,10 @@ def _unauthenticated(scope: Any, route: Route[Any]) -> Caller:
     if client is None:
         return ANYONE
     if route.permission and not is_loopback(client[0]):
-        raise Forbidden("Without authentication this is only open to calls from the same machine.")
+        raise Forbidden(
+            "Without authentication this is only open to calls from the same machine; call it there, or configure "
+            "authentication (auth.path or LANGSMITH_AUTH_ENDPOINT)."
+        )
     return Caller(address=client[0])
 
 
@@ -466,9 +475,9 @@ def _typed(value: Any) -> Any:
     return {key: _typed(part) for key, part in value.items()} if isinstance(value, dict) else value
 
 
-# Handlers write into these without checking whether they are there.
+# Handlers add keys to these without checking for null, so they get an empty object instead.
 OBJECTS = frozenset({"metadata", "values", "config", "context", "filter"})
-# What configures a run beside its input and context; an empty value means none.
+# The fields of a run, beside its input and context, that a handler may change.
 RUN_FIELDS: dict[str, Any] = {
     "config": RunConfig,
     "command": Command,
@@ -550,7 +559,8 @@ def apply_store_changes(body: T, fields: dict[str, str], value: dict[str, Any]) 
         raise Invalid.field(["body", "namespace"], str(exc)) from exc
     if labels.count(WILDCARD) > _labels(getattr(body, fields["namespace"])).count(WILDCARD):
         # A user named `*` would otherwise see the items of every user: searches take this label as a wildcard.
-        raise Invalid.field(["body", "namespace"], f"the handler added {WILDCARD!r}, which matches every label")
+        why = f"the authorization handler added {WILDCARD!r}, which matches every label; it may not add wildcards"
+        raise Invalid.field(["body", "namespace"], why)
     is_joined = isinstance(getattr(body, fields["namespace"]), str)
     value = {**value, "namespace": ".".join(labels) if is_joined else labels}
     given = {fields[name]: value.get(name) or None if name in OBJECTS else value.get(name) for name in fields}

@@ -1,6 +1,6 @@
 """Assistants: created, found, changed, versioned and deleted.
 
-At start the server creates one assistant for each graph, with an id that is derived from the graph's.
+At start the server creates one assistant for each graph, a system assistant, whose id is derived from the graph's.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Assistants:
         self._lookups: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def make_system_assistants(self) -> None:
-        """Create the assistant of every graph. Changes by people stay, and a deleted one is created again."""
+        """Create the assistant of every graph. Clients' changes stay, and a deleted assistant is created again."""
         await self._db.executemany(
             sql.upsert_system_assistant,
             [
@@ -145,14 +145,14 @@ class Assistants:
         except AssistantNotFound:
             raise AssistantNotFound("Thread or assistant not found.") from None
 
-    async def recall(self, name: str) -> Assistant:
-        """Return the assistant that a run names from the cache, where it may be outdated: the caller has to check.
+    async def find_cached(self, name: str) -> Assistant:
+        """Return the assistant that a run names, from the cache, where it may be outdated: the caller has to check.
 
-        The admission of a run does so by `updated_at`. Raises Invalid for an unknown graph, and AssistantNotFound.
+        The admission of a run checks it by `updated_at`. Raises Invalid for an unknown graph, and AssistantNotFound.
         """
         assistant = self._cached.get(name)
         if assistant is None or name in self._lookups:
-            # Requests that come together need one lookup, and keep their order.
+            # Concurrent requests share one lookup, and continue in their order.
             async with self._lookups.setdefault(name, asyncio.Lock()):
                 assistant = self._cached.get(name)
                 if assistant is None:
@@ -172,12 +172,12 @@ class Assistants:
                 f"{wanted.language} graph, which cannot continue with it; use a new thread."
             )
 
-    def is_of_a_graph(self, assistant_id: UUID) -> bool:
-        """Whether this is one of the assistants that the server creates for its graphs."""
+    def is_system(self, assistant_id: UUID) -> bool:
+        """Whether this is a system assistant: one that the server created for a graph."""
         return assistant_id in self._system_ids
 
-    def of_graphs(self) -> list[UUID]:
-        """Return the ids of the assistants that the server creates for its graphs."""
+    def system_ids(self) -> list[UUID]:
+        """Return the ids of the system assistants."""
         return list(self._system_ids)
 
     def forget(self, name: str) -> None:

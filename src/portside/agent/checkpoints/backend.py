@@ -1,4 +1,4 @@
-"""Checkpoints in Postgres: one statement for each call, and batches for what runs put.
+"""Checkpoints in Postgres: one statement for each call, and batches for the rows of runs.
 
 A `PostgresBackend` belongs to the event loop of its database; calls from other loops are executed there. The migration
 describes the layout of the tables.
@@ -9,13 +9,14 @@ durability is `sync`. The rows of a thread that is deleted with its run are drop
 cost no statement. Rows are written only while their run still is the attempt that produced them: a worker that was
 paused for longer than its lease cannot overwrite what its successor did.
 
-Rows are put in any thread and written on the writer's own event loop. That is not the graphs' loop: a node that blocks
-its loop does not keep the steps before it from being written.
+Rows are put from any thread and written on the writer's own event loop. That is not the graphs' loop: a node that
+blocks its loop does not keep the steps before it from being written.
 """
 
 import asyncio
 import contextlib
 import threading
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -57,15 +58,17 @@ from portside.kernel.db import Database, Record, Session
 WRITE_DELAY_S = 0.005
 # A database that takes longer is out of service: the runs are returned to the queue.
 WRITE_TIMEOUT_S = 15.0
+# The rows of an ephemeral thread are only written if its run takes longer than this, or has more rows than this.
 NEW_THREAD_DELAY_S = 0.1
-PENDING_LIMIT_BYTES = 64 * 1024 * 1024
 NEW_THREAD_LIMIT_BYTES = 1024 * 1024
-# A shorter part is stored again: naming its piece takes 64 bytes.
+# With more than this waiting in all buffers, a run waits until its rows are written.
+PENDING_LIMIT_BYTES = 64 * 1024 * 1024
+# Shorter parts are not shared: naming the piece takes 64 bytes itself.
 MIN_BYTES = 128
-# A part is noticed by a sample of this size, and this many samples of a value are searched for.
+# A part is found by a sample of this size, and this many samples of a value are searched for.
 SAMPLE_BYTES = 32
 SAMPLES = 16
-# More than this is not searched: a sample takes up to a microsecond for each four kilobytes.
+# More pieces than this are not searched: each sample takes up to a microsecond for each four kilobytes of them.
 MAX_SEARCHED_BYTES = 256_000
 _PIECE_DATA = PIECE_COLUMNS.index("p_data")
 _METADATA = (CHECKPOINT_COLUMNS.index("c_metadata"), ModelField("checkpoint", "metadata"))
@@ -94,7 +97,7 @@ async def run_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) 
 
 
 class RunAttempt(NamedTuple):
-    """The attempt at a run that writes to a thread. `is_new`: the thread is made for it, and nobody wrote to it before.
+    """The attempt at a run that writes to a thread. `is_new`: the thread was created for it and has no checkpoints yet.
 
     `flush_events` is called before checkpoints are written, and what it returns is awaited: a worker that resumes from
     a checkpoint does not send the events before it again, so those must outlive this process first.
@@ -126,9 +129,9 @@ class CheckpointBuffer:
         self._namespaces: set[str] = set()
         self._is_open = not owner.is_new
         # A short run on a thread of its own needs no checkpoint: its rows wait until it takes longer.
-        self._opens = writer.loop.call_later(NEW_THREAD_DELAY_S, self._queue) if owner.is_new else None
+        self._opening = writer.loop.call_later(NEW_THREAD_DELAY_S, self._queue) if owner.is_new else None
         if self._is_open:
-            # Before there are rows: every run has some at once, and they need not wake the event loop then.
+            # Queued before it has rows: every run puts some at once, and they need not wake the event loop then.
             self._is_scheduled = self._is_queued = True
             self._written = writer.batches.add(self)
 
@@ -137,7 +140,7 @@ class CheckpointBuffer:
         return self.owner.is_new and checkpoint_ns not in self._namespaces
 
     async def put(self, checkpoint_ns: str, rows: Rows) -> None:
-        """Take rows, on any loop. Raises the error of an earlier write, and LeaseLost after the end of the run."""
+        """Add rows, on any loop. Raises the error of an earlier write, and LeaseLost after the end of the run."""
         if self.failure is not None:
             raise self.failure
         self._namespaces.add(checkpoint_ns)
@@ -175,8 +178,8 @@ class CheckpointBuffer:
 
     def close(self) -> None:
         """Drop what was not written, and take nothing more."""
-        if self._opens is not None:
-            self._opens.cancel()
+        if self._opening is not None:
+            self._opening.cancel()
         with self._writer.lock:
             self.is_closed = True
             self._writer.pending_bytes -= self._size
@@ -185,9 +188,9 @@ class CheckpointBuffer:
     def _queue(self) -> None:
         """Write the rows with the next batch, and all later rows with theirs."""
         self._is_open = True
-        if self._opens is not None:
-            self._opens.cancel()
-            self._opens = None
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
         if self._parts and not self._is_queued:
             self._is_queued = True
             self._written = self._writer.batches.add(self)
@@ -210,8 +213,9 @@ class CheckpointWriter:
 
     def __init__(self, db: Session, *, delay_s: float = WRITE_DELAY_S) -> None:
         self.loop = asyncio.get_running_loop()
+        # Guards the rows of all buffers, which graphs put from their own threads.
         self.lock = threading.Lock()
-        # Of all buffers.
+        # The size of the rows that wait in all buffers.
         self.pending_bytes = 0
         self.batches: Batcher[CheckpointBuffer, None] = Batcher(self._write_batch, max_batch=None, delay_s=delay_s)
         self._db = db
@@ -255,7 +259,9 @@ class CheckpointWriter:
 
     def _close(self, buffer: CheckpointBuffer) -> None:
         buffer.close()
-        self.buffers.pop(buffer.thread_id, None)
+        # The attempt may have lost its run while it stopped, and the thread's next run may already have a buffer here.
+        if self.buffers.get(buffer.thread_id) is buffer:
+            del self.buffers[buffer.thread_id]
 
     async def write(self, thread_id: str, rows: Rows, *, attempt: RunAttempt | None) -> None:
         """Write rows now, past the buffers. Raises LeaseLost when they are of an attempt that lost its run."""
@@ -272,7 +278,7 @@ class CheckpointWriter:
     async def _write_batch(self, buffers: list[CheckpointBuffer]) -> list[None]:
         taken = [(buffer, buffer.take()) for buffer in buffers if not buffer.is_closed]
         results = [None] * len(buffers)
-        # A run has no rows yet when its loop is busy, or a graph in an executor begins late.
+        # A buffer may still be empty: its loop is busy, or a graph in an executor begins late.
         queued = [buffer for buffer, rows in taken if rows]
         if not queued:
             return results
@@ -280,7 +286,7 @@ class CheckpointWriter:
         try:
             await self._write_buffers(queued, parts)
         except BaseException as exc:
-            # Cancelled, perhaps: no run may take its rows for written.
+            # Also when the batch is cancelled: no run may believe that its rows are written.
             for buffer in queued:
                 buffer.failure = exc
             raise
@@ -297,9 +303,14 @@ class CheckpointWriter:
                 buffer.failure = exc
         except Exception:  # noqa: BLE001 - raised in the runs below
             # Postgres may refuse what one run wrote; the others must not fail with it.
-            for buffer, rows in zip(buffers, parts, strict=True):
+            for place, (buffer, rows) in enumerate(zip(buffers, parts, strict=True)):
                 try:
                     await self._write_together([buffer], [rows])
+                except TimeoutError as exc:
+                    # The database is out of service: waiting as long for each of the others would not help.
+                    for unwritten in buffers[place:]:
+                        unwritten.failure = exc
+                    return
                 except Exception as exc:  # noqa: BLE001 - raised in the run
                     buffer.failure = exc
 
@@ -380,7 +391,12 @@ class PostgresBackend:
             raise
 
     async def list(self, query: CheckpointQuery) -> Sequence[Record]:
-        """Return the rows of a page of checkpoints."""
+        """Return the rows of a page of checkpoints, with those that a run has put on the thread of the query."""
+        buffer = self.writer.buffers.get(query.thread_id or "")
+        if buffer is not None:
+            # A client may list the history of a run that lost its lease; its rows are not in the history.
+            with contextlib.suppress(LeaseLost):
+                await buffer.flush()
         return await run_on(self._loop, self._db.fetch(sql.list_checkpoints, **query._asdict()))
 
     async def delete_threads(self, thread_ids: Sequence[str]) -> None:
@@ -490,9 +506,14 @@ def share_parts(rows: Rows) -> None:
 
 
 def _without_parts(data: bytes, pieces: _Pieces) -> tuple[bytes, list[int]]:
-    """Return data without the parts that pieces have, and five numbers for each part."""
+    """Return data without the parts that pieces have, and five numbers for each part.
+
+    They are the part's position in the remaining data, the series and the number of the piece, and the part's position
+    in the piece and its length.
+    """
     kept: list[bytes] = []
     shared: list[int] = []
+    # Data before `done` was kept or found in a piece; `own` bytes of it were kept.
     done = own = 0
     step = max(MIN_BYTES - SAMPLE_BYTES, len(data) // SAMPLES)
     at = step // 2
@@ -501,7 +522,7 @@ def _without_parts(data: bytes, pieces: _Pieces) -> tuple[bytes, list[int]]:
         if found < 0:
             at += step
             continue
-        index = next(index for index, end in enumerate(pieces.ends) if end > found)
+        index = bisect_right(pieces.ends, found)
         piece = pieces.rows[index]
         bytes_of_piece, inside = piece[_PIECE_DATA], found - (pieces.ends[index] - len(piece[_PIECE_DATA]))
         before = _common(data[done:at][::-1], bytes_of_piece[:inside][::-1])
@@ -519,7 +540,7 @@ def _without_parts(data: bytes, pieces: _Pieces) -> tuple[bytes, list[int]]:
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """Return how many bytes two strings have in common at their beginning."""
+    """Return how many bytes two strings have in common at their beginning, by bisection, as slices compare fast."""
     least, most = 0, min(len(one), len(other))
     while least < most:
         middle = (least + most + 1) // 2

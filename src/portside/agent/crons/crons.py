@@ -1,23 +1,24 @@
-"""Crons: their records and schedules, and firing them. Each due cron creates one run per instant, however many
-processes look after them.
+"""Crons: their records and schedules, and firing them.
+
+An instant is a time at which a cron is due. Each instant creates one run, however many processes look after crons.
 
 A process claims crons that are due, which keeps the others away for a while. It fires each in one transaction that
 admits the run and moves the cron to its next instant. If the cron has already moved, the transaction is rolled back. So
 a crash loses nothing and repeats nothing.
 
-Instants that passed while no process ran are made up for once, not one by one, and not at all once the cron has ended.
-A cron may fire more often than its runs can start, because its thread is busy or every slot is taken. Then one run of
-it waits and no second one: the instants in between are skipped, and counted. Runs of a cron without a thread may run
-side by side.
+If several instants passed while no process ran, the cron fires once for all of them, or not at all if it has ended
+since. A cron may fire more often than its runs can start, because its thread is busy or every slot is taken. Then only
+one run of it waits; the instants in between are skipped and counted. Runs of a cron without a thread may run at the
+same time.
 
 Between activations the task sleeps until the next instant, or for as long as another process may take to notify it of a
 new cron. The clock is the database's, so processes agree on what is due. If it was fast by hours and is set back, crons
 are scheduled again by the new time; after a smaller correction no instant is repeated.
 
-A schedule has five fields, six with seconds first, or a name like `@daily`, in a time zone (spec: section 7). One that
-names hours counts local time: an instant in the gap of spring fires right after it, and one that autumn shows twice
-fires the first time only. One for every hour counts real time. cronsim reads the fields; this module owns the names,
-the time zones and those two rules.
+A schedule has five fields, six with seconds first, or a name like `@daily`, in a time zone. A schedule that names hours
+follows local time: if the clock skips a time in spring, the cron fires right after the gap, and at a time that occurs
+twice in autumn it fires the first time only. A schedule for every hour follows real time. cronsim parses the fields;
+this module adds the names, the time zones and these two rules.
 """
 
 import asyncio
@@ -56,9 +57,10 @@ from portside.agent.types.crons import (
 )
 from portside.agent.types.runs import RunCreate
 from portside.agent.webhooks.policy import Webhooks
+from portside.executor.encryption import EncryptionFailed
 from portside.kernel.clock import in_utc, now
 from portside.kernel.db import Database, Query, Record, Session
-from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound, PortsideError
+from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound, PortsideError, Unavailable
 from portside.kernel.http.decode import convert
 from portside.kernel.http.routes import refuse_field
 from portside.kernel.ids import uuid7
@@ -67,8 +69,10 @@ from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
 CLAIM_S = 10.0
+# Each firing holds a connection of the pool.
 CONCURRENT_FIRINGS = 4
 MIN_DELAY_S = 0.01
+# A cron that is found due this long after its end does not fire any more.
 MAKE_UP_WITHIN = timedelta(minutes=1)
 # A clock that is set back further than this was wrong. A smaller step must not repeat what has fired.
 WRONG_CLOCK_S = 3 * 3600.0
@@ -122,7 +126,7 @@ class DueCrons(Task):
         slots = asyncio.Semaphore(CONCURRENT_FIRINGS)
         outcomes = await asyncio.gather(*(self._fire(DueCron(**dict(row)), slots) for row in rows))
         if rows:
-            # The multitask strategy of a cron may have cancelled the thread's earlier run.
+            # The multitask strategy of a cron may have cancelled the thread's earlier run, which a worker has to stop.
             self._runs.wake_workers()
         if len(rows) < self.batch:
             await self._set_alarm()
@@ -165,6 +169,9 @@ class DueCrons(Task):
             return "ended"
         try:
             return await self._admit(cron)
+        except (EncryptionFailed, Unavailable):
+            # The key service or the database may answer the next attempt, so the instant is not skipped.
+            raise
         except PortsideError as exc:
             log.warning("a cron's run was refused", cron_id=str(cron.cron_id), reason=str(exc))
             await _advance(self._db, cron)
@@ -200,7 +207,7 @@ class DueCrons(Task):
 
 
 def _queued_as(cron: DueCron) -> str:
-    """Return the caller that the runs of an owner's crons are queued under, beside the owner's own runs."""
+    """Return the caller for the queue: the runs of an owner's crons count apart from the owner's other runs."""
     return f"cron {Caller(identity=cron.user_id).limit_key or ''}"
 
 
@@ -226,7 +233,8 @@ def _following(schedule: str, timezone: str | None, after: datetime, ends_at: da
     try:
         return next_firing(Schedule(schedule, timezone), after, ends_at)
     except Invalid:
-        # It was valid when it was created, but its time zone has been removed since.
+        # It was valid when it was created, but its time zone is unknown on this server.
+        log.warning("a cron does not fire any more: its schedule is invalid", schedule=schedule, timezone=timezone)
         return None
 
 
@@ -540,7 +548,7 @@ def _select(cron: Cron, query: CronSearch) -> SelectedCron:
 
 
 def read_zone(name: str | None) -> tzinfo:
-    """Return the time zone with an IANA name, UTC for None. Raises Invalid."""
+    """Return the time zone of an IANA name, UTC for None. Raises Invalid."""
     if name is None or name == "UTC":
         return UTC
     try:
@@ -551,7 +559,7 @@ def read_zone(name: str | None) -> tzinfo:
 
 
 def _first_instant(shown: datetime) -> datetime:
-    """Return when a clock first shows this local time or, if it skips it, the end of the gap."""
+    """Return when a clock first shows this local time; if it never does, the end of the gap that contains it."""
     while (instant := shown.astimezone(UTC)).astimezone(shown.tzinfo).replace(tzinfo=None) != shown.replace(
         tzinfo=None
     ):

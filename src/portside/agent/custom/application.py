@@ -70,12 +70,14 @@ class CustomApp(ProjectApp):
 
 
 @asynccontextmanager
-async def running(custom: WebApp | None, inside: Any, db: Database | None = None) -> AsyncIterator[None]:
+async def running(custom: WebApp | None, loopback_app: Any, db: Database | None = None) -> AsyncIterator[None]:
     """Run the project's application, if it has one, and enable loopback calls and the cache for its code.
+
+    `loopback_app` answers the loopback calls.
 
     Raises UserMistake if the application does not start.
     """
-    LOOPBACK.open(inside)
+    LOOPBACK.open(loopback_app)
     CACHE.open(db)
     try:
         async with nullcontext() if custom is None else custom.started():
@@ -128,7 +130,8 @@ class Authenticate:
         handshake = Request({**scope, "type": "http", "method": "GET"})
         try:
             await self.access.authenticate(handshake)
-        except Exception as exc:  # noqa: BLE001 - as above
+        except Exception as exc:  # noqa: BLE001 - any failure to authenticate refuses the connection
+            # A handshake begins with the message `websocket.connect`, which has to be received before an answer.
             await receive()
             await refuse(error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT), scope, send)
             return

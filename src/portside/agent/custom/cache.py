@@ -32,6 +32,7 @@ class Cache:
 
     async def write(self, key: str, content: str, ttl_s: float) -> None:
         """Store JSON, for a day at most. Raises ValueError for a bad value or key, and ServerNotRunning."""
+        # The SDK's values are JSON in ASCII: as many characters as bytes.
         if len(content) > CONTENT_LIMIT_BYTES:
             raise ValueError(f"the value is larger than {CONTENT_LIMIT_BYTES} bytes as JSON")
         ttl_s = min(ttl_s, MAX_CACHE_TTL.total_seconds())

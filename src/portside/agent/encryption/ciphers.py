@@ -1,4 +1,4 @@
-"""What encrypts: AES keys of the environment, or the handlers of the project (`langgraph_sdk.Encryption`)."""
+"""The ciphers: AES keys of the environment, or the handlers of the project (`langgraph_sdk.Encryption`)."""
 
 import hashlib
 import os

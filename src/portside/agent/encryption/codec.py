@@ -50,11 +50,11 @@ UNDECRYPTABLE = "__unreadable__"
 _MARK_TEXT = f'"{MARK}'
 _THREAD_METADATA = ModelField("thread", "metadata")
 _LOGGED_IDS = ("run_id", "thread_id", "assistant_id", "version", "cron_id", "namespace", "key")
-# Returns what it was given; the caller ignores that where events are encrypted.
+# This statement returns its own parameters, which are encrypted already. The event log ignores them then.
 _RETURNS_PARAMETERS = sql.append_stream_chunks
 # The column with the sizes of the pieces of values.
 SIZES = "value_sizes"
-# What a search of threads extracted: `_first_steps` made its aliases.
+# The column with the values that a search of threads extracted; `_first_steps` made their aliases.
 _EXTRACTED = "extracted"
 
 
@@ -144,7 +144,7 @@ class _RowDecoder:
         # Not every query selects the id that it was given.
         thread = {"thread_id": values["thread_id"]} if "thread_id" in values else {}
         self._named = {**thread, **row}
-        # The sizes of the pieces of each value; those that are decrypted replace those that are stored.
+        # The sizes of the pieces of each value; decryption replaces those of the ciphertext by those of the plain text.
         self._sizes: list[bytes | None] = []
 
     async def decoded(self) -> Any:

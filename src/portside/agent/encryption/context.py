@@ -15,15 +15,15 @@ from uuid import UUID
 
 from cachetools import FIFOCache
 
-from portside.kernel.codec import load
 from portside.kernel.errors import Invalid
+from portside.kernel.http.json_validation import read_json
 
 HEADER = "X-Encryption-Context"
 LIMIT_BYTES = 4096
 # The key of a run's kwargs and of a cron's payload that stores the context.
 CONTEXT_KEY = "encryption_context"
 _LOC = ["header", HEADER]
-# The contexts of the newest runs are kept; events of older ones are encrypted without a context.
+# The contexts of this many runs are kept, the newest; events of older runs are encrypted without a context.
 MAX_RUNS = 10_000
 _of_runs: FIFOCache[UUID, Mapping[str, Any]] = FIFOCache(MAX_RUNS)
 _current: ContextVar[Mapping[str, Any]] = ContextVar("encryption_context", default=MappingProxyType({}))
@@ -75,8 +75,8 @@ def read_header(text: str | None) -> dict[str, Any]:
     if len(text) > LIMIT_BYTES:
         raise Invalid.field(_LOC, f"Expected {LIMIT_BYTES} characters or less")
     try:
-        value = load(base64.b64decode(text, validate=True))
-    except (binascii.Error, ValueError) as exc:
+        value = read_json(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError, Invalid) as exc:
         raise Invalid.field(_LOC, "Expected a JSON object in base64") from exc
     if not isinstance(value, dict):
         raise Invalid.field(_LOC, "Expected a JSON object in base64")

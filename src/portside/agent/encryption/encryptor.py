@@ -1,7 +1,7 @@
-"""Encrypts what is to be stored, and decrypts what was.
+"""Encrypts documents and blobs that are to be stored, and decrypts stored ones.
 
-The configuration names what encrypts: the project's handlers, else AES keys. Everything that can be read is read:
-values from before encryption was configured, under older AES keys, or under AES before there were handlers.
+The project's handlers encrypt if the configuration names them, else AES keys. Decryption accepts everything that it
+can read: values from before encryption was configured, under older AES keys, or under AES before there were handlers.
 
 A document is encrypted value by value. Decryption walks it, decrypts AES envelopes on the way, and calls the handler
 once for each object that holds envelopes of one context.
@@ -41,11 +41,11 @@ from portside.kernel.user_json import dump_user, without_nul
 
 _VARIABLE = "GRAPH_AES_JSON_KEYS"
 ALL_KEYS = "*"
-# What older versions bound to every blob.
+# The associated data of every blob that an older version encrypted.
 UNBOUND_BLOB = b"blob"
 # Handlers know no associated data: the digest of the location is encrypted in front of the plain text instead.
 DIGEST_SIZE = 16
-# A document is also encrypted only to learn which of its keys would be; it is never stored in this row.
+# The row of a document that is encrypted only to learn which of its keys would be; it is never stored.
 NO_ROW: Row = ("thread", "")
 # The keys of an envelope's content, by who encrypted it; without `v` it was written by an older version.
 _AES, _UNBOUND_AES = {"v", "aes"}, {"aes", "of"}
@@ -164,7 +164,7 @@ class Encryptor:
         return load(self._aes_keys().decrypt(encrypted, associated_data))
 
     def renewed_aes(self, encrypted: bytes, plain: Any, location: Location) -> Json | None:
-        """Return the envelope that is to replace one of an older AES key; None if nothing is."""
+        """Return the envelope that replaces one of an older AES key; None if it stays, as it does beside handlers."""
         if self._json_handlers is not None or not self._aes_keys().is_older(encrypted):
             return None
         return self._aes(plain, location)
@@ -189,7 +189,7 @@ class Encryptor:
         return escape_blob(plain)
 
     async def decrypt_blob(self, stored: bytes, target: ModelField, binding: bytes) -> tuple[bytes, bytes | None]:
-        """Return a blob decrypted, and what is to be stored in its place, if anything. Raises CannotDecrypt.
+        """Return a blob decrypted, and the blob to store in its place, if there is one. Raises CannotDecrypt.
 
         A handler may want a replacement, and so does ciphertext of an older AES key.
         """
@@ -274,7 +274,7 @@ def _is_same(made: Any, plain: Any) -> bool:
 
 
 class Replacement(NamedTuple):
-    """An envelope that is to be replaced: its path in the document, as it is stored, and as it should be."""
+    """An envelope to replace: its path in the document, the stored envelope, and the new one."""
 
     path: Path
     old: Json
@@ -313,7 +313,7 @@ class _HandlerCall(NamedTuple):
 
 
 async def decrypt_document(encryptor: Encryptor, stored: Any, location: Location) -> tuple[Any, list[Replacement]]:
-    """Return a document decrypted, and the envelopes that are to be replaced. Raises CannotDecrypt.
+    """Return a document decrypted, and the envelopes to replace. Raises CannotDecrypt.
 
     What only looks like an envelope is data: it was stored before encryption was configured.
     """
@@ -412,7 +412,7 @@ class _Decryption:
         of, context = content["of"], content.get("context", {})
         if not isinstance(of, str) or "." not in of or not isinstance(context, dict):
             return None
-        target = ModelField.named(of)
+        target = ModelField.parse(of)
         if not position.location.accepts(target) and not position.inside.accepts(target):
             raise CannotDecrypt(
                 f"The value stored in {position.location.field} was encrypted as {target}: it was moved"
@@ -444,7 +444,7 @@ class _Decryption:
 def make_encryptor(
     settings: AgentSettings, handlers: EncryptionCalls | None = None, name: str = "encryption.path"
 ) -> Encryptor | None:
-    """Return the encryptor of a server; None where nothing is to be encrypted. Raises UserMistake."""
+    """Return the encryptor of a server; None if the settings and `handlers` name no cipher. Raises UserMistake."""
     names = frozenset(part.strip() for part in (settings.graph_aes_json_keys or "").split(",")) - {""}
     keys = AesKeys.parse(settings.graph_aes_key) if settings.graph_aes_key else None
     if names and keys is None:

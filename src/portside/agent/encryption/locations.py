@@ -83,7 +83,7 @@ class Location(NamedTuple):
 
     @property
     def associated_data(self) -> bytes:
-        """What AES binds to a value at this location."""
+        """The associated data that AES binds to a value at this location."""
         return dump_user([*self.row, _ALIASES.get(self.field, self.field), *self.path])
 
     def accepts(self, model_field: ModelField) -> bool:

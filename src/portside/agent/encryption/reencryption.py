@@ -1,8 +1,8 @@
 """Ciphertext that is already stored and has to be written again.
 
-A handler may replace what it decrypts, for example to move it to a newer key: `ReplacementWriter` stores that in the
-background, one statement at a time, and only where the old ciphertext is still there. A replacement that is dropped
-is offered again with the next read.
+A handler may replace what it decrypts, for example to move it to a newer key. `ReplacementWriter` stores the
+replacement in the background, one statement at a time, and only where the old ciphertext is still there. If it is
+dropped, the next read of the value offers it again.
 
 `RenewedKeys` moves stored data from older AES keys to the current one, so that an older key can be removed. It reads
 every row that an older key encrypted, a page at a time. A pass that finds none says so in the log.
@@ -47,6 +47,7 @@ log = get_logger(__name__)
 MAX_WAITING = 1000
 # Values may be large, and those of one page are in memory together.
 PAGE = 16
+# After a pass that found nothing to renew.
 _CHECK_AGAIN_S = 6 * 3600.0
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 _METADATA = ModelField("checkpoint", "metadata")
@@ -323,7 +324,7 @@ _TABLES = (
 
 
 class RenewedKeys(Task):
-    """Encrypts what older AES keys encrypted again with the first one, one page at a time.
+    """Encrypts again, with the first AES key, what older keys encrypted, one page at a time.
 
     Several servers may do so at once: the second one finds that the old ciphertext is gone.
     """

@@ -1,4 +1,4 @@
-"""Assistants for other programs over HTTP: A2A agents (spec: section 10), MCP tools (spec: MCP), UI of pages."""
+"""Assistants for other programs over HTTP: as A2A agents and MCP tools; and the React components of web pages."""
 
 import hashlib
 import re

@@ -88,7 +88,7 @@ async def count_assistants(ctx: Context, body: AssistantFilter) -> int:
 @routes.get("/assistants/{assistant_id}", raises=(AssistantNotFound,))
 async def get_assistant(ctx: Context, assistant_id: UUID) -> Assistant:
     """Return an assistant."""
-    await _see(ctx, assistant_id)
+    await _authorize_read(ctx, assistant_id)
     return await ctx.services.assistants.get(assistant_id)
 
 
@@ -112,7 +112,7 @@ async def delete_assistant(ctx: Context, assistant_id: UUID, query: AssistantDel
 @routes.post("/assistants/{assistant_id}/versions", read_only=True, raises=(AssistantNotFound,))
 async def list_assistant_versions(ctx: Context, assistant_id: UUID, body: VersionSearch) -> list[AssistantVersion]:
     """List the versions of an assistant, newest first."""
-    await _see(ctx, assistant_id, {"metadata": body.metadata or {}})
+    await _authorize_read(ctx, assistant_id, {"metadata": body.metadata or {}})
     return await ctx.services.assistants.versions(assistant_id, body)
 
 
@@ -132,34 +132,34 @@ async def set_latest_version(
 async def get_assistant_graph(ctx: Context, assistant_id: str, query: DrawingQuery) -> Drawing:
     """Return the nodes and edges of a graph, named by its id or an assistant's."""
     if not ctx.services.access.is_open:
-        await _see(ctx, (await ctx.services.assistants.find(assistant_id)).assistant_id)
+        await _authorize_read(ctx, (await ctx.services.assistants.find(assistant_id)).assistant_id)
     return await ctx.services.descriptions.draw(assistant_id, query.xray, caller_of(ctx))
 
 
 @routes.get("/assistants/{assistant_id}/schemas", raises=(AssistantNotFound, GraphFailed))
 async def get_assistant_schemas(ctx: Context, assistant_id: UUID) -> GraphSchemas:
     """Return the JSON schemas of an assistant's graph."""
-    await _see(ctx, assistant_id)
+    await _authorize_read(ctx, assistant_id)
     return await ctx.services.descriptions.schemas(assistant_id, caller_of(ctx))
 
 
 @routes.get("/assistants/{assistant_id}/subgraphs", raises=(AssistantNotFound, GraphFailed))
 async def list_subgraphs(ctx: Context, assistant_id: UUID, query: SubgraphQuery) -> dict[str, Schemas]:
     """Return the JSON schemas of the subgraphs, by the node that contains each."""
-    await _see(ctx, assistant_id)
+    await _authorize_read(ctx, assistant_id)
     return await ctx.services.descriptions.subgraphs(assistant_id, None, recurse=query.recurse, caller=caller_of(ctx))
 
 
 @routes.get("/assistants/{assistant_id}/subgraphs/{namespace}", raises=(AssistantNotFound, GraphFailed))
 async def get_subgraph(ctx: Context, assistant_id: UUID, namespace: str, query: SubgraphQuery) -> dict[str, Schemas]:
     """Return the JSON schemas of the subgraph at a namespace, such as `parent|child`."""
-    await _see(ctx, assistant_id)
+    await _authorize_read(ctx, assistant_id)
     return await ctx.services.descriptions.subgraphs(
         assistant_id, namespace, recurse=query.recurse, caller=caller_of(ctx)
     )
 
 
-async def _see(ctx: Context, assistant_id: UUID, value: dict[str, Any] | None = None) -> None:
+async def _authorize_read(ctx: Context, assistant_id: UUID, value: dict[str, Any] | None = None) -> None:
     await ctx.services.access.authorize_assistant(caller_of(ctx), "read", assistant_id, value or {"metadata": {}})
 
 
@@ -214,7 +214,7 @@ async def preview_cron(ctx: Context, body: CronPreview) -> CronTimes:
 @cron_routes.get("/runs/crons/{cron_id}", raises=(CronNotFound,))
 async def get_cron(ctx: Context, cron_id: UUID) -> Cron:
     """Return a cron."""
-    await _authorize(ctx, "read", cron_id)
+    await _authorize_cron(ctx, "read", cron_id)
     return await ctx.services.crons.get(cron_id)
 
 
@@ -233,18 +233,18 @@ async def patch_cron(ctx: Context, cron_id: UUID, body: CronPatch) -> Cron:
 @cron_routes.post("/runs/crons/{cron_id}/run", raises=(CronNotFound, CronIsPaused), status=202)
 async def run_cron_now(ctx: Context, cron_id: UUID) -> Cron:
     """Run a cron once at once, as its owner; its schedule stays."""
-    await _authorize(ctx, "update", cron_id)
+    await _authorize_cron(ctx, "update", cron_id)
     return await ctx.services.crons.run_now(cron_id)
 
 
 @cron_routes.delete("/runs/crons/{cron_id}", raises=(CronNotFound,), status=204)
 async def delete_cron(ctx: Context, cron_id: UUID) -> None:
     """Delete a cron. The runs that it created stay."""
-    await _authorize(ctx, "delete", cron_id)
+    await _authorize_cron(ctx, "delete", cron_id)
     await ctx.services.crons.delete(cron_id)
 
 
-async def _authorize(ctx: Context, action: str, cron_id: UUID) -> None:
+async def _authorize_cron(ctx: Context, action: str, cron_id: UUID) -> None:
     access = ctx.services.access
     if not access.is_open:
         _, filters = await access.authorize_cron(caller_of(ctx), action, cron_id, NO_FIELDS)
@@ -270,33 +270,33 @@ LIST = _named("suffix", "max_depth", "limit", "offset", namespace="prefix")
 @store_routes.put("/store/items", raises=(BadRequest, TooManyTexts, EmbeddingFailed), status=204)
 async def put_item(ctx: Context, body: ItemPut) -> None:
     """Store an item, or overwrite an existing one."""
-    await ctx.services.store.put(await _scope(ctx, "put", body, PUT))
+    await ctx.services.store.put(await _authorize_store(ctx, "put", body, PUT))
 
 
 @store_routes.get("/store/items", raises=(BadRequest,), returns=StoredItem | None)
 async def get_item(ctx: Context, query: ItemQuery) -> Response:
     """Return an item, or null if there is none."""
-    query = await _scope(ctx, "get", query, GET)
+    query = await _authorize_store(ctx, "get", query, GET)
     return Response(dump_api(await ctx.services.store.get(query)), media_type="application/json")
 
 
 @store_routes.delete("/store/items", status=204)
 async def delete_item(ctx: Context, body: ItemDelete) -> None:
     """Delete an item, whether or not it exists."""
-    await ctx.services.store.delete(await _scope(ctx, "delete", body, DELETE))
+    await ctx.services.store.delete(await _authorize_store(ctx, "delete", body, DELETE))
 
 
 @store_routes.post("/store/items/search", read_only=True, raises=(UnsupportedOperator, EmbeddingFailed))
 async def search_items(ctx: Context, body: ItemSearch) -> FoundItems:
     """Find items under a namespace, by their content or by meaning."""
-    return await ctx.services.store.search(await _scope(ctx, "search", body, SEARCH))
+    return await ctx.services.store.search(await _authorize_store(ctx, "search", body, SEARCH))
 
 
 @store_routes.post("/store/namespaces", read_only=True)
 async def list_namespaces(ctx: Context, body: NamespaceSearch) -> Namespaces:
     """List the namespaces that hold items."""
-    return await ctx.services.store.list_namespaces(await _scope(ctx, "list_namespaces", body, LIST))
+    return await ctx.services.store.list_namespaces(await _authorize_store(ctx, "list_namespaces", body, LIST))
 
 
-async def _scope(ctx: Context, action: str, body: T, fields: dict[str, str]) -> T:
+async def _authorize_store(ctx: Context, action: str, body: T, fields: dict[str, str]) -> T:
     return await ctx.services.access.authorize_store(caller_of(ctx), action, body, fields)

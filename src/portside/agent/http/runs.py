@@ -227,7 +227,7 @@ def _located(ctx: Context, run: Run) -> Run:
 
 
 def _locate(ctx: Context, thread_id: UUID, run_id: UUID, rejoin: str | None = None) -> None:
-    """Set the headers that locate the run (spec: run locators)."""
+    """Set the headers that locate the run, and with `rejoin` the one by which clients join it again."""
     path = f"/threads/{thread_id}/runs/{run_id}"
     ctx.headers["Content-Location"] = path
     if rejoin is not None:

@@ -116,7 +116,7 @@ SocketRoutes = routes.Routes[SocketContext]
 
 
 def show_page(ctx: Context, found: SearchPage[T], offset: int) -> list[T]:
-    """Return the rows of a page, and set the pagination headers: the total, and the next offset (spec: Conventions)."""
+    """Return the rows of a page, and set the pagination headers: the total, and the next offset."""
     show_paging(ctx, offset, len(found.items), found.total)
     return found.items
 

@@ -1,4 +1,4 @@
-"""Health, version, metrics, API description and diagnostics of a server (contract: System routes)."""
+"""Health, version, metrics, API description and diagnostics of a server."""
 
 import contextlib
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""Threads over HTTP, with their states and histories; their events, over all runs and by the event streaming protocol.
+"""Threads over HTTP, with their states, their histories and their events.
 
-The events are those of sections 12.4 and 13 of the spec.
+The events are streamed for all runs of a thread, and by the event streaming protocol.
 """
 
 from uuid import UUID
@@ -154,7 +154,7 @@ CHANGE = (*READ, ThreadInFlight)
 @state_routes.get("/threads/{thread_id}/state", raises=READ, returns=ThreadState)
 async def get_state(ctx: Context, thread_id: UUID, query: StateQuery) -> bytes:
     """Return the latest state of a thread."""
-    caller = await _see(ctx, thread_id)
+    caller = await _authorize(ctx, thread_id)
     query_at = StateAtCheckpoint(Checkpoint(), query.subgraphs, query.select)
     return await ctx.services.states.read_json(thread_id, query_at, caller)
 
@@ -162,7 +162,7 @@ async def get_state(ctx: Context, thread_id: UUID, query: StateQuery) -> bytes:
 @state_routes.get("/threads/{thread_id}/state/{checkpoint_id}", raises=READ, returns=ThreadState)
 async def get_state_at(ctx: Context, thread_id: UUID, checkpoint_id: str, query: StateQuery) -> bytes:
     """Return the state at a checkpoint."""
-    caller = await _see(ctx, thread_id)
+    caller = await _authorize(ctx, thread_id)
     query_at = StateAtCheckpoint(Checkpoint(checkpoint_id), query.subgraphs, query.select)
     return await ctx.services.states.read_json(thread_id, query_at, caller)
 
@@ -170,14 +170,14 @@ async def get_state_at(ctx: Context, thread_id: UUID, checkpoint_id: str, query:
 @state_routes.post("/threads/{thread_id}/state/checkpoint", read_only=True, raises=READ, returns=ThreadState)
 async def get_state_at_checkpoint(ctx: Context, thread_id: UUID, body: StateAtCheckpoint) -> bytes:
     """Return the state at a checkpoint, also of a subgraph."""
-    caller = await _see(ctx, thread_id)
+    caller = await _authorize(ctx, thread_id)
     return await ctx.services.states.read_json(thread_id, body, caller)
 
 
 @state_routes.post("/threads/{thread_id}/state", raises=CHANGE, returns=NamedCheckpoint)
 async def update_state(ctx: Context, thread_id: UUID, body: StateUpdate) -> bytes:
     """Change the state as if a node had changed it."""
-    caller = await _see(ctx, thread_id, "update")
+    caller = await _authorize(ctx, thread_id, "update")
     return dump_user(await ctx.services.states.update(thread_id, body, caller))
 
 
@@ -191,7 +191,7 @@ async def patch_state(ctx: Context, thread_id: UUID, body: StatePatch) -> bytes:
 @state_routes.get("/threads/{thread_id}/history", raises=READ, returns=list[ThreadState])
 async def get_history(ctx: Context, thread_id: UUID, query: HistoryQuery) -> bytes:
     """Return past states, newest first."""
-    caller = await _see(ctx, thread_id)
+    caller = await _authorize(ctx, thread_id)
     search = HistorySearch(limit=query.limit, before=query.before, select=query.select)
     return await ctx.services.states.history(thread_id, search, caller)
 
@@ -199,11 +199,12 @@ async def get_history(ctx: Context, thread_id: UUID, query: HistoryQuery) -> byt
 @state_routes.post("/threads/{thread_id}/history", read_only=True, raises=READ, returns=list[ThreadState])
 async def search_history(ctx: Context, thread_id: UUID, body: HistorySearch) -> bytes:
     """Return past states that match, newest first."""
-    caller = await _see(ctx, thread_id)
+    caller = await _authorize(ctx, thread_id)
     return await ctx.services.states.history(thread_id, body, caller)
 
 
-async def _see(ctx: Context, thread_id: UUID, action: str = "read") -> Caller:
+async def _authorize(ctx: Context, thread_id: UUID, action: str = "read") -> Caller:
+    """Authorize access to a thread, and return the caller."""
     caller = caller_of(ctx)
     await ctx.services.access.authorize_thread(caller, action, thread_id)
     return caller

@@ -12,7 +12,8 @@ from portside.kernel.http.sse import EventStream, StreamCut
 NEWLINE = b"\n"
 # The headers name the run, so a client that loses its connection can join it. It gets them after this time at most.
 PLAIN_WITHIN_S = 1.0
-# A disconnect is noticed this late: watching for it costs as much as the rest of the wait, and most work ends before.
+# Only after this time does the server watch whether the client disconnects: watching costs as much as the rest of the
+# wait, and most work ends earlier.
 UNWATCHED_S = 0.05
 
 
@@ -28,8 +29,8 @@ async def respond_when_over(ctx: Context, work: Awaitable[bytes], cancels: Run |
         await asyncio.wait([result, disconnected], timeout=PLAIN_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
         is_disconnected = disconnected.done()
         disconnected.cancel()
-    # A response that was cut off begins all the same. Clients may send a request again that got no response, or a 503,
-    # and the run would be executed twice; a response that has begun names the run to join.
+    # Work that was cut off still begins a response, which is then cut off. Clients may repeat a request that got no
+    # response, or a 503, and the run would be executed twice; a response that has begun names the run to join.
     if result.done() and not isinstance(result.exception(), StreamCut):
         return Response(result.result(), media_type="application/json")
     if is_disconnected:

@@ -1,4 +1,4 @@
-"""Assistants as tools of the Model Context Protocol (spec: MCP).
+"""Assistants as tools of the Model Context Protocol.
 
 `rpc` reads messages and decides which revision of the protocol a request speaks, `tools` lists the assistants,
 `service` answers the methods and runs the calls, `results` writes what a run returned, and `elicitation` asks people

@@ -1,9 +1,9 @@
-"""Questions of an interrupted graph to the person behind a client: the protocol's elicitation.
+"""Questions of an interrupted graph to the person who uses a client: the protocol's elicitation.
 
-The server sends the question in the stream of its call. The answer is a request of its own, may reach any server of
-the database, and becomes a run on the call's thread. The question's id names that run before it exists, so the server
-that holds the call waits until the run is there. A refusal deletes the thread, and the waiting server finds it gone.
-The session id says that a client accepts questions; the server keeps no session.
+The server sends the question in the stream of its call. The client answers by a separate request, which may reach any
+server of the database, and becomes a run on the call's thread. The question's id contains the id of that future run, so
+the server that holds the call can wait for it. A refusal deletes the thread, and the waiting server finds it gone. The
+session id says that a client accepts questions; the server keeps no session.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ class Form(NamedTuple):
 
 
 class Questions:
-    """Accepts answers, and waits for them."""
+    """The open questions of all calls: accepts answers from clients, and waits for answers."""
 
     def __init__(self, db: Database, runs: Runs, access: Access) -> None:
         self._db, self._runs, self._access = db, runs, access
@@ -119,7 +119,7 @@ class Questions:
         """Wait for the run that answers a question; None if it was refused or not answered within an hour."""
         until = time.monotonic() + ANSWER_WITHIN_S
         while time.monotonic() < until:
-            # Read before the run: a question that is no longer open because it was answered has its run by now.
+            # Read before the run is looked up: if a question is closed because it was answered, its run exists by then.
             is_open = await self._open_interrupt(question) is not None
             with suppress(RunNotFound):
                 return await self._runs.get(question.thread_id, question.answered_by)
@@ -148,7 +148,7 @@ class Questions:
             strict_resume=True,
         )
         grant = await self._access.authorize_run(caller, question.thread_id, body)
-        # The key: a client that sends its answer twice may find the first run over, and the thread free again.
+        # An idempotency key: if a client sends its answer twice, the first run may be over, and the thread free again.
         grant = grant._replace(run_id=question.answered_by, key=str(question.answered_by))
         try:
             await self._runs.create(question.thread_id, body, request_id, awaited="nothing", grant=grant)

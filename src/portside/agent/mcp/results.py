@@ -1,6 +1,6 @@
-"""What a client learns of a call: its progress while it runs, then its result or the reason of its failure.
+"""The responses to a call: its progress while it runs, then its result or the reason of its failure.
 
-Each step of the graph that ends counts one. A graph that knows its progress better writes
+The progress of a call is the number of steps of the graph that have ended. A graph that knows better writes
 `{"progress": 30, "total": 100, "message": "…"}` to its stream. That is passed on unchanged, and from then on steps no
 longer count. Progress only grows.
 """
@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from portside.agent.media import Media, media_of
+from portside.agent.media import Media, media_of, scheme_of
 from portside.kernel.codec import load
 
 STREAM_MODES = ["updates", "custom"]
@@ -22,8 +22,8 @@ ERROR = "__error__"
 UNANSWERED = "The agent asked something, and the question was declined, dismissed or not answered in time."
 CANCELLED = "The call was cancelled before the agent was done."
 INTERRUPTED = (
-    "The agent is not done: it stopped to ask something, which {name} holds. This client takes no questions. Start the "
-    "agent on a thread of its own over the API to answer it, or call the tool again with what it asks for."
+    "The agent is not done: it stopped to ask a question, which is under {name}. This client accepts no questions. "
+    "Call the tool again with the answer in its arguments, or run the agent on a thread over the API and answer there."
 )
 _MEDIA_TYPES = {"image": "image/png", "audio": "audio/wav"}
 
@@ -161,10 +161,7 @@ def _link(media: Media, *, knows_links: bool) -> Content:
 
 
 def _is_url(url: Any) -> bool:
-    try:
-        return isinstance(url, str) and bool(urlsplit(url).scheme)
-    except ValueError:
-        return False
+    return isinstance(url, str) and bool(scheme_of(url))
 
 
 def _is_resource(resource: Any) -> bool:

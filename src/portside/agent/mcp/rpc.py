@@ -41,7 +41,7 @@ _BASE64_PREFIX, _BASE64_SUFFIX = "=?base64?", "?="
 Id = str | int
 
 
-# Errors that are HTTP errors: the body is not a message, or the client may not speak to this server.
+# Errors with an HTTP status: the body is not a message, or the client may not call this server.
 
 
 class ForeignOrigin(Forbidden):

@@ -164,7 +164,7 @@ class Mcp:
 
 
 class ToolCalls:
-    """Runs calls, and cancels those that a client takes back."""
+    """Runs calls, and cancels those that their clients cancel."""
 
     def __init__(self, tools: Tools, runs: Runs, questions: Questions) -> None:
         self._tools = tools
@@ -238,7 +238,7 @@ class ToolCalls:
                     values = await result
                 finally:
                     result.cancel()
-                    # Retrieved, or asyncio logs that nobody did: both may have been cut off.
+                    # Both the stream and the result may have been cut off: asyncio logs errors that nobody retrieves.
                     await asyncio.gather(result, return_exceptions=True)
                 asked = first_question(call.run, load(values)) if call.thread_to_delete is not None else None
                 if asked is None or call.is_cancelled:
@@ -257,7 +257,7 @@ class ToolCalls:
             self._delete_thread(call)
 
     def _delete_thread(self, call: ToolCall) -> None:
-        """Delete the thread of a call, in a task of its own: a client that left has cancelled ours."""
+        """Delete the thread of a call, in a task of its own: if the client left, the current task is cancelled."""
         if call.thread_to_delete is None:
             return
 

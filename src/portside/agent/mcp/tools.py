@@ -1,8 +1,8 @@
 """The tools: the assistants that a caller may see, each with its input schema.
 
-A tool's arguments are an object. A graph whose input is something else gets it as the argument `input`. The schema of
-a conversation would describe pages of message types, while a model that calls a tool has one thing to say: so
-`messages` is a string.
+A tool's arguments are an object. If the input of a graph is something else, it is the argument `input`. The argument
+`messages` is a string: a model that calls a tool has one thing to say, and the schema of all types of messages would
+take pages.
 """
 
 import base64
@@ -174,7 +174,7 @@ class Tools:
             sql.list_tools,
             access=allowed,
             metadata=search.get("metadata") or {},
-            own=self._known.of_graphs(),
+            own=self._known.system_ids(),
             graphs=list(self._known.graphs),
             after=after,
             tool=name,

@@ -1,4 +1,4 @@
-"""Acts on the commands of the event streaming protocol, for one client of one thread (contract: 13.1).
+"""Acts on the commands of the event streaming protocol, for one client of one thread.
 
 A client sends commands over plain HTTP, one in each request, or over a connection of its own (`ClientConnection`),
 which also carries the events that it subscribed to.
@@ -60,7 +60,7 @@ Send = Callable[[bytes], Awaitable[None]]
 
 
 class ThreadAccess(NamedTuple):
-    """What one client may do with one thread. Each method raises what the project's handlers refuse with."""
+    """The access of one client to one thread. Each method raises the errors of the project's handlers."""
 
     access: Access
     caller: Caller
@@ -147,7 +147,7 @@ class Commands:
             command = read_command(raw)
         except InvalidCommand as failure:
             return error_response(failure.id, failure), False
-        # Taken before the command does anything: events after this number may be due to it.
+        # Read before the command is carried out: it may cause events after this number.
         before = (await EventSequence.join(self._runs.hub, self._thread_id)).sequence.last_seq
         try:
             return success_response(command, await self._do(command), before), True
@@ -161,7 +161,7 @@ class Commands:
         try:
             return await action(command.params)
         except PortsideError as exc:
-            # The status goes in front (contract: 13.1).
+            # Clients read the HTTP status in front of the message.
             raise CommandError("unknown_error", f"{exc.status}: {exc}") from exc
 
     async def _start(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class Commands:
         try:
             return await self._run(body)
         except ThreadBusy as exc:
-            # A run is already working on somebody else's answer.
+            # A run has already begun with another client's answer.
             raise _consumed(interrupt_id) from exc
 
     async def _run(self, body: RunCreate) -> Run:
@@ -385,7 +385,7 @@ class ClientConnection:
     async def _send_events(self, reader: SequenceReader) -> bool:
         is_allowed = False
         while waiting := await reader.take():
-            # Asked again until it passes: the thread may be created after the client began to follow it.
+            # Repeated until it passes: the thread may be created after the client began to follow it.
             is_allowed = is_allowed or await self._check.passes()
             if not is_allowed:
                 return True
@@ -404,7 +404,7 @@ class ClientConnection:
 
     def _note_end(self, task: asyncio.Task[bool]) -> None:
         self._tasks.discard(task)
-        # Retrieved even when all is over: asyncio logs an exception that nobody retrieved.
+        # Retrieved also when the connection has ended: asyncio logs exceptions that nobody retrieves.
         failure = None if task.cancelled() else task.exception()
         if task.cancelled() or self._over.done():
             return

@@ -1,4 +1,4 @@
-"""A thread's events as one numbered sequence of the event streaming protocol (contract: 13).
+"""A thread's events as one numbered sequence of the event streaming protocol.
 
 The first reader starts the sequence. It begins with the events that the thread's event log has kept until then, and
 follows the log from there. Every event gets a number, even if all readers filter it out, and the numbering continues
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 LIMIT_BYTES = 48 * 1024 * 1024
 # How many numbers a process that died may have given after it last stored its position.
 UNSTORED_NUMBERS_LIMIT = 10_000
+# Numbering continues after a client's number up to this one, which leaves as many to `MAX_SEQ`.
+ADOPTED_SEQ_LIMIT = 2**52
 SLOW_READER = b'{"type":"error","id":null,"error":"unknown_error","message":"The reader fell too far behind."}'
 _CONVERTED = frozenset({"updates", "messages", "custom", "tasks", "checkpoints"})
 _INTERRUPT_KEY = b'"__interrupt__"'
@@ -69,7 +71,7 @@ class AgentTree:
         return sorted(running, key=len, reverse=True)
 
     def as_json(self, namespace: Namespace = ()) -> dict[str, Any]:
-        """Return a node with everything below it (spec: AgentTreeNode)."""
+        """Return a node with everything below it, as the protocol's `AgentTreeNode`."""
         children = [self.as_json(ns) for ns in self._nodes if ns[:-1] == namespace and ns != namespace]
         node = {"namespace": list(namespace), **self._nodes[namespace]}
         return {**node, "children": children} if children else node
@@ -88,7 +90,7 @@ class Converter:
     """Converts the events of one run.
 
     A run that was started over the protocol emits channel events itself. The events of any other run are converted
-    here, in the way in which `graphs.channels` does it while a graph runs.
+    here, as `executor/channels.py` does it while a graph runs.
     """
 
     def __init__(self, run_id: UUID | None, tree: AgentTree) -> None:
@@ -113,7 +115,7 @@ class Converter:
                 yield from self._channel_event(event, method, where, dump_api(data))
 
     def _made_channels(self) -> "Channels":
-        """Return the converter of langgraph's own events; its libraries are imported for those alone."""
+        """Return the converter of langgraph's own events, whose libraries are imported when the first one comes."""
         if self._channels is None:
             from portside.executor.channels import Channels
 
@@ -282,7 +284,9 @@ class EventSequence:
         since = wanted.since or 0
         if since > self.last_seq:
             # Another server gave this number, or this one before it dropped the sequence: every kept event is new.
-            self.last_seq, since = since, 0
+            # A forged number must not use up the numbers of the thread, which Postgres and clients can only represent
+            # up to a limit.
+            self.last_seq, since = max(self.last_seq, min(since, ADOPTED_SEQ_LIMIT)), 0
         if self._history.has_after(since):
             reader.cursor = Cursor(self._history, after=since)
         self._readers.add(reader)

@@ -1,5 +1,6 @@
-"""The messages of the event streaming protocol: commands and their parameters, responses, filters (contract: 13.1)."""
+"""The messages of the event streaming protocol: commands and their parameters, responses, filters."""
 
+import re
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -11,12 +12,15 @@ from portside.kernel.http.json_validation import read_json
 from portside.kernel.user_json import dump_user
 
 NO_ENVELOPE = "Protocol commands must include an integer id and string method."
+_SEQ = re.compile(r"[0-9]{1,19}")
 T = TypeVar("T", bound=msgspec.Struct)
 Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 CHANNELS = ("values", "updates", "messages", "tools", "custom", "lifecycle", "input", "tasks", "checkpoints")
 NAMED_CUSTOM = "custom:"
 MAX_CHANNELS = 200
 MAX_NAMESPACES = 200
+# The highest integer that clients in JavaScript can represent.
+MAX_SEQ = 2**53 - 1
 
 
 class CommandError(Exception):
@@ -198,6 +202,8 @@ def read_filter(params: Any) -> ChannelFilter:
     channels = _channels(given.channels)
     if any(number is not None and number < 0 for number in (given.depth, given.since)):
         raise BadRequest("depth and since must not be negative")
+    if given.since is not None and given.since > MAX_SEQ:
+        raise BadRequest(f"since must be at most {MAX_SEQ}: it is the number of an event that the client received")
     if len(given.namespaces or ()) > MAX_NAMESPACES:
         raise BadRequest(f"at most {MAX_NAMESPACES} namespaces may be named")
     namespaces = tuple(tuple(namespace) for namespace in given.namespaces or ())
@@ -210,8 +216,8 @@ def read_stream_request(raw: bytes, last_event_id: str | None) -> ChannelFilter:
         wanted = read_filter(read_json(raw))
     except Invalid as exc:
         raise BadRequest("Invalid JSON body") from exc
-    if wanted.since is None and last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 20:
-        return wanted._replace(since=int(last_event_id))
+    if wanted.since is None and last_event_id is not None and _SEQ.fullmatch(last_event_id):
+        return wanted._replace(since=min(int(last_event_id), MAX_SEQ))
     return wanted
 
 

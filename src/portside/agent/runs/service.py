@@ -181,7 +181,7 @@ class Runs:
         async with self._pending_limit.reserve(1, counted_as):
             with self.worker.reserve_slot() as starts:
                 while True:
-                    assistant = await self._assistants.recall(body.assistant_id)
+                    assistant = await self._assistants.find_cached(body.assistant_id)
                     await self._assistants.refuse_other_language(assistant.graph_id, thread_id)
                     admission = admission_of(assistant, body, ids, is_stateless=is_stateless, grant=grant)
                     admission.key, admission.caller, admission.starts = key, counted_as, starts

@@ -1,8 +1,8 @@
 -- name: a2a_task
--- plain: came_late (the name of an error)
--- Where a task of the A2A protocol stands: its last run, and whether what the thread keeps is that run's. What was said
--- and what came of it is read elsewhere. An answer that came after another one ended in the error `came_late`, and has
--- done nothing.
+-- plain: late_error (the name of an error)
+-- The state of a task of the A2A protocol: its last run, and whether the thread's values are those of that run. Messages
+-- and results are read elsewhere. A run that came after another answer to the same question ended in the error
+-- `late_error` and changed nothing, so it does not count.
 select last.run_id, last.thread_id, :start::text as start, last.updated_at, last.is_last,
        a2a_state(last.status, last.is_closed, last.is_last, t.status = 'interrupted') as state
 from (
@@ -13,7 +13,7 @@ from (
     from runs r
     where r.thread_id = :thread_id and r.assistant_id = :assistant_id
       and r.metadata ? 'a2a.task_start_id' and r.metadata ->> 'a2a.task_start_id' = :start::text
-      and r.error ->> 'error' is distinct from :came_late::text
+      and r.error ->> 'error' is distinct from :late_error::text
     order by r.number desc limit 1
 ) last
 join threads t using (thread_id)
@@ -26,7 +26,7 @@ where thread_id = :thread_id and assistant_id = :assistant_id
 order by number
 
 -- name: a2a_waiting
--- The run whose question a thread waits with, and its task, where it is one of a task of this assistant.
+-- The run that asked the question at which a thread waits, and its task; no row unless it is a task of this assistant.
 select r.run_id, r.metadata ->> 'a2a.task_start_id' as start
 from threads t
 join lateral (
@@ -36,8 +36,8 @@ where t.thread_id = :thread_id and t.status = 'interrupted' and r.status = 'succ
   and r.assistant_id = :assistant_id and r.metadata ? 'a2a.task_start_id' and not r.metadata ? 'a2a.closed'
 
 -- name: a2a_close_task
--- Nobody will answer the question of a task any more. The thread is locked first, as by an admission: unless another
--- task has taken its place, an answer that was admitted meanwhile wins.
+-- Closes a task that waits for an answer: it is canceled. The thread is locked first, as by an admission. If an answer was
+-- admitted meanwhile, the task stays open, unless another task has superseded it.
 with locked as (
     select thread_id, status from threads where thread_id = :thread_id for update
 )
@@ -50,8 +50,9 @@ where r.run_id = :run_id and r.thread_id = l.thread_id and r.status = 'success'
 returning r.run_id
 
 -- name: a2a_tasks
--- plain: came_late (the name of an error)
--- The tasks of an assistant, most lately changed first: of each its last run. `before` is where the last page ended.
+-- plain: late_error (the name of an error)
+-- The tasks of an assistant, each by its last run, last changed first. `before_at` and `before_id` are the last task of
+-- the page before.
 with last_runs as (
     select distinct on (r.thread_id, r.metadata ->> 'a2a.task_start_id')
         r.run_id, r.thread_id, r.number, r.status, r.updated_at,
@@ -59,7 +60,7 @@ with last_runs as (
     from runs r
     where r.metadata ? 'a2a.task_start_id' and r.assistant_id = :assistant_id
       and (:thread_id::uuid is null or r.thread_id = :thread_id)
-      and r.error ->> 'error' is distinct from :came_late::text
+      and r.error ->> 'error' is distinct from :late_error::text
     order by r.thread_id, r.metadata ->> 'a2a.task_start_id', r.number desc
 ), standing as (
     select r.*, t.status = 'interrupted' as is_waiting, not exists (

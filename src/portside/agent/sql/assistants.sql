@@ -1,7 +1,7 @@
 -- name: upsert_system_assistant
 -- plain: description (from the graph's own source)
--- One assistant per graph, created at every start; changes by people stay. A missing version is written as well: a process
--- of an older release may have created the assistant after the table of versions.
+-- One assistant per graph, created at every start unless it exists; clients' changes stay. A missing version is written as
+-- well: a process of an older release may have created the assistant after the table of versions was created.
 with made as (
     insert into assistants (assistant_id, graph_id, name, description, metadata)
     values (:assistant_id, :graph_id, :graph_id, :description, '{"created_by": "system"}')
@@ -41,8 +41,8 @@ from assistants where assistant_id = :assistant_id
 -- encrypted: config as assistant.config, context as assistant.context, metadata as assistant.metadata
 -- row: assistant_id = assistant_id
 -- plain: name, description (labels that people search and sort by)
--- `configurable` of the config and the context are two names of one thing, so the first is written from the second. A
--- statement that waited for the lock of another one sees its row, and so assigns the next version.
+-- `configurable` of the config and the context are two names of one field, so the first is written from the second. A
+-- patch that waited for another one's lock sees that one's row, and so assigns the next version.
 with changed as (
     update assistants set
         graph_id = coalesce(:graph_id::text, graph_id),

@@ -12,15 +12,15 @@ order by checkpoint_id desc limit 1
 -- already knows that version. The version is made of the xmin and ctid of each row that the state is computed from, so
 -- every change of one of these rows changes it. There is none if the state depends on other checkpoints, as with
 -- channels that are stored as a chain of writes. The limits keep Postgres from reading first and comparing afterwards.
--- The arrays are selected, so that the planner does not see their lengths: it would plan each statement with few threads
+-- The arrays are selected, which hides their lengths from the planner: it would plan each statement with few threads
 -- again, which takes four times as long as executing it.
-select asked.place::int, thread.graph_id, latest.state_version, kept.*
+select requested.place::int, thread.graph_id, latest.state_version, kept.*
 from unnest(
     (select :thread_ids::uuid[]), (select :namespaces::text[]), (select :checkpoint_ids::text[]), (select :known::text[])
-) with ordinality as asked (thread_id, checkpoint_ns, checkpoint_id, known, place)
+) with ordinality as requested (thread_id, checkpoint_ns, checkpoint_id, known, place)
 join lateral (
     select t.metadata ->> 'graph_id' as graph_id from threads t
-    where t.thread_id = asked.thread_id and t.delete_after is null limit 1
+    where t.thread_id = requested.thread_id and t.delete_after is null limit 1
 ) thread on true
 left join lateral (
     select
@@ -34,15 +34,15 @@ left join lateral (
             )
         ) end as state_version
     from checkpoints c
-    where c.thread_id = asked.thread_id::text and c.checkpoint_ns = asked.checkpoint_ns
-        and c.checkpoint_id between coalesce(asked.checkpoint_id, '') and coalesce(asked.checkpoint_id, '~')
+    where c.thread_id = requested.thread_id::text and c.checkpoint_ns = requested.checkpoint_ns
+        and c.checkpoint_id between coalesce(requested.checkpoint_id, '') and coalesce(requested.checkpoint_id, '~')
     order by c.checkpoint_id desc limit 1
 ) latest on true
 left join lateral (
     select v.* from checkpoint_tuples v
     where v.thread_id = latest.thread_id and v.checkpoint_ns = latest.checkpoint_ns
         and v.checkpoint_id = latest.checkpoint_id
-        and (asked.known is null or latest.state_version is distinct from asked.known)
+        and (requested.known is null or latest.state_version is distinct from requested.known)
     limit 1
 ) kept on true
 
@@ -140,8 +140,9 @@ with values_gone as (
 delete from checkpoints where thread_id = any(:thread_ids::text[])
 
 -- name: delete_checkpoints_of_runs
--- A run leaves its own checkpoints and writes on the checkpoint that it started from. Both are deleted, and the values that
--- no other checkpoint uses, with the pieces that are in no other value. With a thread id, copies of the thread keep theirs: they have the same run ids.
+-- A run leaves its own checkpoints, and writes on the checkpoint that it started from. Both are deleted, with the values that
+-- no other checkpoint uses and the pieces that are in no other value. With a thread id, copies of the thread keep theirs:
+-- they have the same run ids.
 with gone as (
     delete from checkpoints
     where metadata ->> 'run_id' = any(:run_ids::text[]) and (:thread_id::text is null or thread_id = :thread_id)

@@ -22,7 +22,7 @@ from crons where cron_id = :cron_id
 -- name: change_cron
 -- encrypted: payload as cron.payload, metadata as cron.metadata
 -- row: cron_id = cron_id
--- Returns no row if somebody else changed the cron since it was read. A firing is not a change: it moves next_run_date
+-- Returns no row if another request changed the cron since it was read. A firing is not a change: it moves next_run_date
 -- alone, which this keeps unless the change affects the schedule.
 update crons set
     assistant_id = :assistant_id, schedule = :schedule, timezone = :timezone, end_time = :end_time, ends_at = :ends_at,
@@ -100,7 +100,7 @@ where (:assistant_id::uuid is null or assistant_id = :assistant_id)
 -- replaceable: crons
 -- undecryptable: mark and keep
 -- A claim only spreads the work: other processes skip these crons for a while, and take them if this process dies. A claim
--- that lasts longer is from before the clock was set back.
+-- that ends later than a new one could was made before the clock was set back, and is ignored.
 update crons set claimed_until = now() + make_interval(secs => :claim_s)
 where cron_id in (
     select cron_id from crons

@@ -37,9 +37,9 @@ class ModelField(NamedTuple):
         return f"{self.model}.{self.field}"
 
     @classmethod
-    def named(cls, name: str) -> "ModelField":
+    def parse(cls, text: str) -> "ModelField":
         """Parse what `str` returns."""
-        return cls(*name.split(".", 1))
+        return cls(*text.split(".", 1))
 
 
 # A field that is misspelt in a header would be bound to another name, and could not be decrypted by other queries.
@@ -155,7 +155,7 @@ def _targets(query: Query, kind: str, found: Mapping[str, list[str]]) -> Iterato
             raise BadDeclaration(
                 f"query {query.name}: {match[4]} in `-- {kind}:` is not a field; the fields are {known}"
             )
-        yield match[1], match[2] or "", match[3] or "", ModelField.named(match[4])
+        yield match[1], match[2] or "", match[3] or "", ModelField.parse(match[4])
 
 
 def _row(query: Query, found: Mapping[str, list[str]]) -> dict[str, str]:

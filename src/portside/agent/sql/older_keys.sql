@@ -1,6 +1,6 @@
--- Rows with something that an older AES key encrypted, page by page. A document holds base64, whose first characters
--- are those of the version and the key's id; a blob has them behind a short head. What only looks like one is found too,
--- and stays as it is.
+-- Rows with ciphertext of an older AES key, page by page. Ciphertext begins with its version and the key's id: in a document
+-- these are the first characters of base64, in a blob they follow a short head. Rows that only look like this are found
+-- as well, and stay unchanged.
 
 -- name: threads_of_older_keys
 -- plain: patterns (the first characters of base64)

@@ -119,7 +119,7 @@ select place, namespace, key, value::text as value, created_at, updated_at, ttl_
 -- the common prefix is a user, with few items of many); only a listing of everything walks the index of updates. A filter
 -- has three parts, the cheap ones first: containment, a JSON path, and the whole filter if these cannot express it. The
 -- requests are materialized, or their parts would be parsed again for each row.
-with asked as materialized (
+with requested as materialized (
     select
         a.place, a.prefix = '' as everywhere, a.count, a.skipped, a.refresh,
         string_to_array(a.prefix, '.') as prefix, string_to_array(a.upper_bound, '.') as upper_bound,
@@ -131,7 +131,7 @@ with asked as materialized (
         as a (prefix, upper_bound, contains, path, operands, filter, count, skipped, refresh, place)
 ), found as (
     select a.place, a.refresh, hit.*
-    from asked a
+    from requested a
     cross join lateral (
         (
             select w.* from (
@@ -173,7 +173,7 @@ order by place, updated_at desc, id desc
 -- Exact: every vector under the prefix is compared (docs/why/store.md), and an item is as close as its closest vector.
 -- The comparison comes last, because only vectors of this generation have the dimensions of the query. A vector of length
 -- zero has no direction and counts as orthogonal.
-with asked as materialized (
+with requested as materialized (
     select
         a.place, a.count, a.skipped, a.refresh,
         string_to_array(a.prefix, '.') as prefix, string_to_array(a.upper_bound, '.') as upper_bound,
@@ -186,7 +186,7 @@ with asked as materialized (
         as a (prefix, upper_bound, contains, path, operands, filter, count, skipped, refresh, embedding, place)
 ), found as (
     select a.place, a.refresh, closest.distance, s.*
-    from asked a
+    from requested a
     cross join lateral (
         select v.item_id, coalesce(nullif(min(v.embedding <=> a.embedding), 'NaN'), 1) as distance
         from (
@@ -310,6 +310,9 @@ select coalesce((select generation from made), (select generation from latest))
 -- name: claim_reindexing
 -- One process at a time embeds items again; the lock ends with the transaction.
 select pg_try_advisory_xact_lock(hashtext('portside.store_items'))
+
+-- name: keep_transaction
+select true
 
 -- name: list_items_to_index
 -- undecryptable: mark

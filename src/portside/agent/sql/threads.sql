@@ -61,13 +61,13 @@ from find_threads(
 )
 
 -- name: threads_with_long_values
--- Pages through the threads that have one of these keys not in their rows.
+-- Pages through the threads whose rows lack the value of one of these keys: it is a long list, stored in checkpoints.
 select thread_id, "values"::text as "values", long_values::text from threads
 where long_values ?| :keys::text[] and not is_temporary and thread_id > :after_id::uuid
 order by thread_id limit :limit
 
 -- name: read_long_value
--- In the columns of `checkpoint_tuples`, by which encrypted values are decrypted.
+-- Returns the columns of `checkpoint_tuples`, which the codec needs to decrypt a value.
 select
     v.thread_id, v.checkpoint_ns, array[v.channel] as value_channels, v.kind,
     array[v.data || coalesce(joined.data, '')] as value_datas, array[v.pieces::text] as value_pieces,
@@ -78,8 +78,9 @@ where v.thread_id = :thread_id and v.checkpoint_ns = '' and v.channel = :channel
 
 -- name: join_long_values
 -- plain: rows, lists, extracteds, matching, extract (only read, never stored)
--- Values as a row that had the lists would answer them: `jsonb` orders keys and spaces by rules of its own. Also what paths lead
--- to, and whether the values match a filter. The arrays are selected as in `read_states`: the statement is planned once.
+-- Joins the values of rows with their long lists in Postgres, because the text of `jsonb` has its own order of keys and
+-- its own spaces. Also extracts the paths of a search, and compares the values with a filter. The arrays are selected as
+-- in `read_states`: the statement is planned once.
 select
     whole."values"::text as joined, whole."values" @> coalesce(:matching::text::jsonb, '{}') as is_matching,
     (
@@ -98,7 +99,7 @@ order by r.place
 -- name: patch_thread
 -- encrypted: metadata as thread.metadata
 -- replaceable: threads
--- A caller that does not want the thread back has no values read.
+-- The values are only read if the caller wants the thread back.
 update threads set
     metadata = metadata || coalesce(:metadata::jsonb, '{}'),
     ttl_minutes = coalesce(:ttl_minutes::double precision, ttl_minutes),
@@ -188,7 +189,7 @@ select active_runs from threads where thread_id = :thread_id for update
 -- name: write_thread_state
 -- encrypted: interrupts as thread.interrupts, values as thread.values
 -- plain: long_values (names of channels and versions)
--- Part of a change of the state by a person, under the lock of `lock_thread`.
+-- Part of a client's change of the state, under the lock of `lock_thread`.
 update threads set
     "values" = :values::text::jsonb, long_values = :long_values::jsonb, status = :status, interrupts = :interrupts, error = null,
     updated_at = now(), state_updated_at = now()

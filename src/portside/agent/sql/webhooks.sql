@@ -1,13 +1,14 @@
 -- name: claim_webhooks
 -- undecryptable: mark and keep
 -- Claims due deliveries for one process and a limited time: if it dies, another claims them. Hosts with enough calls in
--- progress are skipped, so that a host that does not answer holds up no other. A delivery that was changed in the future is
--- from before the clock was set back, and due.
+-- progress are skipped, so that a host that does not answer holds up no other. A delivery whose last change lies in the
+-- future was written before the clock was set back: it counts as due.
 update webhook_deliveries d set
     attempts = d.attempts + 1, due_at = now() + make_interval(secs => :claim_s), updated_at = now()
 where d.run_id in (
     select run_id from webhook_deliveries
-    where status = 'pending' and (due_at <= now() or updated_at > now() + interval '5 minutes') and host <> all(:busy_hosts::text[])
+    where status = 'pending' and (due_at <= now() or updated_at > now() + interval '5 minutes')
+        and host <> all(:busy_hosts::text[])
     order by due_at limit :limit for update skip locked
 )
 returning run_id, thread_id, url, host, attempts, "values", long_values::text, run_created_at, run_started_at,

@@ -3,12 +3,13 @@
 A value is stored as `jsonb`. A value that `jsonb` cannot hold unchanged is refused, never altered: an agent must not
 find something else in its memory than it stored.
 
-A filter is split by what Postgres can evaluate quickly. Equality of scalars becomes containment, a comparison becomes a
-JSON path; both run in C. Only where a filter needs more (null, lists, `$ne` below the top level), the function
-`store_matches` checks the whole filter, for the rows that pass the other two.
+A filter is split into parts that Postgres evaluates quickly. Equality of scalars becomes containment, a comparison
+becomes a JSON path; both run in C. Only where a filter needs more (null, lists, `$ne` below the top level) does the
+function `store_matches` check the whole filter, for the rows that pass the other two.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -253,6 +254,9 @@ def json_text(value: Any, what: str) -> str:
         raise ValueError(f"{what} cannot be stored as JSON: {exc}") from exc
     if without_nul(raw) != raw:
         raise ValueError(f"{what} holds a NUL character (\\u0000), which cannot be stored")
+    # orjson writes these numbers as null.
+    if b"null" in raw and _has_non_finite(value):
+        raise ValueError(f"{what} holds NaN or an infinity, which JSON cannot express; store null or a string instead")
     if _EXPONENT.search(raw):
         raw = orjson.dumps(_without_exponents(load(raw)))
     return raw.decode()
@@ -269,12 +273,25 @@ def _without_exponents(value: Any) -> Any:
     return value
 
 
+def _has_non_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_has_non_finite, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_non_finite, value))
+    return _is_model(value) and _has_non_finite(value.model_dump())
+
+
 def _json_default(value: Any) -> Any:
     """Return the JSON form of pydantic models, such as messages; nothing else has one."""
-    dump = getattr(value, "model_dump", None)
-    if callable(dump) and not isinstance(value, type):
-        return dump()
+    if _is_model(value):
+        return value.model_dump()
     raise TypeError(f"a {type(value).__name__} has no JSON form")
+
+
+def _is_model(value: Any) -> bool:
+    return callable(getattr(value, "model_dump", None)) and not isinstance(value, type)
 
 
 _COMPARISONS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}

@@ -1,11 +1,12 @@
 """The search index: the embedding of the configuration, the texts of items that it embeds, and the table of vectors.
 
-What the embedding returns is checked, so that no nonsense is stored.
+The vectors that the embedding returns are checked, so that no malformed one is stored.
 
 A configuration with another model, other dimensions or other fields starts a new generation. Vectors of an older one
 are never compared again; `ReindexItems` replaces them.
 """
 
+import asyncio
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
@@ -25,6 +26,8 @@ from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
 MAX_TEXTS = 1000
+# Less than `IDLE_IN_TRANSACTION_S` of `kernel.db`, after which Postgres ends a transaction.
+KEEP_ALIVE_S = 15.0
 
 
 class Embeds(Protocol):
@@ -232,12 +235,22 @@ class ReindexItems(Task):
             # An item that cannot be decrypted has nothing to embed.
             rows = [row for row in rows if not is_undecryptable(load(row["value"]))]
             if rows:
-                await tx.execute(sql.index_items, **await self._indexed(rows), generation=self._index.generation)
+                await tx.execute(sql.index_items, **await self._embedded(tx, rows), generation=self._index.generation)
         if rows:
             log.info("store items were embedded again", items=len(rows), generation=self._index.generation)
         return Status(did={"indexed": len(rows)}, again=self._after != (-1, -1))
 
-    async def _indexed(self, rows: list[Record]) -> dict[str, list[Any]]:
+    async def _embedded(self, tx: Transaction, rows: list[Record]) -> dict[str, list[Any]]:
+        """Embed items, however long that takes, and keep the transaction from being ended as idle meanwhile."""
+        embedding = asyncio.ensure_future(self._vectors_of(rows))
+        try:
+            while not (await asyncio.wait([embedding], timeout=KEEP_ALIVE_S))[0]:
+                await tx.fetchval(sql.keep_transaction)
+            return embedding.result()
+        finally:
+            embedding.cancel()
+
+    async def _vectors_of(self, rows: list[Record]) -> dict[str, list[Any]]:
         vectors = await self._index.vectors_of([(row["id"], load(row["value"]), row["index_fields"]) for row in rows])
         return {
             "ids": [row["id"] for row in rows],

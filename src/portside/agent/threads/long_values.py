@@ -1,7 +1,7 @@
 """Long lists of threads' values: in checkpoints, not in the rows of threads (docs/why/long-threads.md).
 
-What clients receive is what a row that had the lists would give them, byte for byte. Only lists of messages and of
-plain JSON data are left out of a row, so their JSON does not depend on the project's classes.
+Clients receive the same bytes as if the row held the lists. Only lists of messages and of plain JSON data are left out
+of a row, so their JSON does not depend on the project's classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from portside.kernel.user_json import dump_user, without_nul
 if TYPE_CHECKING:
     from portside.executor.checkpoints.serde import SafeSerializer
 
-# Rows without their lists that are in memory together.
+# How many rows, without their lists, are in memory together.
 BATCH = 16
 # How often a row is read again whose checkpoint was deleted in between.
 ATTEMPTS = 3

@@ -32,15 +32,16 @@ _EMPTY: dict[str, Any] = {
     "values": {}, "next": [], "tasks": [], "metadata": None, "created_at": None, "checkpoint": None,
     "parent_checkpoint": None, "interrupts": [], "checkpoint_id": None, "parent_checkpoint_id": None,
 }  # fmt: skip
-# Concurrent statements. A version check is most likely answered without a checkpoint, and one statement can take all
-# that wait, which costs Postgres half of what two do. Full reads may return much and should not wait for each other.
+# Concurrent statements. Most version checks return no checkpoint, so a single statement answers all that wait, which
+# costs Postgres half of what two would. Full reads may return much and should not wait for each other.
 CONCURRENT_VERSION_CHECKS = 1
 CONCURRENT_FULL_READS = 2
 # Checkpoints may be large, and those of one statement are in memory together.
 MAX_BATCH = 16
 MAX_BATCH_BYTES = 8_000_000
-# What a cached state takes beside its texts, and which share of the cache one state may take (an eighth).
+# The memory that a cached state takes beside its texts.
 ENTRY_BYTES = 1000
+# One state may take an eighth of the cache.
 LARGEST_SHARE = 8
 
 
@@ -65,7 +66,7 @@ class StateRequest(NamedTuple):
 
 
 class FoundState(NamedTuple):
-    """What the database has for a thread: its graph, and its checkpoint with a version.
+    """The stored state of a thread: its graph, and its checkpoint with a version.
 
     The version changes whenever the checkpoint, its pending writes or the graph do; it is None for a state that
     depends on other checkpoints as well. `row` is None if the version is the known one, or there is no such checkpoint.
@@ -120,7 +121,7 @@ class StateLoader:
 
 
 class StateKey(NamedTuple):
-    """What a caller asked for. The identity belongs to it: a graph's code may depend on the user.
+    """The key of a cached state: its thread, its fields, and the caller's identity, as a graph may depend on the user.
 
     The thread's id is a number: `UUID` compares and hashes in Python, three times for each look into the cache.
     """
@@ -164,7 +165,7 @@ class StateCache:
         return known if known.user == user else None
 
     def put(self, key: StateKey, state: CachedState) -> None:
-        """Cache a state; one that is too large only removes the one before it."""
+        """Cache a state in place of the earlier one of this key; one that is too large is not cached."""
         self.drop(key)
         if state.size * LARGEST_SHARE <= self._states.maxsize:
             self._states[key] = state

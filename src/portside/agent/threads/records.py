@@ -281,7 +281,8 @@ def _parse_path(alias: str, path: str) -> dict[str, Any]:
         steps.append(step[1] or step[2])
         position = step.end()
     if position != len(path):
-        raise _invalid_path(alias, "a path looks like values.messages[-1].content, in 1000 characters or less")
+        why = f"a path looks like values.messages[-1].content, in {MAX_PATH_CHARACTERS} characters or less"
+        raise _invalid_path(alias, why)
     return {"alias": alias, "root": root, "path": steps}
 
 
@@ -301,10 +302,10 @@ _SameSearch = Batcher[ReadReservation | None, tuple[EncodedPage, int]]
 
 
 class ThreadSearches:
-    """The searches of all callers on one event loop. Identical searches at one moment share one result.
+    """The searches of all callers on one event loop. Identical concurrent searches share one result.
 
-    Lists that many clients poll cost one search however many clients there are. No result is older than its request
-    (`kernel/batching.py`), and a slow search delays nobody who searches for something else.
+    So a list that many clients poll costs one search, however many clients there are. No result is older than its
+    request (`kernel/batching.py`), and a slow search delays no different one.
     """
 
     def __init__(self, db: Database) -> None:

@@ -1,4 +1,4 @@
-"""The state and history of threads: read, and changed by people, through the graph of the thread.
+"""The state and history of threads: read, and changed by clients, through the graph of the thread.
 
 `reading` reads a single state. A change is one transaction under the thread's lock, like the admission of a run: it is
 refused while a run is in flight, no run begins during it, and the checkpoint, the thread's values and its status are
@@ -160,7 +160,7 @@ class States:
         Raises ThreadNotFound, CheckpointNotFound, and Invalid for keys that the server writes itself.
         """
         if reserved := sorted(RESERVED_METADATA & patch.metadata.keys()):
-            raise Invalid.field(["body", "metadata", reserved[0]], "the server writes this itself")
+            raise Invalid.field(["body", "metadata", reserved[0]], "the server writes this key itself; leave it out")
         at = _named(patch)
         row = await self._db.fetchrow(
             sql.patch_checkpoint,
@@ -180,7 +180,7 @@ async def _lock(thread_id: UUID, tx: Session) -> None:
     if active_runs is None:
         raise ThreadNotFound.of(thread_id)
     if active_runs:
-        raise ThreadInFlight(f"Thread {thread_id} has in-flight runs: {active_runs}")
+        raise ThreadInFlight(f"Thread {thread_id} has in-flight runs: {active_runs}; wait for them, or cancel them")
 
 
 async def _write_to_thread(tx: Session, thread_id: UUID, changed: ChangedState) -> bytes:
@@ -215,7 +215,7 @@ def graph_of(request: ThreadCreate, known: Sequence[str]) -> str:
     graph_id = (request.metadata or {}).get("graph_id")
     if graph_id is None:
         raise Invalid.field(
-            ["body", "metadata", "graph_id"], "supersteps need the graph that they belong to", "missing"
+            ["body", "metadata", "graph_id"], "required with supersteps: name the graph that applies them", "missing"
         )
     if graph_id not in known:
         message = f"Graph '{graph_id}' not found. Expected one of: {', '.join(known)}"

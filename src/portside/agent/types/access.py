@@ -1,4 +1,4 @@
-"""Callers, and the access that they have to resources (contract: section 15)."""
+"""Callers, and the access that they have to resources."""
 
 import hashlib
 from functools import lru_cache
@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from portside.executor.requests import Filter as Filter  # noqa: PLC0414 - one of these types
+from portside.executor.requests import Filter as Filter  # noqa: PLC0414 - imported from here, like the types below
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ IN_PROCESS = Caller(is_in_process=True)
 
 
 class Grant(NamedTuple):
-    """What a caller may run: on a thread that matches the filter, or on a new thread with this metadata.
+    """The right to start a run: on a thread that matches the filter, or on a new thread with this metadata.
 
     `creates` allows creating a missing thread without a further check. `run_id` is the id that the handler was given,
     and `key` the client's idempotency key.
@@ -86,7 +86,7 @@ class CronFilters(NamedTuple):
 
 
 class AuthCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The cache of callers: keyed by the values of these headers, for so many seconds and callers."""
+    """The cache of authenticated callers, keyed by the values of the headers `cache_keys`; 0 callers turn it off."""
 
     cache_keys: list[str] = msgspec.field(default_factory=lambda: ["authorization", "x-api-key", "cookie"])
     ttl_seconds: float = 60.0

@@ -1,4 +1,4 @@
-"""Assistants: a graph with a configuration, its versions, and descriptions of graphs (contract: section 3)."""
+"""Assistants: a graph with a configuration, its versions, and descriptions of graphs."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -24,7 +24,7 @@ AssistantField = Literal[
 Name = Annotated[str, msgspec.Meta(max_length=512)]
 Description = Annotated[str, msgspec.Meta(max_length=10_000)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
-Number = Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)]
 
 
 class Assistant(msgspec.Struct):
@@ -91,7 +91,7 @@ class AssistantPatch(msgspec.Struct, kw_only=True):
 
 
 class AssistantCreate(msgspec.Struct, kw_only=True):
-    """A request to create an assistant. `context` and `config.configurable` are the same; send one of them."""
+    """A request to create an assistant. `context` and `config.configurable` are two names of one field: send one."""
 
     graph_id: str
     assistant_id: UUID | None = None
@@ -104,7 +104,7 @@ class AssistantCreate(msgspec.Struct, kw_only=True):
 
 
 class AssistantDelete(msgspec.Struct):
-    """Whether to delete the threads whose `metadata.assistant_id` is the assistant as well."""
+    """Whether to delete the assistant's threads as well: those with its id as `metadata.assistant_id`."""
 
     delete_threads: bool = False
 
@@ -121,7 +121,7 @@ class AssistantSearch(AssistantFilter):
     """The assistants to list, and how."""
 
     limit: Limit | None = 10
-    offset: Number | None = 0
+    offset: Offset | None = 0
     sort_by: Literal["assistant_id", "created_at", "updated_at", "name", "graph_id"] | None = None
     sort_order: Literal["asc", "desc"] | None = None
     select: Annotated[list[AssistantField], msgspec.Meta(max_length=100)] | None = None
@@ -132,7 +132,7 @@ class VersionSearch(msgspec.Struct):
 
     metadata: dict[str, Any] | None = None
     limit: Limit | None = 10
-    offset: Number | None = 0
+    offset: Offset | None = 0
 
 
 class LatestVersion(msgspec.Struct):

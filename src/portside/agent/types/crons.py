@@ -1,4 +1,4 @@
-"""Crons and the requests that create, change and find them (contract: section 7)."""
+"""Crons and the requests that create, change and find them."""
 
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -113,7 +113,7 @@ class SelectedCron(msgspec.Struct):
 
 
 class CronPreview(msgspec.Struct):
-    """A schedule to look at, and how many of its next times to return: 5 by default."""
+    """A schedule to preview, and how many of its next times to return: 5 by default."""
 
     schedule: ScheduleText
     timezone: ZoneName | None = None

@@ -1,4 +1,4 @@
-"""Runs and the requests that create them (contract: section 5)."""
+"""Runs and the requests that create them."""
 
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -126,8 +126,8 @@ class RunListQuery(msgspec.Struct):
 class RunSearch(msgspec.Struct):
     """The runs to list across threads.
 
-    Without `thread_id` and `cron_id` the statuses are `pending` and `running` (the default), or `error` and `timeout`:
-    other runs are the whole history of the server.
+    Without `thread_id` and `cron_id` the statuses may be `pending` and `running` (the default), or `error` and
+    `timeout`. Any other search would read the whole history of the server.
     """
 
     status: Annotated[list[RunStatus], msgspec.Meta(min_length=1, max_length=6)] | None = None
@@ -138,7 +138,7 @@ class RunSearch(msgspec.Struct):
     offset: Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)] | None = None
 
 
-# Runs of a thread or a cron, or statuses that have an index of their own.
+# A search names a thread or a cron, or only statuses that have an index of their own.
 RunsToFind = Annotated[
     RunSearch,
     msgspec.Meta(

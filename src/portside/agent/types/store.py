@@ -1,4 +1,4 @@
-"""Items of the store and the searches among them (contract: section 8)."""
+"""Items of the store and the searches among them."""
 
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)]
 # A hundred years; an item without a ttl is kept without limit.
 MAX_TTL_MINUTES = 52_560_000
-# `agent/store/` refuses other labels, with the errors of the contract; the pattern is only for the OpenAPI document.
+# `agent/store/` refuses other labels, with errors that clients know; the pattern is only for the OpenAPI document.
 Label = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": r"^[^.\u0000]+$"})]
 Namespace = Annotated[list[Label], msgspec.Meta(max_length=32)]
 ItemNamespace = Annotated[list[Label], msgspec.Meta(max_length=32, extra_json_schema={"minItems": 1})]

@@ -1,4 +1,4 @@
-"""Threads and their state (contract: section 4).
+"""Threads and their state.
 
 JSON that the server only passes on, such as a thread's values, is sent as the database returned it, unparsed.
 """
@@ -18,7 +18,7 @@ ThreadField = Literal[
 SortBy = Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
 SortOrder = Literal["asc", "desc"]
 Json = msgspec.Raw
-# `threads/records.py` reads these paths.
+# `threads/records.py` parses these paths and refuses others; the pattern is only for the OpenAPI document.
 ExtractedPath = Annotated[
     str,
     msgspec.Meta(
@@ -229,7 +229,7 @@ class StatePatch(msgspec.Struct):
 
 
 class HistoryQuery(msgspec.Struct):
-    """The history to read: one checkpoint by default (spec: Agent server constants)."""
+    """The history to read: one checkpoint by default."""
 
     limit: Limit = 1
     before: str | None = None

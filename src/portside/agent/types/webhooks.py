@@ -1,4 +1,4 @@
-"""Webhooks: their configuration, and the state of a delivery (contract: sections 1 and 11)."""
+"""Webhooks: their configuration, and the state of a delivery."""
 
 from typing import Annotated
 from uuid import UUID

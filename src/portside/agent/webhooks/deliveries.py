@@ -1,9 +1,9 @@
-"""Calls webhooks: each end of a run is delivered by any process, after several attempts if need be.
+"""Calls webhooks: any process may deliver the end of a run, and tries again if a call fails.
 
-Deliveries happen at least once: if a process dies after a call and before it recorded that, another one calls again
-under the same id. Of a response only the status counts. A status from 200 to 299 is a success. After 408, 425, 429, 500
-and above, and if the host does not answer, the call is tried again later; any other status is final. No run waits for
-its webhook.
+A run is delivered at least once: if a process dies between a call and recording it, another process calls again under
+the same id. Of a response only the status counts. A status from 200 to 299 is a success. After 408, 425, 429, 500 and
+above, and if the host does not answer, the call is tried again later; any other status is final. No run waits for its
+webhook.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ log = get_logger(__name__)
 CALLS = prometheus_client.Counter("portside_webhook_calls_total", "Calls of webhooks by this process.", ["outcome"])
 CALLS_LIMIT = 64
 CALLS_LIMIT_OF_A_HOST = 8
+# Longer than a call may take (`OutboundRules.timeout_s`), so that no other process calls meanwhile.
 CLAIM_S = 30.0
 PAUSE_LIMIT_S = 3 * 3600.0
 PAUSE_GROWTH = 4.0
@@ -45,10 +46,9 @@ SUCCESSFUL, SERVER_ERROR = range(200, 300), 500
 IDS = ("run_id", "thread_id", "assistant_id")
 ENCRYPTED = ("kwargs", "metadata", "error", "values")
 AS_STORED = ("metadata", "status", "multitask_strategy", "error", "cancel_reason")
-# The user who started the run is not revealed to the receiver.
+# Keys of `configurable` that the receiver does not get: the user who started the run.
 WITHHELD = frozenset({"langgraph_auth_user"})
-
-
+# Completes rows with the long lists that are stored apart (`threads/long_values.py`).
 WithLongValues = Callable[[Session, Sequence[Any]], Awaitable[list[Any]]]
 
 
@@ -161,7 +161,7 @@ class Deliveries(Task):
             PROBLEMS.forget(delivery["host"])
             return status, None, True
         if status in REFUSED:
-            # Without the address: everybody may read the metrics.
+            # The problem does not name the address, because everybody may read the metrics.
             PROBLEMS.note(
                 delivery["host"],
                 f"A webhook refuses the calls of this server ({status}): its receiver wants another key or signature. "
@@ -218,7 +218,7 @@ def webhook_chores(
 
 
 def payload_of(delivery: Record | dict[str, Any], policy: WebhookPolicy, sent_at: datetime) -> bytes:
-    """Return the body of a call as JSON, with the fields that the policy includes (contract: section 11)."""
+    """Return the body of a call as JSON, with the fields that the policy includes."""
     kwargs: dict[str, Any] = delivery["kwargs"]
     tracer: dict[str, Any] = kwargs.get("langsmith_tracer") or {}
     fields = {

@@ -1,4 +1,4 @@
-"""Which addresses may be called when a run ends, and what each call carries, by the configuration file.
+"""The policy for webhooks in the configuration file: the addresses that may be called, headers, signatures and payload.
 
 An address is checked when a client names it, so that the client learns of a refusal, and again when it is called:
 rules and DNS may change in between.
@@ -18,6 +18,7 @@ from portside.agent.types.webhooks import PAYLOAD_FIELDS, WebhooksConfig, Webhoo
 from portside.kernel.errors import Invalid, UserMistake
 from portside.kernel.outbound import AddressNotAllowed, HostUnknown, OutboundRules, host_of, resolve
 
+# A request waits this long for the name server; an address that was not checked by then is checked when it is called.
 CHECKED_WITHIN_S = 3.0
 SCHEMES = {"http": 80, "https": 443}
 _TEMPLATE = re.compile(r"\$\{\{(.*?)\}\}")
@@ -32,7 +33,7 @@ RESERVED_HEADERS = frozenset({
 
 
 class Webhooks:
-    """What admission, execution and delivery share: the policy, and a signal that calls are due."""
+    """Shared by admission, execution and delivery: the policy, and a signal that calls are due."""
 
     def __init__(self) -> None:
         self.policy = WebhookPolicy()
@@ -174,10 +175,13 @@ def read_policy(config: WebhooksConfig | None, environ: Mapping[str, str], *, is
 def _header(name: str, value: str, prefix: str, environ: Mapping[str, str]) -> tuple[str, str]:
     key = f"webhooks.headers.{name}"
     if not _TOKEN.fullmatch(name) or name.lower() in RESERVED_HEADERS:
-        raise UserMistake(f"{key}: this is not the name of a header that may be set")
+        raise UserMistake(
+            f"{key}: this is not the name of a header that may be set; correct or remove it. The server itself sets "
+            + ", ".join(sorted(RESERVED_HEADERS))
+        )
     filled = _substitute(key, value, prefix, environ)
     if not _VALUE.fullmatch(filled):
-        raise UserMistake(f"{key}: the value has line breaks or other characters that a header cannot hold")
+        raise UserMistake(f"{key}: the value must be printable ASCII characters in one line, as in every HTTP header")
     return name, filled
 
 
@@ -187,7 +191,7 @@ def _substitute(key: str, text: str, prefix: str, environ: Mapping[str, str]) ->
     def value(template: re.Match[str]) -> str:
         named = _VARIABLE.fullmatch(template[1].strip())
         if named is None or not named[1].startswith(prefix):
-            raise UserMistake(f"{key}: {template[0]} must name a variable as env.{prefix}…")
+            raise UserMistake(f"{key}: {template[0]} must name an environment variable as ${{{{ env.{prefix}NAME }}}}")
         if named[1] not in environ:
             raise UserMistake(f"{key}: the environment variable {named[1]} is not set; set it, or remove the reference")
         return environ[named[1]]
@@ -199,12 +203,15 @@ def _payload_fields(config: WebhooksConfig) -> frozenset[str]:
     known, payload = frozenset(PAYLOAD_FIELDS), config.payload
     for key, names in (("include", payload.include), ("exclude", payload.exclude)):
         if unknown := sorted(set(names or ()) - known):
-            raise UserMistake(f"webhooks.payload.{key}: {', '.join(unknown)} is not a field of the payload")
+            raise UserMistake(
+                f"webhooks.payload.{key} names fields that the payload does not have: {', '.join(unknown)}; it has "
+                f"{', '.join(PAYLOAD_FIELDS)}"
+            )
     return (known if payload.include is None else frozenset(payload.include)) - frozenset(payload.exclude)
 
 
 _ENCODED = "whsec_"
-LEAST_BYTES = 16
+MIN_SECRET_BYTES = 16
 
 
 def read_secret(text: str, key: str) -> bytes:
@@ -214,6 +221,6 @@ def read_secret(text: str, key: str) -> bytes:
         secret = text.encode() if encoded == text else base64.b64decode(encoded, validate=True)
     except binascii.Error as exc:
         raise UserMistake(f"{key}: the text after whsec_ is not base64") from exc
-    if len(secret) < LEAST_BYTES:
-        raise UserMistake(f"{key}: the secret is shorter than {LEAST_BYTES} bytes; use a longer one")
+    if len(secret) < MIN_SECRET_BYTES:
+        raise UserMistake(f"{key}: the secret is shorter than {MIN_SECRET_BYTES} bytes; use a longer one")
     return secret
