@@ -69,7 +69,9 @@ class AdmissionRules(msgspec.Struct, frozen=True):
         """Return the roles that a person's groups give, or the default one. Raises OidcNotAllowed without any."""
         found = claims.get(self.groups_claim) or []
         groups: Sequence[Any] = [found] if isinstance(found, str) else found if isinstance(found, list) else []
-        grants = [self.role_map[group] for group in groups[:_MAX_GROUPS] if group in self.role_map]
+        # Some providers send objects; only a text can be in the map.
+        named = [group for group in groups[:_MAX_GROUPS] if isinstance(group, str)]
+        grants = [self.role_map[group] for group in named if group in self.role_map]
         if grants:
             return grants
         if self.default is None:
