@@ -179,12 +179,12 @@ async def mark_emptied(db: Session, workspace_id: UUID) -> None:
     await db.execute(sql.mark_emptied, id=workspace_id)
 
 
-async def check_workspaces(db: Session, actor: Actor, ids: list[UUID]) -> None:
-    """Raise Invalid unless all are workspaces of the organization."""
+async def check_workspaces(db: Session, actor: Actor, ids: list[UUID], field: str = "workspaces") -> None:
+    """Raise Invalid, for a field of the body, unless all are workspaces of the organization."""
     rows = await db.fetch(sql.workspaces_of_organization, organization_id=actor.organization_id, ids=ids)
     unknown = set(ids) - {row["id"] for row in rows}
     if unknown:
-        raise Invalid.field(["body", "workspaces"], f"the organization has no workspace {min(unknown)}")
+        raise Invalid.field(["body", field], f"the organization has no workspace {min(unknown)}")
 
 
 def check_grant_in_workspaces(actor: Actor, permissions: Collection[str], ids: Collection[UUID] | None) -> None:
