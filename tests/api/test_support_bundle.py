@@ -14,7 +14,7 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from portside.operate.bundle import Masks, values_of
+from portside.operate.bundle import Bundle, Masks, values_of
 from tests.api.control_server import create_body
 from tests.servers import KEY, ServerProcess, platform_server
 
@@ -144,6 +144,21 @@ def test_file_is_never_replaced(server: ServerProcess, home: Path, tmp_path: Pat
     with pytest.raises(AssertionError, match="cannot write"):
         make_bundle(server, home, tmp_path / "bundle.tar.gz")
     assert (tmp_path / "bundle.tar.gz").read_text() == "kept"
+
+
+def test_cut_line_of_a_long_log_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The line is cut within the secret, so that its rest is not masked. Some characters take several bytes."""
+    monkeypatch.setattr("portside.operate.bundle.TAIL_BYTES", 40)
+    log, file = tmp_path / "server.log", tmp_path / "bundle.tar.gz"
+    log.write_text(f"key {SECRET}\n" + "é" * 10 + "\n", "utf-8")
+    bundle = Bundle(Masks([SECRET]))
+    bundle.add_log("cut.log", log)
+    log.write_text("short\n")
+    bundle.add_log("whole.log", log)
+    bundle.write(file)
+    with tarfile.open(file) as archive:
+        texts = [(archive.extractfile(member) or sys.stdin.buffer).read().decode() for member in archive]
+    assert texts == ["é" * 10 + "\n", "short\n"]
 
 
 def test_values_of_variables_and_their_forms():

@@ -117,12 +117,13 @@ class Bundle:
         """Add the end of a log file, if there is one."""
         try:
             with file.open("rb") as opened:
-                opened.seek(max(0, file.stat().st_size - TAIL_BYTES))
+                start = max(0, file.stat().st_size - TAIL_BYTES)
+                opened.seek(start)
                 text = opened.read(TAIL_BYTES).decode("utf-8", "replace")
         except OSError:
             return
-        # A cut line may begin within a secret.
-        self.add_text(name, text if len(text) < TAIL_BYTES else text.partition("\n")[2])
+        # The first line may be cut within a secret, whose rest would not be recognized.
+        self.add_text(name, text.partition("\n")[2] if start else text)
 
     def _masked(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -181,7 +182,10 @@ async def write_bundle(i: ExaminedInstallation, settings: Any, environ: Mapping[
             bundle.add_log(f"logs/{name}", i.home / path)
     for name, path in (("health.json", "/ok"), ("metrics.txt", "/metrics")):
         text = await _get(f"{i.url}{path}")
-        bundle.add_text(name, text) if text is not None else missing.append(f"{path}: the platform does not answer")
+        if text is None:
+            missing.append(f"{path}: the platform does not answer")
+        else:
+            bundle.add_text(name, text)
     bundle.add("left-out.json", missing)
     bundle.write(file)
     return missing
