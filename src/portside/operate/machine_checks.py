@@ -55,8 +55,7 @@ def check_home(i: ExaminedInstallation) -> Iterator[Finding]:
         yield fault(name, f"{home} cannot be written", f"chmod u+rwx {home}")
     if status.st_mode & 0o077:
         yield fault(name, f"other users of this machine can enter {home}", f"chmod 700 {home}")
-    if name_of_foreign_file(home, status.st_uid) is not None:
-        path = name_of_foreign_file(home, status.st_uid)
+    if (path := find_foreign_file(home, status.st_uid)) is not None:
         yield fault(
             name, f"{path} belongs to another user than {home}: Portside was started as several users",
             f"chown -R {_user_name(status.st_uid)} {home}",
@@ -64,7 +63,7 @@ def check_home(i: ExaminedInstallation) -> Iterator[Finding]:
     yield fine(name, f"{home} is the home")
 
 
-def name_of_foreign_file(home: Path, owner: int) -> Path | None:
+def find_foreign_file(home: Path, owner: int) -> Path | None:
     """Return a file near the top of the home that belongs to somebody else, or None."""
     for folder in (home, home / "postgres", home / "dataplane", home / "logs"):
         with contextlib.suppress(OSError):
@@ -99,11 +98,14 @@ def check_keys(i: ExaminedInstallation) -> Iterator[Finding]:
 
 def check_lock(i: ExaminedInstallation) -> Iterator[Finding]:
     """No process holds the home that does not serve, and no lock of Postgres is left that would stop its start."""
-    holder = lock_holder(i.home)
+    holder, lock = lock_holder(i.home), i.home / "platform.lock"
     if holder is not None and not _answers(i):
+        who = f"process {holder}" if holder else "a process that does not name itself"
+        # `kill 0` would kill the shell's own processes.
+        kill = f"kill {holder}" if holder else f"find it with 'fuser {lock}' and kill it"
         yield fault(
-            "lock", f"process {holder} holds {i.home / 'platform.lock'}, and nothing answers at {i.url}",
-            f"it may be starting or stopping; if not, kill {holder}. If it serves at another port, name it: --port",
+            "lock", f"{who} holds {lock}, and nothing answers at {i.url}",
+            f"it may be starting or stopping; if not, {kill}. If it serves at another port, name it: --port",
         )  # fmt: skip
     pid_file = i.home / "postgres" / "data" / "postmaster.pid"
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -114,7 +116,8 @@ def check_lock(i: ExaminedInstallation) -> Iterator[Finding]:
                 "lock", f"{pid_file} names process {pid}, which is {program} and not Postgres: Postgres will not start",
                 f"rm {pid_file}",
             )  # fmt: skip
-    yield fine("lock", f"process {holder} runs the platform" if holder else "no platform is running on this home")
+    running = "the platform runs" + (f" as process {holder}" if holder else "")
+    yield fine("lock", "no platform is running on this home" if holder is None else running)
 
 
 def lock_holder(home: Path) -> int | None:
