@@ -1,8 +1,7 @@
 """The client of a platform's API for commands: its address, its credentials, and errors as one line.
 
 Credentials in order of precedence: an explicit key, the user's login at the platform, the key in this machine's home
-folder.
-Secrets are typed or read from standard input, never from arguments, which other users can see.
+folder. Secrets are typed or read from standard input, never from arguments, which other users can see.
 """
 
 import contextlib
@@ -146,11 +145,17 @@ class Platform:
         self.has_login = login is not None
         # A shell expression for a key that agents accept, for example commands.
         self.key_in_shell = "$PORTSIDE_API_KEY"
-        self._refused = (
-            f"{self.url} does not accept this key; set PORTSIDE_API_KEY, or --home to the platform's folder"
-            if login is None
-            else f"the login at {self.url} has ended; log in again with 'portside login {self.url}'"
-        )
+        if login is not None:
+            self._refused = f"the login at {self.url} has ended; log in again with 'portside login {self.url}'"
+        elif api_key:
+            self._refused = (
+                f"{self.url} does not accept this key; set PORTSIDE_API_KEY, or --home to the platform's folder"
+            )
+        else:
+            self._refused = (
+                f"you are not logged in at {self.url}, and no key was found; run 'portside login {self.url}', set "
+                "PORTSIDE_API_KEY, or set --home to the platform's folder"
+            )
         self._trust = trusted_authorities(os.environ)
         self._client = httpx2.Client(
             base_url=self.url, headers=self.headers, timeout=TIMEOUT_S, verify=self._trust or True
