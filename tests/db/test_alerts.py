@@ -91,6 +91,7 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
         await days_left(db, None, 1)
         await task.activate()
         assert [each["type"] for each in receiver.messages()] == ["firing"], "the end waits for the beginning"
+        assert [each.last_delivered_at for each in await channels.list_all()] == [None]
         assert [each.last_error for each in await channels.list_all()] == ["the receiver answered 503"]
         assert (await task.activate()).did == {"sent": 0}, "not before its pause is over"
         receiver.status = 204
@@ -104,7 +105,13 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
     assert [each["type"] for each in receiver.messages()] == ["firing", "firing", "ended"]
     ids = [headers["webhook-id"] for headers, _ in receiver.got]
     assert ids[0] == ids[1] != ids[2], "a repeated message has the id of the first"
-    assert [each.last_error for each in await channels.list_all()] == [None]
+    (delivered,) = await channels.list_all()
+    assert delivered.last_error is None
+    await judge(db, {RULE: [Measurement("example.org", "example.org", 1, "soon")]}, BEGAN + timedelta(hours=1))
+    await task.activate()
+    (failed,) = await channels.list_all()
+    assert failed.last_error
+    assert failed.last_delivered_at == delivered.last_delivered_at, "the last message that arrived"
 
 
 async def test_channel_added_later_gets_no_end_message(db: Database, tmp_path: Path) -> None:
