@@ -10,6 +10,7 @@ import base64
 import secrets
 import smtplib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -95,6 +96,8 @@ class AlertChannels:
     def __init__(self, db: Database, box: SecretBox, rules: OutboundRules, mail: MailServer | None) -> None:
         self.db = db
         self._box, self._rules, self._mail = box, rules, mail
+        # Not the event loop's own pool: a mail server that does not answer would hold all of its few threads.
+        self._mail_threads = ThreadPoolExecutor(AT_ONCE, "mail")
 
     async def list_all(self, db: Any = None, channel_id: UUID | None = None) -> list[Channel]:
         """List the channels, or the one with an id."""
@@ -164,7 +167,9 @@ class AlertChannels:
         if self._mail is None:
             return NoMailServer().message
         try:
-            await asyncio.to_thread(_send_mail, self._mail, target.to, message_id, message)
+            await asyncio.get_running_loop().run_in_executor(
+                self._mail_threads, _send_mail, self._mail, target.to, message_id, message
+            )
         except (OSError, smtplib.SMTPException, ValueError) as exc:
             return f"{self._mail.host}: {str(exc) or type(exc).__name__}"
         return None
