@@ -36,7 +36,7 @@ _MAX_CACHED = 10_000
 
 
 SESSION_COOKIE = "portside_session"
-# How a caller shows a token: as an API key, as the bearer token of a command line, or as the cookie of a browser.
+# How a caller presents a token: as an API key, as the bearer token of a command line, or as the cookie of a browser.
 Credential = Literal["key", "bearer", "cookie"]
 SessionKind = Literal["bearer", "cookie"]
 # The kind of a credential, its hash, and the workspace that the request names.

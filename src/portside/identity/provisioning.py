@@ -185,10 +185,14 @@ async def _add_user(tx: Transaction, person: _Person) -> UUID:
 async def _apply(
     tx: Transaction, rules: AdmissionRules, person: _Person, user_id: UUID, grants: Sequence[RoleGrant]
 ) -> None:
-    """Give the member the highest role of each place, and take away those of the map that no group gives any more."""
+    """Give the member the highest role in each workspace and in the organization that a group or the default gives.
+
+    Roles in workspaces of the map that no group gives any more are taken away.
+    """
     mapped = [*rules.role_map.values(), *([rules.default] if rules.default else [])]
     workspaces = await _workspaces_of(tx, person, {grant.handle for grant in (*mapped, *grants)})
     roles: dict[UUID, str] = {}
+    # From the lowest role to the highest, which replaces the others.
     for name in reversed(WORKSPACE_ROLES):
         roles |= {workspaces[g.handle]: name for g in grants if g.role == name and g.handle in workspaces}
     ruled = {workspaces[g.handle] for g in mapped if not g.is_of_organization and g.handle in workspaces}

@@ -114,7 +114,7 @@ async def create_workspace(db: Database, actor: Actor, body: WorkspaceRequest) -
             tenant_handle=handle,
         )
         if inserted is None:
-            raise WorkspaceTaken(f"A workspace with this id or the handle {handle} already exists.")
+            raise WorkspaceTaken(f"A workspace with this id or the handle {handle} already exists; choose another.")
         if actor.user_id is not None:
             await tx.execute(
                 sql.insert_workspace_members,
@@ -225,7 +225,7 @@ class MemberNotFound(NotFound):
 
 
 class MemberTaken(Conflict):
-    """The user is already a member."""
+    """The user is already a member; change the role instead."""
 
     code = "member_taken"
 
@@ -268,7 +268,7 @@ async def add_member(db: Database, actor: Actor, body: MemberRequest) -> Member:
             password=password,
         )
         if inserted is None:
-            raise MemberTaken(f"A user with the email {body.email} already exists.")
+            raise MemberTaken(f"A user with the email {body.email} already exists; change the role instead.")
         await tx.execute(
             sql.insert_organization_member,
             organization_id=actor.organization_id,
