@@ -195,7 +195,7 @@ async def change_rule(db: Session, name: str, patch: RulePatch) -> RuleInForce:
 
 
 async def list_silences(db: Session) -> list[Silence]:
-    """List the silences that last."""
+    """List the silences that have not ended."""
     return [Silence(**row) for row in await db.fetch(sql.active_silences)]
 
 

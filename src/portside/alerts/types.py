@@ -121,7 +121,7 @@ class SilenceRequest(msgspec.Struct):
 
 
 class Silence(msgspec.Struct):
-    """No messages of the rule, or of one of its subjects, are sent until then."""
+    """A time until which no messages of a rule, or of one of its subjects, are sent."""
 
     id: UUID
     rule: str
