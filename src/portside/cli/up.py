@@ -102,7 +102,7 @@ def _open_entrance(home: Any, settings: Any, handed: Any) -> Any:
 
     What the program before handed over is open already.
     """
-    from portside.ingress.caddy import MEND, find_caddy
+    from portside.ingress.caddy import INSTALL_CADDY, find_caddy
     from portside.ingress.front import Front
     from portside.kernel.http.server import listen
     from portside.platform.app import PublicEndpoint
@@ -125,8 +125,8 @@ def _open_entrance(home: Any, settings: Any, handed: Any) -> Any:
             return PublicEndpoint(handed.socket(), front)
         return PublicEndpoint(front.prepare(), front)
     if options.domain is not None:
-        raise UserMistake(f"--domain needs Caddy, and there is none; install it: {MEND}")
-    say(f"without Caddy agents answer at their own ports only; install it: {MEND}")
+        raise UserMistake(f"--domain needs Caddy, and there is none; install it: {INSTALL_CADDY}")
+    say(f"without Caddy agents answer at their own ports only; install it: {INSTALL_CADDY}")
     return PublicEndpoint(handed.socket() if handed else listen(settings.host, settings.port))
 
 

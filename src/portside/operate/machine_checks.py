@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from portside.backup.history import last_backup
-from portside.ingress.caddy import MEND, find_caddy
+from portside.ingress.caddy import INSTALL_CADDY, find_caddy
 from portside.kernel.crypto import SecretBox
 from portside.kernel.disk import WATCHED_FOLDER, find_shortage, measure, megabytes, read_notice
 from portside.kernel.embedded import EmbeddedPostgres
@@ -228,7 +228,7 @@ def check_programs(i: ExaminedInstallation) -> Iterator[Finding]:
         if not (shutil.which("podman") or shutil.which("docker")):
             yield fine("containers", "neither podman nor docker is installed, so images cannot be deployed")
     if i.is_fronted:
-        do = f"install Caddy: {MEND}"
+        do = f"install Caddy: {INSTALL_CADDY}"
         try:
             caddy = find_caddy(i.caddy)
         except UserMistake as exc:
