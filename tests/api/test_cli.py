@@ -9,8 +9,11 @@ import tarfile
 
 import pytest
 
+from portside.cli.up import ask_agent
+from portside.kernel.errors import UserMistake
 from tests.api.control_server import control
 from tests.conftest import eventually
+from tests.receiver import Receiver, serving
 
 
 @pytest.fixture
@@ -422,6 +425,16 @@ async def test_refusals_are_one_line(portside, arguments, says: str) -> None:
     assert said.startswith("error: ")
     assert says in said
     assert said.count("\n") == 1
+
+
+async def test_example_agent_that_fails_is_a_mistake_and_does_not_stop_the_platform() -> None:
+    receiver = Receiver()
+    receiver.status = 500
+    async with serving(receiver) as url:
+        with pytest.raises(UserMistake, match=r"does not answer: .*500.*portside deployments logs"):
+            await asyncio.to_thread(ask_agent, url, {})
+    with pytest.raises(UserMistake, match="does not answer"):
+        await asyncio.to_thread(ask_agent, url, {})
 
 
 async def test_a_wrong_key_is_reported(portside) -> None:
