@@ -45,5 +45,6 @@ async def _run(name: str, checking: Awaitable[None], into: list[Finding]) -> Non
         async with asyncio.timeout(CHECK_WITHIN_S):
             await checking
     except Exception as exc:  # noqa: BLE001 - reported, and the other checks continue
-        reason = f"{type(exc).__name__}: {exc}"
+        # A TimeoutError has no text.
+        reason = f"{type(exc).__name__}: {exc}".removesuffix(": ")
         into.append(warning(name, f"this could not be examined: {reason}", "examine it by hand"))

@@ -25,9 +25,11 @@ from portside.kernel.files import holder_of
 from portside.limits.table import read_table
 from portside.operate.findings import Check, ExaminedInstallation, Finding, fault, fine, warning
 
+# A file may be newer than the clock by this much: clocks of file servers differ.
 _AHEAD_S = 120
 _OLD_BACKUP_DAYS = 7
-_BORN = 1_735_689_600  # 2025
+# The first of January 2025. A clock that shows an earlier time was never set.
+_EARLIEST_TIME = 1_735_689_600
 _FEW_DESCRIPTORS, _MIN_DESCRIPTORS = 8192, 1024
 _LITTLE_MEMORY, _MIN_MEMORY = 512_000_000, 128_000_000
 _PROGRAM_TIMEOUT_S = 30.0
@@ -97,7 +99,7 @@ def check_keys(i: ExaminedInstallation) -> Iterator[Finding]:
 
 
 def check_lock(i: ExaminedInstallation) -> Iterator[Finding]:
-    """No process holds the home that does not serve, and no lock of Postgres is left that would stop its start."""
+    """Check that the process that holds the home serves, and that no lock prevents the start of Postgres."""
     holder, lock = lock_holder(i.home), i.home / "platform.lock"
     if holder is not None and not _answers(i):
         who = f"process {holder}" if holder else "a process that does not name itself"
@@ -126,7 +128,7 @@ def lock_holder(home: Path) -> int | None:
 
 
 def check_data(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The data folder of the embedded Postgres is whole, and this version can read it."""
+    """Check that the data folder of the embedded Postgres is complete, and that this version can read it."""
     if i.database_url is not None:
         return
     data, engine = i.home / "postgres" / "data", EmbeddedPostgres(i.home)
@@ -144,7 +146,7 @@ def check_data(i: ExaminedInstallation) -> Iterator[Finding]:
 
 
 def check_disk(i: ExaminedInstallation) -> Iterator[Finding]:
-    """There is room on the disks of the home and of temporary files, and the external database is below its limit."""
+    """Check the free space for the home and for temporary files, and the limit of the external database."""
     folder = i.home if i.home.exists() else i.home.parent
     if not folder.exists():
         return
@@ -163,7 +165,7 @@ def check_disk(i: ExaminedInstallation) -> Iterator[Finding]:
 
 
 def check_socket_folder(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The folder of the embedded server's socket is private."""
+    """Check that the folder of the embedded server's socket is private."""
     if i.database_url is not None or not (i.home / "postgres").exists():
         return
     folder = EmbeddedPostgres(i.home).socket_folder
@@ -176,9 +178,9 @@ def check_socket_folder(i: ExaminedInstallation) -> Iterator[Finding]:
 
 
 def check_clock(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The clock is not behind what it was before."""
+    """Check that the clock was not set back."""
     now = time.time()
-    if now < _BORN:
+    if now < _EARLIEST_TIME:
         yield fault("clock", f"the clock shows {time.strftime('%Y-%m-%d', time.gmtime(now))}", "set it, by NTP")
     newest, at = None, now + _AHEAD_S
     for path in (i.home, *(i.home / name for name in (*i.key_files, "postgres/log", "postgres/data", "logs"))):
@@ -195,7 +197,7 @@ def check_clock(i: ExaminedInstallation) -> Iterator[Finding]:
 
 
 def check_limits(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The process has descriptors, and the machine memory."""
+    """Check that the process has enough descriptors, and the machine enough memory."""
     holder = lock_holder(i.home) or None
     hard, used = resource.getrlimit(resource.RLIMIT_NOFILE)[1], 0
     if holder is not None:
@@ -265,7 +267,7 @@ def _uv() -> Finding:
 
 
 def check_registry(i: ExaminedInstallation) -> Iterator[Finding]:
-    """Uv reaches the package index that it is configured for, with the proxies and certificates of this environment."""
+    """Check that uv reaches its package index, with the proxies and certificates of this environment."""
     from uv import find_uv_bin
 
     if not i.has_listener:
@@ -287,7 +289,7 @@ def check_registry(i: ExaminedInstallation) -> Iterator[Finding]:
 
 
 def check_port(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The ports are free, or are the platform's; and this user may open them."""
+    """Check that the ports are free or the platform's, and that this user may open them."""
     if lock_holder(i.home) is None:
         yield from _port_is_free(i.host, i.port)
         if i.front.is_public:
@@ -320,7 +322,7 @@ def _port_is_free(host: str, port: int) -> Iterator[Finding]:
 
 
 def check_files(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The files that settings name can be read."""
+    """Check that the files that settings name can be read."""
     if i.rate_limits_file is not None:
         try:
             read_table(Path(i.rate_limits_file))
@@ -335,7 +337,7 @@ def check_backup(i: ExaminedInstallation) -> Iterator[Finding]:
     name, found = "backup", last_backup(i.home)
     how = "set BACKUP_TO and PORTSIDE_BACKUP_PASSPHRASE_FILE, or run 'portside backup create' now and then"
     if found.failed is not None:
-        yield warning(name, f"the last backup failed: {found.failed.error}", "mend that, and take another")
+        yield warning(name, f"the last backup failed: {found.failed.error}", "remove the cause, and take another")
     if found.succeeded is not None:
         days = (datetime.now(UTC) - found.succeeded.ended_at).days
         place = f"{found.succeeded.location}/{found.succeeded.name}"
