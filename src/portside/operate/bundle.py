@@ -50,9 +50,12 @@ _FORMS = re.compile(
     r"|(?<=[Bb]earer )[\w.~+/=-]{8,}|(?<=[Bb]asic )[\w+/=-]{8,}",
     re.DOTALL,
 )
-# `password=…`, `"api_key": "…"`, `X-Api-Key: …`: the value of anything that is named like a secret.
+# `password=…`, `"api_key": "…"`, `X-Api-Key: …`: the value of anything that is named like a secret. The pattern begins
+# with the word itself, and what follows it in the name is bounded: otherwise one long word, such as an image in base64,
+# would take time that grows with the square of its length.
 _NAMED = re.compile(
-    r"(?i)([\w-]*(?:password|passwd|secret|token|api[-_]?key|authorization|passphrase|cookie)[\w-]*['\"]?\s*[=:]\s*)"
+    r"(?i)((?:password|passwd|secret|token|api[-_]?key|authorization|passphrase|cookie)"
+    r"[\w-]{0,60}['\"]?\s{0,9}[=:]\s{0,9})"
     r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&}\"']+)"
 )
 
@@ -169,8 +172,7 @@ async def write_bundle(i: ExaminedInstallation, settings: Any, environ: Mapping[
         bundle.add("versions.json", _versions())
         bundle.add("settings.json", settings)
         if opened is not None:
-            usage = DiskUsage(opened.db, opened.url, i.home, i.reserve)
-            bundle.add("disk.json", await usage.report(None))
+            await _add_disk_usage(bundle, i, opened, missing)
         if opened is not None and may_show_deployments:
             bundle.add("deployments.json", [dict(row) for row in await opened.db.fetch(sql.states_of_deployments)])
             for log in sorted((i.home / "dataplane" / "deployments").glob("*/logs/*.log")):
@@ -189,6 +191,14 @@ async def write_bundle(i: ExaminedInstallation, settings: Any, environ: Mapping[
     bundle.add("left-out.json", missing)
     bundle.write(file)
     return missing
+
+
+async def _add_disk_usage(bundle: Bundle, i: ExaminedInstallation, opened: OpenDatabase, missing: list[str]) -> None:
+    try:
+        bundle.add("disk.json", await DiskUsage(opened.db, opened.url, i.home, i.reserve).report(None))
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+        # A database of a start that failed may have no tables yet.
+        missing.append(f"disk.json: {exc}")
 
 
 @asynccontextmanager
