@@ -97,7 +97,7 @@ def show_measurements(measured: Mapping[str, Sequence[Measurement]]) -> None:
 
 
 async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at: datetime) -> int:
-    """Begin and end alerts for what was measured; return for how many of them messages were queued.
+    """Begin and end alerts for what was measured; return the number of alerts for which messages were queued.
 
     A rule without measurements could not be measured: its alerts stay as they are.
     """

@@ -1,4 +1,4 @@
-"""Commands for operators: what takes the disk space, what is wrong, what somebody who helps needs to know, upgrades.
+"""Commands for operators: the use of the disk, the doctor, the support bundle, and upgrades.
 
 `portside upgrade` leads from the version that runs to the one of the command, while agents serve.
 """

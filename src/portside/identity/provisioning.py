@@ -1,7 +1,7 @@
-"""Members from OpenID Connect: who may sign in by the claims of a provider, and which roles its groups give.
+"""Members from OpenID Connect: admits people by the claims of a provider, and gives them the roles of its groups.
 
-A person is known by issuer and subject. At the first sign-in the verified e-mail finds a member that an admin added, or
-a new member is made. Workspaces and organization roles that the role map names belong to the provider: each sign-in
+Issuer and subject identify a person. At the first sign-in the verified e-mail finds a member that an admin added, or a
+new member is made. Workspaces and organization roles that the role map names belong to the provider: each sign-in
 applies them again. Everything else stays as admins set it.
 """
 

@@ -233,7 +233,7 @@ class Member(msgspec.Struct):
 
 
 class MemberRequest(msgspec.Struct):
-    """A user to add to the organization; only logging in needs a password.
+    """A user to add to the organization. Only users who log in with a password need one.
 
     With `workspaces` the user joins those too, as `workspace_role`.
     """

@@ -1,7 +1,7 @@
 """The support bundle: a report of an installation for support, without its secrets.
 
-Everything passes `Masks`: known values (key files, variables, URLs' passwords, every secret in the database) and forms
-of keys that we do not know. If the database cannot be read, logs and reasons of deployments are left out, because their
+`Masks` replaces known values (key files, variables, URLs' passwords, every secret in the database) and texts that look
+like keys in everything. If the database cannot be read, logs and states of deployments are left out, because their
 secrets are not known then. At the end the whole content is searched for the known values once more.
 """
 

@@ -1,7 +1,7 @@
 """The doctor: examines an installation part by part, and says of each problem what to do about it.
 
 It works whether or not the platform runs, and changes nothing. The checks are in `machine_checks.py` and
-`service_checks.py`; one that fails itself is a warning.
+`service_checks.py`; a check that fails itself becomes a warning.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """The service of the system: a systemd unit that starts the platform with the machine, as a user of its own.
 
-`Service.unit` is a pure text. `install` and `uninstall` change the system: the user, the home's owner, the file of
-settings, the unit. What people may have changed, the home and the settings, is never overwritten and never removed.
+`Service.unit` is the text of the unit. `install` and `uninstall` change the system: the user, the home's owner, the
+file of settings, the unit. What people may have changed, the home and the settings, is never overwritten and never
+removed.
 """
 
 import grp

@@ -1,6 +1,6 @@
-"""What an upgrade of an installation will do, and why it cannot be done; and which upgrades there were.
+"""Plans an upgrade of an installation: what it will do, and what prevents it. Also records the upgrades of a home.
 
-The databases are examined with the migrations of the program that runs this, which is the new version.
+The program that runs this is the new version, and the databases are compared with its migrations.
 """
 
 import asyncio
