@@ -67,7 +67,7 @@ def up(*, example: bool, **options: Any) -> None:
     raise_descriptor_limit()
     home = Home(settings.home_path)
     home.lock()
-    endpoint = _open_entrance(home, settings, handed)
+    endpoint = _open_endpoint(home, settings, handed)
     embedded = None if settings.database_url else embedded_of(settings)
     try:
         say("starting Postgres" if embedded else "using the database of DATABASE_URL")
@@ -98,7 +98,7 @@ def up(*, example: bool, **options: Any) -> None:
         say("stopped")
 
 
-def _open_entrance(home: Any, settings: Any, handed: Any) -> Any:
+def _open_endpoint(home: Any, settings: Any, handed: Any) -> Any:
     """Open the socket of the platform, behind a front if one is wanted and there is a Caddy. Raises UserMistake.
 
     What the program before handed over is open already.
@@ -125,9 +125,10 @@ def _open_entrance(home: Any, settings: Any, handed: Any) -> Any:
             front.adopt(handed.front)
             return PublicEndpoint(handed.socket(), front)
         return PublicEndpoint(front.prepare(), front)
+    missing = f"PORTSIDE_CADDY names {settings.caddy}, which is no program" if settings.caddy else "there is no Caddy"
     if options.domain is not None:
-        raise UserMistake(f"--domain needs Caddy, and there is none; install it: {INSTALL_CADDY}")
-    say(f"without Caddy agents answer at their own ports only; install it: {INSTALL_CADDY}")
+        raise UserMistake(f"--domain needs Caddy, and {missing}; install it: {INSTALL_CADDY}")
+    say(f"{missing}; without Caddy agents answer at their own ports only; install it: {INSTALL_CADDY}")
     return PublicEndpoint(handed.socket() if handed else listen(settings.host, settings.port))
 
 

@@ -238,7 +238,8 @@ def check_programs(i: ExaminedInstallation) -> Iterator[Finding]:
             return
         if caddy is None:
             level = fault if i.front.domain else warning
-            yield level("caddy", "there is no Caddy, so there are no addresses below the platform's port", do)
+            missing = f"PORTSIDE_CADDY names {i.caddy}, which is no program" if i.caddy else "there is no Caddy"
+            yield level("caddy", f"{missing}, so agents have no addresses at the platform's port", do)
         else:
             yield fine("caddy", caddy.program)
 
