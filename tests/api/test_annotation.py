@@ -78,7 +78,7 @@ async def test_reviewed_runs_are_completed_and_deleted_runs_leave_the_queue(serv
     gone = {"session_id": projects[0]["id"], "trace_ids": runs[:1]}
     assert (await server.client.post("/runs/delete", json=gone)).status_code == 202
     assert (await server.client.get(f"{path}/size")).json() == {"size": 1, "completed": 1}
-    again = {"name": "q", "id": queue["id"]}
+    again, beyond = {"name": "q", "id": queue["id"]}, {"last_reviewed_time": "9999-12-31T23:59:59-14:00"}
     assert (await server.client.post("/annotation-queues", json=again)).status_code == 409
     for refused, status in (
         (await server.client.get(f"{path}/runs", params={"status": "needs_others_review"}), 422),
@@ -86,6 +86,7 @@ async def test_reviewed_runs_are_completed_and_deleted_runs_leave_the_queue(serv
         (await server.client.post(f"{path}/runs", json=[]), 422),
         (await server.client.get(f"{path}/run/-1"), 404),
         (await server.client.patch(f"{path}/runs/{uuid4()}", json=reviewed), 404),
+        (await server.client.patch(f"{path}/runs/{runs[1]}", json=beyond), 422),
     ):
         assert refused.status_code == status, refused.text
 

@@ -6,11 +6,16 @@ import json
 import subprocess
 import sys
 import tarfile
+from typing import Any
 
 import pytest
 
+from portside.cli.up import ask_agent
+from portside.kernel.errors import UserMistake
 from tests.api.control_server import control
+from tests.commands import run_here
 from tests.conftest import eventually
+from tests.receiver import Receiver, serving
 
 
 @pytest.fixture
@@ -422,6 +427,36 @@ async def test_refusals_are_one_line(portside, arguments, says: str) -> None:
     assert said.startswith("error: ")
     assert says in said
     assert said.count("\n") == 1
+
+
+async def test_example_agent_that_fails_is_a_mistake_and_does_not_stop_the_platform() -> None:
+    receiver = Receiver()
+    receiver.status = 500
+    async with serving(receiver) as url:
+        with pytest.raises(UserMistake, match=r"does not answer: .*500.*portside deployments logs"):
+            await asyncio.to_thread(ask_agent, url, {})
+    with pytest.raises(UserMistake, match="does not answer"):
+        await asyncio.to_thread(ask_agent, url, {})
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "says"),
+    [
+        (308, [(b"location", b"https://portside.example.com/auth")], "redirects to https://portside.example.com/auth"),
+        (200, [(b"content-type", b"text/html")], "there is no platform at http"),
+    ],
+)
+async def test_address_that_is_not_a_platforms_is_named(status: int, headers: Any, says: str) -> None:
+    async def page(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"<html>"})
+
+    async with serving(page) as url:
+        done = await asyncio.to_thread(run_here, "account", "show", "--url", url, "--api-key", "x")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 async def test_a_wrong_key_is_reported(portside) -> None:

@@ -120,7 +120,7 @@ async def test_a_login_is_kept_used_and_ended(portside: Portside, tmp_path: Path
     assert "Other" in await portside("workspaces", "list", key=None)
     assert "Other" in await portside("account", "show", "--workspace", "other", key=None)
     assert "logged out" in await portside("logout", key=None)
-    assert "does not accept this key" in await portside("account", "show", key=None, code=1)
+    assert "you are not logged in" in await portside("account", "show", key=None, code=1)
     assert "you are not logged in" in await portside("logout", key=None, code=1)
 
 

@@ -163,7 +163,9 @@ def test_lock_of_a_platform_that_does_not_answer(home: Path):
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert str(os.getpid()) in problem(diagnose(of(home), "lock"), "lock").message
+        assert f"kill {os.getpid()}" in problem(diagnose(of(home), "lock"), "lock").do
+        lock.truncate(0)
+        assert "kill 0" not in problem(diagnose(of(home), "lock"), "lock").do, "it would kill the operator's shell"
     assert is_well(diagnose(of(home), "lock"))
 
 

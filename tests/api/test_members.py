@@ -203,6 +203,7 @@ async def test_passwords(server: Hosted):
         ("/api-key", {"role_id": "Viewer", "permissions": ["runs:read"]}, "permissions"),
         ("/api-key", {"workspaces": [str(uuid4())]}, "workspaces"),
         ("/api-key/current", {"role_id": "Viewer"}, "role_id"),
+        ("/api-key/current", {"default_workspace_id": str(uuid4())}, "default_workspace_id"),
         ("/orgs/current/service-keys", {"workspaces": [str(uuid4())]}, "workspaces"),
         ("/orgs/current/service-keys", {"default_workspace_id": str(uuid4())}, "default_workspace_id"),
     ],

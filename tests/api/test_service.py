@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from portside.cli.service import installed_service
 from portside.operate.service import Service, is_booted
 from tests.commands import run_here
 from tests.conftest import eventually
@@ -39,8 +40,9 @@ def verify(unit: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @needs_systemd_tools
 @pytest.mark.parametrize("has_containers", [False, True])
 def test_unit_passes_the_verifier(tmp_path: Path, has_containers: bool):  # noqa: FBT001 - a parameter
-    done = verify(Service(user="root", has_containers=has_containers).unit, tmp_path)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    for home in ("/var/lib/portside", '/srv/50% "off" $HOME'):
+        done = verify(Service(user="root", home=Path(home), has_containers=has_containers).unit, tmp_path)
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
     # The verifier sees mistakes.
     wrong = Service(user="root").unit.replace("ProtectSystem=strict", "ProtectSystem=stricter")
     assert "stricter" in verify(wrong, tmp_path).stderr
@@ -59,6 +61,12 @@ def test_unit_is_hardened(tmp_path: Path):
 def test_paths_are_quoted_for_units(tmp_path: Path):
     unit = Service(home=Path("/srv/50% off $HOME"), python=Path("/opt/my python/bin/python")).unit
     assert 'ExecStart="/opt/my python/bin/python" -P -m portside up --home "/srv/50%% off $$HOME"' in unit
+    assert "WorkingDirectory=/srv/50%% off $HOME\n" in unit
+    assert 'ReadWritePaths="/srv/50%% off $HOME" /tmp' in unit
+    written = tmp_path / "etc/systemd/system/portside.service"
+    written.parent.mkdir(parents=True)
+    written.write_text(unit)
+    assert installed_service(tmp_path).home == Path("/srv/50% off $HOME")
     assert "ProtectHome=yes" in unit
     assert "ProtectHome=read-only" in Service(python=Path("/home/me/venv/bin/python")).unit
     # As environments that uv or pyenv made.

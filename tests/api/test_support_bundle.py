@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 from uuid import UUID
@@ -14,7 +14,9 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from portside.operate.bundle import Masks, values_of
+from portside.kernel.crypto import SecretBox
+from portside.operate.bundle import Bundle, Masks, values_of, write_bundle
+from portside.operate.findings import ExaminedInstallation
 from tests.api.control_server import create_body
 from tests.servers import KEY, ServerProcess, platform_server
 
@@ -144,6 +146,38 @@ def test_file_is_never_replaced(server: ServerProcess, home: Path, tmp_path: Pat
     with pytest.raises(AssertionError, match="cannot write"):
         make_bundle(server, home, tmp_path / "bundle.tar.gz")
     assert (tmp_path / "bundle.tar.gz").read_text() == "kept"
+
+
+def test_cut_line_of_a_long_log_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The line is cut within the secret, so that its rest is not masked. Some characters take several bytes."""
+    monkeypatch.setattr("portside.operate.bundle.TAIL_BYTES", 40)
+    log, file = tmp_path / "server.log", tmp_path / "bundle.tar.gz"
+    log.write_text(f"key {SECRET}\n" + "é" * 10 + "\n", "utf-8")
+    bundle = Bundle(Masks([SECRET]))
+    bundle.add_log("cut.log", log)
+    log.write_text("short\n")
+    bundle.add_log("whole.log", log)
+    bundle.write(file)
+    with tarfile.open(file) as archive:
+        texts = [(archive.extractfile(member) or sys.stdin.buffer).read().decode() for member in archive]
+    assert texts == ["é" * 10 + "\n", "short\n"]
+
+
+async def test_database_without_tables_leaves_out_what_is_in_them(
+    fresh_database: Callable[[], Awaitable[str]], tmp_path: Path
+):
+    """As after a first start that failed, for which support is needed most."""
+    (tmp_path / "home").mkdir(mode=0o700)
+    SecretBox.from_file(tmp_path / "home" / "master-key")
+    installation = ExaminedInstallation(home=tmp_path / "home", database_url=await fresh_database(), has_listener=False)
+    left_out = "\n".join(await write_bundle(installation, {}, {}, tmp_path / "bundle.tar.gz"))
+    assert "logs and states of deployments" in left_out
+    assert "disk.json" in left_out
+
+
+def test_long_words_are_masked_in_time():
+    text = "eA" * 200_000
+    assert Masks([]).mask(f"{text} my_password_of_x={text}") == f"{text} my_password_of_x=***"
 
 
 def test_values_of_variables_and_their_forms():

@@ -1,11 +1,13 @@
 """Alerts in their database: which messages begin and end them, what a silence holds back, and what is sent again."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
 from portside.alerts import alerts
 from portside.alerts.alerts import judge
-from portside.alerts.channels import AlertChannels, AlertDeliveries
+from portside.alerts.channels import AlertChannels, AlertDeliveries, ChannelTarget, MailServer, Message
 from portside.alerts.rules import ENDS_AFTER_S, Measurement
 from portside.alerts.types import AlertQuery, ChannelRequest, RulePatch, SilenceRequest
 from portside.kernel.clock import now
@@ -91,6 +93,7 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
         await days_left(db, None, 1)
         await task.activate()
         assert [each["type"] for each in receiver.messages()] == ["firing"], "the end waits for the beginning"
+        assert [each.last_delivered_at for each in await channels.list_all()] == [None]
         assert [each.last_error for each in await channels.list_all()] == ["the receiver answered 503"]
         assert (await task.activate()).did == {"sent": 0}, "not before its pause is over"
         receiver.status = 204
@@ -104,7 +107,34 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
     assert [each["type"] for each in receiver.messages()] == ["firing", "firing", "ended"]
     ids = [headers["webhook-id"] for headers, _ in receiver.got]
     assert ids[0] == ids[1] != ids[2], "a repeated message has the id of the first"
-    assert [each.last_error for each in await channels.list_all()] == [None]
+    (delivered,) = await channels.list_all()
+    assert delivered.last_error is None
+    await judge(db, {RULE: [Measurement("example.org", "example.org", 1, "soon")]}, BEGAN + timedelta(hours=1))
+    await task.activate()
+    (failed,) = await channels.list_all()
+    assert failed.last_error
+    assert failed.last_delivered_at == delivered.last_delivered_at, "the last message that arrived"
+
+
+async def test_mail_server_that_does_not_answer_holds_up_nothing_else(db: Database, tmp_path: Path) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    connected, closed = asyncio.Event(), asyncio.Event()
+
+    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await closed.wait()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1") as server:
+        mail = MailServer("127.0.0.1", server.sockets[0].getsockname()[1], "portside@example.com", "off")
+        channels = AlertChannels(db, SecretBox.from_file(tmp_path / "key"), OutboundRules(), mail)
+        message = Message("test", "Test", "It works.", {})
+        sending = asyncio.create_task(channels.send("mail", ChannelTarget(to=["ada@example.com"]), "1", message))
+        await connected.wait()
+        assert await asyncio.to_thread(lambda: "done") == "done"
+        assert not sending.done()
+        closed.set()
+        assert "127.0.0.1" in str(await sending)
 
 
 async def test_channel_added_later_gets_no_end_message(db: Database, tmp_path: Path) -> None:

@@ -101,6 +101,24 @@ async def test_a_revoked_key_leaves_the_cache_at_once(db, key) -> None:
     assert [listed.id for listed in await list_keys(db, of_workspace(admin))] == [admin.key_id]
 
 
+async def test_key_that_is_revoked_while_it_is_authenticated_is_not_cached(db, key, monkeypatch) -> None:
+    authenticator = Authenticator(db)
+    admin = await authenticator.authenticate(key)
+    other = await create_key(db, await first_owner(db), KeyRequest())
+    execute = db.execute
+
+    async def revoke_first(query, **values):
+        monkeypatch.setattr(db, "execute", execute)
+        await revoke_key(db, authenticator, admin, Revocation(other.id, of_workspace(admin)))
+        return await execute(query, **values)
+
+    # The row is read before this statement, and the actor is cached after it.
+    monkeypatch.setattr(db, "execute", revoke_first)
+    assert (await authenticator.authenticate(other.key)).key_id == other.id
+    with pytest.raises(Unauthorized):
+        await authenticator.authenticate(other.key)
+
+
 async def test_a_revoked_key_expires_from_other_caches(db, key, monkeypatch) -> None:
     monkeypatch.setattr("portside.identity.authentication.CACHE_S", -1.0)
     here, there = Authenticator(db), Authenticator(db)

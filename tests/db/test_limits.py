@@ -250,6 +250,15 @@ async def test_a_key_has_one_budget_wherever_it_is_used(app) -> None:
     assert passed == [200] * 15 + [429]
 
 
+async def test_bearer_key_has_the_budget_of_the_key(app) -> None:
+    bearer = {"authorization": f"Bearer {GOOD}", "address": "192.0.2.50"}
+    _, headers, _ = await ask(app, "GET", "/sessions", **bearer)
+    assert headers["x-ratelimit-limit"] == "1000"
+    left = int(headers["x-ratelimit-remaining"])
+    _, headers, _ = await ask(app, "GET", "/sessions", x_api_key=GOOD)
+    assert headers["x-ratelimit-remaining"] == str(left - 1)
+
+
 async def test_a_user_has_a_budget_for_each_address(app) -> None:
     user = {"x_user_id": secrets.token_hex(8)}
     assert (await ask(app, "GET", "/sessions", **user, address="192.0.2.1"))[1]["x-ratelimit-remaining"] == "999"

@@ -9,6 +9,7 @@ import pytest
 
 from portside.cli import revisions
 from portside.cli.client import Platform
+from portside.cli.deployments import RevisionLogs
 from portside.cli.revisions import follow_revision
 from portside.kernel.errors import UserMistake
 
@@ -43,6 +44,15 @@ def test_requests_are_retried_while_the_platform_is_unavailable(platform: Platfo
     said: list[str] = []
     follow_revision(platform, "d", "r", say=said.append)
     assert (said, STATUSES) == (["DEPLOYED"], [])
+
+
+def test_logs_are_followed_while_the_platform_is_unavailable(platform: Platform, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(revisions, "POLL_S", 0)
+    STATUSES[:] = [503, 200, 502]
+    logs = RevisionLogs(platform, "d", "r")
+    assert logs.kind() == "deploy"
+    assert logs.show_new("deploy", "5") == "5"
+    assert STATUSES == []
 
 
 def test_retries_end_after_a_while(platform: Platform, monkeypatch: pytest.MonkeyPatch):

@@ -14,10 +14,10 @@ from portside.ingress.config import configuration
 from portside.ingress.front import (
     FromFront,
     agents_pattern,
+    custom_addresses,
+    custom_host,
+    custom_upstreams,
     hosts_of,
-    own_addresses,
-    own_host,
-    own_upstreams,
     upstreams_of,
     write_upstreams,
 )
@@ -70,7 +70,7 @@ def test_public_addresses_follow_the_domain():
     ],
 )  # fmt: skip
 def test_names_of_the_platform_are_not_routed_to_a_deployment(url: str | None):
-    assert own_host(url, DOMAIN) == (None, "")
+    assert custom_host(url, DOMAIN) == (None, "")
 
 
 def test_the_older_deployment_keeps_an_address():
@@ -81,11 +81,11 @@ def test_the_older_deployment_keeps_an_address():
         DeploymentAddress("odd", "unix:/x", None),
         DeploymentAddress("long", f"http://{'a' * 201}", None),
     ]
-    own = own_addresses(addresses, DOMAIN)
-    assert own == {("chat.example.org", ""): "127.0.0.1:1"}
-    assert own_upstreams(own) == {"==chat.example.org": "taken", "=chat.example.org": "127.0.0.1:1"}
+    custom = custom_addresses(addresses, DOMAIN)
+    assert custom == {("chat.example.org", ""): "127.0.0.1:1"}
+    assert custom_upstreams(custom) == {"==chat.example.org": "taken", "=chat.example.org": "127.0.0.1:1"}
     assert upstreams_of(addresses) == {"old": "127.0.0.1:1", "new": "[::1]:2"}
-    assert hosts_of(addresses, own, DOMAIN) == {
+    assert hosts_of(addresses, custom, DOMAIN) == {
         "portside.example.com", "old.portside.example.com", "new.portside.example.com", "chat.example.org",
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Alerts: problems that an operator must know, sent once when they begin and once when they end.
+"""Alerts: problems that an operator must know about, sent once when they begin and once when they end.
 
 `rules.py` measures, `alerts.py` decides which alerts begin and end, `channels.py` sends by webhook and mail.
 """

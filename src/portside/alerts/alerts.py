@@ -97,7 +97,7 @@ def show_measurements(measured: Mapping[str, Sequence[Measurement]]) -> None:
 
 
 async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at: datetime) -> int:
-    """Begin and end alerts for what was measured; return for how many of them messages were queued.
+    """Begin and end alerts for what was measured; return the number of alerts for which messages were queued.
 
     A rule without measurements could not be measured: its alerts stay as they are.
     """
@@ -195,7 +195,7 @@ async def change_rule(db: Session, name: str, patch: RulePatch) -> RuleInForce:
 
 
 async def list_silences(db: Session) -> list[Silence]:
-    """List the silences that last."""
+    """List the silences that have not ended."""
     return [Silence(**row) for row in await db.fetch(sql.active_silences)]
 
 

@@ -10,6 +10,7 @@ import base64
 import secrets
 import smtplib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -40,11 +41,13 @@ from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
 ATTEMPTS, FIRST_PAUSE_S, LONGEST_PAUSE_S = 20, 5.0, 4 * 3600.0
+# Another process sends a message if the one that took it has not recorded a result by then.
 CLAIM_S = 120.0
 SMTP_TIMEOUT_S = 30.0
 AT_ONCE = 20
 _SECRET_BYTES = 24
-_ENCODED = "whsec_"
+# Standard Webhooks write keys with this prefix.
+_KEY_PREFIX = "whsec_"
 
 
 class ChannelNotFound(NotFound):
@@ -95,6 +98,8 @@ class AlertChannels:
     def __init__(self, db: Database, box: SecretBox, rules: OutboundRules, mail: MailServer | None) -> None:
         self.db = db
         self._box, self._rules, self._mail = box, rules, mail
+        # Not the event loop's own pool: a mail server that does not answer would hold all of its few threads.
+        self._mail_threads = ThreadPoolExecutor(AT_ONCE, "mail")
 
     async def list_all(self, db: Any = None, channel_id: UUID | None = None) -> list[Channel]:
         """List the channels, or the one with an id."""
@@ -124,7 +129,7 @@ class AlertChannels:
         if request.kind == "webhook":
             if request.url is None or request.to is not None:
                 raise Invalid.field(["body", "url"], "is required for a webhook, which has no `to`")
-            key = _ENCODED + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
+            key = _KEY_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
             return ChannelTarget(url=request.url, secret=key)
         if request.to is None or request.url is not None:
             raise Invalid.field(["body", "to"], "is required for a mail, which has no `url`")
@@ -133,7 +138,7 @@ class AlertChannels:
         return ChannelTarget(to=request.to)
 
     async def remove(self, db: Any, channel_id: UUID) -> None:
-        """Remove a channel, with the messages that it has not got. Raises ChannelNotFound."""
+        """Remove a channel, with the messages that were not delivered yet. Raises ChannelNotFound."""
         if await db.fetchval(sql.delete_channel, id=channel_id) is None:
             raise ChannelNotFound
 
@@ -164,14 +169,16 @@ class AlertChannels:
         if self._mail is None:
             return NoMailServer().message
         try:
-            await asyncio.to_thread(_send_mail, self._mail, target.to, message_id, message)
+            await asyncio.get_running_loop().run_in_executor(
+                self._mail_threads, _send_mail, self._mail, target.to, message_id, message
+            )
         except (OSError, smtplib.SMTPException, ValueError) as exc:
             return f"{self._mail.host}: {str(exc) or type(exc).__name__}"
         return None
 
     async def _call(self, target: ChannelTarget, message_id: str, message: "Message") -> str | None:
         body = dump_api({"type": message.event, "text": f"{message.title}\n{message.text}", "alert": message.alert})
-        key = base64.b64decode((target.secret or "").removeprefix(_ENCODED))
+        key = base64.b64decode((target.secret or "").removeprefix(_KEY_PREFIX))
         signed = signature_headers([key], message_id, int(now().timestamp()), body)
         headers = {"User-Agent": "portside", "Content-Type": "application/json", **signed}
         try:
@@ -213,7 +220,7 @@ def _send_mail(server: MailServer, to: list[str], message_id: str, message: Mess
     """Send one mail. Raises OSError and SMTPException."""
     mail = EmailMessage()
     mail["From"], mail["To"] = server.sender, ", ".join(to)
-    # Names of deployments are of users: a line break would begin another header.
+    # Users choose the names of deployments, and a line break in one would begin another header.
     mail["Subject"] = " ".join(message.title.split())[:200]
     mail["Date"], mail["Message-ID"] = formatdate(), make_msgid(message_id, server.sender.rpartition("@")[2])
     mail["Auto-Submitted"] = "auto-generated"

@@ -78,7 +78,7 @@ async def test_alert_channel(ctx: Context, channel_id: UUID) -> TestResult:
 
 @routes.get("/alerts/silences", permission=_PERMISSION)
 async def list_alert_silences(ctx: Context) -> list[Silence]:
-    """List the rules of which no messages are sent now."""
+    """List the silences that have not ended: rules of which no messages are sent."""
     return await alerts.list_silences(ctx.db)
 
 

@@ -31,7 +31,7 @@ ERRORS_WITHIN_S, LEAST_TRACES = 900.0, 20
 EVERY_S = {"error_rate": 60.0, "limit_used": 300.0, "certificate_expiring": 600.0}
 CONNECT_S = 10.0
 _DAY_S = 86_400.0
-_DETAIL = 300
+_MAX_DETAIL = 300
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -65,16 +65,16 @@ RULES = {
     rule.name: rule
     for rule in (
         Rule("deployment_failed", "The newest revision of a deployment could not be built or deployed.", "", 1),
-        Rule("deployment_restarting", "Replicas of a deployment die: restarts in ten minutes.", "restarts", 3),
+        Rule("deployment_restarting", "Restarts of a deployment's replicas in ten minutes.", "restarts", 3),
         Rule("deployment_degraded", "A deployment lacks a replica, or its listener names a problem.", "", 1, 300),
-        Rule("queue_waiting", "The oldest run that could start has waited.", "s", 300, 60, 0.5),
+        Rule("queue_waiting", "How long the oldest run that could start has waited.", "s", 300, 60, 0.5),
         Rule("error_rate", "Traces of a deployment with an error, of at least 20 in 15 minutes.", "%", 50, 0, 0.8),
-        Rule("listener_silent", "A listener with deployments was not heard.", "s", 300),
-        Rule("disk_used", "The disk of the home folder is in use.", "%", 90, 60, 0.97),
+        Rule("listener_silent", "How long a listener with deployments has been silent.", "s", 300),
+        Rule("disk_used", "How much of the disk of the home folder is used.", "%", 90, 60, 0.97),
         Rule("data_refused", "New data is refused: the disk or the database is nearly full.", "", 1),
         Rule(
             "certificate_expiring",
-            "The certificate of the domain ends, and was not renewed.",
+            "How long the certificate of the domain is still valid.",
             "days",
             14,
             0,
@@ -83,7 +83,7 @@ RULES = {
         ),
         Rule("backup_failed", "The last backup failed.", "", 1),
         Rule("backup_old", "The age of the last backup, as a share of the time between scheduled ones.", "%", 150),
-        Rule("limit_used", "A monthly limit of a workspace is used.", "%", 90),
+        Rule("limit_used", "How much of a monthly limit of a workspace is used.", "%", 90),
         Rule("part_down", "A part that the platform runs is down: the front, the listener.", "", 1, 60),
     )
 }
@@ -226,7 +226,7 @@ class Measurements:
         failed = (await asyncio.to_thread(last_backup, self._parts.home)).failed
         if failed is None:
             return []
-        detail = f"{failed.started_at:%Y-%m-%d %H:%M} UTC: {' '.join((failed.error or '').split())[:_DETAIL]}"
+        detail = f"{failed.started_at:%Y-%m-%d %H:%M} UTC: {' '.join((failed.error or '').split())[:_MAX_DETAIL]}"
         return [Measurement(PLATFORM, "the backup", 1, detail)]
 
     async def _backup_age(self) -> list[Measurement]:

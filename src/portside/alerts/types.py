@@ -83,7 +83,8 @@ class ChannelRequest(msgspec.Struct):
 class Channel(msgspec.Struct):
     """Where alerts are sent. Of a webhook only the host is shown: the rest of its address is often a secret.
 
-    `last_error` is why the last message was not delivered, null if it was.
+    `last_error` is why the last message was not delivered, null if it was. `last_delivered_at` is when a message was
+    delivered for the last time.
     """
 
     id: UUID
@@ -120,7 +121,7 @@ class SilenceRequest(msgspec.Struct):
 
 
 class Silence(msgspec.Struct):
-    """No messages of the rule, or of one of its subjects, are sent until then."""
+    """A time until which no messages of a rule, or of one of its subjects, are sent."""
 
     id: UUID
     rule: str

@@ -98,7 +98,9 @@ async def count_queued_runs(ctx: Context, queue_id: UUID) -> QueueSize:
     return await queues.count_runs(ctx.db, queue_id, by=ctx.actor)
 
 
-@routes.patch(f"{_QUEUE}/runs/{{run_id}}", permission="annotation-queues:update", raises=(NotQueued,), status=204)
+@routes.patch(
+    f"{_QUEUE}/runs/{{run_id}}", permission="annotation-queues:update", raises=(NotQueued, Invalid), status=204
+)
 async def review_run(ctx: Context, queue_id: UUID, run_id: UUID, body: Review) -> None:
     """Store when a run of a queue was reviewed."""
     await queues.review_run(ctx.db, queue_id, run_id, body, by=ctx.actor)

@@ -32,6 +32,7 @@ from portside.kernel.errors import BadRequest, Conflict, Invalid, NotFound
 from portside.kernel.http.routes import refuse_field
 from portside.kernel.ids import uuid7
 from portside.tracing.attachments import DownloadLinks
+from portside.tracing.fields import to_utc
 from portside.tracing.retention import extend_traces
 from portside.tracing.runs import EVERYTHING, show_runs
 
@@ -46,7 +47,7 @@ class QueueNotFound(NotFound):
 
 
 class QueueExists(Conflict):
-    """An annotation queue with this id exists already."""
+    """An annotation queue with this id exists already; send another id, or none."""
 
     code = "annotation_queue_exists"
 
@@ -152,9 +153,11 @@ async def count_runs(db: Session, queue_id: UUID, *, by: Actor) -> QueueSize:
 
 
 async def review_run(db: Session, queue_id: UUID, run_id: UUID, review: Review, *, by: Actor) -> None:
-    """Store when a run was reviewed. Raises NotQueued."""
+    """Store when a run was reviewed. Raises NotQueued and Invalid."""
     where = {"workspace_id": by.workspace_id, "queue_id": queue_id, "run_id": run_id}
-    if await db.fetchval(sql.review_run, **where, last_reviewed_time=review.last_reviewed_time) is None:
+    given = review.last_reviewed_time
+    reviewed_at = None if given is None else to_utc(given, "last_reviewed_time")
+    if await db.fetchval(sql.review_run, **where, last_reviewed_time=reviewed_at) is None:
         raise NotQueued
 
 

@@ -23,7 +23,7 @@ class Action(msgspec.Struct, frozen=True):
     made_by: str | None = None
     ids: tuple[str, ...] = ()
     makes: str | None = None
-    """A query that the action may run too, and whose `id` is named: it stores the revision of a changed deployment."""
+    """Another query of the action whose `id` is named too, such as the one that stores a deployment's new revision."""
     is_sign_in: bool = False
     """Whether nobody is signed in yet, and a 401 is a refused sign-in."""
     by_browser: bool = False
@@ -307,9 +307,9 @@ class Operation(msgspec.Struct, frozen=True):
     @classmethod
     def named(cls, action: str, label: str = " ") -> "Operation":
         """Return the operation of an action, with the label of its route."""
-        of, _, verb = action.partition(".")
+        subject, _, verb = action.partition(".")
         method, _, path = label.partition(" ")
-        return cls(_NAMES_OF_OPERATIONS.get(action, f"{verb}_{of}"), _VERBS.get(verb, 99), method, path)
+        return cls(_NAMES_OF_OPERATIONS.get(action, f"{verb}_{subject}"), _VERBS.get(verb, 99), method, path)
 
 
 OPERATIONS: Mapping[str, Operation] = {

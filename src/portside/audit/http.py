@@ -36,7 +36,7 @@ _OF_WORKSPACE: RouteOptions = {**_EXPORT, "permission": "workspaces:manage"}
 @routes.get("/audit-log", permission="organization:manage", raises=(Invalid,))
 async def list_audit_log(ctx: Context, query: AuditQuery) -> AuditPage:
     """List entries of the organization's audit log, newest first."""
-    return await log.find_entries(ctx.db, ctx.actor, query, whole=True)
+    return await log.find_entries(ctx.db, ctx.actor, query, whole_organization=True)
 
 
 @routes.get("/audit-logs", permission="organization:manage", raises=(Invalid,))
@@ -48,19 +48,19 @@ async def list_activities(ctx: Context, query: ActivityQuery) -> ActivityPage:
 @routes.get("/workspaces/current/audit-log", permission="workspaces:manage", raises=(Invalid, WorkspaceRequired))
 async def list_workspace_audit_log(ctx: Context, query: AuditQuery) -> AuditPage:
     """List entries of the audit log that belong to the workspace, newest first."""
-    return await log.find_entries(ctx.db, ctx.actor, query, whole=False)
+    return await log.find_entries(ctx.db, ctx.actor, query, whole_organization=False)
 
 
 @routes.get("/audit-log/export", **_OF_ORGANIZATION)
 async def export_audit_log(ctx: Context, query: AuditExportQuery) -> StreamingResponse:
     """Return entries of the organization's audit log as JSON lines or CSV, newest first."""
-    return _download(log.export_entries(ctx.db, ctx.actor, query, whole=True), query)
+    return _download(log.export_entries(ctx.db, ctx.actor, query, whole_organization=True), query)
 
 
 @routes.get("/workspaces/current/audit-log/export", **_OF_WORKSPACE)
 async def export_workspace_audit_log(ctx: Context, query: AuditExportQuery) -> StreamingResponse:
     """Return entries of the audit log that belong to the workspace as JSON lines or CSV, newest first."""
-    return _download(log.export_entries(ctx.db, ctx.actor, query, whole=False), query)
+    return _download(log.export_entries(ctx.db, ctx.actor, query, whole_organization=False), query)
 
 
 def _download(lines: AsyncIterator[bytes], query: AuditExportQuery) -> StreamingResponse:

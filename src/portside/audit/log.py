@@ -1,6 +1,6 @@
 """Reads the audit log: pages, exports, the check of its hashes, and the removal of old entries.
 
-Who manages the organization reads all of its entries, and who manages a workspace those of that workspace.
+A caller who manages the organization reads all its entries; one who manages a workspace reads those of the workspace.
 """
 
 import base64
@@ -39,9 +39,9 @@ _PAGE = 1000
 _EXPIRED_AT_ONCE = 5000
 
 
-async def find_entries(db: Session, actor: Actor, query: AuditQuery, *, whole: bool) -> AuditPage:
-    """Return a page of the entries of the organization, if `whole`, or of the actor's workspace. Raises Invalid."""
-    selected = _selected(actor, query, whole=whole)
+async def find_entries(db: Session, actor: Actor, query: AuditQuery, *, whole_organization: bool) -> AuditPage:
+    """Return a page of the entries of the whole organization, or of the actor's workspace. Raises Invalid."""
+    selected = _selected(actor, query, whole_organization=whole_organization)
     rows = await db.fetch(sql.find_entries, **selected, cursor=query.cursor, limit=query.limit + 1)
     entries = [AuditEntry(**row) for row in rows[: query.limit]]
     return AuditPage(entries, entries[-1].seq if len(rows) > query.limit else None)
@@ -49,7 +49,8 @@ async def find_entries(db: Session, actor: Actor, query: AuditQuery, *, whole: b
 
 async def find_activities(db: Session, actor: Actor, query: ActivityQuery) -> ActivityPage:
     """Return a page of the entries of the organization as events of OCSF. Raises Invalid."""
-    selected = _selected(actor, AuditFilter(workspace_id=query.workspace_id, start_time=query.start_time), whole=True)
+    entry_filter = AuditFilter(workspace_id=query.workspace_id, start_time=query.start_time)
+    selected = _selected(actor, entry_filter, whole_organization=True)
     until = _moment(query.end_time, "end_time")
     # The period of this API includes its end.
     selected["until"] = None if until is None else until + timedelta(microseconds=1)
@@ -59,8 +60,8 @@ async def find_activities(db: Session, actor: Actor, query: ActivityQuery) -> Ac
     before = None if query.cursor is None else _read_cursor(query.cursor)
     rows = await db.fetch(sql.find_entries, **selected, cursor=before, limit=query.limit + 1)
     entries = [AuditEntry(**row) for row in rows[: query.limit]]
-    further = base64.b64encode(dump_api({"seq": entries[-1].seq})).decode() if len(rows) > query.limit else None
-    return ActivityPage([_activity_of(entry) for entry in entries], further)
+    cursor = base64.b64encode(dump_api({"seq": entries[-1].seq})).decode() if len(rows) > query.limit else None
+    return ActivityPage([_activity_of(entry) for entry in entries], cursor)
 
 
 def _read_cursor(cursor: str) -> int:
@@ -112,12 +113,15 @@ def _uuid_of(given: str) -> UUID | None:
         return None
 
 
-def export_entries(db: Session, actor: Actor, query: AuditExportQuery, *, whole: bool) -> AsyncIterator[bytes]:
+def export_entries(
+    db: Session, actor: Actor, query: AuditExportQuery, *, whole_organization: bool
+) -> AsyncIterator[bytes]:
     """Return an iterator over the lines of all entries of the organization or of the actor's workspace, newest first.
 
     Raises Invalid before the first line.
     """
-    return _lines(db, _selected(actor, query, whole=whole), as_csv=query.format == "csv")
+    selected = _selected(actor, query, whole_organization=whole_organization)
+    return _lines(db, selected, as_csv=query.format == "csv")
 
 
 async def _lines(db: Session, selected: dict[str, Any], *, as_csv: bool) -> AsyncIterator[bytes]:
@@ -148,11 +152,11 @@ def _csv_line(cells: Any) -> bytes:
     return line.getvalue().encode()
 
 
-def _selected(actor: Actor, query: AuditFilter, *, whole: bool) -> dict[str, Any]:
+def _selected(actor: Actor, query: AuditFilter, *, whole_organization: bool) -> dict[str, Any]:
     return {
         "organization_id": actor.organization_id,
-        "whole_organization": whole,
-        "workspace_id": None if whole else actor.workspace_id,
+        "whole_organization": whole_organization,
+        "workspace_id": None if whole_organization else actor.workspace_id,
         "only_workspace": query.workspace_id,
         "since": _moment(query.start_time, "start_time"),
         "until": _moment(query.end_time, "end_time"),
@@ -168,7 +172,7 @@ def _moment(given: datetime | None, field: str) -> datetime | None:
     try:
         return None if given is None else in_utc(given)
     except OverflowError as exc:
-        raise Invalid.field(["query", field], "is not in the years 1 to 9999") from exc
+        raise Invalid.field(["query", field], "must be between the years 1 and 9999 in UTC") from exc
 
 
 async def verify_entries(db: Session) -> AuditChain:

@@ -46,7 +46,9 @@ log = get_logger(__name__)
 Handler = Callable[..., Awaitable[Any]]
 MAX_REFUSALS, MAX_REFUSALS_OF_ONE = 60, 10
 _MAX_IDS, _MAX_FIELDS, _MAX_TEXT = 100, 100, 200
+# How many reads of secrets are remembered as recorded.
 _MAX_READ = 10_000
+# The fields of a body that may name the object, the best first.
 _NAMES = ("name", "display_name", "title", "repo_handle", "email", "description")
 _REFUSALS = frozenset({401, 403, 429})
 _FORM = "application/x-www-form-urlencoded"
@@ -177,7 +179,7 @@ class BackgroundDatabase(Database):
 
 
 async def append(db: Session, values: Mapping[str, Any], *, only_if_changed: bool = False) -> bool:
-    """Append an entry; with `only_if_changed` only if the transaction changed something. Whether it was appended."""
+    """Append an entry and return True; with `only_if_changed`, return False if the transaction has changed nothing."""
     entry = {"id": str(uuid7()), **values}
     return bool(await db.fetchval(sql.append_entry, entry=entry, only_if_changed=only_if_changed))
 
@@ -232,7 +234,7 @@ class Recorder:
     def guarded(
         self, guard: Callable[[Any, Route[Any]], Awaitable[Any]]
     ) -> Callable[[Any, Route[Any]], Awaitable[Any]]:
-        """Return the guard, recording whom it forbids what the audit log records."""
+        """Return the guard, with a record of each request that it forbids and the audit log would have recorded."""
 
         async def recording(ctx: Context, route: Route[Any], action: Action) -> Any:
             try:

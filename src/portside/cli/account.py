@@ -87,7 +87,7 @@ def list_keys(platform: Platform, owner: str | None, *, as_json: bool) -> None:
     rows = [
         (k["short_key"], k["description"], ", ".join(k["workspace_names"]), k["created_at"][:19],
          (k["last_used_at"] or "never")[:19], (k["expires_at"] or "never")[:19], k["used_by"] or "",
-         k["created_by"] or "unknown",         k["id"])
+         k["created_by"] or "unknown", k["id"])
         for k in found
     ]  # fmt: skip
     show_table(

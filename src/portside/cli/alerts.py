@@ -13,7 +13,7 @@ _CHANNELS = "/alerts/channels"
 
 @click.group(cls=CommandGroup)
 def alerts() -> None:
-    """List alerts; configure their channels, thresholds and silences."""
+    """List alerts; configure channels, thresholds and silences."""
 
 
 @alerts.command("list")
@@ -125,12 +125,12 @@ def rules(platform: Platform, *, as_json: bool) -> None:
 @click.argument("rule")
 @click.option("--threshold", type=float, help="Value at which the rule fires, in its unit.")
 @click.option(
-    "--for", "for_s", type=float, metavar="SECONDS", help="How long the value must stay there before it fires."
+    "--for", "for_s", type=float, metavar="SECONDS", help="How long the value must stay there before the rule fires."
 )
 @click.option("--on/--off", "is_enabled", default=None, help="Switch the rule on or off.")
 @connection_options
 def set_rule(platform: Platform, rule: str, **given: Any) -> None:
-    """Change a RULE."""
+    """Change the threshold of a RULE, or how long it must be reached; switch the rule on or off."""
     platform.call(
         "PATCH", f"/alerts/rules/{rule}", body={key: value for key, value in given.items() if value is not None}
     )
@@ -139,9 +139,9 @@ def set_rule(platform: Platform, rule: str, **given: Any) -> None:
 
 @alerts.command()
 @click.argument("rule")
-@click.option("--hours", type=float, default=8, show_default=True, help="For how long.")
+@click.option("--hours", type=float, default=8, show_default=True, help="Hours until the silence ends.")
 @click.option("--subject", help="Only for this deployment, listener or limit (its id).")
-@click.option("--comment", default="", help="Why, for others.")
+@click.option("--comment", default="", help="The reason, for other operators.")
 @click.option("--end", is_flag=True, help="End all silences of the rule instead.")
 @connection_options
 def silence(platform: Platform, rule: str, *, end: bool, **given: Any) -> None:

@@ -1,8 +1,7 @@
 """The client of a platform's API for commands: its address, its credentials, and errors as one line.
 
 Credentials in order of precedence: an explicit key, the user's login at the platform, the key in this machine's home
-folder.
-Secrets are typed or read from standard input, never from arguments, which other users can see.
+folder. Secrets are typed or read from standard input, never from arguments, which other users can see.
 """
 
 import contextlib
@@ -146,11 +145,17 @@ class Platform:
         self.has_login = login is not None
         # A shell expression for a key that agents accept, for example commands.
         self.key_in_shell = "$PORTSIDE_API_KEY"
-        self._refused = (
-            f"{self.url} does not accept this key; set PORTSIDE_API_KEY, or --home to the platform's folder"
-            if login is None
-            else f"the login at {self.url} has ended; log in again with 'portside login {self.url}'"
-        )
+        if login is not None:
+            self._refused = f"the login at {self.url} has ended; log in again with 'portside login {self.url}'"
+        elif api_key:
+            self._refused = (
+                f"{self.url} does not accept this key; set PORTSIDE_API_KEY, or --home to the platform's folder"
+            )
+        else:
+            self._refused = (
+                f"you are not logged in at {self.url}, and no key was found; run 'portside login {self.url}', set "
+                "PORTSIDE_API_KEY, or set --home to the platform's folder"
+            )
         self._trust = trusted_authorities(os.environ)
         self._client = httpx2.Client(
             base_url=self.url, headers=self.headers, timeout=TIMEOUT_S, verify=self._trust or True
@@ -182,8 +187,7 @@ class Platform:
 
     def call(self, method: str, path: str, *, body: Any = None, **query: Any) -> Any:
         """Send a request and return the decoded response. Raises UserMistake with the platform's error message."""
-        response = self._send(method, path, body, query)
-        return response.json() if response.content else None
+        return self._decoded(self._send(method, path, body, query))
 
     def text(self, path: str, **query: Any) -> str:
         """Get a response that is not JSON. Raises UserMistake like `call`."""
@@ -209,7 +213,7 @@ class Platform:
         if response.status_code == 401:
             raise UserMistake(explain(response))
         self._check(response)
-        return response.json() if response.content else None
+        return self._decoded(response)
 
     def post_form(self, path: str, form: Mapping[str, str]) -> tuple[int, Any]:
         """Send a form, and return the status and the decoded response. Raises PlatformUnavailable, or UserMistake."""
@@ -219,6 +223,7 @@ class Platform:
             response = self._client.post(path, data=dict(form))
         except httpx2.HTTPError as exc:
             raise self._unreachable(exc) from exc
+        self._check_no_redirect(response)
         if response.status_code in _UNAVAILABLE:
             raise PlatformUnavailable(f"{response.status_code}: {explain(response)}")
         try:
@@ -277,7 +282,25 @@ class Platform:
                 raise UserMistake(f"the upload to {urlsplit(url).netloc} failed: {exc}") from exc
         self._check(response)
 
+    def _decoded(self, response: Any) -> Any:
+        if not response.content:
+            return None
+        try:
+            return response.json()
+        except ValueError as exc:
+            raise UserMistake(
+                f"there is no platform at {self.url}: its answer is not JSON; name the platform's address with --url"
+            ) from exc
+
+    def _check_no_redirect(self, response: Any) -> None:
+        """Raise UserMistake for a redirect: the platform sends none, but proxies send clients to https."""
+        if response.has_redirect_location:
+            raise UserMistake(
+                f"{self.url} redirects to {response.headers['location']}; name the address that it leads to instead"
+            )
+
     def _check(self, response: Any) -> None:
+        self._check_no_redirect(response)
         if response.status_code == 401:
             raise UserMistake(self._refused)
         if response.status_code == 403 and _error_code_of(response) == _NEEDS_WORKSPACE:

@@ -255,7 +255,6 @@ def _deploy_repository(platform: Platform, deployed: dict[str, Any] | None, opti
 def _deploy_folder(
     platform: Platform, deployed: dict[str, Any] | None, folder: Path, options: DeployOptions
 ) -> dict[str, Any]:
-
     if options.ref or options.integration or options.build_on_push is not None:
         raise UserMistake(
             "--ref, --integration and --build-on-push are for repositories; a folder is uploaded as it is"
@@ -308,7 +307,7 @@ def name_from(source: str) -> str:
     last = source.rstrip("/").rsplit("/", 1)[-1].removesuffix(".git").lower()
     label = "".join(c if c.isalnum() and c.isascii() else "-" for c in last).strip("-")[:63].strip("-")
     if not label:
-        raise UserMistake("cannot derive a name from this address; set one with --name")
+        raise UserMistake(f"cannot derive the name of a deployment from {source}; set one with --name")
     return label
 
 

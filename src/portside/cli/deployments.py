@@ -13,6 +13,7 @@ from portside.cli.revisions import (
     ACCESS_MODES,
     PIN_HOURS,
     agent_access_of,
+    call_with_retry,
     describe_access,
     describe_pins,
     find,
@@ -160,7 +161,7 @@ def logs(platform: Platform, deployment: str, kind: str | None, revision: str | 
     Without --type this is the build log until the build has succeeded, and the server's log from then on.
     """
     found = find(platform, deployment)
-    log = _RevisionLogs(platform, found["id"], revision or found["latest_revision_id"])
+    log = RevisionLogs(platform, found["id"], revision or found["latest_revision_id"])
     shown = kind or log.kind()
     offset = log.show_newest(shown, options["limit"])
     if offset is None:
@@ -173,15 +174,15 @@ def logs(platform: Platform, deployment: str, kind: str | None, revision: str | 
             shown, offset = wanted, None
 
 
-class _RevisionLogs:
-    """The logs of one revision."""
+class RevisionLogs:
+    """The logs of one revision. To follow them survives a restart of the platform."""
 
     def __init__(self, platform: Platform, deployment_id: str, revision_id: str) -> None:
         self._platform, self._path = platform, f"/v2/deployments/{deployment_id}/revisions/{revision_id}"
 
     def kind(self) -> str:
         """Return the log that has the revision's news."""
-        return "build" if self._platform.call("GET", self._path)["status"] in BUILDING else "deploy"
+        return "build" if call_with_retry(self._platform, self._path)["status"] in BUILDING else "deploy"
 
     def show_newest(self, kind: str, limit: int) -> str | None:
         """Print the newest lines, oldest first, and return the offset after them."""
@@ -192,7 +193,8 @@ class _RevisionLogs:
 
     def show_new(self, kind: str, offset: str | None) -> str | None:
         """Print the lines after an offset, and return the offset after them."""
-        response = self._platform.call("GET", f"{self._path}/logs", type=kind, order="asc", limit=1000, offset=offset)
+        path = f"{self._path}/logs"
+        response = call_with_retry(self._platform, path, type=kind, order="asc", limit=1000, offset=offset)
         for entry in response["logs"]:
             show_text(_log_line(entry))
         return response["next_offset"] or offset

@@ -180,7 +180,13 @@ def ingress() -> None:
 @ingress.command("print")
 @click.argument("kind", type=click.Choice(list(PRINTERS)))
 @click.option("--domain", default="portside.example.com", show_default=True, help="Public host name of the platform.")
-@click.option("--agents", type=click.Choice(["path", "host"]), default="path", show_default=True, help="As for 'up'.")
+@click.option(
+    "--agents",
+    type=click.Choice(["path", "host"]),
+    default="path",
+    show_default=True,
+    help="Addresses of agents, as for 'portside up'.",
+)
 @click.option(
     "--address", default="127.0.0.1:8700", show_default=True, help="Address at which the proxy reaches the platform."
 )

@@ -48,7 +48,7 @@ COMMANDS = {
     "roles": CommandEntry("organization", "List the roles of members and keys."),
     "sessions": CommandEntry("sessions", "List and end sessions of browsers and command lines."),
     "keys": CommandEntry("account", "List, create and revoke API keys; rotate the master key."),
-    "alerts": CommandEntry("alerts", "List alerts, choose where they are sent."),
+    "alerts": CommandEntry("alerts", "List alerts; configure channels, thresholds and silences."),
     "audit": CommandEntry("audit", "List and export the audit log, check that it is intact."),
     "allowlist": CommandEntry("hosted", "Show the addresses of the hosted service."),
     "limits": CommandEntry("hosted", "Show the rate limits of the hosted API."),

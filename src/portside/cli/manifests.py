@@ -103,7 +103,7 @@ def listener_rights(namespace: str, account_namespace: str) -> list[Json]:
     ]
     rules += [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-        # By the proxy it reads the metrics of servers: how long their queue is, and who refuses them.
+        # Through pods/proxy it reads the metrics of agent servers, such as the length of their queue.
         {"apiGroups": [""], "resources": ["pods/log", "pods/proxy"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
     ]

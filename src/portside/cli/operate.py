@@ -1,4 +1,4 @@
-"""Commands for operators: what takes the disk space, what is wrong, what somebody who helps needs to know, upgrades.
+"""Commands for operators: the use of the disk, the doctor, the support bundle, and upgrades.
 
 `portside upgrade` leads from the version that runs to the one of the command, while agents serve.
 """
@@ -247,15 +247,15 @@ def upgrade(
         say(f"the platform does not run; start it with this version: {program()} up")
         return
     _replace(given.settings.home_path, platform, running)
-    _mind_service(given.settings.home_path)
+    _warn_of_old_unit(given.settings.home_path)
     if not _state(platform)["is_automatic"]:
         say("agents keep their servers (ROLL_FORWARD=on-request); replace them with --resume, or in the console")
         return
     _follow(platform)
 
 
-def _mind_service(home: Path) -> None:
-    """Say it if the machine would start another installation with its next boot."""
+def _warn_of_old_unit(home: Path) -> None:
+    """Warn if the service's unit would start the version before at the next boot."""
     from portside.cli.service import installed_service
 
     service = installed_service(Path("/"))

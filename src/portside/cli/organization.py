@@ -129,7 +129,10 @@ def list_members(platform: Platform, *, as_json: bool) -> None:
 @json_option
 @connection_options
 def add_member(platform: Platform, email: str, *, password: bool, as_json: bool, **given: str | None) -> None:
-    """Add a user with this EMAIL; only logging in needs a password. With --workspace, add a user to the workspace."""
+    """Add a user with this EMAIL to the organization; with --workspace, add one of its members to the workspace.
+
+    Only users who log in with a password need one.
+    """
     if platform.workspace is None:
         body = {"email": email, "full_name": given["full_name"]}
         body |= {"password": ask_secret("Password")} if password else {}

@@ -207,5 +207,5 @@ def _stop(platform: Platform) -> None:
 def _project(platform: Platform, name: str) -> str:
     found = platform.call("GET", "/sessions", name=name, limit=1)
     if not found:
-        raise UserMistake(f"there is no tracing project {name}")
+        raise UserMistake(f"there is no tracing project {name} in this workspace; the console lists its projects")
     return str(found[0]["id"])

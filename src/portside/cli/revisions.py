@@ -140,7 +140,7 @@ def follow_revision(
     logs = _PrintedLogs(platform, path, say)
     status = ""
     while True:
-        revision = _call_with_retry(platform, path)
+        revision = call_with_retry(platform, path)
         if show_log:
             logs.print_build()
         if show_log and revision["status"] in _STARTING:
@@ -187,13 +187,13 @@ class _PrintedLogs:
 
     def _new(self, kind: str) -> list[dict[str, Any]]:
         path, offset = f"{self._path}/logs", self._offsets.get(kind)
-        response = _call_with_retry(self._platform, path, type=kind, order="asc", limit=1000, offset=offset)
+        response = call_with_retry(self._platform, path, type=kind, order="asc", limit=1000, offset=offset)
         if response["next_offset"]:
             self._offsets[kind] = response["next_offset"]
         return list(response["logs"])
 
     def _tail(self, kind: str) -> str:
-        lines = _call_with_retry(self._platform, f"{self._path}/logs", type=kind, order="desc", limit=15)["logs"]
+        lines = call_with_retry(self._platform, f"{self._path}/logs", type=kind, order="desc", limit=15)["logs"]
         return "\n".join(entry["message"] for entry in reversed(lines))
 
     def _show(self, message: str) -> None:
@@ -202,7 +202,8 @@ class _PrintedLogs:
             self._say(f"  {line}")
 
 
-def _call_with_retry(platform: Platform, path: str, **query: Any) -> Any:
+def call_with_retry(platform: Platform, path: str, **query: Any) -> Any:
+    """Send a GET request; send it again for a minute while the platform is unavailable. Raises UserMistake."""
     deadline = time.monotonic() + RETRY_FOR_S
     while True:
         try:

@@ -29,15 +29,15 @@ def service() -> None:
 @click.option(
     "--home",
     type=click.Path(path_type=Path),
-    help="Its home. [default: that of the installed one, or /var/lib/portside]",
+    help="Home folder of the platform. [default: that of the installed service, or /var/lib/portside]",
 )
 @click.option(
     "--user",
-    help="User that it runs as; created if it is missing. [default: that of the installed one, or portside]",
+    help="User that it runs as; created if it is missing. [default: that of the installed service, or portside]",
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A first setting; may be repeated.")
 @click.option("--containers", is_flag=True, help="Allow what rootless podman needs, to deploy images.")
-@click.option("--start/--no-start", default=True, help="Start it now.")
+@click.option("--start/--no-start", default=True, help="Start the service now.")
 @click.option("--print", "prints", is_flag=True, help="Print the unit, and change nothing.")
 @_root_option
 def install(settings: tuple[str, ...], *, prints: bool, root: Path, **options: Any) -> None:
@@ -113,6 +113,7 @@ def installed_service(root: Path) -> "Service":
     return Service(
         root=usual.root,
         user=user[1] if user else usual.user,
-        home=Path(home[1]) if home else usual.home,
+        # The unit has % twice, because one begins a specifier.
+        home=Path(home[1].replace("%%", "%")) if home else usual.home,
         has_containers="Delegate=yes" in text,
     )

@@ -7,13 +7,18 @@ from portside.cli.output import CommandGroup, json_option, show_json, show_table
 
 _PATHS = {"own": "/users/me/sessions", "organization": "/orgs/current/sessions"}
 _owner_option = click.option(
-    "--of", "owner", type=click.Choice(list(_PATHS)), default="own", help="Your own sessions, or those of all members."
+    "--of",
+    "owner",
+    type=click.Choice(list(_PATHS)),
+    default="own",
+    show_default=True,
+    help="Your own sessions, or those of all members.",
 )
 
 
 @click.group(cls=CommandGroup)
 def sessions() -> None:
-    """List and end sessions."""
+    """List and end sessions of browsers and command lines."""
 
 
 @sessions.command("list")

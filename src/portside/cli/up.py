@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import contextlib
 import os
 import shlex
 import socket
@@ -66,7 +67,7 @@ def up(*, example: bool, **options: Any) -> None:
     raise_descriptor_limit()
     home = Home(settings.home_path)
     home.lock()
-    endpoint = _open_entrance(home, settings, handed)
+    endpoint = _open_endpoint(home, settings, handed)
     embedded = None if settings.database_url else embedded_of(settings)
     try:
         say("starting Postgres" if embedded else "using the database of DATABASE_URL")
@@ -83,12 +84,12 @@ def up(*, example: bool, **options: Any) -> None:
             await asyncio.to_thread(_deploy_and_greet, home, settings, app.new_key, with_example=example)
 
         async def serve() -> None:
-            left = await run_platform(home, settings, database, endpoint, on_ready)
-            if left is not None:
+            to_hand_over = await run_platform(home, settings, database, endpoint, on_ready)
+            if to_hand_over is not None:
                 say("replacing this program")
-                left.postgres_lock = None if embedded is None else embedded.leave_running()
+                to_hand_over.postgres_lock = None if embedded is None else embedded.leave_running()
                 # Inside of the event loop, whose end would take its child processes with it.
-                execute_next(home.path, left)
+                execute_next(home.path, to_hand_over)
 
         uvloop.run(serve())
     finally:
@@ -97,12 +98,12 @@ def up(*, example: bool, **options: Any) -> None:
         say("stopped")
 
 
-def _open_entrance(home: Any, settings: Any, handed: Any) -> Any:
+def _open_endpoint(home: Any, settings: Any, handed: Any) -> Any:
     """Open the socket of the platform, behind a front if one is wanted and there is a Caddy. Raises UserMistake.
 
     What the program before handed over is open already.
     """
-    from portside.ingress.caddy import MEND, find_caddy
+    from portside.ingress.caddy import INSTALL_CADDY, find_caddy
     from portside.ingress.front import Front
     from portside.kernel.http.server import listen
     from portside.platform.app import PublicEndpoint
@@ -124,13 +125,15 @@ def _open_entrance(home: Any, settings: Any, handed: Any) -> Any:
             front.adopt(handed.front)
             return PublicEndpoint(handed.socket(), front)
         return PublicEndpoint(front.prepare(), front)
+    missing = f"PORTSIDE_CADDY names {settings.caddy}, which is no program" if settings.caddy else "there is no Caddy"
     if options.domain is not None:
-        raise UserMistake(f"--domain needs Caddy, and there is none; install it: {MEND}")
-    say(f"without Caddy agents answer at their own ports only; install it: {MEND}")
+        raise UserMistake(f"--domain needs Caddy, and {missing}; install it: {INSTALL_CADDY}")
+    say(f"{missing}; without Caddy agents answer at their own ports only; install it: {INSTALL_CADDY}")
     return PublicEndpoint(handed.socket() if handed else listen(settings.host, settings.port))
 
 
 def _deploy_and_greet(home: Any, settings: Any, new_key: str | None, *, with_example: bool) -> None:
+    """Deploy the example if it is wanted, and print the message after the start."""
     from portside.ingress.front import root_certificate
     from portside.kernel.errors import UserMistake
     from portside.platform.home import read_key
@@ -138,7 +141,7 @@ def _deploy_and_greet(home: Any, settings: Any, new_key: str | None, *, with_exa
     key = read_key(home.api_key)
     if key is None:
         say(f"{home.api_key} does not exist; use an API key that you stored elsewhere")
-    # The system's log is kept, and read by others: it gets neither a key nor a link that signs in.
+    # The system's log is kept, and other people read it: it gets neither a key nor a link that signs in.
     is_logged = is_in_journal()
     greeting = Greeting(settings.local_url, None if is_logged else new_key, home.path, public_url=settings.front.origin)
     if settings.front.origin is None:
@@ -147,12 +150,14 @@ def _deploy_and_greet(home: Any, settings: Any, new_key: str | None, *, with_exa
         greeting.root_certificate = root_certificate(home.path)
     if with_example and key is not None:
         try:
-            deploy_example(Platform(settings.local_url, key), home, greeting, say)
+            with contextlib.closing(Platform(settings.local_url, key)) as platform:
+                deploy_example(platform, home, greeting, say)
         except UserMistake as mistake:
             say(f"the example agent is not running: {mistake}")
     # Made last, because it is valid for a minute.
     if key is not None and settings.host in LOOPBACK and settings.front.origin is None and not is_logged:
-        greeting.console_url = _console_link(Platform(settings.local_url, key))
+        with contextlib.closing(Platform(settings.local_url, key)) as platform:
+            greeting.console_url = _console_link(platform)
     greeting.show()
 
 
@@ -185,7 +190,7 @@ def _console_link(platform: Platform) -> str | None:
     try:
         return platform.url + str(platform.call("POST", "/users/me/sign-in-links")["path"])
     except UserMistake as mistake:
-        # The key may belong to nobody any more, or be limited; the sign-in page serves everybody else.
+        # The key may be revoked or limited. People can still sign in on the page.
         say(f"no address signs in to the console by itself: {mistake}")
         return None
 
@@ -295,7 +300,7 @@ def deploy_example(platform: Platform, home: Home, greeting: Greeting, say: Call
     if home.example_done.exists():
         greeting.traces = _count_traces(platform)
         return
-    greeting.reply = _ask_agent(greeting.local_agent_url or "", platform.headers)
+    greeting.reply = ask_agent(greeting.local_agent_url or "", platform.headers)
     greeting.traces = _wait_for_trace(platform)
     home.example_done.touch()
 
@@ -325,16 +330,22 @@ def _wait_until_serving(platform: Platform, greeting: Greeting, say: Callable[[s
     raise UserMistake(f"{NAME} does not respond; see 'portside deployments logs {NAME}'")
 
 
-def _ask_agent(url: str, headers: dict[str, str]) -> str:
+def ask_agent(url: str, headers: dict[str, str]) -> str:
+    """Ask the example agent the question, and return its reply. Raises UserMistake."""
     import httpx2
 
-    with httpx2.Client(base_url=url, headers=headers, timeout=120) as agent:
-        thread = agent.post("/threads", json={}).raise_for_status().json()
-        body = {"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": QUESTION}]}}
-        response = agent.post(f"/threads/{thread['thread_id']}/runs/wait", json=body)
-    values = response.raise_for_status().json()
+    body = {"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": QUESTION}]}}
+    try:
+        with httpx2.Client(base_url=url, headers=headers, timeout=120) as agent:
+            thread = agent.post("/threads", json={}).raise_for_status().json()
+            response = agent.post(f"/threads/{thread['thread_id']}/runs/wait", json=body).raise_for_status()
+    except httpx2.HTTPError as exc:
+        # The library adds a line with a link to a description of the status.
+        reason = str(exc).partition("\n")[0]
+        raise UserMistake(f"{NAME} does not answer: {reason}; see 'portside deployments logs {NAME}'") from exc
+    values = response.json()
     if "messages" not in values:
-        raise UserMistake(f"{NAME} failed: {values}")
+        raise UserMistake(f"{NAME} failed: {values}; see 'portside deployments logs {NAME}'")
     return str(values["messages"][-1]["content"])
 
 

@@ -36,9 +36,11 @@ _MAX_CACHED = 10_000
 
 
 SESSION_COOKIE = "portside_session"
-# How a caller shows a token: as an API key, as the bearer token of a command line, or as the cookie of a browser.
+# How a caller presents a token: as an API key, as the bearer token of a command line, or as the cookie of a browser.
 Credential = Literal["key", "bearer", "cookie"]
 SessionKind = Literal["bearer", "cookie"]
+# The kind of a credential, its hash, and the workspace that the request names.
+_CacheKey = tuple[Credential, bytes, UUID | None]
 
 
 class PresentedCredential(NamedTuple):
@@ -62,6 +64,11 @@ def session_tokens(request: HTTPConnection) -> list[str]:
     return cookies_of(request.headers.get("cookie"), cookie_name(SESSION_COOKIE, request))
 
 
+def is_key(token: str) -> bool:
+    """Whether a bearer token has the form of an API key; others are tokens of sessions."""
+    return token.startswith((PERSONAL_PREFIX, SERVICE_PREFIX))
+
+
 def credential_of(request: HTTPConnection) -> PresentedCredential:
     """Return the credential that counts: an API key before a bearer token, and both before a session's cookie.
 
@@ -71,8 +78,7 @@ def credential_of(request: HTTPConnection) -> PresentedCredential:
     if key := headers.get("x-api-key"):
         return PresentedCredential("key", key)
     if (token := bearer_of(headers.get("authorization"))) is not None:
-        is_key = token.startswith((PERSONAL_PREFIX, SERVICE_PREFIX))
-        return PresentedCredential("key" if is_key else "bearer", token)
+        return PresentedCredential("key" if is_key(token) else "bearer", token)
     cookies = session_tokens(request)
     return PresentedCredential("cookie", cookies[0]) if len(cookies) == 1 else PresentedCredential("key", None)
 
@@ -96,7 +102,9 @@ class Authenticator:
     def __init__(self, db: Database, rules: SessionRules | None = None) -> None:
         self._db = db
         self.session_rules = rules or SessionRules()
-        self._cache: dict[tuple[Credential, bytes, UUID | None], tuple[float, Actor]] = {}
+        self._cache: dict[_CacheKey, tuple[float, Actor]] = {}
+        # How often actors were dropped. An actor that was read before the last time may be outdated.
+        self._drops = 0
 
     async def authenticate_request(self, presented: PresentedCredential, tenant: UUID | None = None) -> Actor:
         """Return the actor of a request's credential. Raises Unauthorized, SessionEnded and Forbidden."""
@@ -113,10 +121,11 @@ class Authenticator:
         if not key or len(key) > MAX_TOKEN_LENGTH:
             raise Unauthorized
         digest = hash_token(key)
-        actor = self._cached("key", digest, tenant)
+        cache_key: _CacheKey = ("key", digest, tenant)
+        actor, drops = self._cached(cache_key), self._drops
         if actor is not None:
             return actor
-        return self._store("key", digest, tenant, await self._key_actor(digest, tenant))
+        return self._store(cache_key, await self._key_actor(digest, tenant), drops)
 
     async def _key_actor(self, digest: bytes, tenant: UUID | None) -> Actor:
         row = await self._db.fetchrow(sql.key_by_hash, key_hash=digest, tenant=tenant)
@@ -134,7 +143,8 @@ class Authenticator:
         if not token or len(token) > MAX_TOKEN_LENGTH:
             raise SessionEnded
         digest = hash_token(token)
-        actor = self._cached(kind, digest, tenant)
+        cache_key: _CacheKey = (kind, digest, tenant)
+        actor, drops = self._cached(cache_key), self._drops
         if actor is not None:
             return actor
         row = await self._db.fetchrow(
@@ -149,7 +159,7 @@ class Authenticator:
         ends_at = min(row["expires_at"], actor.expires_at or row["expires_at"])
         await self._db.execute(sql.touch_session, id=row["id"])
         actor = msgspec.structs.replace(actor, session_id=row["id"], expires_at=ends_at, is_browser=kind == "cookie")
-        return self._store(kind, digest, tenant, actor)
+        return self._store(cache_key, actor, drops)
 
     def forget(self, key_id: UUID) -> None:
         """Drop a revoked key or an ended session from the cache."""
@@ -164,19 +174,25 @@ class Authenticator:
         self._keep(lambda actor: actor.workspace != workspace_id)
 
     def _keep(self, is_kept: Callable[[Actor], bool]) -> None:
-        self._cache = {digest: known for digest, known in self._cache.items() if is_kept(known[1])}
+        self._drops += 1
+        self._cache = {cache_key: known for cache_key, known in self._cache.items() if is_kept(known[1])}
 
-    def _cached(self, kind: Credential, digest: bytes, tenant: UUID | None) -> Actor | None:
-        until, actor = self._cache.get((kind, digest, tenant), (0.0, None))
+    def _cached(self, cache_key: _CacheKey) -> Actor | None:
+        until, actor = self._cache.get(cache_key, (0.0, None))
         if actor is None or until <= time.monotonic() or _is_expired(actor):
-            self._cache.pop((kind, digest, tenant), None)
+            self._cache.pop(cache_key, None)
             return None
         return actor
 
-    def _store(self, kind: Credential, digest: bytes, tenant: UUID | None, actor: Actor) -> Actor:
-        if len(self._cache) >= _MAX_CACHED:
-            self._cache.clear()
-        self._cache[kind, digest, tenant] = (time.monotonic() + CACHE_S, actor)
+    def _store(self, cache_key: _CacheKey, actor: Actor, drops: int) -> Actor:
+        """Cache an actor that was read when actors had been dropped `drops` times, and return it.
+
+        If one was dropped since, it may be this one: its key was revoked after the row was read. It is not cached then.
+        """
+        if drops == self._drops:
+            if len(self._cache) >= _MAX_CACHED:
+                self._cache.clear()
+            self._cache[cache_key] = (time.monotonic() + CACHE_S, actor)
         return actor
 
 

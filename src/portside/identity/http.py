@@ -333,7 +333,7 @@ async def _create_personal_key(ctx: Context, body: KeyRequest) -> NewKey:
     if body.permissions is not None or not actor.is_unlimited:
         keys.check_grant(actor, body)
     if body.default_workspace_id is not None:
-        await workspaces.check_workspaces(ctx.db, actor, [body.default_workspace_id])
+        await workspaces.check_workspaces(ctx.db, actor, [body.default_workspace_id], "default_workspace_id")
     owner = Owner(actor.organization_id, body.default_workspace_id or actor.workspace, user_id, created_by=actor)
     return await keys.create_key(ctx.db, owner, body)
 

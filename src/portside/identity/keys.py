@@ -12,16 +12,20 @@ from uuid import UUID
 
 import msgspec
 
-from portside.identity.authentication import PERSONAL_PREFIX, SERVICE_PREFIX, Authenticator, hash_token
+from portside.identity.authentication import (
+    MAX_TOKEN_LENGTH,
+    PERSONAL_PREFIX,
+    SERVICE_PREFIX,
+    Authenticator,
+    hash_token,
+)
 from portside.identity.roles import ORGANIZATION_ROLES, READ_ONLY, WORKSPACE_ROLES, find_role
 from portside.identity.sql import sql
-from portside.identity.types import EVERYTHING, Actor, Key, KeyRequest, NewKey
+from portside.identity.types import EVERYTHING, Actor, Key, KeyRequest, NewKey, includes
 from portside.kernel.clock import in_utc, now
 from portside.kernel.db import Session
 from portside.kernel.errors import Conflict, Forbidden, Invalid, NotFound, UserMistake
 from portside.kernel.ids import uuid7
-
-MAX_KEY_LENGTH = 512
 
 
 class KeyNotFound(NotFound):
@@ -39,8 +43,8 @@ class KeyInUse(Conflict):
 class Owner(msgspec.Struct, frozen=True):
     """The owner of a new key. Without a user it is a service key; without a workspace it belongs to the organization.
 
-    `workspaces` are those that an organization's key may use, None for all. `created_by` is who asks for the key, None
-    for the platform itself.
+    `workspaces` are those that an organization's key may use, None for all. `created_by` is the actor that asks for the
+    key, None for the platform itself.
     """
 
     organization_id: UUID
@@ -124,18 +128,14 @@ def granted(request: KeyRequest) -> list[str]:
         wanted = {EVERYTHING}
     if not request.read_only:
         return sorted(wanted)
-    return sorted(permission for permission in READ_ONLY if _covers(wanted, permission))
-
-
-def _covers(held: set[str], permission: str) -> bool:
-    return not held.isdisjoint({permission, f"{permission.split(':', 1)[0]}:*", EVERYTHING})
+    return sorted(permission for permission in READ_ONLY if includes(wanted, permission))
 
 
 def check_given_key(key: str) -> None:
     """Refuse a key that is not a valid header value. Raises UserMistake."""
-    if len(key) > MAX_KEY_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
+    if len(key) > MAX_TOKEN_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
         raise UserMistake(
-            f"PORTSIDE_API_KEY must be at most {MAX_KEY_LENGTH} printable ASCII characters without spaces"
+            f"PORTSIDE_API_KEY must be at most {MAX_TOKEN_LENGTH} printable ASCII characters without spaces"
         )
 
 

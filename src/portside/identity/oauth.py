@@ -5,7 +5,7 @@ the browser runs on the same machine and brings a code back to a port there (RFC
 terminal gets a session of the kind `bearer`.
 
 `/oauth/authorize` and `/device` are pages for people; their forms must come from this server's own pages, and approve
-only with a click. A browser is sent to no address but a port of its own machine. `/oauth/device` and `/oauth/token` are
+only with a click. The browser is redirected only to a port of its own machine. `/oauth/device` and `/oauth/token` are
 for the terminal.
 
 Codes live for minutes, are exchanged once, and are stored as hashes. A code that comes a second time ends the session
@@ -59,7 +59,7 @@ Client = Literal["portside-cli"]
 # What the terminal says about itself; a page shows it.
 HostName = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[A-Za-z0-9._-]*$(?!\n)")]
 Secret = Annotated[str, msgspec.Meta(max_length=200)]
-# A browser is sent nowhere else, so that no other program than one on its own machine gets a code.
+# The only addresses that get a code: a program on the browser's own machine listens there.
 Loopback = Annotated[str, msgspec.Meta(pattern=r"^http://127\.0\.0\.1:[1-9][0-9]{0,4}/callback$(?!\n)", max_length=60)]
 UserCode = Annotated[str, msgspec.Meta(max_length=100)]
 Decision = Literal["approve", "deny"]
@@ -89,13 +89,13 @@ class TooManyCodes(TooManyRequests):
 
 
 class UserCodeUnknown(BadRequest):
-    """No terminal waits with this code; it may have expired."""
+    """No terminal waits with this code; check it, or run “portside login” again for a new one."""
 
     code = "user_code_unknown"
 
 
 class AuthorizationPending(BadRequest):
-    """Nobody has approved the sign-in yet."""
+    """Nobody has approved the sign-in yet; ask again after the interval."""
 
     code = error = "authorization_pending"
 
@@ -113,13 +113,13 @@ class ExpiredToken(BadRequest):
 
 
 class AccessDenied(BadRequest):
-    """The sign-in was refused in the browser."""
+    """The sign-in was refused in the browser; begin it again if that was a mistake."""
 
     code = error = "access_denied"
 
 
 class InvalidGrant(BadRequest):
-    """The code is unknown, was used before, has expired, or belongs to another sign-in."""
+    """The code is unknown, used, expired, or of another sign-in; begin the sign-in again."""
 
     code = error = "invalid_grant"
 
@@ -388,7 +388,7 @@ async def _find_waiting(db: Database, actor: Actor, user_code: str) -> PendingTe
     # The attempt is stored before it is counted, so that attempts at the same time see each other.
     await db.execute(sql.insert_user_code_attempt, caller_id=caller_id)
     if await db.fetchval(sql.count_user_code_attempts, caller_id=caller_id, within=ATTEMPTS_WITHIN) > MAX_ATTEMPTS:
-        log.warning("a user entered too many wrong device codes", user_id=str(actor.user_id), key_id=str(actor.key_id))
+        log.warning("a user entered too many device codes", user_id=str(actor.user_id), key_id=str(actor.key_id))
         raise TooManyCodes(headers={"Retry-After": str(int(ATTEMPTS_WITHIN.total_seconds()))})
     digest = _user_code_hash(user_code)
     row = await db.fetchrow(sql.open_cli_authorization, user_code_hash=digest)

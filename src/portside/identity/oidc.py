@@ -232,7 +232,7 @@ class OidcProvider:
             "belongs to another sign-in": not hmac.compare_digest((checked.nonce or "").encode(), nonce.encode()),
         }
         if found := [text for text, is_wrong in problems.items() if is_wrong]:
-            raise OidcRefused(f"The ID token {found[0]}.")
+            raise OidcRefused(f"The ID token {found[0]}; begin the sign-in again.")
         return claims
 
     async def _signed_claims(self, id_token: str) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class OidcProvider:
                     raise OidcRefused("The ID token is signed with an unknown key.") from exc
             except (JoseError, ValueError, TypeError) as exc:
                 raise OidcRefused("The signature of the ID token is not valid.") from exc
-        raise AssertionError
+        raise AssertionError("the second attempt returns or raises")
 
     async def _read_keys(self, *, renew: bool) -> Any:
         from joserfc.errors import JoseError
@@ -299,8 +299,10 @@ def check_url(url: str, where: str) -> None:
     """Raise UserMistake for an address without TLS, except on this machine."""
     parts = urlsplit(url)
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
-    if not is_safe or not parts.hostname or parts.username or parts.fragment:
-        raise UserMistake(f"{where}: {url} is not an https address")
+    if not is_safe or not parts.hostname or "@" in parts.netloc or parts.fragment:
+        # Without a user and a password, which may be secret.
+        shown = url.rpartition("@")[2]
+        raise UserMistake(f"{where}: {shown} must be an https address without user, password and fragment")
 
 
 def challenge_of(verifier: str) -> str:

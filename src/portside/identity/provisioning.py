@@ -1,7 +1,7 @@
-"""Members from OpenID Connect: who may sign in by the claims of a provider, and which roles its groups give.
+"""Members from OpenID Connect: admits people by the claims of a provider, and gives them the roles of its groups.
 
-A person is known by issuer and subject. At the first sign-in the verified e-mail finds a member that an admin added, or
-a new member is made. Workspaces and organization roles that the role map names belong to the provider: each sign-in
+Issuer and subject identify a person. At the first sign-in the verified e-mail finds a member that an admin added, or a
+new member is made. Workspaces and organization roles that the role map names belong to the provider: each sign-in
 applies them again. Everything else stays as admins set it.
 """
 
@@ -69,7 +69,9 @@ class AdmissionRules(msgspec.Struct, frozen=True):
         """Return the roles that a person's groups give, or the default one. Raises OidcNotAllowed without any."""
         found = claims.get(self.groups_claim) or []
         groups: Sequence[Any] = [found] if isinstance(found, str) else found if isinstance(found, list) else []
-        grants = [self.role_map[group] for group in groups[:_MAX_GROUPS] if group in self.role_map]
+        # Some providers send objects; only a text can be in the map.
+        named = [group for group in groups[:_MAX_GROUPS] if isinstance(group, str)]
+        grants = [self.role_map[group] for group in named if group in self.role_map]
         if grants:
             return grants
         if self.default is None:
@@ -183,10 +185,14 @@ async def _add_user(tx: Transaction, person: _Person) -> UUID:
 async def _apply(
     tx: Transaction, rules: AdmissionRules, person: _Person, user_id: UUID, grants: Sequence[RoleGrant]
 ) -> None:
-    """Give the member the highest role of each place, and take away those of the map that no group gives any more."""
+    """Give the member the highest role in each workspace and in the organization that a group or the default gives.
+
+    Roles in workspaces of the map that no group gives any more are taken away.
+    """
     mapped = [*rules.role_map.values(), *([rules.default] if rules.default else [])]
     workspaces = await _workspaces_of(tx, person, {grant.handle for grant in (*mapped, *grants)})
     roles: dict[UUID, str] = {}
+    # From the lowest role to the highest, which replaces the others.
     for name in reversed(WORKSPACE_ROLES):
         roles |= {workspaces[g.handle]: name for g in grants if g.role == name and g.handle in workspaces}
     ruled = {workspaces[g.handle] for g in mapped if not g.is_of_organization and g.handle in workspaces}

@@ -36,7 +36,8 @@ def _role(name: str, scope: str, permissions: Collection[str]) -> Role:
     return Role(uuid5(NAMESPACE_URL, f"portside:role:{code}"), code, name, scope, tuple(sorted(permissions)))
 
 
-_EVERY = [*(f"{resource}:{verb}" for resource in _RESOURCES for verb in _VERBS), CALL_AGENTS]
+_ALL_PERMISSIONS = [*(f"{resource}:{verb}" for resource in _RESOURCES for verb in _VERBS), CALL_AGENTS]
+# Both in the order of their rank, the highest first: `provisioning.py` depends on it.
 ORGANIZATION_ROLES = {
     role.display_name: role
     for role in (
@@ -54,7 +55,7 @@ WORKSPACE_ROLES = {
     role.display_name: role
     for role in (
         _role(WORKSPACE_ADMIN, "workspace", {f"{resource}:*" for resource in _RESOURCES}),
-        _role("Editor", "workspace", set(_EVERY) - _NOT_FOR_EDITORS),
+        _role("Editor", "workspace", set(_ALL_PERMISSIONS) - _NOT_FOR_EDITORS),
         _role("Viewer", "workspace", {f"{resource}:read" for resource in _RESOURCES}),
     )
 }

@@ -106,7 +106,7 @@ async def list_own(db: Session, authenticator: Authenticator, actor: Actor) -> l
 
 async def list_all(db: Session, authenticator: Authenticator, actor: Actor) -> list[LoginSession]:
     """List all sessions of the organization, newest first."""
-    return await _list(db, authenticator, actor, _EVERY)
+    return await _list(db, authenticator, actor, _ANY_OWNER)
 
 
 async def end_own(db: Session, authenticator: Authenticator, actor: Actor, session_id: UUID) -> None:
@@ -118,13 +118,13 @@ async def end_own(db: Session, authenticator: Authenticator, actor: Actor, sessi
 
 async def end_any(db: Session, authenticator: Authenticator, actor: Actor, session_id: UUID) -> None:
     """End a session of the organization. Raises SessionNotFound."""
-    await _end(db, authenticator, actor, {"id": session_id, **_EVERY})
+    await _end(db, authenticator, actor, {"id": session_id, **_ANY_OWNER})
 
 
 async def end_current(db: Session, authenticator: Authenticator, actor: Actor) -> None:
     """Sign out: end the session of the request; does nothing for a key."""
     if actor.session_id is not None:
-        await _end(db, authenticator, actor, {"id": actor.session_id, **_EVERY})
+        await _end(db, authenticator, actor, {"id": actor.session_id, **_ANY_OWNER})
 
 
 async def end_of_cookie(db: Session, authenticator: Authenticator, request: HTTPConnection) -> None:
@@ -135,7 +135,7 @@ async def end_of_cookie(db: Session, authenticator: Authenticator, request: HTTP
             authenticator.forget(ended)
 
 
-_EVERY: dict[str, UUID | None] = {"user_id": None, "key_id": None}
+_ANY_OWNER: dict[str, UUID | None] = {"user_id": None, "key_id": None}
 
 
 def _own(actor: Actor) -> dict[str, UUID | None]:

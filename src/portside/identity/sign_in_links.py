@@ -1,7 +1,7 @@
 """Addresses that sign a browser in, once, within a minute.
 
 `portside up` prints one for the browser on the same machine. The token is stored as a hash. The session belongs to the
-key or login that asked for the address, and ends with the key, so an address gives nobody more than its maker has.
+key or login that asked for the address, and ends with the key, so it has no more permissions than these.
 """
 
 import secrets

@@ -54,7 +54,7 @@ _PROOF_PAGE: RouteOptions = {**FORM_PAGE, "responses": {401: None, 429: None}}
 
 
 class KeyRefused(Unauthorized):
-    """The API key is not valid."""
+    """The API key is unknown, revoked or expired; use another one."""
 
     code = "key_refused"
 

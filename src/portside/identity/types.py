@@ -1,5 +1,6 @@
 """The structs of identity: the actor of a request, and keys, workspaces and members as the API shows them."""
 
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Annotated, ClassVar, NewType, Self
 from uuid import UUID
@@ -83,7 +84,7 @@ class Actor(msgspec.Struct, frozen=True):
     session_id: UUID | None = None
     """The session of the request, if it was made with one. A session of a user has it as `key_id` too."""
     is_browser: bool = False
-    """Whether the session is a browser's: no answer to a page has a secret in it."""
+    """Whether the session is a browser's: responses to pages never hold a secret."""
 
     @property
     def workspace_id(self) -> UUID:
@@ -109,11 +110,12 @@ class Actor(msgspec.Struct, frozen=True):
         """
         if self.is_restricted and permission.startswith("organization:") and permission != _READS_ORGANIZATION:
             return False
-        return self.key_has(permission) and (self.role_permissions is None or _holds(self.role_permissions, permission))
+        by_role = self.role_permissions is None or includes(self.role_permissions, permission)
+        return by_role and self.key_has(permission)
 
     def key_has(self, permission: str) -> bool:
         """Whether the key itself has a permission, whatever the roles of its user allow."""
-        return _holds(self.permissions, permission)
+        return includes(self.permissions, permission)
 
     def effective_permissions(self) -> list[str]:
         """Return the actor's permissions in their shortest form."""
@@ -125,7 +127,8 @@ class Actor(msgspec.Struct, frozen=True):
         return sorted(permission for permission in either if self.may(permission))
 
 
-def _holds(held: frozenset[str], permission: str) -> bool:
+def includes(held: AbstractSet[str], permission: str) -> bool:
+    """Whether permissions include `resource:verb`, by itself, as `resource:*` or as everything."""
     resource = permission.split(":", 1)[0]
     return not held.isdisjoint({permission, f"{resource}:*", EVERYTHING})
 
@@ -230,7 +233,7 @@ class Member(msgspec.Struct):
 
 
 class MemberRequest(msgspec.Struct):
-    """A user to add to the organization; only logging in needs a password.
+    """A user to add to the organization. Only users who log in with a password need one.
 
     With `workspaces` the user joins those too, as `workspace_role`.
     """

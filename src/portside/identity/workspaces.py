@@ -114,7 +114,7 @@ async def create_workspace(db: Database, actor: Actor, body: WorkspaceRequest) -
             tenant_handle=handle,
         )
         if inserted is None:
-            raise WorkspaceTaken(f"A workspace with this id or the handle {handle} already exists.")
+            raise WorkspaceTaken(f"A workspace with this id or the handle {handle} already exists; choose another.")
         if actor.user_id is not None:
             await tx.execute(
                 sql.insert_workspace_members,
@@ -179,12 +179,12 @@ async def mark_emptied(db: Session, workspace_id: UUID) -> None:
     await db.execute(sql.mark_emptied, id=workspace_id)
 
 
-async def check_workspaces(db: Session, actor: Actor, ids: list[UUID]) -> None:
-    """Raise Invalid unless all are workspaces of the organization."""
+async def check_workspaces(db: Session, actor: Actor, ids: list[UUID], field: str = "workspaces") -> None:
+    """Raise Invalid, for a field of the body, unless all are workspaces of the organization."""
     rows = await db.fetch(sql.workspaces_of_organization, organization_id=actor.organization_id, ids=ids)
     unknown = set(ids) - {row["id"] for row in rows}
     if unknown:
-        raise Invalid.field(["body", "workspaces"], f"the organization has no workspace {min(unknown)}")
+        raise Invalid.field(["body", field], f"the organization has no workspace {min(unknown)}")
 
 
 def check_grant_in_workspaces(actor: Actor, permissions: Collection[str], ids: Collection[UUID] | None) -> None:
@@ -225,7 +225,7 @@ class MemberNotFound(NotFound):
 
 
 class MemberTaken(Conflict):
-    """The user is already a member."""
+    """The user is already a member; change the role instead."""
 
     code = "member_taken"
 
@@ -268,7 +268,7 @@ async def add_member(db: Database, actor: Actor, body: MemberRequest) -> Member:
             password=password,
         )
         if inserted is None:
-            raise MemberTaken(f"A user with the email {body.email} already exists.")
+            raise MemberTaken(f"A user with the email {body.email} already exists; change the role instead.")
         await tx.execute(
             sql.insert_organization_member,
             organization_id=actor.organization_id,

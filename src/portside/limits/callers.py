@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
-from portside.identity.authentication import Authenticator, PresentedCredential, credential_of
+from portside.identity.authentication import Authenticator, PresentedCredential, credential_of, is_key
 from portside.kernel.errors import Unauthorized
 from portside.kernel.http.headers import bearer_of
 from portside.kernel.http.proxies import Network, client_address
@@ -35,7 +35,9 @@ class Callers:
         headers = request.headers
         address = self.address(scope)
         found = {CallerIdentity.IP: address}
-        key, user = headers.get("x-api-key"), headers.get("x-user-id")
+        bearer = bearer_of(headers.get("authorization"))
+        key = headers.get("x-api-key") or (bearer if bearer is not None and is_key(bearer) else None)
+        user = headers.get("x-user-id")
         if known := await self._session_name(request):
             found[CallerIdentity.USER] = f"{known} {address}"
             user = None
@@ -66,9 +68,13 @@ class Callers:
             return None
 
     async def _session_name(self, request: HTTPConnection) -> str | None:
-        """Return the name of the user, or else the key, behind a session that the request shows."""
+        """Return the name of the user, or else the key, of the session that the request presents.
+
+        Such a session counts even if the request presents an API key too.
+        """
         token = bearer_of(request.headers.get("authorization"))
-        presented = PresentedCredential("bearer", token) if token else credential_of(request)
+        has_session = token is not None and not is_key(token)
+        presented = PresentedCredential("bearer", token) if has_session else credential_of(request)
         if presented.kind == "key":
             return None
         try:

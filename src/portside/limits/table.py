@@ -57,6 +57,7 @@ def _expression(path: str, *, contains: bool) -> re.Pattern[str]:
 
 _COLUMNS = 5
 _OFF = "off"
+# The counts are of the type int in Postgres.
 _MAX = 2**31 - 1
 
 

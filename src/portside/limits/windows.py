@@ -19,6 +19,7 @@ from portside.limits.sql import sql
 from portside.limits.types import Budget, Limit
 
 RETURN_AFTER_S = 0.25
+# In rounds of RETURN_AFTER_S: once a minute.
 _DELETE_EVERY = 240
 _MAX_WINDOWS = 50_000
 # A process reserves 1/64 of what is left at a time.

@@ -1,7 +1,7 @@
 """The support bundle: a report of an installation for support, without its secrets.
 
-Everything passes `Masks`: known values (key files, variables, URLs' passwords, every secret in the database) and forms
-of keys that we do not know. If the database cannot be read, logs and reasons of deployments are left out, because their
+`Masks` replaces known values (key files, variables, URLs' passwords, every secret in the database) and texts that look
+like keys in everything. If the database cannot be read, logs and states of deployments are left out, because their
 secrets are not known then. At the end the whole content is searched for the known values once more.
 """
 
@@ -50,9 +50,12 @@ _FORMS = re.compile(
     r"|(?<=[Bb]earer )[\w.~+/=-]{8,}|(?<=[Bb]asic )[\w+/=-]{8,}",
     re.DOTALL,
 )
-# `password=…`, `"api_key": "…"`, `X-Api-Key: …`: the value of anything that is named like a secret.
+# `password=…`, `"api_key": "…"`, `X-Api-Key: …`: the value of anything that is named like a secret. The pattern begins
+# with the word itself, and what follows it in the name is bounded: otherwise one long word, such as an image in base64,
+# would take time that grows with the square of its length.
 _NAMED = re.compile(
-    r"(?i)([\w-]*(?:password|passwd|secret|token|api[-_]?key|authorization|passphrase|cookie)[\w-]*['\"]?\s*[=:]\s*)"
+    r"(?i)((?:password|passwd|secret|token|api[-_]?key|authorization|passphrase|cookie)"
+    r"[\w-]{0,60}['\"]?\s{0,9}[=:]\s{0,9})"
     r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&}\"']+)"
 )
 
@@ -117,12 +120,13 @@ class Bundle:
         """Add the end of a log file, if there is one."""
         try:
             with file.open("rb") as opened:
-                opened.seek(max(0, file.stat().st_size - TAIL_BYTES))
+                start = max(0, file.stat().st_size - TAIL_BYTES)
+                opened.seek(start)
                 text = opened.read(TAIL_BYTES).decode("utf-8", "replace")
         except OSError:
             return
-        # A cut line may begin within a secret.
-        self.add_text(name, text if len(text) < TAIL_BYTES else text.partition("\n")[2])
+        # The first line may be cut within a secret, whose rest would not be recognized.
+        self.add_text(name, text.partition("\n")[2] if start else text)
 
     def _masked(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -168,8 +172,7 @@ async def write_bundle(i: ExaminedInstallation, settings: Any, environ: Mapping[
         bundle.add("versions.json", _versions())
         bundle.add("settings.json", settings)
         if opened is not None:
-            usage = DiskUsage(opened.db, opened.url, i.home, i.reserve)
-            bundle.add("disk.json", await usage.report(None))
+            await _add_disk_usage(bundle, i, opened, missing)
         if opened is not None and may_show_deployments:
             bundle.add("deployments.json", [dict(row) for row in await opened.db.fetch(sql.states_of_deployments)])
             for log in sorted((i.home / "dataplane" / "deployments").glob("*/logs/*.log")):
@@ -181,10 +184,21 @@ async def write_bundle(i: ExaminedInstallation, settings: Any, environ: Mapping[
             bundle.add_log(f"logs/{name}", i.home / path)
     for name, path in (("health.json", "/ok"), ("metrics.txt", "/metrics")):
         text = await _get(f"{i.url}{path}")
-        bundle.add_text(name, text) if text is not None else missing.append(f"{path}: the platform does not answer")
+        if text is None:
+            missing.append(f"{path}: the platform does not answer")
+        else:
+            bundle.add_text(name, text)
     bundle.add("left-out.json", missing)
     bundle.write(file)
     return missing
+
+
+async def _add_disk_usage(bundle: Bundle, i: ExaminedInstallation, opened: OpenDatabase, missing: list[str]) -> None:
+    try:
+        bundle.add("disk.json", await DiskUsage(opened.db, opened.url, i.home, i.reserve).report(None))
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+        # A database of a start that failed may have no tables yet.
+        missing.append(f"disk.json: {exc}")
 
 
 @asynccontextmanager

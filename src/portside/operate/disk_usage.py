@@ -277,8 +277,8 @@ class DatabaseLimit(Task):
         size = int(await self._db.fetchval(sql.databases_size)) if self._max_bytes else 0
         is_full = self._max_bytes > 0 and size > self._max_bytes * _FULL_AT
         if is_full and not self._notice.exists():
-            of = megabytes(self._max_bytes)
-            text = f"its databases take {megabytes(size)} of the {of} that DATABASE_MAX_BYTES allows"
+            allowed = megabytes(self._max_bytes)
+            text = f"its databases take {megabytes(size)} of the {allowed} that DATABASE_MAX_BYTES allows"
             # Not private: agents in containers read it.
             await asyncio.to_thread(self._notice.write_text, text + "\n", "utf-8")
             self._notice.chmod(0o644)

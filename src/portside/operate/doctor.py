@@ -1,7 +1,7 @@
 """The doctor: examines an installation part by part, and says of each problem what to do about it.
 
 It works whether or not the platform runs, and changes nothing. The checks are in `machine_checks.py` and
-`service_checks.py`; one that fails itself is a warning.
+`service_checks.py`; a check that fails itself becomes a warning.
 """
 
 import asyncio
@@ -45,5 +45,6 @@ async def _run(name: str, checking: Awaitable[None], into: list[Finding]) -> Non
         async with asyncio.timeout(CHECK_WITHIN_S):
             await checking
     except Exception as exc:  # noqa: BLE001 - reported, and the other checks continue
-        reason = f"{type(exc).__name__}: {exc}"
+        # A TimeoutError has no text.
+        reason = f"{type(exc).__name__}: {exc}".removesuffix(": ")
         into.append(warning(name, f"this could not be examined: {reason}", "examine it by hand"))

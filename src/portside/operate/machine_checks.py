@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from portside.backup.history import last_backup
-from portside.ingress.caddy import MEND, find_caddy
+from portside.ingress.caddy import INSTALL_CADDY, find_caddy
 from portside.kernel.crypto import SecretBox
 from portside.kernel.disk import WATCHED_FOLDER, find_shortage, measure, megabytes, read_notice
 from portside.kernel.embedded import EmbeddedPostgres
@@ -25,9 +25,11 @@ from portside.kernel.files import holder_of
 from portside.limits.table import read_table
 from portside.operate.findings import Check, ExaminedInstallation, Finding, fault, fine, warning
 
+# A file may be newer than the clock by this much: clocks of file servers differ.
 _AHEAD_S = 120
 _OLD_BACKUP_DAYS = 7
-_BORN = 1_735_689_600  # 2025
+# The first of January 2025. A clock that shows an earlier time was never set.
+_EARLIEST_TIME = 1_735_689_600
 _FEW_DESCRIPTORS, _MIN_DESCRIPTORS = 8192, 1024
 _LITTLE_MEMORY, _MIN_MEMORY = 512_000_000, 128_000_000
 _PROGRAM_TIMEOUT_S = 30.0
@@ -55,8 +57,7 @@ def check_home(i: ExaminedInstallation) -> Iterator[Finding]:
         yield fault(name, f"{home} cannot be written", f"chmod u+rwx {home}")
     if status.st_mode & 0o077:
         yield fault(name, f"other users of this machine can enter {home}", f"chmod 700 {home}")
-    if name_of_foreign_file(home, status.st_uid) is not None:
-        path = name_of_foreign_file(home, status.st_uid)
+    if (path := find_foreign_file(home, status.st_uid)) is not None:
         yield fault(
             name, f"{path} belongs to another user than {home}: Portside was started as several users",
             f"chown -R {_user_name(status.st_uid)} {home}",
@@ -64,7 +65,7 @@ def check_home(i: ExaminedInstallation) -> Iterator[Finding]:
     yield fine(name, f"{home} is the home")
 
 
-def name_of_foreign_file(home: Path, owner: int) -> Path | None:
+def find_foreign_file(home: Path, owner: int) -> Path | None:
     """Return a file near the top of the home that belongs to somebody else, or None."""
     for folder in (home, home / "postgres", home / "dataplane", home / "logs"):
         with contextlib.suppress(OSError):
@@ -98,12 +99,15 @@ def check_keys(i: ExaminedInstallation) -> Iterator[Finding]:
 
 
 def check_lock(i: ExaminedInstallation) -> Iterator[Finding]:
-    """No process holds the home that does not serve, and no lock of Postgres is left that would stop its start."""
-    holder = lock_holder(i.home)
+    """Check that the process that holds the home serves, and that no lock prevents the start of Postgres."""
+    holder, lock = lock_holder(i.home), i.home / "platform.lock"
     if holder is not None and not _answers(i):
+        who = f"process {holder}" if holder else "a process that does not name itself"
+        # `kill 0` would kill the shell's own processes.
+        kill = f"kill {holder}" if holder else f"find it with 'fuser {lock}' and kill it"
         yield fault(
-            "lock", f"process {holder} holds {i.home / 'platform.lock'}, and nothing answers at {i.url}",
-            f"it may be starting or stopping; if not, kill {holder}. If it serves at another port, name it: --port",
+            "lock", f"{who} holds {lock}, and nothing answers at {i.url}",
+            f"it may be starting or stopping; if not, {kill}. If it serves at another port, name it: --port",
         )  # fmt: skip
     pid_file = i.home / "postgres" / "data" / "postmaster.pid"
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -114,7 +118,8 @@ def check_lock(i: ExaminedInstallation) -> Iterator[Finding]:
                 "lock", f"{pid_file} names process {pid}, which is {program} and not Postgres: Postgres will not start",
                 f"rm {pid_file}",
             )  # fmt: skip
-    yield fine("lock", f"process {holder} runs the platform" if holder else "no platform is running on this home")
+    running = "the platform runs" + (f" as process {holder}" if holder else "")
+    yield fine("lock", "no platform is running on this home" if holder is None else running)
 
 
 def lock_holder(home: Path) -> int | None:
@@ -123,7 +128,7 @@ def lock_holder(home: Path) -> int | None:
 
 
 def check_data(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The data folder of the embedded Postgres is whole, and this version can read it."""
+    """Check that the data folder of the embedded Postgres is complete, and that this version can read it."""
     if i.database_url is not None:
         return
     data, engine = i.home / "postgres" / "data", EmbeddedPostgres(i.home)
@@ -141,7 +146,7 @@ def check_data(i: ExaminedInstallation) -> Iterator[Finding]:
 
 
 def check_disk(i: ExaminedInstallation) -> Iterator[Finding]:
-    """There is room on the disks of the home and of temporary files, and the external database is below its limit."""
+    """Check the free space for the home and for temporary files, and the limit of the external database."""
     folder = i.home if i.home.exists() else i.home.parent
     if not folder.exists():
         return
@@ -160,7 +165,7 @@ def check_disk(i: ExaminedInstallation) -> Iterator[Finding]:
 
 
 def check_socket_folder(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The folder of the embedded server's socket is private."""
+    """Check that the folder of the embedded server's socket is private."""
     if i.database_url is not None or not (i.home / "postgres").exists():
         return
     folder = EmbeddedPostgres(i.home).socket_folder
@@ -173,9 +178,9 @@ def check_socket_folder(i: ExaminedInstallation) -> Iterator[Finding]:
 
 
 def check_clock(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The clock is not behind what it was before."""
+    """Check that the clock was not set back."""
     now = time.time()
-    if now < _BORN:
+    if now < _EARLIEST_TIME:
         yield fault("clock", f"the clock shows {time.strftime('%Y-%m-%d', time.gmtime(now))}", "set it, by NTP")
     newest, at = None, now + _AHEAD_S
     for path in (i.home, *(i.home / name for name in (*i.key_files, "postgres/log", "postgres/data", "logs"))):
@@ -192,7 +197,7 @@ def check_clock(i: ExaminedInstallation) -> Iterator[Finding]:
 
 
 def check_limits(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The process has descriptors, and the machine memory."""
+    """Check that the process has enough descriptors, and the machine enough memory."""
     holder = lock_holder(i.home) or None
     hard, used = resource.getrlimit(resource.RLIMIT_NOFILE)[1], 0
     if holder is not None:
@@ -225,7 +230,7 @@ def check_programs(i: ExaminedInstallation) -> Iterator[Finding]:
         if not (shutil.which("podman") or shutil.which("docker")):
             yield fine("containers", "neither podman nor docker is installed, so images cannot be deployed")
     if i.is_fronted:
-        do = f"install Caddy: {MEND}"
+        do = f"install Caddy: {INSTALL_CADDY}"
         try:
             caddy = find_caddy(i.caddy)
         except UserMistake as exc:
@@ -233,7 +238,8 @@ def check_programs(i: ExaminedInstallation) -> Iterator[Finding]:
             return
         if caddy is None:
             level = fault if i.front.domain else warning
-            yield level("caddy", "there is no Caddy, so there are no addresses below the platform's port", do)
+            missing = f"PORTSIDE_CADDY names {i.caddy}, which is no program" if i.caddy else "there is no Caddy"
+            yield level("caddy", f"{missing}, so agents have no addresses at the platform's port", do)
         else:
             yield fine("caddy", caddy.program)
 
@@ -262,7 +268,7 @@ def _uv() -> Finding:
 
 
 def check_registry(i: ExaminedInstallation) -> Iterator[Finding]:
-    """Uv reaches the package index that it is configured for, with the proxies and certificates of this environment."""
+    """Check that uv reaches its package index, with the proxies and certificates of this environment."""
     from uv import find_uv_bin
 
     if not i.has_listener:
@@ -284,7 +290,7 @@ def check_registry(i: ExaminedInstallation) -> Iterator[Finding]:
 
 
 def check_port(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The ports are free, or are the platform's; and this user may open them."""
+    """Check that the ports are free or the platform's, and that this user may open them."""
     if lock_holder(i.home) is None:
         yield from _port_is_free(i.host, i.port)
         if i.front.is_public:
@@ -317,7 +323,7 @@ def _port_is_free(host: str, port: int) -> Iterator[Finding]:
 
 
 def check_files(i: ExaminedInstallation) -> Iterator[Finding]:
-    """The files that settings name can be read."""
+    """Check that the files that settings name can be read."""
     if i.rate_limits_file is not None:
         try:
             read_table(Path(i.rate_limits_file))
@@ -332,7 +338,7 @@ def check_backup(i: ExaminedInstallation) -> Iterator[Finding]:
     name, found = "backup", last_backup(i.home)
     how = "set BACKUP_TO and PORTSIDE_BACKUP_PASSPHRASE_FILE, or run 'portside backup create' now and then"
     if found.failed is not None:
-        yield warning(name, f"the last backup failed: {found.failed.error}", "mend that, and take another")
+        yield warning(name, f"the last backup failed: {found.failed.error}", "remove the cause, and take another")
     if found.succeeded is not None:
         days = (datetime.now(UTC) - found.succeeded.ended_at).days
         place = f"{found.succeeded.location}/{found.succeeded.name}"

@@ -1,7 +1,8 @@
 """The service of the system: a systemd unit that starts the platform with the machine, as a user of its own.
 
-`Service.unit` is a pure text. `install` and `uninstall` change the system: the user, the home's owner, the file of
-settings, the unit. What people may have changed, the home and the settings, is never overwritten and never removed.
+`Service.unit` is the text of the unit. `install` and `uninstall` change the system: the user, the home's owner, the
+file of settings, the unit. What people may have changed, the home and the settings, is never overwritten and never
+removed.
 """
 
 import grp
@@ -38,11 +39,11 @@ User={user}
 Group={user}
 UMask=0077
 EnvironmentFile=-{settings}
-WorkingDirectory={home}
+WorkingDirectory={working_directory}
 ExecStart={command}
 Restart=always
 RestartSec=5
-# The platform stops its listener and that its agents, which may finish their runs.
+# The platform stops its listener. The listener stops the agents, which may finish their runs first.
 KillMode=mixed
 TimeoutStopSec=300
 LimitNOFILE=1048576
@@ -55,7 +56,7 @@ AmbientCapabilities=CAP_NET_BIND_SERVICE
 {privileges}
 ProtectSystem=strict
 # Not PrivateTmp: commands of operators find the socket of the embedded Postgres in /tmp.
-ReadWritePaths={home} /tmp /var/tmp
+ReadWritePaths={writable} /tmp /var/tmp
 ProtectHome={protect_home}
 PrivateDevices=yes
 ProtectClock=yes
@@ -121,18 +122,21 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         return _UNIT.format(
             name=self.name,
             user=self.user,
-            home=self.home,
+            # One path without quotes, but with specifiers.
+            working_directory=str(self.home).replace("%", "%%"),
+            writable=_quoted(str(self.home)),
             settings=Path("/") / SETTINGS,
-            command=" ".join(map(_quoted, parts)),
+            # In commands, $ begins a variable.
+            command=" ".join(_quoted(part).replace("$", "$$") for part in parts),
             privileges=_WITH_CONTAINERS if self.has_containers else _HARDENED,
             protect_home="yes" if is_hidden else "read-only",
         )
 
 
-def _quoted(part: str) -> str:
-    """Quote an argument for a unit: % and $ begin something there."""
-    text = part.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return f'"{text}"' if text != part or " " in part else part
+def _quoted(word: str) -> str:
+    """Quote a word of a list in a unit, where % begins a specifier."""
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{text}"' if text != word or " " in word else word
 
 
 Say = Callable[[str], None]
@@ -147,7 +151,7 @@ def install(service: Service, settings: Mapping[str, str], say: Say, *, starts: 
         raise UserMistake("only root can install a service; run this with sudo")
     for text in (str(service.home), str(service.python)):
         if any(character in text for character in "\n\r\0"):
-            raise UserMistake(f"the path {text!r} has a line break")
+            raise UserMistake(f"the path {text!r} has a line break, which a unit cannot hold; use another one")
     is_live = service.root == Path("/")
     if is_live:
         _make_user(service, say)
@@ -171,7 +175,7 @@ def install(service: Service, settings: Mapping[str, str], say: Say, *, starts: 
 
 
 def _write_settings(service: Service, settings: Mapping[str, str], say: Say) -> None:
-    """Write the first settings. Raises UserMistake if there are settings that others were added to."""
+    """Write the first settings. Raises UserMistake for settings if the file exists, which people may have changed."""
     if service.settings_file.exists():
         if settings:
             raise UserMistake(f"{service.settings_file} exists; change it there, and restart the service")
@@ -235,16 +239,15 @@ def _make_user(service: Service, say: Say) -> None:
 
 
 def _make_home(service: Service) -> None:
-    """Make the home, for the service's user alone. Raises UserMistake for one of somebody else."""
+    """Create the home, for the service's user alone. Raises UserMistake if it exists and belongs to another user."""
     user, home = pwd.getpwnam(service.user), service.home
     if not home.exists():
         home.mkdir(mode=0o700, parents=True)
         os.chown(home, user.pw_uid, grp.getgrgid(user.pw_gid).gr_gid)
     elif home.stat().st_uid != user.pw_uid:
-        mine = shlex.quote(str(home))
         raise UserMistake(
             f"{home} belongs to another user. If its platform is to become the service: stop it, and give the home to "
-            f"the service's user: chown -R {service.user}: {mine}"
+            f"the service's user: chown -R {service.user}: {shlex.quote(str(home))}"
         )
 
 

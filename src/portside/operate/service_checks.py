@@ -50,7 +50,7 @@ _WHAT_TO_DO = {
 
 
 async def check_platform(i: ExaminedInstallation) -> AsyncIterator[Finding]:
-    """The platform answers, and so does what it supervises."""
+    """Check that the platform answers, and that the parts it supervises run."""
     if lock_holder(i.home) is None:
         yield warning("platform", "the platform does not run on this home", "start it with 'portside up'")
         return
@@ -69,7 +69,7 @@ async def check_platform(i: ExaminedInstallation) -> AsyncIterator[Finding]:
 
 
 async def check_database(i: ExaminedInstallation) -> AsyncIterator[Finding]:
-    """Postgres answers, has the right settings, and holds what belongs to this home."""
+    """Check that Postgres answers, has the right settings, and holds the database of this home."""
     try:
         async with open_database(i) as opened:
             if opened is None:
@@ -136,7 +136,7 @@ def _unreachable(exc: BaseException) -> Finding:
 
 
 async def _server(i: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
-    """Settings of the server that make it slow, unsafe or useless."""
+    """Check the version, the settings and the limits of the server."""
     facts: Any = await db.fetchrow(sql.server_facts)
     if facts["version"] < _MIN_VERSION:
         yield fault("postgres-version", f"it is Postgres {facts['version']}", f"use Postgres {_MIN_VERSION} or newer")
@@ -179,7 +179,7 @@ async def _server(i: ExaminedInstallation, db: Database) -> AsyncIterator[Findin
 
 
 async def _content(i: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
-    """The database is this home's, and this version's."""
+    """Check that the database belongs to this home and this version; report silent listeners and failed deployments."""
     if not await is_migrated(db):
         if (i.home / "api-key").exists():
             yield fault(
@@ -221,7 +221,7 @@ async def _content(i: ExaminedInstallation, db: Database) -> AsyncIterator[Findi
 
 
 async def _keys(i: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
-    """The key files of the home hold valid keys."""
+    """Check that the key files of the home hold valid keys."""
     for file, do in (
         ("api-key", "write a valid key into the file; commands on this machine use it"),
         ("listener-key", "nothing, if the platform runs: it makes a new one within seconds"),
@@ -232,7 +232,7 @@ async def _keys(i: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]
 
 
 async def check_certificates(i: ExaminedInstallation) -> AsyncIterator[Finding]:
-    """Certificates in files fit the domain and their key, and the one that is served is valid."""
+    """Check that certificates in files fit the domain and their key, and that the served one is valid."""
     if i.front.tls == "files" and i.front.certificate and i.front.key:
         try:
             found = list(_certificate_files(i, Path(i.front.certificate), Path(i.front.key)))
@@ -280,7 +280,7 @@ def _dates(certificate: x509.Certificate, what: str) -> Iterator[Finding]:
 
 
 def _served_certificate(domain: str, port: int) -> x509.Certificate:
-    # The dates are examined, whoever signed it: an own authority is trusted elsewhere.
+    # Only the dates are examined: clients may trust an authority that this machine does not.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
@@ -291,7 +291,7 @@ def _served_certificate(domain: str, port: int) -> x509.Certificate:
 
 
 async def check_domain(i: ExaminedInstallation) -> AsyncIterator[Finding]:
-    """The domain leads to this machine."""
+    """Check that the domain leads to this machine."""
     if i.front.domain is None:
         return
     level = fault if i.front.tls == "acme" else warning
@@ -354,7 +354,7 @@ async def check_proxy(i: ExaminedInstallation) -> AsyncIterator[Finding]:
 
 
 async def check_sign_in(i: ExaminedInstallation) -> AsyncIterator[Finding]:
-    """The OpenID Connect provider answers."""
+    """Check that the OpenID Connect provider answers."""
     if i.oidc_issuer is None:
         return
     address = f"{i.oidc_issuer.rstrip('/')}/.well-known/openid-configuration"

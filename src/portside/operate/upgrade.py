@@ -1,6 +1,6 @@
-"""What an upgrade of an installation will do, and why it cannot be done; and which upgrades there were.
+"""Plans an upgrade of an installation: what it will do, and what prevents it. Also records the upgrades of a home.
 
-The databases are examined with the migrations of the program that runs this, which is the new version.
+The program that runs this is the new version, and the databases are compared with its migrations.
 """
 
 import asyncio
@@ -149,7 +149,7 @@ def _about_postgres(i: ExaminedInstallation) -> list[Finding]:
         engine.check_program()
         engine.check_data()
     except UserMistake as exc:
-        return [fault("postgres", str(exc), "nothing was changed")]
+        return [fault("postgres", str(exc), "follow the message; nothing was changed")]
     return [fine("postgres", "the embedded Postgres keeps its major version")]
 
 
@@ -158,7 +158,8 @@ async def _about_databases(i: ExaminedInstallation, plan: UpgradePlan) -> AsyncI
     try:
         async with open_database(i) as opened:
             if opened is None:
-                yield fault("database", "there is no database of this home yet", "nothing is to be upgraded")
+                do = "there is nothing to upgrade: start this version with 'portside up'"
+                yield fault("database", "there is no database of this home yet", do)
                 return
             names: dict[str, str] = {}
             for row in await opened.db.fetch(sql.serving_revisions):
@@ -175,7 +176,7 @@ async def _about_databases(i: ExaminedInstallation, plan: UpgradePlan) -> AsyncI
                 if changes is not None:
                     plan.databases.append(changes)
     except (UserMistake, DependencyUnavailable) as exc:
-        yield fault("database", str(exc), "nothing was changed")
+        yield fault("database", str(exc), "follow the message; nothing was changed")
         return
     one_way = sorted({reason for each in plan.databases for reason in each.one_way})
     if one_way:

@@ -76,8 +76,9 @@ async def list_prompts(db: Session, query: PromptQuery, *, by: Actor) -> PromptL
     """List the prompts of the workspace, last changed first unless the query sorts them."""
     found = await _list(db, query, None, by=by)
     if not found and query.offset:
-        whole = await _list(db, PromptQuery(**{**_fields(query), "offset": 0, "limit": 1}), None, by=by)
-        return PromptList([], whole[0][1] if whole else 0)
+        # Rows carry the total, and a page behind the end has none.
+        first = await _list(db, PromptQuery(**{**_fields(query), "offset": 0, "limit": 1}), None, by=by)
+        return PromptList([], first[0][1] if first else 0)
     return PromptList([prompt for prompt, _ in found], found[0][1] if found else 0)
 
 

@@ -36,7 +36,7 @@ from portside.tracing.sql import sql as counting
 from portside.tracing.stats import counted_days
 from portside.usage.ranges import Range, read_range
 from portside.usage.sql import sql
-from portside.usage.types import GroupBy, Stride, Usage, UsageQuery, UsageRecord
+from portside.usage.types import DateTimeText, GroupBy, Stride, Usage, UsageQuery, UsageRecord
 
 QUERIES = {
     GroupBy.WORKSPACE: sql.usage_by_workspace,
@@ -96,11 +96,11 @@ async def arguments(db: Session, query: UsageQuery, within: Range, actor: Actor)
     usable = {workspace.id for workspace in await list_workspaces(db, actor)}
     return {
         "workspace_ids": sorted(usable.intersection(query.workspace_ids)),
-        **await bounds(db, within),
+        **await range_arguments(db, within),
     }
 
 
-async def bounds(db: Session, within: Range) -> dict[str, Any]:
+async def range_arguments(db: Session, within: Range) -> dict[str, Any]:
     """Return the arguments of a range, split at the hours and days that are counted so far."""
     (until,) = await db.fetch(sql.counted_until)
     return {
@@ -112,14 +112,11 @@ async def bounds(db: Session, within: Range) -> dict[str, Any]:
     }
 
 
-Moment = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"}, max_length=100)]
-
-
 class BillingQuery(msgspec.Struct):
     """The range of the billed usage; there is only the current plan."""
 
-    starting_on: Moment
-    ending_before: Moment
+    starting_on: DateTimeText
+    ending_before: DateTimeText
     on_current_plan: Annotated[bool, msgspec.Meta(extra_json_schema={"const": True})] = True
 
 
@@ -172,14 +169,16 @@ async def export_usage(db: Database, query: UsageQuery, within: Range, *, by: Ac
     given = await arguments(db, query, within, by)
 
     @lru_cache(maxsize=1000)
-    def bounds(bucket: int) -> str:
+    def cells_of_bucket(bucket: int) -> str:
         return f"{_iso_utc(within.bucket(bucket))},{_iso_utc(within.bucket(bucket + 1))}"
 
     async with db.transaction() as tx:
         async for row in tx.stream(QUERIES[query.group_by], **given):
             series = read_series(row)
             cells = _cells(series.dimensions)
-            buffer.writelines(f"{bounds(bucket)},{cells},{traces}\r\n" for bucket, traces in series.traces.items())
+            buffer.writelines(
+                f"{cells_of_bucket(bucket)},{cells},{traces}\r\n" for bucket, traces in series.traces.items()
+            )
             if buffer.tell() >= _CHUNK_BYTES:
                 yield buffer.getvalue()
                 buffer.seek(0)
@@ -203,6 +202,7 @@ def _iso_utc(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
+# A margin for clocks that are set back, and for transactions that this role may not see (`committed_until`).
 CLOSED_AFTER_S = 600.0
 TOTALS_LOCK = "portside.usage.days"
 _ONE_DAY = timedelta(days=1)
@@ -254,7 +254,6 @@ async def _count_day(tx: Session) -> int:
 
 # Costs
 
-_DATE_TIME = msgspec.Meta(extra_json_schema={"format": "date-time"}, max_length=100)
 _COST_DIMENSIONS = {
     "workspace": ("workspace_id", "workspace_name"),
     "project": ("project_id", "project_name"),
@@ -273,8 +272,8 @@ _CostKey = tuple[int, tuple[str | None, ...]]
 class CostsQuery(msgspec.Struct, kw_only=True):
     """The runs that started, and traces that were received, in `[start_time, end_time)` in the given workspaces."""
 
-    start_time: Annotated[str, _DATE_TIME]
-    end_time: Annotated[str, _DATE_TIME]
+    start_time: DateTimeText
+    end_time: DateTimeText
     workspace_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=1000)]
     group_by: Literal["workspace", "project", "user", "api_key", "model"] = "project"
 
@@ -389,7 +388,7 @@ async def show_limits(db: Session, reader: BudgetReader | None, scope: Any, *, b
     start = now().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     end = (start + timedelta(days=32)).replace(day=1)
     month = Range(start, end, Stride(days=1))
-    within = {"workspace_ids": [by.workspace_id], **await bounds(db, month)}
+    within = {"workspace_ids": [by.workspace_id], **await range_arguments(db, month)}
     received = sum(sum(row["traces"]) for row in await db.fetch(QUERIES[GroupBy.WORKSPACE], **within))
     owner: dict[str, Any] = {"workspace_ids": [by.workspace_id], "start_time": start, "end_time": end}
     longlived = sum(row["traces"] for row in await db.fetch(sql.longlived_by_workspace, **owner))

@@ -7,7 +7,8 @@ from uuid import UUID
 
 import msgspec
 
-_DATE_TIME = msgspec.Meta(extra_json_schema={"format": "date-time"}, max_length=100)
+# A time as text: its form is more liberal than that of a datetime (`ranges.py`).
+DateTimeText = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"}, max_length=100)]
 
 
 class GroupBy(Enum):
@@ -22,8 +23,8 @@ class GroupBy(Enum):
 class UsageQuery(msgspec.Struct, kw_only=True):
     """The traces to count: those received in `[start_time, end_time)` in the given workspaces."""
 
-    start_time: Annotated[str, _DATE_TIME]
-    end_time: Annotated[str, _DATE_TIME]
+    start_time: DateTimeText
+    end_time: DateTimeText
     workspace_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=1000)]
     group_by: GroupBy = GroupBy.WORKSPACE
 

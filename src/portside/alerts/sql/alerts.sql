@@ -68,10 +68,12 @@ delete from alerts where ended_at < :before
 delete from alert_silences where until < :before
 
 -- name: list_channels
-select c.id, c.kind, c.name, c.target_sealed, c.created_at, last.delivered_at, last.error, last.attempts
+-- The error is that of the last message that was tried; an earlier one may have been delivered.
+select c.id, c.kind, c.name, c.target_sealed, c.created_at, last.error,
+    (select max(d.delivered_at) from alert_deliveries d where d.channel_id = c.id) as delivered_at
 from alert_channels c
 left join lateral (
-    select delivered_at, error, attempts from alert_deliveries d
+    select error from alert_deliveries d
     where d.channel_id = c.id and d.attempts > 0 order by d.created_at desc limit 1
 ) last on true
 where :id::uuid is null or c.id = :id::uuid

@@ -13,8 +13,8 @@ values
 -- the key's own. With one, `authentication.py` checks that the key may use it: its own workspace, one of its
 -- organization that it is not excluded from, or one of its user's.
 select k.id, k.key_hash, k.short_key, k.organization_id, k.user_id, k.permissions, k.expires_at, k.workspaces,
-       k.workspace_id as own_workspace_id, u.email, o.role as organization_role, w.id as workspace_id, w.display_name as workspace_name, w.tenant_handle,
-       m.role as workspace_role
+       k.workspace_id as own_workspace_id, u.email, o.role as organization_role, w.id as workspace_id,
+       w.display_name as workspace_name, w.tenant_handle, m.role as workspace_role
 from api_keys k
 left join users u on u.id = k.user_id
 left join organization_members o on o.organization_id = k.organization_id and o.user_id = k.user_id
