@@ -7,7 +7,6 @@ runs are tried again.
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
 import sys
@@ -62,10 +61,15 @@ class ExecutorProcess(Executor):
         """
         folder = tempfile.mkdtemp(prefix="portside-")
         try:
-            return await _started(cls, program, handlers, str(Path(folder, "link")))
-        finally:
-            # The socket is used once. Nothing else can connect to it.
-            shutil.rmtree(folder, ignore_errors=True)
+            # Only this user may enter the folder, and so connect to the socket in it.
+            folder = tempfile.mkdtemp(prefix="portside-")
+            try:
+                return await _started(cls, program, handlers, str(Path(folder, "link")))
+            finally:
+                # The socket is used once.
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError as exc:
+            raise ExecutorFailed(f"an executor process cannot be started: {exc}") from exc
 
     def measure(self) -> None:
         """Update `memory_bytes` with the figure of the system, which needs no answer of the process."""
@@ -120,11 +124,7 @@ async def _started(cls: type[ExecutorProcess], program: Program, handlers: Handl
         loop.call_soon(links[0].hello, program.hello)
         return links[0]
 
-    previous = os.umask(0o177)
-    try:
-        server = await loop.create_unix_server(connected, path)
-    finally:
-        os.umask(previous)
+    server = await loop.create_unix_server(connected, path)
     try:
         process = await _spawn(program, path)
         try:
