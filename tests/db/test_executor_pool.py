@@ -664,7 +664,8 @@ asyncio.run(main())
 
 async def test_lines_of_executors_reach_the_log(project, capfd):
     (project / "agent.py").write_text(
-        "import logging, sys\nlogging.getLogger('mine').warning('a warning', extra={'fields': {'n': 1}})\n"
+        "import logging, sys\nlogging.getLogger('mine').warning('a warning', extra={'fields': {'self': 1, 'n': 1}})\n"
+        'sys.stderr.write(\'\\x1e\' + \'{"level": [], "event": "no level"}\\n\')\n'
         "sys.stderr.write('bare\\n')\n" + AGENT
     )
     async with started(program_of(project)) as pool:

@@ -30,6 +30,8 @@ KILLED_FIRST = 500
 MAX_LINE_BYTES = 1024 * 1024
 _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 
+# Fields that this process sets, and `self`, which a method of the logger cannot take as a field.
+_RESERVED_FIELDS = frozenset({"event", "level", "timestamp", "exc_info", "executor", "self"})
 
 @dataclass(frozen=True)
 class Program:
@@ -220,14 +222,13 @@ def _log_record(line: str, pid: int) -> bool:
     """Log a line of an executor if it is a log record; return whether it is one."""
     try:
         record = orjson.loads(line)
-        level, event, given = record["level"], str(record["event"]), record.get("fields") or {}
+        level, event, given = str(record["level"]), str(record["event"]), record.get("fields") or {}
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
-    fields = {str(name): value for name, value in given.items()} if isinstance(given, dict) else {}
+    fields = dict(given) if isinstance(given, dict) else {}
     if isinstance(text := record.get("exception"), str):
         fields["exception"] = text
-    reserved = {"event", "level", "timestamp", "exc_info", "executor"}
-    fields = {name: value for name, value in fields.items() if name not in reserved}
+    fields = {name: value for name, value in fields.items() if name not in _RESERVED_FIELDS}
     write = getattr(log, level if level in _LEVELS else "info")
     write(event, executor=pid, **fields)
     return True
