@@ -30,7 +30,7 @@ from portside.executor import messages
 from portside.executor.messages import ServerHello
 from portside.executor.project import Project
 from portside.executor.requests import GraphFacts
-from portside.kernel.aliases import EXECUTOR_VARIABLE, environment_names
+from portside.kernel.aliases import EXECUTOR_VARIABLE, environment_names, is_javascript
 from portside.kernel.errors import UserMistake
 
 # Keys and databases of the server. Graphs reach what they protect through the server alone.
@@ -214,13 +214,16 @@ async def _pool_of_graphs(
     scopes = Scopes(backend)
     pool = ExecutorPool(program, limits_of(settings, executors), ExecutorRequests(scopes, StoreBatches(items)).handlers)
     if not executors:
-        # Until an executor has described its graphs.
-        language = "JavaScript" if project is config.javascript else "Python"
-        pool.facts.update({
-            name: GraphFacts(graph.description, is_factory=True, language=language)
-            for name, graph in project.graphs.items()
-        })  # fmt: skip
-    known = KnownGraphs(_file_of(project, config, settings))
+        # What the configuration says of the graphs, until an executor connects and describes them.
+        pool.facts.update(
+            {
+                name: GraphFacts(
+                    graph.description, is_factory=True, language="JavaScript" if is_javascript(graph.path) else "Python"
+                )
+                for name, graph in project.graphs.items()
+            }
+        )
+    known = KnownGraphs(_cache_file(project, config, settings))
     if known.load() and known.facts.keys() == project.graphs.keys():
         pool.facts.update(known.facts)
         pool.libraries.update(known.libraries)
