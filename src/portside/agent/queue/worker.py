@@ -194,6 +194,7 @@ class Worker:
         self._ends: Batcher[FinishedRun, EndOutcome] = Batcher(self._write_ends)
         # Attempts to return to the queue with the next renewal, and whether an executor crashed with them.
         self._returning: dict[UUID, tuple[int, bool]] = {}
+        self._return: asyncio.Task[None] | None = None
         self._renewal: Renewal | None = None
         self._claims_due = asyncio.Event()
         self._renewal_due = asyncio.Event()
@@ -327,9 +328,10 @@ class Worker:
             await asyncio.wait([run.task for run in left], timeout=HAND_BACK_AFTER_S)
             await asyncio.wait([asyncio.create_task(self._handler.flush_events())], timeout=CLOSED_WITHIN_S)
             await self._hand_back({run.claimed.run_id: run.claimed.attempt for run in left})
-        for loop in self._loops:
+        loops = [*self._loops, *([] if self._return is None else [self._return])]
+        for loop in loops:
             loop.cancel()
-        closing = [asyncio.create_task(self._chores.close()), *self._loops]
+        closing = [asyncio.create_task(self._chores.close()), *loops]
         await asyncio.wait(closing, timeout=CLOSED_WITHIN_S)
 
     async def _wait_for_runs(self, within_s: float, hurry: asyncio.Event) -> None:
@@ -410,8 +412,9 @@ class Worker:
             self._renewal_due.clear()
             if self._active:
                 await self._renew_leases()
-            if self._returning:
-                await self._return_runs()
+            if self._returning and (self._return is None or self._return.done()):
+                # Not awaited: it may wait for a row's lock, and the leases of other runs must be renewed meanwhile.
+                self._return = asyncio.create_task(self._return_runs())
 
     async def _renew_leases(self) -> None:
         renewal = self._send_renewal()
