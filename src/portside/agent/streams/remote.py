@@ -159,6 +159,10 @@ class RemoteSubscriptions:
         if gone:
             await self._db.execute(sql.remove_stream_subscriptions, process_id=self._process_id, thread_ids=list(gone))
             self._recorded -= gone
+            # A client may have followed one of them again meanwhile, and the statement has deleted that row as well.
+            for thread_id in gone:
+                if (subscription := self.by_thread.get(thread_id)) is not None:
+                    subscription.is_recorded = False
         subscriptions = list(self.by_thread.values())
         await self._record([each.log.thread_id for each in subscriptions if not each.is_recorded])
         for each in subscriptions:
