@@ -140,16 +140,22 @@ delete from stream_chunks where ctid in (
 delete from stream_processes where alive_until not between now() - interval '1 minute' and now() + interval '10 minutes'
 
 -- name: delete_old_heads
--- A head that is created again begins above every earlier number, because numbers begin with the time in microseconds.
-delete from stream_heads h
-where h.updated_at < now() - interval '1 day'
-    and not exists (select from stream_subscriptions i where i.thread_id = h.thread_id)
-    and not exists (select from stream_chunks c where c.thread_id = h.thread_id)
+-- Deleting a head is safe: numbers begin with the time in microseconds, so a new head begins above all earlier numbers.
+delete from stream_heads where thread_id in (
+    select h.thread_id from stream_heads h
+    where h.updated_at < now() - interval '1 day'
+        and not exists (select from stream_subscriptions i where i.thread_id = h.thread_id)
+        and not exists (select from stream_chunks c where c.thread_id = h.thread_id)
+    limit :limit for update skip locked
+)
 
 -- name: delete_old_sequences
-delete from stream_sequences s
-where s.updated_at < now() - interval '1 day'
-    and not exists (select from stream_subscriptions i where i.thread_id = s.thread_id)
+delete from stream_sequences where thread_id in (
+    select s.thread_id from stream_sequences s
+    where s.updated_at < now() - interval '1 day'
+        and not exists (select from stream_subscriptions i where i.thread_id = s.thread_id)
+    limit :limit for update skip locked
+)
 
 -- name: send_notification
 -- plain: payload (ids of threads and runs)

@@ -179,9 +179,10 @@ class OldStreams(Task):
         self._keep_s = max(keep_s, KEEP_AT_LEAST_S)
 
     async def activate(self) -> Status:
-        """Delete one batch."""
+        """Delete one batch of each."""
         chunks = await self._db.execute(sql.delete_old_chunks, keep_s=self._keep_s, limit=self.batch)
         dead = await self._db.execute(sql.delete_dead_processes)
-        await self._db.execute(sql.delete_old_heads)
-        await self._db.execute(sql.delete_old_sequences)
-        return Status(did={"chunks": chunks, "dead_processes": dead}, again=chunks == self.batch)
+        heads = await self._db.execute(sql.delete_old_heads, limit=self.batch)
+        sequences = await self._db.execute(sql.delete_old_sequences, limit=self.batch)
+        did = {"chunks": chunks, "dead_processes": dead, "heads": heads, "sequences": sequences}
+        return Status(did=did, again=self.batch in (chunks, heads, sequences))
