@@ -39,8 +39,16 @@ def media_of(block: Any) -> Media | None:
                 return None
     if url is None and data is None:
         return None
-    mime_type = mime_type or mimetypes.guess_type(name or urlsplit(url or "").path)[0]
+    mime_type = mime_type or _guess_type(name, url)
     return Media(family, url, None if url is not None else data, mime_type, name)
+
+
+def _guess_type(name: str | None, url: str | None) -> str | None:
+    """Guess a media type by the ending of a file's name or URL. A malformed one, such as `http://[`, has none."""
+    try:
+        return mimetypes.guess_type(name or urlsplit(url or "").path)[0]
+    except ValueError:
+        return None
 
 
 def _container(block: dict[str, Any], kind: str) -> Any:
