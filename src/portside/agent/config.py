@@ -452,7 +452,7 @@ def _javascript_location(place: str, key: str, location: str) -> str:
 
 
 def _env(path: Path, value: Any) -> dict[str, str]:
-    """Read `env`: a map, or the path of a `.env` file."""
+    """Read `env`: a map, or the path of a `.env` file. Raises UserMistake if the file cannot be read."""
     if value is None or value == "":
         return {}
     if not isinstance(value, str):
@@ -464,7 +464,10 @@ def _env(path: Path, value: Any) -> dict[str, str]:
         return {}
     from dotenv import dotenv_values
 
-    return {name: setting for name, setting in dotenv_values(file).items() if setting is not None}
+    try:
+        return {name: setting for name, setting in dotenv_values(file).items() if setting is not None}
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UserMistake(f"{path}: env: {file} cannot be read as UTF-8 text: {exc}") from exc
 
 
 def _as_text(value: object) -> str:
