@@ -402,8 +402,10 @@ def forwarded_logs(settings: AgentSettings, environ: Mapping[str, str] = os.envi
 
 
 def _address(given: str | None) -> str:
-    parts = urlsplit(given or "")
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    parts = None
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(given or "")
+    if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
         raise UserMistake("SELF_HOSTED_LOGS_ENABLED needs an http or https URL in SELF_HOSTED_LOGS_ENDPOINT")
     return parts._replace(path=DEFAULT_REPORT_PATH if parts.path in {"", "/"} else parts.path).geturl()
 
