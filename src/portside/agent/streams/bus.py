@@ -215,8 +215,12 @@ class RedisBus(_ConnectedBus):
             self._redis: Any = Redis.from_url(
                 url, max_connections=max_connections, health_check_interval=15, socket_connect_timeout=WITHIN_S
             )
-        except ValueError as exc:
-            raise UserMistake(f"REDIS_URI is not an address of Redis: {exc}") from exc
+        except ValueError:
+            # Not the library's reason: it may quote a part of the password.
+            raise UserMistake(
+                "REDIS_URI is not a Redis URL; use redis://[USER:PASSWORD@]HOST:PORT/NUMBER, and percent-encode the "
+                "special characters of the password"
+            ) from None
 
     async def send(self, notification: Notification, chunks: list[Chunk]) -> None:
         """Send to all others, with the chunks unless they are too large."""
