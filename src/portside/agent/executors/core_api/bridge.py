@@ -298,9 +298,10 @@ class Bridge:
         """Return the orchestrator's hello. Raises ConnectionLost."""
         closed = asyncio.create_task(session.wait_closed())
         await asyncio.wait([greeting, closed], timeout=GREETED_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+        reason = closed.result() if closed.done() else f"the orchestrator sent no hello within {GREETED_WITHIN_S:g} s"
         closed.cancel()
         if not greeting.done():
-            raise ConnectionLost("the orchestrator did not say hello" if not session.is_closed else await closed)
+            raise ConnectionLost(reason)
         try:
             messages.checked_protocol(greeting.result())
             return messages.read(ServerHello, greeting.result())
