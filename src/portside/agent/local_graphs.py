@@ -138,9 +138,11 @@ class PostgresStore(BaseStore):
         except RuntimeError:
             return
         if here is self._loop:
-            method = _METHODS.get(type(ops[0]), "batch") if len(ops) == 1 else "batch"
-            if isinstance(ops[0], PutOp) and len(ops) == 1 and ops[0].value is None:
-                method = "delete"
+            method = "batch"
+            if len(ops) == 1:
+                is_deletion = isinstance(ops[0], PutOp) and ops[0].value is None
+                method = "delete" if is_deletion else _METHODS.get(type(ops[0]), "batch")
+            # langgraph's own stores raise the same error with the same words.
             raise asyncio.InvalidStateError(
                 "Synchronous calls to PostgresStore detected in the main event loop. This can lead to deadlocks or "
                 "performance issues. Please use the asynchronous interface for main thread operations. "
