@@ -121,7 +121,7 @@ class PostgresStore(BaseStore):
         except operations.InvalidNamespaceError as exc:
             raise InvalidNamespaceError(str(exc)) from exc
 
-    # Langgraph's operations have the fields of our own.
+    # langgraph's operations have the same fields as those of `store.operations`, so they are passed on unchanged.
     async def _get(self, ops: Any) -> list[Any]:
         return [item_of(row) if row else None for row in await self._items.get(ops)]
 
@@ -292,7 +292,7 @@ class LocalGraphs:
         return await self._loops[0].call(self._operations.subgraphs(request))
 
     async def close(self) -> None:
-        """Close the database and stop the loops; threads that user code blocks are left behind."""
+        """Close the database and stop the loops, without waiting for threads that user code blocks."""
         await asyncio.wait([asyncio.create_task(self._loops[0].call(self._db.close()))], timeout=CLOSED_WITHIN_S)
         for loop in self._loops:
             loop.close()

@@ -23,7 +23,7 @@ from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.kernel.supervision import Backoff, Supervision
 
-# The sender of notifications that a bus gives to its own process when it was connected: some may have been missed.
+# The sender of the notification that a bus makes itself each time it connects: others may have been missed before.
 NOBODY = UUID(int=0)
 POSTGRES_CHANNEL = "portside_streams"
 # Postgres allows 8,000 bytes.
@@ -149,8 +149,9 @@ class _ConnectedBus:
 class PostgresBus(_ConnectedBus):
     """Carries notifications by LISTEN and NOTIFY, over a connection of its own.
 
-    A NOTIFY takes a lock that all commits of a database pass. So it is never sent inside a transaction with data, and
-    the caller gathers its news into few notifications. They name ids alone, for want of space.
+    Postgres commits transactions with a NOTIFY one after the other, under one lock for all databases. So a NOTIFY is
+    never sent in a transaction with data, and the caller gathers its news into few notifications. A notification has
+    space for ids alone.
     """
 
     carries_chunks = False
