@@ -6,7 +6,13 @@ from uuid import uuid4, uuid5
 import pytest
 
 from portside.agent.assistants.records import SYSTEM_NAMESPACE, AssistantNotFound, Assistants
+from portside.agent.checkpoints.backend import CheckpointWriter, PostgresBackend
+from portside.agent.config import load_config
+from portside.agent.executors.start import start_graphs
+from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
+from portside.agent.store.items import Items
+from portside.agent.store.search_index import StoreSetup
 from portside.agent.types.assistants import AssistantCreate, AssistantPatch, AssistantSearch, VersionSearch
 from portside.executor.load import Graphs
 from portside.kernel.db import Database
@@ -40,6 +46,16 @@ async def test_every_graph_has_an_assistant_at_start(db):
     back = await assistants.get(ECHO)
     assert (back.name, back.version) == ("echo", 1)
     assert [version.name for version in await assistants.versions(ECHO, VersionSearch())] == ["echo"]
+
+
+async def test_orchestrator_knows_the_languages_of_its_graphs_before_an_executor_connects(db, tmp_path):
+    """Otherwise it would let a graph continue a thread that a graph of another language has begun."""
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"echo": "./echo.py:graph", "script": "./script.ts"}}')
+    backend = PostgresBackend(db, writer=CheckpointWriter(db))
+    settings = AgentSettings(tier="orchestrator")
+    graphs = await start_graphs(load_config(tmp_path / "langgraph.json"), settings, backend, Items(db, StoreSetup()))
+    await graphs.close()
+    assert {name: facts.language for name, facts in graphs.facts.items()} == {"echo": "Python", "script": "JavaScript"}
 
 
 async def test_later_description_of_a_graph_is_shown(db):

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from uuid import uuid4
 
 import pytest
 
+from portside.agent.executors.member import ExecutorFailed
 from portside.agent.executors.pool import ExecutorPool, PoolLimits
 from portside.agent.executors.process import ExecutorProcess, Program
 from portside.agent.problems import PROBLEMS
@@ -172,6 +174,28 @@ async def test_project_that_ends_the_process_is_reported(project):
     with pytest.raises(UserMistake, match="exited with code 9 while it imported the project"):
         async with started(program_of(project)):
             pass
+
+
+@pytest.mark.parametrize("program", ["/nothing/here/python", "."])
+async def test_program_that_cannot_be_started_is_a_mistake_of_the_user(project, program):
+    given = replace(program_of(project), command=[program])
+    with pytest.raises(UserMistake, match=f"an executor process cannot be started: .*'{re.escape(program)}'"):
+        async with started(given):
+            pass
+
+
+async def test_concurrent_starts_change_no_permissions_of_new_files(project):
+    """The file mode mask is the process's: one start must not see, nor restore, what another one has set."""
+    given = replace(program_of(project), command=[sys.executable, "-c", "raise SystemExit(3)"])
+    before = os.umask(0o022)
+    try:
+        starts = [ExecutorProcess.start(given, STORES_NOTHING) for _ in range(3)]
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        mask = os.umask(0o022)
+    finally:
+        os.umask(before)
+    assert [type(result) for result in results] == [ExecutorFailed] * 3
+    assert mask == 0o022
 
 
 @pytest.mark.parametrize(
@@ -640,7 +664,8 @@ asyncio.run(main())
 
 async def test_lines_of_executors_reach_the_log(project, capfd):
     (project / "agent.py").write_text(
-        "import logging, sys\nlogging.getLogger('mine').warning('a warning', extra={'fields': {'n': 1}})\n"
+        "import logging, sys\nlogging.getLogger('mine').warning('a warning', extra={'fields': {'self': 1, 'n': 1}})\n"
+        'sys.stderr.write(\'\\x1e\' + \'{"level": [], "event": "no level"}\\n\')\n'
         "sys.stderr.write('bare\\n')\n" + AGENT
     )
     async with started(program_of(project)) as pool:

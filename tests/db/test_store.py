@@ -306,6 +306,7 @@ async def test_synchronous_calls_work_from_threads_and_are_refused_on_the_loop(s
         "delete": lambda: store.delete(("s",), "k"),
         "search": lambda: store.search(("s",)),
         "list_namespaces": store.list_namespaces,
+        "batch": lambda: store.batch([]),
     }
     for name, call in calls.items():
         with pytest.raises(asyncio.InvalidStateError, match=rf"await store\.a{name}\("):

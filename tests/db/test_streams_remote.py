@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from portside.agent.app import SCHEMA
+from portside.agent.sql import sql
 from portside.agent.streams import remote
 from portside.agent.streams.bus import NOBODY, Notification, NullBus
 from portside.agent.streams.events import Chunk, RunEnd, parse_event_id
@@ -162,6 +163,28 @@ async def test_process_that_was_taken_for_dead_records_its_subscriptions_again(p
     await there.transport._renew()
     await there.transport._subscriptions.sync()
     assert await database.pool.fetchval(count) == 1
+
+
+async def test_thread_that_is_followed_again_while_its_subscription_is_removed_stays_recorded(
+    processes, database, monkeypatch
+):
+    """A client that loads its page again leaves and comes back within milliseconds."""
+    _, there = processes
+    thread_id = uuid4()
+    followed = await there.hub.follow_thread(thread_id, MODES, None)
+    del followed
+    execute = database.execute
+    again = []
+
+    async def come_back_first(query, **values):
+        if query is sql.remove_stream_subscriptions:
+            again.append(await there.hub.follow_thread(thread_id, MODES, None))
+        return await execute(query, **values)
+
+    monkeypatch.setattr(database, "execute", come_back_first)
+    await there.transport._subscriptions.sync()
+    assert len(again) == 1
+    assert await database.pool.fetchval("select thread_id from stream_subscriptions") == thread_id
 
 
 async def test_only_a_thread_that_existed_ends_when_it_is_missing(processes, database):

@@ -277,6 +277,28 @@ async def test_run_that_an_outage_stopped_returns_to_the_queue(process: Process)
     await process.wait_for_status(run_id, "pending")
 
 
+async def test_leases_are_renewed_while_a_run_cannot_be_returned(process: Process, monkeypatch: pytest.MonkeyPatch):
+    """Its row may be locked, or its statement may wait for a dead connection."""
+    monkeypatch.setattr(statements, "STATEMENT_TIMEOUT_S", 3600.0)
+    stopped, attempt = await process.execute()
+    attempt.failure = ConnectionError("the database is gone")
+    attempt.end.set()
+    await process.wait_until_idle()
+    running, _ = await process.execute()
+    async with process.db.pool.acquire() as other, other.transaction():
+        await other.execute("select from runs where run_id = $1 for update", stopped)
+        # The first renewal is followed by the attempt to return the run.
+        for _ in range(2):
+            before = process.worker._active[running].leased_until
+            process.worker.check_cancellations()
+
+            async def is_renewed(before: float = before) -> bool:
+                return process.worker._active[running].leased_until != before
+
+            await eventually(is_renewed, within_s=60)
+    await process.wait_for_status(stopped, "pending")
+
+
 @pytest.mark.parametrize("is_counted", [True, False])
 async def test_run_whose_executor_crashed_is_a_suspect_for_every_worker(process: Process, *, is_counted: bool):
     run_id, attempt = await process.execute()

@@ -384,6 +384,23 @@ async def test_old_streams_keeps_chunks_for_their_time(processes, database):
     assert (await chore.activate()).did["chunks"] == 1
 
 
+async def test_old_streams_deletes_numbers_of_threads_in_batches(database, monkeypatch):
+    """After a long stop there may be millions, and a row that is being deleted delays the thread's next events."""
+    from portside.agent.streams.postgres_log import OldStreams
+
+    monkeypatch.setattr(OldStreams, "batch", 2)
+    for table, columns, values in (("heads", "last, added", "1, 1"), ("sequences", "event_id, seq", "'1', 1")):
+        await database.execute(
+            Statement(
+                f"insert into stream_{table} (thread_id, {columns}, updated_at)"
+                f" select gen_random_uuid(), {values}, now() - interval '2 days' from generate_series(1, 3)"
+            )
+        )
+    chore = OldStreams(database, 60)
+    deleted = [await chore.activate() for _ in range(2)]
+    assert [(each.did["heads"], each.did["sequences"], each.again) for each in deleted] == [(2, 2, True), (1, 1, False)]
+
+
 def test_event_clock_follows_the_time_of_the_database():
     clock = EventClock()
     before_ms = time.time() * 1000

@@ -78,6 +78,15 @@ def test_history_includes_results_of_the_named_tools(named: str, expected: list[
     assert len(history) == bool(expected)
 
 
+@pytest.mark.parametrize(("url", "media_type"), [("https://x.example/a.png", "image/png"), ("http://[", None)])
+def test_history_has_files_with_malformed_urls(url: str, media_type: str | None) -> None:
+    message = {"type": "ai", "id": "a", "content": [{"type": "image_url", "image_url": {"url": url}}]}
+    [item] = history_of({"messages": [message]}, THREAD, ToolResults("all"))
+    [part] = item.message["parts"]
+    assert part["file"]["uri"] == url
+    assert part["file"].get("mimeType") == media_type
+
+
 def test_both_versions_write_the_same_task() -> None:
     file = {"uri": "https://x.example/a", "mimeType": "image/png", "name": "a.png"}
     parts = [{"kind": "text", "text": "hi", "metadata": {"a": 1}}, {"kind": "file", "file": file}]

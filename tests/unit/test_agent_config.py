@@ -57,6 +57,12 @@ def test_a_missing_env_file_counts_as_empty_and_is_named_once(tmp_path, env: str
     assert [(line["event"], line["env"]) for line in logged] == [("the env file is missing and counts as empty", env)]
 
 
+def test_an_env_file_that_is_no_text_is_named(tmp_path):
+    (tmp_path / ".env").write_bytes(b"KEY=\xff\n")
+    with pytest.raises(UserMistake, match=r"langgraph\.json: env: .*\.env cannot be read as UTF-8 text"):
+        read(tmp_path, env=".env")
+
+
 def test_the_env_file_may_bring_sections_and_the_process_wins_over_it(tmp_path):
     (tmp_path / ".env").write_text(
         'LANGGRAPH_HTTP=\'{"disable_store": true}\'\nLANGGRAPH_AUTH=\'{"path": "a.py:auth"}\'\n'

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import pytest
 
 from portside.agent import app
-from portside.agent.app import OPTIONAL, ROUTES, describe, from_outside, served_routes
+from portside.agent.app import OPTIONAL, ROUTES, describe, for_clients, served_routes
 from portside.agent.config import HttpConfig
 from portside.agent.http.services import Traffic
 from portside.agent.settings import AgentSettings
@@ -124,5 +124,5 @@ async def test_trusted_proxies_tell_where_requests_come_from(
         "type": "http", "method": "GET", "path": "/x", "headers": headers, "client": (peer, 1), "scheme": "http",
         "http_version": "1.1", "query_string": b"",
     }  # fmt: skip
-    await from_outside(app, HttpConfig(), settings, asyncio.Event(), Traffic())(scope, nothing, nothing)
+    await for_clients(app, HttpConfig(), settings, asyncio.Event(), Traffic())(scope, nothing, nothing)
     assert seen == [address]

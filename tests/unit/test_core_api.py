@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from portside.agent.config import load_config
+from portside.agent.executors.core_api import bridge
+from portside.agent.executors.core_api.bridge import Bridge, ConnectionLost
 from portside.agent.executors.core_api.codec import (
     GO_AWAY,
     METHODS,
@@ -280,6 +283,17 @@ def test_certificates_are_never_ignored():
         PeerCredentials(keys=(b"k",), ca_certificates=b"a").listen(Ports(), "0.0.0.0", 1)
     with pytest.raises(UserMistake, match="CORE_API_CA"):
         PeerCredentials(keys=(b"k",), certificate=b"c", private_key=b"k").connect("orchestrator:1", ())
+
+
+async def test_session_that_ends_without_a_hello_is_tried_again(tmp_path, monkeypatch):
+    """It was aborted, and its last frames are not handled yet."""
+    monkeypatch.setattr(bridge, "GREETED_WITHIN_S", 0.01)
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"agent": "./agent.py:graph"}}')
+    settings = AgentSettings(tier="executor", core_api="127.0.0.1:1")
+    session, greeting = (served := Bridge(load_config(tmp_path / "langgraph.json"), settings))._opened(None)
+    session.abort("the peer broke the protocol")
+    with pytest.raises(ConnectionLost, match="no hello within"):
+        await served._greeted(session, greeting)
 
 
 def test_any_of_several_keys_is_accepted():

@@ -123,7 +123,7 @@ def test_last_lines_are_sent_at_close_and_large_lines_are_cut(collector: Collect
     assert len(collector.lines()[0]["message"]) == server.MAX_MESSAGE
 
 
-@pytest.mark.parametrize("address", [None, "", "platform.example.com", "ftp://host/x"])
+@pytest.mark.parametrize("address", [None, "", "platform.example.com", "ftp://host/x", "http://["])
 def test_logs_are_sent_to_http_urls_only(address: str | None) -> None:
     settings = AgentSettings(self_hosted_logs_enabled=True, self_hosted_logs_endpoint=address)
     with pytest.raises(UserMistake, match="SELF_HOSTED_LOGS_ENDPOINT"), forwarded_logs(settings):

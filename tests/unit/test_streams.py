@@ -12,6 +12,7 @@ import pytest
 from portside.agent.http.waiting import respond_when_over
 from portside.agent.streams import buffers, event_log
 from portside.agent.streams.buffers import ReplayBudget, ReplayBuffer, ReplayLimits
+from portside.agent.streams.bus import RedisBus
 from portside.agent.streams.events import (
     CHUNK_LIMIT_BYTES,
     EventBatch,
@@ -30,7 +31,7 @@ from portside.agent.streams.events import (
 from portside.agent.streams.history import BLOCK_BYTES, ITEM_BYTES
 from portside.agent.streams.hub import AttemptStart, Hub
 from portside.agent.streams.postgres_log import EVENT_BYTES, _split
-from portside.kernel.errors import Invalid
+from portside.kernel.errors import Invalid, UserMistake
 from portside.kernel.http.sse import StreamCut
 from tests.conftest import eventually
 
@@ -295,3 +296,11 @@ def test_garbage_collector_does_not_visit_kept_events():
     assert not gc.is_tracked(events[0])
     assert unpack_events(pack_events(events)) == events
     assert not gc.is_tracked(unpack_events(pack_events(events))[0])
+
+
+def test_refusal_of_a_redis_address_does_not_repeat_the_password():
+    """The reason of the library would: it takes the part before a slash in the password for the port."""
+    with pytest.raises(UserMistake, match="REDIS_URI is not a Redis URL") as refused:
+        RedisBus("redis://:s3cr3t/word@host:6379", "channel", 2)
+    assert "s3cr3t" not in str(refused.value)
+    assert refused.value.__cause__ is None

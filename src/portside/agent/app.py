@@ -33,13 +33,7 @@ from portside.agent.executors.application import RemoteApp, RemoteHandlers
 from portside.agent.executors.pinned import FinishedPins, PinnedGraphs
 from portside.agent.executors.start import start_beside, start_graphs, start_handlers
 from portside.agent.graphs import GraphService
-from portside.agent.http import (
-    agents,
-    resources,
-    runs,
-    system,
-    threads,
-)  # fmt: skip
+from portside.agent.http import agents, resources, runs, system, threads
 from portside.agent.http.services import AgentServices, ApiDescription, Context, Traffic
 from portside.agent.http.system import SERVER_INFO
 from portside.agent.mcp.service import Mcp
@@ -103,17 +97,19 @@ class AgentApp(msgspec.Struct):
     hub: Hub
     chores: Driver
     access: Access
-    inside: Any
+    in_process: Any
+    """The application as this process itself calls it."""
     custom: WebApp | None
     libraries: Mapping[str, str]
     describe_worker: Callable[[], Awaitable[bytes]]
-    """Describes this process to those that answer at the same address."""
-    rest: IdleBackoff
+    """Describes this process to its siblings, which answer at the same address."""
+    idle_backoff: IdleBackoff
     takeover: asyncio.Task[None] | None = None
+    """Starts to accept on the deployment's socket; kept here because asyncio keeps no strong reference to a task."""
 
 
 class ProjectParts(Protocol):
-    """What a project has beside graphs: in this process, or in an executor. Each raises UserMistake."""
+    """The parts of a project beside its graphs, in this process or in an executor. Each may raise UserMistake."""
 
     @property
     def auth(self) -> ProjectAuth | None:
@@ -140,7 +136,7 @@ class ProjectParts(Protocol):
 
 
 class LocalHandlers:
-    """The handlers in this process: each is imported when it is asked for."""
+    """The handlers in this process. Each property imports its handler."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
@@ -181,7 +177,7 @@ class LocalHandlers:
 
 
 class HandlersByLanguage:
-    """The handlers in each of their languages: a project has one of each kind."""
+    """The handlers of a project that has some in Python and some in JavaScript, but only one of each kind."""
 
     def __init__(self, python: ProjectParts, javascript: RemoteHandlers) -> None:
         self._python, self._javascript = python, javascript
@@ -193,7 +189,7 @@ class HandlersByLanguage:
 
     @property
     def encryption(self) -> EncryptionCalls | None:
-        """What encrypts. There is none in JavaScript."""
+        """The project's encryption handlers, or None. They cannot be in JavaScript."""
         return self._python.encryption
 
     @property
@@ -251,10 +247,10 @@ async def open_app(
 
                 def join_others(hub: Hub) -> PostgresTransport:
                     transport = PostgresTransport(db, bus, hub, callbacks, app.draining)
-                    app.rest.parts.append(lambda is_resting: transport.rest(is_resting=is_resting))
+                    app.idle_backoff.parts.append(lambda is_resting: transport.rest(is_resting=is_resting))
                     return transport
 
-                async with app.hub.connected(join_others), running(app.custom, app.inside, db):
+                async with app.hub.connected(join_others), running(app.custom, app.in_process, db):
                     app.worker.start(app.chores)
                     yield app
                 await app.access.close()
@@ -284,7 +280,7 @@ async def _listening(service: GraphService, settings: AgentSettings) -> AsyncIte
     listener = None
     try:
         if settings.uses_core_api:
-            # gRPC takes a tenth of a second.
+            # Imported here, because importing gRPC takes a tenth of a second.
             from portside.agent.executors.core_api.listener import ExecutorListener
 
             listener = ExecutorListener(service.pools, settings)
@@ -313,12 +309,12 @@ async def _start_graphs(
     backend = PostgresBackend(db, encryptor=access.encryptor, writer=CheckpointWriter(db))
     if graphs is None:
         return await start_graphs(config, settings, backend, Items(db, access.setup))
-    # A server with executors has no need of the libraries of graphs.
+    # Imported here: a server with executors does not need the libraries of graphs.
     from portside.agent.local_graphs import start_local
 
     local = await start_local(graphs, access.connect, config, settings, (backend, access.setup))
     access.pools["graphs"] = local.database
-    # Graphs read with no time limit but the statement's, so the API's connections are found dead first.
+    # The API's connections are found dead first, because reads of graphs have no time limit but the statement's.
     db.on_dead(local.replace_connections)
     if not config.javascript.graphs:
         return local
@@ -422,23 +418,23 @@ async def _compose(
         services.api_description.extend(partial(described_with, app=custom.app), fetch)
         service.webhooks.policy = msgspec.structs.replace(service.webhooks.policy, own_routes=ProjectRoutes(custom))
     handler: Any = custom or api
-    inside = from_inside(handler, config.http, settings)
+    in_process = for_own_calls(handler, config.http, settings)
     if settings.tier == "queue":
         operations = Api(without_api(routes), services, guard)
         handler = SocketApi(operations, [], guard, draining=draining, form=ErrorFormat.TEXT)
-    asgi = from_outside(handler, config.http, settings, draining, traffic)
+    asgi = for_clients(handler, config.http, settings, draining, traffic)
     tasks: list[Task] = [] if disk is None else [disk]
     if settings.tier != "api":
         tasks += chores
-    resting = (ExpiredLeases, OldStreams, DueCrons, Deliveries, FinishedPins)
-    rest = IdleBackoff(db, worker, traffic, [task for task in tasks if isinstance(task, resting)])
-    # Without notifications work of other processes is found by looking alone.
+    frequent = (ExpiredLeases, OldStreams, DueCrons, Deliveries, FinishedPins)
+    idle_backoff = IdleBackoff(db, worker, traffic, [task for task in tasks if isinstance(task, frequent)])
+    # Without notifications a process finds the work of others only by looking, so it never looks less often.
     if settings.stream_bus != "none":
-        tasks.append(rest)
+        tasks.append(idle_backoff)
     describe_worker = partial(system.describe_worker, services)
     return AgentApp(
-        asgi, worker, traffic, draining, service.hub, Driver(tasks), access, inside, custom, code.graphs.libraries,
-        describe_worker, rest,
+        asgi, worker, traffic, draining, service.hub, Driver(tasks), access, in_process, custom, code.graphs.libraries,
+        describe_worker, idle_backoff,
     )  # fmt: skip
 
 
@@ -535,7 +531,7 @@ def _name_graphs(described: dict[str, Any], graph_ids: list[str]) -> None:
         for operation in operations.values():
             for parameter in operation["parameters"]:
                 if parameter["name"] == "assistant_id" and "format" not in parameter["schema"]:
-                    # An empty parameter is as good as none.
+                    # An empty parameter counts as a missing one.
                     names = graph_ids if parameter["required"] else [*graph_ids, ""]
                     by_graph = {"type": "string", "enum": names}
                     parameter["schema"] = {"anyOf": [{"type": "string", "format": "uuid"}, by_graph]}
@@ -546,11 +542,11 @@ def _name_graphs(described: dict[str, Any], graph_ids: list[str]) -> None:
                 shape["enum"] = graph_ids
 
 
-# The middleware before the routes: for requests from outside, and for calls of this process to itself.
+# The middleware in front of the routes: for requests of clients, and for calls of this process to itself.
 ALSO_AT_ROOT = frozenset({"/ok", "/metrics"})
 
 
-def from_outside(app: Any, http: HttpConfig, settings: AgentSettings, draining: asyncio.Event, traffic: Traffic) -> Any:
+def for_clients(app: Any, http: HttpConfig, settings: AgentSettings, draining: asyncio.Event, traffic: Traffic) -> Any:
     """Wrap an application for requests of clients, outermost last. The configuration file wins over the environment."""
     app = _bounded(app, http, settings)
     names = [name.strip() for name in settings.allowed_hosts.split(",") if name.strip()]
@@ -564,7 +560,7 @@ def from_outside(app: Any, http: HttpConfig, settings: AgentSettings, draining: 
     return ForwardedHeaders(app, settings.trusted_proxies) if settings.trusted_proxies else app
 
 
-def from_inside(app: Any, http: HttpConfig, settings: AgentSettings) -> Any:
+def for_own_calls(app: Any, http: HttpConfig, settings: AgentSettings) -> Any:
     """Wrap an application for calls of this process to itself, which need neither a prefix nor CORS."""
     return RequestMiddleware(_bounded(app, http, settings), ErrorFormat.TEXT, logged_headers=http.logging_headers)
 

@@ -30,7 +30,7 @@ from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
 
-# Builds read these; a server has nothing to do for them.
+# Only builds use these keys.
 _READ_BY_BUILDS = frozenset({
     "build_command", "install_command", "node_version", "pip_config_file", "python_version", "source",
 })  # fmt: skip
@@ -70,8 +70,6 @@ _IGNORED_VARIABLES = {
     "LANGGRAPH_RUNTIME_EDITION": _POSTGRES,
     "LS_DEFAULT_CHECKPOINTER_BACKEND": _POSTGRES,
 }
-
-
 _JAVASCRIPT_NAME = re.compile(r"[^\W\d][\w$]*|\$[\w$]*")
 SweepMinutes = Annotated[float, msgspec.Meta(gt=0, le=525_600)]
 
@@ -164,7 +162,7 @@ class UiConfig(msgspec.Struct, frozen=True):
     shared: list[str] = []
 
 
-# They are names of folders, and parts of URLs.
+# Names of components are names of folders, and parts of URLs.
 UiName = Annotated[str, msgspec.Meta(pattern=r"^[^/\\.\x00-\x1f][^/\\\x00-\x1f]{0,99}\Z")]
 UiFiles = dict[UiName, str]
 
@@ -198,12 +196,12 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def project(self) -> Project:
-        """What an executor of Python graphs needs to know."""
+        """The project with its Python graphs, for their executors."""
         return self._with({name: graph for name, graph in self.graphs.items() if not is_javascript(graph.path)})
 
     @property
     def javascript(self) -> Project:
-        """What an executor of JavaScript graphs needs to know."""
+        """The project with its JavaScript graphs, for their executors."""
         return self._with({name: graph for name, graph in self.graphs.items() if is_javascript(graph.path)})
 
     @property
@@ -268,7 +266,7 @@ def load_config(path: Path, environ: Mapping[str, str] | None = None) -> AgentCo
 
 
 def _refuse_javascript(config: AgentConfig) -> None:
-    """Raise UserMistake for encryption in JavaScript: a server must not store clear text instead."""
+    """Raise UserMistake for encryption in JavaScript, instead of ignoring it and storing clear text."""
     location = config.encryption.path
     if location is not None and is_javascript(location):
         raise UserMistake(
@@ -300,59 +298,59 @@ def _sections_in(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _config(path: Path, content: dict[str, Any], sources: dict[str, str], env: dict[str, str]) -> AgentConfig:
-    def place(section: str) -> str:
+    def source_of(section: str) -> str:
         return sources.get(section, str(path))
 
     checkpointer = content.get("checkpointer", {})
-    _typed(place("ui_config"), "ui_config", content.get("ui_config") or {}, UiConfig)
+    _typed(source_of("ui_config"), "ui_config", content.get("ui_config") or {}, UiConfig)
     return AgentConfig(
         file=path,
-        graphs=_graphs(place("graphs"), content.get("graphs")),
-        dependencies=_typed(place("dependencies"), "dependencies", content.get("dependencies") or [], list[str]),
+        graphs=_graphs(source_of("graphs"), content.get("graphs")),
+        dependencies=_typed(source_of("dependencies"), "dependencies", content.get("dependencies") or [], list[str]),
         env=env,
-        thread_ttl=_typed(place("checkpointer"), "checkpointer.ttl", checkpointer.get("ttl") or {}, ThreadTtl),
-        store=_typed(place("store"), "store", content.get("store", {}), StoreConfig),
-        http=_http(place("http"), content.get("http") or {}),
-        auth=_auth(place("auth"), content.get("auth") or {}),
-        encryption=_typed(place("encryption"), "encryption", content.get("encryption") or {}, EncryptionConfig),
-        serde=_serde(place("checkpointer"), checkpointer),
-        webhooks=_typed(place("webhooks"), "webhooks", content.get("webhooks") or None, WebhooksConfig | None),
-        ui=_typed(place("ui"), "ui", content.get("ui") or {}, UiFiles),
+        thread_ttl=_typed(source_of("checkpointer"), "checkpointer.ttl", checkpointer.get("ttl") or {}, ThreadTtl),
+        store=_typed(source_of("store"), "store", content.get("store", {}), StoreConfig),
+        http=_http(source_of("http"), content.get("http") or {}),
+        auth=_auth(source_of("auth"), content.get("auth") or {}),
+        encryption=_typed(source_of("encryption"), "encryption", content.get("encryption") or {}, EncryptionConfig),
+        serde=_serde(source_of("checkpointer"), checkpointer),
+        webhooks=_typed(source_of("webhooks"), "webhooks", content.get("webhooks") or None, WebhooksConfig | None),
+        ui=_typed(source_of("ui"), "ui", content.get("ui") or {}, UiFiles),
     )
 
 
-def _serde(place: str, section: dict[str, Any]) -> SerdeConfig:
-    serde: SerdeConfig = _typed(place, "checkpointer.serde", section.get("serde") or {}, SerdeConfig)
+def _serde(source: str, section: dict[str, Any]) -> SerdeConfig:
+    serde: SerdeConfig = _typed(source, "checkpointer.serde", section.get("serde") or {}, SerdeConfig)
     if serde.pickle_fallback:
         log.warning(
             "pickled checkpoints are allowed: anyone who can write to the database can run code in this server",
-            file=place,
+            file=source,
         )
     return serde
 
 
-def _auth(place: str, section: Any) -> AuthConfig:
+def _auth(source: str, section: Any) -> AuthConfig:
     # LangGraph's documentation writes the flags of this section as strings.
-    auth: AuthConfig = _typed(place, "auth", section, AuthConfig, strict=False)
+    auth: AuthConfig = _typed(source, "auth", section, AuthConfig, strict=False)
     if auth.path is None or not is_javascript(auth.path):
         return auth
-    return msgspec.structs.replace(auth, path=_javascript_location(place, "auth.path", auth.path))
+    return msgspec.structs.replace(auth, path=_javascript_location(source, "auth.path", auth.path))
 
 
-def _http(place: str, section: Any) -> HttpConfig:
+def _http(source: str, section: Any) -> HttpConfig:
     # Some projects write an empty prefix or an empty set of rules for none.
     is_object = isinstance(section, dict)
     given = {key: value for key, value in section.items() if value not in ({}, "", None)} if is_object else section
     if is_object and isinstance(app := given.get("app"), str) and is_javascript(app):
-        given["app"] = _javascript_location(place, "http.app", app)
-    http: HttpConfig = _typed(place, "http", given, HttpConfig)
+        given["app"] = _javascript_location(source, "http.app", app)
+    http: HttpConfig = _typed(source, "http", given, HttpConfig)
     if http.cors and http.cors.allow_credentials and "*" in http.cors.allow_origins:
-        log.warning("http.cors.allow_credentials has no effect while allow_origins is *; name the origins", file=place)
+        log.warning("http.cors.allow_credentials has no effect while allow_origins is *; name the origins", file=source)
     for rules in (http.configurable_headers, http.logging_headers):
         if rules is not None and rules.ignored:
             log.warning(
                 "headers that carry credentials are never passed to graphs or logs; remove them",
-                file=place,
+                file=source,
                 headers=rules.ignored,
             )
     return http
@@ -371,14 +369,14 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _parse(place: str, text: str) -> Any:
+def _parse(source: str, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as exc:
-        raise UserMistake(f"{place} is not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
+        raise UserMistake(f"{source} is not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
 
 
-def _read_keys(place: str, key: str, value: Any) -> Any:
+def _read_keys(source: str, key: str, value: Any) -> Any:
     """Return the keys of a section that this server reads, and log the others.
 
     Raises UserMistake if one of the others asks for protection.
@@ -386,73 +384,73 @@ def _read_keys(place: str, key: str, value: Any) -> Any:
     if key not in _KEYS or not isinstance(value, dict):
         return value
     return {
-        name: _read_keys(place, f"{key}.{name}", setting)
-        for name, setting in _known(place, key, value, _KEYS[key]).items()
+        name: _read_keys(source, f"{key}.{name}", setting)
+        for name, setting in _known(source, key, value, _KEYS[key]).items()
     }
 
 
-def _known(place: str, section: str, value: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+def _known(source: str, section: str, value: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return the keys of a section with these names, and ignore the others."""
     for name in sorted(value.keys() - names):
-        _ignore(place, f"{section}.{name}", value[name])
+        _ignore(source, f"{section}.{name}", value[name])
     return {name: setting for name, setting in value.items() if name in names}
 
 
-def _ignore(place: str, key: str, value: Any) -> None:
+def _ignore(source: str, key: str, value: Any) -> None:
     """Log that a key is ignored. Raises UserMistake if it asks for protection."""
     if _is_off(value) or (key in _SATISFIED and _SATISFIED[key] == value):
         return
     if key.startswith(_PROTECTING):
         raise UserMistake(
-            f"{place}: unknown key {key}. It may ask for protection, which the server must not run without; remove the "
-            "key to start"
+            f"{source}: unknown key {key}. It may ask for protection, which the server must not run without; remove "
+            "the key to start"
         )
-    log.warning("a configuration key is ignored", file=place, key=key, reason=_IGNORED.get(key, "unknown key"))
+    log.warning("a configuration key is ignored", file=source, key=key, reason=_IGNORED.get(key, "unknown key"))
 
 
 def _is_off(value: Any) -> bool:
     return value is None or value is False or value in ({}, [], "")
 
 
-def _graphs(place: str, value: Any) -> dict[str, GraphSource]:
+def _graphs(source: str, value: Any) -> dict[str, GraphSource]:
     if not isinstance(value, dict) or not value:
         raise UserMistake(
-            f'{place}: "graphs" must name at least one graph, for example {{"agent": "./agent.py:graph"}}'
+            f'{source}: "graphs" must name at least one graph, for example {{"agent": "./agent.py:graph"}}'
         )
-    return {graph_id: _graph(place, graph_id, entry) for graph_id, entry in value.items()}
+    return {graph_id: _graph(source, graph_id, entry) for graph_id, entry in value.items()}
 
 
-def _graph(place: str, graph_id: str, entry: Any) -> GraphSource:
+def _graph(source: str, graph_id: str, entry: Any) -> GraphSource:
     key = f"graphs.{graph_id}"
     if not graph_id.strip():
-        raise UserMistake(f'{place}: "graphs" has a graph with an empty name')
+        raise UserMistake(f'{source}: "graphs" has a graph with an empty name')
     if isinstance(entry, dict):
-        entry = _known(place, key, entry, GraphSource.__slots__)
-    source = GraphSource(entry) if isinstance(entry, str) else _typed(place, key, entry, GraphSource)
-    if is_javascript(source.path):
-        return GraphSource(_javascript_location(place, key, source.path), source.description)
-    file, separator, name = source.path.rpartition(":")
+        entry = _known(source, key, entry, GraphSource.__slots__)
+    graph = GraphSource(entry) if isinstance(entry, str) else _typed(source, key, entry, GraphSource)
+    if is_javascript(graph.path):
+        return GraphSource(_javascript_location(source, key, graph.path), graph.description)
+    file, separator, name = graph.path.rpartition(":")
     if not (separator and file.strip() and name.isidentifier()):
         raise UserMistake(
-            f'{place}: {key} is "{source.path}"; it must name a file and an object in it, like "./agent.py:graph"'
+            f'{source}: {key} is "{graph.path}"; it must name a file and an object in it, like "./agent.py:graph"'
         )
-    return source
+    return graph
 
 
-def _javascript_location(place: str, key: str, location: str) -> str:
+def _javascript_location(source: str, key: str, location: str) -> str:
     """Return a location in JavaScript with the name of its export, which is `default` if none is given."""
     file, separator, name = location.rpartition(":")
     if not separator:
         file, name = location, "default"
     if not _JAVASCRIPT_NAME.fullmatch(name):
         raise UserMistake(
-            f'{place}: {key} is "{location}"; it must name a file and an export of it, like "./agent.ts:graph"'
+            f'{source}: {key} is "{location}"; it must name a file and an export of it, like "./agent.ts:graph"'
         )
     return f"{file}:{name}"
 
 
 def _env(path: Path, value: Any) -> dict[str, str]:
-    """Read `env`: a map, or the path of a `.env` file."""
+    """Read `env`: a map, or the path of a `.env` file. Raises UserMistake if the file cannot be read."""
     if value is None or value == "":
         return {}
     if not isinstance(value, str):
@@ -464,15 +462,18 @@ def _env(path: Path, value: Any) -> dict[str, str]:
         return {}
     from dotenv import dotenv_values
 
-    return {name: setting for name, setting in dotenv_values(file).items() if setting is not None}
+    try:
+        return {name: setting for name, setting in dotenv_values(file).items() if setting is not None}
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UserMistake(f"{path}: env: {file} cannot be read as UTF-8 text: {exc}") from exc
 
 
 def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _typed(place: str, key: str, value: Any, kind: Any, *, strict: bool = True) -> Any:
+def _typed(source: str, key: str, value: Any, kind: Any, *, strict: bool = True) -> Any:
     try:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as exc:
-        raise UserMistake(f"{place}: {key}: {str(exc).replace('`$', f'`{key}')}") from exc
+        raise UserMistake(f"{source}: {key}: {str(exc).replace('`$', f'`{key}')}") from exc

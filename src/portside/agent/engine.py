@@ -30,9 +30,9 @@ UNREADABLE = Outcome(values=None, interrupts={}, has_next=False, error=None)
 
 @dataclass
 class EventGate:
-    """Holds a run's events back while the run may belong to another worker.
+    """Holds a run's events back while another worker may own the run.
 
-    A process that was paused would otherwise send its clients events that the next owner sends again, or differently.
+    Otherwise a process that was paused could send its clients events that the next owner sends again, or differently.
     """
 
     deliver: Publish
@@ -105,27 +105,29 @@ class RunExecutor:
             attempt = RunAttempt(
                 UUID(configurable["run_id"]), run.attempt, is_new=request.is_ephemeral, flush_events=sink.flush
             )
-            # Leaving this writes the run's checkpoints, and raises what that failed with.
+            # On exit this writes the run's checkpoints, and raises the error if that fails.
             async with self._graphs.writer.buffering(configurable["thread_id"], attempt):
                 outcome = await self._graphs.execute(request, sink, timeout_s=self._timeout_s)
             if outcome.error is not None:
-                # Published only now that it is known to be the graph's own: a failure of the database, or a lost lease,
-                # does not end the run, and was raised above.
+                # Published only after the block above: there a failure of the database, or a lost lease, is raised. It
+                # does not end the run, so it must not become an event.
                 sink.publish([("error", dump_user(outcome.error))])
             return result_of(self._for_row(run, outcome))
         except RunTimeout:
-            error = {"error": "TimeoutError", "message": f"the run took longer than {self._timeout_s:g} s"}
+            message = f"the run took longer than BG_JOB_TIMEOUT_SECS allows ({self._timeout_s:g} s)"
+            error = {"error": "TimeoutError", "message": message}
             after = await self._thread_after(run, execution_request(run, resume=False)) | {"thread_status": "error"}
             return RunResult(status="timeout", error=error, **after)
         except Unavailable as exc:
             waited_s = await self._db.fetchval(sql.seconds_since_start, run_id=run.run_id) or 0.0
             if waited_s < self._timeout_s:
                 raise AttemptLost(str(exc), is_counted=False) from exc
-            message = f"{exc}; the run has waited for {waited_s:.0f} s, longer than it may take ({self._timeout_s:g} s)"
+            limit = f"longer than it may take (BG_JOB_TIMEOUT_SECS is {self._timeout_s:g} s)"
+            message = f"the run began {waited_s:.0f} s ago, {limit}: {exc}"
             error = {"error": type(exc).__name__, "message": message}
             return RunResult(status="error", thread_status="error", error=error)
         except PortsideError as exc:
-            # The graph never started, and would not at another attempt either.
+            # The graph could not start, and another attempt would fail in the same way.
             error = {"error": type(exc).__name__, "message": str(exc)}
             return RunResult(status="error", thread_status="error", error=error)
 
@@ -158,9 +160,9 @@ class RunExecutor:
         return {"thread_status": status, "interrupts": outcome.interrupts, **values}
 
     def _for_row(self, run: ClaimedRun, outcome: Outcome) -> Outcome:
-        """Return an outcome whose values the thread's row keeps whole where that is necessary."""
+        """Return an outcome without the parts for the thread's row where the row must keep the whole values."""
         if run.is_temporary or has_whole_rows(self._db):
-            # A temporary thread has no later run that would write its lists again.
+            # Rows without long lists save later runs from writing them again, but a temporary thread has none.
             outcome.row_values = outcome.long_values = None
         return outcome
 
@@ -187,9 +189,9 @@ def _end_of(run: ClaimedRun, result: RunResult) -> RunEnd:
         return RunEnd("failed", graph_id, text)
     if result.thread_status != "interrupted":
         return RunEnd("completed", graph_id)
-    interrupts = [interrupt for waiting in (result.interrupts or {}).values() for interrupt in waiting]
-    asked = tuple(OpenInterrupt(str(interrupt["id"]), interrupt.get("value")) for interrupt in interrupts)
-    return RunEnd("interrupted", graph_id, interrupts=asked)
+    interrupts = [interrupt for of_task in (result.interrupts or {}).values() for interrupt in of_task]
+    waiting = tuple(OpenInterrupt(str(interrupt["id"]), interrupt.get("value")) for interrupt in interrupts)
+    return RunEnd("interrupted", graph_id, interrupts=waiting)
 
 
 def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
@@ -214,7 +216,7 @@ def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
         resume=resume,
         attempt=run.attempt,
         is_suspect=run.is_suspect,
-        # Its thread was made for this attempt.
+        # The thread was created for this attempt, so it has no checkpoints to read.
         is_ephemeral=run.is_temporary and run.attempt == 1 and not run.was_started,
     )
 

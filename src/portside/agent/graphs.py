@@ -29,11 +29,10 @@ Publish = Callable[[list[tuple[str, bytes]]], None]
 class EventSink(NamedTuple):
     """Receives the events of a run.
 
-    `publish` takes events. `flush` is called before checkpoints are written, and what it returns is awaited. Both are
-    called on the loop that executes the run for its caller. `has_listeners` is called in any thread: without listeners
-    a run that ends quickly publishes nothing. `run` has the lease, which executors must know the end of. `is_private`:
-    its client waits for the result, and nobody else knows of the run. Until somebody listens, no events are made of its
-    values.
+    `publish` takes events. `flush` is called before checkpoints are written, and its result is awaited. Both are called
+    on the event loop of the caller. `has_listeners` may be called in any thread: without listeners a run that ends
+    quickly publishes nothing. `run` tells executors when the run's lease ends. `is_private`: its client waits for the
+    result, and nobody else knows of the run, so its values become events only once somebody listens.
     """
 
     publish: Publish
@@ -47,11 +46,11 @@ class GraphService(Protocol):
     """The interface of the agent server to graphs: plain data in and out (`executor/requests.py`)."""
 
     facts: Mapping[str, GraphFacts]
-    """What is known of each graph without opening it, in the order of the configuration."""
+    """The description of each graph, which needs no opened graph, in the order of the configuration."""
     libraries: Mapping[str, str]
     """The versions of the graphs' libraries by the names of packages."""
     writer: CheckpointWriter
-    """Writes the checkpoints that graphs make; it belongs to the loop of the callers."""
+    """Writes the checkpoints that graphs make; use it on the event loop of the callers."""
 
     @property
     def pools(self) -> Sequence[Any]:

@@ -121,7 +121,7 @@ class PostgresStore(BaseStore):
         except operations.InvalidNamespaceError as exc:
             raise InvalidNamespaceError(str(exc)) from exc
 
-    # Langgraph's operations have the fields of our own.
+    # langgraph's operations have the same fields as those of `store.operations`, so they are passed on unchanged.
     async def _get(self, ops: Any) -> list[Any]:
         return [item_of(row) if row else None for row in await self._items.get(ops)]
 
@@ -138,9 +138,11 @@ class PostgresStore(BaseStore):
         except RuntimeError:
             return
         if here is self._loop:
-            method = _METHODS.get(type(ops[0]), "batch") if len(ops) == 1 else "batch"
-            if isinstance(ops[0], PutOp) and len(ops) == 1 and ops[0].value is None:
-                method = "delete"
+            method = "batch"
+            if len(ops) == 1:
+                is_deletion = isinstance(ops[0], PutOp) and ops[0].value is None
+                method = "delete" if is_deletion else _METHODS.get(type(ops[0]), "batch")
+            # langgraph's own stores raise the same error with the same words.
             raise asyncio.InvalidStateError(
                 "Synchronous calls to PostgresStore detected in the main event loop. This can lead to deadlocks or "
                 "performance issues. Please use the asynchronous interface for main thread operations. "
@@ -290,7 +292,7 @@ class LocalGraphs:
         return await self._loops[0].call(self._operations.subgraphs(request))
 
     async def close(self) -> None:
-        """Close the database and stop the loops; threads that user code blocks are left behind."""
+        """Close the database and stop the loops, without waiting for threads that user code blocks."""
         await asyncio.wait([asyncio.create_task(self._loops[0].call(self._db.close()))], timeout=CLOSED_WITHIN_S)
         for loop in self._loops:
             loop.close()

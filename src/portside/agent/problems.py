@@ -1,7 +1,7 @@
-"""Remembers what is wrong with this server for long, so that the owner of a deployment reads it in its status.
+"""Remembers the lasting problems of this server, which the status of its deployment shows to the owner.
 
-Other servers may refuse it: a wrong key of the tracing platform, a webhook that answers 401 or 403. Its executors may
-not start. A problem is forgotten after a success, or after a while in which it did not come again.
+Examples: the tracing platform refuses the server's key, a webhook answers 401 or 403, executors do not start. A problem
+is removed after a success, or when it has not come again for a while.
 """
 
 import os
@@ -11,7 +11,7 @@ from portside.executor import tracing
 from portside.kernel.aliases import environment_names
 
 FORGET_AFTER_S = 600.0
-# More would hide the others.
+# More would make the status hard to read.
 LIMIT = 5
 _TRACING_VARIABLES = (*environment_names("LANGSMITH_TRACING_V2"), *environment_names("LANGSMITH_TRACING"))
 _TRACING = "tracing"
@@ -28,13 +28,13 @@ def sends_traces() -> bool:
 
 
 class Problems:
-    """The problems of this process, each with its last moment. Safe to call in any thread."""
+    """The problems of this process, each with the time when it came last. Safe to call in any thread."""
 
     def __init__(self) -> None:
         self._noted: dict[str, tuple[float, str]] = {}
 
     def note(self, about: str, message: str) -> None:
-        """Record a problem of a server, or of a part of this one."""
+        """Record a problem with another server or with a part of this one; `about` identifies it."""
         self._noted.pop(about, None)
         self._noted[about] = time.monotonic(), message
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from portside.executor.load import Graphs
 
 log = get_logger(__name__)
+# How long responses may still take after the runs have ended or were handed back.
 STREAMS_LEFT_S = 5.0
 EXIT_TIMEOUT_S = 10.0
 FORWARDED_LINES = Counter(
@@ -65,6 +66,7 @@ MAX_REPORT_BYTES = 200_000
 _HIDDEN = "[hidden]"
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+(?=@)")
 _SECRET_NAMES = (*SECRET_WORDS, "key", "credential", "dsn")
+# Shorter values, such as `true`, would hide parts of ordinary words.
 _SHORTEST_SECRET = 6
 _NOT_FIELDS = frozenset({"event", "level", "timestamp", "exc_info", "stack_info", "logger"})
 
@@ -95,31 +97,31 @@ class ServedAgent(msgspec.Struct, frozen=True):
 
     config: AgentConfig
     graphs: "Graphs | None"
-    # None if executor processes have them.
+    """The graphs of this process; None if executors have them."""
     settings: AgentSettings
     database_url: str
-    # Put in front of the whole application, as the pages of `portside dev` are.
     wrap: Callable[[Any], Any] = lambda app: app
+    """Wraps the whole application: `portside dev` adds its pages so."""
 
 
 async def serve(
     served: ServedAgent,
     sockets: Sockets,
     *,
-    place: WorkerContext | None = None,
+    context: WorkerContext | None = None,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM (runs may end within the grace period) or SIGINT (runs are handed back at once).
 
-    A second signal of either kind ends the grace period. With a `place`, this process is one of several that serve
+    A second signal of either kind ends the grace period. With a `context`, this process is one of several that serve
     together. Raises DependencyUnavailable when the port or the database is not available, and UserMistake when the
     server would accept unauthenticated requests from other machines.
     """
     settings = served.settings
     if sockets.private_fd is None:
         refuse_open_address(served.config, settings)
-    listening = listen_as(settings, sockets) if place is None else place.listening
-    siblings = None if place is None else place.siblings
+    listening = open_first_socket(settings, sockets) if context is None else context.listening
+    siblings = None if context is None else context.siblings
     opening = open_app(served.config, served.graphs, settings, served.database_url, siblings)
     async with opening as app, nullcontext() if siblings is None else siblings.describing(app.describe_worker):
         server = Server(
@@ -131,7 +133,7 @@ async def serve(
         )
 
         stopping = _Stopping(server, app, settings)
-        stopping.follow_signals(place)
+        stopping.follow_signals(context)
         await server.open([listening])
         address = str(listening.getsockname())
         log.info("agent server ready", address=address, tier=settings.tier, graphs=list(served.config.graphs))
@@ -159,18 +161,18 @@ class _Stopping:
         self._retirement: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
-    def follow_signals(self, place: WorkerContext | None) -> None:
+    def follow_signals(self, context: WorkerContext | None) -> None:
         """Stop when a signal asks for it, or when the supervisor of this process is gone. Call it before `open`."""
         self._loop.add_signal_handler(signal.SIGINT, self._at_once)
-        self._loop.add_signal_handler(signal.SIGTERM, self._gracefully if place is None else self._with_others)
-        if place is not None:
+        self._loop.add_signal_handler(signal.SIGTERM, self._gracefully if context is None else self._with_others)
+        if context is not None:
             self._loop.add_signal_handler(RETIRE, self._retire)
-            self._server.share_connections(place.share, place.process.number)
-            _stop_with_supervisor(place.process, self._at_once)
+            self._server.share_connections(context.share, context.process.number)
+            _stop_with_supervisor(context.process, self._at_once)
 
     async def drain(self) -> None:
         """End the runs, within the time that they have, and then the streams."""
-        # While this process retires nobody waits for its end.
+        # A retiring process was not asked to stop soon, so its runs get their whole time.
         grace_s = self._grace_s if self._retirement is None else max(self._grace_s, self._run_s)
         await self._app.worker.drain(grace_s, self._hurry)
         self._app.hub.stop()
@@ -187,7 +189,7 @@ class _Stopping:
         self.requested.set()
 
     def _with_others(self) -> None:
-        # The supervisor tells by SIGINT that it was a second signal.
+        # The supervisor sends SIGINT for a second signal, so a second SIGTERM here changes nothing.
         self.requested.set()
         if self._retirement is not None:
             self._loop.call_later(self._grace_s, self._hurry.set)
@@ -202,9 +204,9 @@ class _Stopping:
 
 
 def _exit_after_timeout() -> None:
-    """Exit after a while although something does not end: a node that blocks its thread, a dead connection.
+    """Exit after a while even if something does not end, such as a node that blocks its thread, or a dead connection.
 
-    By now the runs are handed back, and the database refuses what this process still writes for them.
+    By then the runs are handed back, and the database refuses what this process still writes for them.
     """
 
     def exit_now() -> None:
@@ -217,7 +219,7 @@ def _exit_after_timeout() -> None:
 
 
 def _stop_with_supervisor(process: WorkerProcess, stop_at_once: Callable[[], None]) -> None:
-    """Stop when the supervisor is gone: nobody else would stop this process, or start it again."""
+    """Stop when the supervisor is gone: no other process would stop this one, or start it again."""
     loop = asyncio.get_running_loop()
 
     def on_gone() -> None:
@@ -228,7 +230,7 @@ def _stop_with_supervisor(process: WorkerProcess, stop_at_once: Callable[[], Non
     loop.add_reader(process.supervisor_fd, on_gone)
 
 
-def listen_as(settings: AgentSettings, sockets: Sockets) -> socket.socket:
+def open_first_socket(settings: AgentSettings, sockets: Sockets) -> socket.socket:
     """Return the socket to serve first: the private one, or one that is bound to the configured address.
 
     Raises DependencyUnavailable when the port is not available.
@@ -252,7 +254,7 @@ def _await_handover(server: Server, app: AgentApp, public_fd: int, pipe: int) ->
 
     def on_readable() -> None:
         loop.remove_reader(pipe)
-        # The byte stays in the pipe: all processes of this replica look for it, also those that are started later.
+        # The byte is not read, only counted: all processes of this replica look for it, also those that start later.
         if int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder):
             app.takeover = loop.create_task(take_over())
         os.close(pipe)
@@ -299,7 +301,7 @@ class LogReports:
         self._thread.join(REPORTS_CLOSE_WITHIN_S)
 
     def collect(self, event: Mapping[str, Any]) -> None:
-        """Add a line of the log; it is dropped if too many lines wait."""
+        """Add a line of the log, or drop it if too many lines are waiting."""
         if len(self._lines) >= KEPT_LINES:
             self._drop(1)
             return
@@ -402,8 +404,10 @@ def forwarded_logs(settings: AgentSettings, environ: Mapping[str, str] = os.envi
 
 
 def _address(given: str | None) -> str:
-    parts = urlsplit(given or "")
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    parts = None
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(given or "")
+    if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
         raise UserMistake("SELF_HOSTED_LOGS_ENABLED needs an http or https URL in SELF_HOSTED_LOGS_ENDPOINT")
     return parts._replace(path=DEFAULT_REPORT_PATH if parts.path in {"", "/"} else parts.path).geturl()
 

@@ -11,7 +11,7 @@ from portside.kernel.http.middleware import PATH_PREFIX
 from portside.kernel.settings import setting
 from portside.kernel.supervision import usable_cores
 
-# They share the connections to Postgres, of which each needs a few.
+# Processes share the connections to Postgres, and each of them needs a few.
 MOST_AUTO_WORKERS = 4
 
 
@@ -51,8 +51,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         float,
         msgspec.Meta(gt=0, le=100),
         setting(
-            "With WORKERS=auto: another process starts after each has used this share of a core for 5 seconds, in per "
-            "cent."
+            "With WORKERS=auto: another process starts when each has used this percentage of a core for 5 seconds."
         ),
     ] = 80
     workers_idle_secs: Annotated[

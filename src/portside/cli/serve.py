@@ -146,7 +146,7 @@ def _serve(
             lines = summary(agent_config, settings, database(), has_studio=options["studio"])
             show_text("\n".join(lines), err=True)
 
-    def serve_here(place: "WorkerContext | None" = None, on_ready: Callable[[], None] = show) -> None:
+    def serve_here(context: "WorkerContext | None" = None, on_ready: Callable[[], None] = show) -> None:
         graphs = None
         if settings.has_local_graphs and agent_config.project.graphs:
             # A server with executors has no need of the libraries of graphs.
@@ -161,7 +161,7 @@ def _serve(
             prefix = prefix_of(agent_config, settings)
             served = msgspec.structs.replace(served, wrap=lambda app: ServeConsole(app, prefix))
         with forwarded_logs(settings):
-            uvloop.run(serve_agent(served, sockets, place=place, on_ready=on_ready))
+            uvloop.run(serve_agent(served, sockets, context=context, on_ready=on_ready))
 
     if settings.most_workers == 1:
         serve_here()
@@ -187,13 +187,13 @@ def _serve_together(
     They are forked from this one, which has imported the agent and its libraries but nothing of the project: modules of
     a project may start threads or connect to something, which a fork would break.
     """
-    from portside.agent.server import WorkerContext, listen_as
+    from portside.agent.server import WorkerContext, open_first_socket
     from portside.cli.main import reported_errors
     from portside.kernel.http.server import ConnectionShare
     from portside.kernel.metrics import Siblings
     from portside.kernel.supervision import Scaling, WorkerProcess, WorkerProcesses
 
-    count, listening = settings.most_workers, listen_as(settings, sockets)
+    count, listening = settings.most_workers, open_first_socket(settings, sockets)
     scaling = Scaling(count, settings.workers_cpu_percent / 100, settings.workers_idle_secs)
     processes = scaling if settings.workers == "auto" else count
     share = ConnectionShare(count)

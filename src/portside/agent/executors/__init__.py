@@ -1,1 +1,1 @@
-"""Graphs in processes of their own: the executor processes of this server, and the engine that uses them."""
+"""Graphs in processes of their own: the executor processes of this server, and the graphs behind them."""

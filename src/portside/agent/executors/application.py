@@ -52,7 +52,7 @@ class RemoteApp:
 
     @property
     def app(self) -> "RemoteApp":
-        """What FastAPI says of itself."""
+        """The object with FastAPI's `openapi_url` and `openapi`, which is this one."""
         return self
 
     @asynccontextmanager
@@ -74,11 +74,11 @@ class RemoteApp:
         self._routes = [RouteFacts(*route) for route in facts["routes"]]
         position = next(index for index, route in enumerate(self._routes) if route.is_server)
         before = [route.pattern for route in self._routes[:position]]
-        # Routes after the server's take everything else, and the root.
+        # Routes after the server's own get every path that the server has no route for, and the root.
         root = ["/$"] if position < len(self._routes) - 1 else []
         self._sees_ours = facts["has_middleware"] or None in before
         self._patterns = [re.compile(pattern) for pattern in (*before, *root) if pattern is not None]
-        # Middleware of JavaScript applications is for requests alone.
+        # Middleware of JavaScript applications sees HTTP requests, but no WebSockets.
         self._sees_our_sockets = facts.get("sees_our_sockets", True)
         self.openapi_url = "/openapi.json" if facts["has_document"] else None
 
@@ -146,7 +146,7 @@ class RemoteApp:
                 await refuse(error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT), scope, send)
             return "unrouted"
 
-    # What the application asks for
+    # Serving the application's calls
 
     async def serve_server_route(self, executor: Executor, body: Any, exchange: Exchange, call: ServedCall) -> None:
         """Answer a request that the application passed on to our routes."""
@@ -172,7 +172,7 @@ class RemoteApp:
         async def collect(message: Any) -> None:
             refusal.extend(pieces(message))
 
-        receive = Application(executor.link, body["exchange"], call_sends_nothing).receive
+        receive = Application(executor.link, body["exchange"], _refuse_to_send).receive
         await answered(Authenticate(accept, self._access, lambda _scope: True)(scope, receive, collect))
         return {**sent, "refusal": refusal}
 
@@ -187,13 +187,13 @@ class RemoteHandlers(HandlersExecutor):
         return made
 
 
-def call_sends_nothing(_messages: Any) -> None:
-    """Refuse to send. Raises CallFailed."""
+def _refuse_to_send(_messages: Any) -> None:
+    """Raise CallFailed: authentication sends nothing to the client."""
     raise CallFailed("malformed", "authentication sends nothing to the client")
 
 
 def _merged(exchange: Exchange, body: Any) -> dict[str, Any]:
-    """Return the scope of an exchange as the application changed it; what it did not get stays."""
+    """Return the scope of an exchange with the application's changes; keys that it was not sent stay as they were."""
     given = received_scope(body["scope"])
     given.pop("extensions", None)
     return {**exchange.scope, **given}

@@ -1,8 +1,8 @@
 """The graphs in executor processes: a `GraphService` whose calls go over links.
 
-An executor that crashes takes the attempts at its runs with it. A run that had the process for itself has lost one by
-the documented rules; runs that shared it are returned to the queue, because only one of them may be the cause. The next
-attempt of each has a process for itself. Other calls are repeated with another executor.
+When an executor crashes, the attempts at its runs are lost. If a run had the process to itself, its attempt counts
+against BG_JOB_MAX_RETRIES. Runs that shared the process return to the queue without that, because only one of them may
+be the cause; the next attempt at each has a process to itself. Other calls are repeated with another executor.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ FOR_CHANNELS = "&"
 
 
 class StoppedEarly(Exception):
-    """An executor has stopped a run, because it did not hear that the lease was renewed."""
+    """An executor stopped a run, because no message told it in time that the lease was renewed."""
 
 
 class RemoteGraphs:
@@ -75,7 +75,7 @@ class RemoteGraphs:
         self._pool = pool
         self._scopes = scopes
         self._numbers = count(1)
-        # Graphs that are no factories do not change, so their descriptions need no executor.
+        # A graph that is no factory never changes, so its descriptions are cached and need no executor.
         self._known = known or KnownGraphs(None)
         self._descriptions: LRUCache[tuple[str, bytes], Any] = LRUCache(KEPT_DESCRIPTIONS)
         self._descriptions.update(self._known.descriptions)
@@ -178,13 +178,13 @@ class RemoteGraphs:
                 except ExecutorFailed as exc:
                     raise Unavailable(f"the graph's executor {exc}") from exc
                 except LinkClosed as exc:
-                    # Not repeated: the transaction may hold a part of the change. It is rolled back.
+                    # Not repeated: the transaction may hold a part of the change already. The caller rolls it back.
                     raise Unavailable(f"the graph's executor {await executor.wait_ended()}") from exc
         finally:
             self._scopes.close(number)
 
     async def _call(self, method: str, request: Any) -> Any:
-        """Call any executor, and another one if it ends meanwhile. Raises Unavailable if they all do."""
+        """Call an executor, and another one if it ends meanwhile. Raises Unavailable if several end in turn."""
         for _ in range(ATTEMPTS_AT_A_CALL):
             async with self._pool.for_call() as executor:
                 try:
@@ -198,7 +198,7 @@ class RemoteGraphs:
     async def _call_one(
         self, executor: Executor, method: str, call: GraphCall, on_item: Any = None, *, run: ActiveRun | None = None
     ) -> Any:
-        """Call an executor. Raises LinkClosed, and what the graph's error is for clients."""
+        """Call an executor. Raises LinkClosed, and the graph's error as clients see it."""
         with self._calling(executor, call, run) as call.call:
             try:
                 return await executor.link.call(method, call, on_item=on_item)
@@ -207,20 +207,20 @@ class RemoteGraphs:
 
     @contextmanager
     def _calling(self, executor: Executor, call: GraphCall, run: ActiveRun | None) -> Iterator[int]:
-        """Let the executor ask for things in the context of this call, and for its user. Tell it the lease of a run."""
+        """Register a call, so that what the executor asks for runs in its context, and send it the lease of a run."""
         number, config = next(self._numbers), getattr(call.request, "config", None) or {}
         user = (config.get("configurable") or {}).get(USER)
         executor.callers[number] = CallContext(contextvars.copy_context(), user)
         if call.timeout_s:
-            executor.ends_by[number] = asyncio.get_running_loop().time() + call.timeout_s
+            executor.deadlines[number] = asyncio.get_running_loop().time() + call.timeout_s
         if run is not None:
             executor.leased_runs[number] = run
-            run.on_renewed, call.leased_until = executor.tell_leases, executor.clock_s(run.leased_until)
+            run.on_renewed, call.leased_until = executor.send_leases, executor.clock_s(run.leased_until)
         try:
             yield number
         finally:
             del executor.callers[number]
-            executor.ends_by.pop(number, None)
+            executor.deadlines.pop(number, None)
             executor.leased_runs.pop(number, None)
 
     async def close(self) -> None:
@@ -229,7 +229,7 @@ class RemoteGraphs:
 
 
 class _EventReceiver:
-    """Receives the items of a run: first an empty list from executors whose runs have one thread, then events."""
+    """Receives the items of a run. An executor with one thread sends an empty list first, to say that it has begun."""
 
     def __init__(self, bridge: ThreadBridge[tuple[str, bytes]]) -> None:
         self.has_begun = False
@@ -254,7 +254,7 @@ class ChannelEvents:
     def of(self, name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
         """Yield the events of an item `&mode|namespace`."""
         if self._channels is None:
-            # It needs the libraries of graphs, which a server imports for such items alone.
+            # Imported here: it needs the libraries of graphs, and most servers with executors never get such items.
             from portside.executor.channels import Channels
 
             self._channels = Channels()
@@ -271,7 +271,7 @@ def _error_of(failed: CallFailed) -> Exception:
 
 
 class GraphsByLanguage:
-    """Graphs of two languages, each behind a service of its own. The methods are those of `GraphService`."""
+    """Graphs of several languages, each behind a service of its own. The methods are those of `GraphService`."""
 
     def __init__(self, *services: GraphService) -> None:
         self._services = services
@@ -284,7 +284,7 @@ class GraphsByLanguage:
         )
 
     def _of(self, request: Any) -> GraphService:
-        """Return the service that has a request's graph; the first for a graph that none has, which says so."""
+        """Return the service of a request's graph. For an unknown graph it is the first one, which raises the error."""
         found = (service for service in self._services if request.graph_id in service.facts)
         return next(found, self._services[0])
 
@@ -325,5 +325,5 @@ class GraphsByLanguage:
         return await self._of(request).subgraphs(request)
 
     async def close(self) -> None:
-        """End both services."""
+        """Close all services."""
         await asyncio.gather(*(service.close() for service in self._services))

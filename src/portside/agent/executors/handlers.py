@@ -1,6 +1,6 @@
 """The project's handlers in an executor process of their own, so that this server imports none of the project's code.
 
-Each class has the interface of the object that it stands for. While the process is away, a request that needs a handler
+Each class has the interface of the object that it stands for. While no process is ready, a request that needs a handler
 is refused with 503: nothing is allowed, encrypted or answered without the handler.
 """
 
@@ -31,13 +31,13 @@ from portside.kernel.aliases import is_javascript
 from portside.kernel.errors import Unavailable, UserMistake
 
 ANY = "*"
-# Longer than the handlers may take (`executor/encryption.py`, `executor/embeddings.py`).
+# Longer than the executor's own time limits for these handlers (`executor/encryption.py`, `executor/embeddings.py`).
 ENCRYPTED_WITHIN_S, EMBEDDED_WITHIN_S = 45.0, 75.0
 AWAY = "The project's handlers are not available: their process is starting again. Send the request again."
 
 
 def handlers_of(config: AgentConfig, *, in_javascript: bool) -> dict[str, Any]:
-    """Return what an executor of one language has to import for a configuration beside its graphs."""
+    """Return the locations of a configuration's handlers in one language, by their kinds."""
     index = config.store.index
     embed = None if index is None else index.embed
     found = {"auth": config.auth.path, "app": config.http.app, "encryption": config.encryption.path, "embed": embed}
@@ -57,7 +57,7 @@ class ServedApp(Protocol):
 
 
 class HandlersExecutor:
-    """The executor of the project's handlers, and the handlers in it but for the web application."""
+    """The executor of the project's handlers, and all handlers in it except the web application."""
 
     def __init__(self, program: Program, max_memory_bytes: int = 0) -> None:
         self.exchanges = Exchanges()
@@ -65,7 +65,7 @@ class HandlersExecutor:
         self._pool.prepare = self._prepare
         self._facts: Mapping[str, Any] = {}
         self.app: ServedApp | None = None
-        self._begin: Callable[[Executor], Awaitable[None]] | None = None
+        self._call_first: Callable[[Executor], Awaitable[None]] | None = None
 
     async def start(self) -> None:
         """Start the executor; call `close` in any case. Raises UserMistake if the handlers do not load."""
@@ -80,7 +80,7 @@ class HandlersExecutor:
 
     @property
     def encryption(self) -> "RemoteEncryption | None":
-        """What encrypts, if the project has handlers for it."""
+        """The project's encryption handlers, or None."""
         facts = self._facts.get("encryption")
         return None if facts is None else RemoteEncryption(self, facts)
 
@@ -95,8 +95,8 @@ class HandlersExecutor:
         return RemoteEmbeddings(self) if "embed" in self._facts else None
 
     async def call(self, method: str, body: Any = None, *, on_item: Callable[[Any], None] | None = None) -> Any:
-        """Call the executor. Raises Unavailable while there is none, and what the handler's error is for clients."""
-        with self._pool.ready_one() as executor:
+        """Call the executor. Raises Unavailable if none is ready, and the handler's error as clients see it."""
+        with self._pool.for_call_now() as executor:
             if executor is None:
                 raise Unavailable(AWAY)
             try:
@@ -106,10 +106,10 @@ class HandlersExecutor:
             except LinkClosed as exc:
                 raise Unavailable(AWAY) from exc
 
-    async def call_patiently(self, method: str, body: Any, within_s: float) -> Any:
-        """Make a call that may be repeated: wait for an executor, and for another one if it ends meanwhile.
+    async def call_with_retries(self, method: str, body: Any, within_s: float) -> Any:
+        """Make a call that may be repeated: wait for an executor, and call another one if it ends meanwhile.
 
-        Raises what `call` raises.
+        Raises the errors that `call` raises.
         """
         try:
             async with asyncio.timeout(within_s):
@@ -125,12 +125,12 @@ class HandlersExecutor:
             raise Unavailable(AWAY) from exc
 
     async def begin(self, method: str, body: Any, learn: Callable[[Any], None]) -> None:
-        """Make a call that each executor gets before all others, now and when another one starts.
+        """Call the executor now, and each one that replaces it before it gets any other call. `learn` gets the result.
 
-        Raises UserMistake.
+        Raises UserMistake if the call fails now.
         """
 
-        async def begin(executor: Executor) -> None:
+        async def call_first(executor: Executor) -> None:
             try:
                 learn(await executor.link.call(method, body))
             except CallFailed as exc:
@@ -138,13 +138,13 @@ class HandlersExecutor:
             except LinkClosed as exc:
                 raise UserMistake(f"the executor of the project's handlers {await executor.wait_ended()}") from exc
 
-        self._begin = begin
+        self._call_first = call_first
         async with self._pool.for_call() as executor:
-            await begin(executor)
+            await call_first(executor)
 
     async def end(self, method: str) -> None:
-        """Make a last call, if there is an executor."""
-        self._begin = None
+        """Make a last call if an executor is ready; executors that start later get no first call."""
+        self._call_first = None
         with contextlib.suppress(Unavailable):
             await self.call(method)
 
@@ -153,19 +153,19 @@ class HandlersExecutor:
         await self._pool.close()
 
     async def _prepare(self, executor: Executor) -> None:
-        if self._begin is not None:
-            await self._begin(executor)
+        if self._call_first is not None:
+            await self._call_first(executor)
 
-    # What the executor asks for
+    # Serving the executor's calls
 
     def _served(self, executor: Callable[[], Executor]) -> Mapping[str, Handler]:
         """Return the handlers of one executor's calls."""
 
         def of_exchange(work: Callable[[ServedApp, Exchange], Coroutine[Any, Any, Any]], body: Any) -> Awaitable[Any]:
-            """Work in the context of the client's request."""
+            """Start work in the context of the client's request."""
             exchange = self.exchanges.find(body["original"])
             if self.app is None:
-                raise CallFailed("closed", "the server does not answer yet")
+                raise CallFailed("closed", "the server does not serve its routes yet")
             return asyncio.create_task(work(self.app, exchange), context=exchange.context.copy())
 
         return {
@@ -193,7 +193,10 @@ class RemoteAuth:
         self.handlers = self
 
     async def authenticate(self, connection: HTTPConnection) -> Identity:
-        """Return whom the handler finds. Raises Unauthorized, HandlerRefused, HandlerFailed and Unavailable."""
+        """Return the caller that the handler identifies.
+
+        Raises Unauthorized, HandlerRefused, HandlerFailed and Unavailable.
+        """
 
         async def receive() -> Any:
             body = getattr(connection, "body", None)
@@ -210,7 +213,7 @@ class RemoteAuth:
         return Identity(found.identity, found.display_name, tuple(found.permissions), user_of(found.user))
 
     async def decide(self, caller: Caller, resource: str, action: str, value: dict[str, Any]) -> Filter | None:
-        """Call the handler of an action, which may change the value, and return its filter; None is no condition.
+        """Call the handler of an action, which may change the value, and return its filter; None is no restriction.
 
         Raises Forbidden, HandlerRefused, HandlerFailed and Unavailable.
         """
@@ -268,7 +271,7 @@ class RemoteEncryption:
         body = messages.EncryptionCall(
             operation=operation, about=about, metadata=pack(dict(metadata)), value=pack(value[0]) if value else None
         )
-        return unpack(await self._calls.call_patiently(messages.ENCRYPTION, body, ENCRYPTED_WITHIN_S))
+        return unpack(await self._calls.call_with_retries(messages.ENCRYPTION, body, ENCRYPTED_WITHIN_S))
 
 
 class RemoteEmbeddings:
@@ -290,7 +293,7 @@ class RemoteEmbeddings:
 
     async def _vectors(self, texts: list[str], *, is_query: bool) -> list[Any]:
         call = {"texts": texts, "is_query": is_query}
-        vectors: list[Any] = await self._calls.call_patiently(messages.EMBED, call, EMBEDDED_WITHIN_S)
+        vectors: list[Any] = await self._calls.call_with_retries(messages.EMBED, call, EMBEDDED_WITHIN_S)
         return vectors
 
 
@@ -305,19 +308,19 @@ class RemoteUser(User):
 
     @property
     def sent(self) -> messages.SentUser:
-        """What the executor finds its object by."""
+        """The fields and the handle by which the executor finds its object."""
         return messages.SentUser(fields=pack(dict(self)), handle=self._handle)
 
 
 def user_of(given: Any) -> Any:
-    """Return the user whom the executor found."""
+    """Return the user that an executor sent."""
     sent = messages.read(messages.SentUser, given)
     fields = unpack(sent.fields)
     return StudioCaller(fields["identity"]) if sent.is_studio else RemoteUser(fields, sent.handle)
 
 
 def sent_user(user: Any) -> messages.SentUser:
-    """Return a user in the form that an executor gets."""
+    """Return a user in the form in which executors receive it."""
     if isinstance(user, RemoteUser):
         return user.sent
     if isinstance(user, UnauthenticatedUser):

@@ -1,8 +1,8 @@
 """The cache file of the descriptions of graphs (setting EXECUTOR_KNOWN_GRAPHS), read while no executor runs.
 
 A server that finds the file starts no executor before there is work. The file belongs to one build with one
-environment: whoever names it gives another build another file. It is written when the first executor is ready, and
-when a graph is described for the first time. A file that cannot be read counts as missing.
+environment: use another file for another build. It is written when the first executor is ready, and when a graph is
+described for the first time. A file that cannot be read counts as missing.
 """
 
 import os
@@ -55,7 +55,7 @@ class KnownGraphs:
         libraries: Mapping[str, str],
         descriptions: MutableMapping[Description, Any],
     ) -> None:
-        """Write the file if that is something else than before. Without disk space it stays as it is."""
+        """Write the file if the descriptions have changed. If it cannot be written, the old file stays."""
         if self._path is None:
             return
         now = (dict(facts), dict(libraries), dict(descriptions))

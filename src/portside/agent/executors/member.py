@@ -21,19 +21,19 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 PING_EVERY_S = 1.0
 LOOP_BLOCKED_S = 10.0
-# A silent executor of JavaScript has this long to end a run that was cancelled, or is over its limit.
+# A silent JavaScript executor has this long to end a run that was cancelled, or is over its time limit.
 ENDS_WITHIN_S = 5.0
-# How much slower than the clock of this machine that of another one may be.
+# How much slower the clock of another machine may run than this one's.
 CLOCK_DRIFT = 0.001
 T = TypeVar("T")
 
 
 class ExecutorFailed(Exception):
-    """An executor did not start, or does not speak the protocol; the message says how it ended."""
+    """An executor did not start, does not speak the protocol, or takes no calls; the message says why."""
 
 
 class CallContext(NamedTuple):
-    """What a call to an executor is made for: its context variables, and the user."""
+    """The context variables and the user of a call to an executor, for what the executor asks for during the call."""
 
     context: contextvars.Context
     user: Any
@@ -46,7 +46,7 @@ class Executor:
         self.link, self.hello, self.name = link, hello, name
         self.runs: dict[UUID, int] = {}
         self.calls = 0
-        """Runs and other calls that it serves."""
+        """How many runs and other calls it serves."""
         self.runs_begun = 0
         self.memory_bytes = 0
         self.joined_at = time.monotonic()
@@ -55,19 +55,19 @@ class Executor:
         self.is_reserved = False
         """Whether it gets no more runs until one run has had it for itself."""
         self.callers: dict[int, CallContext] = {}
-        """Whom it works for, by the numbers that it is given with calls."""
-        self.ends_by: dict[int, float] = {}
-        """When runs must have ended, in seconds of the event loop, by the numbers of their calls."""
+        """The contexts of the calls that it serves, by the numbers of the calls."""
+        self.deadlines: dict[int, float] = {}
+        """When runs must have ended, by the clock of the event loop and by the numbers of their calls."""
         self.leased_runs: dict[int, ActiveRun] = {}
-        """The runs of the calls that it executes, by their numbers."""
+        """The runs that it executes, by the numbers of their calls."""
         self._clock = _ClockOffset()
-        self._clock.saw(hello.clock_s)
-        self._is_telling = False
-        self.is_silent = asyncio.Event()
-        """Set when it has not answered for the time of its heartbeat, because a run keeps it busy."""
+        self._clock.observe(hello.clock_s)
+        self._is_sending_leases = False
+        self.went_silent = asyncio.Event()
+        """Set when it has not answered for `heartbeat_s` because a run blocks its only thread."""
         self._cancelled_at: dict[int, float] = {}
-        self.is_worn = False
-        """Whether it asks to be replaced: cancelled work still runs in it."""
+        self.asks_for_replacement = False
+        """Whether it asks to be replaced, because work that was cancelled still runs in it."""
         self.retiring = asyncio.Event()
         self._heartbeat_s = heartbeat_s
         self._lost_runs: frozenset[UUID] | None = None
@@ -90,16 +90,16 @@ class Executor:
         return self.link.calls_made > self.calls_before
 
     def measure(self) -> None:
-        """Read how much memory it holds, where this machine knows; otherwise its last pong said so."""
+        """Read how much memory it holds, if it runs on this machine; otherwise its last pong counts."""
 
     def watch(self, on_end: Callable[["Executor", str], None]) -> None:
         """Watch the executor. `on_end` is called once, when it has ended, with the reason."""
         beats = asyncio.create_task(self._beat())
         self._tasks = [beats, asyncio.create_task(self._wait(beats, on_end))]
 
-    def wear_out(self) -> None:
-        """Note that it is to be replaced, when its successor is ready."""
-        self.is_worn = True
+    def ask_for_replacement(self) -> None:
+        """Note that it asks to be replaced, once its successor is ready."""
+        self.asks_for_replacement = True
 
     def retire(self) -> None:
         """Give it no more work, and end it after its last call."""
@@ -138,14 +138,14 @@ class Executor:
         on_end(self, reason)
 
     async def _beat(self) -> None:
-        """Ping the executor, and kill it when it does not answer. Seconds are counted by turns of this loop.
+        """Ping the executor, and kill it when it does not answer.
 
-        So a pause of this process does not look like a silent executor.
+        Silence is counted in rounds of this loop instead of by a clock: a pause of this process is no silence.
         """
         while not self.link.is_closed:
             silent, ping = 0.0, asyncio.ensure_future(self.link.ping())
             while not (await asyncio.wait([ping], timeout=PING_EVERY_S))[0]:
-                # While its frames are not read, it cannot be heard.
+                # While this process does not read its frames, a pong cannot arrive.
                 silent = 0.0 if self.link.is_reading_paused else silent + PING_EVERY_S
                 if silent >= self._heartbeat_s and not self._is_busy():
                     ping.cancel()
@@ -155,7 +155,7 @@ class Executor:
                 pong = messages.read(Pong, ping.result())
             except (LinkClosed, CallFailed):
                 return
-            self._clock.saw(pong.clock_s)
+            self._clock.observe(pong.clock_s)
             self.memory_bytes = pong.memory_bytes
             if LOOP_BLOCKED_S <= pong.blocked_s < LOOP_BLOCKED_S + 2 * PING_EVERY_S:
                 log.warning("a node blocks the graph loop of an executor", executor=self.name, s=pong.blocked_s)
@@ -164,34 +164,37 @@ class Executor:
     # Leases
 
     def clock_s(self, at: float) -> float:
-        """Return what its clock surely shows or has passed at a moment of this process's clock; 0 if it has none."""
+        """Convert a moment of this process's clock to the executor's clock, rounded down; 0 if its clock is unknown.
+
+        Rounded down, so that the executor never believes in a lease for longer than this process holds it.
+        """
         return self._clock.at(at)
 
-    def tell_leases(self) -> None:
-        """Tell it until when this server has its runs; once for all that are renewed in this turn of the loop."""
-        if not self._is_telling:
-            self._is_telling = True
-            asyncio.get_running_loop().call_soon(self._tell_leases)
+    def send_leases(self) -> None:
+        """Send it the ends of its runs' leases: one message for all that are renewed in this turn of the loop."""
+        if not self._is_sending_leases:
+            self._is_sending_leases = True
+            asyncio.get_running_loop().call_soon(self._send_leases)
 
-    def _tell_leases(self) -> None:
-        self._is_telling = False
+    def _send_leases(self) -> None:
+        self._is_sending_leases = False
         owned = [(number, self.clock_s(run.leased_until)) for number, run in self.leased_runs.items() if run.is_owned]
         if owned and owned[0][1] and not self.link.is_closed:
-            _leave(asyncio.ensure_future(self.link.call(messages.LEASES, Leases(leases=owned))))
+            _detach(asyncio.ensure_future(self.link.call(messages.LEASES, Leases(leases=owned))))
 
     def _is_busy(self) -> bool:
-        """Whether a run may be why the executor is silent: all code of JavaScript has one thread.
+        """Whether a run may be the reason for its silence: all JavaScript code of an executor shares one thread.
 
-        Nothing else gets to it, so another one replaces it. It may compute until a run of it has been cancelled, or is
-        over its limit, for a moment.
+        Such an executor answers nothing else, so the pool replaces it. It may go on computing until one of its runs has
+        been cancelled, or is over its time limit, for some seconds.
         """
         latest = asyncio.get_running_loop().time() - min(self._heartbeat_s, ENDS_WITHIN_S)
-        times = (*self.ends_by.values(), *self._cancelled_at.values())
-        if not self.has_one_thread or not self.ends_by or any(at < latest for at in times):
+        times = (*self.deadlines.values(), *self._cancelled_at.values())
+        if not self.has_one_thread or not self.deadlines or any(at < latest for at in times):
             return False
-        if not self.is_silent.is_set():
+        if not self.went_silent.is_set():
             log.warning("a node blocks an executor, which is replaced", executor=self.name, s=self._heartbeat_s)
-            self.is_silent.set()
+            self.went_silent.set()
             self.retire()
         return True
 
@@ -201,18 +204,18 @@ class Executor:
         return self.hello.language.startswith("JavaScript")
 
     async def unless_silent(self, call: Coroutine[Any, Any, T], has_begun: Callable[[], bool] = lambda: False) -> T:
-        """Await a call of the executor. Raises ExecutorFailed if a run keeps it from beginning with the call."""
+        """Await a call to the executor. Raises ExecutorFailed if a run blocks it before it has begun with the call."""
         if not self.has_one_thread:
             return await call
-        answered, silent = asyncio.ensure_future(call), asyncio.ensure_future(self.is_silent.wait())
+        answered, silent = asyncio.ensure_future(call), asyncio.ensure_future(self.went_silent.wait())
         try:
             await asyncio.wait([answered, silent], return_when=asyncio.FIRST_COMPLETED)
             if answered.done() or has_begun():
                 return await asyncio.shield(answered)
             # The executor cancels the call as soon as its loop runs again.
             answered.cancel()
-            _leave(answered)
-            raise ExecutorFailed("is kept busy by a node that does not yield")
+            _detach(answered)
+            raise ExecutorFailed("is blocked by a node that does not yield to the event loop")
         except asyncio.CancelledError:
             self._cancelled_at[id(answered)] = asyncio.get_running_loop().time()
             answered.cancel()
@@ -224,36 +227,38 @@ class Executor:
 
 
 class _ClockOffset:
-    """The offset of an executor's clock: how far it is at least ahead of this process's."""
+    """The least number of seconds by which an executor's clock is ahead of this process's."""
 
     def __init__(self) -> None:
         self._ahead_s: float | None = None
-        self._seen_at = 0.0
+        self._observed_at = 0.0
 
-    def saw(self, clock_s: float) -> None:
+    def observe(self, clock_s: float) -> None:
         """Note what the clock showed. It shows more by now, because the message took a while to arrive."""
         if clock_s:
             now = time.monotonic()
-            known = clock_s - now if self._ahead_s is None else self._ahead_s - CLOCK_DRIFT * (now - self._seen_at)
-            self._ahead_s, self._seen_at = max(known, clock_s - now), now
+            known = clock_s - now if self._ahead_s is None else self._ahead_s - CLOCK_DRIFT * (now - self._observed_at)
+            self._ahead_s, self._observed_at = max(known, clock_s - now), now
 
     def at(self, moment: float) -> float:
         return 0.0 if self._ahead_s is None else moment + self._ahead_s
 
 
-_left: set[asyncio.Future[Any]] = set()
+# asyncio itself keeps no strong reference to a task.
+_detached: set[asyncio.Future[Any]] = set()
 
 
-def _leave(call: "asyncio.Future[Any]") -> None:
-    """Keep a call running that no caller waits for."""
-    _left.add(call)
-    call.add_done_callback(_forget)
+def _detach(call: "asyncio.Future[Any]") -> None:
+    """Keep a call running that no caller waits for, and ignore its result."""
+    _detached.add(call)
+    call.add_done_callback(_on_detached_done)
 
 
-def _forget(left: "asyncio.Future[Any]") -> None:
-    _left.discard(left)
-    if not left.cancelled():
-        left.exception()
+def _on_detached_done(call: "asyncio.Future[Any]") -> None:
+    _detached.discard(call)
+    if not call.cancelled():
+        # Retrieved, so that asyncio does not log it.
+        call.exception()
 
 
 def read_hello(body: Any) -> ExecutorHello:

@@ -1,10 +1,10 @@
 """Threads that continue with the code that began them, although a newer revision of the deployment serves.
 
-`PinnedGraphs` stands before the graphs of this server's revision. It notes which revision begins each run, and gives
-what is left of an earlier revision's threads to executors of that one: another attempt at a run, the answer to an
-interrupt, and reads and changes of the state meanwhile. They are started on demand, with the code and the environment
-of their revision, and end when they are idle. A run on a thread that has nothing left to finish begins with this
-server's code.
+`PinnedGraphs` wraps the graphs of this server's revision. It records which revision begins each run. An earlier
+revision's executors finish what that revision began on a thread: they make further attempts at its run, execute the
+runs that answer its interrupts, and read and change its state meanwhile. They are started on demand, with the code and
+the environment of their revision, and end when they are idle. A run on a thread that has nothing left to finish begins
+with this server's code.
 
 The listener writes a file (setting PINNED_REVISIONS) with the revisions, and until when threads may continue with each.
 The file is read again when it changes. Without this server's own revision in it, nothing is pinned.
@@ -60,10 +60,10 @@ class RevisionUnavailable(Unavailable):
 
 
 class KeptRevision(msgspec.Struct, frozen=True):
-    """A revision whose code is on this machine: its configuration file, and what executes its graphs.
+    """A revision whose code is on this machine: its configuration file, and the programs that execute its graphs.
 
-    `until` is the Unix time at which threads stop using it, or null. `variables` are its own, which win over
-    those of the server.
+    `until` is the Unix time at which threads stop using it, or null. `variables` are those of the revision, which win
+    over the server's.
     """
 
     id: UUID
@@ -94,7 +94,7 @@ class RevisionsFile:
     def read(self) -> dict[UUID, KeptRevision]:
         """Return all revisions. A missing file has none.
 
-        One that cannot be read keeps the last ones, and the status of the deployment says so.
+        If the file cannot be read, the revisions that were read last stay, and the deployment's status says so.
         """
         try:
             self._load()
@@ -182,7 +182,7 @@ class PinnedGraphs:
         return chosen
 
     async def _of_thread(self, config: Any) -> GraphService:
-        """Return the graphs that a thread continues with."""
+        """Return the graphs of the revision that a thread continues with."""
         available = self._file.available()
         if self._own not in available or len(available) == 1:
             return self._graphs
@@ -190,7 +190,7 @@ class PinnedGraphs:
         return await self._of(await self._db.fetchval(sql.revision_of_thread, thread_id=thread_id), available)
 
     async def _of(self, revision_id: UUID | None, available: Mapping[UUID, KeptRevision]) -> GraphService:
-        """Return the graphs of a revision; this server's own for one that is not available, or has the same build."""
+        """Return a revision's graphs; this server's own if the revision is not available, or has the same build."""
         revision = None if revision_id == self._own or revision_id is None else available.get(revision_id)
         if revision is None or self._is_own_build(revision):
             return self._graphs
@@ -226,7 +226,7 @@ class PinnedGraphs:
         return started
 
     def _env_of(self, earlier: AgentConfig) -> dict[str, str]:
-        """Return the variables of an earlier configuration file that those of this server's file would hide."""
+        """Return the variables of an earlier configuration file that this server's configuration file would hide."""
         own = self._config.env
         return {name: value for name, value in earlier.env.items() if name in own and os.environ.get(name) == own[name]}
 
@@ -263,9 +263,10 @@ class PinnedGraphs:
         return await self._graphs.subgraphs(request)
 
     async def count_threads(self, idle_s: float | None = None) -> dict[UUID, int]:
-        """Return how many threads use each revision: they have runs, or wait for an answer with which they continue.
+        """Return how many threads use each revision: those that have runs, or wait for the answer to an interrupt.
 
-        `idle_s` is for how long the server had no work. What it says last before it sleeps must be true.
+        `idle_s` is how long the server has had no work. A count from before that is taken again: the last count before
+        a server sleeps must be right.
         """
         age_s = math.inf if self._counts is None else time.monotonic() - self._counts[0]
         if self._counts is None or age_s >= COUNTS_VALID_S or 0 < (idle_s or 0) < age_s:
@@ -279,7 +280,7 @@ class PinnedGraphs:
         return self._counts[1]
 
     async def close_removed(self) -> None:
-        """End the executors of revisions that are no longer there and have no work."""
+        """End the executors of revisions that were removed from the file, once they have no work."""
         for revision_id in self._earlier.keys() - self._file.read().keys():
             if not any(executor.calls for pool in self._earlier[revision_id].pools for executor in pool.executors):
                 await self._earlier.pop(revision_id).close()
@@ -290,7 +291,7 @@ class PinnedGraphs:
 
 
 class FinishedPins(Task):
-    """Deletes the pins of threads that have nothing left to finish, and ends executors of revisions that are gone."""
+    """Deletes the pins of threads that have nothing left to finish, and ends executors of removed revisions."""
 
     every_s = 15.0
     batch = 500

@@ -1,14 +1,14 @@
 """The executors of this server: as many processes as configured, while there is work for them, and those that joined.
 
-A run goes to the executor that has the fewest calls. A process that ends is started again at once, and after a back-off
-if it never worked; then the status of the deployment says so. One that has executed many runs, or holds much memory, is
-replaced: the new one is ready before the old one gets no more work. One far above its limit of memory is killed. After
-a while without work all processes end, and start again with the next call. While there are runs, spare processes are
-kept ready for when another one ends. Executors on other machines join and leave by themselves. What is known of the
-graphs is kept.
+A run goes to the executor that has the fewest calls. The pool replaces a process that ends at once, but after a
+back-off if it ended before it did any work; the status of the deployment then says so. It replaces a process that has
+executed many runs, or holds much memory, once the new process is ready. It kills one that is far above its memory
+limit. After a while without work the pool stops all processes, and starts some again with the next call. While there
+are runs, it keeps spare processes ready to take over from one that ends. Executors on other machines join and leave by
+themselves. The descriptions of the graphs stay available while no executor runs.
 
-When an executor crashes, its runs lose their attempt. Any of them may be the cause, so from then on each has an
-executor for itself (`is_alone`).
+When an executor crashes, its runs lose their attempt. Any of them may be the cause, so from then on each of them gets
+an executor to itself (`is_alone`).
 """
 
 import asyncio
@@ -36,14 +36,15 @@ AVAILABLE_WITHIN_S = 120.0
 # A run waits in the queue, and not here, while executors do not start.
 RUN_WAITS_S = 10.0
 SCALED_DOWN_AFTER_S = 300.0
-# The first process of a server had to describe the graphs. After an upgrade every server of a machine starts one.
+# How long the first process may stay without work. It was started to describe the graphs, and after an upgrade every
+# server of a machine starts one at the same time.
 UNUSED_KEPT_S = 30.0
-# One that has not ended by then starts well.
+# A process that lives this long counts as a successful start, which resets the back-off.
 STEADY_AFTER_S = 10.0
 SPARES_KEPT_S = 300.0
-# A spare would take the processor from the executor that a run waits for, and from the first runs.
+# An earlier spare would compete for the processor with the executor that a run waits for, and with the first runs.
 SPARES_BEGIN_AFTER_S = 2.0
-# Far above its limit of memory a process is killed: the next one to be killed might be the server.
+# A process above its memory limit by this factor is killed: otherwise the OOM killer might choose the server.
 KILL_ABOVE = 1.25
 LONGEST_REASON = 500
 Prepare = Callable[[Executor], Awaitable[None]]
@@ -52,9 +53,9 @@ MakeHandlers = Callable[[Callable[[], Executor]], Handlers]
 
 @dataclass(frozen=True)
 class PoolLimits:
-    """How many executors there are, and after what they are replaced or stopped; 0 is never.
+    """How many executors there are, and when they are replaced or stopped; 0 is never.
 
-    There are up to `most` while each has `runs_each` runs.
+    The pool starts more than `executors`, up to `most`, while each of them has `runs_each` runs.
     """
 
     executors: int = 1
@@ -64,11 +65,11 @@ class PoolLimits:
     max_memory_bytes: int = 0
     idle_s: float = 0.0
     spares: int = 0
-    """Processes beside those, while there are runs."""
+    """How many more processes are kept ready while there are runs."""
 
 
 class _WithRetirement:
-    """The handlers of a bridge, and one of its own for a process that asks to be replaced."""
+    """Other handlers, and one more for a process that asks to be replaced."""
 
     def __init__(self, handlers: Handlers, retire: Handler) -> None:
         self._handlers, self._retire = handlers, retire
@@ -122,8 +123,8 @@ class ExecutorPool:
             raise UserMistake(str(exc)) from exc
         self._supervisor = asyncio.create_task(Supervision("executor processes").run(self._supervise))
 
-    def renew(self, program: Program) -> None:
-        """Replace all processes by those of another program, which are started when the old ones get no more work."""
+    def replace_program(self, program: Program) -> None:
+        """Use another program: give the present processes no more work, and start new ones."""
         self.program = program
         for executor in self._usable():
             executor.retire()
@@ -144,16 +145,19 @@ class ExecutorPool:
 
     @property
     def executors(self) -> list[Executor]:
-        """The processes that take calls now."""
+        """The executors that take calls now."""
         return self._usable()
 
     # Assigning
 
     @asynccontextmanager
     async def for_run(self, run_id: UUID, attempt: int, *, is_alone: bool = False) -> AsyncIterator[Executor]:
-        """Assign an attempt at a run, alone to an executor for itself. Raises Unavailable if they do not start."""
+        """Assign an attempt at a run to an executor, which has no other run with `is_alone`.
+
+        Raises Unavailable if no executor starts.
+        """
         self._run_at = time.monotonic()
-        executor = await self._assigned(is_alone=is_alone)
+        executor = await self._wait_for_slot(is_alone=is_alone)
         executor.runs[run_id] = attempt
         executor.runs_begun += 1
         executor.calls += 1
@@ -173,8 +177,8 @@ class ExecutorPool:
             yield executor
 
     @contextmanager
-    def ready_one(self) -> Iterator[Executor | None]:
-        """Assign a call that does not wait; None if no executor is ready."""
+    def for_call_now(self) -> Iterator[Executor | None]:
+        """Assign a call without waiting; None if no executor is ready."""
         executor = self._least_loaded(self._in_service())
         self._used_at = time.monotonic()
         if executor is None:
@@ -192,9 +196,9 @@ class ExecutorPool:
             executor.calls -= 1
             self._released(executor)
 
-    async def _assigned(self, *, is_alone: bool) -> Executor:
+    async def _wait_for_slot(self, *, is_alone: bool) -> Executor:
         if is_alone:
-            return await self._emptied()
+            return await self._reserve_empty()
         return await self._wait_for(
             lambda: self._least_loaded(
                 [each for each in self._in_service() if each.has_free_slot and not each.is_reserved]
@@ -202,11 +206,12 @@ class ExecutorPool:
             is_run=True,
         )
 
-    async def _emptied(self) -> Executor:
-        """Reserve an executor that executes no run: the one that gets no more runs from now on, or one that is free.
+    async def _reserve_empty(self) -> Executor:
+        """Wait for an executor without runs, and reserve it.
 
-        Runs may take hours, and one that starts meanwhile is free at once. Where there are spares, one executor is left
-        to all other runs.
+        The least loaded executor gets no more runs, so that it becomes empty. Its runs may take hours, so an executor
+        that is empty before, such as one that has just started, is taken instead. With spares in the pool, all other
+        runs keep at least one executor.
         """
         reserved: Executor | None = None
 
@@ -239,13 +244,13 @@ class ExecutorPool:
         until: float | None = None
         while (found := find()) is None:
             self._due.set()
-            # The time limit is for processes that do not start. Waiting for a slot may take as long as a run takes.
+            # The time limit is for executors that do not start. A slot may be free only when a run ends, hours later.
             if self._usable() or (is_run and self._starting and self._failure is None):
                 until = None
             until = until or time.monotonic() + (RUN_WAITS_S if is_run else AVAILABLE_WITHIN_S)
             if time.monotonic() > until or self._is_closing:
-                waiting = "they are starting" if self._limits.executors else "none is connected"
-                raise Unavailable(f"no executor is ready: {self._failure or waiting}")
+                reason = self._failure or ("they are starting" if self._limits.executors else "none is connected")
+                raise Unavailable(f"no executor is ready: {reason}; try again later")
             self._waiting += 1
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
@@ -264,7 +269,10 @@ class ExecutorPool:
         return [each for each in self._usable() if isinstance(each, ExecutorProcess)]
 
     def _in_service(self) -> list[Executor]:
-        """Return those that take work: a spare takes none before another process ends, but a run that has it alone."""
+        """Return the executors that take work.
+
+        A spare takes none until another process ends, except a run that must be alone.
+        """
         spares = [each for each in self._own() if not each.is_reserved][self._wanted :] if self._limits.spares else []
         return [each for each in self._usable() if each not in spares]
 
@@ -278,12 +286,12 @@ class ExecutorPool:
     def _released(self, executor: Executor) -> None:
         self._used_at = time.monotonic()
         if self._failure is not None and not executor.link.is_closed:
-            self._starts_well()
+            self._note_good_start()
         executor.end_if_idle()
         self._notify()
 
     def _notify(self) -> None:
-        """Wake all who wait for an executor."""
+        """Wake all callers that wait for an executor."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -292,9 +300,9 @@ class ExecutorPool:
     async def _supervise(self) -> None:
         while True:
             self._scale()
-            self._look_after()
+            self._check_processes()
             self._stop_idle()
-            self._replace_used_up()
+            self._retire_replaced()
             self._start_missing()
             self._due.clear()
             try:
@@ -306,13 +314,13 @@ class ExecutorPool:
 
     @property
     def _is_at_rest(self) -> bool:
-        """Whether nothing happens before the next work, for which processes are started."""
+        """Whether the supervisor has nothing to do before the next call."""
         is_empty = not (self._executors or self._starting or self._waiting)
         is_idle = self._limits.idle_s > 0 and time.monotonic() - self._used_at > self._limits.idle_s
         return is_empty and is_idle and self._wanted == self._limits.executors
 
     def _scale(self) -> None:
-        """Want more executors when runs fill those that there are, and fewer when fewer were enough for a while."""
+        """Raise the wanted number of executors when runs fill them; lower it when fewer were enough for a while."""
         limits, now = self._limits, time.monotonic()
         runs = self._waiting + sum(len(each.runs) for each in self._own())
         needed = max(limits.executors, min(limits.most, math.ceil(runs / limits.runs_each)))
@@ -327,8 +335,8 @@ class ExecutorPool:
         for executor in sorted(self._own(), key=lambda each: each.calls)[: max(0, surplus)]:
             executor.retire()
 
-    def _look_after(self) -> None:
-        """Kill processes that hold far too much memory, and note whether there are runs and processes start well."""
+    def _check_processes(self) -> None:
+        """Kill processes far above their memory limit; note whether there are runs, and whether processes start."""
         if any(self._waiting or each.runs for each in self._executors):
             self._run_at = time.monotonic()
         limit = self._limits.max_memory_bytes
@@ -341,34 +349,34 @@ class ExecutorPool:
         if self._failure is not None and not self._starting and len(own := self._own()) >= self._wanted:
             now = time.monotonic()
             if all(now - each.joined_at > STEADY_AFTER_S for each in own):
-                self._starts_well()
+                self._note_good_start()
 
     def _stop_idle(self) -> None:
         is_idle = not self._waiting and not any(each.calls for each in self._executors)
         if self._limits.idle_s and is_idle and time.monotonic() - self._used_at > self._limits.idle_s:
             for executor in self._own():
                 executor.retire()
-        if self._limits.spares and not self._wanted_spares and not any(map(self._is_used_up, self._own())):
+        if self._limits.spares and not self._wanted_spares and not any(map(self._is_due_for_replacement, self._own())):
             for executor in self._own()[self._wanted :]:
                 executor.retire()
 
     @property
     def _wanted_spares(self) -> int:
-        """How many spares there are to be: none before the first run, and none long after the last."""
+        """How many spares the pool should have: none before the first run, and none long after the last one."""
         is_recent = time.monotonic() - self._run_at <= (self._limits.idle_s or SPARES_KEPT_S)
         return self._limits.spares if is_recent else 0
 
-    def _replace_used_up(self) -> None:
-        """Retire executors that are to be replaced, when those that replace them are ready."""
+    def _retire_replaced(self) -> None:
+        """Retire the executors that are due for replacement, once their replacements are ready."""
         for executor in self._own():
-            if self._is_used_up(executor) and len(self._own()) > self._wanted:
+            if self._is_due_for_replacement(executor) and len(self._own()) > self._wanted:
                 log.info("an executor is replaced", executor=executor.name, runs=executor.runs_begun,
                          memory_mb=executor.memory_bytes // 1_000_000)  # fmt: skip
                 executor.retire()
 
-    def _is_used_up(self, executor: Executor) -> bool:
+    def _is_due_for_replacement(self, executor: Executor) -> bool:
         runs, memory = self._limits.max_runs, self._limits.max_memory_bytes
-        return executor.is_worn or bool(
+        return executor.asks_for_replacement or bool(
             (runs and executor.runs_begun >= runs) or (memory and executor.memory_bytes > memory)
         )
 
@@ -380,9 +388,9 @@ class ExecutorPool:
         is_recent = time.monotonic() - self._used_at <= self._limits.idle_s
         if not (is_wanted or is_recent) or time.monotonic() < self._not_before:
             return
-        used_up = sum(self._is_used_up(each) for each in usable)
+        replacements = sum(self._is_due_for_replacement(each) for each in usable)
         spares = self._wanted_spares if self._is_steady(usable) else 0
-        missing = self._wanted + spares + used_up - len(usable) - len(self._starting)
+        missing = self._wanted + spares + replacements - len(usable) - len(self._starting)
         for _ in range(missing):
             task = asyncio.create_task(self._try_to_start())
             self._starting.add(task)
@@ -398,22 +406,22 @@ class ExecutorPool:
         try:
             await self._start_one()
         except (UserMistake, ExecutorFailed, OSError) as exc:
-            self._starts_badly(str(exc))
+            self._note_failed_start(str(exc))
 
-    def _starts_badly(self, reason: str) -> None:
-        """Note that a process ended before it worked; the next one is started after a back-off."""
+    def _note_failed_start(self, reason: str) -> None:
+        """Note that a process did not start, or ended before it had work; start the next one after a back-off."""
         self._failure = reason
         delay_s = self._backoff.next()
         self._not_before = time.monotonic() + delay_s
-        # The reason is in the user's terms: a traceback would be of this module.
+        # No traceback: it would show this module, and the reason already names the user's code.
         log.warning("an executor did not start and is tried again", reason=reason, again_in_s=delay_s)
-        what = "graphs" if self.program.hello.handlers is None else "the project's handlers"
+        executed = "graphs" if self.program.hello.handlers is None else "the project's handlers"
         PROBLEMS.note(
             f"executors {id(self)}",
-            f"An executor of {what} does not start, and is tried again: {reason[:LONGEST_REASON]}",
+            f"An executor of {executed} does not start, and is tried again: {reason[:LONGEST_REASON]}",
         )
 
-    def _starts_well(self) -> None:
+    def _note_good_start(self) -> None:
         self._failure = None
         self._backoff.reset()
         PROBLEMS.forget(f"executors {id(self)}")
@@ -421,7 +429,9 @@ class ExecutorPool:
     async def _start_one(self) -> None:
         made: list[Executor] = []
         began = time.monotonic()
-        handlers = _WithRetirement(self.make_handlers(lambda: made[0]), lambda _body, _call: made[0].wear_out())
+        handlers = _WithRetirement(
+            self.make_handlers(lambda: made[0]), lambda _body, _call: made[0].ask_for_replacement()
+        )
         executor = await ExecutorProcess.start(self.program, handlers)
         made.append(executor)
         try:
@@ -460,7 +470,7 @@ class ExecutorPool:
             lost = len(executor.lost_runs())
             log.error("an executor was lost", executor=executor.name, reason=reason, runs=lost)
             if not (self._is_closing or executor.has_been_used) and isinstance(executor, ExecutorProcess):
-                self._starts_badly(f"an executor {reason} before it had work")
+                self._note_failed_start(f"an executor {reason} before it had work")
         self.on_change()
         self._due.set()
         self._notify()

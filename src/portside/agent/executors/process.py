@@ -1,4 +1,4 @@
-"""Starts and ends one executor process, and passes its log on.
+"""Starts and ends one executor process, and forwards its log.
 
 Its log lines are added to the log of this process; other lines that it writes go to standard error unchanged. A process
 that does not answer is killed. When its link ends it is killed as well, so that none of its code still runs when its
@@ -7,7 +7,6 @@ runs are tried again.
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
 import sys
@@ -24,12 +23,15 @@ from portside.executor import messages
 from portside.executor.link import Handlers, Link
 from portside.executor.messages import LOG_LINE, ExecutorHello, ServerHello
 from portside.kernel.logs import get_logger
+from portside.kernel.supervision import describe_exit
 
 log = get_logger(__name__)
 EXIT_WITHIN_S = 5.0
-KILLED_FIRST = 500
+OOM_SCORE_ADJUSTMENT = 500
 MAX_LINE_BYTES = 1024 * 1024
 _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
+# Fields that this process sets, and `self`, which a method of the logger cannot take as a field.
+_RESERVED_FIELDS = frozenset({"event", "level", "timestamp", "exc_info", "executor", "self"})
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,19 @@ class ExecutorProcess(Executor):
 
         Raises UserMistake if the project does not load, and ExecutorFailed if the process fails.
         """
-        folder = tempfile.mkdtemp(prefix="portside-")
         try:
-            return await _started(cls, program, handlers, str(Path(folder, "link")))
-        finally:
-            # The socket is used once. Nothing else can connect to it.
-            shutil.rmtree(folder, ignore_errors=True)
+            # Only this user may enter the folder, and so connect to the socket in it.
+            folder = tempfile.mkdtemp(prefix="portside-")
+            try:
+                return await _started(cls, program, handlers, str(Path(folder, "link")))
+            finally:
+                # The socket is used once.
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError as exc:
+            raise ExecutorFailed(f"an executor process cannot be started: {exc}") from exc
 
     def measure(self) -> None:
-        """Update `memory_bytes` with the figure of the system, which needs no answer of the process."""
+        """Update `memory_bytes` with the operating system's figure: a process that is busy answers no ping."""
         self.memory_bytes = messages.memory_of(self.process.pid) or self.memory_bytes
 
     def kill(self, reason: str) -> None:
@@ -86,11 +92,11 @@ class ExecutorProcess(Executor):
                     await self.process.wait()
         with contextlib.suppress(ProcessLookupError):
             if self.process.returncode is None:
-                # It may be on its way out: a process that crashes closes its link first.
+                # A process that crashes closes its link first: wait a moment for the real exit code.
                 await asyncio.wait([asyncio.create_task(self.process.wait())], timeout=1.0)
                 self.process.kill()
         await self.process.wait()
-        return self._killed_because or _ending(self.process.returncode)
+        return self._killed_because or _describe_end(self.process.returncode)
 
     async def close(self) -> None:
         """Ask the process to exit, and kill it after EXIT_WITHIN_S seconds."""
@@ -120,11 +126,7 @@ async def _started(cls: type[ExecutorProcess], program: Program, handlers: Handl
         loop.call_soon(links[0].hello, program.hello)
         return links[0]
 
-    previous = os.umask(0o177)
-    try:
-        server = await loop.create_unix_server(connected, path)
-    finally:
-        os.umask(previous)
+    server = await loop.create_unix_server(connected, path)
     try:
         process = await _spawn(program, path)
         try:
@@ -154,18 +156,18 @@ async def _spawn(program: Program, path: str) -> asyncio.subprocess.Process:
         limit=MAX_LINE_BYTES,
     )
     assert process.stderr is not None  # noqa: S101 - it is a pipe
-    _let_kill_first(process.pid)
+    _prefer_for_oom_killer(process.pid)
     # It ends when the process, and any child that inherited its standard error, has closed that.
-    task = asyncio.create_task(_pass_lines_on(process.stderr, process.pid))
+    task = asyncio.create_task(_forward_lines(process.stderr, process.pid))
     _readers.add(task)
     task.add_done_callback(_readers.discard)
     return process
 
 
-def _let_kill_first(pid: int) -> None:
+def _prefer_for_oom_killer(pid: int) -> None:
     """Make Linux's OOM killer choose the executor before the server. Other systems have no such setting."""
     with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/oom_score_adj").write_text(str(KILLED_FIRST), encoding="ascii")
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(OOM_SCORE_ADJUSTMENT), encoding="ascii")
 
 
 _readers: set[asyncio.Task[None]] = set()
@@ -183,7 +185,7 @@ async def _greeted(
         await asyncio.wait([greeting, ended], timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
         if not greeting.done():
             raise ExecutorFailed(
-                f"an executor {_ending(process.returncode)} while it imported the project"
+                f"an executor {_describe_end(process.returncode)} while it imported the project"
                 if ended.done()
                 else f"an executor did not import the project within EXECUTOR_START_SECS ({within_s:g} s)"
             )
@@ -193,13 +195,13 @@ async def _greeted(
 
 
 class _Refused(asyncio.Protocol):
-    """A second connection to the socket of an executor."""
+    """A second connection to the socket of an executor. It is closed at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
 
 
-async def _pass_lines_on(stream: asyncio.StreamReader, pid: int) -> None:
+async def _forward_lines(stream: asyncio.StreamReader, pid: int) -> None:
     """Forward the lines that an executor writes to standard error, until the stream ends."""
     while True:
         try:
@@ -220,27 +222,22 @@ def _log_record(line: str, pid: int) -> bool:
     """Log a line of an executor if it is a log record; return whether it is one."""
     try:
         record = orjson.loads(line)
-        level, event, given = record["level"], str(record["event"]), record.get("fields") or {}
+        level, event, given = str(record["level"]), str(record["event"]), record.get("fields") or {}
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
-    fields = {str(name): value for name, value in given.items()} if isinstance(given, dict) else {}
+    fields = dict(given) if isinstance(given, dict) else {}
     if isinstance(text := record.get("exception"), str):
         fields["exception"] = text
-    reserved = {"event", "level", "timestamp", "exc_info", "executor"}
-    fields = {name: value for name, value in fields.items() if name not in reserved}
+    fields = {name: value for name, value in fields.items() if name not in _RESERVED_FIELDS}
     write = getattr(log, level if level in _LEVELS else "info")
     write(event, executor=pid, **fields)
     return True
 
 
-def _ending(code: int | None) -> str:
-    """Say how a process ended."""
+def _describe_end(code: int | None) -> str:
+    """Describe how a process ended, by its exit code."""
     if code is None:
         return "ended"
-    if code == -signal.SIGKILL:
-        # The server did not do it: it gives its own reason when it kills an executor.
-        return "was killed by SIGKILL; the machine may be out of memory"
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return f"was killed by {signal.Signals(-code).name}"
-    return f"exited with code {code}"
+    # The server did not send it: it gives its own reason when it kills an executor.
+    hint = "; the machine may be out of memory" if code == -signal.SIGKILL else ""
+    return describe_exit(code) + hint

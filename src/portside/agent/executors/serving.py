@@ -43,14 +43,14 @@ _TABLES = (
 
 
 class Scopes:
-    """The backends that executors write checkpoints to: that of the server, and those of transactions."""
+    """The backends that executors write checkpoints to, by numbers: the server's own, and one for each transaction."""
 
     def __init__(self, main: CheckpointBackend) -> None:
         self._backends: dict[int, CheckpointBackend] = {MAIN_SCOPE: main}
         self._next = MAIN_SCOPE + 1
 
     def open(self, backend: CheckpointBackend) -> int:
-        """Return a number for the backend of a transaction."""
+        """Register the backend of a transaction, and return its number."""
         number, self._next = self._next, self._next + 1
         self._backends[number] = backend
         return number
@@ -60,9 +60,10 @@ class Scopes:
         self._backends.pop(number, None)
 
     def find(self, number: Any) -> CheckpointBackend:
-        """Return the backend of a scope. Raises CallFailed after its end."""
+        """Return the backend of a scope. Raises CallFailed if its transaction has ended."""
         found = self._backends.get(number) if isinstance(number, int) else None
         if found is None:
+            # As a graph in the server's own process gets it.
             raise CallFailed("closed", "the transaction is over", {"type": "RuntimeError"})
         return found
 
@@ -151,7 +152,7 @@ async def answer_request(executor: Executor, body: Any, call: ServedCall) -> Non
 
 
 async def _answered(work: Awaitable[Any]) -> Any:
-    """Await work. Raises CallFailed with the name of an exception, which the executor raises for the graph."""
+    """Await work. Raises CallFailed with the name of its exception, which the executor then raises in the graph."""
     try:
         return await work
     except CallFailed:
@@ -161,7 +162,7 @@ async def _answered(work: Awaitable[Any]) -> Any:
 
 
 def _within(executor: Executor, call: int, work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
-    """Run work in the context of the server's call that the executor makes it for, such as its encryption context."""
+    """Run work in the context of the server's call that the executor is serving, for example its encryption context."""
     caller = executor.callers.get(call)
     return asyncio.create_task(work) if caller is None else asyncio.create_task(work, context=caller.context.copy())
 
@@ -174,13 +175,13 @@ def _uuid(text: str) -> UUID:
 
 
 def _rows(put: messages.CheckpointPut) -> Rows:
-    """Return the rows of a message. Raises CallFailed if one has not the columns of its table."""
+    """Return the rows of a message. Raises CallFailed if one has other columns, or belongs to another thread."""
     rows = Rows()
     for table, columns, key in _TABLES:
         target = getattr(rows, table)
         for row in getattr(put, table):
             if type(row) is not list or len(row) != len(columns) or row[0] != put.thread_id:
-                raise CallFailed("malformed", f"a row of {table} has other columns, or another thread")
+                raise CallFailed("malformed", f"a row of {table} has other columns, or belongs to another thread")
             target[tuple(row[:key])] = tuple(row)
     rows.size = int(put.size)
     return rows

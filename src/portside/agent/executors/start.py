@@ -30,10 +30,10 @@ from portside.executor import messages
 from portside.executor.messages import ServerHello
 from portside.executor.project import Project
 from portside.executor.requests import GraphFacts
-from portside.kernel.aliases import EXECUTOR_VARIABLE, environment_names
+from portside.kernel.aliases import EXECUTOR_VARIABLE, environment_names, is_javascript
 from portside.kernel.errors import UserMistake
 
-# Keys and databases of the server. Graphs reach what they protect through the server alone.
+# The server's keys and databases, which executors do not get: they ask the server for what these protect.
 _KEYS = (*environment_names("GRAPH_AES_KEY"), *environment_names("GRAPH_AES_JSON_KEYS"), "CORE_API_KEY")
 _ADDRESSES = ("DATABASE_URI", "DATABASE_URL", "POSTGRES_URI", "REDIS_URI", "REDIS_URI_CUSTOM")
 PROGRAM = "main.mjs"
@@ -134,7 +134,7 @@ async def start_handlers(
 ) -> RemoteHandlers:
     """Start the executor of the project's handlers in one language, if it has any. The caller closes it.
 
-    Raises UserMistake if the handlers do not load, and if they need a Node that is not there.
+    Raises UserMistake if the handlers do not load, or if they need Node and it is not installed.
     """
     sources = handlers_of(config, in_javascript=in_javascript)
     command = _javascript(config, settings) if in_javascript and sources else _python(settings)
@@ -159,7 +159,7 @@ def _javascript(config: AgentConfig, settings: AgentSettings) -> ProgramCommand:
 
 
 def _python(settings: AgentSettings) -> ProgramCommand:
-    # Without -P the working folder would come before the standard library.
+    # -P: otherwise a module of the working folder could hide one of the standard library.
     return ProgramCommand([settings.executor_python or sys.executable, "-P", "-m", "portside.executor"], {}, None)
 
 
@@ -194,7 +194,7 @@ def find_runtime(given: str | None) -> Path:
     if not (folder / PROGRAM).is_file():
         raise UserMistake(
             f"{folder} has no {PROGRAM}, which executes JavaScript graphs; "
-            + ("correct EXECUTOR_JAVASCRIPT" if given else "build it with “make install”")
+            + ("correct EXECUTOR_JAVASCRIPT" if given else "build it with `make install`")
         )
     return folder
 
@@ -214,13 +214,16 @@ async def _pool_of_graphs(
     scopes = Scopes(backend)
     pool = ExecutorPool(program, limits_of(settings, executors), ExecutorRequests(scopes, StoreBatches(items)).handlers)
     if not executors:
-        # Until an executor has described its graphs.
-        language = "JavaScript" if project is config.javascript else "Python"
-        pool.facts.update({
-            name: GraphFacts(graph.description, is_factory=True, language=language)
-            for name, graph in project.graphs.items()
-        })  # fmt: skip
-    known = KnownGraphs(_file_of(project, config, settings))
+        # What the configuration says of the graphs, until an executor connects and describes them.
+        pool.facts.update(
+            {
+                name: GraphFacts(
+                    graph.description, is_factory=True, language="JavaScript" if is_javascript(graph.path) else "Python"
+                )
+                for name, graph in project.graphs.items()
+            }
+        )
+    known = KnownGraphs(_cache_file(project, config, settings))
     if known.load() and known.facts.keys() == project.graphs.keys():
         pool.facts.update(known.facts)
         pool.libraries.update(known.libraries)
@@ -232,7 +235,7 @@ async def _pool_of_graphs(
     return RemoteGraphs(pool, backend.writer, scopes, known)
 
 
-def _file_of(project: Project, config: AgentConfig, settings: AgentSettings) -> Path | None:
+def _cache_file(project: Project, config: AgentConfig, settings: AgentSettings) -> Path | None:
     """Return the file that caches the descriptions of the graphs of one language; None if there is no such setting."""
     if settings.executor_known_graphs is None:
         return None

@@ -1,5 +1,5 @@
--- Cancelling and deleting runs. Whatever changes a thread and its runs locks the thread first, and several threads in the
--- order of their ids.
+-- Cancelling and deleting runs. A statement that changes a thread and its runs locks the thread first, and several threads
+-- in the order of their ids: so no two statements wait for each other.
 
 -- Cancel runs of one thread, whose lock the caller holds; without ids, all that have one of the statuses. The last run is
 -- cancelled first, so that none is unblocked only to be cancelled. An interrupt does not replace an earlier rollback.
@@ -74,8 +74,8 @@ begin
 end $$;
 
 -- Delete a run. A run that is not over is rolled back (`stopping`, `deleted`). A run that is over is started again under
--- the lease of the worker that asks, which rolls it back: so the thread's state is computed again, and no other run
--- starts meanwhile (`reopened`). `busy`: another run builds on the result of this one. `missing`: there is no such run.
+-- the calling worker's lease, which then rolls it back: so the thread's state is computed again, and no other run starts
+-- meanwhile (`reopened`). `busy`: the thread has a run that is not over. `missing`: there is no such run.
 create or replace function delete_run(
     p_run_id uuid, p_thread_id uuid, p_worker_id uuid, p_lease interval, p_reason text
 ) returns table (
@@ -104,7 +104,7 @@ begin
         return query select 'busy', null::uuid, null::jsonb, 0, false;
         return;
     end if;
-    -- What the thread says of its last run goes with that run.
+    -- The thread's status and error come from its last run: after that run is deleted, from the one before it.
     if not exists (select from runs n where n.thread_id = p_thread_id and n.number > target.number) then
         select r.* into before from runs r
         where r.thread_id = p_thread_id and r.number < target.number order by r.number desc limit 1;

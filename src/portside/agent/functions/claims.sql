@@ -1,8 +1,9 @@
 -- Claiming runs, and releasing those of lost workers.
 
--- Give a worker up to `p_limit` runs in the order of their queue positions. A run that is not delayed may have been handed
--- back with a pause of a minute; one that starts later than that is from before the clock was set back. `is_streamed_elsewhere`: a client of
--- another process follows the run from its creation, so the worker writes its events to the log from the first one.
+-- Give a worker up to `p_limit` runs in the order of their queue positions. A run that was handed back may have to wait for
+-- up to a minute: `run_after` in more than five minutes is from before the clock was set back, and is ignored.
+-- `is_streamed_elsewhere`: a client of another process follows the run from its creation, so the worker writes its events
+-- to the log from the first one.
 create or replace function claim_runs(p_worker_id uuid, p_lease interval, p_limit int) returns table (
     run_id uuid, thread_id uuid, assistant_id uuid, kwargs jsonb, attempt int, is_temporary boolean, was_started boolean,
     cancel_action text, cancel_reason text, waited_s float8, is_streamed_elsewhere boolean, is_suspect boolean
@@ -12,7 +13,7 @@ language plpgsql set search_path from current set enable_seqscan = off set enabl
 as $$
 #variable_conflict use_column
 begin
-    -- What becomes due takes its turns behind what its callers have waiting already, in the order in which it was due.
+    -- Delayed runs that are due get queue positions behind their callers' pending runs, in the order in which they were due.
     if exists (select from runs d where d.status = 'pending' and d.is_delayed and d.run_after <= now()) then
         with due as materialized (
             select d.run_id, d.caller, d.priority, d.run_after, d.number from runs d
@@ -47,10 +48,10 @@ begin
             coalesce(r.is_streamed and r.admitted_by <> p_worker_id, false), r.is_suspect;
 end $$;
 
--- Release runs whose lease has expired. A run that lost too many workers ends in an error instead. A run that was to be
--- cancelled is released as well: the next worker ends it without executing it. A thread that another transaction has
--- locked is left for the next call. A lease lasts seconds: one that ends later than in a minute is from before the clock
--- was set back. Its worker, if there still is one, renews it in time.
+-- Release runs whose lease has expired. A run that lost too many workers ends in an error instead. A run with a
+-- cancellation is released as well: the next worker ends it without executing it. A run whose thread another transaction
+-- has locked is left for the next call. A lease lasts seconds: one that ends in more than a minute is from before the clock
+-- was set back, and is shortened to a minute. Its worker, if it still lives, renews it in time.
 create or replace function release_expired_runs(p_limit int, p_max_attempts int)
 returns table (run_id uuid, outcome text)
 language plpgsql set search_path from current as $$

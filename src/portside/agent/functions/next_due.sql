@@ -1,7 +1,7 @@
--- When an agent has something to do: a platform that stopped its servers because nobody used them starts them again then.
+-- When an agent next has something to do. A platform that stopped the agent's idle servers starts them again then.
 
 -- Now if a run is ready or was left by a server that died; the time of the next delayed run, cron or webhook delivery; null
--- if there is none. Each of them is one look at an index.
+-- if there is none. Each part is one lookup in an index.
 create or replace function next_due_at() returns timestamptz
 language sql stable
 return least(

@@ -7,16 +7,16 @@ return interval '1 minute';
 
 -- The queue position of a run that becomes pending: not before the run that is claimed next, and behind those of its
 -- caller; then moved by its priority. A run without a caller is queued behind no other run.
--- Runs that a caller admits at the same moment do not see one another, so each takes an advisory lock. It waits for that
--- of another process, whose statement takes milliseconds, but not for long: that statement may itself wait. Then it moves
--- back by a random number of spacings, so that hardly any two runs share a position.
+-- Two runs that a caller admits at the same moment do not see each other, so each admission takes an advisory lock. It
+-- waits briefly for that of another process: the other statement takes milliseconds, but may itself be waiting. After that
+-- time the run moves back by a random number of spacings, so that hardly any two runs share a position.
 create or replace function next_queue_position(p_caller text, p_priority int, p_moment timestamptz) returns timestamptz
 -- The plan is made once for a connection, maybe while the table is empty.
 language plpgsql set search_path from current set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
     random_offset interval := '0';
-    -- As it was, for the statements behind this one.
+    -- Restored for the later statements of the transaction.
     lock_timeout_before text;
 begin
     if p_caller is not null and not pg_try_advisory_xact_lock(hashtextextended(p_caller, p_priority)) then

@@ -81,7 +81,8 @@ begin
             total := p_offset + shown;
             return;
         end if;
-        -- What an index found is never looked at again, though the planner reckons with it and would read the table.
+        -- The planner counts the cost of checking each row that the index finds, although none is checked. So it would
+        -- read the table instead.
         perform set_config('enable_seqscan', 'off', true);
         execute format('select count(*) from threads where %s', indexed)
         into total

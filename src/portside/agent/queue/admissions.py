@@ -25,8 +25,9 @@ PRIORITY_FIELD = "run_priority"
 HIGHEST_PRIORITY, LOWEST_PRIORITY = -5, 5
 RETRY_AFTER_S = 5
 COUNT_VALID_S = 5.0
-# Each count lets this process admit a tenth of what is free, so ten processes may do so at once within the limit.
+# Each count lets this process admit a tenth of what is free: ten processes may then do so at once within the limit.
 SHARE = 10
+# Above this, the counts of callers without a request in progress are dropped.
 CALLERS_AT_MOST = 10_000
 
 
@@ -139,7 +140,7 @@ class PendingRunLimit:
                 self._callers = {name: known for name, known in self._callers.items() if known.in_progress}
             caller = self._callers[key] = _CallerCount()
         if caller.counting.locked() or _needs_count(caller, runs):
-            # One at a time, in the order in which they came: after one count the others mostly need none.
+            # One at a time, in the order in which they came: after the first count most of the others need none.
             async with caller.counting:
                 if _needs_count(caller, runs):
                     await self._count(key, caller, runs)
@@ -154,7 +155,7 @@ class PendingRunLimit:
     async def _count(self, key: str, caller: _CallerCount, runs: int) -> None:
         admitted_before = caller.admitted
         waiting: int = await self._db.fetchval(sql.count_pending, caller=key, limit=self._limit)
-        # Runs that were being admitted at any time since then may or may not be among those that were counted.
+        # Runs that this process was admitting during the count may be in it or not: subtract them all.
         left = self._limit - waiting - caller.in_progress - (caller.admitted - admitted_before)
         if left < runs:
             raise TooManyPendingRuns(

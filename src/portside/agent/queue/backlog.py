@@ -1,8 +1,7 @@
-"""How much there is to do: the figures of the queue that operators watch (contract: `/metrics`), and when a server
-rests.
+"""The figures of the queue that operators watch (contract: `/metrics`), and how an idle server rests.
 
-Every second a server looks for runs, lost leases, webhooks and news of other processes. One that is idle rests: one
-look every few seconds then replaces all of these, as hundreds of idle servers share a machine.
+Every second a server looks for runs, lost leases, webhooks and news of other processes. While it is idle it rests: one
+look every few seconds replaces all of these, because hundreds of idle servers may share a machine.
 """
 
 import asyncio
@@ -23,9 +22,9 @@ from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
 CACHED_S = 1.0
-# A server rests after this time without a request and a run, and if nothing is due within the other.
+# A server rests after REST_AFTER_S without a request and a run, if nothing is due within REST_AT_LEAST_S.
 REST_AFTER_S, REST_AT_LEAST_S = 5.0, 10.0
-# A run that began elsewhere since the last look has a lease until the next one: resting delays no lost run.
+# The lease of a run that began elsewhere after one look ends after the next: resting delays the sweep of no lost run.
 LOOK_EVERY_S = LEASE_S
 RESTING_TASKS_EVERY_S = 60.0
 PENDING = Gauge("lg_api_num_pending_runs", "Runs of this database that wait to be executed.")
@@ -41,7 +40,7 @@ GAUGES_OF_DATABASE = (
     "lg_api_num_pending_runs", "lg_api_num_ready_runs", "lg_api_num_running_runs", "lg_api_pending_runs_wait_time_max",
     "lg_api_pending_runs_wait_time_med", "lg_api_pending_unblocked_runs_wait_time_max",
 )  # fmt: skip
-"""The names of those above, which are the same in every process of the database."""
+"""The metrics whose values are the same in every process of a database."""
 AVAILABLE = Gauge("lg_api_workers_available", "Runs this process could start now.")
 POOL_SIZE = Gauge("lg_api_pg_pool_size", "Connections to Postgres.", ["pool"])
 POOL_MAX = Gauge("lg_api_pg_pool_max", "Connections that may be opened.", ["pool"])
@@ -136,9 +135,9 @@ class QueueMonitor:
 class IdleBackoff(Task):
     """Lets this process poll less often while neither it nor any other process has work.
 
-    `tasks` find only what `next_due_at` of the database knows, or can wait for a minute. `parts` are called with true
-    when the process begins to rest, and with false when it ends: at a request, when something is due soon, and when the
-    database does not answer. Notifications of other processes arrive all the time.
+    `tasks` are those that may run once a minute meanwhile: their work can wait, or `next_due_at` of the database
+    announces it. `parts` are called with true when the rest begins, and with false when it ends: at a request, when
+    something is due soon, and when the database does not answer. Notifications of other processes still arrive.
     """
 
     every_s = 1.0

@@ -31,8 +31,8 @@ STATEMENT_TIMEOUT_S = 15.0
 _STATEMENT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 ADMISSIONS = Histogram("lg_api_run_admission_seconds", "Time to admit a run, in seconds.", buckets=_STATEMENT_S)
 CLAIMS = Histogram("lg_api_run_claim_seconds", "Time to claim a batch of runs, in seconds.", buckets=_STATEMENT_S)
-# A statement locks the threads of the runs that it cancels, so it must be short.
 EXPIRED = Counter("lg_api_leases_expired_total", "Leases that ran out and were swept by this process.", ["outcome"])
+# A statement locks the threads of the runs that it cancels, so it must be short.
 THREADS_AT_ONCE = 200
 # With these strategies a new run cancels the runs before it.
 SUPERSEDING = frozenset({"interrupt", "rollback"})
@@ -41,7 +41,7 @@ RUN_NOT_FOUND_RESULT = dump_api({"__error__": {"error": "HTTPException", "messag
 
 
 class Cancellation(NamedTuple):
-    """A request to stop a run: `interrupt` keeps what it did so far, `rollback` removes it. `reason` is for people."""
+    """A request to stop a run: `interrupt` keeps its checkpoints, `rollback` removes them. `reason` is for people."""
 
     action: str
     reason: str
@@ -94,7 +94,7 @@ class Admission(msgspec.Struct, kw_only=True):
     the time of the assistant's last change as this process read it. Where authorization rules apply, the thread must
     match `access`, and `new_thread` is the metadata of a thread that is made for the run. While it waits, the run
     counts towards the limit of `caller`. With `starts` it starts under this worker's lease when no run is before it.
-    With `is_awaited` a client of this process waits for the result, so what a stateless run leaves is deleted when it
+    With `is_awaited` a client of this process waits for the result, so a stateless run's thread is deleted when the run
     ends; otherwise a minute later. With `is_streamed` that client follows the run's events.
     """
 
@@ -130,7 +130,7 @@ class Admission(msgspec.Struct, kw_only=True):
 
 
 class Admitted(msgspec.Struct):
-    """The outcome of an admission: `pending`, `running`, `busy`, `missing` `locked`; with a key `repeated`, `reused`.
+    """The outcome of an admission: `pending`, `running`, `busy`, `missing`, `locked`; with a key `repeated`, `reused`.
 
     The ids are those of the run that the key was first used for. The metadata is the run's complete metadata.
     """

@@ -44,12 +44,12 @@ from portside.kernel.supervision import Supervision
 from portside.kernel.transient_errors import is_transient, log_failure
 
 log = get_logger(__name__)
-# How often a worker looks for runs that nobody announced, and while its server rests.
+# How often a worker looks for runs without a notification: normally, and while its server rests.
 POLL_S, RESTING_POLL_S = 1.0, 60.0
 HAND_BACK_AFTER_S = 5.0
 CLOSED_WITHIN_S = 5.0
 RENEW_EVERY_S = LEASE_S / 5
-# How long the renewal loop waits for a result before it looks at the clock, and when it gives up a renewal.
+# How long the renewal loop waits for a result before it looks at the clock, and when it sends another renewal instead.
 RENEWAL_CHECK_S = LEASE_S / 10
 RENEWAL_TIMEOUT_S = LEASE_S / 2
 LONGEST_RETURN_DELAY_S = 60.0
@@ -194,6 +194,7 @@ class Worker:
         self._ends: Batcher[FinishedRun, EndOutcome] = Batcher(self._write_ends)
         # Attempts to return to the queue with the next renewal, and whether an executor crashed with them.
         self._returning: dict[UUID, tuple[int, bool]] = {}
+        self._return: asyncio.Task[None] | None = None
         self._renewal: Renewal | None = None
         self._claims_due = asyncio.Event()
         self._renewal_due = asyncio.Event()
@@ -232,7 +233,7 @@ class Worker:
         self._claims_due.set()
 
     def rest(self, *, is_resting: bool) -> None:
-        """Look for runs that nobody announced less often while there are none, or as often as before."""
+        """Look for runs less often while the server rests, or as often as before."""
         self._poll_s = RESTING_POLL_S if is_resting else POLL_S
         if not is_resting:
             self.wake()
@@ -327,9 +328,10 @@ class Worker:
             await asyncio.wait([run.task for run in left], timeout=HAND_BACK_AFTER_S)
             await asyncio.wait([asyncio.create_task(self._handler.flush_events())], timeout=CLOSED_WITHIN_S)
             await self._hand_back({run.claimed.run_id: run.claimed.attempt for run in left})
-        for loop in self._loops:
+        loops = [*self._loops, *([] if self._return is None else [self._return])]
+        for loop in loops:
             loop.cancel()
-        closing = [asyncio.create_task(self._chores.close()), *self._loops]
+        closing = [asyncio.create_task(self._chores.close()), *loops]
         await asyncio.wait(closing, timeout=CLOSED_WITHIN_S)
 
     async def _wait_for_runs(self, within_s: float, hurry: asyncio.Event) -> None:
@@ -357,7 +359,7 @@ class Worker:
         while not self._draining.is_set():
             self._is_behind = self.free_slots <= 0
             if not self._is_behind:
-                # The periodic claim, which nobody asked for, leaves connections to requests.
+                # A claim that no notification caused runs at low priority: it leaves connections to requests.
                 with contextlib.nullcontext() if is_woken else background():
                     has_filled_slots = await self._claim()
                 # Otherwise nothing is left to claim. Another look would reserve the free slots for its duration, and
@@ -410,8 +412,9 @@ class Worker:
             self._renewal_due.clear()
             if self._active:
                 await self._renew_leases()
-            if self._returning:
-                await self._return_runs()
+            if self._returning and (self._return is None or self._return.done()):
+                # Not awaited: it may wait for a row's lock, and the leases of other runs must be renewed meanwhile.
+                self._return = asyncio.create_task(self._return_runs())
 
     async def _renew_leases(self) -> None:
         renewal = self._send_renewal()
@@ -495,12 +498,12 @@ class Worker:
                 _ended_as(result.status).inc()
                 _duration_as(result.status).observe(time.monotonic() - run.started_at)
             self._handler.on_end(claimed, result)
-            # Other runs that come to wait are announced, or found by the claim of each second.
+            # Runs that come later are announced, or found by the periodic claim.
             if self._is_behind:
                 self._claims_due.set()
 
     async def _execute(self, run: ActiveRun) -> RunResult:
-        """Execute a run until it ends or is cancelled. Raises CancelledError when it was lost or the worker stops."""
+        """Execute a run until it ends or is cancelled. Raises CancelledError if it is lost or the worker stops."""
         if run.cancellation is None:
             run.state = RunState.EXECUTING
             try:
@@ -518,7 +521,7 @@ class Worker:
         return await self._handler.finish_cancelled(run.claimed, run.cancellation)
 
     async def _handle_failure(self, run: ClaimedRun, failure: Exception) -> RunResult | None:
-        """Return a run to the queue when the database failed; end one with an error that cannot be ended otherwise."""
+        """Return a run to the queue when the database failed; end it with an error after any other failure."""
         if isinstance(failure, AttemptLost):
             return await self._lose_attempt(run, failure)
         if is_transient(failure):
@@ -558,7 +561,7 @@ class Worker:
         """Write the end of a run; None when the lease was lost and nothing was written."""
         outcome = (await self.end_run(run, result)).outcome
         if outcome == "rollback":
-            # It was asked to be rolled back while it ended.
+            # A client asked for the rollback while the run ended.
             result = await self._handler.finish_cancelled(run, Cancellation("rollback", ""))
             outcome = (await self.end_run(run, result)).outcome
         if outcome != "ended":

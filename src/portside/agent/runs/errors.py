@@ -1,4 +1,4 @@
-"""The ways in which a request about a run can fail."""
+"""The errors of requests about runs."""
 
 from portside.kernel.errors import Conflict, NotFound
 

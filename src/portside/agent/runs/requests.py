@@ -112,14 +112,14 @@ def admission_of(
     try:
         priority = priority_of(assistant.metadata)
     except Invalid:
-        # It may have been stored before priorities were validated.
+        # The assistant may have been stored before priorities were validated.
         priority = 0
     labels = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
     # A client cannot claim that its run is of another assistant.
     metadata = {"graph_id": assistant.graph_id, **(body.metadata or {}), "assistant_id": str(assistant.assistant_id)}
     is_temporary = is_stateless and body.on_completion != "keep"
     kwargs = run_kwargs(assistant, body, ids, {**assistant.metadata, **metadata}) | {"temporary": is_temporary}
-    # Of what is configurable, a thread shows only the assistant's.
+    # A thread's config shows only the assistant's part of `configurable`.
     thread_config = {name: value for name, value in kwargs["config"].items() if name != "metadata"}
     thread_config["configurable"] = assistant.config.get("configurable", {})
     return Admission(
@@ -149,7 +149,7 @@ def run_kwargs(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dic
     # Context and configurable mirror each other.
     context = body.context or {key: value for key, value in configurable.items() if not key.startswith("__")}
     durability = body.durability or ("exit" if body.checkpoint_during is False else "async")
-    # The contract does not list these fields, so they are stored only where they were sent.
+    # The contract does not list these fields in `kwargs`, so they are stored only if the client sent them.
     optional = {
         "strict_resume": body.strict_resume or None,
         "langsmith_tracer": None if body.langsmith_tracer is None else msgspec.to_builtins(body.langsmith_tracer),

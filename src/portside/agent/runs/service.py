@@ -1,12 +1,12 @@
 """Runs: created, listed, followed, cancelled and deleted.
 
-The service joins the queue, which decides when a run starts, the executor, which is what the worker does with a run,
-and the hub, which carries its events.
+The service connects the queue, which decides when a run starts, the executor, which executes it for the worker, and
+the hub, which carries its events.
 
-A cancellation is stored on the run's row. The worker of this process looks at once, the workers of others after a
-notification; without one they notice within a second, when they next renew their leases. A run that never started is
-ended by the database itself. Only the worker that holds a run writes its end (`queue.worker`), so a client that waits
-for the end of a cancelled run waits until its nodes have stopped.
+A cancellation is stored on the run's row. The worker of this process looks at once, and those of other processes after
+a notification; without one they notice within a second, with the next renewal of their leases. The database itself ends
+a run that never started. Only the worker that holds a run writes its end (`queue.worker`), so a client that waits for
+the end of a cancelled run waits until its nodes have stopped.
 
 A client in the process that executes its run is notified by the run itself. A client of another process receives the
 events from a remote subscription, and the result from the database, which is read after notifications and now and then.
@@ -162,11 +162,11 @@ class Runs:
         awaited: Awaited = "end",
         grant: Grant = UNRESTRICTED,
     ) -> CreatedRun:
-        """Create a run, on a thread of its own without a thread id; a repeated idempotency key returns the first run.
+        """Create a run, on a new thread if no thread id is given. A repeated idempotency key returns the first run.
 
-        `awaited` is what the client waits for here. When it waits for nothing, what a stateless run leaves can be
-        joined for another minute. Raises Invalid, AssistantNotFound, ThreadNotFound, ThreadBusy, OtherLanguage,
-        TooManyPendingRuns, and RunNotFound when the first run of the key is gone.
+        `awaited` is what the client waits for in this process. If it waits for nothing, the result of a stateless run
+        can be joined for a minute after its end. Raises Invalid, AssistantNotFound, ThreadNotFound, ThreadBusy,
+        OtherLanguage, TooManyPendingRuns, and RunNotFound when the first run of the key is gone.
         """
         refuse_unsupported(body)
         if body.webhook is not None:
@@ -191,7 +191,7 @@ class Runs:
                         admitted = await self._admissions.admit(admission)
                         break
                     except AssistantChanged:
-                        # Read it again: this process remembered an older version.
+                        # Read the assistant again: this process had cached an older version.
                         self._assistants.forget(body.assistant_id)
                 if admitted.outcome in ("pending", "running"):
                     run = admitted_run(admission, admitted)
@@ -237,7 +237,7 @@ class Runs:
         return [first_runs.get(each.run_id, run) for each, run in zip(admitted, runs, strict=True)]
 
     async def _admit_batch(self, admissions: list[Admission]) -> list[Admitted]:
-        # With a key, some of the runs may turn out to be refused after others were admitted: that needs a transaction.
+        # With a key, a run may be refused after others were admitted: a transaction undoes these.
         session = contextlib.nullcontext(self._db) if admissions[0].key is None else self._db.transaction()
         async with session as db:
             found = await statements.admit_runs(db, admissions, self.worker.worker_id)
@@ -313,7 +313,7 @@ class Runs:
         return FoundRuns([from_row(FoundRun, row) for row in rows[:limit]], len(rows) > limit)
 
     async def thread_of(self, run_id: UUID) -> UUID:
-        """Return the thread of a run that a client names without one. Raises RunNotFound."""
+        """Return the thread of a run. Raises RunNotFound."""
         thread_id: UUID | None = await self._db.fetchval(sql.thread_of_run, run_id=run_id)
         if thread_id is None:
             raise RunNotFound("Run not found")
@@ -346,7 +346,7 @@ class Runs:
             if self.hub.is_stopped:
                 raise StreamCut
             if row["is_temporary"] and not is_kept:
-                # Its process would delete the result with the run; then look again, because it may have ended
+                # Otherwise its process would delete the result with the run. Then look again: the run may have ended
                 # meanwhile.
                 await statements.keep_result(self._db, self.worker.worker_id, run_id)
                 is_kept = True
@@ -356,7 +356,7 @@ class Runs:
     async def follow(
         self, thread_id: UUID, run_id: UUID, *, after: str | None, modes: frozenset[str] | None
     ) -> AsyncIterator[bytes]:
-        """Follow a run, wherever it is executed; one whose events are not kept after its end has none.
+        """Follow a run, wherever it is executed. A run that ended without kept events has none.
 
         Raises RunNotFound.
         """
@@ -421,7 +421,7 @@ class Runs:
                 yield chunk
             is_complete = True
         except StreamCut:
-            # It is the server that leaves.
+            # The server closes the stream, not the client.
             is_complete = True
             raise
         finally:
@@ -429,7 +429,7 @@ class Runs:
                 self.client_left(thread_id, run_id)
 
     def client_left(self, thread_id: UUID, run_id: UUID) -> None:
-        """Cancel the run of a client that disconnected. A stopping server disconnects its clients itself: no reason."""
+        """Cancel the run of a client that disconnected, unless this server is stopping and disconnects its clients."""
         if self._draining.is_set():
             return
         scope = CancelScope(thread_id=thread_id, run_ids=[run_id])
@@ -594,6 +594,7 @@ def feedback_links(client: Any, run_id: UUID, keys: list[str]) -> dict[str, str]
 
 @cache
 def _langsmith_client() -> Any:
-    from langsmith import Client  # of 20 MB, for this alone
+    # Imported here: it takes 20 MB, and only feedback links need it.
+    from langsmith import Client
 
     return Client(auto_batch_tracing=False)

@@ -3,8 +3,8 @@
 -- encrypted: admissions[].kwargs as run.kwargs, admissions[].thread_metadata as thread.metadata
 -- encrypted: admissions[].thread_config as thread.config, admissions[].new_thread as thread.metadata
 -- access: access_filters[]
--- Several runs in one statement, so that all are admitted or none. A row without an outcome is of an assistant that has
--- changed since the worker read it.
+-- Several runs in one statement, so that all are admitted or none. In a row without an outcome, the assistant has changed
+-- since this process read it.
 select outcome, attempt, created_at, run_id, thread_id, metadata
 from admit_runs(:admissions::jsonb, :access_filters::text[], :worker_id, make_interval(secs => :lease_s), :wait)
 order by batch_index
@@ -30,8 +30,8 @@ select run_id, thread_id, assistant_id, kwargs, attempt, is_temporary, was_start
 from claim_runs(:worker_id, make_interval(secs => :lease_s), :limit)
 
 -- name: renew_leases
--- Returns the runs that are still this worker's, with their cancellations. A run that is missing was given to another
--- worker and must be stopped. Rows are locked in the order of the threads, as in every statement that locks several runs.
+-- Returns the runs that are still this worker's, with their cancellations. A missing run is another worker's now, or was
+-- deleted: this worker must stop it. Rows are locked in the order of the threads, as in every statement that locks several runs.
 update runs set leased_until = now() + make_interval(secs => :lease_s)
 where run_id in (
     select run_id from runs
@@ -57,8 +57,9 @@ from end_runs(
 order by batch_index
 
 -- name: lose_attempt
--- Let the lease of an attempt that was lost with its executor run out now. The sweep of expired leases counts it, as one of a worker that died. Returns
--- the number of lost attempts of a run that may not be tried again; its lease stays.
+-- An attempt was lost with its executor: let its lease run out now, so that the sweep of expired leases counts the attempt
+-- like one of a worker that died. If the run may not be tried again, its lease stays, and the number of its lost attempts
+-- is returned.
 -- plain: max_retries (a number)
 with own as (
     select run_id, lost_attempts from runs
@@ -71,8 +72,8 @@ released as (
 select lost_attempts + 1 from own where lost_attempts >= :max_retries
 
 -- name: hand_back_runs
--- The runs continue from their last checkpoints under another worker, maybe after a delay. This is not counted as a lost attempt.
--- The attempt number stays: the next claim raises it, which tells the writes of one owner from those of the next.
+-- Returns runs to the queue, which continue from their last checkpoints under another worker, maybe after a delay. This is
+-- not counted as a lost attempt. `attempt` stays: the next claim raises it, so that a late write of this owner is refused.
 update runs set
     status = 'pending', worker_id = null, leased_until = null,
     is_suspect = is_suspect or :is_suspect,
@@ -87,7 +88,7 @@ where run_id in (
 )
 
 -- name: seconds_since_start
--- Since the first worker had the run, however often it was handed back.
+-- Since a worker first started the run, however often it was handed back.
 select extract(epoch from now() - started_at)::float8 from runs where run_id = :run_id
 
 -- name: release_expired_runs

@@ -27,7 +27,7 @@ order by number desc limit :limit offset :offset
 -- name: search_active_runs
 -- replaceable: runs
 -- undecryptable: mark
--- What runs, then what waits, in the order in which it starts: it reads the partial index of active runs alone.
+-- Running runs first, then pending ones in the order in which they start. Reads only the partial index of active runs.
 select r.run_id, r.thread_id, r.assistant_id, r.cron_id, r.status, r.multitask_strategy, r.is_temporary, r.created_at,
        r.started_at, r.updated_at, r.attempt, r.lost_attempts, r.worker_id, r.waits_for, r.blocked_by, r.run_after, r.error,
        r.cancel_reason
@@ -58,7 +58,7 @@ order by r.number desc limit :limit offset :offset
 -- name: search_runs_of_cron
 -- replaceable: runs
 -- undecryptable: mark
--- The length is that of the index, which leaves out ids that clients made up.
+-- The condition on the length matches the partial index, which leaves out ids that clients made up.
 select r.run_id, r.thread_id, r.assistant_id, r.cron_id, r.status, r.multitask_strategy, r.is_temporary, r.created_at,
        r.started_at, r.updated_at, r.attempt, r.lost_attempts, r.worker_id, r.waits_for, r.blocked_by, r.run_after, r.error,
        r.cancel_reason
@@ -90,7 +90,7 @@ order by r.number desc limit :limit offset :offset
 select thread_id from runs where run_id = :run_id
 
 -- name: graph_before
--- The graph of a thread's last other run, which can read the thread's state after one run is rolled back.
+-- The graph of the thread's last other run: it can read the thread's state once this run is rolled back.
 select kwargs #>> '{config,configurable,graph_id}'
 from runs where thread_id = :thread_id and run_id <> :run_id and status <> 'pending'
 order by number desc limit 1

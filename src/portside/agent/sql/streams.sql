@@ -1,8 +1,8 @@
 -- name: append_stream_chunks
 -- plain: bodies (encrypted by the event log in the context of each run)
 -- Writes the events of all runs of a process since its last flush, in one statement. Heads are locked in the order of
--- their ids, as everywhere. If a run has started again elsewhere, the events of its former owner are dropped. Not waiting
--- for the disk loses nothing when a process dies, and half a second when the database does.
+-- their ids, as everywhere. If a run has started again elsewhere, the events of its former owner are dropped. The commit
+-- does not wait for the disk: a crash of Postgres loses the last half second of events, a crash of this process none.
 with settings as materialized (
     select set_config('synchronous_commit', 'off', true)
 ), given as (
@@ -62,7 +62,8 @@ order by c.number
 select body from stream_chunks where thread_id = :thread_id order by number desc limit 1
 
 -- name: renew_stream_process
--- Renews this process's row; returns how many other processes are alive, and the time that all of them follow.
+-- Renews this process's row. Returns whether the row was missing, how many other processes are alive, and the database's
+-- time, which all of them follow.
 with renewed as (
     insert into stream_processes (process_id, alive_until)
     values (:process_id, now() + make_interval(secs => :alive_s))
@@ -123,7 +124,7 @@ where s.seq < excluded.seq
 delete from stream_chunks where thread_id = :thread_id
 
 -- name: delete_old_chunks
--- Chunks are kept for a while after they were written, and those of a run for a while after its end.
+-- Chunks are kept for a while after they were written, and those of a run until a while after its end.
 delete from stream_chunks where ctid in (
     select c.ctid from stream_chunks c
     where c.written_at < now() - make_interval(secs => :keep_s)
@@ -136,20 +137,27 @@ delete from stream_chunks where ctid in (
 )
 
 -- name: delete_dead_processes
--- A process that is alive for longer than it may say is from before the clock was set back. A living one stores itself again.
+-- `alive_until` is never far in the future: such a row is from before the clock was set back. A living process stores its
+-- row again.
 delete from stream_processes where alive_until not between now() - interval '1 minute' and now() + interval '10 minutes'
 
 -- name: delete_old_heads
--- A head that is created again begins above every earlier number, because numbers begin with the time in microseconds.
-delete from stream_heads h
-where h.updated_at < now() - interval '1 day'
-    and not exists (select from stream_subscriptions i where i.thread_id = h.thread_id)
-    and not exists (select from stream_chunks c where c.thread_id = h.thread_id)
+-- Deleting a head is safe: numbers begin with the time in microseconds, so a new head begins above all earlier numbers.
+delete from stream_heads where thread_id in (
+    select h.thread_id from stream_heads h
+    where h.updated_at < now() - interval '1 day'
+        and not exists (select from stream_subscriptions i where i.thread_id = h.thread_id)
+        and not exists (select from stream_chunks c where c.thread_id = h.thread_id)
+    limit :limit for update skip locked
+)
 
 -- name: delete_old_sequences
-delete from stream_sequences s
-where s.updated_at < now() - interval '1 day'
-    and not exists (select from stream_subscriptions i where i.thread_id = s.thread_id)
+delete from stream_sequences where thread_id in (
+    select s.thread_id from stream_sequences s
+    where s.updated_at < now() - interval '1 day'
+        and not exists (select from stream_subscriptions i where i.thread_id = s.thread_id)
+    limit :limit for update skip locked
+)
 
 -- name: send_notification
 -- plain: payload (ids of threads and runs)

@@ -41,7 +41,7 @@ LATE_BYTES = 256 * 1024
 FRAMES_AT_LEAST = 16
 # A graph's thread that emits faster than the API's loop takes waits when this much is on its way.
 BRIDGE_LIMIT_BYTES = 16 * 1024 * 1024
-# A loop that takes nothing for this long is ending, or stands still for a reason that waiting makes no better.
+# A loop that takes nothing for this long is closing or blocked, and a longer wait would not help.
 BRIDGE_WAIT_LIMIT_S = 5.0
 # Events that nobody listens to wait this long, or up to this size, for a listener before they wake the API's loop.
 UNFOLLOWED_DELAY_S = 0.1

@@ -23,7 +23,7 @@ from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.kernel.supervision import Backoff, Supervision
 
-# The sender of notifications that a bus gives to its own process when it was connected: some may have been missed.
+# The sender of the notification that a bus makes itself each time it connects: others may have been missed before.
 NOBODY = UUID(int=0)
 POSTGRES_CHANNEL = "portside_streams"
 # Postgres allows 8,000 bytes.
@@ -149,8 +149,9 @@ class _ConnectedBus:
 class PostgresBus(_ConnectedBus):
     """Carries notifications by LISTEN and NOTIFY, over a connection of its own.
 
-    A NOTIFY takes a lock that all commits of a database pass. So it is never sent inside a transaction with data, and
-    the caller gathers its news into few notifications. They name ids alone, for want of space.
+    Postgres commits transactions with a NOTIFY one after the other, under one lock for all databases. So a NOTIFY is
+    never sent in a transaction with data, and the caller gathers its news into few notifications. A notification has
+    space for ids alone.
     """
 
     carries_chunks = False
@@ -215,8 +216,12 @@ class RedisBus(_ConnectedBus):
             self._redis: Any = Redis.from_url(
                 url, max_connections=max_connections, health_check_interval=15, socket_connect_timeout=WITHIN_S
             )
-        except ValueError as exc:
-            raise UserMistake(f"REDIS_URI is not an address of Redis: {exc}") from exc
+        except ValueError:
+            # Not the library's reason: it may quote a part of the password.
+            raise UserMistake(
+                "REDIS_URI is not a Redis URL; use redis://[USER:PASSWORD@]HOST:PORT/NUMBER, and percent-encode the "
+                "special characters of the password"
+            ) from None
 
     async def send(self, notification: Notification, chunks: list[Chunk]) -> None:
         """Send to all others, with the chunks unless they are too large."""

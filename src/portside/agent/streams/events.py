@@ -42,7 +42,7 @@ _MODES = frozenset(
 )
 # A process that reads a chunk takes all of its events at once, and nothing else runs meanwhile.
 CHUNK_LIMIT_BYTES = 64 * 1024
-# How far the clocks of two processes may be apart that both follow the database's, beyond what comparing it took.
+# How far two clocks that follow the database's clock may differ, beyond the measured error.
 CLOCK_SKEW_MS = 5
 LARGEST_CLOCK_ERROR_S = 1.0
 
@@ -159,12 +159,12 @@ class EventClock:
 
     def compare(self, database_s: float, asked_s: float, answered_s: float) -> None:
         """Follow the database's clock, which showed `database_s` between two times of this machine's, in seconds."""
-        # The quicker the response, the better its time; an older one is worth a little less at each look.
+        # A quick response gives a precise time. The bound grows with each comparison, so that an old time is replaced.
         self._compared_within_s *= 1.2
         if answered_s - asked_s < self._compared_within_s:
             self._compared_within_s = answered_s - asked_s
             self.ahead_s = database_s - (asked_s + answered_s) / 2
-        # Each of two processes is wrong by half of it at most.
+        # Each process is off by at most half of the response time, so two of them differ by at most all of it.
         self.error_s = min(self._compared_within_s, LARGEST_CLOCK_ERROR_S)
 
     def advance_past(self, event_id: str) -> None:

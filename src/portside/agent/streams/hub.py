@@ -41,13 +41,13 @@ class AttemptStart(NamedTuple):
 
 
 class Transport(Protocol):
-    """The connection to other processes, as the hub uses it."""
+    """The hub's connection to other processes."""
 
     has_others: bool
 
     @property
     def followed_elsewhere(self) -> Container[UUID]:
-        """The threads that other processes follow, as far as is known."""
+        """The threads that other processes follow, as far as this one knows."""
         ...
 
     @property
@@ -88,7 +88,7 @@ class Transport(Protocol):
         ...
 
     async def subscribe(self, log: EventLog, stream: RunStream | None = None, /) -> object:
-        """Read a thread's events from other processes for as long as the result is held, those so far before return."""
+        """Follow a thread's events from other processes while the caller holds the result; read those so far now."""
         ...
 
     async def last_numbered(self, thread_id: UUID, /) -> tuple[str, int] | None:
@@ -100,11 +100,11 @@ class Transport(Protocol):
         ...
 
     def follow_elsewhere(self, stream: RunStream, /) -> bool:
-        """Continue to follow a run that continues in another process; False when this process is about to stop."""
+        """Follow a run that another process continues; return False if this process is about to stop."""
         ...
 
     async def catch_up(self, start: AttemptStart, stream: RunStream) -> None:
-        """Read the earlier events of a run and of its thread before this process continues with the run."""
+        """Read the earlier events of a run and of its thread before this process continues the run."""
         ...
 
 
@@ -166,7 +166,7 @@ class Hub:
         self.clock = EventClock()
         self.replays = ReplayBudget(replays)
         self.transport: Transport = NullTransport()
-        # Whether the process is about to end: then followers and waiting clients must come back to another process.
+        # Whether the process is about to end: followers and waiting clients must then connect to another process.
         self.is_stopped = False
         # Weak: followers, running graphs and the collections below hold what they need, and nothing has to clean up.
         self._streams: WeakValueDictionary[UUID, RunStream] = WeakValueDictionary()
@@ -266,7 +266,7 @@ class Hub:
             stream.end(result)
         elif not stream.followers() or not self.transport.follow_elsewhere(stream):
             self._cut(stream)
-        # Others ask for the end of a private run at their next look.
+        # Other processes find the end of a private run at their next look, without a notification.
         is_private = stream.is_private and end is not None and not stream.log.is_logged(run_id)
         # The thread of a stateless run is deleted, so only followers in other processes may still miss its events.
         keeper = self._kept if not stream.is_stateless else self._kept_briefly if self.transport.has_others else None

@@ -1,4 +1,4 @@
-"""Writes events to the log in Postgres for other processes, and deletes them in time.
+"""Writes events to the log in Postgres for other processes, and deletes them when they have expired.
 
 One statement writes everything that the runs of this process emitted since the last flush. The pending events are
 bounded. If Postgres is so slow that the bound is reached, they are lost: followers in other processes get an error
@@ -41,7 +41,7 @@ class LogWriter:
 
     def __init__(self, db: Database, process_id: UUID, on_written: Callable[[list[Chunk]], None]) -> None:
         self._db = db
-        self._vault = encryptor_of(db)
+        self._encryptor = encryptor_of(db)
         self._process_id = process_id
         self._on_written = on_written
         self.on_lost: Callable[[UUID, UUID | None], None] = lambda _thread, _run: None
@@ -52,7 +52,7 @@ class LogWriter:
 
     def write(self, batch: EventBatch) -> None:
         """Take events, to be written within milliseconds."""
-        if self._vault is not None:
+        if self._encryptor is not None:
             # Read it now: the task that writes runs outside the run's context.
             batch = batch._replace(context=context_of_run(batch.run_id))
         self._batches.add(batch, sum(len(event.data) + EVENT_BYTES for event in batch.events))
@@ -113,11 +113,11 @@ class LogWriter:
     async def _body(self, batch: EventBatch) -> bytes:
         """Encode events, and encrypt them if that is configured. A batch that cannot be encrypted is lost alone."""
         body = pack_events(batch.events)
-        if self._vault is None:
+        if self._encryptor is None:
             return body
         try:
             with in_context(batch.context):
-                return await self._vault.encrypt_blob(body, EVENTS, events_binding(batch.thread_id))
+                return await self._encryptor.encrypt_blob(body, EVENTS, events_binding(batch.thread_id))
         except EncryptionFailed as exc:
             log.error("stream events were lost: they cannot be encrypted", reason=exc.message)  # noqa: TRY400
             self.on_lost(batch.thread_id, batch.run_id)
@@ -156,7 +156,7 @@ def _split(batch: EventBatch) -> Iterator[EventBatch]:
     events: list[StreamEvent] = []
     size = 0
     for event in batch.events:
-        # Small events take as long as larger ones.
+        # With EVENT_BYTES, because many small events take a reader as long as a few large ones.
         event_size = len(event.data) + EVENT_BYTES
         if events and size + event_size > CHUNK_LIMIT_BYTES:
             yield batch._replace(events=events)
@@ -167,7 +167,7 @@ def _split(batch: EventBatch) -> Iterator[EventBatch]:
 
 
 class OldStreams(Task):
-    """Deletes the events of runs that ended long enough ago, and the rows of dead processes. Safe on every node."""
+    """Deletes the events of runs that ended long enough ago, and the rows of dead processes."""
 
     every_s: ClassVar[float] = 10.0
     deletes = True
@@ -179,9 +179,10 @@ class OldStreams(Task):
         self._keep_s = max(keep_s, KEEP_AT_LEAST_S)
 
     async def activate(self) -> Status:
-        """Delete one batch."""
+        """Delete one batch of each."""
         chunks = await self._db.execute(sql.delete_old_chunks, keep_s=self._keep_s, limit=self.batch)
         dead = await self._db.execute(sql.delete_dead_processes)
-        await self._db.execute(sql.delete_old_heads)
-        await self._db.execute(sql.delete_old_sequences)
-        return Status(did={"chunks": chunks, "dead_processes": dead}, again=chunks == self.batch)
+        heads = await self._db.execute(sql.delete_old_heads, limit=self.batch)
+        sequences = await self._db.execute(sql.delete_old_sequences, limit=self.batch)
+        did = {"chunks": chunks, "dead_processes": dead, "heads": heads, "sequences": sequences}
+        return Status(did=did, again=self.batch in (chunks, heads, sequences))

@@ -31,7 +31,7 @@ from portside.kernel.transient_errors import is_transient, log_failure
 
 LOOK_S = 1.0
 READ_S = 0.5
-# Both, while the server rests: much less than others take it for dead after.
+# Both periods while the server rests. Well below ALIVE_S, after which other processes take this one for dead.
 RESTING_LOOK_S = 5.0
 # A pause between two rounds of a loop, in which notifications gather.
 PAUSE_S = 0.005
@@ -41,12 +41,12 @@ ALIVE_S = 15.0
 THREADS_AT_ONCE = 1000
 # Postgres refuses notifications of 8,000 bytes or more. One that would name more ids says `many` instead.
 NAMED_AT_ONCE = 150
-# Chunks that a slow bus has not carried yet. Above this much, others read them from Postgres.
+# Of chunks that a slow bus has not carried yet. Above this, the other processes read them from Postgres.
 UNSENT_LIMIT_BYTES = 16 * 1024 * 1024
 CHUNKS_AT_ONCE = 64
 # A page of a thread's log ends with the chunk that reaches this.
 PAGE_BYTES = 1024 * 1024
-# After chunks of this size together, other work may run.
+# After reading this much, the reader lets other work run.
 YIELD_AFTER_BYTES = 16 * 1024
 # The status of a run may be known before its last events are. They have this long to arrive.
 LAST_EVENTS_WITHIN_S = 1.5
@@ -54,7 +54,7 @@ OVER = frozenset({"success", "error", "timeout", "interrupted"})
 
 
 class WorkCallbacks(NamedTuple):
-    """Called when another process has notified this one of runs to claim, or to cancel."""
+    """The worker's callbacks, for notifications of other processes about runs to claim or to cancel."""
 
     on_claims: Callable[[], None]
     on_cancels: Callable[[], None]
@@ -159,6 +159,10 @@ class RemoteSubscriptions:
         if gone:
             await self._db.execute(sql.remove_stream_subscriptions, process_id=self._process_id, thread_ids=list(gone))
             self._recorded -= gone
+            # A client may have followed one of them again meanwhile, and the statement has deleted that row as well.
+            for thread_id in gone:
+                if (subscription := self.by_thread.get(thread_id)) is not None:
+                    subscription.is_recorded = False
         subscriptions = list(self.by_thread.values())
         await self._record([each.log.thread_id for each in subscriptions if not each.is_recorded])
         for each in subscriptions:
@@ -400,7 +404,7 @@ class PostgresTransport:
             self._has_news.set()
 
     async def subscribe(self, log: EventLog, stream: RunStream | None = None) -> RemoteSubscription:
-        """Read a thread's events from other processes for as long as the result is held, those so far before return.
+        """Follow a thread's events from other processes while the caller holds the result; read those so far now.
 
         Raises the error of the database.
         """
@@ -411,7 +415,7 @@ class PostgresTransport:
         return subscription
 
     def follow_elsewhere(self, stream: RunStream) -> bool:
-        """Continue to follow a run that continues in another process; False when this process is about to stop."""
+        """Follow a run that another process continues; return False if this process is about to stop."""
         if self._draining.is_set():
             return False
         self._subscriptions.follow_elsewhere(stream)

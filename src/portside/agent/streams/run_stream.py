@@ -36,14 +36,14 @@ class RunStream:
         self.is_cut = False
         # Most likely the run will start here, so a client that waits need not ask the database yet.
         self.is_admitted_here = False
-        # A client of this process waits for a stateless run that starts here. Nobody else knows of it but by chance.
+        # A client of this process waits for a stateless run that starts here. Others find it only by a search for runs.
         self.is_private = False
         # Whether all earlier events from other processes are here, so that new ones can be taken as they come.
         self.is_complete = bool(self.segment.last_id)
         # Keeps the subscription to other processes alive.
         self.remote: object = None
         self.ended = asyncio.Event()
-        # What the worker reported, for clients that wait for it; None if the run ended or continues in another process.
+        # The worker's result, for clients that wait for it; None if another process ended or continues the run.
         self.result: Any = None
         # The graph's name, if the start of the run was announced.
         self.graph_id: str | None = None
@@ -54,7 +54,7 @@ class RunStream:
     def mark_admitted(self, *, starts_here: bool, is_private: bool = False) -> None:
         """Note that this process admitted the run, and whether its own worker starts it at once.
 
-        Of a private one other processes learn only if they ask: its client waits here, and its thread ends with it.
+        Other processes get no notification of a private run: its client waits here, and its thread ends with it.
         """
         self.is_local, self.is_admitted_here, self.is_private = starts_here, True, starts_here and is_private
 

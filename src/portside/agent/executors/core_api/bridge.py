@@ -50,7 +50,7 @@ log = get_logger(__name__)
 GREETED_WITHIN_S = 60.0
 STOPPED_WITHIN_S = 5.0
 LONGEST_PAUSE_S = 10.0
-# Sessions of one bridge are spread over the addresses of its orchestrators.
+# The sessions of one bridge are spread over all addresses that the orchestrators' name resolves to.
 _CHANNEL_OPTIONS = (
     *OPTIONS,
     ("grpc.service_config", '{"loadBalancingConfig":[{"round_robin":{}}]}'),
@@ -82,7 +82,7 @@ class Bridge:
 
     def __init__(self, config: AgentConfig, settings: AgentSettings) -> None:
         if not settings.core_api:
-            raise UserMistake("a server of tier executor needs --core-api HOST:PORT: the address of its orchestrator")
+            raise UserMistake("a server of tier executor needs its orchestrator's address: set --core-api HOST:PORT")
         self._config, self._settings = config, settings
         self._credentials = credentials_of(settings)
         self._core_api = settings.core_api
@@ -104,7 +104,7 @@ class Bridge:
 
     async def start(self) -> None:
         """Fetch the orchestrator's hello, which executors need, and start the executors. Raises UserMistake."""
-        hello = self._server_hello = await self._ask()
+        hello = self._server_hello = await self._fetch_hello()
         # Only the orchestrator knows how much work there is: the bridge stops no idle executor and keeps no spare.
         # The orchestrator was promised a fixed number of slots, so the bridge starts no more executors either.
         limits = replace(limits_of(self._settings, self._count), idle_s=0.0, most=self._count, spares=0)
@@ -128,8 +128,8 @@ class Bridge:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _ask(self) -> ServerHello:
-        """Return the orchestrator's hello. Tries until it answers, because it may start later than its executors."""
+    async def _fetch_hello(self) -> ServerHello:
+        """Return the orchestrator's hello. Keeps trying, because it may start later than its executors."""
         backoff = Backoff(limit_s=LONGEST_PAUSE_S)
         while True:
             session, greeting = self._opened(None)
@@ -141,7 +141,7 @@ class Bridge:
             except ConnectionLost as exc:
                 await self._pause(backoff, exc, 0.0)
 
-    # The connection of one executor
+    # Connecting one executor
 
     def _connect(self, executor: Executor) -> None:
         task = asyncio.create_task(self._keep_connected(executor))
@@ -220,7 +220,7 @@ class Bridge:
         """Replace the executors, because the orchestrator has switched encryption on or off."""
         self._server_hello = hello
         for pool, program in zip(self.pools, self._programs(hello), strict=True):
-            pool.renew(program)
+            pool.replace_program(program)
 
     def _programs(self, hello: ServerHello) -> list[Program]:
         return programs_of_graphs(
@@ -298,9 +298,10 @@ class Bridge:
         """Return the orchestrator's hello. Raises ConnectionLost."""
         closed = asyncio.create_task(session.wait_closed())
         await asyncio.wait([greeting, closed], timeout=GREETED_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+        reason = closed.result() if closed.done() else f"the orchestrator sent no hello within {GREETED_WITHIN_S:g} s"
         closed.cancel()
         if not greeting.done():
-            raise ConnectionLost("the orchestrator did not say hello" if not session.is_closed else await closed)
+            raise ConnectionLost(reason)
         try:
             messages.checked_protocol(greeting.result())
             return messages.read(ServerHello, greeting.result())

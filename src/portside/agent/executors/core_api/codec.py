@@ -1,8 +1,8 @@
 """Converts the frames of links (`executor/messages.py`) to messages of the core API (`core/v1/core.proto`), and back.
 
-A message is read from a dataclass or a map with its fields, and becomes a map. What is a tuple on links is a message
-with one field for each part. Values of no fixed shape are msgpack in `Value`. How each message is converted follows
-from its description and is compiled when it is first used.
+A message is made from a dataclass or a map with its fields, and is read as a map. A tuple on links is a message with
+one field for each part. Values without a fixed shape are msgpack in `Value`. The conversion of each message is derived
+from its protobuf descriptor when it is first used.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ GO_AWAY = links.PONG + 1
 
 
 class Method(NamedTuple):
-    """The fields of `Call`, `GraphCall`, `Item` and `Result` that hold what belongs to a method; None is nothing."""
+    """The fields of `Call`, `GraphCall`, `Item` and `Result` that a method uses; None if it sends nothing there."""
 
     body: str = "other"
     request: str | None = None
@@ -59,7 +59,7 @@ METHODS: Mapping[str, Method] = {
 
 
 class Shape(NamedTuple):
-    """How one message is made of plain data, and becomes plain data again."""
+    """How one message is filled from plain data, and read back as plain data."""
 
     fill: Callable[[Message, Any], None]
     read: Callable[[Any], Any]
@@ -98,7 +98,7 @@ def _map_shape(fields: "list[_Field]") -> Shape:
 def _tuple_shape(fields: "list[_Field]") -> Shape:
     def fill(message: Message, given: Any) -> None:
         if len(given) != len(fields):
-            raise TypeError(f"{len(given)} parts, where {len(fields)} belong")
+            raise TypeError(f"a tuple has {len(given)} parts instead of {len(fields)}")
         for (_, fill_field, _), value in zip(fields, given, strict=True):
             if value is not None:
                 fill_field(message, value)
@@ -111,7 +111,7 @@ def _tuple_shape(fields: "list[_Field]") -> Shape:
 
 def _getter(given: Any) -> Callable[[str], Any]:
     if not is_dataclass(given):
-        raise TypeError(f"a {type(given).__name__} is no message")
+        raise TypeError(f"expected a map or a dataclass, but got {type(given).__name__}")
     return lambda name: getattr(given, name, None)
 
 
@@ -130,7 +130,7 @@ class _Field(NamedTuple):
 
 
 def _fields_of(descriptor: Descriptor) -> list[_Field]:
-    # Which field of a choice there is depends on the method.
+    # Fields of a `oneof` are left out: which of them is set depends on the method (`METHODS`).
     return [_field(each) for each in descriptor.fields if each.containing_oneof is None or _is_optional(each)]
 
 
@@ -204,7 +204,7 @@ def _map_field(name: str, entry: Descriptor) -> _Field:
 
 
 def encoded_frame(kind: int, number: int, body: Any, method: str | None, *, is_executor: bool) -> bytes:
-    """Encode a frame; `method` is that of the call which it answers.
+    """Encode a frame; `method` is that of the call that the frame answers.
 
     Raises TypeError, ValueError, KeyError and AttributeError for a body of another shape.
     """

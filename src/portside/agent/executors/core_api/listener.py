@@ -34,7 +34,7 @@ STOP_WITHIN_S = 5.0
 HELLO_WITHIN_S = 60.0
 CHECK_WITHIN_S = 5.0
 MAX_SESSIONS = 4096
-# A connection that is dead is given up.
+# Keepalive ends connections whose peer vanished without closing them.
 _SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 30_000),
@@ -44,7 +44,7 @@ SERVICE = SESSION.split("/")[1]
 
 
 class ConnectedExecutor(Executor):
-    """An executor on another machine. It ends with its session."""
+    """An executor on another machine. It leaves the pool when its session ends."""
 
     link: PeerSession
 
@@ -56,7 +56,7 @@ class ConnectedExecutor(Executor):
         """Wait until the session has ended, and return why."""
         await self.link.wait_closed()
         if self.link.was_planned:
-            # Its server stops, which is no fault of its runs.
+            # Its server stops on purpose, so its runs lose no attempt.
             self.retiring.set()
         return self._killed_because or self.link.close_reason or "lost its connection"
 
@@ -76,7 +76,7 @@ class ExecutorListener:
 
     def __init__(self, pools: Sequence[ExecutorPool], settings: AgentSettings) -> None:
         self._pools, self._settings = pools, settings
-        # An executor has a project and variables of its own.
+        # Without this server's variables: an executor on another machine has its own.
         self._hello = replace(pools[0].program.hello, env={})
         self._credentials: PeerCredentials = credentials_of(settings)
         self._executors: dict[str, ConnectedExecutor] = {}
@@ -92,7 +92,7 @@ class ExecutorListener:
         log.info("listening for executors", address=f"{settings.core_api_host}:{settings.core_api_port}")
 
     async def close(self) -> None:
-        """Listen no more. The pool ends the sessions."""
+        """Stop listening. The pool ends the sessions."""
         await self._health.close()
 
     async def is_healthy(self) -> bool:
@@ -127,13 +127,13 @@ class ExecutorListener:
                 hello = read_hello(await greeting)
             pool = self._pool_for(hello)
         except TimeoutError:
-            session.close("the executor did not say what it is", is_planned=False)
+            session.close(f"the executor sent no hello within {HELLO_WITHIN_S:g} s", is_planned=False)
         except (ExecutorFailed, UserMistake) as exc:
             log.warning("an executor was refused", reason=str(exc))
             session.close(f"refused: {exc}", is_planned=False)
         else:
             executor = ConnectedExecutor(session, hello, self._settings.executor_heartbeat_secs)
-            # In an orchestrator they are a map.
+            # The handlers of an orchestrator's pool are a map; only a bridge has others.
             handlers.update(cast("dict[str, Handler]", pool.make_handlers(lambda: executor)))
             handlers[messages.RETIRE] = partial(_retire, executor, pool)
             before = self._executors.get(hello.executor_id)
@@ -157,7 +157,7 @@ class ExecutorListener:
         raise ExecutorFailed(f"an executor cannot be used: it lacks the graphs {', '.join(lacking)}")
 
     def share_slots(self, worker: Worker, own_slots: int) -> None:
-        """Let a worker execute as many runs at once as executors can: `own_slots` beside it, and those elsewhere."""
+        """Give a worker as many slots as all executors have: `own_slots` here, and those of other machines."""
 
         def share() -> None:
             worker.set_slots(own_slots + sum(each.hello.slots for pool in self._pools for each in pool.executors))
@@ -175,7 +175,7 @@ def _retire(executor: ConnectedExecutor, pool: ExecutorPool, body: Any, _call: S
 
 
 class GrpcServer:
-    """A gRPC server with `grpc.health.v1`, and a check of its own health by a socket that only this user reaches."""
+    """A gRPC server with `grpc.health.v1`. It checks its own health through a socket that only this user can reach."""
 
     def __init__(self) -> None:
         self._server: Any = None

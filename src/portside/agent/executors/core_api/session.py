@@ -98,7 +98,7 @@ class PeerSession(Link):
 
     @property
     def unfinished(self) -> list[asyncio.Future[Any]]:
-        """The work for calls of the peer that has not stopped yet."""
+        """The work for the peer's calls that has not ended yet."""
         return [served.work for served in self._served.values() if served.work is not None]
 
     # Sending
@@ -180,7 +180,8 @@ class PeerSession(Link):
                 links.log.warning("a peer broke the protocol and was disconnected: %s", exc)
                 self.abort(f"the peer broke the protocol: {exc}")
                 return
-            # An executor serves runs, which could not end if it stopped reading; its slots limit them.
+            # Only the orchestrator pauses. An executor must read on, or the runs that it serves could not end; its
+            # slots limit how many it gets.
             while self._served_bytes > READ_AHEAD_BYTES and not self._is_executor:
                 self.is_reading_paused = True
                 self._has_capacity.clear()
@@ -264,11 +265,11 @@ class PeerCredentials:
         """Raise UserMistake if the address is malformed, or if others on the network could read what is sent to it."""
         host, _, port = target.rpartition(":")
         if not (host and port.isdecimal()):
-            raise UserMistake(f"--core-api: {target!r} is not the address of an orchestrator; give HOST:PORT")
+            raise UserMistake(f"--core-api: {target!r} is not the address of an orchestrator; set HOST:PORT")
         self._check(host.strip("[]"), is_server=False)
         if self.certificate is not None and self.ca_certificates is None:
             raise UserMistake(
-                "CORE_API_CERTIFICATE needs CORE_API_CA: the CA certificates that verify the orchestrator's"
+                "CORE_API_CERTIFICATE needs CORE_API_CA: the CA certificates that verify the orchestrator's certificate"
             )
 
     def _check(self, host: str, *, is_server: bool) -> None:
@@ -286,7 +287,7 @@ class PeerCredentials:
         return (("authorization", f"Bearer {self.keys[0].decode()}"),) if self.keys else ()
 
     def admit(self, metadata: Any) -> bool:
-        """Whether a request for a session has one of the keys. Certificates are checked when it connects."""
+        """Whether a request for a session has one of the keys. TLS has checked the certificates before."""
         if not self.keys:
             return True
         given = next((value for name, value in metadata or () if name == "authorization"), "")
