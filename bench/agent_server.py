@@ -81,8 +81,8 @@ async def wait(connection: Connection) -> bytes:
 
 
 async def runs(server: Server, clients: int, request: Request = wait, prefix: str = "") -> Figures:
-    """Return the figures of runs of the echo graph that clients wait for: stateless ones, or those of a request."""
-    postmaster = await postmaster_of(server.database)
+    """Return the figures of runs that clients wait for: stateless runs of the echo graph, or those of `request`."""
+    postmaster = await postmaster_of(server.database) if server.database else None
     trips = await transactions(server.database)
     cpu, database_cpu = cpu_s(server.pid), cpu_s(postmaster) if postmaster else 0.0
     done = await load(server.port, clients, request)
@@ -112,10 +112,8 @@ async def thread_runs(server: Server, clients: int) -> Figures:
     return await runs(server, clients, run, "thread_")
 
 
-async def postmaster_of(database: str | None) -> int | None:
-    """Return the process that the processes of an embedded Postgres are children of."""
-    if database is None:
-        return None
+async def postmaster_of(database: str) -> int:
+    """Return the id of the main process of Postgres, whose children serve the connections."""
     connection = await asyncpg.connect(database)
     try:
         return parent_of(connection.get_server_pid())

@@ -23,7 +23,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent / "pro
 
 import asyncpg  # noqa: E402
 import graphs  # noqa: E402
-from bench.agent_server import Server, ours  # noqa: E402
+from bench.agent_server import Server, ours, postmaster_of  # noqa: E402
 from bench.client import Connection, cpu_s  # noqa: E402
 from tests.node_packages import JAVASCRIPT_PROJECT, installed_packages, javascript_runtime  # noqa: E402
 
@@ -162,7 +162,7 @@ async def separate_database(url: str) -> str:
 
 
 def in_portside(turns: int, server: Server) -> dict[str, dict[str, float]]:
-    postgres = asyncio.run(postmaster(server.database))
+    postgres = asyncio.run(postmaster_of(str(server.database)))
     tiny = asyncio.run(portside(server, postgres, "tiny", turns))
     long = asyncio.run(portside(server, postgres, "conversation", turns))
     return {"portside": long, "portside, tiny state": tiny}
@@ -202,14 +202,6 @@ def report(found: dict[str, dict[str, float]], said: float) -> None:
     print(f"stored beyond a tiny state / said: {(mine - tiny) / said:.1f}")
     if savers:
         print(f"stored, portside / langgraph's Postgres saver: {mine / savers[0]:.3f}")
-
-
-async def postmaster(url: str | None) -> int:
-    """Return the process id of the main process of Postgres, whose children work for the connections."""
-    database = await asyncpg.connect(url)
-    folder = await database.fetchval("show data_directory")
-    await database.close()
-    return int((Path(folder) / "postmaster.pid").read_text().split()[0])
 
 
 if __name__ == "__main__":

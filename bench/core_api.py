@@ -1,4 +1,4 @@
-"""How one orchestrator bears many executors on other machines: real servers of tier executor, with real processes.
+"""What many executors on other machines cost their orchestrator: real servers of tier executor, with real processes.
 
     python -m bench.core_api [EXECUTORS]
 

@@ -1,9 +1,10 @@
-"""What a durable run costs at least: servers of a few lines that lack what a server is for. `python -m bench.floor`.
+"""The least that a durable run can cost, measured with servers of a few lines: `python -m bench.floor`.
 
-Each has one part more than the one before: HTTP, two statements for each run, a checkpointer that stores nothing, a
-thread of its own for graphs. The last one stands for runs on threads: its checkpointer encodes, and two more statements
-read and write what a thread has. They have no queue, no events, no leases, no access, and nobody could resume a run.
-Prints the CPU of the process for each run of 16 clients, beside the bare graph and Portside: the least of three rounds.
+Each server has one part more than the one before: HTTP, two statements for each run, a checkpointer that stores
+nothing, a thread of its own for graphs. The last one stands for runs on threads: its checkpointer encodes, and two more
+statements read and write the thread's state. None of them has a queue, events, leases or access control, or can resume
+a run. Prints the CPU of the process for each run of 16 clients, beside the bare graph and Portside: the least of three
+rounds.
 """
 
 import asyncio
@@ -165,9 +166,11 @@ async def compare(port: int, pid: int, database: str) -> None:
             own = free_port()
             command = [sys.executable, __file__, "serve", str(level), str(own), database]
             with await asyncio.to_thread(subprocess.Popen, command) as server:
-                await is_up(own)
-                found.setdefault(name, []).append(await measured(own, server.pid))
-                server.terminate()
+                try:
+                    await until_up(own, server)
+                    found.setdefault(name, []).append(await measured(own, server.pid))
+                finally:
+                    server.terminate()
         found.setdefault("portside", []).append(await measured(port, pid))
     least = min(found["bare graph"])
     for name, figures in found.items():
@@ -180,14 +183,15 @@ async def bare_ms() -> float:
     return float(done.stdout)
 
 
-async def is_up(port: int) -> None:
-    while True:
+async def until_up(port: int, server: subprocess.Popen[bytes]) -> None:
+    while server.poll() is None:
         try:
             await load(port, 1, wait, 0.1)
         except OSError:
             await asyncio.sleep(0.1)
         else:
             return
+    raise RuntimeError(f"the server ended with status {server.returncode} before it answered")
 
 
 async def bare_load() -> float:

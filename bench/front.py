@@ -1,6 +1,6 @@
-"""What the front adds to a request: the same on an agent's own port, through the front, and through a bare Caddy.
+"""What the front adds to a request, sent to an agent's own port, through the front, and through a bare Caddy.
 
-The bare Caddy has one route, which passes everything to the agent: what it costs no configuration of ours can save.
+The bare Caddy has one route, which passes everything to the agent. No configuration of the front can cost less.
 Clients alternate between the three in short rounds, so that other work on the machine hits them alike.
 """
 

@@ -10,7 +10,9 @@ import asyncio
 import random
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from itertools import cycle
 from pathlib import Path
 
 import asyncpg
@@ -18,9 +20,8 @@ import asyncpg
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.agent_server import Server, make_thread, ours, wait  # noqa: E402
+from bench.agent_server import Server, make_thread, ours, postmaster_of, wait  # noqa: E402
 from bench.client import Connection, cpu_s, first_events, load  # noqa: E402
-from bench.conversations import postmaster  # noqa: E402
 from bench.workload import RUN, TOKENS  # noqa: E402
 
 SIZES = (100_000, 1_000_000)
@@ -93,7 +94,11 @@ async def table_sizes(url: str) -> str:
 
 
 def requests(last: int, threads: list[str]) -> dict[str, Callable[[Connection], Awaitable[bytes]]]:
-    """What is measured, by name. Runs are made on `threads`; `last` is the number of the last other thread."""
+    """Return the measured requests by name. Runs use `threads`; `last` is the number of the last other thread."""
+
+    # Each client runs on a thread of its own, because runs on one thread wait for each other.
+    next_thread = cycle(threads)
+    thread_of: defaultdict[Connection, str] = defaultdict(lambda: next(next_thread))
 
     def some() -> str:
         return f"01900000-0000-7000-8000-{random.randint(1, last):012x}" if last else random.choice(threads)
@@ -106,7 +111,7 @@ def requests(last: int, threads: list[str]) -> dict[str, Callable[[Connection], 
         # A yardstick of how busy the machine is: this does not depend on the database's size.
         "GET /ok": lambda c: c.send("GET", "/ok"),
         "stateless run": wait,
-        "run on a thread": lambda c: c.send("POST", f"/threads/{threads[id(c) // 16 % CLIENTS]}/runs/wait", RUN),
+        "run on a thread": lambda c: c.send("POST", f"/threads/{thread_of[c]}/runs/wait", RUN),
         "a thread": lambda c: c.send("GET", f"/threads/{some()}"),
         "a state": lambda c: c.send("GET", f"/threads/{some()}/state"),
         "the same state": lambda c: c.send("GET", f"/threads/{threads[0]}/state"),
@@ -140,7 +145,7 @@ def show(name: str, server: Server, postgres: int, before: tuple[float, float], 
 
 async def grow(server: Server, sizes: list[int]) -> None:
     """Measure an empty database, and one of each size."""
-    postgres, template = await postmaster(server.database), await make_thread(server.port)
+    postgres, template = await postmaster_of(str(server.database)), await make_thread(server.port)
     print("no other threads", flush=True)
     await measure(server, postgres, 0)
     done = 0

@@ -1,7 +1,7 @@
 """The store at 100,000 items: reads, searches, listings and writes, each as the server does it.
 
-Usage: bench/store.py [postgres-url]. Without one, the embedded Postgres of a temporary folder is used. Eight tenths of
-the items are memories of 20,000 users, four each; the rest is one large namespace.
+`python -m bench.store [POSTGRES_URL]`; without an address, the embedded Postgres of a temporary folder is used. Eight
+tenths of the items are memories of 20,000 users, four each; the rest is one large namespace.
 """
 
 import asyncio

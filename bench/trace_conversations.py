@@ -21,8 +21,9 @@ from typing import ClassVar
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
 import msgspec  # noqa: E402
+from bench.agent_server import postmaster_of  # noqa: E402
 from bench.client import cpu_s  # noqa: E402
-from bench.conversations import WAL, postmaster  # noqa: E402
+from bench.conversations import WAL  # noqa: E402
 from langchain_core.language_models import GenericFakeChatModel  # noqa: E402
 from langchain_core.messages import AIMessage  # noqa: E402
 from langchain_core.tools import tool  # noqa: E402
@@ -118,7 +119,7 @@ async def store(url: str) -> dict[str, float]:
     db = await Database.connect(url, max_size=2)
     await migrate(db, PACKAGES)
     actor = await Authenticator(db).authenticate(await first_start.set_up(db))
-    postgres = await postmaster(url)
+    postgres = await postmaster_of(url)
     before = time.process_time(), cpu_s(postgres), await db.pool.fetchval(WAL)
     for body, kind in Receiver.bodies:
         await store_batch(db, parse_multipart(body, kind), by=actor)

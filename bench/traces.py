@@ -1,11 +1,11 @@
 """Measures the hosted API with many traces: ingest, usage, CSV export and reading. `python -m bench.traces [COUNT]`.
 
 Traces of 50 workspaces with 20 projects each, over 30 days, are made inside the database (`bench.trace_data`); what is
-measured goes over HTTP, ingest by the product's own path beside all that. Ten million take some minutes and 20 GB of
-disk. With `BENCH_FOLDER` they stay there: a load that was cut off goes on, and the next run finds them.
+measured goes over HTTP, at last also the ingest of further runs. Ten million traces take some minutes and 20 GB of
+disk. With `BENCH_FOLDER` they stay there: an interrupted load continues, and the next run reuses them.
 
-Beside the time of a client stands the CPU that the platform and Postgres took for one question: that depends less on
-what else the machine does. The targets are what the choice of the engine was made by: SQL alone, without a server.
+Beside the time of a client stands the CPU that the platform and Postgres took for one request, which other load on the
+machine changes less. The targets are the figures of plain SQL, without a server, by which the engine was chosen.
 """
 
 import asyncio
@@ -66,11 +66,11 @@ class Clock:
 
 
 def _parents() -> Iterator[tuple[int, int]]:
-    """Yield the processes that there are, each with its parent."""
+    """Yield the id of each process with that of its parent."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
-        # It may be gone meanwhile.
+        # The process may have ended meanwhile.
         with contextlib.suppress(OSError):
             yield int(folder.name), int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
 
@@ -84,7 +84,7 @@ def _on_cpu(process: int) -> float:
 
 
 class Figure:
-    """What one thing took: of the client's time, and of the CPU of both servers, in milliseconds or a second."""
+    """One measured value, with the CPU that the platform and Postgres took for it, in milliseconds."""
 
     def __init__(self, name: str, value: float, cpu: tuple[float, float]) -> None:
         self.name, self.value, self.cpu = name, value, cpu
@@ -96,7 +96,7 @@ class Figure:
         print(f"{self.name:<58}{self.value:>12,.1f}{cpu}{target}", flush=True)
 
 
-async def count_what_is_over(url: str) -> None:
+async def count_past_days(url: str) -> None:
     """Count hours and days, of usage and of figures; print the seconds and the CPU of the connection that each took."""
     db = await Database.connect(url, max_size=1)
     # A folder may be of an older version.
@@ -169,7 +169,7 @@ def _spent(before: tuple[float, float], after: tuple[float, float], times: int) 
 
 
 async def timed(name: str, ask: Ask, clock: Clock) -> Figure:
-    """Return the median of some askings, and what each took of CPU."""
+    """Return the median time of a request that is sent several times, and the CPU of each."""
     (await ask()).raise_for_status()
     times, before = [], clock.read()
     for _ in range(TIMES):
@@ -222,7 +222,7 @@ def questions(client: httpx2.AsyncClient, project: UUID, workspaces: list[UUID])
 
 
 async def measure(url: str, address: str, clock: Clock) -> list[Figure]:
-    """Ask everything, and deliver."""
+    """Send all measured requests, then ingest runs."""
     connection = await asyncpg.connect(url)
     rows = await connection.fetch("select id from workspaces where tenant_handle like 'workspace-%' order by id")
     workspaces = [row[0] for row in rows]
@@ -260,7 +260,7 @@ def platform_database(folder: Path) -> Iterator[tuple[EmbeddedPostgres, str]]:
     embedded = EmbeddedPostgres(folder / "postgres")
     url = embedded.acquire()
     try:
-        # What a server counts is never looked at again, so none runs while older traces are written.
+        # A server counts each past hour only once, so none may run while traces of past hours are written.
         if not (folder / "home").exists():
             with measured_platform(folder, url):
                 pass
@@ -280,7 +280,7 @@ def main() -> None:
     with kept_folder() as folder, platform_database(folder) as (embedded, url):
         asyncio.run(fill(url, count))
         print(f"{'':<58}{'ms or /s':>12}{'CPU ms':>10}{'Postgres':>10}{'target':>10}")
-        asyncio.run(count_what_is_over(url))
+        asyncio.run(count_past_days(url))
         with measured_platform(folder, url) as server:
             process = server.process
             assert process is not None

@@ -1,4 +1,4 @@
-"""What every server, and the bare graph, is asked to do."""
+"""The requests that every server, and the bare graph, is measured with."""
 
 INPUT = {"messages": [{"role": "user", "content": "hi"}]}
 RUN = {"assistant_id": "echo", "input": INPUT}

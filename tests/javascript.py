@@ -1,13 +1,23 @@
 """Agent servers with graphs in JavaScript, and the packages that they need."""
 
+import asyncio
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.node_packages import JAVASCRIPT_PROJECT, copy_of_project, javascript_runtime
+from tests.node_packages import (
+    JAVASCRIPT_PROJECT,
+    SCRIPTS,
+    copy_of_project,
+    installed_packages,
+    javascript_runtime,
+)
 from tests.servers import PROJECTS, ServerProcess, agent_server
+
+EXECUTOR = Path(__file__).parents[1] / "executor-js"
 
 
 @contextlib.contextmanager
@@ -59,3 +69,33 @@ def webapp_in_javascript(
     }
     with agent_server(database_url, folder, project=str(project), **options) as running:
         yield running
+
+
+async def run_command(*command: str, cwd: Path, **variables: str) -> str:
+    """Return what a command prints; if it fails, so does the test."""
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=cwd, env={**os.environ, **variables},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()[-6000:]
+    return output.decode()
+
+
+async def bundled(script: str, folder: Path) -> Path:
+    """Return a script of tests/js as one file in a project with LangGraph's packages."""
+    # Not those beside the sources: they are missing where the build came from the cache.
+    packages = installed_packages(EXECUTOR) / "node_modules"
+    project = copy_of_project(folder / "project", JAVASCRIPT_PROJECT)
+    bundle = project / f"{script}.test.mjs"
+    options = [
+        "--bundle",
+        "--platform=node",
+        "--format=esm",
+        "--target=node20",
+        "--external:@langchain/*",
+        f"--outfile={bundle}",
+    ]
+    bundler = packages / ".bin" / "esbuild"
+    await run_command(str(bundler), str(SCRIPTS / f"{script}.ts"), *options, cwd=EXECUTOR, NODE_PATH=str(packages))
+    return bundle

@@ -24,6 +24,7 @@ from tests.servers import free_port
 from portside.kernel.embedded import EmbeddedPostgres
 
 WINDOWS, SECONDS = 3, 3.0
+START_TIMEOUT_S = 120.0
 INPUT = {"messages": [{"role": "user", "content": "hi"}]}
 RUN = {"assistant_id": "echo", "input": INPUT}
 TOKENS = {"assistant_id": "fake_chat", "input": INPUT, "stream_mode": ["messages-tuple"]}
@@ -45,6 +46,7 @@ class Column:
                 command, cwd=folder, env={**os.environ, **environment}, stdout=log, stderr=log
             )
         while not self.is_up():
+            assert time.perf_counter() - self.began < START_TIMEOUT_S, f"{name} does not answer"
             time.sleep(0.05)
         self.add("start, s", time.perf_counter() - self.began)
 

@@ -17,7 +17,7 @@ from bench.parity.normalise import Names, normalise
 Scene = Callable[["Talk"], Awaitable[None]]
 HEADERS = ("content-type", "location", "content-location", "x-pagination-total", "x-pagination-next", "allow")
 STREAM_HEADERS = (*HEADERS, "cache-control", "x-accel-buffering")
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 UNEXPECTED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
@@ -141,7 +141,7 @@ class Talk:
                     self._keep(step, Answer(response), options)
                     yield events
                     return
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(TIMEOUT_S):
                     async for line in _lines(response):
                         lines.append(line)
                         if line in ("", "\r") and (event := _parse(lines)):
@@ -168,7 +168,7 @@ class Talk:
 
     async def until(self, path: str, done: Callable[[Any], bool]) -> Any:
         """Ask a path until its answer is as wanted; nothing is kept."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not done(body := (await self.quietly("GET", path)).body):
             if time.monotonic() > deadline:
                 raise SceneStopped(f"{path} stayed {str(body)[:300]}")

@@ -20,7 +20,7 @@ const cache = new QueryClient({
   defaultOptions: {
     queries: {
       staleTime: 2_000,
-      // What the platform refused it refuses again; a lost connection comes back.
+      // A refused request would be refused again; only lost connections and failures of the platform are worth a retry.
       retry: (count, error) =>
         !(error instanceof ApiError && error.status >= 400 && error.status < 500) && count < RETRIES,
       networkMode: "always",

@@ -36,7 +36,7 @@ const root = createRootRoute({
   ),
 });
 
-// A shared trace has a page of its own: who follows a link may have no account.
+// A shared trace has a page of its own: people who follow its link may have no account.
 export const sharedRoute = createRoute({
   getParentRoute: () => root,
   path: "/shared/$shareToken",

@@ -12,6 +12,8 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 TOLERANCE_S = 300
+# Alerts are far smaller. Without a limit, anybody could fill the memory before the signature is checked.
+MAX_BODY_BYTES = 1_000_000
 
 
 def is_signed(secret, headers, body):
@@ -32,11 +34,15 @@ def say(text):
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Answers 204 to a message that is signed, and 401 to any other."""
+    """Answers 204 to a message that is signed, 401 to any other, and 413 to a large one or one of unknown length."""
 
     def do_POST(self):
         """Print the text of a message."""
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        length = self.headers.get("content-length", "")
+        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+            self.send_error(413)
+            return
+        body = self.rfile.read(int(length))
         is_ours = is_signed(sys.argv[1], self.headers, body)
         self.send_response(204 if is_ours else 401)
         self.end_headers()

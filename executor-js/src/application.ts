@@ -5,7 +5,6 @@
 // of each request: what it finds gets the server's routes added, and authentication before all else.
 
 import {
-  Arriving,
   addressOf,
   Body,
   type Exchanges,
@@ -14,6 +13,7 @@ import {
   requestOf,
   responseOfAll,
   type Scope,
+  ServerResponse,
   withHeaders,
 } from "./asgi.js";
 import { CallFailed, type Link, type ServedCall } from "./link.js";
@@ -30,7 +30,7 @@ const WATCH_AFTER_MS = 100;
 const UNROUTED = "unrouted";
 const TITLE = { openapi: "3.1.0", info: { title: "Project", version: "1" } };
 
-/** What of Hono's context is used here. */
+/** The parts of Hono's context that are used here. */
 interface Context {
   env: { [EXCHANGE]?: Exchange };
   req: { raw: Request; arrayBuffer(): Promise<ArrayBuffer> };
@@ -38,22 +38,22 @@ interface Context {
 }
 
 type Next = () => Promise<void>;
-type Work = (context: Context, next: Next) => unknown;
+type HonoHandler = (context: Context, next: Next) => unknown;
 
 interface Route {
   basePath: string;
   path: string;
   method: string;
-  handler: Work;
+  handler: HonoHandler;
 }
 
-type Matched = [[handler: Work, route: Route], parameters: unknown];
-type Found = [Matched[], ...unknown[]];
+type Match = [[handler: HonoHandler, route: Route], parameters: unknown];
+type Matches = [Match[], ...unknown[]];
 
 interface Hono {
   fetch(request: Request, env: unknown): Response | Promise<Response>;
   routes: Route[];
-  router: { name: string; add(...given: unknown[]): void; match(method: string, path: string): Found };
+  router: { name: string; add(...given: unknown[]): void; match(method: string, path: string): Matches };
   getOpenAPI31Document?(about: unknown): unknown;
 }
 
@@ -81,12 +81,12 @@ interface Start {
   authenticates_project: boolean;
 }
 
-/** Serves the project's application to the server. Throws ProjectFailed for an export that is no application. */
+/** Serves the project's application to the server. Throws ProjectFailed for an export that is not an application. */
 export class Application {
   private readonly app: Hono;
   private readonly sockets: Promise<Sockets | null>;
-  /** Whom the server authenticated for WebSockets that are being connected, by their tokens. */
-  private readonly connecting = new Map<string, Sender | null>();
+  /** The callers of WebSockets that are being connected, as the server authenticated them, by token. */
+  private readonly connecting = new Map<string, Caller | null>();
   private rules: Start = { is_auth_first: true, authenticates_project: true };
 
   constructor(
@@ -114,7 +114,7 @@ export class Application {
     };
   }
 
-  /** Take the server's rules, and return what it has to know of the routes. */
+  /** Take the server's rules, and return the facts about the routes that the server needs. */
   async start(rules: Fields): Promise<Fields> {
     await this.sockets;
     this.rules = rules as unknown as Start;
@@ -207,10 +207,14 @@ export class Application {
     }
   }
 
-  private async authenticated(original: number, scope: Scope, receive: () => Promise<Message>): Promise<Answer> {
+  private async authenticated(
+    original: number,
+    scope: Scope,
+    receive: () => Promise<Message>,
+  ): Promise<Authentication> {
     const [exchange, close] = this.exchanges.opened(receive);
     try {
-      return (await this.link.call("app.authenticate", { original, exchange, scope })) as Answer;
+      return (await this.link.call("app.authenticate", { original, exchange, scope })) as Authentication;
     } finally {
       close();
     }
@@ -219,7 +223,7 @@ export class Application {
   private async answer(exchange: Exchange): Promise<Response> {
     const [address, port] = exchange.scope.client ?? [];
     const env = {
-      // What Hono's adapter for Node tells of the connection.
+      // Where Hono's adapter for Node puts the connection.
       incoming: { socket: { remoteAddress: address, remotePort: port } },
       [EXCHANGE]: exchange,
     };
@@ -234,21 +238,22 @@ export class Application {
   }
 
   /** Add authentication and the server's routes to the handlers of a request. */
-  private joined([matched, ...rest]: Found, path: string): Found {
+  private joined([matched, ...rest]: Matches, path: string): Matches {
     const last = matched.findIndex(([[, route]]) => takesEverything(route));
     const at = last < 0 ? matched.length : last;
     const first = matched.slice(0, at).find(([[, route]]) => !isMiddleware(route))?.[0][1];
-    const isLeft = last >= 0 && path === "/";
+    // The front end's page, not the server's health check, answers `/`.
+    const leavesRoot = last >= 0 && path === "/";
     const name = (first ?? matched[at]?.[0][1])?.path ?? UNROUTED;
-    const before = added(async (context, next) => {
+    const before = matchOf(async (context, next) => {
       const exchange = context.env?.[EXCHANGE];
-      const sender = this.connecting.get(context.req.raw.headers.get(SOCKET_HEADER) ?? "");
-      if (sender) {
-        setUser(context, sender);
+      const caller = this.connecting.get(context.req.raw.headers.get(SOCKET_HEADER) ?? "");
+      if (caller) {
+        setUser(context, caller);
       }
       if (exchange !== undefined) {
         exchange.route = name;
-        const isServerRoute = exchange.serverRoute !== null && first === undefined && !isLeft;
+        const isServerRoute = exchange.serverRoute !== null && first === undefined && !leavesRoot;
         const isNeeded = isServerRoute
           ? this.rules.is_auth_first && !exchange.serverRoute?.isPublic
           : this.rules.authenticates_project;
@@ -260,7 +265,7 @@ export class Application {
       await next();
       return undefined;
     });
-    const server = added(async (context, next) => {
+    const server = matchOf(async (context, next) => {
       const exchange = context.env?.[EXCHANGE];
       // Without a page for every path, the server also answers what nobody has a route for.
       if (exchange && (exchange.serverRoute !== null || last < 0) && isSame(context.req.raw, exchange.request)) {
@@ -269,7 +274,7 @@ export class Application {
       await next();
       return undefined;
     });
-    const own = isLeft ? [] : [server];
+    const own = leavesRoot ? [] : [server];
     return [[before, ...matched.slice(0, at), ...own, ...matched.slice(at)], ...rest];
   }
 
@@ -292,16 +297,15 @@ export class Application {
   private askServer(exchange: Exchange, context: Context): Promise<Response> {
     return new Promise((resolve, reject) => {
       const stop = new AbortController();
-      const arriving = new Arriving(resolve, () => stop.abort());
-      const [number, close] = this.exchanges.opened(readerOf(exchange, context), () => arriving.drained());
-      exchange.request.signal.addEventListener("abort", () => stop.abort(), { once: true });
+      const response = new ServerResponse(resolve, () => stop.abort());
+      const [number, close] = this.exchanges.opened(readerOf(exchange, context), () => response.drained());
       const scope = withHeaders(exchange.scope, context.req.raw.headers);
       const onItem = (messages: unknown) => {
         for (const message of messages as Message[]) {
           if (message.type === "app.user") {
-            setUser(context, message as unknown as Sender);
+            setUser(context, message as unknown as Caller);
           } else {
-            arriving.take(message);
+            response.take(message);
           }
         }
       };
@@ -309,13 +313,13 @@ export class Application {
         .call(
           "app.server_route",
           { original: exchange.number, exchange: number, scope },
-          { onItem, signal: stop.signal },
+          { onItem, signal: AbortSignal.any([exchange.request.signal, stop.signal]) },
         )
         .then(
-          () => arriving.end(),
+          () => response.end(),
           (error) => {
             exchange.failure = error instanceof CallFailed ? error : null;
-            arriving.end(error);
+            response.end(error);
             reject(error);
           },
         )
@@ -324,24 +328,24 @@ export class Application {
   }
 }
 
-/** Whom the server authenticated. */
-interface Sender {
+/** The caller that the server authenticated. */
+interface Caller {
   user: { fields: Uint8Array } | null;
   permissions: string[];
 }
 
-/** Whom the server authenticated, or the messages of its refusal. */
-interface Answer extends Sender {
+/** The caller that the server authenticated, or the messages of its refusal. */
+interface Authentication extends Caller {
   refusal: Message[];
 }
 
 /** Let handlers read the user as `c.get("auth")`. Nobody is a user without an identity. */
-function setUser(context: Context, { user, permissions }: Sender): void {
+function setUser(context: Context, { user, permissions }: Caller): void {
   const nobody = { identity: "", display_name: "", permissions: [], is_authenticated: false };
   context.set("auth", { user: user === null ? nobody : unpackValue(user.fields), scopes: permissions });
 }
 
-/** Return what reads a request's body for the server, also if middleware has read it. */
+/** Return a function that reads a request's body for the server, also if middleware has read it. */
 function readerOf(exchange: Exchange, context: Context): () => Promise<Message> {
   let isRead = false;
   return async () => {
@@ -354,8 +358,9 @@ function readerOf(exchange: Exchange, context: Context): () => Promise<Message> 
   };
 }
 
-function added(work: Work): Matched {
-  return [[work, { basePath: "/", path: "*", method: EVERY_METHOD, handler: work }], {}];
+/** Return a handler as the router would, had the project registered it for every path. */
+function matchOf(handler: HonoHandler): Match {
+  return [[handler, { basePath: "/", path: "*", method: EVERY_METHOD, handler }], {}];
 }
 
 /** Whether a request is for the same route as another one, which middleware may have replaced. */
@@ -363,7 +368,7 @@ function isSame(request: Request, original: Request): boolean {
   return request.url === original.url && request.method === original.method;
 }
 
-/** Whether a route is middleware, as far as Hono tells: it takes every method, and what comes next. */
+/** Whether a route is middleware, as far as Hono shows: it takes every method, and a `next`. */
 function isMiddleware({ method, handler }: Route): boolean {
   return method === EVERY_METHOD && handler.length > 1;
 }

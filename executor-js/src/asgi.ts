@@ -116,7 +116,8 @@ export function requestOf(scope: Scope, body: Body, signal: AbortSignal): Reques
 export function addressOf(scope: Scope): URL {
   const given = latin(scope.headers.find(([name]) => latin(name) === "host")?.[1] ?? new Uint8Array());
   // A host with other characters could move the beginning of the path.
-  const origin = `${scope.scheme === "https" || scope.scheme === "wss" ? "https" : "http"}://${HOST.test(given) ? given : "localhost"}`;
+  const scheme = scope.scheme === "https" || scope.scheme === "wss" ? "https" : "http";
+  const origin = `${scheme}://${HOST.test(given) ? given : "localhost"}`;
   try {
     const path = encodeURI(scope.path).replace(/[?#]/g, encodeURIComponent);
     const query = latin(scope.query_string ?? new Uint8Array());
@@ -175,6 +176,10 @@ export class Outbox {
     const reader = response.body?.getReader();
     const stop = () => void reader?.cancel().catch(() => {});
     signal.addEventListener("abort", stop, { once: true });
+    if (signal.aborted) {
+      // The client left while the project made the response.
+      stop();
+    }
     try {
       for (;;) {
         const { done, value } = (await reader?.read()) ?? { done: true, value: undefined };
@@ -220,8 +225,8 @@ export class Exchanges {
   }
 }
 
-/** A response of the server's own, as its messages come. */
-export class Arriving {
+/** The server's response to a request that the application passed on to it, as its messages come. */
+export class ServerResponse {
   private controller: ReadableStreamDefaultController<Uint8Array> | null = null;
   private readonly waiting: (() => void)[] = [];
   private isOver = false;

@@ -1,7 +1,8 @@
 // The project's handlers in a process of their own: authentication and authorization (`auth.path`), the web
-// application (`http.app`), and the embedding of the store (`store.index.embed`). The other end is `portside/agent/executors/handlers.py`.
+// application (`http.app`), and the embedding of the store (`store.index.embed`). The other end is
+// `portside/agent/executors/handlers.py`.
 //
-// A handler that throws, takes too long or returns something else than it may denies. Filters are read by the server.
+// A handler denies access if it throws, takes too long or returns something that it may not. The server reads filters.
 
 import { STATUS_CODES } from "node:http";
 import { resolve } from "node:path";
@@ -31,7 +32,7 @@ const ANY = "*";
 /** Every handler: what a configuration names, by kind. */
 export type Sources = Partial<Record<"auth" | "app" | "embed", string>>;
 
-/** Import what the configuration names, serve it, and return what the server has to know. Throws ProjectFailed. */
+/** Import what the configuration names, serve it, and return the facts that the server needs. Throws ProjectFailed. */
 export async function loadHandlers(
   folder: string,
   sources: Sources,
@@ -126,13 +127,13 @@ class AuthHandlers {
     this.callbacks = callbacks;
   }
 
-  /** What the server has to know: what the handler reads, and which actions have a handler. */
+  /** The facts that the server needs: what the handler reads, and which actions have a handler. */
   get facts(): Fields {
     const decides = Object.keys(this.callbacks.callbacks ?? {}).map(keyOf);
     return { parameters: ["request"], decides, reads_results: false };
   }
 
-  /** Return whom the handler finds. Throws CallFailed. */
+  /** Return the user that the handler finds. Throws CallFailed. */
   async authenticate(given: AuthenticateCall, signal: AbortSignal): Promise<Fields> {
     const body = new Body(() => this.link.call("asgi.receive", given.exchange) as never);
     const request = requestOf(given.scope, body, signal);
@@ -187,7 +188,7 @@ interface EmbedCall {
   is_query: boolean;
 }
 
-/** Return what embeds texts: a function of the project, or embeddings of LangChain. Throws ProjectFailed. */
+/** Return a function that embeds texts: the project's, or one for embeddings of LangChain. Throws ProjectFailed. */
 function embeddingOf(exported: unknown, source: string): (call: EmbedCall) => Promise<unknown> {
   const given = exported as { embedDocuments?(texts: string[]): unknown; embedQuery?(text: string): unknown };
   const isLangChain = typeof given?.embedDocuments === "function" && typeof given.embedQuery === "function";
@@ -235,7 +236,7 @@ function called(handler: () => unknown, withinS = HANDLER_TIMEOUT_S): Promise<un
   });
 }
 
-/** Return what refuses a request whose handler threw: what the handler asked for, or an error without its details. */
+/** Return the refusal of a request whose handler threw: the one that it asked for, or an error without details. */
 function denied(error: unknown, refused: CallFailed, event: string, fields: Fields = {}): CallFailed {
   if (error instanceof NotAuthenticated || (error as { code?: unknown } | null)?.code === "ERR_ASSERTION") {
     return refused;
@@ -271,7 +272,7 @@ function isHttpException(error: unknown): boolean {
 
 class NotAuthenticated extends Error {}
 
-/** Return the user whom authentication returned, with the fields that every user has. Throws NotAuthenticated. */
+/** Return the user that authentication returned, with the fields that every user has. Throws NotAuthenticated. */
 function userOf(returned: unknown): Fields {
   const given = (typeof returned === "string" ? { identity: returned } : returned) as Fields | null | undefined;
   const identity = typeof given === "object" ? given?.identity : undefined;

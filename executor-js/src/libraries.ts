@@ -3,7 +3,7 @@
 
 import { existsSync, readFileSync, realpathSync } from "node:fs";
 import { createRequire } from "node:module";
-import { dirname, join } from "node:path";
+import { dirname, join, sep } from "node:path";
 import { pathToFileURL } from "node:url";
 import type * as LoadModule from "@langchain/core/load";
 import type * as MessagesModule from "@langchain/core/messages";
@@ -12,7 +12,7 @@ import type * as GraphModule from "@langchain/langgraph";
 import type * as ZodModule from "@langchain/langgraph/zod/schema";
 import type * as CheckpointModule from "@langchain/langgraph-checkpoint";
 
-/** What this process uses of the project's packages. */
+/** The parts of the project's packages that this process uses. */
 export interface Libraries {
   graph: typeof GraphModule;
   checkpoint: typeof CheckpointModule;
@@ -21,13 +21,13 @@ export interface Libraries {
   tracer: typeof TracerModule;
   /** Make the JSON schema of a zod schema. */
   toJsonSchema(schema: unknown): unknown;
-  /** What makes the schemas of graphs with zod, with what a project adds to them; null in versions without it. */
+  /** Makes the schemas of graphs with zod, with a project's additions; null in versions without it. */
   zod: Partial<typeof ZodModule> | null;
   /** Versions by the names of packages. */
   versions: Record<string, string>;
 }
 
-/** The project lacks a package; the message says which, and what to do. */
+/** The project lacks a package; the message names it and says what to do. */
 class MissingLibrary extends Error {
   override name = "MissingLibrary";
 }
@@ -104,7 +104,8 @@ function find(name: string, file: string): Package {
 /** Whether the project loaded a package by `require`, as TypeScript without "type": "module" does. */
 function wasRequired(found: Package): boolean {
   const cache = createRequire(join(found.folder, "package.json")).cache;
-  return Object.keys(cache).some((path) => path.startsWith(found.folder));
+  // With the separator: the name of one package may begin with that of another.
+  return Object.keys(cache).some((path) => path.startsWith(found.folder + sep));
 }
 
 function hasEntry({ manifest: { exports } }: Package, path: string): boolean {

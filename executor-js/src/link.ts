@@ -39,8 +39,10 @@ export type Handler = (body: unknown, call: ServedCall) => Promise<unknown>;
 
 interface OpenCall {
   resolve(result: unknown): void;
-  reject(failure: Error): void;
+  reject(failure: unknown): void;
   onItem?: (item: unknown) => void;
+  /** What the handler of items threw: the call fails with it when the server has stopped. */
+  failure?: { error: unknown };
 }
 
 interface Options {
@@ -73,13 +75,20 @@ export class Link extends EventEmitter<{ close: [string] }> {
     socket.on("close", () => this.end("closed by the server"));
   }
 
-  /** Call a method of the server; `onItem` gets the items before the result. Throws CallFailed and LinkClosed. */
+  /**
+   * Call a method of the server; `onItem` gets the items before the result.
+   *
+   * Throws CallFailed, LinkClosed, what `onItem` throws, and the reason of a signal that has aborted before the call.
+   */
   call(method: string, body: unknown, options: { onItem?: (item: unknown) => void; signal?: AbortSignal } = {}) {
     if (this.reason !== null) {
       return Promise.reject(new LinkClosed(this.reason));
     }
-    const number = this.nextNumber++;
     const { onItem, signal } = options;
+    if (signal?.aborted) {
+      return Promise.reject(signal.reason);
+    }
+    const number = this.nextNumber++;
     return new Promise<unknown>((resolve, reject) => {
       this.send(CALL, number, [method, body], true);
       const cancel = () => this.send(CANCEL, number, null);
@@ -165,22 +174,26 @@ export class Link extends EventEmitter<{ close: [string] }> {
     const buffer = this.received.length === 1 ? (this.received[0] as Buffer) : Buffer.concat(this.received);
     let at = 0;
     this.neededBytes = HEADER_BYTES;
-    while (buffer.length - at >= HEADER_BYTES) {
-      const size = buffer.readUInt32BE(at);
-      if (size > MAX_FRAME_BYTES) {
-        return this.abort(`a frame of ${size} bytes`);
+    try {
+      while (buffer.length - at >= HEADER_BYTES) {
+        const start = at + HEADER_BYTES;
+        const size = buffer.readUInt32BE(at);
+        if (size > MAX_FRAME_BYTES) {
+          return this.abort(`a frame of ${size} bytes`);
+        }
+        if (start + size > buffer.length) {
+          this.neededBytes = HEADER_BYTES + size;
+          break;
+        }
+        at = start + size;
+        this.takeFrame(buffer.subarray(start, at));
       }
-      const end = at + HEADER_BYTES + size;
-      if (end > buffer.length) {
-        this.neededBytes = HEADER_BYTES + size;
-        break;
-      }
-      this.takeFrame(buffer.subarray(at + HEADER_BYTES, end));
-      at = end;
+    } finally {
+      // Also after an error, or the next data would bring the same frames again.
+      const rest = buffer.subarray(at);
+      this.received = rest.length ? [rest] : [];
+      this.receivedBytes = rest.length;
     }
-    const rest = buffer.subarray(at);
-    this.received = rest.length ? [rest] : [];
-    this.receivedBytes = rest.length;
   }
 
   private takeFrame(frame: Buffer): void {
@@ -198,16 +211,12 @@ export class Link extends EventEmitter<{ close: [string] }> {
       case CALL:
         return this.serve(number, body as [string, unknown]);
       case ITEM:
-        return this.open.get(number)?.onItem?.(body);
+        return this.takeItem(number, body);
       case RESULT:
-        this.open.get(number)?.resolve(body);
-        this.open.delete(number);
-        return;
+        return this.finish(number, (opened) => opened.resolve(body));
       case ERROR: {
         const { code, message, fields } = body as { code: string; message: string; fields?: Record<string, unknown> };
-        this.open.get(number)?.reject(new CallFailed(code, message, fields));
-        this.open.delete(number);
-        return;
+        return this.finish(number, (opened) => opened.reject(new CallFailed(code, message, fields)));
       }
       case CANCEL:
         // The result may have crossed the cancellation: then the call is not served any more.
@@ -216,6 +225,30 @@ export class Link extends EventEmitter<{ close: [string] }> {
         return this.send(PONG, 0, this.options.pong(), true);
       default:
         return this.abort(`a frame of the unknown kind ${kind}`);
+    }
+  }
+
+  private takeItem(number: number, item: unknown): void {
+    const opened = this.open.get(number);
+    if (opened === undefined || opened.failure !== undefined) {
+      return;
+    }
+    try {
+      opened.onItem?.(item);
+    } catch (error) {
+      opened.failure = { error };
+      this.send(CANCEL, number, null);
+    }
+  }
+
+  /** End a call of this side that the server has answered. */
+  private finish(number: number, settle: (opened: OpenCall) => void): void {
+    const opened = this.open.get(number);
+    this.open.delete(number);
+    if (opened?.failure !== undefined) {
+      opened.reject(opened.failure.error);
+    } else if (opened !== undefined) {
+      settle(opened);
     }
   }
 
@@ -235,7 +268,9 @@ export class Link extends EventEmitter<{ close: [string] }> {
       signal: controller.signal,
       send: (item: unknown, isUrgent = false) => this.send(ITEM, number, item, isUrgent),
     };
-    handler(body, call)
+    // A handler that throws before its first await fails its call as well.
+    const work = async () => handler(body, call);
+    work()
       .then(
         (result) => this.send(RESULT, number, result),
         (failure) => this.fail(number, failure),

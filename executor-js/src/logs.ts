@@ -31,7 +31,7 @@ export function stackOf(error: unknown): string {
 }
 
 /** Let `getLogger` of LangGraph's SDK return a logger whose records name their run. */
-export function letSdkLog(): void {
+export function installSdkLogger(): void {
   (globalThis as unknown as Record<symbol, unknown>)[Symbol.for("langgraph.api.sdk-logger")] = sdkLogger({});
 }
 

@@ -8,12 +8,13 @@ const ADDRESS = "http://portside.invalid";
 const WITHOUT_BODY = new Set([101, 204, 205, 304]);
 
 /** Let the SDK's clients without an address call this server. */
-export function letSdkFind(server: Server): void {
+export function installLoopback(server: Server): void {
   const place = globalThis as unknown as Record<symbol, unknown>;
   place[FETCH] = (input: string | URL | Request, init?: RequestInit) => request(server, new Request(input, init));
   place[URL_OF_API] = ADDRESS;
 }
 
+/** Send a request to the server. Throws the reason of the request's signal, and what the server's call fails with. */
 async function request(server: Server, given: Request): Promise<Response> {
   const url = new URL(given.url);
   const body = {
@@ -27,7 +28,9 @@ async function request(server: Server, given: Request): Promise<Response> {
     ]),
     body: Buffer.from(await given.arrayBuffer()),
   };
+  given.signal.throwIfAborted();
   return new Promise((resolve, reject) => {
+    // Null when the body has ended: a cancelled stream throws if anything is added to it.
     let pieces: ReadableStreamDefaultController<Uint8Array> | null = null;
     const stop = new AbortController();
     const stream = new ReadableStream<Uint8Array>({
@@ -35,9 +38,15 @@ async function request(server: Server, given: Request): Promise<Response> {
         pieces = controller;
       },
       cancel() {
+        pieces = null;
         stop.abort();
       },
     });
+    const fail = (error: unknown) => {
+      reject(error);
+      pieces?.error(error);
+      pieces = null;
+    };
     let hasHead = false;
     const onItem = (item: unknown) => {
       if (hasHead) {
@@ -51,23 +60,14 @@ async function request(server: Server, given: Request): Promise<Response> {
       );
       resolve(new Response(WITHOUT_BODY.has(status) ? null : stream, { status, headers: named }));
     };
-    given.signal.addEventListener("abort", () => stop.abort(), { once: true });
-    server.call("http.request", body, { onItem, signal: stop.signal }).then(
-      () => close(pieces),
-      (error) => {
-        reject(error);
-        if (!stop.signal.aborted) {
-          pieces?.error(error);
-        }
-      },
-    );
+    const abort = () => {
+      stop.abort();
+      fail(given.signal.reason);
+    };
+    given.signal.addEventListener("abort", abort, { once: true });
+    server.call("http.request", body, { onItem, signal: stop.signal }).then(() => {
+      pieces?.close();
+      pieces = null;
+    }, fail);
   });
-}
-
-function close(pieces: ReadableStreamDefaultController<Uint8Array> | null): void {
-  try {
-    pieces?.close();
-  } catch {
-    // The reader has cancelled it.
-  }
 }

@@ -1,7 +1,7 @@
 // An executor process of the agent server, for graphs or handlers in JavaScript: `node main.mjs --socket PATH`.
 //
-// It imports the project, says what its graphs or handlers are, and serves the server's calls (`portside/executor/messages.py`).
-// It ends with its link: nothing of it outlives its server.
+// It imports the project, tells the server what its graphs or handlers are, and serves the server's calls
+// (`portside/executor/messages.py`). It ends with its link, so it never outlives its server.
 
 import { readFileSync } from "node:fs";
 import { connect } from "node:net";
@@ -11,8 +11,8 @@ import { Executor, type RunRequest } from "./execute.js";
 import { loadHandlers, type Sources } from "./handlers.js";
 import { importLibraries, type Libraries } from "./libraries.js";
 import { CallFailed, type Handler, Link, type ServedCall } from "./link.js";
-import { letSdkLog, log, stackOf } from "./logs.js";
-import { letSdkFind } from "./loopback.js";
+import { installSdkLogger, log, stackOf } from "./logs.js";
+import { installLoopback } from "./loopback.js";
 import { Operations } from "./operations.js";
 import { ValuePieces } from "./pieces.js";
 import { firstFile, Graphs, ProjectFailed, registerTypeScript, type Source } from "./project.js";
@@ -23,7 +23,6 @@ import { clockSeconds, Leases } from "./stopping.js";
 import { makeStore } from "./store.js";
 
 const PROTOCOL = 1;
-const PAGE_BYTES = 4096;
 const END_WITHIN_MS = 1000;
 const LANGUAGE = `JavaScript ${process.version.slice(1)}`;
 
@@ -54,7 +53,7 @@ function main(): void {
   }
   // Ctrl-C in a terminal reaches the whole group of processes; the server decides when its executors end.
   process.on("SIGINT", () => {});
-  endOnlyRuns();
+  surviveUncaughtErrors();
   const handlers = new Map<string, Handler>();
   const connection = connect(socket);
   let isGreeted = false;
@@ -74,7 +73,7 @@ function main(): void {
 }
 
 /** Let an error that nobody caught end the run of its code, not the process. */
-function endOnlyRuns(): void {
+function surviveUncaughtErrors(): void {
   const end = (error: unknown, what: string) => {
     const work = currentWork.getStore();
     log("error", what, { run_id: work?.run?.[0] }, error);
@@ -100,8 +99,8 @@ async function prepare(link: Link, handlers: Map<string, Handler>, hello: Server
     const hasTypeScript = await registerTypeScript();
     requireTypeScript(hello, hasTypeScript);
     const server = new Server(link, hello.is_encrypted);
-    letSdkFind(server);
-    letSdkLog();
+    installLoopback(server);
+    installSdkLogger();
     if (hello.handlers !== null) {
       return { ...base, handlers: await loadHandlers(folder, hello.handlers, link, handlers) };
     }
@@ -124,7 +123,7 @@ async function prepare(link: Link, handlers: Map<string, Handler>, hello: Server
   }
 }
 
-/** End this process, in which code does not stop, when what the server is told has been sent. */
+/** End this process, in which code does not stop, after sending what is queued for the server. */
 function endProcess(link: Link): void {
   setTimeout(() => link.close());
   setTimeout(() => process.exit(0), END_WITHIN_MS);
@@ -177,7 +176,7 @@ async function execute(executor: Executor, leases: Leases, given: GraphCall, cal
     signal: lease.signal,
     push: (event: Emitted) => batches.add(event),
   };
-  // The server knows from it that the run has begun, also if its first node blocks this thread.
+  // An empty item tells the server that the run has begun, also if its first node blocks this thread.
   call.send([], true);
   try {
     return await Promise.race([executor.execute(execution), lease.givenUp]);
@@ -187,7 +186,7 @@ async function execute(executor: Executor, leases: Leases, given: GraphCall, cal
   }
 }
 
-/** What the code of a call runs for that executes no run; a change of a state has these in its metadata. */
+/** Return the work of a call that executes no run; a change of a state has these fields in its metadata. */
 function workOf(request: Fields, call: number, scope: number): Work {
   const { configurable = {}, metadata = {} } = (request.config ?? {}) as { configurable?: Fields; metadata?: Fields };
   return {
@@ -220,7 +219,8 @@ async function answered<T>(work: Promise<T>): Promise<T> {
 function memoryBytes(): number {
   try {
     const [, resident = 0, shared = 0] = readFileSync("/proc/self/statm", "latin1").split(" ").map(Number);
-    return (resident - shared) * PAGE_BYTES;
+    // Counted in pages, whose size differs between machines.
+    return Math.round(process.memoryUsage.rss() * (1 - shared / resident));
   } catch {
     return 0;
   }

@@ -253,7 +253,7 @@ function bigInteger(code: number, payload: Uint8Array): unknown {
   return Number(BigInt(Buffer.from(payload).toString("latin1")));
 }
 
-/** Decode a value. Throws RangeError for data that is no MessagePack. */
+/** Decode a value. Throws RangeError for data that is not MessagePack. */
 export function unpack(data: Uint8Array, fromExtension: FromExtension = bigInteger): unknown {
   const reader = new Reader(data, fromExtension);
   const value = reader.next(0);

@@ -1,8 +1,9 @@
 // Long lists and dicts of checkpoints, in pieces that the versions of a channel share (docs/why/long-threads.md).
 //
-// The layout is that of `portside/executor/checkpoints/pieces.py`: a value is a header and its items or entries, of which
-// some form a piece. A new version reuses the pieces of the version before that are unchanged, and stores only the others.
-// A list or dict inside of a dict is opened where it is long: its header is a piece, and its items are in pieces too.
+// The layout is that of `portside/executor/checkpoints/pieces.py`: a value is a header and its items or entries, of
+// which some form a piece. A new version reuses the pieces of the version before that are unchanged, and stores only
+// the others. A list or dict inside of a dict is opened where it is long: its header is a piece, and its items are in
+// pieces too.
 
 import { randomBytes } from "node:crypto";
 import {
@@ -574,7 +575,7 @@ class Walk {
   }
 }
 
-/** Whether a list has the same items, all of which are messages or plain data: these are read again with the same JSON. */
+/** Whether a list has the same items, and all are messages or plain data, which are read again with the same JSON. */
 function isSame(known: CutValue, value: unknown[]): boolean {
   const leaves = known.pieces.flatMap((piece) => piece.leaves);
   return (

@@ -58,7 +58,7 @@ function place(folder: string, source: Source): { file: string; name: string } {
   return { file: resolve(folder, source.path.slice(0, at)), name: source.path.slice(at + 1) };
 }
 
-/** Import an export of the project. Throws ProjectFailed that names the line that failed. */
+/** Import an export of the project. Throws ProjectFailed, which names the line that failed. */
 export async function importExport(folder: string, label: string, source: Source): Promise<unknown> {
   const { file, name } = place(folder, source);
   let module: Fields;
@@ -89,7 +89,7 @@ export class Graphs {
 
   constructor(private readonly sources: Record<string, Source>) {}
 
-  /** Import every graph. Throws ProjectFailed that names the graph and the line that failed. */
+  /** Import every graph. Throws ProjectFailed, which names the graph and the line that failed. */
   async load(folder: string): Promise<void> {
     for (const [id, source] of Object.entries(this.sources)) {
       const found = await importExport(folder, `graph '${id}'`, source);

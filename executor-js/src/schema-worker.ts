@@ -55,8 +55,8 @@ if (isMainThread) {
   const [folder = ".", graphs = "{}"] = process.argv.slice(2);
   await keepAll(resolve(folder), JSON.parse(graphs));
 } else {
-  const { places, isLate } = workerData as { places: Map<string, Place>; isLate: boolean };
-  if (isLate) {
+  const { places, isBackground } = workerData as { places: Map<string, Place>; isBackground: boolean };
+  if (isBackground) {
     // Of this thread alone, on Linux.
     setPriority(NICE);
   }

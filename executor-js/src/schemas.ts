@@ -41,7 +41,7 @@ export class Schemas {
   /** Read the types of all graphs now, one batch after the other, and keep their schemas. */
   async prepare(): Promise<void> {
     for (const batch of this.batches) {
-      await this.readBatch(batch, { isLate: true });
+      await this.readBatch(batch, { isBackground: true });
     }
   }
 
@@ -127,13 +127,13 @@ export class Schemas {
     return batch === undefined ? {} : ((await this.readBatch(batch))[id]?.[this.places.get(id)?.name + path] ?? {});
   }
 
-  private readBatch(batch: Map<string, Place>, options = { isLate: false }): Promise<TypeSchemas> {
+  private readBatch(batch: Map<string, Place>, options = { isBackground: false }): Promise<TypeSchemas> {
     const reading = this.ofTypes.get(batch) ?? this.readOrKept(batch, options);
     this.ofTypes.set(batch, reading);
     return reading;
   }
 
-  private async readOrKept(batch: Map<string, Place>, options: { isLate: boolean }): Promise<TypeSchemas> {
+  private async readOrKept(batch: Map<string, Place>, options: { isBackground: boolean }): Promise<TypeSchemas> {
     this.kept ??= keptSchemas(this.folder, this.places);
     const kept = await this.kept;
     if ([...batch.keys()].every((id) => id in kept)) {
@@ -148,9 +148,12 @@ export class Schemas {
   }
 }
 
-/** Read types in a thread; after everything else if nobody waits for them. Return null if that fails. */
-async function readTypes(places: Map<string, Place>, { isLate }: { isLate: boolean }): Promise<ReadTypes | null> {
-  const worker = new Worker(WORKER, { workerData: { places, isLate }, stdout: true, stderr: true, execArgv: [] });
+/** Read types in a thread, with a low priority in the background. Return null if that fails. */
+async function readTypes(
+  places: Map<string, Place>,
+  { isBackground }: { isBackground: boolean },
+): Promise<ReadTypes | null> {
+  const worker = new Worker(WORKER, { workerData: { places, isBackground }, stdout: true, stderr: true, execArgv: [] });
   const timer = setTimeout(() => worker.terminate(), READ_WITHIN_MS);
   try {
     return await new Promise<ReadTypes>((resolve, reject) => {

@@ -1,5 +1,5 @@
-// What graphs use of their server, over the link: where rows of checkpoints go, and which call the current code runs
-// for.
+// The server as graphs see it, over the link: it takes the rows of checkpoints. Also the call of the server that the
+// current code runs for.
 
 import { AsyncLocalStorage } from "node:async_hooks";
 import { CallFailed, type Link } from "./link.js";
@@ -135,9 +135,9 @@ function raised(failed: CallFailed): Error {
 /**
  * The rows that a run writes to its thread: they are sent in their order, and no step waits for the answers.
  *
- * So a write and the checkpoint after it are in one batch of the server, which stores what they share once. The rows of a
- * thread that is deleted with its run wait, because a short run needs no checkpoint: they are sent after a moment, if they
- * grow, and if the run is stopped.
+ * So a write and the checkpoint after it are in one batch of the server, which stores what they share once. The rows
+ * of a thread that is deleted with its run wait, because a short run needs no checkpoint: they are sent after a moment,
+ * if they grow, and if the run is stopped.
  */
 export class RunRows {
   private held: { body: Fields; size: number }[] = [];

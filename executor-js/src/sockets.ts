@@ -19,7 +19,7 @@ const [NORMAL, NO_STATUS, ABNORMAL, FAILED] = [1000, 1005, 1006, 1011];
 
 type Fetch = (request: Request, env: unknown) => Response | Promise<Response>;
 
-/** What of a WebSocket of `ws` is used here. */
+/** The parts of a WebSocket of `ws` that are used here. */
 interface Socket {
   protocol: string;
   on(event: string, listener: (...given: never[]) => void): void;
@@ -69,7 +69,9 @@ export class Sockets {
       scope.headers.map(([name, value]) => [latin(name), latin(value)]).filter(([name]) => !HANDSHAKE.test(name ?? "")),
     );
     const protocols = (scope.subprotocols ?? []) as string[];
-    const target = `ws+unix:${this.path}:${address.pathname}${address.search}`;
+    // A colon ends the socket's path in this address, and older versions of `ws` end the request's path at one, too.
+    const path = `${address.pathname}${address.search}`.replaceAll(":", "%3A");
+    const target = `ws+unix:${this.path}:${path}`;
     const socket = new this.Socket(target, protocols, { headers: { ...headers, [SOCKET_HEADER]: token } });
     await new Promise<void>((resolve) => {
       let [isOpen, isOver] = [false, false];
@@ -144,7 +146,7 @@ export function refusal(scope: Scope, status: number): Message[] {
   return [{ type: "websocket.close", code: NORMAL }];
 }
 
-/** A name that no client knows. */
+/** Make a token that no client can guess. */
 export const newToken = randomUUID;
 
 async function sendAll(outbox: Outbox, messages: Message[]): Promise<void> {

@@ -30,7 +30,7 @@ export class Leases {
   /** `endProcess` is called when a run does not stop, and the server surely has no run of this process. */
   constructor(private readonly endProcess: () => void) {}
 
-  /** Watch a run; `until` is 0 if the server has not told the end of its lease. Close the lease at the end of the run. */
+  /** Watch a run; `until` is 0 while the end of its lease is unknown. Close the lease at the end of the run. */
   begin(call: number, until: number, cancelled: AbortSignal): Lease {
     const lease = new Lease(until, cancelled, {
       onStuck: () => {
@@ -45,7 +45,7 @@ export class Leases {
     return lease;
   }
 
-  /** Note until when the server surely has runs. */
+  /** Take the times until which the server surely has its leases. */
   renew(leases: [call: number, until: number][]): void {
     for (const [call, until] of leases) {
       const lease = this.leases.get(call);
@@ -78,6 +78,7 @@ export class Lease {
     this.timer = setTimeout(() => this.look(), this.left() * 1000);
     this.givenUp = new Promise((_, reject) => {
       this.giveUp = () => {
+        // Again and again: the process ends only when the leases of all its runs are lost.
         this.timer = setTimeout(this.giveUp, STOPPED_WITHIN_S * 1000);
         reject(lost("it did not stop"));
         options.onStuck();

@@ -19,7 +19,7 @@ export function makeStore(libraries: Libraries, server: Server): BaseStore {
     AsyncBatchedStore.prototype.batch = function (operations) {
       return this.store.batch(operations);
     };
-    // It collects until the run ends; a node that is cancelled and continues would wait forever for what it asks after that.
+    // It collects until the run ends: what a cancelled node that continues asks for after that would never be answered.
     const collect = AsyncBatchedStore.prototype.enqueueOperation;
     AsyncBatchedStore.prototype.enqueueOperation = async function (operation) {
       return this.isRunning ? collect.call(this, operation) : (await this.store.batch([operation]))[0];

@@ -12,13 +12,13 @@ import type * as Tailwind from "tailwindcss";
 const USES_TAILWIND =
   /@(?:apply|config|custom-variant|plugin|reference|source|tailwind|theme|utility|variant)\b|@import\s+(?:url\()?["']tailwindcss/;
 const SOURCES = /\.(?:[cm]?[jt]sx?|mdx?|html)$/;
-// Where the classes of a source are: words, and words of a text in quotation marks, which may have other marks in them.
+// Where the classes of a source are: words, and words of a quoted text, which may have other quotation marks in it.
 const WORDS = /[^\s"'`<>=;{}()]+/g;
 const TEXTS = /"([^"\n]*)"|'([^'\n]*)'|`([^`]*)`/g;
 
 type Compile = typeof Tailwind.compile;
 
-/** Returns what may be a class in a source; Tailwind ignores what is none. */
+/** Return what may be a class in a source; Tailwind ignores everything else. */
 function candidates(source: string): Set<string> {
   const found = new Set(source.match(WORDS));
   for (const [, ...groups] of source.matchAll(TEXTS)) {
@@ -40,13 +40,13 @@ async function load(folder: string): Promise<{ compile: Compile; root: string }>
         return { compile, root: dirname(dirname(main)) };
       }
     } catch {
-      // The next one.
+      // Try the next folder.
     }
   }
   throw new Error("Tailwind 4 is not installed: add tailwindcss to the packages of the project");
 }
 
-/** Returns the files that a bundle is made of, without those of packages. */
+/** Return the files that a bundle is made of, without those of packages. */
 async function inputs({ initialOptions }: PluginBuild): Promise<string[]> {
   const ignored: Plugin = {
     name: "no-styles",
@@ -59,7 +59,7 @@ async function inputs({ initialOptions }: PluginBuild): Promise<string[]> {
     .map((path) => resolve(initialOptions.absWorkingDir ?? process.cwd(), path));
 }
 
-/** Returns the files that `@source` names: those below the part of the pattern that has no wildcard. */
+/** Return the files that `@source` names: those below the part of the pattern that has no wildcard. */
 async function named(sources: { base: string; pattern: string; negated?: boolean }[]): Promise<string[]> {
   const found = sources
     .filter(({ negated }) => !negated)
@@ -73,7 +73,7 @@ async function named(sources: { base: string; pattern: string; negated?: boolean
   return (await Promise.all(found)).flat().filter((path) => SOURCES.test(path));
 }
 
-/** Returns a style sheet that another one imports: one of Tailwind, of a package, or of the project. */
+/** Return a style sheet that another one imports: one of Tailwind, of a package, or of the project. */
 async function styleSheet(resolver: PluginBuild, root: string, id: string, base: string) {
   let path: string;
   if (id === "tailwindcss" || id.startsWith("tailwindcss/")) {
@@ -94,7 +94,7 @@ async function pluginModule(id: string, base: string) {
   return { path, base: dirname(path), module: found.default ?? found };
 }
 
-/** Compiles the style sheets of a project that use Tailwind. */
+/** Return a plugin that compiles the style sheets of a project that use Tailwind. */
 export function tailwind(folder: string): Plugin {
   return {
     name: "tailwind",

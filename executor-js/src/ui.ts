@@ -1,8 +1,8 @@
 // Bundles the React components that `ui` of a configuration file names: `node ui.mjs CONFIG_FILE [watch]`.
 //
-// The bundles are in `.langgraph_api/ui/NAME` beside the file. They are written for `LoadExternalComponent` of LangGraph's
-// SDK: a script that sets `__LGUI_NAME`, whose `render` puts a component into a shadow root of the page. React and the
-// SDK are those of the page, which offers its packages in `LGUI_REQUIRE`.
+// The bundles are in `.langgraph_api/ui/NAME` beside the file. They are written for `LoadExternalComponent` of
+// LangGraph's SDK: a script that sets `__LGUI_NAME`, whose `render` puts a component into a shadow root of the page.
+// React and the SDK are those of the page, which offers its packages in `LGUI_REQUIRE`.
 
 import { mkdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";

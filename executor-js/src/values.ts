@@ -244,7 +244,7 @@ export function encode(value: unknown): Buffer {
   return value === undefined ? packer.pack(new Extension(ONE, [OURS, "undefined", null])) : packer.pack(value);
 }
 
-/** Encode a part of a value as it is encoded inside of its list or dict. Throws TypeError for one that contains itself. */
+/** Encode a part of a value as it is encoded inside of its list or dict. Throws TypeError if it contains itself. */
 export function encodePart(value: unknown): Buffer {
   return packer.pack(value);
 }
@@ -253,7 +253,7 @@ export function encodePart(value: unknown): Buffer {
 export class Decoder {
   constructor(private readonly libraries: Libraries) {}
 
-  /** Decode a value. Throws RangeError for data that is no MessagePack. */
+  /** Decode a value. Throws RangeError for data that is not MessagePack. */
   decode(data: Uint8Array): unknown {
     return unpack(data, this.instance);
   }

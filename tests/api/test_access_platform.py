@@ -30,7 +30,7 @@ async def test_platform_decides_about_its_keys(fresh_database) -> None:
             for _ in range(2):
                 with pytest.raises(Unauthorized, match="X-Api-Key"):
                     await keys(request(**wrong))
-    # The platform is gone: who was known is, for a while, and nobody else.
+    # The platform is gone: a key that it accepted before stays valid for a while, and no other key is.
     keys._accepted = TTLCache(1, 0)
     assert await keys(request(x_api_key=platform.key)) == caller
     with pytest.raises(PlatformSilent):
@@ -63,7 +63,7 @@ async def test_revoked_key_is_not_accepted_after_the_cache_expires(
         (await platform.client.delete(f"/api/v1/api-key/{made['id']}")).raise_for_status()
         with pytest.raises(Unauthorized):
             await keys(given)
-    # Nor is it known any more now that the platform is gone.
+    # Now that the platform is gone, the key is not accepted from a cache either.
     keys._rejected = TTLCache(1, 0)
     with pytest.raises(PlatformSilent):
         await keys(given)

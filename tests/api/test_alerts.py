@@ -1,4 +1,4 @@
-"""Alerts of a real platform: told once when they begin and when they end, by signed webhooks and by mail over TLS."""
+"""Alerts of a real platform: sent once when they begin and when they end, by signed webhooks and by mail over TLS."""
 
 import asyncio
 import base64
@@ -380,6 +380,12 @@ async def test_the_example_of_a_receiver_accepts_our_messages_alone(platform: Wa
         assert (await program.stdout.readline()).decode() == "Test of the alert channel example\n"
         async with httpx2.AsyncClient() as anybody:
             assert (await anybody.post(url, json={"text": "not signed"})).status_code == 401
+        for length in (b"2000000", b"-1"):
+            reader, writer = await asyncio.open_connection(httpx2.URL(url).host, httpx2.URL(url).port)
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + length + b"\r\n\r\n")
+            async with asyncio.timeout(60):
+                assert b" 413 " in await reader.readline()
+            writer.close()
     finally:
         program.terminate()
         await program.wait()

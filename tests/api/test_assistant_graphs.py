@@ -77,7 +77,7 @@ async def test_schemas(client: LangGraphClient):
     assert "HumanMessage" in chat["input_schema"]["$defs"]
 
 
-async def test_what_has_no_json_schema_is_null(client: LangGraphClient):
+async def test_schema_that_json_schema_cannot_describe_is_null(client: LangGraphClient):
     strange = await client.assistants.get_schemas(await id_of(client, "strange"))
     assert (strange["state_schema"], strange["output_schema"]) == (None, None)
     assert strange["input_schema"]["properties"].keys() == {"text"}

@@ -1,3 +1,5 @@
+"""Listeners over HTTP: how they register, what they are told to deploy, and what they report back."""
+
 import asyncio
 from uuid import uuid4
 

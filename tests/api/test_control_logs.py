@@ -1,3 +1,5 @@
+"""The logs of revisions over HTTP: pages, filters, following, and how much of a log is kept."""
+
 from uuid import uuid4
 
 import pytest

@@ -1,3 +1,5 @@
+"""The life of a revision over HTTP: queue, status transitions, interrupts and redeploys."""
+
 import pytest
 
 from tests.api.control_server import Control, control

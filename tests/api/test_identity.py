@@ -1,3 +1,5 @@
+"""API keys over HTTP: what a key identifies, who may create one, and what a revoked one is refused."""
+
 from uuid import uuid4
 
 import httpx2

@@ -172,9 +172,12 @@ def test_websockets_by_the_adapter_of_hono(module_database: str, tmp_path: Path)
         agent_server(module_database, tmp_path, project=str(project), **runtime) as running,
         httpx2.Client(base_url=running.url) as client,
         talk_to(client) as socket,
+        talk_to(client, "/talk?name=a:b") as named,
     ):
         socket.send("hello")
         assert socket.recv(120) == "you said hello"
+        named.send("hello")
+        assert named.recv(120) == "a:b said hello"
         missing = client.get("/nowhere")
         assert (missing.status_code, missing.json()) == (404, {"detail": "Not Found"})
 

@@ -1,6 +1,6 @@
 """Compute kubernetes on a real API server: applied, watched, pruned, undone, removed.
 
-It wants the kubeconfig of a cluster with its controllers, in which it may make namespaces: PORTSIDE_TEST_KUBECONFIG.
+PORTSIDE_TEST_KUBECONFIG names a kubeconfig of a cluster with its controllers, which may create namespaces there.
 Nodes are not needed: what a node would report of pods is written by the test.
 """
 

@@ -1,6 +1,6 @@
-"""The stock `langgraph deploy` against a platform of which it knows the address and a key, nothing else.
+"""The stock `langgraph deploy` against a platform of which it knows only the address and a key.
 
-What its users type is run as a program; what it prints, one JSON object a line, is what they would see.
+The command is run as its users run it, and its output, one JSON object a line, is what they see.
 """
 
 import contextlib

@@ -171,7 +171,7 @@ async def test_an_api_key_may_come_as_a_bearer_token_and_a_login_ends(server: Ho
     assert (await send(server, "GET", "/auth", **login)).status_code == 401
 
 
-async def test_passwords(server: Hosted):
+async def test_password_signs_in_and_is_changed_only_with_the_current_one(server: Hosted):
     await new_member(server, "b@example.com")
     for email, password in (("b@example.com", "wrong"), ("nobody@example.com", PASSWORD), ("admin@localhost", "")):
         response = await send(server, "POST", "/login", {"email": email, "password": password})

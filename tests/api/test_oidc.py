@@ -198,7 +198,7 @@ async def test_a_removed_member_does_not_come_back_alone(server: Hosted, browser
         ("non non@example.com true others", "None of your groups"),
     ],
 )
-async def test_who_may_not_enter(server: Hosted, browser: Browser, person: str, reason: str) -> None:
+async def test_sign_in_is_refused_with_its_reason(server: Hosted, browser: Browser, person: str, reason: str) -> None:
     refused = await browser.sign_in(person)
     assert (refused.status_code, reason in refused.text) == (403, True), refused.text
     assert (await browser.auth()).status_code == 401

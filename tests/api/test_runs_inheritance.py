@@ -1,4 +1,4 @@
-"""What a run has from its assistant and its thread, and what it leaves on them, through the stock SDK."""
+"""What a run inherits from its assistant and thread, and what it writes to them, through the stock SDK."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -80,7 +80,7 @@ async def test_a_failed_thread_tells_that_nothing_waits(client: LangGraphClient)
         ({"checkpoint_id": "x", "checkpoint": {"checkpoint_id": "x"}}, "body.checkpoint_id"),
     ],
 )
-async def test_what_cannot_be_meant_is_refused_by_name(http: httpx2.AsyncClient, fields, named: str):
+async def test_ambiguous_fields_of_a_run_are_refused_by_name(http: httpx2.AsyncClient, fields, named: str):
     response = await http.post("/runs/wait", json={"assistant_id": "steps", "input": None, **fields})
     assert response.status_code == 422
     assert named in response.text

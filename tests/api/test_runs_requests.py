@@ -195,7 +195,7 @@ async def test_run_reports_its_tracing_project(client: LangGraphClient, thread_i
     assert (await client.runs.get(thread_id, run["run_id"]))["langsmith_session_name"] == "evals"
 
 
-async def test_what_cannot_be_acted_on_is_refused(http: httpx2.AsyncClient):
+async def test_unsupported_fields_of_a_run_are_refused(http: httpx2.AsyncClient):
     for field, value in (("feedback_keys", ["thumbs"]), ("webhook", "https://127.0.0.1/")):
         response = await http.post("/runs/stream", json={"assistant_id": "echo", "input": HI, field: value})
         assert response.status_code == 422

@@ -81,7 +81,7 @@ async def test_invalid_last_event_id_is_refused(http, place):
 
 
 @pytest.mark.parametrize("name", ["stream_modes", "stream_mode"])
-async def test_both_spellings_of_the_mode(http, name):
+async def test_stream_mode_parameter_has_two_names(http, name):
     thread_id = new_id()
     response = await http.get(f"/threads/{thread_id}/stream", params={name: "bogus"})
     assert response.status_code == 422

@@ -78,6 +78,7 @@ FILTERS = {
     'and(eq(feedback_key, "stars"), gt(feedback_score, 0.1), lt(feedback_score, 0.5))': {"tool"},
     'and(eq(run_type, "tool"), or(eq(feedback_key, "x"), lte(feedback_score, 0.2)))': {"tool"},
 }
+# Filters, each with the character that its error names: None for an error without one, 0 for no error.
 BROKEN = {
     "": None, "eq(name": 8, "name": 1, "eq(name, )": 10, 'eq(name, "x"))': 14, 'foo(name, "x")': 1,
     'eq(nothing, "x")': 4,
@@ -115,7 +116,7 @@ async def test_filters_find_matching_runs(server: Hosted):
 async def test_malformed_filters_name_the_character(server: Hosted):
     for text, place in BROKEN.items():
         response = await server.client.post("/runs/query", json={"filter": text})
-        if not text or place == 0:
+        if not text or place == 0:  # an empty filter selects all runs
             assert response.status_code == 200, text
             continue
         assert response.status_code == 400, text

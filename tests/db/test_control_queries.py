@@ -1,3 +1,5 @@
+"""The queries of deployments fit the schema, which enforces at most one running and one waiting revision."""
+
 import pytest
 
 from portside.control.revisions import OldRevisionLogs

@@ -1,3 +1,5 @@
+"""API keys in the database: only hashes are stored, and revoked or expired keys leave every cache."""
+
 import asyncio
 from datetime import UTC, datetime, timedelta
 

@@ -1,11 +1,10 @@
 """The checkpointer of JavaScript graphs passes LangGraph's validation suite, and long values are read as they were put.
 
-They are stored in pieces, on Postgres.
+Long values are stored in pieces, on Postgres.
 """
 
 import asyncio
 import json
-import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,9 +21,8 @@ from portside.agent.executors.serving import ExecutorRequests, Scopes
 from portside.executor.link import Link
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
-from tests.node_packages import JAVASCRIPT_PROJECT, SCRIPTS, copy_of_project, installed_packages
+from tests.javascript import bundled, run_command
 
-EXECUTOR = Path(__file__).parents[2] / "executor-js"
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -41,16 +39,6 @@ async def db(url: str) -> AsyncIterator[Database]:
     await database.close()
 
 
-async def run(*command: str, cwd: Path, **variables: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=cwd, env={**os.environ, **variables},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode()[-6000:]
-    return output.decode()
-
-
 @asynccontextmanager
 async def serving(db: Database, socket: Path) -> AsyncIterator[None]:
     """Serve the checkpoints of a database to the scripts, at a socket."""
@@ -63,31 +51,12 @@ async def serving(db: Database, socket: Path) -> AsyncIterator[None]:
     await server.wait_closed()
 
 
-async def bundled(script: str, folder: Path) -> Path:
-    """Return a script of tests/js as one file in a project with LangGraph's packages."""
-    # Not those beside the sources: they are missing where the build came from the cache.
-    packages = installed_packages(EXECUTOR) / "node_modules"
-    project = copy_of_project(folder / "project", JAVASCRIPT_PROJECT)
-    bundle = project / f"{script}.test.mjs"
-    options = [
-        "--bundle",
-        "--platform=node",
-        "--format=esm",
-        "--target=node20",
-        "--external:@langchain/*",
-        f"--outfile={bundle}",
-    ]
-    bundler = packages / ".bin" / "esbuild"
-    await run(str(bundler), str(SCRIPTS / f"{script}.ts"), *options, cwd=EXECUTOR, NODE_PATH=str(packages))
-    return bundle
-
-
 @pytest.mark.thorough
 async def test_validation_suite(db: Database, tmp_path: Path):
     bundle = await bundled("saver", tmp_path)
     project = bundle.parent
     async with serving(db, tmp_path / "link"):
-        output = await run(
+        output = await run_command(
             str(project / "node_modules" / ".bin" / "vitest"), "run", "--globals", "--test-timeout=60000", bundle.name,
             cwd=project, PORTSIDE_SOCKET=str(tmp_path / "link"), PORTSIDE_PROJECT=str(project), NO_COLOR="1",
         )  # fmt: skip
@@ -99,7 +68,7 @@ async def test_random_long_values_are_read_as_they_were_put(db: Database, url: s
     bundle = await bundled("pieces", tmp_path)
     places = {"PORTSIDE_SOCKET": str(tmp_path / "link"), "PORTSIDE_PROJECT": str(bundle.parent)}
     async with serving(db, tmp_path / "link"):
-        output = await run("node", bundle.name, cwd=bundle.parent, SEED=str(random.randrange(2**31)), **places)
+        output = await run_command("node", bundle.name, cwd=bundle.parent, SEED=str(random.randrange(2**31)), **places)
     found = json.loads(output)
     assert (found["seen"], found["failures"]) == (found["wanted"], [])
     connection = await asyncpg.connect(url)

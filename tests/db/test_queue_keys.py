@@ -122,7 +122,7 @@ async def test_a_stateless_run_is_kept_as_long_as_its_key(db: Database):
     assert (await admit(db, asked())).outcome == "pending"
 
 
-async def test_a_run_inherits_from_assistant_and_thread_and_says_the_rest_itself(db: Database):
+async def test_a_run_inherits_metadata_from_its_assistant_and_thread(db: Database):
     thread_id = uuid4()
     first = asked(thread_id, key=None, thread_metadata={"graph_id": "g", "assistant_id": "a"})
     await admit(db, first)

@@ -1,6 +1,6 @@
-"""Values in pieces are read as they were sent; a piece lives as long as a run needs it.
+"""Values in pieces are read as they were sent, and a piece lives as long as a run needs it.
 
-Whatever arrives, is repeated and is deleted at the same time.
+Both hold while other batches arrive, are sent again and are deleted at the same time.
 """
 
 import asyncio
@@ -207,7 +207,7 @@ async def test_scopes_that_are_written_to_are_cleaned_later(db: Database, actor:
     assert await db.pool.fetchval("select whole_value(inputs) from runs") == messages
 
 
-async def test_what_arrives_while_runs_are_deleted_stays_whole(db: Database, actor: Actor):
+async def test_batches_that_arrive_during_deletions_stay_whole(db: Database, actor: Actor):
     """Many batches of a few conversations, deletions and cleaning at once."""
     dice = random.Random()
     sent: dict[UUID, list[int]] = {}

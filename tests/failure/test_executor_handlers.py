@@ -1,4 +1,4 @@
-"""The project's handlers in an executor of their own: while it is away, what needs them is refused.
+"""The project's handlers run in an executor of their own: while it is away, requests that need them are refused.
 
 The server starts it again.
 """

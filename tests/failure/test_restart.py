@@ -1,6 +1,6 @@
 """After a crash of a platform with several agents each is as before: awake ones serve, and sleeping ones sleep on.
 
-Clients that ask meanwhile find no connection, or 503 with `Retry-After`: nothing that was lost on the way to an agent.
+Clients that send requests meanwhile get no connection, or 503 with `Retry-After`; no request is lost before an agent.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""One server of several processes: they share the address and the work, and none of them takes what it had along.
+"""One server of several processes: they share the address and the work, and the end of one loses no run.
 
 Graphs run in the processes themselves, each of which executes one run at a time, so that two runs are in two processes.
 """

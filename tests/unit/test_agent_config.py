@@ -139,7 +139,7 @@ def ignored(folder: Path, **keys: Any) -> dict[str, str]:
         ({"source": {"kind": "uv"}, "$schema": "https://example.org/schema.json"}, set()),
     ],
 )
-def test_what_nothing_acts_on_is_named_and_stops_nothing(tmp_path, keys: dict[str, Any], named: set[str]):
+def test_ignored_keys_are_reported_and_accepted(tmp_path, keys: dict[str, Any], named: set[str]):
     found = ignored(tmp_path, **keys)
     assert set(found) == named
     assert all(found.values())
@@ -162,7 +162,7 @@ def test_a_variable_for_other_servers_is_named(tmp_path, name: str):
     assert [(line["event"], line["variable"]) for line in logged] == [("a variable is ignored", name)]
 
 
-def test_settings_that_say_what_holds_anyway_are_accepted(tmp_path):
+def test_keys_with_their_default_values_are_accepted(tmp_path):
     read(
         tmp_path, auth=None, webhooks={}, http={"app": None, "disable_mcp": False}, checkpointer={"backend": "default"}
     )
@@ -375,7 +375,7 @@ def test_an_image_needs_no_file(tmp_path):
         ("LANGSERVE_GRAPHS", "{}", 'LANGSERVE_GRAPHS: "graphs" must name'),
     ],
 )
-def test_what_the_environment_asks_in_vain_is_refused_by_name(tmp_path, name: str, value: str, says: str):
+def test_invalid_variables_are_refused_by_name(tmp_path, name: str, value: str, says: str):
     (tmp_path / "langgraph.json").write_text(json.dumps({"graphs": GRAPHS}))
     with pytest.raises(UserMistake) as caught:
         load_config(tmp_path / "langgraph.json", {name: value})

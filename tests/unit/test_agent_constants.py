@@ -85,7 +85,7 @@ def test_a_setting_without_sense_is_named(name: str, given: str) -> None:
         load_settings(AgentSettings, {name: given})
 
 
-def test_what_only_answers_has_no_slots() -> None:
+def test_server_without_a_queue_has_no_slots() -> None:
     assert AgentSettings(n_jobs_per_worker=4).slots == 4
     assert AgentSettings(n_jobs_per_worker=4, tier="queue").slots == 4
     assert AgentSettings(n_jobs_per_worker=4, tier="api").slots == 0

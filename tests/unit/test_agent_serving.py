@@ -1,3 +1,5 @@
+"""Which routes an agent server serves, and what its OpenAPI document and its console page contain."""
+
 import asyncio
 import json
 from typing import Any, get_args
@@ -21,7 +23,7 @@ def test_every_group_is_known() -> None:
     assert set(OPTIONAL) <= {route.tag for route in ROUTES}
 
 
-def test_by_default_there_is_all_but_the_look_inside() -> None:
+def test_diagnostic_routes_are_off_by_default() -> None:
     assert {route.path for route in ROUTES} - paths(HttpConfig()) == {"/heapdump", "/profile"}
     assert paths(HttpConfig(), has_diagnostics=True) == {route.path for route in ROUTES}
 
@@ -53,7 +55,7 @@ def test_without_the_system_routes_the_server_says_no_more_than_that_it_is_there
     assert [(route.path, route.handler.__name__) for route in system] == [("/ok", "say_ok")]
 
 
-def test_what_answers_without_a_key_is_what_the_contract_says() -> None:
+def test_only_the_routes_of_the_contract_need_no_key() -> None:
     public = {route.path for route in ROUTES if route.public}
     assert public == {"/ok", "/", "/info", "/docs", "/openapi.json", "/metrics", "/ui/{name}/{file}"}
 
@@ -70,7 +72,7 @@ def test_requests_name_the_graphs_there_are_and_answers_any() -> None:
     assert "enum" not in schemas["Assistant"]["properties"]["graph_id"]
 
 
-def test_the_page_asks_nobody_else() -> None:
+def test_reference_page_loads_nothing_from_elsewhere() -> None:
     page, policy = reference_page()
     assert b"//" not in page.replace(b"http://www.w3.org", b"").replace(b"<!--", b"")
     assert b" style=" not in page

@@ -1,3 +1,5 @@
+"""The `portside` command: its help, and one line without a stack trace for every mistake."""
+
 import contextlib
 import fcntl
 import json

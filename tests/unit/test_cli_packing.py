@@ -1,3 +1,5 @@
+"""`portside deploy` packs the project and its local dependencies, but no secrets and no ignored files."""
+
 import io
 import json
 import tarfile

@@ -1,3 +1,5 @@
+"""The rules for names, addresses, secrets and status transitions of deployments."""
+
 from collections.abc import Callable
 
 import pytest

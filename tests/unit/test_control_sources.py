@@ -1,3 +1,5 @@
+"""Each source of a deployment accepts its own fields only, and its resource spec is checked and completed."""
+
 import pytest
 
 from portside.control import rules, sources

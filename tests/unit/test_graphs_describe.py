@@ -72,12 +72,12 @@ def described(of: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("raw", "depth"), [(None, False), ("", False), ("false", False), ("True", True), ("1", 1), ("12", 12)]
 )
-def test_how_deep_to_look(raw, depth):
+def test_xray_parameter_is_parsed(raw, depth):
     assert parse_xray(raw) is depth if isinstance(depth, bool) else parse_xray(raw) == depth
 
 
 @pytest.mark.parametrize("raw", ["0", "-1", "1.5", "yes", "٣", "9" * 20])
-def test_what_is_no_depth(raw):
+def test_invalid_xray_parameter_is_refused(raw):
     with pytest.raises(Invalid, match="Invalid xray value"):
         parse_xray(raw)
 

@@ -1,3 +1,5 @@
+"""Values of graphs become JSON that every client can read and Postgres can store."""
+
 import dataclasses
 import enum
 import json

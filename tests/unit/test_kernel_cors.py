@@ -1,3 +1,5 @@
+"""Only configured origins may call from a browser, also by WebSocket."""
+
 from typing import Any
 
 import httpx2

@@ -1,3 +1,5 @@
+"""The heap dump and the profile of a server show types and stacks, but no values."""
+
 import asyncio
 import json
 import re

@@ -1,3 +1,5 @@
+"""Every error becomes one JSON shape with a stable code, and reveals nothing about unexpected failures."""
+
 import json
 
 import msgspec

@@ -1,3 +1,5 @@
+"""Control characters are escaped for logs and terminals, formulas for spreadsheets."""
+
 import sys
 import unicodedata
 

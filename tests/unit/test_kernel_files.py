@@ -1,3 +1,5 @@
+"""Files are private, replaced atomically and rotated above a limit."""
+
 import os
 import stat
 import subprocess

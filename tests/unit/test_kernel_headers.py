@@ -1,3 +1,5 @@
+"""Which headers of a request a graph may read and a log may contain."""
+
 from typing import Any
 
 import msgspec

@@ -1,3 +1,5 @@
+"""Ids are unique, and those of version 7 increase even if the clock goes back."""
+
 import time
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID

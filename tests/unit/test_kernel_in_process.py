@@ -1,3 +1,5 @@
+"""Requests that a graph sends to its own server do not leave the process."""
+
 import asyncio
 import contextvars
 import threading

@@ -1,3 +1,5 @@
+"""Logs contain no secrets, and each event is one line."""
+
 import json
 import re
 import subprocess

@@ -1,3 +1,5 @@
+"""What every server does around its routes: request ids, body limits, hosts, metrics and prefixes."""
+
 import asyncio
 from contextlib import nullcontext
 from typing import Any

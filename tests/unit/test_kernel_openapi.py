@@ -1,3 +1,5 @@
+"""The OpenAPI document describes what the routes accept and answer."""
+
 import json
 import tomllib
 from collections.abc import Iterator

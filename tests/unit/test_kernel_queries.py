@@ -1,3 +1,5 @@
+"""SQL files are split into named queries with numbered parameters."""
+
 import sys
 
 import pytest

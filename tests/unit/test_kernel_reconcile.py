@@ -1,3 +1,5 @@
+"""Background tasks run periodically and on signals, and one that fails does not stop the others."""
+
 import asyncio
 
 import pytest

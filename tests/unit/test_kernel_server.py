@@ -1,3 +1,5 @@
+"""Connections of the HTTP server: no request is lost at a stop or a handover."""
+
 import asyncio
 import re
 import socket
@@ -24,7 +26,7 @@ def named(name: str) -> Routes:
     return routes
 
 
-async def test_port_in_use_raises_dependency_unavailable() -> None:
+async def test_address_that_cannot_be_listened_on_is_refused() -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserMistake, match=rf"127\.0\.0\.1:{port}.*--port"):

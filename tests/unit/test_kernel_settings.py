@@ -1,3 +1,5 @@
+"""Settings are read from the environment and options; errors name a setting but never show its value."""
+
 from typing import Annotated
 
 import msgspec

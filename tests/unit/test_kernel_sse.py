@@ -1,3 +1,5 @@
+"""Event streams: encoding, heartbeats, and what closes their source."""
+
 import asyncio
 from collections.abc import AsyncIterator
 

@@ -70,6 +70,6 @@ def test_what_the_client_asks_for_is_served_or_known_not_to_be() -> None:
     assert served_by_now == []
 
 
-def test_what_is_not_served_is_said() -> None:
+def test_routes_that_are_not_served_are_documented() -> None:
     text = COMPATIBILITY.read_text("utf-8")
     assert [start for start in NOT_SERVED if f"`{start.replace('X', '{id}')}`" not in text] == []

@@ -61,7 +61,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("method", "path", "who", "us", "eu", "category"), CASES)
-def test_the_row_of_a_request(method, path, who, us, eu, category) -> None:
+def test_limit_and_category_of_a_request(method, path, who, us, eu, category) -> None:
     rows = read_table()
     for region, limit in ((Region.US, us), (Region.EU, eu)):
         row = Table(rows, region).row(method, {path}, who)

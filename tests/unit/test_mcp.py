@@ -1,3 +1,5 @@
+"""Graphs as MCP tools: their input schemas, their results and the origins that may call them."""
+
 import pytest
 
 from portside.agent.mcp.results import CallProgress, call_result

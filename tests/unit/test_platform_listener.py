@@ -1,3 +1,5 @@
+"""The log file of the platform's listener does not grow without bound."""
+
 from pathlib import Path
 
 from portside.platform.listener import ListenerLog

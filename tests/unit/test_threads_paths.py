@@ -1,3 +1,5 @@
+"""The paths by which clients select fields of threads."""
+
 import pytest
 
 from portside.agent.threads.records import parse_paths

@@ -1,7 +1,8 @@
 // Requests to agents. Paths, parameters and results are typed by the agent server's OpenAPI document.
 //
-// The front serves agents below the platform's own address, so requests stay on this origin. An agent elsewhere is called
-// at its own address. The platform's session opens no agent: each gets a token of its own, which is good for a minute.
+// The front serves agents below the platform's own address, so requests stay on this origin. An agent elsewhere is
+// called at its own address. Agents do not accept the platform's session: each call carries a token that the platform
+// issued for this agent, and that is valid for a minute.
 
 import { EventSourceParserStream } from "eventsource-parser/stream";
 import type { Operations } from "./agentServer";
@@ -31,7 +32,8 @@ interface Token {
   goodUntil: number;
 }
 
-// A token lives for a minute; the clock of this machine may differ from the platform's, so its age here counts.
+// A token is valid for a minute. The clocks of this machine and the platform may differ, so a token is renewed by its
+// age here, not by the expiry that it names.
 const TOKEN_GOOD_FOR_MS = 45_000;
 const tokens = new Map<string, Token>();
 const bases = new Map<string, Promise<string>>();

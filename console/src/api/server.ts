@@ -1,4 +1,4 @@
-// Who serves these pages: a platform, or the one agent that `portside dev` runs.
+// Whether a platform serves these pages, or the one agent that `portside dev` runs.
 
 const mark = document.querySelector<HTMLMetaElement>('meta[name="portside-agent"]');
 
@@ -8,5 +8,5 @@ export const ownAgent: string | null = mark ? mark.content : null;
 /** Stands for the deployment's id in addresses where there is only one agent. */
 export const OWN_ID = "own";
 
-/** How often a page looks whether graphs have changed: `portside dev` serves them again after each change of a file. */
-export const CHANGING = ownAgent === null ? {} : { everyMs: 2_000 };
+/** How often pages read graphs again: `portside dev` loads them anew after each change of a file. */
+export const GRAPH_REFRESH = ownAgent === null ? {} : { everyMs: 2_000 };

@@ -48,13 +48,13 @@ const PLACES = [
   },
 ] as const satisfies readonly {
   title: string | null;
-  // Who has none of `needs` is not shown the place.
+  // The place is hidden from people who have none of these permissions.
   places: readonly { to: string; title: string; icon: IconName; needs?: readonly string[] }[];
 }[];
 
 type Place = (typeof PLACES)[number]["places"][number];
 
-// One agent without a platform has its own pages alone.
+// Without a platform there are only the pages of the one agent.
 const OF_AGENTS: readonly string[] = ["/agents", "/inbox"];
 const SHOWN =
   ownAgent === null

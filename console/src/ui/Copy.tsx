@@ -3,38 +3,48 @@ import { Icon } from "./Icon";
 
 // A text that is expensive to make is given as a function.
 export function CopyButton({ text, what }: { text: string | (() => string); what: string }) {
-  const [isCopied, setCopied] = useState(false);
+  const [outcome, setOutcome] = useState<"Copied" | "Could not copy">();
   useEffect(() => {
-    if (!isCopied) return;
-    const timer = setTimeout(() => setCopied(false), 1500);
+    if (!outcome) return;
+    const timer = setTimeout(() => setOutcome(undefined), 1500);
     return () => clearTimeout(timer);
-  }, [isCopied]);
+  }, [outcome]);
+  const label = outcome ?? `Copy the ${what}`;
   return (
     <button
       type="button"
       className="copy"
-      title={isCopied ? "Copied" : `Copy the ${what}`}
-      aria-label={isCopied ? "Copied" : `Copy the ${what}`}
+      title={label}
+      aria-label={label}
       onClick={(event) => {
         event.preventDefault();
         event.stopPropagation();
-        void copy(typeof text === "string" ? text : text()).then(() => setCopied(true));
+        void copy(typeof text === "string" ? text : text(), event.currentTarget).then((isCopied) =>
+          setOutcome(isCopied ? "Copied" : "Could not copy"),
+        );
       }}
     >
-      <Icon name={isCopied ? "check" : "copy"} />
+      <Icon name={outcome === "Copied" ? "check" : outcome ? "alert" : "copy"} />
     </button>
   );
 }
 
-// Browsers offer the clipboard only over TLS and on this machine.
-async function copy(text: string) {
-  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+// Browsers offer the clipboard only over TLS and on this machine. Elsewhere the text is selected and copied, in the
+// dialog of the button if it has one: everything outside of a modal dialog cannot be selected.
+async function copy(text: string, button: Element): Promise<boolean> {
+  if (navigator.clipboard) {
+    return navigator.clipboard.writeText(text).then(
+      () => true,
+      () => false,
+    );
+  }
   const area = document.createElement("textarea");
   area.value = text;
-  document.body.append(area);
+  (button.closest("dialog") ?? document.body).append(area);
   area.select();
-  document.execCommand("copy");
+  const isCopied = document.execCommand("copy");
   area.remove();
+  return isCopied;
 }
 
 // An id as people compare it: its end, because ids of one hour begin alike.

@@ -1,6 +1,6 @@
 import { type ReactNode, useEffect, useRef } from "react";
 
-// Asks before something is destroyed. Everything else has an address of its own instead.
+// A question or a short form above the page. Anything that people may want to link to has an address instead.
 export function Dialog({ title, onClose, children }: { title: string; onClose: () => void; children: ReactNode }) {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {

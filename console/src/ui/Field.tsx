@@ -97,7 +97,7 @@ interface ButtonsProps {
   children?: ReactNode;
 }
 
-// What ends a form.
+// The buttons below a form.
 export function FormButtons({ action, isDisabled = false, onCancel, children }: ButtonsProps) {
   return (
     <div className="row whole">

@@ -1,4 +1,4 @@
-// A list of rows of one height: only those in view are in the page. Rows are reached with j and k, and opened with Enter.
+// A list of rows of one height: only those in view are in the page. The keys j and k move, Enter opens a row.
 
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type ReactNode, useEffect, useRef, useState } from "react";

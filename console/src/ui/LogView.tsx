@@ -1,7 +1,7 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, useState } from "react";
 import { usePreferences } from "../preferences";
-import { useKey } from "../shell/keys";
+import { SearchField } from "./SearchField";
 import { Exact } from "./Time";
 import { MAX_LINES, type ReadLog, useLog } from "./useLog";
 
@@ -16,7 +16,6 @@ interface Props {
 const LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"];
 const LINE_PX = 20;
 const NEAR_END_PX = 40;
-const SEARCH_AFTER_MS = 250;
 // Programs colour their output for terminals; a log shows the text.
 // biome-ignore lint/suspicious/noControlCharactersInRegex: the escape character is what begins a colour
 const COLOURS = /\u001b\[[0-9;]*[A-Za-z]/g;
@@ -26,8 +25,6 @@ export function LogView({ read, q, level, onFilter, empty }: Props) {
   const [isFollowing, setFollowing] = useState(true);
   const { lines, dropped, older, problem, isRead, loadOlder } = useLog(read, q, level, isLive);
   const scroller = useRef<HTMLDivElement>(null);
-  const field = useRef<HTMLInputElement>(null);
-  useKey("/", () => field.current?.focus());
   const virtual = useVirtualizer({
     count: lines.length,
     getScrollElement: () => scroller.current,
@@ -53,7 +50,12 @@ export function LogView({ read, q, level, onFilter, empty }: Props) {
     <>
       <div className="log-head">
         <div className="filters">
-          <SearchField field={field} q={q} onSearch={(text) => onFilter({ q: text })} />
+          <SearchField
+            label="Search in the log"
+            placeholder="Search in the log"
+            q={q}
+            onSearch={(text) => onFilter({ q: text })}
+          />
           <select
             aria-label="Level"
             value={level ?? ""}
@@ -118,33 +120,6 @@ export function LogView({ read, q, level, onFilter, empty }: Props) {
         </div>
       </div>
     </>
-  );
-}
-
-function SearchField({
-  field,
-  q,
-  onSearch,
-}: {
-  field: React.RefObject<HTMLInputElement | null>;
-  q: string | undefined;
-  onSearch: (text: string | undefined) => void;
-}) {
-  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
-  useEffect(() => () => clearTimeout(timer.current), []);
-  return (
-    <input
-      ref={field}
-      type="search"
-      aria-label="Search in the log"
-      placeholder="Search in the log  ( / )"
-      defaultValue={q ?? ""}
-      onChange={(event) => {
-        clearTimeout(timer.current);
-        const text = event.target.value || undefined;
-        timer.current = setTimeout(() => onSearch(text), SEARCH_AFTER_MS);
-      }}
-    />
   );
 }
 

@@ -3,7 +3,7 @@
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const NONE = "–";
-// biome-ignore lint/suspicious/noControlCharactersInRegex: colours of terminals begin with this one
+// biome-ignore lint/suspicious/noControlCharactersInRegex: the escape character is what begins a colour
 const TERMINAL = /\u001b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[@-Z\\-_])/g;
 
 // Text without the colours and links of a terminal.
@@ -29,7 +29,7 @@ export function cost(value: number | string | null | undefined): string {
   if (amount < 0.000_001) return "< $0.000001";
   if (amount >= 1000) return `$${whole.format(amount)}`;
   if (amount >= 0.1) return `$${amount.toFixed(2)}`;
-  return `$${amount.toPrecision(2).replace(/e.*/, "")}`;
+  return `$${amount.toPrecision(2)}`;
 }
 
 export function percent(share: number | null | undefined): string {

@@ -1,4 +1,4 @@
-// Markdown to nodes that are safe to show, loaded when the first text is shown. HTML in a text is shown as it is written.
+// Turns Markdown into nodes that are safe to show; HTML in it is shown as text. Loaded with the first text.
 
 import DOMPurify from "dompurify";
 import { Marked } from "marked";

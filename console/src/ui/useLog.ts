@@ -26,9 +26,14 @@ const NOTHING: Log = { lines: [], dropped: 0, older: null, problem: null, isRead
 export function useLog(read: ReadLog, q: string | undefined, level: string | undefined, isFollowed: boolean) {
   const [log, setLog] = useState(NOTHING);
   const newest = useRef<string | null>(null);
+  // Ends every request of the filter that is shown, also those for older lines.
+  const shown = useRef<AbortController>(undefined);
+  const isLoadingOlder = useRef(false);
 
   useEffect(() => {
     const stop = new AbortController();
+    shown.current = stop;
+    isLoadingOlder.current = false;
     const filter: LogFilter = { limit: PAGE, ...(q ? { query: q } : {}), ...(level ? { level } : {}) };
     newest.current = null;
     setLog(NOTHING);
@@ -67,12 +72,26 @@ export function useLog(read: ReadLog, q: string | undefined, level: string | und
   }, [read, q, level, isFollowed]);
 
   const loadOlder = async () => {
-    if (log.older === null) return;
+    const signal = shown.current?.signal;
+    const from = log.older;
+    if (from === null || !signal || isLoadingOlder.current) return;
+    isLoadingOlder.current = true;
     const filter: LogFilter = { limit: PAGE, ...(q ? { query: q } : {}), ...(level ? { level } : {}) };
-    const page = await read({ ...filter, order: "desc", offset: log.older }, new AbortController().signal);
-    setLog((old) => ({ ...old, lines: [...page.logs.toReversed(), ...old.lines], older: page.next_offset }));
+    try {
+      const page = await read({ ...filter, order: "desc", offset: from }, signal);
+      // New lines may have pushed out the oldest ones meanwhile; then this page no longer joins the lines.
+      setLog((old) => (signal.aborted || old.older !== from ? old : prepended(old, page)));
+    } catch (failure) {
+      if (!signal.aborted) setLog((old) => ({ ...old, problem: (failure as Error).message }));
+    } finally {
+      if (!signal.aborted) isLoadingOlder.current = false;
+    }
   };
   return { ...log, loadOlder };
+}
+
+function prepended(old: Log, page: LogPage): Log {
+  return { ...old, lines: [...page.logs.toReversed(), ...old.lines], older: page.next_offset, problem: null };
 }
 
 function appended(old: Log, more: LogEntry[]): Log {

@@ -3,8 +3,8 @@ import { type ChangeEvent, useEffect, useRef, useState } from "react";
 const PAUSE_MS = 300;
 
 /**
- * What is typed into a field whose value the address keeps. The address follows at a pause, which says that it is a
- * whole term; a link, or going back, changes the field.
+ * The text of a field whose value is kept elsewhere, mostly in the address. The value follows at a pause in typing, so
+ * that not every letter starts a search. When the value changes by itself (a link, going back), so does the text.
  */
 export function useTyped(value: string | undefined, onChange: (text: string | undefined) => void) {
   const [text, setText] = useState(value ?? "");

@@ -318,6 +318,12 @@ async def test_assistant_is_changed_versioned_and_restored(agent: Agent, page: P
     await check_accessible(page)
     await versions.get_by_role("button", name="Use").click()
     await expect(page.get_by_label("Signature")).to_have_value("yours")
+    await page.get_by_role("button", name="Delete the assistant").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    await expect(page.get_by_label("Assistant", exact=True)).to_contain_text("signed (chat)")
+    await page.get_by_role("button", name="Delete the assistant").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(page.get_by_label("Assistant", exact=True)).not_to_contain_text("signed (chat)")
 
 
 async def test_a_thread_of_2000_messages_shows_those_in_view(agent: Agent, page: Page) -> None:

@@ -104,7 +104,7 @@ async def test_channel_is_added_tested_and_removed(page: Page) -> None:
     receiver = Receiver()
     async with serving(receiver) as url:
         await page.get_by_role("link", name="Alerts").click()
-        await expect(page.get_by_text("Nobody is told")).to_be_visible()
+        await expect(page.get_by_text("Alerts are only shown here")).to_be_visible()
         await check_accessible(page)
         await page.get_by_role("tab", name="Channels").click()
         await expect(page).to_have_url(re.compile("tab=channels"))

@@ -401,9 +401,10 @@ async def test_agent_sleeps_and_is_woken_by_its_pages(platform: Platform, page: 
     minutes = sleep.get_by_label("Minutes without a request and a run")
     await expect(minutes).to_have_value("")
     await check_accessible(page)
-    await minutes.fill("1e9")
-    await sleep.get_by_role("button", name="Save").click()
-    await expect(sleep.locator(".field.wrong")).to_be_visible()
+    for wrong, problem in (("1e9", "Expected"), ("an hour", "got `str`")):
+        await minutes.fill(wrong)
+        await sleep.get_by_role("button", name="Save").click()
+        await expect(sleep.locator(".field.wrong")).to_contain_text(problem)
     await minutes.fill("0.02")
     await sleep.get_by_role("button", name="Save").click()
     await expect(page.locator(".head").get_by_text("Asleep")).to_be_visible(timeout=ASLEEP_WITHIN_MS)

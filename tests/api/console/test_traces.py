@@ -195,6 +195,9 @@ async def test_run_is_judged_and_downloaded(platform: Platform, traces: dict[str
         await panel.get_by_role("button", name="JSON", exact=True).click()
     saved = json.loads((await (await download.value).path()).read_text("utf-8"))
     assert (saved["id"], saved["name"]) == (run, "weather agent")
+    await page.route(f"**/runs/{run}", lambda route: route.fulfill(status=503, json={"detail": "in maintenance"}))
+    await panel.get_by_role("button", name="JSON", exact=True).click()
+    await expect(panel.get_by_role("alert")).to_contain_text("in maintenance")
 
 
 async def test_shared_trace_is_read_without_an_account_until_sharing_ends(

@@ -6,6 +6,8 @@ import { Hono } from "hono";
 export default new Hono()
   .get(
     "/talk",
-    upgradeWebSocket(() => ({ onMessage: (event, socket) => socket.send(`you said ${event.data}`) })),
+    upgradeWebSocket((c) => ({
+      onMessage: (event, socket) => socket.send(`${c.req.query("name") ?? "you"} said ${event.data}`),
+    })),
   )
   .notFound((c) => c.text("nobody asks for this"));

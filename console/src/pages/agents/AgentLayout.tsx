@@ -5,10 +5,11 @@ import { ownToken, setOwnToken } from "../../api/agent";
 import { ownAgent } from "../../api/server";
 import { setPreferences } from "../../preferences";
 import { agentRoute } from "../../router";
+import { useTyped } from "../../ui/useTyped";
 import { NotCallable } from "./NotCallable";
 import { useAgents } from "./useAgents";
 
-// The pages of one agent. Each has an address below /agents/ID, so that the switch keeps the page and changes the agent.
+// The pages of one agent. Each has an address below /agents/ID, so the switch can change the agent and keep the page.
 const PARTS = [
   { to: "/agents/$deploymentId/studio", title: "Studio" },
   { to: "/agents/$deploymentId/threads", title: "Threads" },
@@ -23,7 +24,7 @@ export function AgentLayout() {
   const reason = refused.find((each) => each.id === deploymentId)?.reason;
   useEffect(() => setPreferences({ agent: deploymentId }), [deploymentId]);
   if (reason) return <NotCallable reason={reason} deploymentId={deploymentId} />;
-  // What a page asks an agent waits until it is known whether the platform would refuse it.
+  // No page sends requests to the agent before it is known whether the platform would refuse them.
   if (!agents && !error) return null;
   return (
     <div className="agent">
@@ -71,9 +72,13 @@ function AgentSwitch({ deploymentId }: { deploymentId: string }) {
   );
 }
 
-// An agent with an authentication of its own wants to know who calls.
+// An agent with an authentication of its own asks for a token. Everything is read again with it, at a pause in typing.
 function OwnToken() {
   const cache = useQueryClient();
+  const typed = useTyped(ownToken() ?? undefined, (token) => {
+    setOwnToken(token ?? "");
+    void cache.invalidateQueries();
+  });
   return (
     <input
       type="password"
@@ -81,11 +86,7 @@ function OwnToken() {
       aria-label="Bearer token"
       placeholder="Bearer token, if needed"
       autoComplete="off"
-      defaultValue={ownToken() ?? ""}
-      onChange={(event) => {
-        setOwnToken(event.target.value);
-        void cache.invalidateQueries();
-      }}
+      {...typed}
     />
   );
 }

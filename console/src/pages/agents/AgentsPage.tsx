@@ -5,7 +5,7 @@ import { Problem } from "../../ui/Problem";
 import { NotCallable } from "./NotCallable";
 import { useAgents } from "./useAgents";
 
-// The way to the agent that was looked at last, or to the first one that serves.
+// Goes to the agent that was opened last, or else to the first one that serves.
 export function AgentsPage() {
   const { agents, refused, error } = useAgents();
   if (!agents) return error ? <Problem error={error} /> : null;

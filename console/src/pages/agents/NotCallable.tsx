@@ -2,7 +2,7 @@ import { Link } from "@tanstack/react-router";
 import { useSession } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 
-// Instead of the pages of an agent, where the platform would refuse what they ask.
+// Stands where the pages of an agent would be, if the platform would refuse all their requests.
 export function NotCallable({ reason, deploymentId }: { reason: string; deploymentId?: string }) {
   const { identity } = useSession();
   return (

@@ -26,7 +26,7 @@ const OF_DEPLOYMENTS = [
 ];
 type Tab = (typeof TABS)[number][0];
 
-// What an operator must know now, where messages about it go, and from which thresholds on.
+// The alerts that fire, the channels that their messages go to, and the rules with their thresholds.
 export function AlertsPage() {
   const { tab } = alertsRoute.useSearch();
   const navigate = useNavigate();
@@ -61,11 +61,11 @@ function AlertsTab() {
     <>
       {channels.data?.length === 0 && (
         <p className="notice">
-          Nobody is told:{" "}
+          Alerts are only shown here:{" "}
           <Link to="/alerts" search={{ tab: "channels" }}>
             add a channel
-          </Link>
-          , so that alerts reach you as messages.
+          </Link>{" "}
+          to get them as messages.
         </p>
       )}
       {found.data.length === 0 ? (

@@ -18,7 +18,7 @@ const KINDS = [
 ] as const;
 const FIELDS = ["name", "url", "to"];
 
-// Where alerts are sent.
+// The channels that alerts are sent to.
 export function ChannelsTab() {
   const found = useApi("GET /alerts/channels", {}, { everyMs: 10_000 });
   const [isAdding, setAdding] = useState(false);

@@ -15,7 +15,7 @@ const HOURS = [
   ["168", "for a week"],
 ] as const;
 
-// From which thresholds on somebody is told, and of what nobody is told for a while.
+// The thresholds of the alert rules, and the silences that stop a rule's messages for a while.
 export function RulesTab() {
   const rules = useApi("GET /alerts/rules", {});
   const silences = useApi("GET /alerts/silences", {}, { everyMs: 30_000 });
@@ -95,19 +95,25 @@ function Silences({ rule, silences, onAdd }: { rule: RuleInForce; silences: Sile
       </button>
     );
   }
-  return silences.map((each) => (
-    <div key={each.id} title={each.comment}>
-      until <Exact at={each.until} />{" "}
-      <button
-        type="button"
-        className="link"
-        aria-label={`End the silence of ${rule.name}`}
-        onClick={() => end.mutate({ path: { silence_id: each.id } })}
-      >
-        End
-      </button>
-    </div>
-  ));
+  return (
+    <>
+      {silences.map((each) => (
+        <div key={each.id} title={each.comment}>
+          until <Exact at={each.until} />{" "}
+          <button
+            type="button"
+            className="link"
+            aria-label={`End the silence of ${rule.name}`}
+            disabled={end.isPending}
+            onClick={() => end.mutate({ path: { silence_id: each.id } })}
+          >
+            End
+          </button>
+        </div>
+      ))}
+      {end.error && <Problem error={end.error} />}
+    </>
+  );
 }
 
 function ChangeRule({ of: rule, onClose }: { of: RuleInForce; onClose: () => void }) {

@@ -64,8 +64,9 @@ export function Judgement({ queue, runId, hasPrevious, onDone, onSkip, onPreviou
       onDone();
       await cache.invalidateQueries();
     } catch (failure) {
-      if (!(failure instanceof ApiError)) throw failure;
-      setState({ error: failure });
+      // Some answers may have been stored. Without their ids the next attempt would store them once more.
+      await given.refetch();
+      setState({ error: failure instanceof ApiError ? failure : new ApiError(500, String(failure), [], null) });
     }
   };
   useDigits(choose);
@@ -206,7 +207,7 @@ function scaleOf(configs: FeedbackConfig[] | undefined, item: RubricItem) {
   return configs?.find((each) => each.feedback_key === item.feedback_key)?.feedback_config;
 }
 
-// What the same person said before is changed instead of said twice.
+// Whether the person of this session gave the feedback. Another answer of theirs then changes it.
 function isOwn(feedback: Feedback, userId: string | null): boolean {
   const source = feedback.feedback_source as { type?: string; user_id?: string | null } | null;
   return source?.type === "app" && (source.user_id ?? null) === userId;

@@ -43,10 +43,10 @@ export function QueuePage() {
     path,
     query: { status: "needs_my_review", exclude_values: true, limit: AHEAD },
   });
-  // Where somebody came from, and what is left for later.
+  // The runs that were open before this one, for "Previous", and the ones that are left for later.
   const [before, setBefore] = useState<string[]>([]);
   const [skipped, setSkipped] = useState<ReadonlySet<string>>(new Set());
-  // What is done here may still be in the list, which is read again in the background.
+  // Runs that were judged here. The list may still hold them until it has been read again.
   const [done, setDone] = useState<ReadonlySet<string>>(new Set());
   const entries = ((waiting.data ?? []) as unknown as Entry[]).filter((entry) => !done.has(entry.id));
   const current = run ?? entries.find((entry) => !skipped.has(entry.id))?.id ?? entries[0]?.id;

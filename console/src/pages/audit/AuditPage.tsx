@@ -7,13 +7,14 @@ import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
 import { Icon } from "../../ui/Icon";
-import { saveFile } from "../../ui/Json";
 import type { Column } from "../../ui/List";
 import { PagedList } from "../../ui/PagedList";
+import { Problem } from "../../ui/Problem";
 import { periodOf, RANGES, type RangeName } from "../../ui/Range";
 import { SearchField } from "../../ui/SearchField";
 import { Status } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
+import { useDownload } from "../../ui/useDownload";
 import { useTyped } from "../../ui/useTyped";
 import { EntryPanel } from "./EntryPanel";
 
@@ -163,19 +164,28 @@ export function AuditPage() {
 
 // The whole selection as a file. A browser's link names no workspace, so a part of the log is fetched by the page.
 function Exports({ isWhole, query }: { isWhole: boolean; query: Record<string, unknown> }) {
-  const save = async (format: "csv" | "jsonl") => {
-    const response = await request("GET /workspaces/current/audit-log/export", { query: { ...query, format } });
-    saveFile(await response.blob(), `audit-log.${format}`);
-  };
+  const download = useDownload();
+  const save = (format: "csv" | "jsonl") =>
+    download.mutate({
+      read: () => request("GET /workspaces/current/audit-log/export", { query: { ...query, format } }),
+      fileName: `audit-log.${format}`,
+    });
   return (
     <div className="row">
+      {download.error && <Problem error={download.error} />}
       {(["csv", "jsonl"] as const).map((format) =>
         isWhole ? (
           <a key={format} className="button" href={address("/audit-log/export", {}, { ...query, format })} download>
             <Icon name="download" /> {format === "csv" ? "CSV" : "JSON lines"}
           </a>
         ) : (
-          <button key={format} type="button" className="button" onClick={() => void save(format)}>
+          <button
+            key={format}
+            type="button"
+            className="button"
+            disabled={download.isPending}
+            onClick={() => save(format)}
+          >
             <Icon name="download" /> {format === "csv" ? "CSV" : "JSON lines"}
           </button>
         ),

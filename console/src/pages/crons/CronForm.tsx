@@ -117,7 +117,7 @@ export function CronForm({ deploymentId, assistants, cron, onClose, onSaved }: P
   );
 }
 
-// What the server says about the schedule, asked when a pause says that it is typed whole.
+// Checks the schedule with the server, after a pause in typing.
 function usePreviewProblem(deploymentId: string, schedule: string, zone: string) {
   const [asked, setAsked] = useState({ schedule, zone });
   useEffect(() => {

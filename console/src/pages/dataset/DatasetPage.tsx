@@ -12,10 +12,10 @@ import { ShortId } from "../../ui/Copy";
 import { FormButtons, TextField } from "../../ui/Field";
 import { count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
-import { saveFile } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
 import { Tabs } from "../../ui/Tabs";
 import { Ago } from "../../ui/Time";
+import { useDownload } from "../../ui/useDownload";
 import { Examples } from "./Examples";
 import { Experiments } from "./Experiments";
 import { Versions } from "./Versions";
@@ -114,20 +114,24 @@ function Head({ dataset }: { dataset: Dataset }) {
 
 function Downloads({ dataset }: { dataset: Dataset }) {
   const { as_of: asOf } = datasetRoute.useSearch();
-  const save = async (kind: "csv" | "jsonl") => {
-    const response = await request(`GET /datasets/{dataset_id}/${kind}`, {
-      path: { dataset_id: dataset.id },
-      query: asOf ? { as_of: asOf } : {},
+  const download = useDownload();
+  const save = (kind: "csv" | "jsonl") =>
+    download.mutate({
+      read: () =>
+        request(`GET /datasets/{dataset_id}/${kind}`, {
+          path: { dataset_id: dataset.id },
+          query: asOf ? { as_of: asOf } : {},
+        }),
+      fileName: `${dataset.name.replace(/[^\w.-]+/g, "-")}.${kind}`,
     });
-    saveFile(await response.blob(), `${dataset.name.replace(/[^\w.-]+/g, "-")}.${kind}`);
-  };
   return (
     <>
-      <button type="button" className="button" onClick={() => void save("jsonl")}>
+      {download.error && <Problem error={download.error} />}
+      <button type="button" className="button" disabled={download.isPending} onClick={() => save("jsonl")}>
         <Icon name="download" />
         JSONL
       </button>
-      <button type="button" className="button" onClick={() => void save("csv")}>
+      <button type="button" className="button" disabled={download.isPending} onClick={() => save("csv")}>
         <Icon name="download" />
         CSV
       </button>

@@ -121,7 +121,8 @@ export function ExampleForm({ datasetId, example, onDone }: FormProps) {
       inputs: readInputs,
       outputs: readOutputs,
       metadata: readMetadata,
-      ...(named.length ? { split: named.length === 1 ? (named[0] as string) : named } : {}),
+      // A change without a split leaves the example in its old ones.
+      split: named.length > 1 ? named : (named[0] ?? "base"),
     };
     if (example) change.mutate({ path: { example_id: example.id }, body });
     else create.mutate({ body: { ...body, dataset_id: datasetId } });

@@ -57,8 +57,9 @@ export function NewDatasetPage() {
       try {
         await send(made.id, drafts, (done) => setState({ done }));
       } catch (failure) {
-        // A dataset with some of its examples would look complete.
-        await call("DELETE /datasets/{dataset_id}", { path: { dataset_id: made.id } });
+        // A dataset with some of its examples would look complete. If it cannot be deleted either, the page shows why
+        // the examples were refused, not why the deletion failed.
+        await call("DELETE /datasets/{dataset_id}", { path: { dataset_id: made.id } }).catch(() => undefined);
         throw failure;
       }
       await cache.invalidateQueries();

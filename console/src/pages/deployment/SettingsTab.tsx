@@ -8,12 +8,13 @@ import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { TextField } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
+import { typedNumber } from "../../ui/numbers";
 import { Problem } from "../../ui/Problem";
 import { emptySecret, type SecretDraft, SecretFields } from "../../ui/Secrets";
 import { SourceForm } from "./SourceForm";
 import { useDeployment } from "./useDeployment";
 
-// The code of an image ends with it, so its threads cannot keep it.
+// Sources that Portside builds itself. A deployment of an image keeps no older revisions for its waiting threads.
 const BUILT = new Set<Deployment["source"]>(["git_hosting", "github", "internal_source"]);
 
 export function SettingsTab() {
@@ -113,7 +114,7 @@ function Scale({ deploymentId, mayUpdate }: { deploymentId: string; mayUpdate: b
   const problem = (name: string) => problemAt(change.error, name);
   const save = (event: FormEvent) => {
     event.preventDefault();
-    change.mutate({ path, body: { ...scale, min_scale: numberOf(min), max_scale: numberOf(max) } });
+    change.mutate({ path, body: { ...scale, min_scale: typedNumber(min), max_scale: typedNumber(max) } });
   };
   return (
     <section className="card" aria-labelledby="scale">
@@ -153,7 +154,7 @@ function Scale({ deploymentId, mayUpdate }: { deploymentId: string; mayUpdate: b
   );
 }
 
-// Minutes, because nobody counts seconds here. The API has seconds.
+// The API has seconds; the page shows minutes, the unit in which people think of idle times.
 function Sleep({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate: boolean }) {
   return (
     <NumberSetting
@@ -161,7 +162,7 @@ function Sleep({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate: b
       label="Minutes without a request and a run"
       name="sleep_after_s"
       stored={deployment.sleep_after_s ? String(deployment.sleep_after_s / 60) : ""}
-      bodyOf={(minutes) => ({ sleep_after_s: Math.round(60 * minutes) })}
+      bodyOf={(minutes) => ({ sleep_after_s: Number.isFinite(minutes) ? Math.round(60 * minutes) : minutes })}
       deployment={deployment}
       mayUpdate={mayUpdate}
     >
@@ -205,7 +206,7 @@ function NumberSetting({ title, label, name, stored, bodyOf, deployment, mayUpda
   const change = useChange("PATCH /v2/deployments/{deployment_id}", () => setDraft(undefined));
   const save = (event: FormEvent) => {
     event.preventDefault();
-    change.mutate({ path: { deployment_id: deployment.id }, body: bodyOf(numberOf(draft ?? "") ?? 0) });
+    change.mutate({ path: { deployment_id: deployment.id }, body: bodyOf(typedNumber(draft ?? "") ?? 0) });
   };
   return (
     <section className="card" aria-labelledby={name}>
@@ -231,10 +232,6 @@ function NumberSetting({ title, label, name, stored, bodyOf, deployment, mayUpda
       </form>
     </section>
   );
-}
-
-function numberOf(text: string): number | null {
-  return text.trim() === "" ? null : Number(text);
 }
 
 function Delete({ deployment }: { deployment: Deployment }) {

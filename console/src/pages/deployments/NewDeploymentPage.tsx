@@ -7,6 +7,7 @@ import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { Field, SelectField, TextField } from "../../ui/Field";
 import { Icon } from "../../ui/Icon";
+import { typedNumber } from "../../ui/numbers";
 import { Problem } from "../../ui/Problem";
 import { type SecretDraft, SecretFields } from "../../ui/Secrets";
 
@@ -276,7 +277,7 @@ function bodyOf(draft: Draft, integrations: Integration[]): DeploymentCreate {
     .filter((each) => each.name || each.value)
     .map(({ name, value }) => ({ name: name.trim(), value }));
   if (draft.source === "external_image") {
-    const spec = { min_scale: numberOf(draft.min_scale), max_scale: numberOf(draft.max_scale) };
+    const spec = { min_scale: typedNumber(draft.min_scale), max_scale: typedNumber(draft.max_scale) };
     return {
       name: draft.name.trim(),
       source: "external_image",
@@ -300,10 +301,6 @@ function bodyOf(draft: Draft, integrations: Integration[]): DeploymentCreate {
     },
     secrets,
   };
-}
-
-function numberOf(text: string): number | null {
-  return text.trim() === "" ? null : Number(text);
 }
 
 function fieldErrors(error: ApiError | null): Record<string, string> {

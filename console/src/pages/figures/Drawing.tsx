@@ -8,7 +8,7 @@ import { DASHES, LINES } from "./lines";
 const HEIGHT = 220;
 const FEW_POINTS = 40;
 
-// The canvas. It is drawn again when the data, the theme or the zone of times change, and follows the width of the page.
+// The canvas. It is drawn again when the data, the theme, the time zone or the width of the page change.
 export default function Drawing({
   data,
   unit,

@@ -162,9 +162,10 @@ function SectionTitle({ section, mayChange }: { section: Section; mayChange: boo
       }}
     >
       <input aria-label="Title of the section" value={given} onChange={(event) => setGiven(event.target.value)} />
-      <button type="submit" className="button" disabled={!given.trim()}>
+      <button type="submit" className="button" disabled={!given.trim() || change.isPending}>
         Save
       </button>
+      {change.error && <Problem error={change.error} />}
     </form>
   );
 }
@@ -178,6 +179,7 @@ function Delete({ deletion, onClose }: { deletion: Deletion; onClose: () => void
       title={`Delete ${deletion.title}?`}
       action="Delete"
       cancel="Keep it"
+      isDisabled={chart.isPending || section.isPending}
       error={error}
       onConfirm={() =>
         deletion.kind === "chart"

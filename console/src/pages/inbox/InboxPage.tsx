@@ -16,7 +16,7 @@ import { MOST_THREADS, questionsOf, useWaiting, type Waiting } from "./useWaitin
 
 const EVERY_MS = 15_000;
 
-// Every thread that waits for a person, with its questions. What was answered stays in its place until the page is left.
+// Every thread that waits for a person, with its questions. Answered ones stay in place until the page is left.
 export function InboxPage() {
   const { thread: opened } = inboxRoute.useSearch();
   const navigate = useNavigate();

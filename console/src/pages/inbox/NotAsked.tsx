@@ -1,6 +1,6 @@
 import type { useWaiting } from "./useWaiting";
 
-// Whose threads are missing from what is shown, and why.
+// The agents whose waiting threads are missing here, with the reason.
 export function NotAsked({ refused }: Pick<ReturnType<typeof useWaiting>, "refused">) {
   const reasons = [...new Set(refused.map(({ reason }) => reason))];
   return reasons.map((reason) => {

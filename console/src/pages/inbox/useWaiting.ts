@@ -1,4 +1,4 @@
-// Threads that wait for a person, of all agents. A few agents are asked at a time, so that a slow one holds up no other.
+// Threads that wait for a person, of all agents. Several are asked at once, so a slow one does not hold up the rest.
 
 import { useQueries } from "@tanstack/react-query";
 import { useMemo } from "react";
@@ -19,8 +19,8 @@ export interface Waiting {
 }
 
 /**
- * The waiting threads, those that wait longest first, and the agents that could not or may not be asked. Those that sleep
- * are asked, and so woken, only with `isWaking`.
+ * The waiting threads, longest waits first, and the agents that could not or may not be asked. Agents that sleep are
+ * asked, and so woken, only with `isWaking`.
  */
 export function useWaiting(everyMs: number, isWaking = false) {
   const workspace = useWorkspaceId();

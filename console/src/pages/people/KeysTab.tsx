@@ -168,7 +168,7 @@ function RevokeKey({ of: key, isOrganization, onClose }: { of: Listed; isOrganiz
     <Confirm
       title={`Revoke ${key.short_key}?`}
       action="Revoke"
-      isDisabled={!isSure}
+      isDisabled={!isSure || own.isPending || ofWorkspace.isPending || ofOrganization.isPending}
       error={error}
       onConfirm={revoke}
       onClose={onClose}

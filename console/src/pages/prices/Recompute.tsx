@@ -54,6 +54,7 @@ export function Recompute() {
             <button
               type="button"
               className="button danger"
+              disabled={cancel.isPending}
               onClick={() => cancel.mutate({ path: { recomputation_id: latest.id } })}
             >
               Stop
@@ -61,6 +62,7 @@ export function Recompute() {
           )}
         </div>
         {start.error && <Problem error={start.error} />}
+        {cancel.error && <Problem error={cancel.error} />}
         {latest === undefined ? (
           <p className="soft">
             A new price applies to runs that are stored from then on. This applies today's prices to older ones; costs

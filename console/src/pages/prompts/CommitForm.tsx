@@ -29,7 +29,7 @@ function OpenForm({ handle, latest, from, manifest, onClose, onDone }: Props & {
   const [messages, setMessages] = useState(() => read?.messages ?? [newMessage("system")]);
   const [json, setJson] = useState<unknown>(manifest);
   const [description, setDescription] = useState("");
-  // Whoever commits in the meantime is not overwritten: the platform refuses another parent.
+  // If somebody else commits meanwhile, the platform refuses this commit: its parent is no longer the latest.
   const [parent] = useState(latest?.commit_hash ?? null);
   const commit = useChange("POST /commits/{owner}/{repo}", onDone);
   const isJson = manifest !== null && read === null;

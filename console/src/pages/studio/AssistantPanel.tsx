@@ -1,6 +1,7 @@
 import { useState } from "react";
 import { useAgentApi, useAgentChange } from "../../api/agentQueries";
 import type { Assistant } from "../../api/agentServer";
+import { Confirm } from "../../ui/Confirm";
 import { ShortId } from "../../ui/Copy";
 import { Field } from "../../ui/Field";
 import { isBranch, summaryOf } from "../../ui/Json";
@@ -29,13 +30,17 @@ export function AssistantPanel({ deploymentId, assistant, schema, isContext, val
     onChange({});
     onCreated(made.assistant_id);
   });
-  const remove = useAgentChange(deploymentId, "DELETE /assistants/{assistant_id}", () => onCreated(""));
+  const [isDeleting, setDeleting] = useState(false);
+  const remove = useAgentChange(deploymentId, "DELETE /assistants/{assistant_id}", () => {
+    setDeleting(false);
+    onCreated("");
+  });
   const own = isContext ? assistant.context : (assistant.config.configurable ?? {});
   const stored = isBranch(own) ? (own as Record<string, unknown>) : {};
   const merged = { ...stored, ...values };
   const body = isContext ? { context: merged } : { config: { ...assistant.config, configurable: merged } };
   const isSystem = assistant.metadata.created_by === "system";
-  const error = save.error ?? create.error ?? remove.error;
+  const error = save.error ?? create.error;
   return (
     <div className="stack">
       <dl className="facts">
@@ -79,15 +84,23 @@ export function AssistantPanel({ deploymentId, assistant, schema, isContext, val
           Save as version
         </button>
         {!isSystem && (
-          <button
-            type="button"
-            className="button danger"
-            onClick={() => remove.mutate({ path: { assistant_id: assistant.assistant_id } })}
-          >
+          <button type="button" className="button danger" onClick={() => setDeleting(true)}>
             Delete the assistant
           </button>
         )}
       </div>
+      {isDeleting && (
+        <Confirm
+          title={`Delete ${assistant.name}?`}
+          action="Delete"
+          isDisabled={remove.isPending}
+          error={remove.error}
+          onConfirm={() => remove.mutate({ path: { assistant_id: assistant.assistant_id } })}
+          onClose={() => setDeleting(false)}
+        >
+          <p>All versions of the assistant are deleted. This cannot be undone.</p>
+        </Confirm>
+      )}
       <Field label="New assistant with these values">
         {(attributes) => (
           <span className="row tight">

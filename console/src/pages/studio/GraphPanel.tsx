@@ -1,6 +1,6 @@
 import { lazy, Suspense } from "react";
 import { useAgentApi } from "../../api/agentQueries";
-import { CHANGING } from "../../api/server";
+import { GRAPH_REFRESH } from "../../api/server";
 import { Problem } from "../../ui/Problem";
 import type { NodeState } from "./follow";
 
@@ -20,7 +20,7 @@ export function GraphPanel({ deploymentId, assistantId, nodes, next }: Props) {
     deploymentId,
     "GET /assistants/{assistant_id}/graph",
     { path: { assistant_id: assistantId }, query: { xray: "true" } },
-    CHANGING,
+    GRAPH_REFRESH,
   );
   if (!found.data) {
     return found.error ? <Problem error={found.error} retry={() => void found.refetch()} /> : null;

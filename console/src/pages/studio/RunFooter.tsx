@@ -19,8 +19,8 @@ function Footer({ runId }: { runId: string }) {
   const [isTraced, setTraced] = useState(false);
   const [score, setScore] = useState<number | null>(null);
   const trace = useApi(
-    "GET /runs/{run_id}",
-    { path: { run_id: runId } },
+    "GET /v2/runs/{run_id}",
+    { path: { run_id: runId }, query: { selects: ["TRACE_ID"] } },
     { enabled: mayRead && !isTraced, everyMs: LOOK_EVERY_MS },
   );
   const isFound = trace.data !== undefined;

@@ -1,4 +1,4 @@
-// The conversation of a thread, or its state if it has no messages, with what is asked and said below it.
+// The conversation of a thread, or its state if it has no messages. Below it are the agent's questions and the input.
 
 import { useCallback, useEffect, useRef, useState } from "react";
 import type { ApiError } from "../../api/client";
@@ -53,8 +53,8 @@ export function StudioMain({ inputSchema, isLeaf, onLatest, ...beginning }: Prop
         key={threadId ?? "new"}
         items={items}
         streaming={isRunning && last?.type === "ai" ? last.id : null}
-        onEdit={isSettled ? onEdit : null}
-        onAgain={isSettled ? onAgain : null}
+        onEdit={isSettled && !runs.isStarting ? onEdit : null}
+        onAgain={isSettled && !runs.isStarting ? onAgain : null}
         sent={runs.sent}
         empty={<Begin isChat={isChat} threadId={threadId} error={state.error ?? studio.thread.error} />}
       >
@@ -80,7 +80,7 @@ export function StudioMain({ inputSchema, isLeaf, onLatest, ...beginning }: Prop
         <Composer
           key={assistant.graph_id}
           schema={inputSchema}
-          isRunning={isRunning}
+          isRunning={isRunning || runs.isStarting}
           mayStop={Boolean(live?.runId)}
           onSend={(input, said) => void runs.send(input, said)}
           onStop={() => void runs.stop()}

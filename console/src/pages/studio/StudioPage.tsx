@@ -2,7 +2,7 @@ import { useNavigate } from "@tanstack/react-router";
 import { useCallback, useState } from "react";
 import { useAgentApi } from "../../api/agentQueries";
 import type { Assistant, RunCreate } from "../../api/agentServer";
-import { CHANGING } from "../../api/server";
+import { GRAPH_REFRESH } from "../../api/server";
 import { studioRoute } from "../../router";
 import { Empty } from "../../ui/Empty";
 import { Problem } from "../../ui/Problem";
@@ -31,7 +31,7 @@ export function StudioPage() {
     deploymentId,
     "POST /assistants/search",
     { body: { limit: 100, sort_by: "name" } },
-    CHANGING,
+    GRAPH_REFRESH,
   );
   const thread = useThread(deploymentId, threadId, THREAD_EVERY_MS);
   if (found.error && !found.data) {
@@ -84,7 +84,7 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
     deploymentId,
     "GET /assistants/{assistant_id}/schemas",
     { path: { assistant_id: assistant.assistant_id } },
-    CHANGING,
+    GRAPH_REFRESH,
   ).data;
   const isContext = Boolean(schemas?.context_schema);
   const branch = branchOf(studio, checkpoint);

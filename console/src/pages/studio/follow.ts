@@ -1,5 +1,5 @@
-// One run as it happens. It is followed by its events; after a lost connection, a refresh or a restart of the server the
-// events go on after the last one that came, so that nothing is lost and nothing comes twice.
+// Follows the events of a run as it happens. After a lost connection, a refresh or a restart of the server, reading
+// goes on after the last event that came, so that nothing is lost and nothing comes twice.
 
 import type { QueryClient } from "@tanstack/react-query";
 import { useEffect, useMemo, useSyncExternalStore } from "react";
@@ -82,6 +82,8 @@ class RunFollower {
   close() {
     this.reading?.abort();
     this.reading = null;
+    clearTimeout(this.timer);
+    this.timer = undefined;
   }
 
   private begin(threadId: string, runId: string | null): Live {
@@ -119,7 +121,9 @@ class RunFollower {
           this.showSoon();
         }
         // A server that stops ends its streams before their runs are over.
-        if (!(await this.isUnderWay(live))) return this.end(live, null);
+        const isUnderWay = await this.isUnderWay(live, signal);
+        if (signal?.aborted) return;
+        if (!isUnderWay) return this.end(live, null);
       } catch (failure) {
         if (signal?.aborted) return;
         const error = failure instanceof ApiError ? failure : new ApiError(500, String(failure), [], null);
@@ -137,10 +141,10 @@ class RunFollower {
     return streamAgent(this.deploymentId, "GET /threads/{thread_id}/runs/{run_id}/stream", { path }, options);
   }
 
-  private async isUnderWay(live: Live): Promise<boolean> {
+  private async isUnderWay(live: Live, signal: AbortSignal | undefined): Promise<boolean> {
     const path = { thread_id: live.threadId, run_id: live.runId ?? "" };
     try {
-      const run = await callAgent(this.deploymentId, "GET /threads/{thread_id}/runs/{run_id}", { path });
+      const run = await callAgent(this.deploymentId, "GET /threads/{thread_id}/runs/{run_id}", { path }, signal);
       return run.status === "pending" || run.status === "running";
     } catch (failure) {
       if (failure instanceof ApiError && failure.status === 404) return false;

@@ -1,6 +1,6 @@
 // Starting and stopping the runs of the studio's thread.
 
-import { useState } from "react";
+import { useRef, useState } from "react";
 import { callAgent } from "../../api/agent";
 import type { Assistant, RunCreate } from "../../api/agentServer";
 import { ApiError } from "../../api/client";
@@ -28,6 +28,10 @@ export function useStudioRuns(beginning: Beginning) {
   const { state, live, items, follower } = studio;
   const [problem, setProblem] = useState<ApiError | null>(null);
   const [sent, setSent] = useState(0);
+  // From the click until the run is requested, which can first need a thread or a checkpoint. A second click meanwhile
+  // must not start a second run.
+  const [isStarting, setStarting] = useState(false);
+  const starting = useRef(false);
 
   const attempt = async (step: () => Promise<unknown>) => {
     setProblem(null);
@@ -36,6 +40,14 @@ export function useStudioRuns(beginning: Beginning) {
     } catch (failure) {
       setProblem(failure instanceof ApiError ? failure : new ApiError(500, String(failure), [], null));
     }
+  };
+  const startOnce = async (step: () => Promise<unknown>) => {
+    if (starting.current) return;
+    starting.current = true;
+    setStarting(true);
+    await attempt(step);
+    starting.current = false;
+    setStarting(false);
   };
   const begin = async (changes: Partial<RunCreate>, pending?: Message, base?: unknown) => {
     setSent((count) => count + 1);
@@ -52,16 +64,17 @@ export function useStudioRuns(beginning: Beginning) {
   };
   return {
     problem,
+    isStarting,
     // Counts what was sent.
     sent,
-    start: (changes: Partial<RunCreate>) => attempt(() => begin(changes)),
+    start: (changes: Partial<RunCreate>) => startOnce(() => begin(changes)),
     send: (input: Record<string, unknown>, said: Said | null) => {
       const message = said ? humanMessage(said.text, said.images) : undefined;
-      return attempt(() => begin({ input: message ? { ...input, messages: [message] } : input }, message));
+      return startOnce(() => begin({ input: message ? { ...input, messages: [message] } : input }, message));
     },
     // A run from before a message: with another message in its place, or with the same input again.
     rerun: (item: Item, replacement?: Message) =>
-      attempt(async () => {
+      startOnce(async () => {
         const tip = checkpoint ?? state.data?.checkpoint?.checkpoint_id;
         if (!threadId || !tip) return;
         const before = await checkpointBefore(deploymentId, threadId, tip, item.message.id);

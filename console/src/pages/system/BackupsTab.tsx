@@ -13,7 +13,7 @@ const EVERY_MS = 5_000;
 const SCHEDULED = "BACKUP_TO=/mnt/backups PORTSIDE_BACKUP_PASSPHRASE_FILE=/etc/portside/passphrase portside up";
 const KINDS: Record<string, string> = { data: "whole server", dumps: "dumps" };
 
-// What there is to come back from, what failed last, and the command that restores it.
+// The backups, the last failure, and the command that restores a backup.
 export function BackupsTab() {
   const mayManage = useMay("organization:manage");
   const found = useApi("GET /system/backups", {}, { enabled: mayManage, everyMs: EVERY_MS });

@@ -9,11 +9,12 @@ import { useMay } from "../../shell/session";
 import { ShortId } from "../../ui/Copy";
 import { compact, cost } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
-import { isBranch, Json, saveFile } from "../../ui/Json";
+import { isBranch, Json } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
 import { Status } from "../../ui/Status";
 import { Tabs } from "../../ui/Tabs";
 import { duration, Exact } from "../../ui/Time";
+import { useDownload } from "../../ui/useDownload";
 import { RunActions } from "../traces/RunActions";
 import { TYPE_WORDS } from "../traces/runs";
 import { FeedbackTab } from "./FeedbackTab";
@@ -207,10 +208,12 @@ function Actions({ node, projectId, traceId }: { node: Node; projectId: string; 
   const mayUpdate = useMay("datasets:update");
   const mayQueue = useMay("annotation-queues:update");
   const { span } = node;
-  const save = async () => {
-    const response = await request("GET /runs/{run_id}", { path: { run_id: span.id } });
-    saveFile(await response.blob(), `run-${span.id.slice(-8)}.json`);
-  };
+  const download = useDownload();
+  const save = () =>
+    download.mutate({
+      read: () => request("GET /runs/{run_id}", { path: { run_id: span.id } }),
+      fileName: `run-${span.id.slice(-8)}.json`,
+    });
   const toggle = (which: "add" | "share") => setOpened(opened === which ? null : which);
   return (
     <>
@@ -225,11 +228,12 @@ function Actions({ node, projectId, traceId }: { node: Node; projectId: string; 
           <Icon name="share" />
           Share
         </button>
-        <button type="button" className="button" onClick={() => void save()}>
+        <button type="button" className="button" disabled={download.isPending} onClick={save}>
           <Icon name="download" />
           JSON
         </button>
       </div>
+      {download.error && <Problem error={download.error} />}
       {opened === "add" && (
         <RunActions runs={[{ ...span, trace_id: traceId }]} projectId={projectId} onDone={() => setOpened(null)} />
       )}

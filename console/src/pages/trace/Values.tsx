@@ -8,8 +8,9 @@ import { useApi } from "../../api/queries";
 import { CopyButton } from "../../ui/Copy";
 import { plain } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
-import { bytes, isBranch, Json, LongText, PREVIEW_CHARS, saveFile } from "../../ui/Json";
+import { bytes, isBranch, Json, LongText, PREVIEW_CHARS } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
+import { useDownload } from "../../ui/useDownload";
 import type { RunState } from "../traces/runs";
 import { Chat } from "./Chat";
 import { CommandInput, commandOf } from "./CommandInput";
@@ -155,28 +156,31 @@ function Shown({ text, name, isFailure }: { text: string; name: string; isFailur
 }
 
 function FileButton({ runId, name, what }: { runId: string; name: string; what: string }) {
-  const [isBusy, setBusy] = useState(false);
   const token = useContext(ShareToken);
-  const save = async () => {
-    setBusy(true);
-    try {
-      const blob = await (await readFile(token, runId, name)).blob();
-      saveFile(blob, `${runId.slice(-8)}-${name}.${name === "error" ? "txt" : "json"}`);
-    } finally {
-      setBusy(false);
-    }
-  };
+  const download = useDownload();
+  const save = () =>
+    download.mutate({
+      read: () => readFile(token, runId, name),
+      fileName: `${runId.slice(-8)}-${name}.${name === "error" ? "txt" : "json"}`,
+    });
   return (
-    <button
-      type="button"
-      className="copy"
-      title={`Download: ${what}`}
-      aria-label={`Download: ${what}`}
-      disabled={isBusy}
-      onClick={() => void save()}
-    >
-      <Icon name="download" />
-    </button>
+    <>
+      {download.error && (
+        <span role="alert" className="error small">
+          {download.error.message}
+        </span>
+      )}
+      <button
+        type="button"
+        className="copy"
+        title={`Download: ${what}`}
+        aria-label={`Download: ${what}`}
+        disabled={download.isPending}
+        onClick={save}
+      >
+        <Icon name="download" />
+      </button>
+    </>
   );
 }
 

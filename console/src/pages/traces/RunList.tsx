@@ -1,4 +1,4 @@
-// Traces or runs of a project, newest first. Pages are read as somebody scrolls, so a million runs cost what is in view.
+// Traces or runs of a project, newest first. Scrolling reads further pages, so of a million runs only a few are read.
 
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useMemo } from "react";

@@ -30,8 +30,8 @@ export function problemOf(field: FilterField, text: string): string | undefined 
   return undefined;
 }
 
-// The request's filters; fields with a problem are left out. Name, tags and so on are those of the root run; the type and
-// the error are those of any run of the trace, unless all runs are listed.
+// The request's filters; fields with a problem are left out. Name, tags and so on are those of the root run. The type
+// and the error are those of any run of the trace, unless all runs are listed.
 export function runsFilter(filters: Filters, now: number, isOfTraces: boolean): RunsFilter {
   const own: string[] = [];
   const anywhere: string[] = [];

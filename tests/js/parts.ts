@@ -1,0 +1,147 @@
+// Parts of the executor where the code of a project, or a client that leaves, could end the whole process.
+// `tests/db/test_javascript_parts.py` bundles this; it fails if a test does.
+import assert from "node:assert/strict";
+import { mkdirSync, mkdtempSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { connect, createServer, type Socket } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, test } from "node:test";
+import { type Message, Outbox } from "../../executor-js/src/asgi.js";
+import { importPackage } from "../../executor-js/src/libraries.js";
+import { CallFailed, type Handler, Link } from "../../executor-js/src/link.js";
+import { installLoopback } from "../../executor-js/src/loopback.js";
+import type { Server } from "../../executor-js/src/server.js";
+
+const folder = mkdtempSync(join(tmpdir(), "parts-"));
+
+/** A link whose other end, in this process too, serves `handlers`. */
+async function linked(handlers: Record<string, Handler>): Promise<Link> {
+  const server = createServer();
+  const path = join(folder, `link-${Math.random()}`);
+  const accepted = new Promise<Socket>((resolve) => server.once("connection", resolve));
+  await new Promise<void>((resolve) => server.listen(path, resolve));
+  const open = (socket: Socket, served: Record<string, Handler>) =>
+    new Link(socket, { handlers: new Map(Object.entries(served)), onHello: () => {}, pong: () => null });
+  const near = open(connect(path), {});
+  const far = open(await accepted, { ...handlers, ping: async () => "pong" });
+  after(() => {
+    near.close();
+    far.close();
+    server.close();
+  });
+  return near;
+}
+
+/** A promise that a test settles. */
+function gate(): { passed: Promise<void>; open(): void } {
+  let open = () => {};
+  const passed = new Promise<void>((resolve) => {
+    open = resolve;
+  });
+  return { passed, open: () => open() };
+}
+
+test("a handler of items that throws fails its own call alone", async () => {
+  const link = await linked({
+    count: async (_body, call) => {
+      for (const item of [1, 2, 3]) {
+        call.send(item);
+      }
+    },
+  });
+  const seen: unknown[] = [];
+  const onItem = (item: unknown) => {
+    seen.push(item);
+    throw new Error("this item is wrong");
+  };
+  await assert.rejects(link.call("count", null, { onItem }), /this item is wrong/);
+  assert.deepEqual(seen, [1]);
+  assert.equal(await link.call("ping", null), "pong");
+});
+
+test("a method that throws at once answers with an error", async () => {
+  const link = await linked({
+    broken: () => {
+      throw new CallFailed("closed", "the exchange is over");
+    },
+  });
+  await assert.rejects(link.call("broken", null), { code: "closed", message: "the exchange is over" });
+  assert.equal(await link.call("ping", null), "pong");
+});
+
+test("a call whose signal has aborted is not sent", async () => {
+  const link = await linked({});
+  const signal = AbortSignal.abort(new Error("stopped before"));
+  await assert.rejects(link.call("ping", null, { signal }), /stopped before/);
+});
+
+/** The fetch of the SDK's clients in graphs; the server sends `first`, and `second` when the test lets it. */
+async function loopback() {
+  const [second, cancelled] = [gate(), gate()];
+  const link = await linked({
+    "http.request": async (_body, call) => {
+      call.signal.addEventListener("abort", cancelled.open);
+      call.send([200, []]);
+      call.send(Buffer.from("first"));
+      await second.passed;
+      call.send(Buffer.from("second"));
+    },
+  });
+  installLoopback(link as unknown as Server);
+  const place = globalThis as unknown as Record<symbol, typeof fetch>;
+  const send = place[Symbol.for("langgraph_api:fetch")] as typeof fetch;
+  return { link, second, cancelled, send: (init: RequestInit = {}) => send("http://portside.invalid/ok", init) };
+}
+
+const textOf = (piece: { value?: Uint8Array }) => new TextDecoder().decode(piece.value);
+
+test("a response that nobody reads any more is cancelled, and its last pieces are dropped", async () => {
+  const { link, second, cancelled, send } = await loopback();
+  const reader = (await send()).body?.getReader();
+  assert.equal(textOf((await reader?.read()) ?? {}), "first");
+  await reader?.cancel();
+  await cancelled.passed;
+  second.open();
+  assert.equal(await link.call("ping", null), "pong");
+});
+
+test("an aborted request ends the reader of its response", async () => {
+  const { send } = await loopback();
+  const stop = new AbortController();
+  const reader = (await send({ signal: stop.signal })).body?.getReader();
+  assert.equal(textOf((await reader?.read()) ?? {}), "first");
+  stop.abort(new Error("read enough"));
+  await assert.rejects(reader?.read() ?? Promise.resolve(), /read enough/);
+});
+
+test("a request that was aborted before is not sent", async () => {
+  const { send } = await loopback();
+  await assert.rejects(send({ signal: AbortSignal.abort(new Error("too late")) }), /too late/);
+});
+
+test("the body of a response is cancelled if the client has left before it", async () => {
+  const cancelled = gate();
+  const body = new ReadableStream({ pull: () => new Promise(() => {}), cancel: cancelled.open });
+  const sent: Message[] = [];
+  const outbox = new Outbox(await linked({}), 1, (messages) => void sent.push(...messages));
+  await outbox.respond(new Response(body), AbortSignal.abort());
+  await cancelled.passed;
+  assert.equal(sent.at(-1)?.more_body, false);
+});
+
+test("a package is imported, though another whose name begins with its name was required", async () => {
+  for (const name of ["sockets", "sockets-more"]) {
+    const place = join(folder, "node_modules", name);
+    mkdirSync(place, { recursive: true });
+    const exports = { import: "./built.mjs", require: "./built.cjs" };
+    writeFileSync(join(place, "package.json"), JSON.stringify({ name, exports: { ".": exports } }));
+    writeFileSync(join(place, "built.mjs"), "export const build = 'import';");
+    writeFileSync(join(place, "built.cjs"), "exports.build = 'require';");
+  }
+  const file = join(folder, "graph.mjs");
+  createRequire(file)("sockets-more");
+  assert.equal((await importPackage("sockets", file))?.build, "import");
+  createRequire(file)("sockets");
+  assert.equal((await importPackage("sockets", file))?.build, "require");
+});
