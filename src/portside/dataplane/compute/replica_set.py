@@ -14,6 +14,7 @@ every twenty. It scales by these values, enforces the memory limit, and reports 
 import asyncio
 import signal
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -88,7 +89,8 @@ class TierSupervisor:
         self._last_problem: tuple[float, str] | None = None
         # Set at each step of a roll forward: a replica was removed, or one did not start.
         self._stepped = asyncio.Event()
-        self._start_failures: list[str] = []
+        # The newest alone: a server that cannot start fails again and again.
+        self._start_failures: deque[str] = deque(maxlen=1)
         self.restarts = 0
 
     @property
