@@ -424,6 +424,8 @@ class MachineTarget:
             await replica_set.start()
             self.current = replica_set
         replica_set.supervise()
+        # The desired state may have changed during the start, when there was no current replica set to update.
+        replica_set.update(self._release.deployment)
         self.folder.activate(replica_set.revision_id)
 
     def _note_use(self, idle_s: float | None) -> None:

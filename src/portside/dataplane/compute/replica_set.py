@@ -52,6 +52,7 @@ _MB = 2**20
 HAND_BACK_S = 5.0
 # How long the reason of a death is shown, even if all replicas serve again.
 _SHOW_DEATH_S = 60.0
+_CHANGED_VARIABLES = "the platform's variables have changed; a new server replaces this one"
 
 
 @dataclass
@@ -153,9 +154,12 @@ class TierSupervisor:
         except BaseException:
             await self._reap_all(self._starting, 0)
             raise
-        for replica in self._starting:
+        started, self._starting = self._starting, []
+        for replica in started:
             self._add(replica)
-        self._starting = []
+            # The variables may have changed during its start.
+            if replica.record.fingerprint != self._context.plan.fingerprint:
+                self.replace(replica, _CHANGED_VARIABLES)
         self.is_serving.set()
 
     async def adopt(self) -> None:
@@ -467,7 +471,7 @@ class ProcessReplicaSet:
         self._context.plan = replace(plan, env={**plan.env, **platform})
         for tier in self._tiers.values():
             for replica in tier.replicas:
-                tier.replace(replica, "the platform's variables have changed; a new server replaces this one")
+                tier.replace(replica, _CHANGED_VARIABLES)
 
     async def _change_tiers(self, bounds: dict[Tier, ReplicaBounds]) -> None:
         """Start the new tiers, and drain the ones that are no longer wanted once the new ones serve."""
