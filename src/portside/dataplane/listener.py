@@ -197,7 +197,8 @@ class ReconcilerSet:
         reconciler, task = self._reconcilers[deployment_id], self._tasks[deployment_id]
         if reconciler.is_finished:
             del self._reconcilers[deployment_id], self._tasks[deployment_id]
-        elif not task.cancelling():
+        elif not reconciler.is_closing:
+            reconciler.is_closing = True
             log.warning(
                 "the control plane no longer lists a deployment that was not deleted", deployment=str(deployment_id)
             )
@@ -224,7 +225,7 @@ class Reconciler:
         self._was_restored = False
         self._restore_backoff = Backoff(_RESTORE_FIRST_S, _RESTORE_LIMIT_S)
         self._restore_at = 0.0
-        self.is_finished = False
+        self.is_finished = self.is_closing = False
 
     def update(self, desired: DesiredDeployment) -> None:
         """Set the desired state, and cancel work that is no longer wanted."""
