@@ -264,7 +264,7 @@ async def add_logs(scope: Scope, deployment_id: UUID, revision_id: UUID, batch: 
 
 
 class OldRevisionLogs(Task):
-    """Deletes the logs of revisions that were replaced, a number of days after they were made; 0 keeps them."""
+    """Deletes the logs of replaced revisions a number of days after their last entry; 0 keeps them."""
 
     every_s = 600.0
     deletes = True

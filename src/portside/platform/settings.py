@@ -213,8 +213,8 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         msgspec.Meta(ge=0, le=36_500),
         setting(
-            "Days that build and server logs of replaced revisions are kept; 0 keeps them as long as their deployment. "
-            "Those of the serving and of the newest revision stay."
+            "Days that build and server logs of replaced revisions are kept after their last line; 0 keeps them as "
+            "long as their deployment. Those of the serving and of the newest revision stay."
         ),
     ] = 90
     trusted_proxies: Annotated[
