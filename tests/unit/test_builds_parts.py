@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import portside
-from portside.dataplane.builds.build import Layout, choose_layout
+from portside.dataplane.builds.build import ExecutorFiles, Layout, choose_layout
 from portside.dataplane.builds.commands import CommandOutcome
 from portside.dataplane.builds.config import (
     BuildConfig,
@@ -397,6 +397,22 @@ def test_is_behind_detects_missing_migrations(tmp_path: Path):
     assert is_behind(tmp_path)
     revision.unlink()
     assert is_behind(tmp_path)
+
+
+async def test_earlier_executor_is_restored_after_an_update_that_failed_half_way(tmp_path: Path):
+    packages = tmp_path / "build" / "venv" / "lib" / "python3.11" / "site-packages"
+    earlier = tmp_path / "build" / "earlier-executor"
+    for folder in (packages, earlier):
+        (folder / "portside").mkdir(parents=True)
+    (earlier / "portside" / "__init__.py").write_text("earlier")
+    (earlier / "portside-1.dist-info").mkdir()
+    (packages / "portside" / "half_a_package.py").touch()
+    files = ExecutorFiles(tmp_path / "build", tmp_path)
+    # Another attempt to update finds nothing to keep.
+    files._keep()
+    await files.restore_previous()
+    assert sorted(found.name for found in packages.iterdir()) == ["portside", "portside-1.dist-info"]
+    assert [found.read_text() for found in (packages / "portside").iterdir()] == ["earlier"]
 
 
 def test_explain_names_at_most_three_packages():

@@ -31,6 +31,7 @@ from portside.dataplane.builds.wheel import (
     installed_wheel_folders,
     installed_wheel_version,
     pack_wheel,
+    packages_folder,
     wheel_version,
 )
 from portside.dataplane.failures import BuildFailed, DeployFailed
@@ -203,9 +204,13 @@ class ExecutorFiles:
             await asyncio.to_thread(self._restore_previous)
 
     def _keep(self) -> None:
+        installed = installed_wheel_folders(self._build / "venv")
+        if not installed:
+            # An update failed half way: the earlier executor was kept before that.
+            return
         shutil.rmtree(self._earlier, ignore_errors=True)
-        for installed in installed_wheel_folders(self._build / "venv"):
-            shutil.copytree(installed, self._earlier / installed.name)
+        for folder in installed:
+            shutil.copytree(folder, self._earlier / folder.name)
         if (runtime := runtime_of(self._build)).is_dir():
             copy_linked(runtime, self._earlier / "runtime")
 
@@ -213,12 +218,14 @@ class ExecutorFiles:
         runtime = self._earlier / "runtime"
         wheel = [folder for folder in self._earlier.glob("portside*") if folder.is_dir()]
         if wheel:
-            current = installed_wheel_folders(self._build / "venv")
-            parent = current[0].parent
-            for folder in current:
+            venv = self._build / "venv"
+            for folder in installed_wheel_folders(venv):
                 shutil.rmtree(folder)
             for folder in wheel:
-                shutil.copytree(folder, parent / folder.name)
+                target = packages_folder(venv) / folder.name
+                # An update that failed half way leaves a package of which pip knows nothing.
+                shutil.rmtree(target, ignore_errors=True)
+                shutil.copytree(folder, target)
         if runtime.is_dir():
             copy_linked(runtime, runtime_of(self._build))
 
