@@ -143,7 +143,7 @@ async def test_unused_archives_are_deleted_and_used_ones_kept(platform, monkeypa
     assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
     monkeypatch.setattr(archives, "UNUSED_FOR_S", 0.0)
     monkeypatch.setattr(archives, "GARBAGE_AFTER_S", {".tar.gz": 0.0})
-    # A file that somebody else put there keeps no archive.
+    # A foreign file stops nothing.
     files[0].with_name("copy-of-an-archive.tar.gz").touch()
     await chore.activate()
     assert [file.exists() for file in files] == [True, False]

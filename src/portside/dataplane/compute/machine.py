@@ -40,7 +40,7 @@ from portside.dataplane.compute.sockets import StableSocket, open_stable_socket,
 from portside.dataplane.failures import DeployFailed, NoConnectionsLeft
 from portside.dataplane.masking import mask_credentials, mask_values
 from portside.dataplane.settings import ListenerSettings
-from portside.dataplane.state import DeploymentFolder, ReplicaRecord, SleepRecord
+from portside.dataplane.state import DeploymentFolder, SleepRecord
 from portside.kernel.aliases import EXECUTOR_VARIABLE
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import write_private
@@ -59,7 +59,6 @@ _SERVER_MB = 256
 _KILL_AFTER_S, _NOTE_USE_EVERY_S = 15.0, 300.0
 # Metrics of an idle server are read every 20 s, and its count of threads may be 5 s old.
 _COUNTED_WITHIN_S = 40.0
-_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -486,9 +485,9 @@ class MachineTarget:
     async def _reap_orphans(self, number: signal.Signals, grace_s: float) -> None:
         for orphan in self._orphans:
             orphan.process.signal(number)
-        deadline = time.monotonic() + grace_s
-        for orphan in self._orphans:
-            await _wait_for_end(orphan, deadline)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await asyncio.gather(*(orphan.process.wait() for orphan in self._orphans))
         for orphan in self._orphans:
             orphan.process.kill_group()
             self.folder.remove_replica(orphan.process)
@@ -584,11 +583,3 @@ class _FilesOfBuilds:
         """Install again the executors that the servers from before the update need."""
         for files in (self._own, *self._earlier):
             await files.restore_previous()
-
-
-async def _wait_for_end(orphan: ReplicaRecord, deadline: float) -> None:
-    """Wait for a process that is not the listener's child, which only polling can do."""
-    while time.monotonic() < deadline:
-        if not orphan.process.is_alive:
-            return
-        await asyncio.sleep(_POLL_S)

@@ -149,11 +149,11 @@ class Replica:
     async def stop_accepting(self) -> None:
         """Ask the server to drain, and wait up to five seconds until it refuses connections."""
         self.process.signal(signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_ACCEPTING_S
-        while not self._has_ended and time.monotonic() < deadline:
-            if await is_refused(self.port):
-                return
-            await asyncio.sleep(_POLL_S)
+        # A server that hangs may not even accept the connection that looks whether it refuses them.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_ACCEPTING_S):
+                while not self._has_ended and not await is_refused(self.port):  # noqa: ASYNC110 - of another process
+                    await asyncio.sleep(_POLL_S)
 
     async def reap(self, grace_s: float) -> None:
         """Wait for the process to end; after the grace period, or when cancelled, kill it and its children."""
@@ -164,7 +164,7 @@ class Replica:
         finally:
             self._close_handover_pipe()
             if self._child is not None:
-                # The group may outlive its leader. The system does not reuse the id before the leader was waited for.
+                # The group may outlive its leader, and while it does the system does not reuse its id.
                 kill_group(self._child.pid)
             self.process.kill_group()
             await self.wait()
