@@ -264,7 +264,7 @@ class SleepCycle:
         except UNREACHABLE as exc:
             log.warning("a deployment stays awake: its next due work cannot be read", error=str(exc))
             return False
-        # Both are asked again: a replica may have been added meanwhile.
+        # Look at the ports again: a replica may have been added meanwhile, which nobody has asked.
         return (due_at is None or due_at > time.time() + _LEAST_SLEEP_S) and self._deployment.ports() == ports
 
     async def _wait_until_called(self, known: SleepRecord | None) -> None:

@@ -207,8 +207,8 @@ def binaries_of(build: Build) -> list[str]:
     return [str(python_of(build.folder).parent), *([str(node.parent)] if node.exists() else [])]
 
 
-def kept_revision(revision_id: UUID, build: Build, folder: DeploymentFolder, until: float | None) -> dict[str, Any]:
-    """Return how servers of other revisions execute this one's graphs, as they read it (setting PINNED_REVISIONS)."""
+def pinned_revision(revision_id: UUID, build: Build, folder: DeploymentFolder, until: float | None) -> dict[str, Any]:
+    """Return what servers of other revisions need to execute this one's graphs: an entry of PINNED_REVISIONS."""
     node, path = node_settings(build.folder), minimal_environment(os.environ)["PATH"]
     return {
         "id": revision_id,

@@ -400,8 +400,8 @@ class ProcessReplicaSet:
             self._changing_tiers = self._spawn(self._change_tiers(bounds))
 
     def _request_roll_forward(self, number: int | None) -> None:
-        """Begin what the control plane requests, once."""
-        # A control plane without an order sends no number.
+        """Begin the roll forward that the control plane requests, unless it has begun. 0 requests none."""
+        # An older control plane sends no number; -1 stands for its one request.
         wanted = -1 if number is None else number
         if wanted not in {0, self._rolling}:
             self._rolling = wanted

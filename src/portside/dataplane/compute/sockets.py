@@ -1,15 +1,13 @@
-"""Listening sockets: a stable one for each deployment, and a private one for each replica.
+"""Listening sockets, a stable one for each deployment and a private one for each replica; forwarding of TCP connections.
 
 The stable socket stays open in the listener, which never accepts on it: while no replica serves, connections wait in
 its backlog. When a listener dies, its replicas still hold the socket. The next listener asks them for it over a Unix
 socket in the deployment's folder, so that no connection is lost. If none answers, SO_REUSEPORT lets the new listener
 bind the port beside a replica that it does not know.
 
-TCP forwarding: from a deployment's socket to its containers, and from containers to services on this machine.
-
-`TcpRelay` forwards bytes without looking at them. A relay without a target does not accept: connections wait in the
-socket's backlog, as they do while a server process starts. The relay stops reading from one side while the other is
-slow, so it buffers little.
+`TcpRelay` forwards connections from a deployment's socket to its containers, without looking at the bytes. A relay
+without a target does not accept: connections wait in the socket's backlog, as they do while a server process starts.
+The relay stops reading from one side while the other is slow, so it buffers little.
 
 `PortForwards` lets containers reach what listens only on this machine, such as Postgres on a unix socket or the
 platform on loopback. A container has its own network, where neither is reachable. For each target the listener forwards

@@ -195,7 +195,7 @@ class ContainerReplicaSet:
         self._supervisors.append(asyncio.create_task(asking))
 
     def update(self, deployment: DesiredDeployment) -> None:
-        """Do nothing: the revision alone sets the number of containers."""
+        """Do nothing: the revision sets the number of containers, and containers keep the variables of their start."""
 
     def metrics(self) -> MetricsReport | None:
         """Return how many containers serve, their runs and what is wrong; their resource usage is not measured."""

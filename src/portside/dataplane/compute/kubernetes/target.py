@@ -382,7 +382,7 @@ _MAX_FOLLOWED = 200
 _SERVERS = frozenset({"api", "queue", "orchestrator", "executor"})
 
 
-# Tiers whose servers know the queue, and who refuses them.
+# The components whose servers know the queue, and whether the platform or a webhook refuses their requests.
 _ASKED = ("api", "queue", "orchestrator")
 
 
