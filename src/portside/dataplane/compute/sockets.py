@@ -1,4 +1,4 @@
-"""Listening sockets, a stable one for each deployment and a private one for each replica; forwarding of TCP connections.
+"""Listening sockets, a stable one for each deployment and a private one for each replica; and TCP forwarding.
 
 The stable socket stays open in the listener, which never accepts on it: while no replica serves, connections wait in
 its backlog. When a listener dies, its replicas still hold the socket. The next listener asks them for it over a Unix
