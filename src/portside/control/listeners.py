@@ -145,6 +145,7 @@ async def choose_placement(tx: Transaction, scope: Scope, source: str, config: S
         if _namespace(config):
             raise BadCombination("source_config.listener_config needs a source_config.listener_id.")
         return Placement()
+    await tx.execute(sql.lock_listener_for_use, id=config.listener_id, workspace_id=scope.workspace_id)
     listener = await find_listener(tx, scope, config.listener_id)
     if listener is None:
         raise BadCombination(f"source_config.listener_id {config.listener_id} is not a listener of this workspace.")
