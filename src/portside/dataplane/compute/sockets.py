@@ -355,7 +355,7 @@ class PortForwards:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._ports: dict[str, int] = msgspec.json.decode(file.read_bytes()) if file.exists() else {}
+        self._ports = _read_ports(file)
         self._open: dict[str, tuple[socket.socket, TcpRelay]] = {}
         self._opening = asyncio.Lock()
 
@@ -393,6 +393,16 @@ class PortForwards:
                 self._ports[target] = listening.getsockname()[1]
                 write_private(self._file, msgspec.json.encode(self._ports).decode())
             return self._ports[target]
+
+
+def _read_ports(file: Path) -> dict[str, int]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, int])
+    except FileNotFoundError:
+        return {}
+    except msgspec.MsgspecError:
+        log.exception("the file of forwarded ports is damaged; containers are started again", path=str(file))
+        return {}
 
 
 def _local_target(url: str) -> str | None:

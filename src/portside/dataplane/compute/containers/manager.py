@@ -51,9 +51,11 @@ from portside.dataplane.processes import ProcessIdentity
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder
 from portside.kernel.files import write_private
+from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
 from portside.listener_api import DesiredDeployment, DesiredRevision, MetricsReport
 
+log = get_logger(__name__)
 _PINS_FILE = "images.json"
 
 
@@ -70,8 +72,7 @@ class ImageStore:
 
     def __init__(self, folder: Path, pull_timeout_s: float) -> None:
         self._file, self._pull_timeout_s = folder / _PINS_FILE, pull_timeout_s
-        saved = self._file.read_bytes() if self._file.exists() else b"{}"
-        self._pins = msgspec.json.decode(saved, type=dict[UUID, ImagePin])
+        self._pins = _read_pins(self._file)
 
     @property
     def is_empty(self) -> bool:
@@ -120,6 +121,16 @@ class ImageStore:
             raise DeployFailed(f"the image {image} was pulled, but this machine does not have it")
         log.add(f"The image is {found}")
         return ImagePin(image, found, was_pulled=present is None)
+
+
+def _read_pins(file: Path) -> dict[UUID, ImagePin]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[UUID, ImagePin])
+    except FileNotFoundError:
+        return {}
+    except msgspec.MsgspecError:
+        log.exception("a deployment's file of image pins is damaged; its images are pulled again", path=str(file))
+        return {}
 
 
 async def _image_id(runtime: Runtime, image: str) -> str | None:
