@@ -209,6 +209,7 @@ async def receive_archive(
         async with db.transaction() as tx:
             if await tx.fetchval(sql.finish_archive, id=archive_id, size_bytes=size) is None:
                 raise UploadNotExpected
+            # Inside the transaction: an archive that counts as uploaded has its file.
             await asyncio.to_thread(partial.publish)
 
 

@@ -154,6 +154,7 @@ async def report_revision(scope: Scope, deployment_id: UUID, revision_id: UUID, 
     """
     target = RevisionStatus(report.status)
     is_terminal = target in TERMINAL
+    # Only the end of a revision changes what listeners have to do, so only that wakes them.
     async with scope.change() if is_terminal else scope.db.transaction() as tx:
         await lock_deployment(tx, scope, deployment_id)
         row = await find_revision(tx, scope, deployment_id, revision_id)

@@ -154,9 +154,10 @@ class ReconcilerSet:
 
         async def limit_forever() -> None:
             while True:
-                async with contextlib.AsyncExitStack() as no_builds:
+                async with contextlib.AsyncExitStack() as all_slots:
+                    # Every slot, so that no build uses the cache meanwhile.
                     for _ in range(_MAX_BUILDS):
-                        await no_builds.enter_async_context(slots)
+                        await all_slots.enter_async_context(slots)
                     await limit_cache(settings.folder, settings.build_cache_max_bytes)
                 await asyncio.sleep(_LIMIT_CACHE_EVERY_S)
 

@@ -1,5 +1,5 @@
 -- name: lock_rollouts
--- One process at a time decides what comes next.
+-- One process at a time decides what comes next. The key of the lock is "roll" in ASCII.
 select pg_advisory_xact_lock(x'726f6c6c'::int)
 
 -- name: last_rollout
