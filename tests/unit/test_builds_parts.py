@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import portside
+from portside.dataplane.builds import node
 from portside.dataplane.builds.build import ExecutorFiles, Layout, choose_layout
 from portside.dataplane.builds.commands import CommandOutcome
 from portside.dataplane.builds.config import (
@@ -407,12 +408,28 @@ async def test_earlier_executor_is_restored_after_an_update_that_failed_half_way
     (earlier / "portside" / "__init__.py").write_text("earlier")
     (earlier / "portside-1.dist-info").mkdir()
     (packages / "portside" / "half_a_package.py").touch()
+    (earlier / "kept-for").write_text("2")
     files = ExecutorFiles(tmp_path / "build", tmp_path)
-    # Another attempt to update finds nothing to keep.
-    files._keep()
+    # Another attempt to update keeps nothing of what the first one has left.
+    files._keep("2")
     await files.restore_previous()
     assert sorted(found.name for found in packages.iterdir()) == ["portside", "portside-1.dist-info"]
     assert [found.read_text() for found in (packages / "portside").iterdir()] == ["earlier"]
+
+
+@pytest.mark.skipif(not (node._RUNTIME / "package.json").is_file(), reason="the JavaScript executor is not built")
+async def test_earlier_javascript_executor_is_restored(tmp_path: Path):
+    build, kept = tmp_path / "build", tmp_path / node.RUNTIMES
+    runtime = node.runtime_of(build)
+    runtime.mkdir(parents=True)
+    (runtime / "main.mjs").write_text("earlier")
+    # As if it was installed from the registry before.
+    shutil.copytree(node._RUNTIME, kept / node._digest(node._RUNTIME))
+    files = ExecutorFiles(build, tmp_path)
+    await files.update()
+    assert await node.is_runtime_current(build)
+    await files.restore_previous()
+    assert [(found.name, found.read_text()) for found in runtime.iterdir()] == [("main.mjs", "earlier")]
 
 
 def test_explain_names_at_most_three_packages():

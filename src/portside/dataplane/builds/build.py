@@ -23,7 +23,14 @@ from portside.dataplane.builds.commands import kill_leftovers, kill_strays
 from portside.dataplane.builds.config import BuildConfig, read_config
 from portside.dataplane.builds.environment import Environment
 from portside.dataplane.builds.javascript import JavaScript, Scripts
-from portside.dataplane.builds.node import NodeTools, check_runtime, copy_linked, runtime_of, update_runtime
+from portside.dataplane.builds.node import (
+    NodeTools,
+    check_runtime,
+    copy_linked,
+    is_runtime_current,
+    runtime_of,
+    update_runtime,
+)
 from portside.dataplane.builds.sources import Source
 from portside.dataplane.builds.wheel import (
     EXECUTOR,
@@ -32,6 +39,7 @@ from portside.dataplane.builds.wheel import (
     installed_wheel_version,
     pack_wheel,
     packages_folder,
+    server_versions,
     wheel_version,
 )
 from portside.dataplane.failures import BuildFailed, DeployFailed
@@ -191,9 +199,10 @@ class ExecutorFiles:
         """Install this platform's executor, and keep the earlier one. Raises DeployFailed."""
         async with self._lock:
             try:
-                if not await is_wheel_current(self._build):
-                    await asyncio.to_thread(self._keep)
-                    await update_wheel(self._build, self._dataplane / "wheels")
+                if not (await is_wheel_current(self._build) and await is_runtime_current(self._build)):
+                    _server, executors = await asyncio.to_thread(server_versions, has_javascript=True)
+                    await asyncio.to_thread(self._keep, executors)
+                await update_wheel(self._build, self._dataplane / "wheels")
                 await update_runtime(self._build, self._dataplane)
             except (BuildFailed, OSError) as exc:
                 raise DeployFailed(f"this version's executor cannot be installed: {exc}") from exc
@@ -203,16 +212,18 @@ class ExecutorFiles:
         async with self._lock:
             await asyncio.to_thread(self._restore_previous)
 
-    def _keep(self) -> None:
-        installed = installed_wheel_folders(self._build / "venv")
-        if not installed:
-            # An update failed half way: the earlier executor was kept before that.
+    def _keep(self, version: str) -> None:
+        """Keep the executor that this version replaces, once: an update that failed may have changed a part of it."""
+        kept_for = self._earlier / "kept-for"
+        if kept_for.exists() and kept_for.read_text("utf-8") == version:
             return
         shutil.rmtree(self._earlier, ignore_errors=True)
-        for folder in installed:
-            shutil.copytree(folder, self._earlier / folder.name)
+        self._earlier.mkdir()
+        for installed in installed_wheel_folders(self._build / "venv"):
+            shutil.copytree(installed, self._earlier / installed.name)
         if (runtime := runtime_of(self._build)).is_dir():
             copy_linked(runtime, self._earlier / "runtime")
+        kept_for.write_text(version, "utf-8")
 
     def _restore_previous(self) -> None:
         runtime = self._earlier / "runtime"

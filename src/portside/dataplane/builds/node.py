@@ -350,8 +350,7 @@ async def update_runtime(build: Path, dataplane: Path) -> None:
 
     It keeps what it has if they cannot be installed.
     """
-    runtime = runtime_of(build)
-    if not runtime.is_dir() or await asyncio.to_thread(_is_current, runtime):
+    if await is_runtime_current(build):
         return
     tools = NodeTools(build, MaskedOutput(lambda _line: None), cache_folder(dataplane), node_cache_folder(dataplane))
     try:
@@ -362,6 +361,12 @@ async def update_runtime(build: Path, dataplane: Path) -> None:
             build=str(build),
             reason=str(exc),
         )
+
+
+async def is_runtime_current(build: Path) -> bool:
+    """Whether a build has this version's programs that execute JavaScript graphs, or needs none."""
+    runtime = runtime_of(build)
+    return not runtime.is_dir() or await asyncio.to_thread(_is_current, runtime)
 
 
 def _is_current(runtime: Path) -> bool:
@@ -446,8 +451,12 @@ def copy_linked(source: Path, target: Path) -> None:
         except OSError:
             shutil.copy2(file, copy)
 
+    # Beside the target first, so that a copy that fails, on a full disk say, leaves what is there.
+    fresh = target.with_name(f".{target.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(source, fresh, symlinks=True, copy_function=link)
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target, symlinks=True, copy_function=link)
+    fresh.rename(target)
 
 
 def _remove_old(current: Path) -> None:
