@@ -93,30 +93,29 @@ class ListenerProcess:
 
     async def stop(self) -> None:
         """Ask the process to stop its deployments and itself; kill it after `STOP_WITHIN_S`."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-        process = self._process
-        if process is None or process.returncode is not None:
+        process = await self._stop_restarting()
+        if process is None:
             return
-        process.send_signal(signal.SIGTERM)
+        # The process may end at any moment by itself.
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(STOP_WITHIN_S):
                 await process.wait()
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await _kill(process)
 
     async def leave_agents(self) -> None:
         """End the process and leave its agents to the next listener, as after a crash."""
+        if (process := await self._stop_restarting()) is not None:
+            await _kill(process)
+
+    async def _stop_restarting(self) -> asyncio.subprocess.Process | None:
+        """Restart the process no more; return it if it still runs."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+        return self._process if self._process is not None and self._process.returncode is None else None
 
     def _cannot_start(self, _failure: Exception, delay_s: float) -> None:
         self._start_problem = (
@@ -158,3 +157,9 @@ class ListenerProcess:
                 return await process.wait()
         self._end_problem = None
         return await process.wait()
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
