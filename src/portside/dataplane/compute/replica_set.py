@@ -174,6 +174,8 @@ class TierSupervisor:
         for replica in [await Replica.adopt(plan, record) for record in records]:
             if replica is not None:
                 self._add(replica)
+                if self._context.plan is not plan:
+                    self.replace(replica, _CHANGED_VARIABLES)
 
     def supervise(self) -> None:
         """Keep the wanted number of replicas from now on."""
