@@ -21,7 +21,7 @@ from portside.dataplane.compute.machine import (
 )
 from portside.dataplane.compute.server_output import output_since, parse_line, server_failure
 from portside.dataplane.compute.sockets import PortForwards, url_of
-from portside.dataplane.failures import DeployFailed, without_output
+from portside.dataplane.failures import ControlPlaneRefused, DeployFailed, without_output
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import mask_credentials, shorten_paths
 from portside.dataplane.processes import ProcessIdentity
@@ -340,3 +340,19 @@ async def test_server_log_masks_secrets():
     log.add(f"calling with {MODEL_KEY}", "ERROR")
     await log.close()
     assert [(entry.level, entry.message) for entry in arrived] == [("ERROR", "calling with ***")]
+
+
+async def test_log_lines_that_are_too_large_together_are_shipped_in_parts():
+    """A platform may accept smaller bodies than usual (setting HTTP_MAX_REQUEST_BODY_BYTES)."""
+    shipped: list[str] = []
+
+    async def ship(entries: list[NewLogEntry]) -> None:
+        if len(entries) > 3:
+            raise ControlPlaneRefused(413, "too large")
+        shipped.extend(entry.message for entry in entries)
+
+    log = RevisionLog(ship)
+    for number in range(20):
+        log.add(str(number))
+    await log.close()
+    assert shipped == [str(number) for number in range(20)]
