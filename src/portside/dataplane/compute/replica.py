@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -260,3 +260,14 @@ async def _first_of(tasks: Collection[asyncio.Task[Any]], timeout_s: float) -> N
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Run coroutines concurrently. After the first failure, cancel the others, wait for them, and raise it."""
+    started = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*started)
+    finally:
+        for task in started:
+            task.cancel()
+        await asyncio.gather(*started, return_exceptions=True)

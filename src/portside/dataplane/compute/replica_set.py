@@ -15,7 +15,7 @@ import asyncio
 import signal
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from uuid import UUID
 from portside.dataplane.compute.activation import NO_QUEUE, Slot
 from portside.dataplane.compute.databases import admit_any
 from portside.dataplane.compute.interface import STARTING, OnServing, ServerFiles
-from portside.dataplane.compute.replica import Replica, ReplicaPlan
+from portside.dataplane.compute.replica import Replica, ReplicaPlan, run_together
 from portside.dataplane.compute.resource_usage import KILL_ABOVE, READER, GroupUsage, ProcessUsage, describe_limits
 from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, Tier, tier_bounds
 from portside.dataplane.compute.server_metrics import (
@@ -595,14 +595,3 @@ class ProcessReplicaSet:
         folder = self._context.plan.folder
         message = entry.message if folder is None else shorten_paths(entry.message, folder)
         self._context.log.add(message, entry.level, entry.timestamp)
-
-
-async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """Run coroutines concurrently. After the first failure, cancel the others, wait for them, and raise it."""
-    started = [asyncio.create_task(work) for work in works]
-    try:
-        await asyncio.gather(*started)
-    finally:
-        for task in started:
-            task.cancel()
-        await asyncio.gather(*started, return_exceptions=True)

@@ -41,7 +41,7 @@ from portside.dataplane.compute.containers.container import (
 )
 from portside.dataplane.compute.containers.runtime import Runtime, RuntimeCommandFailed, find_runtime
 from portside.dataplane.compute.interface import STARTING, OnServing, OpenLog, Release
-from portside.dataplane.compute.replica_set import run_together
+from portside.dataplane.compute.replica import run_together
 from portside.dataplane.compute.server_metrics import ASK_IDLE_EVERY_S, ServerMetrics, join_problems, read_metrics
 from portside.dataplane.compute.server_output import OutputFollower, parse_line
 from portside.dataplane.compute.sockets import PortForwards, TcpRelay, to_port
