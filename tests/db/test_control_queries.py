@@ -1,6 +1,9 @@
+from uuid import uuid4
+
 import pytest
 
 from portside.control.revisions import OldRevisionLogs
+from portside.control.server_rollouts import read_servers, resume
 from portside.control.sql import sql
 from portside.kernel.db import Database
 from portside.kernel.migrations import migrate
@@ -74,4 +77,16 @@ async def test_the_database_enforces_one_revision_in_progress_and_one_waiting(fr
     await db.pool.execute(REVISION, 1, status, 0)
     with pytest.raises(asyncpg.UniqueViolationError):
         await db.pool.execute(REVISION, 2, status, 0)
+    await db.close()
+
+
+async def test_deployments_can_be_skipped_while_a_rollout_runs(fresh_database) -> None:
+    db = await Database.connect(await fresh_database())
+    await migrate(db, PACKAGES)
+    first, second = uuid4(), uuid4()
+    for skipped in ([first], [second], []):
+        await resume(db, "2", skipped)
+    rollout = (await read_servers(db, "2")).rollout
+    assert rollout is not None
+    assert (rollout.status, set(rollout.skipped)) == ("running", {first, second})
     await db.close()

@@ -73,14 +73,18 @@ async def read_servers(db: Database, version: str) -> Servers:
 
 
 async def resume(db: Database, version: str, skipped: Sequence[UUID]) -> None:
-    """Begin a rollout, or continue one that halted: the deployment that failed is tried again unless it is skipped."""
+    """Begin a rollout, or continue one that halted: the deployment that failed is tried again unless it is skipped.
+
+    A rollout that runs only skips more deployments, of those whose turn has not come.
+    """
     async with db.transaction() as tx:
         await tx.execute(sql.lock_rollouts)
         last = await tx.fetchrow(sql.last_rollout)
         if last is None or last["version"] != version or last["status"] == "done":
             await tx.fetchval(sql.begin_rollout, version=version, skipped=list(skipped))
-        elif last["status"] == "halted":
-            await tx.execute(sql.resume_rollout, id=last["id"], skipped=list({*last["skipped"], *skipped}))
+            return
+        change = sql.resume_rollout if last["status"] == "halted" else sql.skip_in_rollout
+        await tx.execute(change, id=last["id"], skipped=list({*last["skipped"], *skipped}))
 
 
 class ServerRollouts(Task):

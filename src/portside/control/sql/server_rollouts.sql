@@ -13,6 +13,9 @@ insert into server_rollouts (version, skipped) values (:version, :skipped) retur
 update server_rollouts set status = 'running', deployment_id = null, reason = null, skipped = :skipped, changed_at = now()
 where id = :id
 
+-- name: skip_in_rollout
+update server_rollouts set skipped = :skipped where id = :id
+
 -- name: change_rollout
 update server_rollouts set status = :status, deployment_id = :deployment_id, reason = :reason, changed_at = now()
 where id = :id
