@@ -82,7 +82,7 @@ def protocol_modules() -> dict[Path, str]:
             name = path.relative_to(ROOT / "src")
             command = ["protoc", f"-I{ROOT / 'src'}", f"--python_out={folder}", f"--pyi_out={folder}", str(name)]
             if protoc.main(command):
-                sys.exit(f"{name} has no meaning for protoc")
+                sys.exit(f"protoc cannot compile {name}; its message is above")
             for suffix in ("_pb2.py", "_pb2.pyi"):
                 module = name.with_name(name.stem + suffix)
                 wanted[ROOT / "src" / module] = Path(folder, module).read_text("utf-8")

@@ -62,7 +62,7 @@ CHECKS = {
 
 
 class CannotBuildError(Exception):
-    """A part is missing with which an application is built; the message says how to mend it."""
+    """Node, npm or a package that the build needs is missing, or the build failed; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _done(work: Callable[[Application], int], application: Application, *, is_strict: bool = False) -> int:
-    """Do work on an application, and say why if that is not possible; return the exit code."""
+    """Do work on an application and return the exit code; print why if it cannot be done."""
     try:
         return work(application)
     except CannotBuildError as why:
@@ -277,7 +277,7 @@ def _install(application: Application) -> dict[str, str]:
         said = done.stderr.splitlines()
         lines = [line for line in said if line.startswith("npm error")] or said
         raise CannotBuildError(
-            "npm could not get its packages; run “make console” with a network:\n" + "\n".join(lines[:3])
+            "npm could not download the packages; run “make console” with a network:\n" + "\n".join(lines[:3])
         )
     mark.write_text(lock, "utf-8")
     return environment
@@ -317,7 +317,7 @@ def _node_of_wheel() -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise CannotBuildError(
-                f"there is no Node {_oldest()}, and the wheel {NODE_WHEEL} cannot be had; install Node"
+                f"there is no Node {_oldest()}, and the wheel {NODE_WHEEL} cannot be downloaded; install Node"
             )
     return folder
 

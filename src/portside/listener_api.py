@@ -141,10 +141,9 @@ class DesiredDeployment(msgspec.Struct, frozen=True, kw_only=True):
     """A deployment with its active revision and every revision that has not reached a final status.
 
     `scale` overrides the replica bounds in the revisions' `resource_spec`. `roll_forward` is the number of a request to
-    replace servers of an older version; 0 leaves them, and null, of a control plane without an order, replaces them.
-    A deployment on a machine that is idle for `sleep_after_s` sleeps; 0 for never.
-    `pin_threads` is for how many hours threads continue with the revision that began them after it was replaced; 0 is
-    off.
+    replace servers of an older version. 0 leaves them. An older control plane sends none, and the listener replaces
+    them. A deployment on a machine sleeps after it was idle for `sleep_after_s`; 0 means never. `pin_threads` is for
+    how many hours threads continue with the revision that began them after it was replaced; 0 means not at all.
     """
 
     id: UUID
@@ -195,14 +194,15 @@ class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `replicas` counts the replicas that answer requests, `queue_replicas` those that only execute runs. `cpu` (cores)
     and `memory_mb` (resident memory) are sums over all replicas. `restarts` counts the replicas that died since the
-    listener started. `oldest_wait_s` is how long the oldest run that could start has waited. `problem` says why a
-    replica is missing. `server_version` is the agent server's version, the oldest if there are several.
+    listener started. `oldest_wait_s` is how long the oldest run that could start has waited. `problem` says what is
+    wrong, such as why a replica is missing. `server_version` is the agent server's version, the oldest if there are
+    several.
 
     `is_behind`: a replica runs an older agent server than the listener would start. `roll_forward` is the last request
-    to replace those that has ended, and `roll_failure` why it did not succeed. `is_asleep`: the
-    deployment has no replica because it is idle; the next request, run or cron starts one. `threads_by_revision`
-    counts the threads that use each revision's code, by its id: all that have runs or wait for an answer, if the
-    deployment pins threads.
+    to replace such replicas that has ended, and `roll_failure` why it did not succeed. `is_asleep`: the deployment has
+    no replica because it is idle; the next request, run or cron starts one. If the deployment pins threads,
+    `threads_by_revision` counts those that have runs or wait for an answer, by the id of the revision whose code they
+    use.
     """
 
     replicas: Number | None = None

@@ -6,6 +6,7 @@ A revision is created only from an archive that was uploaded to an address of it
 import asyncio
 import gzip
 import os
+from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -13,8 +14,9 @@ import pytest
 import pytest_asyncio
 
 from portside.control import archives
-from portside.control.archives import UnusedArchives
+from portside.control.archives import ArchiveStore, UnusedArchives
 from tests.api.control_server import control
+from tests.small_disk import needs_small_disk, small_disk
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ARCHIVE = gzip.compress(b"as good as a tar file, to who does not unpack it")
@@ -141,6 +143,8 @@ async def test_unused_archives_are_deleted_and_used_ones_kept(platform, monkeypa
     assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
     monkeypatch.setattr(archives, "UNUSED_FOR_S", 0.0)
     monkeypatch.setattr(archives, "GARBAGE_AFTER_S", {".tar.gz": 0.0})
+    # A foreign file stops nothing.
+    files[0].with_name("copy-of-an-archive.tar.gz").touch()
     await chore.activate()
     assert [file.exists() for file in files] == [True, False]
     await platform.client.delete(f"/v2/deployments/{made['id']}")
@@ -169,3 +173,18 @@ async def test_upload_url_uses_the_proxy_address_of_the_client(platform) -> None
     headers = {"x-forwarded-proto": "https", "host": "platform.example"}
     response = await platform.client.post(f"/v2/deployments/{made['id']}/upload-url", headers=headers)
     assert response.json()["upload_url"].startswith("https://platform.example/v2/uploads/")
+
+
+@needs_small_disk
+async def test_an_upload_that_fills_the_disk_leaves_no_file(tmp_path) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield ARCHIVE
+        disk.fill()
+        yield b"x" * 100
+
+    with small_disk(tmp_path / "disk", 4) as disk:
+        store = ArchiveStore(disk.path / "archives")
+        with pytest.raises(OSError, match="No space left"):
+            async with store.open_upload(UUID(int=1)) as partial:
+                await partial.write(chunks())
+        assert list((disk.path / "archives").iterdir()) == []

@@ -1,12 +1,13 @@
 """Listeners over HTTP: how they register, what they are told to deploy, and what they report back."""
 
 import asyncio
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from portside.control import deployments
 from portside.control.resources import with_defaults
+from portside.control.sql import sql
 from tests.api.control_server import ADDRESS, Control, control
 from tests.conftest import eventually
 
@@ -225,3 +226,27 @@ async def test_a_deployment_belongs_to_the_listener_that_took_it_first(plane: Co
         return len((await plane.listener.desired(first))["deployments"]) == 1
 
     assert await eventually(is_seen)
+
+
+async def test_a_deployment_on_a_listener_that_is_just_deleted_is_refused(plane: Control) -> None:
+    listener = {"compute_type": "k8s", "compute_id": "cluster", "compute_config": {"k8s_namespaces": ["one"]}}
+    listener_id = (await plane.client.post("/v2/listeners", json=listener)).json()["id"]
+    body = {
+        "name": "late",
+        "source": "external_image",
+        "source_config": {"listener_id": listener_id, "resource_spec": {}},
+        "source_revision_config": {"image_uri": "a:1"},
+    }
+    async with plane.db.transaction() as deletion:
+        await deletion.fetchval(sql.lock_listener, id=UUID(listener_id), workspace_id=plane.actor.workspace_id)
+        await deletion.execute(sql.delete_listener, id=UUID(listener_id))
+        creation = asyncio.create_task(plane.client.post("/v2/deployments", json=body))
+        await eventually(
+            lambda: plane.db.pool.fetchval(
+                "select exists (select from pg_stat_activity where datname = current_database()"
+                " and wait_event_type = 'Lock')"
+            )
+        )
+    refused = await creation
+    assert refused.status_code == 400, refused.text
+    assert "is not a listener of this workspace" in refused.json()["detail"]

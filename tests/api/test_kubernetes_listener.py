@@ -139,3 +139,53 @@ async def test_status_names_who_refuses_the_servers(module_database: str, tmp_pa
                     await api.close()
     name = f"/api/v1/namespaces/{scope.namespace}/pods/{scope.name}-1:8000/proxy/metrics"
     assert name in cluster.paths
+
+
+class CuttingApiServer:
+    """The part of an API server that lists pods, and cuts the first connection that follows a container's log."""
+
+    def __init__(self, pods: list[dict[str, Any]]) -> None:
+        self.pods = pods
+        self.queries: list[str] = []
+
+    async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if scope["path"].endswith("/pods"):
+            body = json.dumps({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": self.pods}).encode()
+            await send({"type": "http.response.body", "body": body})
+            return
+        self.queries.append(scope["query_string"].decode())
+        await send({"type": "http.response.body", "body": b"line %d\n" % len(self.queries), "more_body": True})
+        if len(self.queries) > 1:
+            await asyncio.Event().wait()
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def test_log_that_is_cut_is_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightkube", reason="the extra portside[kubernetes] is not installed")
+    from lightkube import KubeConfig
+    from lightkube.config.models import Cluster, User
+
+    from portside.dataplane.compute.kubernetes import target
+    from portside.dataplane.compute.kubernetes.api import KubernetesApi
+
+    monkeypatch.setattr(target, "_POLL_S", 0.05)
+    monkeypatch.setattr(target, "_FOLLOW_AGAIN_S", 0.1)
+    # Its servers are not asked for their metrics.
+    monkeypatch.setattr(target, "_ASKED", ())
+    lines: list[str] = []
+
+    async def ship(entries: Any) -> None:
+        lines.extend(entry.message for entry in entries)
+
+    cluster = CuttingApiServer([running_pod("api")])
+    async with serving(cluster) as url:
+        api = KubernetesApi(KubeConfig.from_one(cluster=Cluster(server=url), user=User(token="any")))
+        follower = target.PodFollower(api, objects().scope, lambda _: RevisionLog(ship), from_now=False)
+        try:
+            await eventually(lambda: asyncio.sleep(0, lines == ["line 1", "line 2"]))
+        finally:
+            await follower.close()
+            await api.close()
+    assert ["sinceSeconds=1" in query for query in cluster.queries] == [False, True]

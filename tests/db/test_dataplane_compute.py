@@ -774,3 +774,23 @@ async def test_changed_platform_variables_replace_replicas_without_lost_requests
     assert (await get(harness.target.socket.port))["env"]["LANGSMITH_API_KEY"] == "new"
     assert await clients.stop() == {"one"}
     assert len(replica_set.processes()) == 1
+
+
+async def test_replica_that_starts_while_variables_change_is_replaced(harness: Harness, tmp_path: Path):
+    gate = tmp_path / "gate"
+    gate.touch()
+    replica_set = harness.replica_set(harness.plan("one", LANGSMITH_API_KEY="old", GATE=str(gate)))
+    await harness.target.switch_to(replica_set)
+    (first,) = replica_set.processes()
+    gate.unlink()
+    first.kill_group()
+    await eventually(lambda: asyncio.sleep(0, any(found.process != first for found in harness.folder.state.replicas)))
+    deployment = desired_deployment(id=UUID(int=1), name="x", environment={"LANGSMITH_API_KEY": "new"})
+    replica_set.update(deployment)
+    gate.touch()
+
+    async def has_new_key() -> bool:
+        answer = await get(harness.target.socket.port)
+        return bool(answer["env"]["LANGSMITH_API_KEY"] == "new")
+
+    await eventually(has_new_key)

@@ -48,6 +48,23 @@ def test_run_leaves_no_descriptor_open(runs: Callable[..., Any], tmp_path: Path)
     assert open_pipes() - before == set()
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
+def test_cancelled_start_leaves_no_descriptor_open(tmp_path: Path):
+    async def start_and_cancel() -> None:
+        command = BuildCommand(["sleep", "600"], tmp_path, minimal_environment(os.environ), tmp_path)
+        starting = asyncio.create_task(run(command, MaskedOutput(lambda _line: None)))
+        # The first step starts the program, and waits for the event loop to know it.
+        await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        assert starting.cancelled()
+
+    outcome_of(asyncio.run, tmp_path, "true", [])
+    before = open_pipes()
+    asyncio.run(start_and_cancel())
+    assert open_pipes() - before == set()
+
+
 def open_pipes() -> set[str]:
     """Return the pipes that this process has open; other descriptors are opened and closed by other threads, too."""
     found = set[str]()

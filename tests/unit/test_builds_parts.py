@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import portside
-from portside.dataplane.builds.build import Layout, choose_layout
+from portside.dataplane.builds import node
+from portside.dataplane.builds.build import ExecutorFiles, Layout, choose_layout
 from portside.dataplane.builds.commands import CommandOutcome
 from portside.dataplane.builds.config import (
     BuildConfig,
@@ -397,6 +398,38 @@ def test_is_behind_detects_missing_migrations(tmp_path: Path):
     assert is_behind(tmp_path)
     revision.unlink()
     assert is_behind(tmp_path)
+
+
+async def test_earlier_executor_is_restored_after_an_update_that_failed_half_way(tmp_path: Path):
+    packages = tmp_path / "build" / "venv" / "lib" / "python3.11" / "site-packages"
+    earlier = tmp_path / "build" / "earlier-executor"
+    for folder in (packages, earlier):
+        (folder / "portside").mkdir(parents=True)
+    (earlier / "portside" / "__init__.py").write_text("earlier")
+    (earlier / "portside-1.dist-info").mkdir()
+    (packages / "portside" / "half_a_package.py").touch()
+    (earlier / "kept-for").write_text("2")
+    files = ExecutorFiles(tmp_path / "build", tmp_path)
+    # Another attempt to update keeps nothing of what the first one has left.
+    files._keep("2")
+    await files.restore_previous()
+    assert sorted(found.name for found in packages.iterdir()) == ["portside", "portside-1.dist-info"]
+    assert [found.read_text() for found in (packages / "portside").iterdir()] == ["earlier"]
+
+
+@pytest.mark.skipif(not (node._RUNTIME / "package.json").is_file(), reason="the JavaScript executor is not built")
+async def test_earlier_javascript_executor_is_restored(tmp_path: Path):
+    build, kept = tmp_path / "build", tmp_path / node.RUNTIMES
+    runtime = node.runtime_of(build)
+    runtime.mkdir(parents=True)
+    (runtime / "main.mjs").write_text("earlier")
+    # As if it was installed from the registry before.
+    shutil.copytree(node._RUNTIME, kept / node._digest(node._RUNTIME))
+    files = ExecutorFiles(build, tmp_path)
+    await files.update()
+    assert await node.is_runtime_current(build)
+    await files.restore_previous()
+    assert [(found.name, found.read_text()) for found in runtime.iterdir()] == [("main.mjs", "earlier")]
 
 
 def test_explain_names_at_most_three_packages():

@@ -7,6 +7,7 @@ import pytest
 from portside.control import rules, sources
 from portside.control.content import first_content
 from portside.control.errors import BadCombination, IllegalTransition, Immutable, SourceNotAvailable
+from portside.control.http import routes
 from portside.control.listeners import Placement, check_compute
 from portside.control.revisions import TERMINAL, TRANSITIONS, check_transition
 from portside.control.secrets import RESERVED, check_secrets
@@ -289,3 +290,8 @@ def test_legal_transitions_and_repetitions_pass(before: S, after: S) -> None:
 def test_illegal_transitions_are_refused(before: S, after: S) -> None:
     with pytest.raises(IllegalTransition, match=f"{before} cannot become {after}"):
         check_transition(before, after)
+
+
+def test_logs_can_be_read_on_a_full_disk_in_their_older_form_too() -> None:
+    older = [route for route in routes if route.path.startswith("/v1/projects/")]
+    assert [route.stores_data for route in older] == [False] * 3

@@ -56,7 +56,7 @@ def test_python_version_comes_from_file_within_requires_python(tmp_path: Path):
     with pytest.raises(BuildFailed, match=words):
         read_config(repository(tmp_path, dependencies=["./a"], python_version="3.11"), "graph.json")
     write(tmp_path, {"b/pyproject.toml": LISTED.replace(">=3.11", "<3.11")})
-    with pytest.raises(BuildFailed, match=r"'<3\.11' of b/pyproject\.toml allows no Python 3\.11 or newer"):
+    with pytest.raises(BuildFailed, match=r"'<3\.11' of b/pyproject\.toml allows no .* from 3\.11 to 3\.14$"):
         read_config(repository(tmp_path, dependencies=["./b"]), "graph.json")
 
 
@@ -79,8 +79,8 @@ def test_folders_are_relative_to_config_file(tmp_path: Path):
         ({"node_version": "18"}, "20 or newer"),
         ({"node_version": "20.1"}, "major version alone"),
         ({"dependencies": "."}, "$.dependencies"),
-        ({"dependencies": ["--index-url=http://elsewhere"]}, "is not a dependency"),
-        ({"dependencies": ["orjson\n--index-url=http://elsewhere"]}, "is not a dependency"),
+        ({"dependencies": ["--index-url=http://elsewhere"]}, "begins with a dash or has several lines"),
+        ({"dependencies": ["orjson\n--index-url=http://elsewhere"]}, "begins with a dash or has several lines"),
         ({"dependencies": ["./nowhere"]}, "'./nowhere'"),
         ({"dependencies": [".."]}, "leads out"),
         ({"python_version": "3.9"}, "3.11 or newer"),

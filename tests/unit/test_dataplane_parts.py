@@ -11,6 +11,7 @@ from portside.agent.executors.start import executor_environment
 from portside.agent.settings import AgentSettings
 from portside.dataplane.builds.commands import minimal_environment
 from portside.dataplane.builds.sources import folder_size
+from portside.dataplane.compute.containers.manager import ImageStore
 from portside.dataplane.compute.databases import deployment_url, scram_verifier
 from portside.dataplane.compute.machine import (
     RuntimeEnvironment,
@@ -19,8 +20,8 @@ from portside.dataplane.compute.machine import (
     split_environment,
 )
 from portside.dataplane.compute.server_output import output_since, parse_line, server_failure
-from portside.dataplane.compute.sockets import url_of
-from portside.dataplane.failures import DeployFailed, without_output
+from portside.dataplane.compute.sockets import PortForwards, url_of
+from portside.dataplane.failures import ControlPlaneRefused, DeployFailed, without_output
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import mask_credentials, shorten_paths
 from portside.dataplane.processes import ProcessIdentity
@@ -187,6 +188,13 @@ def test_state_survives_and_damaged_file_starts_empty(tmp_path: Path):
     assert DeploymentFolder(tmp_path, deployment_id).state.port is None
 
 
+def test_damaged_file_of_one_deployment_or_of_ports_stops_no_listener(tmp_path: Path):
+    for name in ("images.json", "passages.json"):
+        (tmp_path / name).write_text("{")
+    assert ImageStore(tmp_path, 1).is_empty
+    assert PortForwards(tmp_path / "passages.json")._ports == {}
+
+
 def test_old_revisions_are_removed_with_their_logs(tmp_path: Path):
     folder, kept, old = DeploymentFolder(tmp_path, uuid4()), uuid4(), uuid4()
     for revision in (kept, old):
@@ -332,3 +340,19 @@ async def test_server_log_masks_secrets():
     log.add(f"calling with {MODEL_KEY}", "ERROR")
     await log.close()
     assert [(entry.level, entry.message) for entry in arrived] == [("ERROR", "calling with ***")]
+
+
+async def test_log_lines_that_are_too_large_together_are_shipped_in_parts():
+    """A platform may accept smaller bodies than usual (setting HTTP_MAX_REQUEST_BODY_BYTES)."""
+    shipped: list[str] = []
+
+    async def ship(entries: list[NewLogEntry]) -> None:
+        if len(entries) > 3:
+            raise ControlPlaneRefused(413, "too large")
+        shipped.extend(entry.message for entry in entries)
+
+    log = RevisionLog(ship)
+    for number in range(20):
+        log.add(str(number))
+    await log.close()
+    assert shipped == [str(number) for number in range(20)]

@@ -1,4 +1,4 @@
-"""A few servers start at once, and the most urgent first."""
+"""A few servers start at once, the most urgent first; an idle deployment gives its connections to one that wakes."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from portside.dataplane.compute.activation import LATER, NOW, WORK, StartQueue, Urgency
+from portside.dataplane.compute.activation import LATER, NOW, WORK, SleepCycle, StartQueue, Urgency
 from tests.conftest import eventually
 
 
@@ -89,3 +89,37 @@ async def test_start_that_hangs_holds_up_no_other():
     await begun(starts, 3)
     for name in ("next", "last"):
         await starts.finish(name)
+
+
+class BusyDeployment:
+    """A deployment that nobody has used for a minute, but whose servers are unknown: it cannot fall asleep."""
+
+    def ports(self) -> list[int]:
+        return []
+
+    def is_stopping(self) -> bool:
+        return False
+
+    def idle_s(self) -> float:
+        return 60.0
+
+
+@pytest.mark.timeout(60)
+async def test_two_deployments_that_ask_the_same_one_to_sleep_are_both_answered():
+    cycle = SleepCycle(BusyDeployment())  # type: ignore[arg-type]
+    cycle.set_after(3600)
+    cycle.start()
+    try:
+        assert await asyncio.gather(cycle.give_way(), cycle.give_way()) == [False, False]
+    finally:
+        await cycle.close()
+
+
+async def test_caller_that_no_longer_waits_leaves_the_answer_to_the_other():
+    cycle = SleepCycle(BusyDeployment())  # type: ignore[arg-type]
+    first, second = asyncio.create_task(cycle.give_way()), asyncio.create_task(cycle.give_way())
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    cycle.stop()
+    assert await second is False

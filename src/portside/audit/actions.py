@@ -206,7 +206,6 @@ _DATA = "traces and feedback are data"
 _TELEMETRY = "accepts what clients report about themselves, and stores nothing"
 _REPORT = "a report of a listener about its compute"
 _ABSENT = "answers 501"
-_LOG = "only reads"
 _WORK = "the work on a queue, which is data"
 
 NOT_RECORDED: Mapping[str, str] = {
@@ -230,8 +229,6 @@ NOT_RECORDED: Mapping[str, str] = {
     "POST /annotation-queues/{queue_id}/runs/by-key": _WORK,
     "PATCH /annotation-queues/{queue_id}/runs/{run_id}": _WORK,
     "DELETE /annotation-queues/{queue_id}/runs/{run_id}": _WORK,
-    "POST /v1/projects/{project_id}/revisions/{revision_id}/build_logs": _LOG,
-    "POST /v1/projects/{project_id}/revisions/{revision_id}/deploy_logs": _LOG,
     "PUT /internal/deployments/{deployment_id}/metrics": _REPORT,
     "POST /internal/listeners/connect": _REPORT,
     "PUT /internal/deployments/{deployment_id}/status": _REPORT,

@@ -5,12 +5,12 @@ archive by its path, which is unguessable and checked against the deployment. Th
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 from uuid import UUID
@@ -97,7 +97,7 @@ class ArchiveStore:
         """Return the path of an archive's file."""
         return self._folder / f"{archive_id}{_SUFFIX}"
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def open_upload(self, archive_id: UUID) -> AsyncIterator[PartialArchive]:
         """Open a partial archive; it is deleted at the end unless it was published. Raises UploadUnderWay."""
         temporary = self._folder / f"{archive_id}{_PARTIAL_SUFFIX}"
@@ -109,19 +109,24 @@ class ArchiveStore:
         try:
             yield PartialArchive(file, temporary, self.path(archive_id))
         finally:
-            file.close()
-            temporary.unlink(missing_ok=True)
+            try:
+                # Writes what is still in its buffer, which fails on a full disk.
+                file.close()
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def stored(self) -> list[UUID]:
-        """Return the ids of all files that are old enough to be garbage if they have no row."""
+        """Return the ids of all archives whose files are old enough to be garbage if they have no row."""
         if not self._folder.is_dir():
             return []
         now, found = time.time(), set()
         for file in self._folder.iterdir():
             name, _, ending = file.name.partition(".")
             after_s = GARBAGE_AFTER_S.get(f".{ending}")
-            if after_s is not None and file.stat().st_mtime < now - after_s:
-                found.add(UUID(name))
+            # Not the name of an archive, or an upload that has just ended.
+            with contextlib.suppress(ValueError, FileNotFoundError):
+                if after_s is not None and file.stat().st_mtime < now - after_s:
+                    found.add(UUID(name))
         return list(found)
 
     def remove(self, archive_ids: Iterable[UUID]) -> int:
@@ -204,6 +209,7 @@ async def receive_archive(
         async with db.transaction() as tx:
             if await tx.fetchval(sql.finish_archive, id=archive_id, size_bytes=size) is None:
                 raise UploadNotExpected
+            # Inside the transaction: an archive that counts as uploaded has its file.
             await asyncio.to_thread(partial.publish)
 
 
@@ -258,7 +264,7 @@ def _hash(token: str) -> bytes:
 
 
 class UnusedArchives(Task):
-    """Delete archives that no revision uses, then files that have no row."""
+    """Deletes archives that no revision uses, then files that have no row."""
 
     every_s = 60.0
     deletes = True

@@ -290,7 +290,11 @@ async def get_archive(ctx: Context, deployment_id: UUID, revision_id: UUID) -> F
 
 
 _logs = Routes("logs")
-_READS_REVISION_LOG: RouteOptions = {"permission": "deployments:read", "raises": (DeploymentNotFound, RevisionNotFound)}
+_READS_REVISION_LOG: RouteOptions = {
+    "permission": "deployments:read",
+    "read_only": True,
+    "raises": (DeploymentNotFound, RevisionNotFound),
+}
 
 
 @_logs.get("/v2/deployments/{deployment_id}/revisions/{revision_id}/logs", **_READS_REVISION_LOG)

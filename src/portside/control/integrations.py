@@ -138,11 +138,14 @@ async def _page(
     )
     if response.status in {401, 403}:
         raise TokenRefused(
-            f"The git host answered {response.status}: the integration's token cannot list repositories."
+            f"The git host answered {response.status}: the integration's token cannot list repositories. Give the "
+            "integration another one."
         )
     host = urlsplit(url).hostname
     if response.status != 200:
-        raise HostUnreachable(f"{host} answered {response.status} to the request for its repositories.")
+        raise HostUnreachable(
+            f"{host} answered {response.status} to the request for its repositories; check the integration's base_url."
+        )
     try:
         listed: list[_ListedRepository | _GitLabProject] = msgspec.json.decode(
             response.body, type=list[_GitLabProject] if kind == "gitlab" else list[_ListedRepository]

@@ -145,6 +145,7 @@ async def choose_placement(tx: Transaction, scope: Scope, source: str, config: S
         if _namespace(config):
             raise BadCombination("source_config.listener_config needs a source_config.listener_id.")
         return Placement()
+    await tx.execute(sql.lock_listener_for_use, id=config.listener_id, workspace_id=scope.workspace_id)
     listener = await find_listener(tx, scope, config.listener_id)
     if listener is None:
         raise BadCombination(f"source_config.listener_id {config.listener_id} is not a listener of this workspace.")
@@ -161,9 +162,9 @@ async def placement_of(tx: Transaction, scope: Scope, deployment: Record) -> Pla
 
 
 def check_compute(placement: Placement, body: DeploymentCreate | DeploymentPatch) -> None:
-    """Refuse what only clusters support, secret references and own databases, and on those what only machines do.
+    """Refuse fields that the compute of a placement does not support. Raises BadCombination.
 
-    Raises BadCombination.
+    Secret references and databases of the user's own need a cluster; sleeping and pinned threads need a machine.
     """
     if placement.compute_type == "k8s":
         if body.sleep_after_s:
@@ -172,11 +173,14 @@ def check_compute(placement: Placement, body: DeploymentCreate | DeploymentPatch
             raise BadCombination("pin_threads can only be set for deployments on a machine; remove it.")
         return
     if body.secret_references:
-        raise BadCombination("secret_references can only be set for deployments on a listener of compute type k8s.")
+        raise BadCombination(
+            "secret_references can only be set for deployments on a listener of compute type k8s; use secrets instead."
+        )
     for secret in body.secrets or []:
         if secret.name in CLUSTER_ONLY:
             raise BadCombination(
-                f"The secret {secret.name} can only be set for deployments on a listener of compute type k8s."
+                f"The secret {secret.name} can only be set for deployments on a listener of compute type k8s; leave it "
+                "out."
             )
 
 

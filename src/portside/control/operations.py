@@ -1,4 +1,4 @@
-"""What operators see and set of a running deployment: the number of replicas, and metrics.
+"""What operators may set and read of a running deployment: its number of replicas and its metrics.
 
 A change of scale reaches listeners at once and makes no revision. Only the latest metrics are stored; Prometheus gets
 them as gauges. The platform's metrics can be read without a key, so their labels are ids and not names.
@@ -83,7 +83,7 @@ async def put_metrics(scope: Scope, deployment_id: UUID, report: MetricsReport) 
         sql.put_metrics,
         id=deployment_id,
         workspace_id=scope.workspace_id,
-        measures=msgspec.to_builtins(report),
+        metrics=msgspec.to_builtins(report),
     )
     if found is None:
         raise DeploymentNotFound.of(deployment_id)

@@ -8,8 +8,9 @@ token are in that environment, because other users can read arguments; no file i
 credential helper that is configured for the one host.
 
 A repository's address could point into the platform's own network. So the host is resolved and checked before git
-runs, git connects to the checked addresses, and it follows no redirects. A redirect of the first request, which hosts
-send for renamed repositories, is read here, and its target is checked in the same way.
+runs. Over http git then connects to the checked addresses; over ssh and git:// it resolves the name again. git follows
+no redirects. A redirect of the first request, which hosts send for renamed repositories, is read here, and its target
+is checked in the same way.
 """
 
 import asyncio

@@ -19,8 +19,8 @@ _BY_TYPE: dict[str, dict[str, Any]] = {
     "prod": {"min_scale": 1, "max_scale": 10, "cpu": 2, "memory_mb": 2048},
 }
 _WHERE = "source_config.resource_spec"
-# Fields of servers whose graphs are executed apart from them; giving any of them asks for such servers.
-_APART = ("orchestrator_", "executor_")
+# The fields of servers that execute their graphs in separate executors. Each of them asks for such servers.
+_EXECUTOR_PARTS = ("orchestrator_", "executor_")
 _RANGES = (
     ("min_scale", "max_scale"),
     ("queue_min_scale", "queue_max_scale"),
@@ -47,7 +47,7 @@ def check_resources(spec: ResourceSpec) -> None:
         if getattr(spec, name) == 0:
             raise BadCombination(f"{_WHERE}.{name} must be at least 1: images are not scaled to zero.")
     complete = with_defaults(given_fields(spec))
-    if _is_apart(complete) and not complete["queue_max_scale"]:
+    if _has_executors(complete) and not complete["queue_max_scale"]:
         raise BadCombination(
             f"{_WHERE}.queue_max_scale must be at least 1 with orchestrator_* or executor_*: it bounds the executors."
         )
@@ -70,9 +70,8 @@ def given_fields(spec: ResourceSpec) -> dict[str, Any]:
 def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     """Complete a spec: one replica with 1 CPU and 2 GB, queue like API, limits twice the requests.
 
-    Orchestrators and executors exist only if one of their fields is given.
-
-    A request that is not given is not greater than its limit.
+    The default of a request is never greater than the limit that is given for it. Orchestrators and executors get
+    defaults only if one of their fields is given.
     """
     spec = {"min_scale": SCALE, **given}
     for name, default in (("cpu", CPU), ("memory_mb", MEMORY_MB)):
@@ -82,12 +81,12 @@ def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     spec.setdefault("queue_min_scale", min(spec["min_scale"], spec["queue_max_scale"]))
     for name in ("cpu", "memory_mb"):
         spec.setdefault(f"queue_{name}", min(spec[name], spec.get(_LIMITS[f"queue_{name}"], spec[name])))
-    if _is_apart(spec):
-        _complete_apart(spec)
+    if _has_executors(spec):
+        _complete_executors(spec)
     for name in ("cpu", "queue_cpu", "orchestrator_cpu", "executor_cpu", "redis_cpu", "db_cpu"):
         if name in spec:
             spec.setdefault(f"{name}_limit", _twice(spec[name]))
-    for part in ("", "queue_", *_APART, "db_"):
+    for part in ("", "queue_", *_EXECUTOR_PARTS, "db_"):
         if f"{part}memory_mb" in spec:
             spec.setdefault(f"{part}memory_limit_mb", 2 * spec[f"{part}memory_mb"])
     if "redis_memory_mb" in spec:
@@ -95,15 +94,15 @@ def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def _is_apart(given: dict[str, Any]) -> bool:
-    return any(name.startswith(_APART) for name in given)
+def _has_executors(given: dict[str, Any]) -> bool:
+    return any(name.startswith(_EXECUTOR_PARTS) for name in given)
 
 
-def _complete_apart(spec: dict[str, Any]) -> None:
-    """Complete the fields of orchestrators, one by default, and executors, each of the size of the queue's replicas."""
+def _complete_executors(spec: dict[str, Any]) -> None:
+    """Complete the fields of orchestrators and executors: one orchestrator, each as large as a replica of the queue."""
     spec.setdefault("orchestrator_max_scale", max(SCALE, spec.get("orchestrator_min_scale", SCALE)))
     spec.setdefault("orchestrator_min_scale", min(SCALE, spec["orchestrator_max_scale"]))
-    for part in _APART:
+    for part in _EXECUTOR_PARTS:
         for name in ("cpu", "memory_mb"):
             of_queue = spec[f"queue_{name}"]
             spec.setdefault(f"{part}{name}", min(of_queue, spec.get(_LIMITS[f"{part}{name}"], of_queue)))

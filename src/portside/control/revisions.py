@@ -154,6 +154,7 @@ async def report_revision(scope: Scope, deployment_id: UUID, revision_id: UUID, 
     """
     target = RevisionStatus(report.status)
     is_terminal = target in TERMINAL
+    # Only the end of a revision changes what listeners have to do, so only that wakes them.
     async with scope.change() if is_terminal else scope.db.transaction() as tx:
         await lock_deployment(tx, scope, deployment_id)
         row = await find_revision(tx, scope, deployment_id, revision_id)
@@ -264,7 +265,7 @@ async def add_logs(scope: Scope, deployment_id: UUID, revision_id: UUID, batch: 
 
 
 class OldRevisionLogs(Task):
-    """Deletes the logs of revisions that were replaced, a number of days after they were made; 0 keeps them."""
+    """Deletes the logs of replaced revisions a number of days after their last entry; 0 keeps them."""
 
     every_s = 600.0
     deletes = True

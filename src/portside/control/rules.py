@@ -112,13 +112,14 @@ def _check_fields(
 
 def _check_references(source: str, body: DeploymentCreate | DeploymentPatch) -> None:
     if body.secret_references and source != sources.IMAGE:
-        raise BadCombination("secret_references can only be set for external_image deployments.")
+        raise BadCombination("secret_references can only be set for external_image deployments; use secrets instead.")
 
 
 def _check_pins(source: str, body: DeploymentCreate | DeploymentPatch) -> None:
     if body.pin_threads and source not in {sources.GIT, sources.ARCHIVE}:
         raise BadCombination(
-            "pin_threads can only be set for deployments whose source is built: the code of an image ends with it."
+            "pin_threads can only be set for deployments that are built from source: the code of an image is gone once "
+            "its servers are replaced. Leave it out."
         )
 
 

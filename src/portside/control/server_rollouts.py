@@ -73,21 +73,25 @@ async def read_servers(db: Database, version: str) -> Servers:
 
 
 async def resume(db: Database, version: str, skipped: Sequence[UUID]) -> None:
-    """Begin a rollout, or continue with one that halted: what failed is tried again unless it is skipped."""
+    """Begin a rollout, or continue one that halted: the deployment that failed is tried again unless it is skipped.
+
+    A rollout that runs only skips more deployments, of those whose turn has not come.
+    """
     async with db.transaction() as tx:
         await tx.execute(sql.lock_rollouts)
         last = await tx.fetchrow(sql.last_rollout)
         if last is None or last["version"] != version or last["status"] == "done":
             await tx.fetchval(sql.begin_rollout, version=version, skipped=list(skipped))
-        elif last["status"] == "halted":
-            await tx.execute(sql.resume_rollout, id=last["id"], skipped=list({*last["skipped"], *skipped}))
+            return
+        change = sql.resume_rollout if last["status"] == "halted" else sql.skip_in_rollout
+        await tx.execute(change, id=last["id"], skipped=list({*last["skipped"], *skipped}))
 
 
 class ServerRollouts(Task):
-    """Takes each step of the rollout that runs, and begins one when servers are behind, if that is wanted.
+    """Takes the steps of a running rollout, and begins one when servers are behind if `is_automatic`.
 
-    It looks each second while one runs, and after the platform's start, when servers are found behind. Otherwise the
-    signal says that there may be something to do.
+    It is active every second while a rollout runs, and for some minutes after the platform's start, because listeners
+    report servers that are behind after an upgrade. At other times `signal` activates it early.
     """
 
     every_s = 15.0
@@ -179,10 +183,10 @@ def _server_of(row: Record, rollout: ServerRollout | None) -> DeploymentServer:
     state: ServerState = "current"
     if not row["is_reported"]:
         state = "unknown" if row["status"] == DeploymentStatus.READY else "stopped"
+    elif row["is_behind"] and rollout is not None and is_current:
+        state = "failed" if rollout.status == "halted" else "replacing"
     elif row["is_behind"]:
-        state = (
-            "behind" if rollout is None or not is_current else "failed" if rollout.status == "halted" else "replacing"
-        )
+        state = "behind"
     elif row["server_version"] is None or row["server_version"] != row["listener_version"]:
         state = "own"
     return DeploymentServer(id=row["id"], name=row["name"], version=row["server_version"], state=state)

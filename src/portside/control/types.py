@@ -226,10 +226,11 @@ PinThreads = Annotated[float, Meta(ge=0, le=8760)]
 
 
 class DeploymentCreate(msgspec.Struct, kw_only=True):
-    """The body of a create. After `sleep_after_s` without a request and a run the agent sleeps; 0 is never.
+    """The body of a create. The agent sleeps after `sleep_after_s` without a request or a run; 0 means never.
 
     `pin_threads` is for how many hours threads that are interrupted or have runs continue with the revision that began
-    them, after a new one was deployed; 0 is not at all. It is for sources that are built on this machine.
+    them, after a new one was deployed; 0 means that they change at once. Only sources that are built on a listener's
+    machine can pin threads.
     """
 
     name: Annotated[str, Meta(extra_json_schema={"pattern": DNS_LABEL})]
@@ -244,7 +245,7 @@ class DeploymentCreate(msgspec.Struct, kw_only=True):
 
 
 class SecretChanges(msgspec.Struct, frozen=True):
-    """Secrets to set and to remove; the others stay. A name to remove that there is not is ignored."""
+    """Secrets to set and to remove; the others stay. Removing a secret that does not exist has no effect."""
 
     set: Annotated[list[Secret], Meta(max_length=500)] = []
     unset: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=500)] = []
@@ -282,7 +283,7 @@ class Deployment(msgspec.Struct, kw_only=True):
     """A deployment; `source_revision_config` and `secrets` are those of its latest revision.
 
     `server_version` is the version of the running agent server; null if its compute does not report it. An agent that
-    nobody uses for `sleep_after_s` sleeps (`is_asleep`), until a request, a run or a cron wakes it; 0 is never.
+    nobody uses for `sleep_after_s` sleeps (`is_asleep`) until a request, a run or a cron wakes it; 0 means never.
     """
 
     id: UUID

@@ -154,9 +154,10 @@ class ReconcilerSet:
 
         async def limit_forever() -> None:
             while True:
-                async with contextlib.AsyncExitStack() as no_builds:
+                async with contextlib.AsyncExitStack() as all_slots:
+                    # Every slot, so that no build uses the cache meanwhile.
                     for _ in range(_MAX_BUILDS):
-                        await no_builds.enter_async_context(slots)
+                        await all_slots.enter_async_context(slots)
                     await limit_cache(settings.folder, settings.build_cache_max_bytes)
                 await asyncio.sleep(_LIMIT_CACHE_EVERY_S)
 
@@ -197,7 +198,8 @@ class ReconcilerSet:
         reconciler, task = self._reconcilers[deployment_id], self._tasks[deployment_id]
         if reconciler.is_finished:
             del self._reconcilers[deployment_id], self._tasks[deployment_id]
-        elif not task.cancelling():
+        elif not reconciler.is_closing:
+            reconciler.is_closing = True
             log.warning(
                 "the control plane no longer lists a deployment that was not deleted", deployment=str(deployment_id)
             )
@@ -224,7 +226,7 @@ class Reconciler:
         self._was_restored = False
         self._restore_backoff = Backoff(_RESTORE_FIRST_S, _RESTORE_LIMIT_S)
         self._restore_at = 0.0
-        self.is_finished = False
+        self.is_finished = self.is_closing = False
 
     def update(self, desired: DesiredDeployment) -> None:
         """Set the desired state, and cancel work that is no longer wanted."""

@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from http import HTTPStatus
 from typing import Any
 
 from portside.dataplane.failures import ControlPlaneRefused, ControlPlaneUnreachable
@@ -91,16 +92,23 @@ class RevisionLog:
             self._backoff.reset()
 
     async def _ship_waiting(self) -> None:
+        size = _BATCH
         while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+            batch = [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
             try:
                 await self._ship(batch)
-            except ControlPlaneRefused:
-                continue  # The revision was deleted, so nobody can read these lines.
+            except ControlPlaneRefused as exc:
+                if exc.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and len(batch) > 1:
+                    self._put_back(batch)
+                    size = len(batch) // 2
+                # Otherwise the revision was deleted, so nobody can read these lines.
             except BaseException:
-                # Put the batch back in front, without pushing newer lines out at the other end.
-                free = min(_MAX_WAITING - len(self._waiting), len(batch))
-                self._waiting.extendleft(reversed(batch[len(batch) - free :]))
+                self._put_back(batch)
                 raise
         self._has_lines.clear()
         self._empty.set()
+
+    def _put_back(self, batch: list[NewLogEntry]) -> None:
+        """Put lines back in front, without pushing newer lines out at the other end."""
+        free = min(_MAX_WAITING - len(self._waiting), len(batch))
+        self._waiting.extendleft(reversed(batch[len(batch) - free :]))

@@ -154,7 +154,7 @@ class Builder:
     def _request(self, revision: DesiredRevision) -> BuildRequest:
         if not revision.graph_config_path:
             raise BuildFailed(
-                "the revision names no graph configuration file; set source_revision_config.langgraph_config_path"
+                "the revision names no graph configuration file; set source_revision_config.graph_config_path"
             )
         return BuildRequest(
             self.folder.revision(revision.id),

@@ -93,7 +93,7 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def watched_folder(self) -> Path:
-        """The folder by which servers watch the home's disk; it is made when somebody asks."""
+        """The folder by which servers watch the home's disk; it is created on first use."""
         return watched_folder(Path(self.portside_home).absolute())
 
     @property

@@ -83,16 +83,16 @@ class DeploymentFolder:
         return make_private_dir(self.path / "logs") / f"{revision_id}.log"
 
     def known_graphs(self, revision_id: UUID, describing_code: str) -> Path:
-        """Return the file in which servers keep what executors of a version said of a revision's graphs.
+        """Return the file in which servers keep the descriptions of a revision's graphs by one version of executors.
 
-        Files of other versions are removed: their servers have read them.
+        Files of other versions are removed, because their servers read them at their start.
         """
         kept = make_private_dir(self.path / "logs") / f"{revision_id}.graphs-{describing_code}"
         self.forget_graphs(revision_id, except_in=kept.name)
         return kept
 
     def forget_graphs(self, revision_id: UUID, *, except_in: str | None = None) -> None:
-        """Remove what servers know of a revision's graphs, except in a file and those whose names begin like it."""
+        """Remove the descriptions of a revision's graphs, except files whose names begin with `except_in`."""
         for known in (self.path / "logs").glob(f"{revision_id}.graphs-*"):
             if except_in is None or not known.name.startswith(except_in):
                 known.unlink(missing_ok=True)

@@ -259,6 +259,7 @@ async def open_platform(
     problems = {} if problems is None else problems
     db = await Database.connect(database_url)
     try:
+        # Also before the migration, which would create tables in a database that DATABASE_URL names by mistake.
         await _check_database(db, home, is_migrated=await is_migrated(db))
         await _migrate(db, home)
         await _check_database(db, home, is_migrated=True)

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,13 +16,15 @@ from portside.kernel.db import Database
 from portside.kernel.files import rotate_beyond
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
-from portside.kernel.supervision import Supervision
+from portside.kernel.supervision import Backoff, Supervision, describe_exit
 from portside.platform.home import Home, read_key
 
 log = get_logger(__name__)
 PERMISSION = "listeners:work"
 USED_BY = "the platform's own listener"
-RESTART_AFTER_S = 1.0
+RESTART_AFTER_S, RESTART_LIMIT_S = 1.0, 30.0
+# A listener that has run for so long is not one that ends again and again.
+HEALTHY_AFTER_S = 60.0
 STOP_WITHIN_S = 30.0
 MAX_LOG_BYTES = 10_000_000
 
@@ -69,15 +72,20 @@ class ListenerLog(Task):
 
 
 class ListenerProcess:
-    """Runs one `portside listener`, and restarts it when it ends."""
+    """Runs one `portside listener`, and restarts it with a back-off when it ends."""
 
     def __init__(self, environment: Mapping[str, str], log_file: Path) -> None:
         self._environment = {**os.environ, **environment}
         self._log_file = log_file
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
-        # Why the process could not be started again; None while it runs.
-        self.problem: str | None = None
+        self._start_problem: str | None = None
+        self._end_problem: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why the process cannot be started, or that it ends again and again; None while it runs."""
+        return self._start_problem or self._end_problem
 
     def start(self) -> None:
         """Start the process and keep it running."""
@@ -85,49 +93,73 @@ class ListenerProcess:
 
     async def stop(self) -> None:
         """Ask the process to stop its deployments and itself; kill it after `STOP_WITHIN_S`."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-        process = self._process
-        if process is None or process.returncode is not None:
+        process = await self._stop_restarting()
+        if process is None:
             return
-        process.send_signal(signal.SIGTERM)
+        # The process may end at any moment by itself.
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(STOP_WITHIN_S):
                 await process.wait()
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await _kill(process)
 
     async def leave_agents(self) -> None:
         """End the process and leave its agents to the next listener, as after a crash."""
+        if (process := await self._stop_restarting()) is not None:
+            await _kill(process)
+
+    async def _stop_restarting(self) -> asyncio.subprocess.Process | None:
+        """Restart the process no more; return it if it still runs."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+        return self._process if self._process is not None and self._process.returncode is None else None
 
     def _cannot_start(self, _failure: Exception, delay_s: float) -> None:
-        self.problem = (
+        self._start_problem = (
             "The listener cannot be started, so deployments do not change; "
             f"the next attempt is in {delay_s:g} seconds. The reason is in the log of this server."
         )
 
     async def _keep(self) -> None:
+        backoff = Backoff(RESTART_AFTER_S, RESTART_LIMIT_S, reset_after_s=HEALTHY_AFTER_S)
         while True:
-            self._log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._log_file.open("ab") as output:
-                # A session of its own, so that Ctrl-C in a terminal reaches only the platform, which stops the
-                # listener.
-                self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "portside", "listener",
-                    stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
-                    env=self._environment, start_new_session=True,
-                )  # fmt: skip
-            self.problem = None
-            code = await self._process.wait()
-            log.warning("the listener ended and is restarted", exit_code=code, log=str(self._log_file))
-            await asyncio.sleep(RESTART_AFTER_S)
+            began = time.monotonic()
+            self._process = await self._start_process()
+            self._start_problem = None
+            code = await self._wait_for_end(self._process)
+            delay_s = backoff.next(time.monotonic() - began)
+            if delay_s > RESTART_AFTER_S:
+                self._end_problem = (
+                    f"The listener {describe_exit(code)} again, so deployments do not change; the next start is in "
+                    f"{delay_s:g} seconds. The reason is in {self._log_file}."
+                )
+            log.warning(
+                "the listener ended and is restarted", exit_code=code, again_in_s=delay_s, log=str(self._log_file)
+            )
+            await asyncio.sleep(delay_s)
+
+    async def _start_process(self) -> asyncio.subprocess.Process:
+        self._log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._log_file.open("ab") as output:
+            # A session of its own, so that Ctrl-C in a terminal reaches only the platform, which stops the listener.
+            return await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "portside", "listener",
+                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+                env=self._environment, start_new_session=True,
+            )  # fmt: skip
+
+    async def _wait_for_end(self, process: asyncio.subprocess.Process) -> int:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HEALTHY_AFTER_S):
+                return await process.wait()
+        self._end_problem = None
+        return await process.wait()
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()

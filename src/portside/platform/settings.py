@@ -114,7 +114,7 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=0),
         setting(
             "Size that the databases on the server of DATABASE_URL may have together, in bytes, if that is known. "
-            "Above 95 % of it new data is refused with 503. 0 is no limit."
+            "Above 95 % of it new data is refused with 503. 0 means no limit."
         ),
     ] = 0
     api_key: Annotated[
@@ -171,7 +171,7 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     model_prices_file: Annotated[
         str | None,
-        setting("CSV file with prices of models, in the format of `portside prices list --csv`; they win over ours."),
+        setting("CSV file with prices of models, in the format of `portside prices list --csv`, instead of ours."),
     ] = None
     trace_tier: Annotated[
         Literal["shortlived", "longlived"],
@@ -206,15 +206,15 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
         SmtpTls,
         setting("How mail is encrypted: `starttls`, `tls` from the first byte on, or `off` for a server of this host."),
     ] = "starttls"
-    smtp_user: Annotated[str | None, setting("User at the mail server, if it wants one.")] = None
+    smtp_user: Annotated[str | None, setting("User at the mail server, if it requires one.")] = None
     smtp_password: Annotated[str | None, setting("Password at the mail server.")] = None
     smtp_from: Annotated[Email | None, setting("Address that alerts come from. Required with SMTP_HOST.")] = None
     revision_log_days: Annotated[
         int,
         msgspec.Meta(ge=0, le=36_500),
         setting(
-            "Days that build and server logs of replaced revisions are kept; 0 keeps them as long as their deployment. "
-            "Those of the serving and of the newest revision stay."
+            "Days that build and server logs of replaced revisions are kept after their last line; 0 keeps them as "
+            "long as their deployment. Those of the serving and of the newest revision stay."
         ),
     ] = 90
     trusted_proxies: Annotated[
@@ -320,8 +320,8 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     roll_forward: Annotated[
         Literal["automatic", "on-request"],
         setting(
-            "When agents get the server of a newer platform: `automatic` is one after the other as soon as it runs, "
-            "`on-request` waits for `portside upgrade` or the console.",
+            "When agents get the server of a newer platform: `automatic` replaces one after the other as soon as the "
+            "platform runs, `on-request` waits for `portside upgrade` or the console.",
             "ROLL_FORWARD",
         ),
     ] = "automatic"

@@ -1,6 +1,6 @@
 """The routes that show operators how this platform runs: settings, sign-in methods, disk, and versions of servers.
 
-Secrets are never in it. A text setting is shown only if `SHOWN` names it, so that a new one is hidden at first.
+No response contains a secret. A text setting is shown only if `SHOWN` names it, so that a new one is hidden at first.
 """
 
 import asyncio
@@ -114,7 +114,7 @@ class RollForward(msgspec.Struct):
 
 @routes.get("/system/upgrade", permission="organization:manage")
 async def show_upgrade(ctx: Context) -> UpgradeState:
-    """Return the platform's version and those of its agents' servers, and how far their replacement is."""
+    """Return the platform's version and those of its agents' servers, and how far the replacement of these is."""
     return await _upgrade_state(ctx.services)
 
 
@@ -151,7 +151,7 @@ def settings_in_force(settings: PlatformSettings) -> list[SettingInForce]:
 def installation_of(
     settings: PlatformSettings, packages: Sequence[str], problem: str | None = None
 ) -> ExaminedInstallation:
-    """Return what the doctor examines. `problem` is what is wrong with the settings."""
+    """Return what `portside doctor` examines. `problem` is what is wrong with the settings."""
     return ExaminedInstallation(
         home=settings.home_path,
         packages=tuple(packages),

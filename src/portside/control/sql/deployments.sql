@@ -85,8 +85,8 @@ order by id
 for no key update
 
 -- name: update_deployment
--- Null keeps a value; an empty requested address clears it. A cluster's listener reports the requested address as its own
--- one, without a slash at its end, so that is cleared with each change, until the next report.
+-- Null keeps a value; an empty requested address clears it. A cluster's listener reports the requested address as the direct
+-- one, without a slash at its end. So a change of the requested address clears the direct one, until the next report.
 update deployments set
     display_name = coalesce(:display_name, display_name),
     build_on_push = coalesce(:build_on_push, build_on_push),

@@ -24,6 +24,10 @@ update listeners set
 where id = :id and workspace_id = :workspace_id
 returning id
 
+-- name: lock_listener_for_use
+-- Prevents the delete of a listener while a deployment that names it is created.
+select id from listeners where id = :id and workspace_id = :workspace_id for key share
+
 -- name: lock_listener
 -- Prevents new deployments on a listener that is about to be deleted.
 select id from listeners where id = :id and workspace_id = :workspace_id for update

@@ -22,14 +22,22 @@ where revision_id = :revision_id and type = :type and id <= (
 )
 
 -- name: delete_old_logs
--- Of revisions that were made long ago and neither serve nor are the newest. A batch of revisions has at most two logs each,
--- whose lengths are limited.
+-- Deletes the logs of revisions that neither serve nor are the newest. The age is that of the last entry: a revision that
+-- served for a year keeps its logs for a while after it was replaced. A batch of revisions has at most two logs each, whose
+-- lengths are limited.
 with old as (
     select r.id from revisions r
     join deployments d on d.id = r.deployment_id
+    cross join lateral (
+        select max(newest.at) as last_at
+        from (values ('build'), ('deploy')) as kind (type)
+        cross join lateral (
+            select l.at from revision_logs l where l.revision_id = r.id and l.type = kind.type order by l.id desc limit 1
+        ) newest
+    ) log
     where r.created_at < now() - make_interval(days => :days)
+      and log.last_at < now() - make_interval(days => :days)
       and r.id is distinct from d.active_revision_id and r.id is distinct from d.latest_revision_id
-      and exists (select from revision_logs l where l.revision_id = r.id)
     order by r.created_at limit :batch
 )
 delete from revision_logs where revision_id in (select id from old)

@@ -1,7 +1,7 @@
 -- name: put_metrics
 -- Inserts nothing for an unknown deployment or one of another workspace.
 insert into deployment_metrics (deployment_id, measured_at, metrics)
-select id, now(), :measures from deployments where id = :id and workspace_id = :workspace_id
+select id, now(), :metrics from deployments where id = :id and workspace_id = :workspace_id
 on conflict (deployment_id) do update set measured_at = excluded.measured_at, metrics = excluded.metrics
 returning deployment_id
 

@@ -1,5 +1,5 @@
 -- name: lock_rollouts
--- One process at a time decides what comes next.
+-- One process at a time decides what comes next. The key of the lock is "roll" in ASCII.
 select pg_advisory_xact_lock(x'726f6c6c'::int)
 
 -- name: last_rollout
@@ -12,6 +12,9 @@ insert into server_rollouts (version, skipped) values (:version, :skipped) retur
 -- name: resume_rollout
 update server_rollouts set status = 'running', deployment_id = null, reason = null, skipped = :skipped, changed_at = now()
 where id = :id
+
+-- name: skip_in_rollout
+update server_rollouts set skipped = :skipped where id = :id
 
 -- name: change_rollout
 update server_rollouts set status = :status, deployment_id = :deployment_id, reason = :reason, changed_at = now()

@@ -23,7 +23,14 @@ from portside.dataplane.builds.commands import kill_leftovers, kill_strays
 from portside.dataplane.builds.config import BuildConfig, read_config
 from portside.dataplane.builds.environment import Environment
 from portside.dataplane.builds.javascript import JavaScript, Scripts
-from portside.dataplane.builds.node import NodeTools, check_runtime, copy_linked, runtime_of, update_runtime
+from portside.dataplane.builds.node import (
+    NodeTools,
+    check_runtime,
+    copy_linked,
+    is_runtime_current,
+    runtime_of,
+    update_runtime,
+)
 from portside.dataplane.builds.sources import Source
 from portside.dataplane.builds.wheel import (
     EXECUTOR,
@@ -31,6 +38,8 @@ from portside.dataplane.builds.wheel import (
     installed_wheel_folders,
     installed_wheel_version,
     pack_wheel,
+    packages_folder,
+    server_versions,
     wheel_version,
 )
 from portside.dataplane.failures import BuildFailed, DeployFailed
@@ -190,9 +199,10 @@ class ExecutorFiles:
         """Install this platform's executor, and keep the earlier one. Raises DeployFailed."""
         async with self._lock:
             try:
-                if not await is_wheel_current(self._build):
-                    await asyncio.to_thread(self._keep)
-                    await update_wheel(self._build, self._dataplane / "wheels")
+                if not (await is_wheel_current(self._build) and await is_runtime_current(self._build)):
+                    _server, executors = await asyncio.to_thread(server_versions, has_javascript=True)
+                    await asyncio.to_thread(self._keep, executors)
+                await update_wheel(self._build, self._dataplane / "wheels")
                 await update_runtime(self._build, self._dataplane)
             except (BuildFailed, OSError) as exc:
                 raise DeployFailed(f"this version's executor cannot be installed: {exc}") from exc
@@ -202,23 +212,31 @@ class ExecutorFiles:
         async with self._lock:
             await asyncio.to_thread(self._restore_previous)
 
-    def _keep(self) -> None:
+    def _keep(self, version: str) -> None:
+        """Keep the executor that this version replaces, once: an update that failed may have changed a part of it."""
+        kept_for = self._earlier / "kept-for"
+        if kept_for.exists() and kept_for.read_text("utf-8") == version:
+            return
         shutil.rmtree(self._earlier, ignore_errors=True)
+        self._earlier.mkdir()
         for installed in installed_wheel_folders(self._build / "venv"):
             shutil.copytree(installed, self._earlier / installed.name)
         if (runtime := runtime_of(self._build)).is_dir():
             copy_linked(runtime, self._earlier / "runtime")
+        kept_for.write_text(version, "utf-8")
 
     def _restore_previous(self) -> None:
         runtime = self._earlier / "runtime"
         wheel = [folder for folder in self._earlier.glob("portside*") if folder.is_dir()]
         if wheel:
-            current = installed_wheel_folders(self._build / "venv")
-            parent = current[0].parent
-            for folder in current:
+            venv = self._build / "venv"
+            for folder in installed_wheel_folders(venv):
                 shutil.rmtree(folder)
             for folder in wheel:
-                shutil.copytree(folder, parent / folder.name)
+                target = packages_folder(venv) / folder.name
+                # An update that failed half way leaves a package of which pip knows nothing.
+                shutil.rmtree(target, ignore_errors=True)
+                shutil.copytree(folder, target)
         if runtime.is_dir():
             copy_linked(runtime, runtime_of(self._build))
 

@@ -72,11 +72,12 @@ async def run(command: BuildCommand, output: MaskedOutput) -> CommandOutcome:
     lines, write_end = _open_line_reader()
     try:
         process = await _start(command, write_end)
-    except OSError as exc:
+    except BaseException as exc:
         lines.close()
-        raise BuildFailed(
-            f"{Path(command.argv[0]).name} cannot be started on the listener's machine: {exc.strerror}"
-        ) from exc
+        if isinstance(exc, OSError):
+            name = Path(command.argv[0]).name
+            raise BuildFailed(f"{name} cannot be started on the listener's machine: {exc.strerror}") from exc
+        raise
     finally:
         os.close(write_end)
     tail: deque[str] = deque(maxlen=_TAIL_LINES)

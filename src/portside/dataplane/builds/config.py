@@ -109,7 +109,8 @@ def _check_version(version: str | None, specifier: str, name: str) -> None:
         )
     if not suitable_versions(specifier):
         raise BuildFailed(
-            f"requires-python '{specifier}' of {name} allows no Python 3.11 or newer, which Portside needs"
+            f"requires-python '{specifier}' of {name} allows no version that Portside supports: change it to allow one "
+            f"from {'.'.join(map(str, _OLDEST_PYTHON))} to {_OLDEST_PYTHON[0]}.{_NEWEST_MINOR}"
         )
 
 
@@ -181,10 +182,9 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What to install, and for which Python and Node.
 
     The commands are for JavaScript; those of the deployment replace them. `has_javascript` and `has_python` say whether
-    there are graphs or handlers in the language, or for Python something to install. `javascript_graphs` are their
-    locations by ids.
-    `projects` are installed in place (editable). `requires_python` is a specifier that combines those of all projects;
-    it is empty when any version will do.
+    there are graphs or handlers in the language, or for Python something to install. `javascript_graphs` has the
+    locations of the JavaScript graphs by their ids. `projects` are installed in place (editable). `requires_python` is
+    a specifier that combines those of all projects; it is empty when any version will do.
     """
 
     path: Path
@@ -244,6 +244,7 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
     python_version = _python_version(file.python_version, config_path)
     javascript_graphs = _javascript_graphs(file, config_path)
     handlers = {key: _text_at(every_key, key) for key in _HANDLERS}
+    components = [_inside(repository, path.parent / name, name) for name in (file.ui or {}).values()]
     return BuildConfig(
         path=path,
         requirements=requirements,
@@ -261,7 +262,7 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
         or any(handler and not is_javascript(handler) for handler in handlers.values()),
         javascript_graphs=javascript_graphs,
         has_javascript=bool(javascript_graphs) or any(map(is_javascript, handlers.values())),
-        has_ui=len([_inside(repository, path.parent / ui, ui) for ui in (file.ui or {}).values()]) > 0,
+        has_ui=bool(components),
         install_command=file.install_command,
         build_command=file.build_command,
         has_web_app=bool(handlers["http.app"]) and not is_javascript(handlers["http.app"]),
@@ -321,8 +322,12 @@ def _dependencies(
     packages: list[str] = []
     projects: list[Path] = []
     for dependency in dependencies:
+        # Each becomes a line of a requirements file, in which a line with a dash is an option.
         if dependency.startswith("-") or len(dependency.splitlines()) > 1:
-            raise BuildFailed(f"{name}: {dependency!r} is not a dependency")
+            raise BuildFailed(
+                f"{name}: the dependency {dependency!r} begins with a dash or has several lines; name one package or "
+                "path"
+            )
         if not _is_local(path.parent, dependency):
             packages.append(dependency)
             continue
@@ -332,7 +337,7 @@ def _dependencies(
             continue
         folder = local.parent if local.name in _FILES and local.is_file() else local
         if not folder.is_dir():
-            raise BuildFailed(f"dependency {dependency!r}: the repository has no such folder")
+            raise BuildFailed(f"{name}: dependency {dependency!r}: the repository has no such folder")
         if is_project(folder):
             projects.append(folder)
         elif is_virtual(folder):

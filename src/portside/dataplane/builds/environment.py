@@ -7,6 +7,7 @@ second.
 """
 
 import asyncio
+import contextlib
 import os
 import platform
 import re
@@ -145,11 +146,13 @@ async def _prune(folder: Path) -> None:
         env=minimal_environment(os.environ, HOME=str(folder)),
     )  # fmt: skip
     try:
-        async with asyncio.timeout(_PRUNE_WITHIN_S):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PRUNE_WITHIN_S):
+                await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
             await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
 
 
 _INTERPRETER = re.compile(r"cpython-(?P<version>\d+\.\d+\.\d+)-\S+\s+(?P<path>.+?)(?: -> .*)?")

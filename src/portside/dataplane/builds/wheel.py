@@ -194,6 +194,11 @@ def installed_wheel_folders(venv: Path) -> list[Path]:
     return [] if (found := _installed_info(venv)) is None else [found.parent / NAME, found]
 
 
+def packages_folder(venv: Path) -> Path:
+    """Return the folder of the packages in a virtual environment."""
+    return next(venv.glob("lib/*/site-packages"))
+
+
 def _installed_info(venv: Path) -> Path | None:
     return next(iter(sorted(venv.glob(f"lib/*/site-packages/{NAME}-*.dist-info"))), None)
 

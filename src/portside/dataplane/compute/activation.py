@@ -169,6 +169,7 @@ class SleepCycle:
         self._backoff = Backoff(_WAKE_AGAIN_S, _WAKE_AGAIN_LIMIT_S)
         self._changed = asyncio.Event()
         self._after_s = 0.0
+        # What `give_way` waits for: whether the deployment falls asleep for another one's sake.
         self._asked: asyncio.Future[bool] | None = None
         self.is_asleep = False
         # Why the deployment could not be woken.
@@ -202,9 +203,11 @@ class SleepCycle:
 
     async def give_way(self) -> bool:
         """Let the deployment fall asleep if it is still idle; return whether it does."""
-        asked = self._asked = asyncio.get_running_loop().create_future()
+        if self._asked is None:
+            self._asked = asyncio.get_running_loop().create_future()
         self._changed.set()
-        return bool(await asked)
+        # Several callers may wait for one answer, so a caller that is cancelled must not cancel it.
+        return await asyncio.shield(self._asked)
 
     def _answer(self, *, is_idle: bool) -> None:
         if self._asked is not None and not self._asked.done():
@@ -261,7 +264,7 @@ class SleepCycle:
         except UNREACHABLE as exc:
             log.warning("a deployment stays awake: its next due work cannot be read", error=str(exc))
             return False
-        # Both are asked again: a replica may have been added meanwhile.
+        # Look at the ports again: a replica may have been added meanwhile, which nobody has asked.
         return (due_at is None or due_at > time.time() + _LEAST_SLEEP_S) and self._deployment.ports() == ports
 
     async def _wait_until_called(self, known: SleepRecord | None) -> None:

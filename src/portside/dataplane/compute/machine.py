@@ -32,7 +32,7 @@ from portside.dataplane.compute.activation import LATER, NOW, WORK, SleepCycle, 
 from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager
 from portside.dataplane.compute.databases import UNREACHABLE, Databases
 from portside.dataplane.compute.interface import Build, OpenLog, Release, ReplicaSet
-from portside.dataplane.compute.replica import ReplicaPlan, binaries_of, find_replicas, kept_revision
+from portside.dataplane.compute.replica import ReplicaPlan, binaries_of, find_replicas, pinned_revision
 from portside.dataplane.compute.replica_set import HAND_BACK_S, ProcessReplicaSet, ReplicaContext
 from portside.dataplane.compute.resource_usage import cores_for
 from portside.dataplane.compute.scaling import tier_bounds
@@ -40,7 +40,7 @@ from portside.dataplane.compute.sockets import StableSocket, open_stable_socket,
 from portside.dataplane.failures import DeployFailed, NoConnectionsLeft
 from portside.dataplane.masking import mask_credentials, mask_values
 from portside.dataplane.settings import ListenerSettings
-from portside.dataplane.state import DeploymentFolder, ReplicaRecord, SleepRecord
+from portside.dataplane.state import DeploymentFolder, SleepRecord
 from portside.kernel.aliases import EXECUTOR_VARIABLE
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import write_private
@@ -54,12 +54,11 @@ SERVE = ("-P", "-m", "portside", "serve")
 # They change how an interpreter runs, so a project's values are for its executors alone.
 _OF_INTERPRETERS = ("PYTHON", "LD_", "DYLD_")
 _EXECUTORS, _EXECUTOR_IDLE_S, _MAX_START_S = 1, 300, 3600
-# For the server itself, and for an executor that starts beside the others.
+# What `executor_memory` leaves for the server itself, and for an executor that starts beside the others.
 _SERVER_MB = 256
 _KILL_AFTER_S, _NOTE_USE_EVERY_S = 15.0, 300.0
 # Metrics of an idle server are read every 20 s, and its count of threads may be 5 s old.
 _COUNTED_WITHIN_S = 40.0
-_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,9 @@ def server_environment(
 
 
 def executor_memory(limit_mb: int | None, executors: str | None) -> dict[str, str]:
-    """Return the variable that limits each executor of a server whose processes may hold so many megabytes together.
+    """Return the variable that limits the memory of each executor, so that a server stays below `limit_mb` with them.
 
-    One that grows is replaced or killed before the listener would have to replace the whole server.
+    An executor that grows is replaced or killed before the listener would have to replace the whole server.
     """
     if limit_mb is None:
         return {}
@@ -237,7 +236,7 @@ class MachineTarget:
     def forget_unused(self) -> bool:
         """Forget earlier revisions that no thread used when the servers that began threads with them had ended."""
         metrics = self.metrics()
-        # What was counted before it fell asleep may be older than the last thread.
+        # Before a deployment falls asleep its threads may change once more after they were counted.
         is_settled = not self._draining and not self._orphans and not self._cycle.is_asleep
         if not is_settled or metrics is None or metrics.threads_by_revision is None:
             return False
@@ -251,7 +250,7 @@ class MachineTarget:
     async def provision(self, *, is_new: bool) -> None:
         """Create the role, and the database of a new deployment. Raises CreateFailed, also for a lost database."""
         if is_new:
-            # If nobody gives way, the reason of the next step is the better one.
+            # If no other deployment can sleep, the next step fails with the better reason.
             with contextlib.suppress(NoConnectionsLeft):
                 await self._machine.wake_queue.make_room(self._deployment_id)
         await self._machine.databases.ensure(self._deployment_id, self.folder.password_file, is_new=is_new)
@@ -301,7 +300,7 @@ class MachineTarget:
         self._pin_threads, replaced = deployment.pin_threads, self.folder.state.earlier
         limit_s = self._pin_threads * 3600
         kept = [
-            kept_revision(
+            pinned_revision(
                 revision_id, build, self.folder, replaced[revision_id] + limit_s if revision_id in replaced else None
             )
             for revision_id, build in self._builds.items()
@@ -424,6 +423,8 @@ class MachineTarget:
             await replica_set.start()
             self.current = replica_set
         replica_set.supervise()
+        # The desired state may have changed during the start, when there was no current replica set to update.
+        replica_set.update(self._release.deployment)
         self.folder.activate(replica_set.revision_id)
 
     def _note_use(self, idle_s: float | None) -> None:
@@ -437,7 +438,7 @@ class MachineTarget:
 
     def _urgency(self) -> Urgency:
         """Return how urgent a start of a replica is; only those of a restored release can wait."""
-        if not self._is_restoring or _is_called(self.socket):
+        if not self._is_restoring or _has_waiting_connection(self.socket):
             return Urgency(NOW)
         return Urgency(WORK if self._has_work else LATER, -self.folder.state.used_at)
 
@@ -484,9 +485,9 @@ class MachineTarget:
     async def _reap_orphans(self, number: signal.Signals, grace_s: float) -> None:
         for orphan in self._orphans:
             orphan.process.signal(number)
-        deadline = time.monotonic() + grace_s
-        for orphan in self._orphans:
-            await _wait_for_end(orphan, deadline)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await asyncio.gather(*(orphan.process.wait() for orphan in self._orphans))
         for orphan in self._orphans:
             orphan.process.kill_group()
             self.folder.remove_replica(orphan.process)
@@ -553,7 +554,7 @@ class MachineTarget:
         )
 
 
-def _is_called(stable: StableSocket) -> bool:
+def _has_waiting_connection(stable: StableSocket) -> bool:
     """Whether a connection waits in the backlog of a socket."""
     poll = select.poll()
     poll.register(stable.public, select.POLLIN)
@@ -561,7 +562,7 @@ def _is_called(stable: StableSocket) -> bool:
 
 
 class _FilesOfBuilds:
-    """What a server needs in the build of its release, and in those of earlier ones, whose executors it starts too."""
+    """The files that a server needs in the build of its release, and in earlier builds whose executors it starts."""
 
     def __init__(self, release: Release) -> None:
         own = [] if release.build is None else [release.build]
@@ -575,18 +576,10 @@ class _FilesOfBuilds:
             try:
                 await files.update()
             except DeployFailed as exc:
-                # Its threads wait with an error until this succeeds; the others must be served.
+                # Only the threads of that revision fail until this succeeds; the server must start for all others.
                 log.error("the executor of an earlier revision could not be updated to this version", reason=str(exc))  # noqa: TRY400
 
     async def restore_previous(self) -> None:
         """Install again the executors that the servers from before the update need."""
         for files in (self._own, *self._earlier):
             await files.restore_previous()
-
-
-async def _wait_for_end(orphan: ReplicaRecord, deadline: float) -> None:
-    """Wait for a process that is not the listener's child, which only polling can do."""
-    while time.monotonic() < deadline:
-        if not orphan.process.is_alive:
-            return
-        await asyncio.sleep(_POLL_S)

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,11 +149,11 @@ class Replica:
     async def stop_accepting(self) -> None:
         """Ask the server to drain, and wait up to five seconds until it refuses connections."""
         self.process.signal(signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_ACCEPTING_S
-        while not self._has_ended and time.monotonic() < deadline:
-            if await is_refused(self.port):
-                return
-            await asyncio.sleep(_POLL_S)
+        # A server that hangs may not even accept the connection that looks whether it refuses them.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_ACCEPTING_S):
+                while not self._has_ended and not await is_refused(self.port):  # noqa: ASYNC110 - of another process
+                    await asyncio.sleep(_POLL_S)
 
     async def reap(self, grace_s: float) -> None:
         """Wait for the process to end; after the grace period, or when cancelled, kill it and its children."""
@@ -164,7 +164,7 @@ class Replica:
         finally:
             self._close_handover_pipe()
             if self._child is not None:
-                # The group may outlive its leader. The system does not reuse the id before the leader was waited for.
+                # The group may outlive its leader, and while it does the system does not reuse its id.
                 kill_group(self._child.pid)
             self.process.kill_group()
             await self.wait()
@@ -207,8 +207,8 @@ def binaries_of(build: Build) -> list[str]:
     return [str(python_of(build.folder).parent), *([str(node.parent)] if node.exists() else [])]
 
 
-def kept_revision(revision_id: UUID, build: Build, folder: DeploymentFolder, until: float | None) -> dict[str, Any]:
-    """Return how servers of other revisions execute this one's graphs, as they read it (setting PINNED_REVISIONS)."""
+def pinned_revision(revision_id: UUID, build: Build, folder: DeploymentFolder, until: float | None) -> dict[str, Any]:
+    """Return what servers of other revisions need to execute this one's graphs: an entry of PINNED_REVISIONS."""
     node, path = node_settings(build.folder), minimal_environment(os.environ)["PATH"]
     return {
         "id": revision_id,
@@ -260,3 +260,14 @@ async def _first_of(tasks: Collection[asyncio.Task[Any]], timeout_s: float) -> N
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Run coroutines concurrently. After the first failure, cancel the others, wait for them, and raise it."""
+    started = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*started)
+    finally:
+        for task in started:
+            task.cancel()
+        await asyncio.gather(*started, return_exceptions=True)

@@ -14,7 +14,8 @@ every twenty. It scales by these values, enforces the memory limit, and reports 
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from uuid import UUID
 from portside.dataplane.compute.activation import NO_QUEUE, Slot
 from portside.dataplane.compute.databases import admit_any
 from portside.dataplane.compute.interface import STARTING, OnServing, ServerFiles
-from portside.dataplane.compute.replica import Replica, ReplicaPlan
+from portside.dataplane.compute.replica import Replica, ReplicaPlan, run_together
 from portside.dataplane.compute.resource_usage import KILL_ABOVE, READER, GroupUsage, ProcessUsage, describe_limits
 from portside.dataplane.compute.scaling import Load, ReplicaBounds, Scaler, Tier, tier_bounds
 from portside.dataplane.compute.server_metrics import (
@@ -51,6 +52,7 @@ _MB = 2**20
 HAND_BACK_S = 5.0
 # How long the reason of a death is shown, even if all replicas serve again.
 _SHOW_DEATH_S = 60.0
+_CHANGED_VARIABLES = "the platform's variables have changed; a new server replaces this one"
 
 
 @dataclass
@@ -88,7 +90,8 @@ class TierSupervisor:
         self._last_problem: tuple[float, str] | None = None
         # Set at each step of a roll forward: a replica was removed, or one did not start.
         self._stepped = asyncio.Event()
-        self._start_failures: list[str] = []
+        # The newest alone: a server that cannot start fails again and again.
+        self._start_failures: deque[str] = deque(maxlen=1)
         self.restarts = 0
 
     @property
@@ -151,9 +154,12 @@ class TierSupervisor:
         except BaseException:
             await self._reap_all(self._starting, 0)
             raise
-        for replica in self._starting:
+        started, self._starting = self._starting, []
+        for replica in started:
             self._add(replica)
-        self._starting = []
+            # The variables may have changed during its start.
+            if replica.record.fingerprint != self._context.plan.fingerprint:
+                self.replace(replica, _CHANGED_VARIABLES)
         self.is_serving.set()
 
     async def adopt(self) -> None:
@@ -168,6 +174,8 @@ class TierSupervisor:
         for replica in [await Replica.adopt(plan, record) for record in records]:
             if replica is not None:
                 self._add(replica)
+                if self._context.plan is not plan:
+                    self.replace(replica, _CHANGED_VARIABLES)
 
     def supervise(self) -> None:
         """Keep the wanted number of replicas from now on."""
@@ -394,8 +402,8 @@ class ProcessReplicaSet:
             self._changing_tiers = self._spawn(self._change_tiers(bounds))
 
     def _request_roll_forward(self, number: int | None) -> None:
-        """Begin what the control plane requests, once."""
-        # A control plane without an order sends no number.
+        """Begin the roll forward that the control plane requests, unless it has begun. 0 requests none."""
+        # An older control plane sends no number; -1 stands for its one request.
         wanted = -1 if number is None else number
         if wanted not in {0, self._rolling}:
             self._rolling = wanted
@@ -465,7 +473,7 @@ class ProcessReplicaSet:
         self._context.plan = replace(plan, env={**plan.env, **platform})
         for tier in self._tiers.values():
             for replica in tier.replicas:
-                tier.replace(replica, "the platform's variables have changed; a new server replaces this one")
+                tier.replace(replica, _CHANGED_VARIABLES)
 
     async def _change_tiers(self, bounds: dict[Tier, ReplicaBounds]) -> None:
         """Start the new tiers, and drain the ones that are no longer wanted once the new ones serve."""
@@ -587,14 +595,3 @@ class ProcessReplicaSet:
         folder = self._context.plan.folder
         message = entry.message if folder is None else shorten_paths(entry.message, folder)
         self._context.log.add(message, entry.level, entry.timestamp)
-
-
-async def run_together(works: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """Run coroutines concurrently. After the first failure, cancel the others, wait for them, and raise it."""
-    started = [asyncio.create_task(work) for work in works]
-    try:
-        await asyncio.gather(*started)
-    finally:
-        for task in started:
-            task.cancel()
-        await asyncio.gather(*started, return_exceptions=True)

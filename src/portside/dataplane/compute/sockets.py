@@ -1,15 +1,13 @@
-"""Listening sockets: a stable one for each deployment, and a private one for each replica.
+"""Listening sockets, a stable one for each deployment and a private one for each replica; and TCP forwarding.
 
 The stable socket stays open in the listener, which never accepts on it: while no replica serves, connections wait in
 its backlog. When a listener dies, its replicas still hold the socket. The next listener asks them for it over a Unix
 socket in the deployment's folder, so that no connection is lost. If none answers, SO_REUSEPORT lets the new listener
 bind the port beside a replica that it does not know.
 
-TCP forwarding: from a deployment's socket to its containers, and from containers to services on this machine.
-
-`TcpRelay` forwards bytes without looking at them. A relay without a target does not accept: connections wait in the
-socket's backlog, as they do while a server process starts. The relay stops reading from one side while the other is
-slow, so it buffers little.
+`TcpRelay` forwards connections from a deployment's socket to its containers, without looking at the bytes. A relay
+without a target does not accept: connections wait in the socket's backlog, as they do while a server process starts.
+The relay stops reading from one side while the other is slow, so it buffers little.
 
 `PortForwards` lets containers reach what listens only on this machine, such as Postgres on a unix socket or the
 platform on loopback. A container has its own network, where neither is reachable. For each target the listener forwards
@@ -357,7 +355,7 @@ class PortForwards:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._ports: dict[str, int] = msgspec.json.decode(file.read_bytes()) if file.exists() else {}
+        self._ports = _read_ports(file)
         self._open: dict[str, tuple[socket.socket, TcpRelay]] = {}
         self._opening = asyncio.Lock()
 
@@ -395,6 +393,16 @@ class PortForwards:
                 self._ports[target] = listening.getsockname()[1]
                 write_private(self._file, msgspec.json.encode(self._ports).decode())
             return self._ports[target]
+
+
+def _read_ports(file: Path) -> dict[str, int]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, int])
+    except FileNotFoundError:
+        return {}
+    except msgspec.MsgspecError:
+        log.exception("the file of forwarded ports is damaged; containers are started again", path=str(file))
+        return {}
 
 
 def _local_target(url: str) -> str | None:

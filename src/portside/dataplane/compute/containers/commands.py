@@ -84,17 +84,13 @@ class ContainerExecutors:
 
 
 def read_executors(resources: Mapping[str, Any]) -> ContainerExecutors | None:
-    """Return the executors of each container, which share those of the spec; None for graphs in the servers."""
-    if not _is_apart(resources):
+    """Return the executors of each container, its share of those in the spec; None if servers execute the graphs."""
+    # The control plane completes a spec that has any field of orchestrators or executors.
+    if "orchestrator_max_scale" not in resources:
         return None
     replicas = _replicas(resources)
     least, most = (math.ceil(int(resources.get(f"queue_{name}_scale", 1)) / replicas) for name in ("min", "max"))
     return ContainerExecutors(max(1, least), max(1, least, most), resources.get("executor_memory_limit_mb"))
-
-
-def _is_apart(resources: Mapping[str, Any]) -> bool:
-    # The control plane completes a spec that has any field of orchestrators or executors.
-    return "orchestrator_max_scale" in resources
 
 
 def _replicas(resources: Mapping[str, Any]) -> int:

@@ -41,7 +41,7 @@ from portside.dataplane.compute.containers.container import (
 )
 from portside.dataplane.compute.containers.runtime import Runtime, RuntimeCommandFailed, find_runtime
 from portside.dataplane.compute.interface import STARTING, OnServing, OpenLog, Release
-from portside.dataplane.compute.replica_set import run_together
+from portside.dataplane.compute.replica import run_together
 from portside.dataplane.compute.server_metrics import ASK_IDLE_EVERY_S, ServerMetrics, join_problems, read_metrics
 from portside.dataplane.compute.server_output import OutputFollower, parse_line
 from portside.dataplane.compute.sockets import PortForwards, TcpRelay, to_port
@@ -51,9 +51,11 @@ from portside.dataplane.processes import ProcessIdentity
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder
 from portside.kernel.files import write_private
+from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
 from portside.listener_api import DesiredDeployment, DesiredRevision, MetricsReport
 
+log = get_logger(__name__)
 _PINS_FILE = "images.json"
 
 
@@ -70,8 +72,7 @@ class ImageStore:
 
     def __init__(self, folder: Path, pull_timeout_s: float) -> None:
         self._file, self._pull_timeout_s = folder / _PINS_FILE, pull_timeout_s
-        saved = self._file.read_bytes() if self._file.exists() else b"{}"
-        self._pins = msgspec.json.decode(saved, type=dict[UUID, ImagePin])
+        self._pins = _read_pins(self._file)
 
     @property
     def is_empty(self) -> bool:
@@ -120,6 +121,16 @@ class ImageStore:
             raise DeployFailed(f"the image {image} was pulled, but this machine does not have it")
         log.add(f"The image is {found}")
         return ImagePin(image, found, was_pulled=present is None)
+
+
+def _read_pins(file: Path) -> dict[UUID, ImagePin]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[UUID, ImagePin])
+    except FileNotFoundError:
+        return {}
+    except msgspec.MsgspecError:
+        log.exception("a deployment's file of image pins is damaged; its images are pulled again", path=str(file))
+        return {}
 
 
 async def _image_id(runtime: Runtime, image: str) -> str | None:
@@ -195,7 +206,7 @@ class ContainerReplicaSet:
         self._supervisors.append(asyncio.create_task(asking))
 
     def update(self, deployment: DesiredDeployment) -> None:
-        """Do nothing: the revision alone sets the number of containers."""
+        """Do nothing: the revision sets the number of containers, and containers keep the variables of their start."""
 
     def metrics(self) -> MetricsReport | None:
         """Return how many containers serve, their runs and what is wrong; their resource usage is not measured."""

@@ -150,8 +150,8 @@ def _limits(host: Mapping[str, Any] | None, *, is_rootless: bool) -> frozenset[s
 def _has_id_ranges() -> bool:
     """Whether podman may give each container its own user ids (`--userns auto`)."""
     with contextlib.suppress(OSError):
-        return all(file.read_text().startswith("containers:") or "\ncontainers:" in file.read_text()
-                   for file in _ID_RANGES)  # fmt: skip
+        lines = [file.read_text().splitlines() for file in _ID_RANGES]
+        return all(any(line.startswith("containers:") for line in of_file) for of_file in lines)
     return False
 
 

@@ -8,13 +8,15 @@ Applying is idempotent. Objects to remove are found by their owner's labels, in 
 use; other objects are never touched.
 
 A follower lists the pods every few seconds, ships their output to the deploy logs, and reads the deployment's metrics
-from them. Pods that ran when the listener started are followed from then on, all others from their first line.
+from them. Pods that ran when the listener started are followed from then on, all others from their first line. A log
+that breaks off while its container runs is followed again; lines of the second of the break may appear twice.
 """
 
 import asyncio
 import base64
 import binascii
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,6 +46,7 @@ from portside.dataplane.compute.kubernetes.stores import PASSWORD, store_name
 from portside.dataplane.compute.kubernetes.watching import (
     PollTiming,
     WorkloadWatch,
+    container_statuses,
     pod_problems,
     retry_while_unavailable,
 )
@@ -379,10 +382,12 @@ ContainerRun = tuple[str, str, int]
 
 _POLL_S = 5.0
 _MAX_FOLLOWED = 200
+# The log of a container that died ends a moment before the cluster shows the death.
+_FOLLOW_AGAIN_S = 5.0
 _SERVERS = frozenset({"api", "queue", "orchestrator", "executor"})
 
 
-# Tiers whose servers know the queue, and who refuses them.
+# The components whose servers know the queue, and whether the platform or a webhook refuses their requests.
 _ASKED = ("api", "queue", "orchestrator")
 
 
@@ -425,6 +430,8 @@ class PodFollower:
         self._api, self._scope, self._open_log, self._from_now = api, scope, open_log, from_now
         self._logs: dict[UUID, RevisionLog] = {}
         self._followers: dict[ContainerRun, asyncio.Task[None]] = {}
+        # When the log of a container ended, as a time of the monotonic clock.
+        self._ended_at: dict[ContainerRun, float] = {}
         self.metrics: MetricsReport | None = None
         self._answers: list[ServerMetrics] = []
         self._asked_at = -ASK_IDLE_EVERY_S
@@ -467,11 +474,19 @@ class PodFollower:
         runs = {run: pod for pod in servers for run in _container_runs(pod)}
         for run in [run for run, task in self._followers.items() if task.done() and run not in runs]:
             del self._followers[run]
+            self._ended_at.pop(run, None)
         for run, pod in runs.items():
             if run not in self._followers and len(self._followers) < _MAX_FOLLOWED:
-                self._followers[run] = asyncio.create_task(self._ship(pod, run[1], 1 if self._from_now else None))
+                self._followers[run] = asyncio.create_task(self._ship(run, pod, 1 if self._from_now else None))
+            elif run in self._ended_at and _is_running(pod, run):
+                # A connection that follows a log may be cut, by a load balancer for example.
+                missed_s = time.monotonic() - self._ended_at[run]
+                if missed_s >= _FOLLOW_AGAIN_S:
+                    del self._ended_at[run]
+                    self._followers[run] = asyncio.create_task(self._ship(run, pod, math.ceil(missed_s)))
 
-    async def _ship(self, pod: Json, container: str, since_s: int | None) -> None:
+    async def _ship(self, run: ContainerRun, pod: Json, since_s: int | None) -> None:
+        container = run[1]
         revision_id = UUID(pod["metadata"]["labels"][REVISION])
         revision_log = self._logs.get(revision_id)
         if revision_log is None:
@@ -483,6 +498,7 @@ class PodFollower:
                 revision_log.add(prefix + entry.message, entry.level, entry.timestamp)
         except (ClusterUnavailable, ClusterRefused) as exc:
             revision_log.add(f"The log of {pod['metadata']['name']} breaks off: {exc}", "WARNING")
+        self._ended_at[run] = time.monotonic()
 
     async def _close_logs(self, pods: list[Json]) -> None:
         """Close the logs of revisions that have no pod any more."""
@@ -492,7 +508,17 @@ class PodFollower:
 
 
 def _container_runs(pod: Json) -> Iterator[ContainerRun]:
-    status = pod.get("status") or {}
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+    for container in container_statuses(pod):
         if "waiting" not in (container.get("state") or {"waiting": {}}):
-            yield pod["metadata"]["uid"], container["name"], container.get("restartCount", 0)
+            yield _run_of(pod, container)
+
+
+def _is_running(pod: Json, run: ContainerRun) -> bool:
+    return any(
+        "running" in (container.get("state") or {}) and _run_of(pod, container) == run
+        for container in container_statuses(pod)
+    )
+
+
+def _run_of(pod: Json, container: Json) -> ContainerRun:
+    return pod["metadata"]["uid"], container["name"], container.get("restartCount", 0)

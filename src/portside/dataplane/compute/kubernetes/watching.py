@@ -84,16 +84,17 @@ def pod_problems(pod: Mapping[str, Any]) -> Iterator[PodProblem]:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             yield PodProblem(f"pod {name} cannot be scheduled: {_reason(condition)}")
-    for container in _container_statuses(pod):
+    for container in container_statuses(pod):
         yield from _container_problems(f"container {container.get('name')} of pod {name}", container)
 
 
 def crashed_containers(pod: Mapping[str, Any]) -> list[str]:
     """Return the names of the containers that have died."""
-    return [container["name"] for container in _container_statuses(pod) if _death(container) is not None]
+    return [container["name"] for container in container_statuses(pod) if _death(container) is not None]
 
 
-def _container_statuses(pod: Mapping[str, Any]) -> tuple[Json, ...]:
+def container_statuses(pod: Mapping[str, Any]) -> tuple[Json, ...]:
+    """Return the statuses of all containers of a pod, init containers first."""
     status = pod.get("status") or {}
     return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
 

@@ -1,0 +1,55 @@
+"""A deployment that the control plane no longer lists is closed once, and its close is never cancelled."""
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+from portside.dataplane.api import ControlPlane
+from portside.dataplane.compute.interface import OpenLog
+from portside.dataplane.listener import ReconcilerSet
+from portside.dataplane.rollout import ListenerContext
+from portside.dataplane.settings import ListenerSettings
+from portside.listener_api import Desired, DesiredDeployment
+from tests.conftest import eventually
+from tests.desired import desired_deployment
+
+
+class SlowlyClosing:
+    """A compute and its only target, whose servers take until `may_end` to stop."""
+
+    compute_type, builds_sources = "process", True
+    url, is_running = "http://127.0.0.1:1", False
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+        self.closes, self.ends = 0, 0
+
+    def target(self, deployment_id: UUID, open_log: OpenLog) -> "SlowlyClosing":
+        return self
+
+    async def is_provisioned(self) -> bool:
+        return True
+
+    async def update(self, deployment: DesiredDeployment) -> None: ...
+
+    async def close(self) -> None:
+        self.closes += 1
+        await self.may_end.wait()
+        self.ends += 1
+
+
+async def test_unlisted_deployment_is_closed_once_however_often_it_is_not_listed(tmp_path: Path):
+    settings = ListenerSettings(
+        control_plane_url="http://127.0.0.1:1", control_plane_api_key="key", portside_home=str(tmp_path)
+    )
+    api, compute = ControlPlane(settings.control_plane_url, "key"), SlowlyClosing()
+    reconcilers = ReconcilerSet(ListenerContext(settings, api, compute, asyncio.Semaphore(1)))  # type: ignore[arg-type]
+    reconcilers._apply(Desired(1, [desired_deployment()]))
+    for generation in range(2, 5):
+        reconcilers._apply(Desired(generation, []))
+        await eventually(lambda: asyncio.sleep(0, compute.closes > 0))
+    compute.may_end.set()
+    await eventually(lambda: asyncio.sleep(0, compute.ends > 0))
+    assert (compute.closes, compute.ends) == (1, 1)
+    await reconcilers.close()
+    await api.close()
