@@ -39,8 +39,8 @@ class SmallDisk:
 
 @contextlib.contextmanager
 def small_disk(path: Path, megabytes: int) -> Iterator[SmallDisk]:
-    """Mount a disk of some megabytes at a folder that is made for it."""
-    path.mkdir(parents=True)
+    """Mount a disk of some megabytes at an empty folder, which is made if it is missing."""
+    path.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)], check=True, timeout=30)
     try:
         yield SmallDisk(path)

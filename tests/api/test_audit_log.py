@@ -146,8 +146,9 @@ async def test_a_change_whose_entry_cannot_be_written_is_not_made(platform: Audi
 
 
 async def test_requests_that_change_nothing_are_not_recorded(platform: Audited) -> None:
+    reader = await platform.new_key("deployments:read")
     before = (await platform.entries(limit=1))[0]["seq"]
-    await platform.call("GET", "/v2/deployments")
+    await platform.call("GET", "/v2/deployments", key=reader)
     assert (await platform.client.post("/v2/deployments", json={"name": 1})).status_code == 422
     assert (await platform.client.delete(f"/sessions/{PASSWORD}")).status_code == 422
     run = {"name": "run", "run_type": "chain", "inputs": {}, "session_name": "not audited"}
@@ -198,6 +199,39 @@ async def test_a_listener_reads_a_secret_once(platform: Audited) -> None:
     assert entry["fields"] == ["secrets.READ_ME"]
     assert entry["object_ids"][0] == made["id"]
     assert entry["actor_kind"] == "service_key"
+
+
+async def test_a_key_that_is_shown_secrets_is_recorded(platform: Audited) -> None:
+    """Once an hour for each caller and revision. Callers who are shown no value leave no entry."""
+    made = await platform.call(
+        "POST", "/v2/deployments", **create_body("shown", secrets=[{"name": "SHOWN", "value": SECRET}])
+    )
+    where = f"/v2/deployments/{made['id']}"
+
+    async def reads() -> list[Any]:
+        return await platform.entries(object=made["id"], action="secret.read")
+
+    reader, writer = [await platform.new_key("deployments:read", *more) for more in ([], ["deployments:update"])]
+    for path in (where, "/v2/deployments"):
+        assert SECRET not in json.dumps(await platform.call_query(path, key=reader))
+    blind = await platform.new_key("runs:read")
+    assert (await platform.client.get(where, headers={"x-api-key": blind})).status_code == 403
+    assert await reads() == [], "neither is the answer to the one who sent it a read"
+    for path in (where, "/v2/deployments", where):
+        assert SECRET in json.dumps(await platform.call_query(path, key=writer))
+    (entry,) = await reads()
+    assert (entry["fields"], entry["object_name"]) == (["secrets.SHOWN"], "shown")
+    assert entry["object_ids"] == [made["id"], made["latest_revision_id"]]
+    assert (entry["outcome"], entry["address"], entry["count"]) == ("ok", "127.0.0.1", 1)
+    assert writer.endswith(entry["short_key"][-4:])
+    # A change answers with the secrets that it did not send.
+    changed = await platform.call(
+        "PATCH", where, key=writer, secret_changes={"set": [{"name": "NEW", "value": "x" * 9}]}
+    )
+    assert changed["latest_revision_id"] != made["latest_revision_id"]
+    assert [each["fields"] for each in await reads()] == [["secrets.SHOWN"], ["secrets.SHOWN"]]
+    rows = await platform.db.pool.fetchval("select string_agg(audit_log::text, '') from audit_log")
+    assert SECRET not in rows
 
 
 async def test_pages_filters_and_exports_show_the_same_entries(platform: Audited) -> None:

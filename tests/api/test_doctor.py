@@ -38,6 +38,7 @@ from portside.operate.findings import ExaminedInstallation, Finding
 from portside.operate.machine_checks import CHECKS
 from portside.operate.service_checks import SERVICE_CHECKS
 from portside.platform.app import PACKAGES
+from tests.api.control_server import create_body
 from tests.commands import run_here
 from tests.conftest import eventually
 from tests.servers import KEY, ServerProcess, free_port, platform_server
@@ -94,7 +95,11 @@ def test_home_that_is_missing_or_a_file(tmp_path: Path):
 
 def test_home_that_others_can_enter(home: Path):
     home.chmod(0o755)
-    assert "chmod 700" in problem(diagnose(of(home), "home"), "home").do
+    found = diagnose(of(home), "home", "keys")
+    assert "chmod 700" in problem(found, "home").do
+    assert [(each.check, each.level) for each in found] == [
+        ("home", "fault"), ("master-key", "ok"), ("key-files", "ok"),
+    ], "what is wrong is not well, too"  # fmt: skip
 
 
 @needs_root
@@ -481,7 +486,19 @@ def test_empty_database_of_a_used_home(running: ExaminedInstallation, home: Path
     assert "empty" in problem(diagnose(other, "database"), "database").message
 
 
-def test_silent_listener_and_failing_deployment(running: ExaminedInstallation):
+def test_deployment_that_failed_is_a_warning(server: ServerProcess, running: ExaminedInstallation):
+    made = httpx2.post(
+        f"{server.url}/v2/deployments", json=create_body("failing"), headers={"X-Api-Key": KEY}, timeout=60
+    ).raise_for_status().json()  # fmt: skip
+    change = "update revisions set status = 'BUILD_FAILED', status_message = 'no module'"
+    fail = f"{change} where deployment_id = '{made['id']}'"
+    with changed(running.home, fail, fail.replace("BUILD_FAILED", "INTERRUPTED")):
+        found = problem(diagnose(running, "database"), "deployments", "warning")
+    assert found.message == "failing: its newest revision is BUILD_FAILED: no module"
+    assert "portside logs failing" in found.do
+
+
+def test_silent_listener(running: ExaminedInstallation):
     insert = (
         "insert into listeners (id, workspace_id, compute_type, compute_id, last_seen_at) select gen_random_uuid(), id,"
         " 'process', 'silent', now() - interval '1 hour' from workspaces limit 1"

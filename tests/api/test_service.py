@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import httpx2
+import msgspec
 import pytest
 
 from portside.cli.service import installed_service
@@ -40,8 +41,10 @@ def verify(unit: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @needs_systemd_tools
 @pytest.mark.parametrize("has_containers", [False, True])
 def test_unit_passes_the_verifier(tmp_path: Path, has_containers: bool):  # noqa: FBT001 - a parameter
-    for home in ("/var/lib/portside", '/srv/50% "off" $HOME'):
-        done = verify(Service(user="root", home=Path(home), has_containers=has_containers).unit, tmp_path)
+    written = (Path("/mnt/100% my backups"), Path("/mnt/cache"))
+    home = Path('/srv/50% "off" $HOME')
+    for service in (Service(user="root"), Service(user="root", home=home, written=written)):
+        done = verify(msgspec.structs.replace(service, has_containers=has_containers).unit, tmp_path)
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
     # The verifier sees mistakes.
     wrong = Service(user="root").unit.replace("ProtectSystem=strict", "ProtectSystem=stricter")
@@ -62,7 +65,7 @@ def test_paths_are_quoted_for_units(tmp_path: Path):
     unit = Service(home=Path("/srv/50% off $HOME"), python=Path("/opt/my python/bin/python")).unit
     assert 'ExecStart="/opt/my python/bin/python" -P -m portside up --home "/srv/50%% off $$HOME"' in unit
     assert "WorkingDirectory=/srv/50%% off $HOME\n" in unit
-    assert 'ReadWritePaths="/srv/50%% off $HOME" /tmp' in unit
+    assert '\nReadWritePaths="/srv/50%% off $HOME" /tmp /var/tmp\n' in unit
     written = tmp_path / "etc/systemd/system/portside.service"
     written.parent.mkdir(parents=True)
     written.write_text(unit)
@@ -82,13 +85,15 @@ def test_install_status_and_uninstall_in_another_root(tmp_path: Path):
     missing = run_here("service", "status", *root)
     assert missing.returncode == 3
     assert "The service is not installed" in missing.stdout
-    done = run_here("service", "install", *root, "--home", "/srv/agents", "--set", "PORTSIDE_DOMAIN=a.example")
+    given = ("--set", "PORTSIDE_DOMAIN=a.example", "--set", "BACKUP_TO=/mnt/my backups")
+    done = run_here("service", "install", *root, "--home", "/srv/50% off", *given)
     assert done.returncode == 0, done.stderr
     settings = tmp_path / "etc/portside/portside.env"
     assert settings.stat().st_mode & 0o777 == 0o600
     assert "PORTSIDE_DOMAIN=a.example" in settings.read_text()
     unit = tmp_path / "etc/systemd/system/portside.service"
-    assert "--home /srv/agents" in unit.read_text()
+    assert '--home "/srv/50%% off"' in unit.read_text()
+    assert '\nReadWritePaths="/srv/50%% off" /tmp /var/tmp "-/mnt/my backups"\n' in unit.read_text()
     # Started with the machine: this link is what a boot follows.
     wanted = tmp_path / "etc/systemd/system/multi-user.target.wants/portside.service"
     assert wanted.is_symlink()
@@ -104,7 +109,15 @@ def test_install_status_and_uninstall_in_another_root(tmp_path: Path):
     assert "change it there" in refused.stderr
     assert run_here("service", "install", *root).returncode == 0
     assert "older version" not in unit.read_text()
-    assert "--home /srv/agents" in unit.read_text()
+    assert '--home "/srv/50%% off"' in unit.read_text()
+    # Who may not read the settings knows the folders by the unit.
+    settings.rename(settings.with_name("away"))
+    assert re.search(r"is_current +yes", run_here("service", "status", *root).stdout)
+    settings.with_name("away").rename(settings)
+    settings.write_text("BACKUP_TO=/mnt/others\nUV_CACHE_DIR=/mnt/cache\n")
+    assert "writes it again" in run_here("service", "status", *root).stdout
+    assert run_here("service", "install", *root).returncode == 0
+    assert "/var/tmp -/mnt/others -/mnt/cache\n" in unit.read_text()
     assert run_here("service", "uninstall", *root).returncode == 0
     assert not unit.exists()
     assert not wanted.is_symlink()

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from portside.alerts import alerts
-from portside.alerts.alerts import judge
+from portside.alerts.alerts import KEPT, OldAlerts, judge
 from portside.alerts.channels import AlertChannels, AlertDeliveries, ChannelTarget, MailServer, Message
 from portside.alerts.rules import ENDS_AFTER_S, Measurement
 from portside.alerts.types import AlertQuery, ChannelRequest, RulePatch, SilenceRequest
@@ -143,3 +143,18 @@ async def test_channel_added_later_gets_no_end_message(db: Database, tmp_path: P
     await channels.add(db, ChannelRequest("webhook", "late", url="https://example.com/"))
     await days_left(db, None, 1)
     assert (await AlertDeliveries(channels).activate()).did == {"sent": 0}
+
+
+async def test_alerts_and_silences_expire_when_they_ended_long_ago(db: Database) -> None:
+    for name, minutes in (("one", 0), ("two", 10)):
+        await judge(db, {RULE: [Measurement(name, name, 1)]}, BEGAN + timedelta(minutes=minutes))
+        await judge(db, {RULE: []}, BEGAN + timedelta(minutes=minutes + 1))
+    await judge(db, {RULE: [Measurement("open", "open", 1)]}, BEGAN)
+    await alerts.add_silence(db, SilenceRequest(RULE, 1))
+    await db.pool.execute("update alerts set ended_at = $1 where subject = 'one'", now() - KEPT)
+    await db.pool.execute("update alert_silences set until = $1", now() - KEPT)
+    task = OldAlerts(db)
+    assert task.deletes, "the log says what it deleted"
+    assert (await task.activate()).did == {"alerts": 1, "silences": 1}
+    assert (await task.activate()).did == {"alerts": 0, "silences": 0}
+    assert {row["subject"] for row in await db.pool.fetch("select subject from alerts")} == {"two", "open"}

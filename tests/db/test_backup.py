@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import pty
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,20 +21,27 @@ import asyncpg
 import pytest
 
 from portside.backup import restore as restoring
+from portside.backup import stores
 from portside.backup.container import BackupRefused, EncryptedWriter, Passphrase
 from portside.backup.create import BackupTarget, SourcePlatform, create_backup
 from portside.backup.databases import BackupFailed
 from portside.backup.restore import Backup, NewHome, backups_in, restore, verify
 from portside.backup.stores import FolderStore
+from portside.cli import service as cli_service
 from portside.control.secrets import open_all
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
+from portside.operate.service import Service
 from portside.platform.app import check_restored, open_platform
 from portside.platform.home import Home
 from portside.platform.settings import PlatformSettings
+from tests.commands import run_here
+from tests.servers import free_port
+from tests.small_disk import small_disk
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 PASSPHRASE = Passphrase("correct horse battery")
 AGENT = "agent_0123456789abcdef0123456789abcdef"
 SECRET = b"s3cret"
@@ -187,6 +196,33 @@ async def test_refused_restores_leave_nothing(stored: FolderStore, tmp_path: Pat
     assert "not empty" in await refused(data, home)
 
 
+async def test_existing_folder_becomes_the_home(stored: FolderStore, tmp_path: Path) -> None:
+    """A volume cannot be replaced, and a service's user may not write beside its home."""
+    home = tmp_path / "volume"
+    home.mkdir()
+    with small_disk(home, 400) if os.geteuid() == 0 else contextlib.nullcontext():
+        (home / "lost+found").mkdir()
+        # A restore into it was killed.
+        (home / ".restore-killed").mkdir()
+        folder = home.stat().st_ino
+        await restore(Backup(stored, "data.backup", PASSPHRASE), NewHome(home, None, check_restored), silently)
+        assert (home.stat().st_ino, home.stat().st_mode & 0o777) == (folder, 0o700)
+        names = {path.name for path in home.iterdir()}
+        assert names >= {"api-key", "master-key", "postgres", "lost+found"}
+        assert not [name for name in names if name.startswith(".restore-")]
+        assert os.listdir(tmp_path) == ["volume"]  # noqa: PTH208
+
+
+@needs_root
+async def test_folder_of_another_user_is_refused(stored: FolderStore, tmp_path: Path) -> None:
+    """Otherwise the files would be those of a user who is not the service's."""
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    reason = await refused(Backup(stored, "data.backup", PASSPHRASE), home)
+    assert re.search(r"belongs to the user \w+: restore as", reason)
+
+
 async def test_backups_of_newer_versions_are_refused(
     original: Original, stored: FolderStore, tmp_path: Path, monkeypatch
 ) -> None:
@@ -225,9 +261,21 @@ async def test_restore_that_fails_late_leaves_nothing(stored: FolderStore, tmp_p
         assert (home / "postgres" / "data" / "PG_VERSION").exists()
         raise UserMistake("it does not open")
 
+    backup = Backup(stored, f"{kind}.backup", PASSPHRASE)
     with pytest.raises(UserMistake, match="does not open"):
-        await restore(Backup(stored, f"{kind}.backup", PASSPHRASE), NewHome(tmp_path / "new", None, fails), silently)
+        await restore(backup, NewHome(tmp_path / "a" / "b" / "new", None, fails), silently)
     assert not os.listdir(tmp_path)  # noqa: PTH208
+    (tmp_path / "there").mkdir()
+    with pytest.raises(UserMistake, match="does not open"):
+        await restore(backup, NewHome(tmp_path / "there", None, fails), silently)
+    assert not os.listdir(tmp_path / "there")  # noqa: PTH208
+
+
+async def test_place_that_cannot_be_written_is_named(stored: FolderStore, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    home = tmp_path / "file" / "home"
+    with pytest.raises(UserMistake, match=r"cannot restore into .*file/home: .*; nothing is left of it$"):
+        await restore(Backup(stored, "data.backup", PASSPHRASE), NewHome(home, None, check_restored), silently)
 
 
 async def test_dumps_go_into_an_empty_server_or_nowhere(
@@ -342,6 +390,86 @@ def test_two_commands_restore_a_platform(original: Original, tmp_path: Path) -> 
     done = portside("restore", str(tmp_path), "--home", str(tmp_path / "new"), *key)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "new" / "api-key").read_bytes() == (original.home / "api-key").read_bytes()
+
+
+def type_at_terminal(*arguments: str, typed: str, prompts: int) -> int:
+    """Run a command at a terminal of its own, type the same at each prompt, and return its exit status."""
+    leader, follower = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if "PASSPHRASE" not in name}
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "portside", "backup", *arguments], stdin=follower, stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, env={**environment, "DATABASE_URL": ""}, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - one call of the system
+    ) as process:  # fmt: skip
+        os.close(follower)
+        for _ in range(prompts):
+            # The prompt ends so, when the terminal shows no more what is typed.
+            shown = b""
+            while not shown.endswith(b" "):
+                shown += os.read(leader, 100)
+            os.write(leader, f"{typed}\n".encode())
+            assert typed.encode() not in shown
+        code = process.wait(300)
+    os.close(leader)
+    return code
+
+
+def test_passphrase_is_asked_for(original: Original, tmp_path: Path) -> None:
+    """Twice for a new backup, once to open one, and never where nobody can type."""
+    file = str(tmp_path / "a.backup")
+    create = ("create", "--home", str(original.home), "--to", file)
+    nobody = portside(*create, PORTSIDE_BACKUP_PASSPHRASE="", PORTSIDE_BACKUP_PASSPHRASE_FILE="")
+    assert (nobody.returncode, "needs a passphrase" in nobody.stderr) == (1, True)
+    assert type_at_terminal(*create, typed="correct horse battery", prompts=2) == 0
+    assert type_at_terminal("verify", file, typed="correct horse battery", prompts=1) == 0
+    assert type_at_terminal("verify", file, typed="another passphrase", prompts=1) == 1
+    assert portside("verify", file, PORTSIDE_BACKUP_PASSPHRASE="correct horse battery").returncode == 0
+
+
+def test_commands_read_the_settings_of_the_service(
+    original: Original, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DATABASE_URL", "BACKUP_TO", "PORTSIDE_BACKUP_PASSPHRASE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cli_service, "ROOT", tmp_path)
+    service = Service(root=tmp_path, home=original.home)
+    service.unit_file.parent.mkdir(parents=True)
+    service.unit_file.write_text(service.unit)
+    service.settings_file.parent.mkdir(parents=True)
+    service.settings_file.write_text(
+        f"# as systemd reads it\nBACKUP_TO={tmp_path}/stored\nPORTSIDE_BACKUP_PASSPHRASE='correct horse battery'\n"
+    )
+    done = run_here("backup", "run", "--home", str(original.home))
+    assert (done.returncode, done.stdout.startswith(f"{tmp_path}/stored/portside-")) == (0, True), done.stderr
+    # Not for the home of another platform.
+    (tmp_path / "other").mkdir()
+    other = run_here("backup", "run", "--home", str(tmp_path / "other"))
+    assert (other.returncode, "set BACKUP_TO" in other.stderr) == (1, True)
+    done = run_here("backup", "restore", f"{tmp_path}/stored", "--home", str(tmp_path / "new"))
+    assert (done.returncode, "needs a passphrase" in done.stderr) == (1, True)
+
+
+def test_upgrade_backs_up_with_the_settings_of_its_file(
+    original: Original, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with the credentials of the store, which are no settings of the platform."""
+    opened: list[tuple[str, str | None]] = []
+    real = stores.open_store
+
+    def open_store(location: str, environ: Mapping[str, str]) -> stores.Store:
+        opened.append((location, environ.get("AWS_ACCESS_KEY_ID")))
+        return real(str(tmp_path / "stored"), {})
+
+    monkeypatch.setattr(stores, "open_store", open_store)
+    for name in ("DATABASE_URL", "BACKUP_TO", "PORTSIDE_BACKUP_PASSPHRASE"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "portside.env"
+    file.write_text("BACKUP_TO=s3://ours\nAWS_ACCESS_KEY_ID=ours\nPORTSIDE_BACKUP_PASSPHRASE=correct horse battery\n")
+    where = ("--home", str(original.home), "--port", str(free_port()), "--env-file", str(file))
+    done = run_here("upgrade", *where)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert opened == [("s3://ours", "ours")]
+    assert len(backups_in(real(str(tmp_path / "stored"), {}))) == 1
 
 
 def test_list_names_files_that_are_no_backups(stored: FolderStore, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from portside.dataplane.builds.config import read_config
 from portside.dataplane.builds.environment import Environment, cache_folder, limit_cache, node_cache_folder
@@ -36,7 +37,9 @@ async def test_cache_above_limit_is_emptied(tmp_path: Path):
     (archive / "package.py").write_bytes(b"x" * 5000)
     await limit_cache(tmp_path, 10_000)
     assert (archive / "package.py").exists()
-    await limit_cache(tmp_path, 1000)
+    with capture_logs() as logged:
+        await limit_cache(tmp_path, 1000)
+    assert [(each["event"], each["freed_bytes"] >= 5000) for each in logged] == [("a build cache was pruned", True)]
     assert not archive.exists()
     await limit_cache(tmp_path, 1000)
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -116,6 +117,8 @@ def test_bucket_keeps_whole_files_alone(bucket: ObjectStore) -> None:
         out.write(b"1")
     assert {file.name: file.size_bytes for file in store.list()} == {**before, "whole.backup": len(content)}
     assert [file.name for file in store.list("log/x")] == ["log/x/1"]
+    assert "x" in store.list_folders("log")
+    assert store.list_folders("nothing") == []
     store.delete("whole.backup")
     store.delete("whole.backup")
     assert {file.name for file in store.list()} == set(before)
@@ -162,7 +165,9 @@ async def watch(bucket: ObjectStore, server: ServerProcess, home: Path, environm
     await eventually(is_shown)
     status = await asyncio.to_thread(portside, environment, "status", "--home", str(home))
     assert (status.returncode, "s3://bucket-of-backups" in status.stderr) == (1, True), status.stderr
-    assert "the scheduled backup failed" in server.log.read_text()
+    said = server.log.read_text()
+    assert "the scheduled backup failed" in said
+    assert re.search(r"the scheduled backup was taken.* [1-9]\d* older files were deleted", said)
     bucket.start()
 
     async def is_well() -> bool:
@@ -177,6 +182,7 @@ def test_platform_backs_itself_up(bucket: ObjectStore, tmp_path: Path) -> None:
     environment = {
         **bucket.environment, "BACKUP_TO": LOCATION, "BACKUP_EVERY_HOURS": "0.0002", "BACKUP_KEEP": "2",
         "BACKUP_KEEP_DAYS": "0", "BACKUP_POINT_IN_TIME": "true", "PORTSIDE_BACKUP_PASSPHRASE": PASSPHRASE,
+        "LOG_LEVEL": "INFO",
     }  # fmt: skip
     with platform_server(home, **environment) as server:
         asyncio.run(watch(bucket, server, home, environment))

@@ -5,6 +5,7 @@ It is upgraded without a stop, and the next boot starts the new version, which l
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from portside.kernel.version import full_version
 from tests.booted import Machine, machine
 from tests.conftest import eventually
 from tests.failure.test_listener import EndlessClients
-from tests.failure.test_upgrade import Installation
+from tests.failure.test_upgrade import ROOT, Installation
 from tests.platforms import Platform, Repository
 from tests.servers import KEY, ServerProcess, free_port
 
@@ -66,13 +67,15 @@ class Operator:
         """Run a command as root."""
         return self.machine.run(str(python), "-P", "-m", "portside", *arguments, check=check)
 
+    def as_user(self, *arguments: str) -> str:
+        """Run a command as the service's user; return what it says."""
+        user = ("setpriv", "--reuid=portside", "--regid=portside", "--clear-groups")
+        done = self.machine.run(*user, str(NEW), "-P", "-m", "portside", *arguments, HOME=str(HOME))
+        return done.stdout + done.stderr
+
     def upgrade(self) -> str:
         """Upgrade to this checkout as the service's user; return what the command says."""
-        user = ("setpriv", "--reuid=portside", "--regid=portside", "--clear-groups")
-        command = (str(NEW), "-P", "-m", "portside", "upgrade", "--no-backup")
-        where = ("--home", str(HOME), "--port", str(self.port))
-        done = self.machine.run(*user, *command, *where, HOME=str(HOME))
-        return done.stdout + done.stderr
+        return self.as_user("upgrade", "--no-backup", "--home", str(HOME), "--port", str(self.port))
 
     def status(self, python: Path) -> dict[str, str]:
         """How systemd and the unit say that the service is."""
@@ -101,12 +104,17 @@ class Operator:
         """The end of the service's log."""
         return self.machine.run("journalctl", "-u", "portside", "--no-pager", "-n", str(lines), check=False).stdout
 
-    def install(self, python: Path) -> None:
+    def install(self, python: Path, **more: str) -> None:
         """Install the service and start it."""
-        settings = {"PORTSIDE_PORT": self.port, "PORTSIDE_API_KEY": KEY, "PORTSIDE_FRONT": "false"}
+        settings = {"PORTSIDE_PORT": self.port, "PORTSIDE_API_KEY": KEY, "PORTSIDE_FRONT": "false", **more}
         settings |= {name: value for name, value in os.environ.items() if FOR_BUILDS.fullmatch(name)}
         given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         self.portside("service", "install", *given, python=python)
+
+    async def has_backup(self) -> bool:
+        """Whether the platform has taken a scheduled backup."""
+        shown = await asyncio.to_thread(self.portside, "backup", "status", "--home", str(HOME), check=False)
+        return shown.returncode == 0 and "/var/backups/portside/portside-" in shown.stdout
 
     async def crash(self) -> None:
         """Kill the platform; systemd starts it again."""
@@ -165,7 +173,9 @@ def shared(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def operator(tmp_path: Path, shared: Path) -> Iterator[Operator]:
-    with machine(tmp_path / "machine", shared) as made:
+    # The machine's /tmp is its own, also where this checkout is there.
+    checkout = [ROOT] if ROOT.is_relative_to("/tmp") else []
+    with machine(tmp_path / "machine", shared, *checkout) as made:
         yield Operator(made)
 
 
@@ -173,9 +183,12 @@ async def test_service_starts_again_after_reboots_power_cuts_and_crashes(operato
     machine = operator.machine
     await machine.boot()
     make_readable(machine, NEW)
-    await asyncio.to_thread(operator.install, NEW)
+    # A folder beside its home, in which its user may not make one.
+    backups = {"BACKUP_TO": "/var/backups/portside", "PORTSIDE_BACKUP_PASSPHRASE": "correct horse battery"}
+    await asyncio.to_thread(functools.partial(operator.install, NEW, **backups))
     await operator.answers()
     assert operator.status(NEW)["UnitFileState"] == "enabled"
+    await eventually(operator.has_backup, 120)
     for stops in (machine.shut_down, machine.cut_off, operator.crash):
         await stops()
         if stops != operator.crash:
@@ -190,6 +203,12 @@ async def test_service_starts_again_after_reboots_power_cuts_and_crashes(operato
     await asyncio.to_thread(operator.portside, "service", "uninstall")
     assert machine.run("pgrep", "-u", "portside", check=False).stdout == ""
     assert (machine.files / HOME.relative_to("/") / "master-key").exists()
+    # Its user restores a backup into an empty home, with the settings of the service, and may not write beside it.
+    machine.run("mv", str(HOME), f"{HOME}.before")
+    await asyncio.to_thread(operator.portside, "service", "install", "--no-start")
+    await asyncio.to_thread(operator.as_user, "backup", "restore", "/var/backups/portside", "--home", str(HOME))
+    machine.run("systemctl", "start", "portside")
+    await operator.answers()
 
 
 async def test_service_is_upgraded_without_a_stop_and_boots_the_new_version(operator: Operator, shared: Path):

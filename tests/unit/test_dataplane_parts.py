@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from structlog.testing import capture_logs
 
 from portside.agent.executors.start import executor_environment
 from portside.agent.settings import AgentSettings
@@ -201,7 +202,12 @@ def test_old_revisions_are_removed_with_their_logs(tmp_path: Path):
         folder.revision(revision).mkdir(parents=True)
         folder.server_log(revision).write_text("line\n")
         folder.server_log(revision).with_suffix(".log.1").write_text("line\n")
-    folder.remove_revisions_except({kept})
+    with capture_logs() as logged:
+        folder.remove_revisions_except({kept})
+        folder.remove_revisions_except({kept})
+    assert [(each["event"], each["revisions"]) for each in logged] == [
+        ("builds and logs of replaced revisions were removed", 1)
+    ]
     assert [path.name for path in (folder.path / "revisions").iterdir()] == [str(kept)]
     assert {path.name for path in (folder.path / "logs").iterdir()} == {f"{kept}.log", f"{kept}.log.1"}
 

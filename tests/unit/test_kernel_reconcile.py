@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from portside.kernel.reconcile import Driver, Status, Task
 from tests.conftest import eventually
@@ -76,6 +77,20 @@ async def test_task_runs_at_start_and_periodically(run) -> None:
     await reached(task, 5)
     assert task.report.did == {"freed": 3}
     assert task.max_concurrent == 1
+
+
+async def test_log_says_what_a_task_deleted(run) -> None:
+    """Each time that it deleted something, and what other tasks do is no line."""
+
+    class Deletes(Often):
+        deletes = True
+
+    task, other = Deletes(Status({"traces": 2, "files": 0}), Status({"traces": 0})), Often(Status({"freed": 3}))
+    with capture_logs() as logged:
+        run(task, other)
+        await reached(task, 3)
+        await reached(other, 3)
+    assert logged == [{"event": "expired data was deleted", "task": task.report.name, "traces": 2, "log_level": "info"}]
 
 
 async def test_signal_activates_a_task_early(run) -> None:

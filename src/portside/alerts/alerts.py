@@ -122,9 +122,25 @@ async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at:
             if (step == "firing" and not was_notified and not is_silenced) or (step == "ended" and was_notified):
                 await tx.execute(sql.notify, alert_id=alert_id, event=step)
                 queued += 1
-        await tx.execute(sql.delete_old_alerts, before=at - KEPT)
-        await tx.execute(sql.delete_old_silences, before=at - KEPT)
     return queued
+
+
+class OldAlerts(Task):
+    """Deletes alerts and silences that ended `KEPT` ago."""
+
+    every_s = 3600.0
+    deletes = True
+
+    def __init__(self, db: Database) -> None:
+        super().__init__()
+        self._db = db
+
+    async def activate(self) -> Status:
+        """Delete them."""
+        before = now() - KEPT
+        alerts = await self._db.execute(sql.delete_old_alerts, before=before)
+        silences = await self._db.execute(sql.delete_old_silences, before=before)
+        return Status({"alerts": alerts, "silences": silences})
 
 
 class _Evaluation(NamedTuple):

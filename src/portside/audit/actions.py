@@ -30,12 +30,15 @@ class Action(msgspec.Struct, frozen=True):
     """Whether the route is public, and the session of the browser says who acts."""
     is_read: bool = False
     """Whether the action reads a secret: it is recorded when the response is ready, once for each thing read."""
+    if_shown: bool = False
+    """Whether some callers are shown no secret: only responses with one are recorded, and no refusal is."""
 
 
 def _sign_in(name: str = "session.create") -> Action:
     return Action(name, "insert_session", is_sign_in=True)
 
 
+SHOW_SECRETS = Action("secret.read", is_read=True, if_shown=True)
 _KEY = Action("key.create", "insert_key")
 _REVOKE = Action("key.revoke", ids=("key_id",))
 _UPLOAD = Action("example.create", ids=("dataset_id",))
@@ -171,6 +174,8 @@ _CONTROL = {
     "DELETE /v1/integrations/git_hosting/{integration_id}": Action("integration.delete"),
     "POST /v1/integrations/git_hosting/{integration_id}/webhook": Action("integration.create_webhook"),
     "POST /v1/webhooks/{integration_id}": Action("integration.push", makes="insert_revision"),
+    "GET /v2/deployments": SHOW_SECRETS,
+    "GET /v2/deployments/{deployment_id}": SHOW_SECRETS,
     "GET /internal/listeners/{listener_id}/desired": Action("secret.read", is_read=True),
 }
 

@@ -13,6 +13,7 @@ import asyncio
 import dataclasses
 import functools
 import random
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -22,10 +23,11 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
+from cachetools import TTLCache
 from msgspec import NODEFAULT, UNSET
 from starlette.responses import Response
 
-from portside.audit.actions import Action, action_of
+from portside.audit.actions import SHOW_SECRETS, Action, action_of
 from portside.audit.sql import sql
 from portside.identity.services import Context
 from portside.identity.signin import browser_actor
@@ -48,6 +50,9 @@ MAX_REFUSALS, MAX_REFUSALS_OF_ONE = 60, 10
 _MAX_IDS, _MAX_FIELDS, _MAX_TEXT = 100, 100, 200
 # How many reads of secrets are remembered as recorded.
 _MAX_READ = 10_000
+# A command that polls a deployment, or lists them, is shown the same secrets each time.
+SHOWN_AGAIN_AFTER_S = 3600.0
+_WITH_CREDENTIALS = re.compile(r"https?://[^/?#]*@", re.IGNORECASE)
 # The fields of a body that may name the object, the best first.
 _NAMES = ("name", "display_name", "title", "repo_handle", "email", "description")
 _REFUSALS = frozenset({401, 403, 429})
@@ -220,6 +225,7 @@ class Recorder:
         self._db = db
         self._trusted_proxies = trusted_proxies
         self._read: set[tuple[Any, ...]] = set()
+        self._shown: TTLCache[tuple[Any, ...], bool] = TTLCache(_MAX_READ, SHOWN_AGAIN_AFTER_S)
         self._refusals: Counter[tuple[Any, ...]] = Counter()
         self._suppressed = 0
 
@@ -259,7 +265,7 @@ class Recorder:
             entry = self._entry(ctx, action, arguments)
             if action.is_read:
                 result = await handler(ctx, **arguments)
-                await self._record_read(entry, result)
+                await (self._record_shown(entry, result) if action.if_shown else self._record_read(entry, result))
                 return result
             ctx.services = dataclasses.replace(ctx.services, db=AuditedDatabase(self._db, entry))
             try:
@@ -273,9 +279,11 @@ class Recorder:
             await self._add_email(ctx, entry)
             status = result.status_code if isinstance(result, Response) else route.status
             await self._ended(entry, status, None)
+            await self._record_shown(entry, result)
             return result
 
-        record.audited_as = action  # type: ignore[attr-defined]
+        if not action.if_shown:
+            record.audited_as = action  # type: ignore[attr-defined]
         return dataclasses.replace(route, handler=record)
 
     def _entry(self, ctx: Context, action: Action, arguments: Mapping[str, Any]) -> PendingEntry:
@@ -350,6 +358,32 @@ class Recorder:
                     self._read.clear()
                 self._read.add(read)
 
+    async def _record_shown(self, entry: PendingEntry, result: Any) -> None:
+        """Record the secrets of deployments that a response shows and its request did not send, before it is sent.
+
+        Once an hour for each caller, address and revision.
+        """
+        sent = {field.removeprefix("secret_changes.set.").removeprefix("secrets.") for field in entry.values["fields"]}
+        read: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for deployment in _deployments_in(result):
+            shown = [name for name in _shown_secrets(deployment) if name.removeprefix("secrets.") not in sent]
+            caller = [entry.values.get(name) for name in ("session_id", "key_id", "address")]
+            key = (*caller, deployment.id, deployment.latest_revision_id)
+            if shown and key not in self._shown:
+                read[key] = {
+                    "action": SHOW_SECRETS.name,
+                    "workspace_id": str(deployment.tenant_id),
+                    "object_ids": [str(each) for each in key[-2:] if each is not None],
+                    "object_name": deployment.name,
+                    "fields": [_shorten(name) for name in shown[:_MAX_FIELDS]],
+                }
+        if not read:
+            return
+        async with self._db.transaction() as tx:
+            for about in read.values():
+                await append(tx, {**entry.values, **about})
+        self._shown.update(dict.fromkeys(read, True))
+
     async def end_minute(self) -> int:
         """Begin another minute of refused requests; record how many were left out, and return the number."""
         self._refusals.clear()
@@ -389,6 +423,21 @@ def _actor_values(actor: Actor | None) -> dict[str, Any]:
         "short_key": actor.short_key or None,
         "session_id": _text(actor.session_id),
     }
+
+
+def _deployments_in(result: Any) -> list[Any]:
+    """Return the deployments of a response of the control plane, whose types are above this package."""
+    listed = getattr(result, "resources", None)
+    return [each for each in (listed if isinstance(listed, list) else [result]) if hasattr(each, "secrets")]
+
+
+def _shown_secrets(deployment: Any) -> list[str]:
+    """Return the names of the fields of a deployment that show a secret."""
+    names = [f"secrets.{secret.name}" for secret in deployment.secrets if secret.value]
+    repository = deployment.source_config.repo_url
+    if _WITH_CREDENTIALS.match(repository or ""):
+        names.append("source_config.repo_url")
+    return names
 
 
 def changed_fields(body: Any) -> list[str]:

@@ -1,8 +1,11 @@
 """Restoring a backup into a new home folder, and checking one.
 
-The whole file is checked before anything is written. Then everything is made in a folder beside the new home, the
-database is recovered and checked there, and the folder is renamed at the end. A restore that is refused, fails or is
+The whole file is checked before anything is written. Then everything is made in a work folder, the database is
+recovered and checked there, and the result becomes the new home at the end. A restore that is refused, fails or is
 interrupted leaves nothing behind.
+
+The work folder is beside the new home. If that exists, it may be a volume, or the home of a service below a folder of
+root: then the work folder is in it.
 """
 
 import asyncio
@@ -27,13 +30,13 @@ from packaging.version import InvalidVersion, Version
 from portside import __version__
 from portside.backup.container import BackupRefused, EncryptedReader, Header, Passphrase, read_header
 from portside.backup.contents import Progress, Summary, check, unpack
-from portside.backup.create import DATA, HOME, PASSWORD
+from portside.backup.create import DATA, HOME, MASTER_KEY, PASSWORD
 from portside.backup.databases import DUMPS, BackupFailed, count_rows, restore_dumps
 from portside.backup.stores import SUFFIX, Store, StoredFile
 from portside.backup.wal_archive import fetch_files, fetch_wal
 from portside.kernel.embedded import EmbeddedPostgres, bundled_version
 from portside.kernel.errors import UserMistake
-from portside.kernel.files import make_private_dir
+from portside.kernel.files import make_private_dir, user_name
 from portside.kernel.migrations import migrations_of
 
 # Recover with the WAL inside the backup alone: the server asks for more, gets none, and begins a new timeline, so that
@@ -41,7 +44,7 @@ from portside.kernel.migrations import migrations_of
 _RECOVER_ALL = {"restore_command": "false", "recovery_target_timeline": "current"}
 T = TypeVar("T")
 _SEGMENTS = "segments"
-_BESIDE = ".restore-"
+_WORK = ".restore-"
 Check = Callable[[str, Path], Awaitable[None]]
 # Begins a phase of the work, and returns what counts its bytes.
 Phases = Callable[[str], Progress]
@@ -134,7 +137,7 @@ async def restore(backup: Backup, target: NewHome, phases: Phases) -> Summary:
     _check_versions(header, target)
     work = _Work(phases)
     _, summary = await work.run(verify, backup, work.phase)
-    with _folder_beside(target.path) as folder:
+    with _parents_of(target.path), _work_folder(target.path) as folder:
         await work.run(_unpack, backup, folder, work.phase("writing the files"))
         home = folder / HOME
         phases("recovering the databases")(0)
@@ -142,11 +145,22 @@ async def restore(backup: Backup, target: NewHome, phases: Phases) -> Summary:
             await _recover(folder, target, ArchivedWal(backup, header), work)
         else:
             await _restore_dumps(folder, home, target, work)
-        home.chmod(0o700)
-        with contextlib.suppress(FileNotFoundError):
-            target.path.rmdir()
-        home.rename(target.path)
+        _move(home, target.path)
     return summary
+
+
+def _move(home: Path, target: Path) -> None:
+    """Make a restored folder the new home, or fill an empty folder with it."""
+    home.chmod(0o700)
+    if not target.exists():
+        home.rename(target)
+        return
+    # Another program may have begun to use it meanwhile.
+    _check_free(target)
+    target.chmod(0o700)
+    # The key is last: without it no platform starts on the others.
+    for each in sorted(home.iterdir(), key=lambda each: each.name == MASTER_KEY):
+        each.rename(target / each.name)
 
 
 def _unpack(backup: Backup, folder: Path, progress: Progress) -> None:
@@ -156,8 +170,19 @@ def _unpack(backup: Backup, folder: Path, progress: Progress) -> None:
 
 
 def _check_free(path: Path) -> None:
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    """Raise BackupFailed for a file, and for a folder that is somebody else's or is not empty."""
+    if not path.exists():
+        return
+    if path.is_dir() and path.stat().st_uid != os.geteuid():
+        owner = user_name(path.stat().st_uid)
+        raise BackupFailed(f"{path} belongs to the user {owner}: restore as {owner}, for example with sudo -u {owner}")
+    if not path.is_dir() or not all(map(_may_stay, path.iterdir())):
         raise BackupFailed(f"{path} is not empty; name a new folder with --home, nothing was changed")
+
+
+def _may_stay(entry: Path) -> bool:
+    """Whether a folder is empty apart from this: what file systems make, and work folders of restores."""
+    return entry.name == "lost+found" or entry.name.startswith(_WORK)
 
 
 def _check_versions(header: Header, target: NewHome) -> None:
@@ -253,13 +278,32 @@ async def _server(home: Path, url: str | None, work: _Work) -> AsyncIterator[str
 
 
 @contextmanager
-def _folder_beside(path: Path) -> Iterator[Path]:
-    """Make a private folder beside a path, on the same file system. It is removed at the end, also by SIGTERM.
+def _parents_of(path: Path) -> Iterator[None]:
+    """Make the parents of a path; those that were missing are removed after a failure. Raises BackupFailed."""
+    missing = [parent for parent in path.parents if not parent.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException as exc:
+        for parent in missing:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        if not isinstance(exc, OSError):
+            raise
+        hint = "; let root make the folder, and give it to this user" if isinstance(exc, PermissionError) else ""
+        raise BackupFailed(f"cannot restore into {path}: {exc.strerror or exc}; nothing is left of it{hint}") from exc
+
+
+@contextmanager
+def _work_folder(path: Path) -> Iterator[Path]:
+    """Make a private folder on the file system of a new home. It is removed at the end, also by SIGTERM.
 
     Folders that killed restores of the same path left are removed first. Each restore holds a lock of its folder.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(path)
+    beside = (path.parent, f".{path.name}{_WORK}")
+    places = [(path, _WORK), beside] if path.exists() else [beside]
+    for place in places:
+        _remove_leftovers(*place)
     loop, task, is_terminated = asyncio.get_running_loop(), asyncio.current_task(), threading.Event()
     assert task is not None  # noqa: S101 - the work is a task
 
@@ -269,22 +313,24 @@ def _folder_beside(path: Path) -> Iterator[Path]:
 
     # Not by raising SIGINT, which a shell lets its background jobs ignore.
     previous = signal.signal(signal.SIGTERM, terminate)
-    folder, lock = _locked_folder(path)
     try:
-        yield folder
+        folder, lock = _locked_folder(*places[0])
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
     except asyncio.CancelledError:
         if is_terminated.is_set():
             raise KeyboardInterrupt from None
         raise
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
         signal.signal(signal.SIGTERM, previous)
 
 
-def _locked_folder(path: Path) -> tuple[Path, int]:
+def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int]:
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}{_BESIDE}", dir=path.parent))
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Another restore may have taken it for a leftover before it was locked.
@@ -293,8 +339,8 @@ def _locked_folder(path: Path) -> tuple[Path, int]:
         os.close(lock)
 
 
-def _remove_leftovers(path: Path) -> None:
-    for folder in path.parent.glob(f".{glob.escape(path.name)}{_BESIDE}*"):
+def _remove_leftovers(parent: Path, prefix: str) -> None:
+    for folder in parent.glob(f"{glob.escape(prefix)}*"):
         with contextlib.suppress(OSError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             try:

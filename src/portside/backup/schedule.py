@@ -71,7 +71,7 @@ def prune(store: Store, schedule: BackupPlan) -> int:
     for name in deleted:
         store.delete(name)
     kept = [each.created_at for each in found if each.name not in deleted]
-    return len(deleted) + (prune_wal(store, schedule.home, min(kept)) if kept else 0)
+    return len(deleted) + (prune_wal(store, min(kept)) if kept else 0)
 
 
 class ScheduledBackups(Task):
@@ -121,8 +121,10 @@ class ScheduledBackups(Task):
                 process.terminate()
             await process.wait()
             raise
-        if process.returncode != 0:
-            reason = errors.decode("utf-8", "replace").strip()[-_REASON_CHARACTERS:]
+        reason = errors.decode("utf-8", "replace").strip()[-_REASON_CHARACTERS:]
+        if process.returncode == 0:
+            log.info("the scheduled backup was taken", location=self.schedule.location, report=reason)
+        else:
             log.error("the scheduled backup failed", location=self.schedule.location, reason=reason)
             self.problem = "The last scheduled backup failed; the log has the reason."
         return Status({"taken": int(process.returncode == 0), "failed": int(process.returncode != 0)})

@@ -5,9 +5,10 @@ AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. A file appears under its name only 
 """
 
 import contextlib
+import errno
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,8 @@ _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 # S3 takes at most 10,000 parts of one file, so a backup in a bucket is limited to 160 GB.
 _PART_BYTES = 16 << 20
 _ABANDONED_AFTER_S = 24 * 3600.0
+# A service sees the system so.
+_READ_ONLY = "; if the platform is a service, 'portside service install' lets it write to the folder of BACKUP_TO"
 
 
 class StoredFile(NamedTuple):
@@ -41,6 +44,10 @@ class Store(Protocol):
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """List the files of a folder in the store, without those of folders in it, ordered by name."""
+        ...
+
+    def list_folders(self, folder: str) -> Sequence[str]:
+        """List the names of the folders in a folder of the store."""
         ...
 
     def open(self, name: str) -> AbstractContextManager[ByteSource]:
@@ -75,6 +82,12 @@ class FolderStore:
                     modified = datetime.fromtimestamp(status.st_mtime, UTC)
                     found.append(StoredFile(str(path.relative_to(self._folder)), status.st_size, modified))
         return found
+
+    def list_folders(self, folder: str) -> Sequence[str]:
+        """List the names of the folders in a folder."""
+        with _explained(self.location), contextlib.suppress(FileNotFoundError):
+            return sorted(path.name for path in (self._folder / folder).iterdir() if path.is_dir())
+        return []
 
     @contextmanager
     def open(self, name: str) -> Iterator[ByteSource]:
@@ -157,6 +170,14 @@ class BucketStore:
         files = [StoredFile(one["path"], one["size"], one["last_modified"]) for one in found]
         return sorted(files)
 
+    def list_folders(self, folder: str) -> Sequence[str]:
+        """List the names of the folders in a folder."""
+        import obstore
+
+        with _explained(self.location):
+            found = obstore.list_with_delimiter(self._store, folder)["common_prefixes"]
+        return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in found)
+
     @contextmanager
     def open(self, name: str) -> Iterator[ByteSource]:
         """Open a file for reading."""
@@ -203,7 +224,8 @@ def _explained(location: str) -> Iterator[None]:
         raise BackupFailed(f"{location}: there is no such file or bucket ({_first_line(exc)})") from exc
     except OSError as exc:
         # The block also reads the files to store, so the failure may be about one of those.
-        raise BackupFailed(f"{exc.filename or location}: {exc.strerror or _first_line(exc)}") from exc
+        hint = _READ_ONLY if exc.errno == errno.EROFS else ""
+        raise BackupFailed(f"{exc.filename or location}: {exc.strerror or _first_line(exc)}{hint}") from exc
     except Exception as exc:
         if not type(exc).__module__.startswith("obstore"):
             raise

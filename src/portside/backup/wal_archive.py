@@ -199,12 +199,15 @@ def fetch_files(store: Store, backup: Header, passphrase: Passphrase, home: Path
                         _copy(file.name, reader, out)
 
 
-def prune_wal(store: Store, home: Path, oldest: datetime) -> int:
-    """Delete the WAL from before the oldest backup that is kept, and return the number of files."""
-    folder = f"{FOLDER}/{installation_of(home).id}"
+def prune_wal(store: Store, oldest: datetime) -> int:
+    """Delete the WAL from before the oldest backup that is kept, and return the number of files.
+
+    Also that of other installations: a restored home is another one, and goes on with the store of the first.
+    """
     names = [
         file.name
-        for each in (folder, f"{folder}/{FILES}")
+        for installation in store.list_folders(FOLDER)
+        for each in (f"{FOLDER}/{installation}", f"{FOLDER}/{installation}/{FILES}")
         for file in store.list(each)
         if file.modified_at < oldest - 2 * _MARGIN
     ]

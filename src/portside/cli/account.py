@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,6 +12,7 @@ import click
 from portside.cli.client import Platform, address_in, ask_secret, connect, connection_options
 from portside.cli.output import CommandGroup, json_option, show_json, show_table, show_text
 from portside.cli.revisions import find
+from portside.cli.service import environment
 from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def rotate_master(home: str | None, url: str | None) -> None:
     from portside.platform.home import Home
     from portside.platform.settings import PlatformSettings
 
-    settings = load_settings(PlatformSettings, os.environ, home=home)
+    settings = load_settings(PlatformSettings, environment(None, home), home=home)
     platform_home = Home(settings.home_path)
     check_home(platform_home)
     if platform_home.is_in_use:

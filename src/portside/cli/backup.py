@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from portside.cli.output import CommandGroup, json_option, program, say, show_json, show_table, show_text
+from portside.cli.service import environment
 from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from portside.platform.settings import PlatformSettings
 
 PASSPHRASE = "PORTSIDE_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
+PASSPHRASE_FILE = "PORTSIDE_BACKUP_PASSPHRASE_FILE"  # noqa: S105 - the same
 _REPORT_EVERY_S = 5.0
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,8 +32,7 @@ def passphrase_option(command: F) -> F:
     """Add the option that names a file with the passphrase."""
     return click.option(
         "--passphrase-file",
-        envvar="PORTSIDE_BACKUP_PASSPHRASE_FILE",
-        help=f"File with the passphrase in its first line. [default: {PASSPHRASE}, or a prompt]",
+        help=f"File with the passphrase in its first line. [default: {PASSPHRASE_FILE}, {PASSPHRASE}, or a prompt]",
     )(command)
 
 
@@ -55,10 +56,11 @@ def create(home: str | None, target: str, passphrase_file: str | None, *, as_dum
     """Take a backup; nothing needs to stop."""
     from portside.backup.stores import open_store, split_location
 
-    settings = _settings(home)
-    passphrase = read_passphrase(passphrase_file, is_new=True)
+    environ = environment(None, home)
+    settings = _settings(environ, home)
+    passphrase = read_passphrase(passphrase_file, environ, is_new=True)
     location, name = split_location(target)
-    taken = _take(settings, open_store(location, os.environ), name, passphrase, as_dumps=as_dumps)
+    taken = _take(settings, open_store(location, environ), name, passphrase, as_dumps=as_dumps)
     show_text(f"{taken.location}/{taken.name}")
 
 
@@ -73,11 +75,12 @@ def run_scheduled(home: str | None) -> None:
     from portside.backup.stores import open_store
     from portside.platform.backups import passphrase_of, schedule_of
 
-    settings = _settings(home)
+    environ = environment(None, home)
+    settings = _settings(environ, home)
     schedule, passphrase = schedule_of(settings), passphrase_of(settings)
     if schedule is None or passphrase is None:
         raise UserMistake("set BACKUP_TO and PORTSIDE_BACKUP_PASSPHRASE_FILE, as for the platform")
-    store = open_store(schedule.location, os.environ)
+    store = open_store(schedule.location, environ)
     taken = _take(settings, store, None, passphrase, is_scheduled=True)
     deleted = prune(store, schedule)
     show_text(f"{taken.location}/{taken.name}")
@@ -105,7 +108,7 @@ def status(home: str | None, *, as_json: bool) -> None:
     """Show the last backup of a platform, and whether one failed since; exit status 1 if one did."""
     from portside.backup.history import last_backup
 
-    found = last_backup(_settings(home).home_path)
+    found = last_backup(_settings(os.environ, home).home_path)
     if as_json:
         show_json(msgspec.to_builtins(found))
     elif found.succeeded is None:
@@ -153,7 +156,7 @@ def verify(file: str, passphrase_file: str | None, *, is_tried: bool) -> None:
     from portside.backup.restore import verify as verify_backup
     from portside.platform.app import check_restored
 
-    chosen = _find(file, passphrase_file, at=None)
+    chosen = _find(file, passphrase_file, os.environ, at=None)
     header, summary = verify_backup(chosen, BytesRead)
     show_text(
         f"{chosen.name} is complete: taken at {header.created_at:%Y-%m-%d %H:%M:%S}Z by Portside {header.version}, "
@@ -181,9 +184,10 @@ def restore(file: str, home: str, time: str | None, passphrase_file: str | None)
     from portside.backup.restore import restore as restore_backup
     from portside.platform.app import check_restored
 
-    settings = _settings(home)
+    environ = environment(None, home)
+    settings = _settings(environ, home)
     at = None if time is None else past(time)
-    chosen = _find(file, passphrase_file, at=at)
+    chosen = _find(file, passphrase_file, environ, at=at)
     target = NewHome(settings.home_path, settings.database_url or None, check_restored, at)
     summary = asyncio.run(restore_backup(chosen, target, BytesRead))
     show_text(f"restored {len(summary.databases)} databases and {summary.files} files into {settings.home_path}")
@@ -202,26 +206,28 @@ def past(text: str) -> datetime:
     return found
 
 
-def _find(file: str, passphrase_file: str | None, at: datetime | None) -> "Backup":
+def _find(file: str, passphrase_file: str | None, environ: Mapping[str, str], *, at: datetime | None) -> "Backup":
     """Return the backup that a user names, and ask for its passphrase. Raises UserMistake."""
     from portside.backup.restore import Backup, newest
     from portside.backup.stores import open_store, split_location
 
     location, name = split_location(file)
-    store = open_store(location, os.environ)
+    store = open_store(location, environ)
     if name is None:
         name = newest(store, at)
         say(f"the newest backup there is {name}" if at is None else f"the last backup before that is {name}")
-    return Backup(store, name, read_passphrase(passphrase_file, is_new=False))
+    return Backup(store, name, read_passphrase(passphrase_file, environ, is_new=False))
 
 
-def read_passphrase(file: str | None, *, is_new: bool) -> "Passphrase":
-    """Return the passphrase of the file, of the environment, or of a prompt. Raises UserMistake."""
+def read_passphrase(file: str | None, environ: Mapping[str, str], *, is_new: bool) -> "Passphrase":
+    """Return the passphrase of the file, of the variables, or of a prompt. Raises UserMistake."""
     from portside.backup.container import Passphrase
 
     if file is not None:
         return Passphrase.from_file(file, "--passphrase-file")
-    if (text := os.environ.get(PASSPHRASE, "").strip()) == "":
+    if named := environ.get(PASSPHRASE_FILE):
+        return Passphrase.from_file(named, PASSPHRASE_FILE)
+    if (text := environ.get(PASSPHRASE, "").strip()) == "":
         if not sys.stdin.isatty():
             raise UserMistake(f"the backup needs a passphrase: --passphrase-file FILE, or the variable {PASSPHRASE}")
         text = str(click.prompt("Passphrase of the backup", hide_input=True, confirmation_prompt=is_new, err=True))
@@ -230,11 +236,11 @@ def read_passphrase(file: str | None, *, is_new: bool) -> "Passphrase":
     return Passphrase(text)
 
 
-def _settings(home: str | None) -> "PlatformSettings":
+def _settings(environ: Mapping[str, str], home: str | None) -> "PlatformSettings":
     from portside.kernel.settings import load_settings
     from portside.platform.settings import PlatformSettings
 
-    return load_settings(PlatformSettings, os.environ, home=home)
+    return load_settings(PlatformSettings, environ, home=home)
 
 
 class BytesRead:

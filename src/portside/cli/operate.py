@@ -22,14 +22,13 @@ import msgspec
 
 from portside.cli.client import Platform, PlatformUnavailable, address_in, connection_options
 from portside.cli.output import indented, json_option, program, say, show_json, show_table, show_text
+from portside.cli.service import ROOT, environment, installed_service
 from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
     from portside.operate.upgrade import RunningPlatform, UpgradePlan
 
 SHOWN = 30
-# The settings of the system's service.
-ENVIRONMENT_FILE = Path("/etc/portside/portside.env")
 
 
 @click.command()
@@ -90,11 +89,13 @@ def _installation_options(command: _F) -> _F:
         "--port", type=click.IntRange(1, 65535), help="Port of the platform. [default: its last one, or 8700]"
     )
     @click.option(
-        "--env-file", type=click.Path(path_type=Path), help=f"File with its settings. [default: {ENVIRONMENT_FILE}]"
+        "--env-file",
+        type=click.Path(path_type=Path),
+        help="File with its settings. [default: that of the service, for its home]",
     )
     @wraps(command)
     def found(*args: Any, home: str | None, port: int | None, env_file: Path | None, **kwargs: Any) -> Any:
-        return command(*args, given=_find(environment(env_file), home=home, port=port), **kwargs)
+        return command(*args, given=_find(environment(env_file, home), home=home, port=port), **kwargs)
 
     return found  # type: ignore[return-value]
 
@@ -155,23 +156,6 @@ def support_bundle(*, given: InstallationOptions, to: Path | None) -> None:
     for reason in missing:
         say(f"left out: {reason}")
     show_text(f"{file} holds no secret that is known here; look into it before you send it")
-
-
-def environment(env_file: Path | None) -> dict[str, str]:
-    """Return the variables of this process, and of the file of the service. Raises UserMistake for a missing file."""
-    file = env_file or ENVIRONMENT_FILE
-    found: dict[str, str] = {}
-    try:
-        text = file.read_text("utf-8")
-    except OSError as exc:
-        if env_file is not None:
-            raise UserMistake(f"--env-file: {file} cannot be read: {exc.strerror}") from exc
-        text = ""
-    for line in text.splitlines():
-        name, is_set, value = line.strip().partition("=")
-        if is_set and not name.startswith("#"):
-            found[name.strip()] = value.strip().strip("\"'")
-    return {**found, **os.environ}
 
 
 def _find(environ: Mapping[str, str], **options: Any) -> InstallationOptions:
@@ -241,7 +225,7 @@ def upgrade(
         return
     location = None
     if not options["no_backup"]:
-        location = _back_up(given.settings, options["backup_to"], options["passphrase_file"])
+        location = _back_up(given, options["backup_to"], options["passphrase_file"])
     _record(given.settings.home_path, plan, location)
     if running is None:
         say(f"the platform does not run; start it with this version: {program()} up")
@@ -256,9 +240,7 @@ def upgrade(
 
 def _warn_of_old_unit(home: Path) -> None:
     """Warn if the service's unit would start the version before at the next boot."""
-    from portside.cli.service import installed_service
-
-    service = installed_service(Path("/"))
+    service = installed_service(ROOT)
     with contextlib.suppress(OSError):
         if service.home == home.absolute() and service.unit_file.read_text() != service.unit:
             command = shlex.join([sys.executable, "-m", "portside", "service", "install", "--no-start"])
@@ -338,23 +320,20 @@ def _show(plan: "UpgradePlan") -> None:
             show_text(f"         → {indented(finding.do)}")
 
 
-def _back_up(settings: Any, backup_to: str | None, passphrase_file: str | None) -> str:
+def _back_up(given: InstallationOptions, backup_to: str | None, passphrase_file: str | None) -> str:
     """Take a backup, and return where it is. Raises UserMistake."""
-    from portside.backup.container import Passphrase
     from portside.backup.stores import open_store, split_location
-    from portside.platform.backups import passphrase_of, take_backup
+    from portside.cli.backup import read_passphrase
+    from portside.platform.backups import take_backup
 
-    target = backup_to or settings.backup_to
+    target = backup_to or given.settings.backup_to
     if target is None:
         raise UserMistake("name where the backup goes with --backup-to, or leave it out with --no-backup")
     location, name = split_location(target)
-    passphrase = (
-        Passphrase.from_file(passphrase_file, "--passphrase-file") if passphrase_file else passphrase_of(settings)
-    )
-    if passphrase is None:
-        raise UserMistake("the backup needs a passphrase: --passphrase-file, or PORTSIDE_BACKUP_PASSPHRASE_FILE")
+    passphrase = read_passphrase(passphrase_file, given.environ, is_new=True)
+    store = open_store(location, given.environ)
     say(f"taking a backup to {target}")
-    _made, taken = take_backup(settings, open_store(location, os.environ), name, passphrase, lambda _size: None)
+    _made, taken = take_backup(given.settings, store, name, passphrase, lambda _size: None)
     return f"{taken.location}/{taken.name}"
 
 

@@ -1,5 +1,6 @@
 """`portside service`: the platform as a service of the system, which starts with the machine."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from portside.cli.client import DEFAULT_HOME
 from portside.cli.output import CommandGroup, json_option, say, show_json, show_text
 from portside.kernel.errors import UserMistake
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 # What `systemctl status` exits with for a unit that does not run.
 NOT_RUNNING = 3
+# The folder of the system whose service commands on this machine know.
+ROOT = Path("/")
 _root_option = click.option(
     "--root", type=click.Path(path_type=Path), default=Path("/"), help="Folder of the system. [default: /]"
 )
@@ -96,10 +100,10 @@ def status(root: Path, *, as_json: bool) -> None:
 
 
 def installed_service(root: Path) -> "Service":
-    """Return the service as its unit describes it, or the usual one."""
+    """Return the service as its unit and its settings describe it, or the usual one."""
     import re
 
-    from portside.operate.service import Service
+    from portside.operate.service import Service, read_settings, written_folders
 
     usual = Service(root=root.absolute())
     try:
@@ -110,10 +114,42 @@ def installed_service(root: Path) -> "Service":
         re.search(r"^User=(.+)$", text, re.MULTILINE),
         re.search(r"^WorkingDirectory=(.+)$", text, re.MULTILINE),
     )
+    try:
+        written = written_folders(read_settings(usual.settings_file))
+    except OSError:
+        # Other users may not read the settings. The unit has the folders that they named when it was written.
+        named = re.search(r"^ReadWritePaths=.* /var/tmp(.*)$", text, re.MULTILINE)
+        found = re.findall(r'"-([^"]+)"|-(\S+)', named[1]) if named else []
+        written = tuple(Path((quoted or plain).replace("%%", "%")) for quoted, plain in found)
     return Service(
         root=usual.root,
         user=user[1] if user else usual.user,
         # The unit has % twice, because one begins a specifier.
         home=Path(home[1].replace("%%", "%")) if home else usual.home,
         has_containers="Delegate=yes" in text,
+        written=written,
     )
+
+
+def environment(env_file: Path | None, home: str | None) -> dict[str, str]:
+    """Return the variables that the platform of a home runs with: of this process, and of a file of settings.
+
+    Without a file, that of the service is read, if the service has this home. Raises UserMistake for a missing file.
+    """
+    from portside.operate.service import read_settings
+
+    if env_file is not None:
+        try:
+            return {**read_settings(env_file), **os.environ}
+        except (OSError, ValueError) as exc:
+            reason = getattr(exc, "strerror", None) or exc
+            raise UserMistake(f"--env-file: {env_file} cannot be read: {reason}") from exc
+    service = installed_service(ROOT)
+    folder = Path(home or os.environ.get("PORTSIDE_HOME") or DEFAULT_HOME).expanduser().absolute()
+    found: dict[str, str] = {}
+    if folder == service.home:
+        try:
+            found = read_settings(service.settings_file)
+        except (OSError, ValueError):
+            found = {}
+    return {**found, **os.environ}

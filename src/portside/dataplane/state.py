@@ -157,10 +157,17 @@ class DeploymentFolder:
         """Remove the builds and logs of all other revisions, except builds that the kept ones reuse."""
         names = {str(revision_id) for revision_id in kept}
         names |= {self.revision(revision_id).resolve().name for revision_id in kept}
+        removed = set()
         for parent in (self.path / "revisions", self.path / "logs"):
             for entry in parent.iterdir() if parent.exists() else ():
-                if entry.name.split(".", 1)[0] not in names:
+                name = entry.name.split(".", 1)[0]
+                if name not in names:
                     _remove(entry)
+                    removed.add(name)
+        if removed:
+            log.info(
+                "builds and logs of replaced revisions were removed", folder=str(self.path), revisions=len(removed)
+            )
 
     def remove(self) -> None:
         """Remove the whole folder."""

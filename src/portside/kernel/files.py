@@ -7,6 +7,7 @@ raised as far as the system allows, and a part of it is reserved: client connect
 import contextlib
 import fcntl
 import os
+import pwd
 import resource
 import shutil
 from collections.abc import Iterator
@@ -63,6 +64,14 @@ def make_private_dir(path: Path) -> Path:
     """Create a folder, and its parents, that only its owner can enter."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or the number of one without a name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 @contextlib.contextmanager

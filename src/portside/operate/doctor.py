@@ -25,7 +25,9 @@ async def examine(installation: ExaminedInstallation, *, skipped: frozenset[str]
     for name, service_check in SERVICE_CHECKS.items():
         if name not in skipped:
             await _run(name, _collect(service_check(installation), findings), findings)
-    found = [finding for finding in findings if finding.check not in skipped]
+    # A check that found something wrong ends with what is well all the same.
+    wrong = {finding.check for finding in findings if finding.level != "ok"}
+    found = [each for each in findings if each.check not in skipped and (each.level != "ok" or each.check not in wrong)]
     levels = [finding.level for finding in found]
     return Diagnosis(found, levels.count("fault"), levels.count("warning"))
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pwd
 import re
 import resource
 import shutil
@@ -21,7 +20,7 @@ from portside.kernel.crypto import SecretBox
 from portside.kernel.disk import WATCHED_FOLDER, find_shortage, measure, megabytes, read_notice
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
-from portside.kernel.files import holder_of
+from portside.kernel.files import holder_of, user_name
 from portside.limits.table import read_table
 from portside.operate.findings import Check, ExaminedInstallation, Finding, fault, fine, warning
 
@@ -49,7 +48,7 @@ def check_home(i: ExaminedInstallation) -> Iterator[Finding]:
         return
     status = home.stat()
     if status.st_uid != os.geteuid():
-        owner = _user_name(status.st_uid)
+        owner = user_name(status.st_uid)
         yield fault(name, f"{home} belongs to the user {owner}", f"run Portside and this command as {owner}")
     if os.statvfs(home).f_flag & os.ST_RDONLY:
         yield fault(name, f"the file system of {home} is mounted read-only", "see dmesg for the reason, and remount it")
@@ -60,7 +59,7 @@ def check_home(i: ExaminedInstallation) -> Iterator[Finding]:
     if (path := find_foreign_file(home, status.st_uid)) is not None:
         yield fault(
             name, f"{path} belongs to another user than {home}: Portside was started as several users",
-            f"chown -R {_user_name(status.st_uid)} {home}",
+            f"chown -R {user_name(status.st_uid)} {home}",
         )  # fmt: skip
     yield fine(name, f"{home} is the home")
 
@@ -375,13 +374,6 @@ def _answers(i: ExaminedInstallation) -> bool:
             return probe.recv(4) == b"HTTP"
     except OSError:
         return False
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _is_foreign(path: Path) -> bool:

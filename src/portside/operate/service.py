@@ -22,6 +22,8 @@ from portside.kernel.files import write_private
 
 UNITS = Path("etc/systemd/system")
 SETTINGS = Path("etc/portside/portside.env")
+# Settings that may name folders outside the home, in which the platform writes.
+WRITTEN = ("BACKUP_TO", "UV_CACHE_DIR")
 _TIMEOUT_S = 330.0
 _SHOWN = ("LoadState", "UnitFileState", "ActiveState", "SubState", "MainPID", "NRestarts", "ActiveEnterTimestamp")
 _UNIT = """\
@@ -56,7 +58,7 @@ AmbientCapabilities=CAP_NET_BIND_SERVICE
 {privileges}
 ProtectSystem=strict
 # Not PrivateTmp: commands of operators find the socket of the embedded Postgres in /tmp.
-ReadWritePaths={writable} /tmp /var/tmp
+ReadWritePaths={written}
 ProtectHome={protect_home}
 PrivateDevices=yes
 ProtectClock=yes
@@ -91,13 +93,17 @@ _FIRST_SETTINGS = """\
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """A service to install. `root` is where the system's files are: / or the folder of an image."""
+    """A service to install. `root` is where the system's files are: / or the folder of an image.
+
+    `written` are folders outside the home in which it may write.
+    """
 
     name: str = "portside"
     user: str = "portside"
     home: Path = Path("/var/lib/portside")
     python: Path = Path(sys.executable)
     has_containers: bool = False
+    written: tuple[Path, ...] = ()
     root: Path = Path("/")
 
     @property
@@ -124,12 +130,15 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             user=self.user,
             # One path without quotes, but with specifiers.
             working_directory=str(self.home).replace("%", "%%"),
-            writable=_quoted(str(self.home)),
             settings=Path("/") / SETTINGS,
             # In commands, $ begins a variable.
             command=" ".join(_quoted(part).replace("$", "$$") for part in parts),
             privileges=_WITH_CONTAINERS if self.has_containers else _HARDENED,
             protect_home="yes" if is_hidden else "read-only",
+            # The service starts without a folder that is not there.
+            written=" ".join(
+                [_quoted(str(self.home)), "/tmp", "/var/tmp", *(_quoted(f"-{each}") for each in self.written)]  # noqa: S108
+            ),
         )
 
 
@@ -137,6 +146,22 @@ def _quoted(word: str) -> str:
     """Quote a word of a list in a unit, where % begins a specifier."""
     text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{text}"' if text != word or " " in word else word
+
+
+def read_settings(file: Path) -> dict[str, str]:
+    """Return the variables in a file of settings. Raises OSError."""
+    found = {}
+    for line in file.read_text("utf-8").splitlines():
+        name, is_set, value = line.strip().partition("=")
+        if is_set and not name.startswith(("#", ";")):
+            found[name.strip()] = value.strip().strip("\"'")
+    return found
+
+
+def written_folders(settings: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the folders that settings name and the platform writes in."""
+    named = (settings.get(name, "") for name in WRITTEN)
+    return tuple(Path(folder) for folder in named if folder.startswith("/"))
 
 
 Say = Callable[[str], None]
@@ -158,6 +183,9 @@ def install(service: Service, settings: Mapping[str, str], say: Say, *, starts: 
         _check_interpreter(service)
         _make_home(service)
     _write_settings(service, settings, say)
+    service = msgspec.structs.replace(service, written=written_folders(read_settings(service.settings_file)))
+    if is_live:
+        _make_written(service, say)
     service.unit_file.parent.mkdir(parents=True, exist_ok=True)
     service.unit_file.write_text(service.unit)
     service.unit_file.chmod(0o644)
@@ -249,6 +277,16 @@ def _make_home(service: Service) -> None:
             f"{home} belongs to another user. If its platform is to become the service: stop it, and give the home to "
             f"the service's user: chown -R {service.user}: {shlex.quote(str(home))}"
         )
+
+
+def _make_written(service: Service, say: Say) -> None:
+    """Make the folders outside the home that are missing, for the service's user alone."""
+    user = pwd.getpwnam(service.user)
+    for folder in service.written:
+        if not folder.exists():
+            folder.mkdir(mode=0o700, parents=True)
+            os.chown(folder, user.pw_uid, user.pw_gid)
+            say(f"created {folder} for the user {service.user}")
 
 
 def _check_interpreter(service: Service) -> None:

@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from portside import __version__
-from portside.alerts.alerts import AlertWatch
+from portside.alerts.alerts import AlertWatch, OldAlerts
 from portside.alerts.channels import AlertChannels, AlertDeliveries, MailServer
 from portside.alerts.http import AlertServices
 from portside.alerts.http import routes as alerts
@@ -338,7 +338,11 @@ async def open_platform(
         schedule = schedule_of(settings)
         every = None if schedule is None else schedule.every
         parts = MeasuredParts(db, home.path, disk, settings.front if front else None, problems, every)
-        more += [deliveries, AlertWatch(db, Measurements(parts), deliveries, every_s=settings.alert_check_s)]
+        more += [
+            deliveries,
+            AlertWatch(db, Measurements(parts), deliveries, every_s=settings.alert_check_s),
+            OldAlerts(db),
+        ]
         if front is not None:
             more.append(FrontRoutes(front))
             await front.open(db, workspace_id)

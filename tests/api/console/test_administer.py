@@ -14,6 +14,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langsmith import Client
 from playwright.async_api import Browser, Page, expect
 
+from portside.kernel.crypto import SecretBox
 from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as
 from tests.platforms import Platform, Repository
 
@@ -217,6 +218,23 @@ async def test_system_shows_parts_listeners_and_agents(platform: Platform, page:
     await expect(page).to_have_url(re.compile("q=DATABASE_URL"))
     await expect(page.get_by_text("set, and not shown")).to_be_visible()
     assert platform.database_url not in await page.content()
+
+
+async def test_master_key_is_replaced(platform: Platform, page: Page) -> None:
+    file = platform.home / "master-key"
+    before = SecretBox.from_file(file).keys
+    await page.get_by_role("link", name="System").click()
+    await page.get_by_role("link", name="Settings").click()
+    card = page.get_by_label("Master key")
+    await card.get_by_role("button", name="Replace the master key").click()
+    await check_accessible(page)
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert SecretBox.from_file(file).keys == before
+    await card.get_by_role("button", name="Replace the master key").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Replace it").click()
+    await expect(card.get_by_role("status")).to_contain_text("values are encrypted with the new key")
+    assert SecretBox.from_file(file).keys[1:] == before
+    await check_accessible(page)
 
 
 async def test_git_accounts_are_added_and_removed(page: Page) -> None:

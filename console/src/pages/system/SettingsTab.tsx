@@ -7,6 +7,7 @@ import { Empty } from "../../ui/Empty";
 import { FilterSelect } from "../../ui/FilterSelect";
 import { Problem } from "../../ui/Problem";
 import { SearchField } from "../../ui/SearchField";
+import { MasterKey } from "./MasterKey";
 
 // The settings that the platform runs with. They come from its environment and options, and are changed there.
 export function SettingsTab() {
@@ -65,6 +66,7 @@ export function SettingsTab() {
           </ul>
         </section>
       )}
+      <MasterKey />
     </>
   );
 }

@@ -127,7 +127,9 @@ async def limit_cache(dataplane: Path, limit_bytes: int) -> None:
     if await _sum_of_sizes(folders) <= limit_bytes:
         return
     if not os.environ.get(_VARIABLE):
+        before = await _sum_of_sizes(folders)
         await _prune(cache_folder(dataplane))
+        log.info("a build cache was pruned", cache="uv-cache", freed_bytes=before - await _sum_of_sizes(folders))
     sizes = {folder: await asyncio.to_thread(folder_size, folder) for folder in folders}
     for folder in sorted(folders, key=sizes.__getitem__, reverse=True):
         if (size := await _sum_of_sizes(folders)) > limit_bytes:
