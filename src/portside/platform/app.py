@@ -102,7 +102,7 @@ from portside.tracing.pieces import UnusedPieces
 from portside.tracing.prices import sync_prices
 from portside.tracing.prices_http import routes as prices
 from portside.tracing.quotas import Quotas
-from portside.tracing.retention import ExpiredTraces, LateRuns, TraceRetention
+from portside.tracing.retention import ExpiredTraces, OrphanedData, TraceRetention
 from portside.tracing.retention import empty_workspace as empty_traces
 from portside.tracing.services import PlatformInfo, TracingServices
 from portside.tracing.stats import DailyRollups
@@ -171,7 +171,7 @@ async def background_tasks(
         ExpiredPushDeliveries(db),
         OldRevisionLogs(db, settings.revision_log_days),
         ExpiredTraces(db, services.retention),
-        LateRuns(db, services.retention),
+        OrphanedData(db, services.retention),
         ExpiredFeedbackTokens(db),
         UnusedPieces(db),
         PastHours(db),
