@@ -308,6 +308,41 @@ async def test_a_recomputation_can_be_cancelled(server: Hosted) -> None:
     assert (await read(server, run))["total_cost"] is None
 
 
+async def test_a_recomputation_that_fails_pauses_and_others_go_on(server: Hosted) -> None:
+    run, theirs = model_run(usage(1_000_000, 0), "mine-1"), model_run(usage(1_000_000, 0), "mine-1")
+    await store(server, run)
+    await server.db.pool.execute(f"""
+        create function refuse_costs() returns trigger language plpgsql as $$
+        begin
+            raise exception 'no costs of this run';
+        end $$;
+        create trigger refuse_costs before update of total_cost on runs for each row
+        when (new.id = '{run["id"]}') execute function refuse_costs();
+    """)
+    await ask(server, "POST", "/model-price-map", PRICE)
+    failing = await ask(server, "POST", "/model-price-map/recomputations", {}, 202)
+    other = {"x-api-key": await server.new_key("*", workspace_id=await server.new_workspace("Others"))}
+    for path, body in (("/runs", theirs), ("/model-price-map", PRICE), ("/model-price-map/recomputations", {})):
+        (await server.client.post(path, json=body, headers=other)).raise_for_status()
+    task = RecomputedCosts(server.db)
+    task.first_pause_s = 600.0
+    assert [(await task.activate()).did for _ in range(3)] == [{"failed": 1}, {"runs": 1, "changed": 1}, {}]
+    (done,) = (await server.client.get("/model-price-map/recomputations", headers=other)).json()
+    assert (done["finished_at"] is None, done["error"], done["retry_at"]) == (False, None, None)
+    path = f"/model-price-map/recomputations/{failing['id']}"
+    for pause_s in (600, 1200):
+        waiting = await ask(server, "GET", path)
+        assert (waiting["error"], waiting["finished_at"]) == ("no costs of this run", None)
+        left_s = (datetime.fromisoformat(waiting["retry_at"]) - datetime.now(UTC)).total_seconds()
+        assert pause_s / 2 < left_s <= pause_s
+        await server.db.pool.execute("update cost_recomputations set retry_at = now()")
+        await task.activate()
+    await server.db.pool.execute("drop trigger refuse_costs on runs; update cost_recomputations set retry_at = now()")
+    await finish(server, task)
+    done = await ask(server, "GET", path)
+    assert (done["changed"], done["error"], done["retry_at"], done["progress"]) == (1, None, None, 1.0)
+
+
 async def test_an_empty_workspace_is_computed_again_at_once(server: Hosted) -> None:
     work = await ask(server, "POST", "/model-price-map/recomputations", {}, 202)
     await finish(server, RecomputedCosts(server.db))

@@ -249,8 +249,18 @@ async def test_a_share_link_shows_a_run_and_its_descendants(server: Hosted):
 
     token, shown = await asyncio.to_thread(share)
     assert (shown.id, shown.outputs) == (MODEL, {"text": "Grüße"})
+    assert shown.url.endswith(f"/public/{token}/r")
     async with httpx2.AsyncClient(base_url=server.url) as nobody:
         assert (await nobody.get(f"/public/{token}/run/{MODEL}")).status_code == 200
+        # Nobody learns the id of the workspace from a link.
+        for method, path, body in (
+            ("GET", "run", None), ("GET", f"run/{MODEL}", None), ("POST", "runs/query", {}),
+            ("POST", "runs/query", {"select": ["app_path"]}),
+        ):  # fmt: skip
+            seen = await nobody.request(method, f"/public/{token}/{path}", json=body)
+            assert (seen.status_code, str(server.actor.workspace_id) in seen.text) == (200, False), path
+            run = seen.json()["runs"][0] if method == "POST" else seen.json()
+            assert run["app_path"] == f"/public/{token}/r", path
         assert (await nobody.get(f"/public/{token}/run/{ROOT}")).status_code == 404
         values = (await nobody.get(f"/public/{token}/run/{MODEL}/values?chars=5")).json()["values"]
         assert {"name": "outputs", "bytes": 18, "text": '{"tex', "is_whole": False} in values

@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
+from portside.audit.actions import Action
 from portside.audit.log import ExpiredEntries, verify_entries
-from portside.audit.recording import MAX_REFUSALS, BackgroundDatabase, Recorder, record_at, record_operation
+from portside.audit.recording import (
+    MAX_REFUSALS,
+    AuditedDatabase,
+    BackgroundDatabase,
+    PendingEntry,
+    Recorder,
+    record_at,
+    record_operation,
+)
 from portside.identity.sql import sql as identity
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden
@@ -65,6 +74,25 @@ async def test_background_work_records_what_it_commits(db: Database) -> None:
         await tx.fetch(identity.list_workspaces, organization_id=uuid7(), user_id=None, may_use_all=True, only=[])
     rows = await db.pool.fetch("select action, actor_kind, cardinality(object_ids) as ids from audit_log")
     assert [tuple(row) for row in rows] == [("organization.create", "platform", 1)] * 2
+
+
+async def test_a_change_that_conflicts_is_made_again_with_one_entry(db: Database) -> None:
+    await db.pool.execute("""
+        create sequence conflicts;
+        create function conflict() returns trigger language plpgsql as $$
+        begin
+            if nextval('conflicts') <= 2 then
+                raise exception 'crossed' using errcode = '40001';
+            end if;
+            return new;
+        end $$;
+        create trigger conflict before insert on organizations for each row execute function conflict();
+    """)
+    entry = PendingEntry(Action("organization.create", "insert_organization"), {"actor_kind": "platform"})
+    name = "made at the third attempt"
+    await AuditedDatabase(db, entry).execute(identity.insert_organization, id=uuid7(), display_name=name)
+    assert await db.pool.fetchval("select count(*) from organizations where display_name = $1", name) == 1
+    assert await actions(db) == ["organization.create"]
 
 
 async def test_changes_that_bypass_the_triggers_are_found(db: Database) -> None:

@@ -18,7 +18,7 @@ from portside.identity.types import Actor, KeyRequest
 from portside.kernel.clock import now
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
-from portside.kernel.errors import Invalid
+from portside.kernel.errors import Invalid, Unavailable
 from portside.tracing import ingest
 from portside.tracing.attachments import DownloadLinks
 from portside.tracing.ingest import (
@@ -305,6 +305,10 @@ async def test_a_batch_that_deadlocks_is_written_again(db: Database, actor: Acto
     await store_batch(db, given, by=actor)
     assert (list(await stored(db)), await counted(db)) == ([ROOT], [ROOT])
     assert await db.pool.fetchval("select count(*) from feedback") == 1
+    await db.pool.execute("alter sequence conflicts restart minvalue -100 start -100")
+    given.feedback[0].modified_at = now()
+    with pytest.raises(Unavailable):
+        await store_batch(db, given, by=actor)
 
 
 async def test_copied_runs_equal_merged_runs(db: Database, actor: Actor):

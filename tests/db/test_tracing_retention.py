@@ -14,6 +14,7 @@ import pytest
 from portside.identity.types import Actor
 from portside.kernel.clock import now
 from portside.kernel.db import Database
+from portside.tracing import retention
 from portside.tracing.feedback import (
     ExpiredFeedbackTokens,
     FeedbackRequest,
@@ -25,8 +26,9 @@ from portside.tracing.feedback import (
 )
 from portside.tracing.ingest import parse_batch, parse_multipart, run_update_parser, store_batch
 from portside.tracing.projects import ProjectNotFound, ProjectRequest, create_project
-from portside.tracing.retention import ExpiredTraces, LateRuns, TraceRetention, TracesToDelete, delete_traces
+from portside.tracing.retention import ExpiredTraces, OrphanedData, TraceRetention, TracesToDelete, delete_traces
 from portside.tracing.sql import sql
+from portside.tracing.types import AttachmentWrite, FeedbackWrite, IngestBatch
 from tests.conftest import eventually
 
 PACKAGES = ("portside.identity", "portside.tracing")
@@ -156,7 +158,7 @@ async def test_runs_that_arrive_after_expiry_are_deleted(db: Database, actor: Ac
         place = {"trace_id": root, "dotted_order": f"20300101T000000000000Z{root}"}
         await patched(db, actor, root, outputs={"late": True}, **place)
     assert len(await kept(db)) == 6
-    task = LateRuns(db, TraceRetention())
+    task = OrphanedData(db, TraceRetention())
     task.scan_traces = 2
     swept = [(await task.activate()).did["late_traces"] for _ in range(3)]
     assert (sum(swept), await kept(db)) == (5, {young: 2})
@@ -175,7 +177,7 @@ async def test_runs_without_a_trace_expire(db: Database, actor: Actor):
     await create_feedback(db, FeedbackRequest(key="k", run_id=lonely), by=actor)
     await db.pool.execute("update runs set received_at = now() - interval '15 days' where id <> $1", fresh)
     whole = await stored(db, actor, 15, "longlived")
-    never, task = LateRuns(db, TraceRetention(0, 0)), LateRuns(db, TraceRetention())
+    never, task = OrphanedData(db, TraceRetention(0, 0)), OrphanedData(db, TraceRetention())
     assert (await never.activate()).did["stray_runs"] == 0
     # The patch and the parent that is waited for; who waits for it is kept as long as any trace is.
     assert (await task.activate()).did["stray_runs"] == 2
@@ -185,6 +187,40 @@ async def test_runs_without_a_trace_expire(db: Database, actor: Actor):
     assert await db.pool.fetchval("select count(*) from feedback") == 0
     await db.pool.execute("update runs set received_at = now() - interval '401 days' where id = $1", orphan)
     assert (await task.activate()).did["stray_runs"] == 1
+
+
+async def test_feedback_and_attachments_expire_if_their_run_never_arrives(db: Database, actor: Actor):
+    run_id, gone, young, again = await stored(db, actor, 0), uuid4(), uuid4(), uuid4()
+
+    def delivery(*run_ids: UUID) -> IngestBatch:
+        feedback = [FeedbackWrite(one, one, None, "k", "{}", now()) for one in run_ids]
+        return IngestBatch([], feedback, [AttachmentWrite(one, "a", "text/plain", b"x") for one in run_ids])
+
+    await store_batch(db, delivery(run_id, gone, young, again), by=actor)
+    project: Any = await db.pool.fetchval("select id from projects")
+    on_project = await create_feedback(db, FeedbackRequest(key="k", session_id=project), by=actor)
+    for table in ("feedback", "attachments"):
+        await db.pool.execute(f"update {table} set received_at = now() - interval '401 days'")
+        await db.pool.execute(f"update {table} set received_at = now() - interval '399 days' where run_id = $1", young)
+    # What a client delivers again begins its days again.
+    await store_batch(db, delivery(again), by=actor)
+    for longer in (TraceRetention(14, 0), TraceRetention(0, 400), TraceRetention(402, 400)):
+        assert (await OrphanedData(db, longer).activate()).did["orphaned_feedback"] == 0
+    done = [(await OrphanedData(db, TraceRetention()).activate()).did for _ in range(2)]
+    assert [(did["orphaned_feedback"], did["orphaned_attachments"]) for did in done] == [(1, 1), (0, 0)]
+    left = {row["run_id"] for row in await db.pool.fetch("select run_id from attachments")}
+    assert left == {run_id, young, again}
+    assert {row["id"] for row in await db.pool.fetch("select id from feedback")} == {*left, on_project.id}
+
+
+async def test_orphans_are_deleted_in_batches(db: Database, actor: Actor, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(retention, "_BATCH", 2)
+    attachments = [AttachmentWrite(uuid4(), "a", "text/plain", b"x") for _ in range(3)]
+    await store_batch(db, IngestBatch([], [], attachments), by=actor)
+    await db.pool.execute("update attachments set received_at = now() - interval '401 days'")
+    task = OrphanedData(db, TraceRetention())
+    done = [await task.activate() for _ in range(2)]
+    assert [(status.did["orphaned_attachments"], status.again) for status in done] == [(2, True), (1, False)]
 
 
 async def test_expired_feedback_tokens_are_deleted_in_batches(db: Database, actor: Actor):

@@ -312,7 +312,7 @@ export type QueuedRun = { id: string; run_id: string; queue_id: string; added_at
 
 export type RateBudget = { match: string; category: string; count: number; seconds: number; remaining: number; seconds_left: number | null };
 
-export type Recomputation = { id: string; session_id: string | null; session_name: string | null; start_time: string; end_time: string; reached_time: string; progress: number; runs: number; changed: number; created_at: string; finished_at: string | null; cancelled_at: string | null };
+export type Recomputation = { id: string; session_id: string | null; session_name: string | null; start_time: string; end_time: string; reached_time: string; progress: number; runs: number; changed: number; created_at: string; finished_at: string | null; cancelled_at: string | null; error: string | null; retry_at: string | null };
 
 export type RecomputationRequest = { session_id?: string | null; start_time?: string | null; end_time?: string | null };
 

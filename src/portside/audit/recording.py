@@ -9,10 +9,8 @@ Refused requests are recorded too, up to `MAX_REFUSALS` in a minute and `MAX_REF
 action; further ones are counted, and one entry says how many there were.
 """
 
-import asyncio
 import dataclasses
 import functools
-import random
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -32,19 +30,17 @@ from portside.audit.sql import sql
 from portside.identity.services import Context
 from portside.identity.signin import browser_actor
 from portside.identity.types import Actor
+from portside.kernel.conflicts import retry_conflicts
 from portside.kernel.db import Database, Isolation, Query, Record, Session, Transaction
 from portside.kernel.errors import Forbidden, PortsideError, UserMistake
 from portside.kernel.http.headers import header_of
 from portside.kernel.http.proxies import Network, client_address
 from portside.kernel.http.routes import Route
 from portside.kernel.ids import uuid7
-from portside.kernel.logs import get_logger
-from portside.kernel.pool import CONFLICT_STATES, MAX_ATTEMPTS
 from portside.kernel.reconcile import Status, Task
 from portside.kernel.transient_errors import log_failure
 from portside.listener_api import Desired
 
-log = get_logger(__name__)
 Handler = Callable[..., Awaitable[Any]]
 MAX_REFUSALS, MAX_REFUSALS_OF_ONE = 60, 10
 _MAX_IDS, _MAX_FIELDS, _MAX_TEXT = 100, 100, 200
@@ -127,14 +123,7 @@ class _SingleStatements:
         async def run(*args: Any) -> Any:
             if self._db.entry.is_written:
                 return await getattr(self._pooled, method)(*args)
-            for attempt in range(1, MAX_ATTEMPTS):
-                try:
-                    return await self._run_once(method, args)
-                except asyncpg.PostgresError as exc:
-                    if exc.sqlstate not in CONFLICT_STATES:
-                        raise
-                await asyncio.sleep(random.uniform(0, 0.02) * attempt)  # noqa: S311 - no secret
-            return await self._run_once(method, args)
+            return await retry_conflicts(functools.partial(self._run_once, method, args))
 
         return run
 

@@ -185,6 +185,8 @@ def recompute(  # noqa: PLR0913 - one parameter for each option
     work = platform.call("POST", f"{_PATH}/recomputations", body=body)
     while not (work["finished_at"] or work["cancelled_at"]):
         say(f"{work['progress']:4.0%}  {work['runs']} model runs, {work['changed']} changed")
+        if work["error"]:
+            say(f"      a batch failed and is tried again at {work['retry_at']}: {work['error']}")
         time.sleep(_POLL_S)
         work = platform.call("GET", f"{_PATH}/recomputations/{work['id']}")
     if as_json:

@@ -9,14 +9,15 @@ version is pinned; `tests/db/test_kernel_db.py` fails if they change.
 import asyncio
 import contextlib
 import os
-import random
 import socket
 from collections.abc import Iterator
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import asyncpg
 
+from portside.kernel.conflicts import retry_conflicts
 from portside.kernel.large_reads import ReadReservation, RowMeter, current_read
 from portside.kernel.logs import get_logger
 from portside.kernel.transient_errors import DatabaseUnreachable, log_failure
@@ -36,9 +37,6 @@ FREE_POLL_S = 0.005
 # With these a dead server or network is noticed within half a minute.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
 _EMPTY_STATEMENT = "select"
-# The SQL states of transactions rolled back because of another one: a deadlock, and a serialization conflict.
-CONFLICT_STATES = frozenset({"40P01", "40001"})
-MAX_ATTEMPTS = 4
 _NO_SLOT = contextlib.nullcontext()
 _background: ContextVar[asyncio.Task[Any] | None] = ContextVar("background", default=None)
 
@@ -222,18 +220,7 @@ class Pool(asyncpg.Pool):
 
     async def run(self, method: str, *args: Any, **options: Any) -> Any:
         """Run one statement by calling a method of any free connection; again if it conflicted with a transaction."""
-        for attempt in range(1, MAX_ATTEMPTS):
-            try:
-                return await self._run_once(method, *args, **options)
-            except asyncpg.PostgresError as exc:
-                if exc.sqlstate not in CONFLICT_STATES:
-                    raise
-                log.warning(
-                    "a statement conflicted with another transaction and runs again", attempt=attempt, error=str(exc)
-                )
-            # Wait for a random time, so that the two do not conflict again.
-            await asyncio.sleep(random.uniform(0, 0.02) * attempt)  # noqa: S311 - no secret
-        return await self._run_once(method, *args, **options)
+        return await retry_conflicts(partial(self._run_once, method, *args, **options))
 
     async def _run_once(self, method: str, *args: Any, **options: Any) -> Any:
         async with _NO_SLOT if _background.get() is None else self.background_slot():

@@ -94,14 +94,15 @@ from portside.platform.system import routes as system
 from portside.prompts.http import routes as prompts
 from portside.prompts.repos import empty_workspace as empty_prompts
 from portside.tracing.bodies import IngestLimits
+from portside.tracing.charts_http import routes as charts
 from portside.tracing.costs import RecomputedCosts
 from portside.tracing.feedback import ExpiredFeedbackTokens
-from portside.tracing.figures_http import routes as figures
 from portside.tracing.http import routes as tracing
 from portside.tracing.pieces import UnusedPieces
 from portside.tracing.prices import sync_prices
+from portside.tracing.prices_http import routes as prices
 from portside.tracing.quotas import Quotas
-from portside.tracing.retention import ExpiredTraces, LateRuns, TraceRetention
+from portside.tracing.retention import ExpiredTraces, OrphanedData, TraceRetention
 from portside.tracing.retention import empty_workspace as empty_traces
 from portside.tracing.services import PlatformInfo, TracingServices
 from portside.tracing.stats import DailyRollups
@@ -170,7 +171,7 @@ async def background_tasks(
         ExpiredPushDeliveries(db),
         OldRevisionLogs(db, settings.revision_log_days),
         ExpiredTraces(db, services.retention),
-        LateRuns(db, services.retention),
+        OrphanedData(db, services.retention),
         ExpiredFeedbackTokens(db),
         UnusedPieces(db),
         PastHours(db),
@@ -211,7 +212,8 @@ ROUTES: list[Route[Context[PlatformServices]]] = [
     *oauth,
     *audit,
     *tracing,
-    *figures,
+    *charts,
+    *prices,
     *datasets,
     *prompts,
     *annotation,

@@ -2,26 +2,30 @@
 
 Costs are computed when a run is written, by the prices of that moment. A recomputation goes over the model runs of a
 project or workspace in order of time, in small batches, and remembers how far it has come: it survives restarts and can
-be cancelled. Days whose runs have begun to be deleted keep the usage that was counted (`daily_usage`).
+be cancelled. If a batch fails, its recomputation pauses, longer each time, and the others go on. Days whose runs have
+begun to be deleted keep the usage that was counted (`daily_usage`).
 """
 
 from datetime import datetime, timedelta
 from typing import Annotated
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from portside.kernel.clock import Moment, now
-from portside.kernel.db import Database, Session
+from portside.kernel.db import Database, Record, Session, Transaction
 from portside.kernel.errors import Invalid, NotFound
 from portside.kernel.ids import uuid7
 from portside.kernel.reconcile import Status, Task
+from portside.kernel.transient_errors import log_failure
 from portside.tracing.fields import to_utc
 from portside.tracing.projects import show_project
 from portside.tracing.sql import sql
 from portside.tracing.stats import counted_days
 
 _MAX_MODELS = 1_000
+_MAX_ERROR_CHARS = 500
 
 
 class ModelsQuery(msgspec.Struct):
@@ -62,7 +66,10 @@ class RecomputationRequest(msgspec.Struct, kw_only=True):
 
 
 class Recomputation(msgspec.Struct, kw_only=True):
-    """How far a recomputation has come: `progress` from 0 to 1 by time, model runs read, and those that changed."""
+    """How far a recomputation has come: `progress` from 0 to 1 by time, model runs read, and those that changed.
+
+    `error` says why the last batch failed, and `retry_at` when it is tried again; both are null after a success.
+    """
 
     id: UUID
     session_id: UUID | None
@@ -76,6 +83,8 @@ class Recomputation(msgspec.Struct, kw_only=True):
     created_at: datetime
     finished_at: datetime | None
     cancelled_at: datetime | None
+    error: str | None
+    retry_at: datetime | None
 
 
 class RecomputationNotFound(NotFound):
@@ -134,10 +143,14 @@ async def _read(db: Session, workspace_id: UUID, recomputation_id: UUID | None) 
 
 
 class RecomputedCosts(Task):
-    """Computes costs again, one batch of the oldest recomputation at a time."""
+    """Computes costs again, one batch of the oldest recomputation at a time.
+
+    A batch that fails is tried again after a pause, which doubles up to an hour; other recomputations go on meanwhile.
+    """
 
     every_s = 2.0
     batch = 500
+    first_pause_s, longest_pause_s = 2.0, 3600.0
 
     def __init__(self, db: Database) -> None:
         super().__init__()
@@ -145,21 +158,49 @@ class RecomputedCosts(Task):
 
     async def activate(self) -> Status:
         """Do one batch, unless another process is doing so."""
-        async with self._db.transaction() as tx:
-            work = await tx.fetchrow(sql.next_recomputation)
+        work: Record | None = None
+        try:
+            async with self._db.transaction() as tx:
+                work = await tx.fetchrow(sql.next_recomputation)
+                return Status() if work is None else await self._compute(tx, work)
+        except Exception as exc:
             if work is None:
-                return Status()
-            within = {name: work[name] for name in ("workspace_id", "project_id", "reached_time", "reached_id")}
-            did = await tx.fetchrow(sql.recompute_batch, **within, end_time=work["end_time"], batch=self.batch)
-            assert did is not None  # noqa: S101 - an aggregate has one row
-            is_finished = did["runs"] < self.batch
-            await tx.execute(
-                sql.advance_recomputation,
-                id=work["id"],
-                runs=did["runs"],
-                changed=did["changed"],
-                reached_time=None if is_finished else did["reached_time"],
-                reached_id=did["reached_id"],
-                is_finished=is_finished,
-            )
+                raise
+            await self._postpone(work, exc)
+            return Status({"failed": 1}, again=True)
+
+    async def _compute(self, tx: Transaction, work: Record) -> Status:
+        within = {name: work[name] for name in ("workspace_id", "project_id", "reached_time", "reached_id")}
+        did = await tx.fetchrow(sql.recompute_batch, **within, end_time=work["end_time"], batch=self.batch)
+        assert did is not None  # noqa: S101 - an aggregate has one row
+        is_finished = did["runs"] < self.batch
+        await tx.execute(
+            sql.advance_recomputation,
+            id=work["id"],
+            runs=did["runs"],
+            changed=did["changed"],
+            reached_time=None if is_finished else did["reached_time"],
+            reached_id=did["reached_id"],
+            is_finished=is_finished,
+        )
         return Status({"runs": did["runs"], "changed": did["changed"]}, again=True)
+
+    async def _postpone(self, work: Record, failure: Exception) -> None:
+        pause_s = min(self.first_pause_s * 2 ** work["failures"], self.longest_pause_s)
+        log_failure(
+            "costs could not be computed again; the batch is tried again later",
+            failure,
+            recomputation=str(work["id"]),
+            workspace=str(work["workspace_id"]),
+            pause_s=pause_s,
+        )
+        await self._db.execute(
+            sql.postpone_recomputation, id=work["id"], pause_s=pause_s, error=_reason(failure)[:_MAX_ERROR_CHARS]
+        )
+
+
+def _reason(failure: Exception) -> str:
+    """Return what the owner of the runs may read: what Postgres said of them, but nothing of the platform's inside."""
+    if isinstance(failure, asyncpg.PostgresError):
+        return str(failure)
+    return f"The platform could not compute a batch of runs ({type(failure).__name__}); its log names the cause."

@@ -15,9 +15,8 @@ requests meet on that row, and the one that commits last places the child under 
 what it placed.
 """
 
-import asyncio
-import random
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
@@ -28,11 +27,10 @@ from msgspec.json import decode as json_decode
 
 from portside.identity.types import Actor
 from portside.kernel.clock import now
+from portside.kernel.conflicts import is_conflict, retry_conflicts
 from portside.kernel.db import Database, Session, Transaction
 from portside.kernel.errors import Invalid, PortsideError, Unavailable
 from portside.kernel.ids import uuid7
-from portside.kernel.logs import get_logger
-from portside.kernel.pool import CONFLICT_STATES, MAX_ATTEMPTS
 from portside.tracing import bodies, projects
 from portside.tracing.bodies import DEFAULT_MAX_BYTES, FormPart
 from portside.tracing.fields import (
@@ -52,7 +50,6 @@ from portside.tracing.pieces import RunPieces
 from portside.tracing.sql import sql
 from portside.tracing.types import AttachmentWrite, FeedbackWrite, IngestBatch, RunWrite
 
-log = get_logger(__name__)
 # Set once: a run never moves.
 POSITION_FIELDS = ("trace_id", "parent_run_id", "dotted_order", "project_id", "session_name", "reference_example_id")
 MERGED_FIELDS = (
@@ -333,18 +330,22 @@ async def _write_until_stored(db: Database, runs: list[RunWrite], owner: dict[st
     Unavailable if each attempt conflicted.
     """
     copies = _seem_new(runs)
-    for attempt in range(1, MAX_ATTEMPTS + 1):
-        try:
-            return await _write(db, runs, owner, extras, copies=copies)
-        except UniqueViolationError:
+
+    async def write() -> list[UUID]:
+        nonlocal copies
+        if copies:
+            # If one of the runs is stored already, the batch is merged, now and in later attempts.
+            with suppress(UniqueViolationError):
+                return await _write(db, runs, owner, extras, copies=True)
             copies = False
-        except PostgresError as exc:
-            if exc.sqlstate not in CONFLICT_STATES:
-                raise
-            log.warning("a batch conflicted with another transaction", attempt=attempt, error=str(exc))
-            # Wait for a random time, so that the two do not conflict again.
-            await asyncio.sleep(random.uniform(0, 0.02) * attempt)  # noqa: S311 - no secret
-    raise Unavailable
+        return await _write(db, runs, owner, extras, copies=False)
+
+    try:
+        return await retry_conflicts(write)
+    except PostgresError as exc:
+        if is_conflict(exc):
+            raise Unavailable from exc
+        raise
 
 
 async def _write(

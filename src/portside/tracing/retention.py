@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from portside.kernel.clock import now
-from portside.kernel.db import Database, Session
+from portside.kernel.db import Database, Query, Session
 from portside.kernel.reconcile import Status, Task
 from portside.tracing.projects import show_project
 from portside.tracing.sql import sql
@@ -92,11 +92,13 @@ class ExpiredTraces(Task):
         return len(rows), found > len(rows) or found == self.traces_at_once
 
 
-class LateRuns(Task):
-    """Deletes runs that arrived after their trace expired, and runs without a trace, which belong to no tier.
+class OrphanedData(Task):
+    """Deletes what no trace takes along when it expires.
 
-    The task scans all traces in the order of their ids, some at a time, and starts again at the end. So ingest does
-    not have to check whether a trace has expired.
+    - Runs that arrived after their trace expired: the task scans all traces in the order of their ids, some at a time,
+      and starts again at the end. So ingest does not have to check whether a trace has expired.
+    - Runs without a trace, which belong to no tier.
+    - Feedback and attachments without a run. They may arrive before it, so they are kept as long as the trace could be.
     """
 
     every_s = 300.0
@@ -110,10 +112,14 @@ class LateRuns(Task):
         self._after = _FIRST
 
     async def activate(self) -> Status:
-        """Scan some traces, and delete one batch of runs without a trace."""
-        late = await self._delete_late_runs()
-        stray = await self._delete_strays()
-        return Status({"late_traces": late, "stray_runs": stray}, again=_BATCH in {late, stray})
+        """Scan some traces, and delete one batch of each other kind."""
+        did = {
+            "late_traces": await self._delete_late_runs(),
+            "stray_runs": await self._delete_strays(),
+            "orphaned_feedback": await self._delete_orphans(sql.delete_orphaned_feedback),
+            "orphaned_attachments": await self._delete_orphans(sql.delete_orphaned_attachments),
+        }
+        return Status(did, again=_BATCH in did.values())
 
     async def _delete_late_runs(self) -> int:
         begin = {"after_workspace": self._after[0], "after_trace": self._after[1]}
@@ -132,6 +138,13 @@ class LateRuns(Task):
         days = {"nameless_before": self._retention.shortlived_days, "named_before": self._retention.longlived_days}
         before = {name: now() - timedelta(days=kept) if kept else _NEVER for name, kept in days.items()}
         return int(await self._db.fetchval(sql.delete_stray_runs, **before, batch=_BATCH) or 0)
+
+    async def _delete_orphans(self, query: Query) -> int:
+        # The tier of a run that never arrived is unknown, so its trace could be of the tier that is kept longer.
+        days = (self._retention.shortlived_days, self._retention.longlived_days)
+        if not all(days):
+            return 0
+        return int(await self._db.fetchval(query, before=now() - timedelta(days=max(days)), batch=_BATCH) or 0)
 
 
 async def empty_workspace(db: Session, workspace_id: UUID) -> bool:

@@ -1,6 +1,7 @@
 """Runs shared by links without an API key: the shared run, all runs below it, and their feedback (contract: f.4).
 
 Filters that refer to the rest of the trace are refused on shared runs: their results would reveal what is not shared.
+The `app_path` of a shared run is the page of the link, because its address in the workspace names the workspace.
 """
 
 from typing import Annotated, Any
@@ -134,6 +135,7 @@ async def show_shared_run(db: Session, token: UUID, links: DownloadLinks, run_id
     found = await show_runs(db, shared.workspace_id, [run_id or shared.id], list(EVERYTHING), links)
     if not found or not f"{found[0].dotted_order}.".startswith(f"{shared.dotted_order}."):
         raise TracedRunNotFound
+    found[0].app_path = _shared_path(token)
     return found[0]
 
 
@@ -159,7 +161,10 @@ async def query_shared_runs(db: Session, token: UUID, body: RunPage, links: Down
     builder = ConditionBuilder()
     own = conditions_of(body, shared.workspace_id, builder, SHARED_RUN_FILTERS)
     condition = all_of([shared.condition(builder), own])
-    return await page_of_runs(db, shared.workspace_id, body, condition, links)
+    found = await page_of_runs(db, shared.workspace_id, body, condition, links)
+    for run in found.runs:
+        run["app_path"] = _shared_path(token)
+    return found
 
 
 async def list_shared_runs_v2(db: Session, token: UUID, body: SharedSelection, links: DownloadLinks) -> RunItems:
@@ -198,6 +203,11 @@ async def list_shared_feedback(db: Session, token: UUID, query: SharedFeedbackQu
         source = item.feedback_source
         item.feedback_source = {"type": source.get("type")} if isinstance(source, dict) else None
     return found
+
+
+def _shared_path(token: UUID) -> str:
+    """Return the path of the page that shows what the link shares."""
+    return f"/public/{token}/r"
 
 
 async def _workspace_of_shared(db: Session, token: UUID, run_id: UUID) -> UUID:

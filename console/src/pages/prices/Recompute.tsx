@@ -1,8 +1,9 @@
 import { useState } from "react";
+import type { Recomputation } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { percent, wholeNumber } from "../../ui/numbers";
 import { Problem } from "../../ui/Problem";
-import { Ago } from "../../ui/Time";
+import { Ago, Exact } from "../../ui/Time";
 
 const DAYS = [1, 7, 30, 90] as const;
 const DAY_MS = 86_400_000;
@@ -73,13 +74,23 @@ export function Recompute() {
             <progress aria-label="Progress" max={1} value={latest.progress} />
             <span className="number">{percent(latest.progress)}</span>
             <span className="soft">
-              {latest.finished_at ? "done" : latest.cancelled_at ? "stopped" : "running"}: {wholeNumber(latest.runs)}{" "}
-              model runs, {wholeNumber(latest.changed)} changed, {latest.session_name ?? "all projects"}, begun{" "}
-              <Ago at={latest.created_at} />
+              {stateOf(latest)}: {wholeNumber(latest.runs)} model runs, {wholeNumber(latest.changed)} changed,{" "}
+              {latest.session_name ?? "all projects"}, begun <Ago at={latest.created_at} />
             </span>
           </div>
+        )}
+        {isRunning && latest.error !== null && latest.retry_at !== null && (
+          <p role="alert">
+            A batch failed and is tried again at <Exact at={latest.retry_at} />: {latest.error}
+          </p>
         )}
       </div>
     </section>
   );
+}
+
+function stateOf(work: Recomputation): string {
+  if (work.finished_at !== null) return "done";
+  if (work.cancelled_at !== null) return "stopped";
+  return work.error === null ? "running" : "waiting";
 }

@@ -11,11 +11,11 @@ import msgspec
 from starlette.responses import Response
 
 from portside.kernel.codec import dump_api
+from portside.kernel.conflicts import is_conflict
 from portside.kernel.disk import DiskFull
 from portside.kernel.errors import BadRequest, Conflict, Invalid, NotSupported, PortsideError, Problem, Unavailable
 from portside.kernel.http.json_validation import NOT_JSON
 from portside.kernel.logs import get_logger
-from portside.kernel.pool import CONFLICT_STATES
 from portside.kernel.transient_errors import is_retryable, log_failure
 
 log = get_logger(__name__)
@@ -89,7 +89,7 @@ def error_for(exc: Exception, path: str) -> PortsideError:
     if state in _VALUE_STATES:
         log.warning("the database refused a value", path=path, error=str(exc))
         return BadRequest("The request holds a value that cannot be stored: out of range, too long or malformed.")
-    if state in CONFLICT_STATES:
+    if is_conflict(exc):
         log.warning("a transaction conflicted with another one", path=path, error=str(exc))
         return Conflict("The request conflicted with a concurrent one and changed nothing; send it again.")
     log_failure("request failed", exc, path=path)

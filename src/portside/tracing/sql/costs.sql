@@ -102,7 +102,7 @@ from (
 
 -- name: recomputations
 select c.id, c.project_id as session_id, p.name as session_name, c.start_time, c.end_time, c.reached_time, c.runs,
-       c.changed, c.created_at, c.finished_at, c.cancelled_at
+       c.changed, c.created_at, c.finished_at, c.cancelled_at, c.error, c.retry_at
 from cost_recomputations c
 left join projects p on p.id = c.project_id
 where c.workspace_id = :workspace_id and (:id::uuid is null or c.id = :id::uuid)
@@ -115,8 +115,9 @@ where id = :id and workspace_id = :workspace_id and finished_at is null
 returning id
 
 -- name: next_recomputation
+-- The oldest one, without those that wait after a failure.
 select * from cost_recomputations
-where finished_at is null and cancelled_at is null
+where finished_at is null and cancelled_at is null and (retry_at is null or retry_at <= now())
 order by created_at
 limit 1
 for update skip locked
@@ -159,5 +160,10 @@ from batch
 update cost_recomputations set
     runs = runs + :runs::bigint, changed = changed + :changed::bigint,
     reached_time = coalesce(:reached_time::timestamptz, end_time), reached_id = coalesce(:reached_id::uuid, reached_id),
-    finished_at = case when :is_finished then now() end
+    finished_at = case when :is_finished then now() end, failures = 0, retry_at = null, error = null
 where id = :id
+
+-- name: postpone_recomputation
+update cost_recomputations set
+    failures = failures + 1, retry_at = now() + :pause_s::float8 * interval '1 s', error = :error
+where id = :id and finished_at is null

@@ -133,7 +133,7 @@ from unnest(:id::uuid[], :run_id::uuid[], :trace_id::uuid[], :key::text[], :body
 order by x.id
 on conflict (workspace_id, id) do update set
     run_id = excluded.run_id, trace_id = excluded.trace_id, key = excluded.key, body = excluded.body,
-    modified_at = excluded.modified_at
+    modified_at = excluded.modified_at, received_at = now()
 where f.modified_at <= excluded.modified_at
 
 -- name: write_attachments
@@ -142,4 +142,5 @@ select :workspace_id, x.*
 from unnest(:run_id::uuid[], :name::text[], :content_type::text[], :data::bytea[])
     as x (run_id, name, content_type, data)
 order by x.run_id, x.name
-on conflict (workspace_id, run_id, name) do update set content_type = excluded.content_type, data = excluded.data
+on conflict (workspace_id, run_id, name) do update set
+    content_type = excluded.content_type, data = excluded.data, received_at = now()

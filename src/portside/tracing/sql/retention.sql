@@ -155,3 +155,34 @@ unshared as (
     delete from shared_runs s using deleted g where s.workspace_id = g.workspace_id and s.run_id = g.id
 )
 select count(*) from deleted
+
+-- name: delete_orphaned_feedback
+-- Deletes feedback on runs that are not there. No trace is kept as long as orphans are, so few other rows are as old, and
+-- the index by receipt finds the orphans. Feedback on a project has no run.
+with deleted as (
+    delete from feedback where (workspace_id, id) in (
+        select f.workspace_id, f.id from feedback f
+        where f.run_id is not null and f.received_at < :before
+          and not exists (select from runs r where r.workspace_id = f.workspace_id and r.id = f.run_id)
+        order by f.received_at
+        limit :batch::int
+        for update of f skip locked
+    )
+    returning 1
+)
+select count(*) from deleted
+
+-- name: delete_orphaned_attachments
+-- As for feedback.
+with deleted as (
+    delete from attachments where (workspace_id, run_id, name) in (
+        select a.workspace_id, a.run_id, a.name from attachments a
+        where a.received_at < :before
+          and not exists (select from runs r where r.workspace_id = a.workspace_id and r.id = a.run_id)
+        order by a.received_at
+        limit :batch::int
+        for update of a skip locked
+    )
+    returning 1
+)
+select count(*) from deleted
