@@ -79,6 +79,13 @@ async def test_invalid_host_names_are_unknown() -> None:
             await resolve(host, OutboundRules())
 
 
+async def test_unknown_host_is_the_callers_mistake() -> None:
+    """Retry-After would make clients repeat a request that cannot succeed."""
+    with pytest.raises(HostUnknown) as unknown:
+        await fetch(f"http://{'a' * 64}.example/", {}, OutboundRules())
+    assert (unknown.value.status, unknown.value.headers) == (400, {})
+
+
 def test_host_of_normalizes_hosts() -> None:
     assert host_of(httpx.URL("http://Example.COM./x")) == "example.com"
     assert host_of(httpx.URL("http://127。0。0。1/x")) == "127.0.0.1"

@@ -50,7 +50,7 @@ class HostUnreachable(Unavailable):
     code = "host_unreachable"
 
 
-class HostUnknown(HostUnreachable):
+class HostUnknown(BadRequest):
     """No host has this name; correct the address."""
 
     code = "host_unknown"
@@ -81,14 +81,14 @@ class OutboundResponse:
 
 
 async def fetch(url: str, headers: dict[str, str], rules: OutboundRules) -> OutboundResponse:
-    """GET a URL. Raises AddressNotAllowed and HostUnreachable."""
+    """GET a URL. Raises AddressNotAllowed, HostUnknown and HostUnreachable."""
     return await exchange("GET", url, headers, None, rules)
 
 
 async def exchange(
     method: str, url: str, headers: Mapping[str, str], body: bytes | None, rules: OutboundRules
 ) -> OutboundResponse:
-    """Send a request and read the response. Raises AddressNotAllowed and HostUnreachable."""
+    """Send a request and read the response. Raises AddressNotAllowed, HostUnknown and HostUnreachable."""
     async with _open(method, url, headers, body, rules) as response:
         return OutboundResponse(
             response.status_code, await _read(response, rules.max_bytes), response.headers.get("location")
@@ -96,7 +96,10 @@ async def exchange(
 
 
 async def post(url: str, headers: Mapping[str, str], body: bytes, rules: OutboundRules) -> int:
-    """POST to a URL and return the status, without reading the body. Raises AddressNotAllowed and HostUnreachable."""
+    """POST to a URL and return the status, without reading the body.
+
+    Raises AddressNotAllowed, HostUnknown and HostUnreachable.
+    """
     async with _open("POST", url, headers, body, rules) as response:
         return int(response.status_code)
 
