@@ -115,6 +115,10 @@ async def test_failures_of_the_git_host_are_reported(platform, host, monkeypatch
     assert (await platform.client.get(path)).status_code == 503
     nowhere = await add(platform, base_url="http://127.0.0.1:9")
     assert (await platform.client.get(f"{PATH}/{nowhere['id']}/repos")).status_code == 503
+    unknown = await add(platform, base_url=f"https://{'a' * 64}.example")
+    wrong = await platform.client.get(f"{PATH}/{unknown['id']}/repos")
+    assert (wrong.status_code, "retry-after" in wrong.headers) == (400, False)
+    assert "is not the name of any host" in wrong.json()["detail"]
 
 
 @pytest.mark.parametrize("stored", ["https://ü⒈.com", "https://[", "host", "http://host:99999"])

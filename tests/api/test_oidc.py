@@ -393,6 +393,13 @@ async def test_metadata_that_lead_elsewhere(hostile: Hostile, changed: dict[str,
         hostile.metadata = kept
 
 
+async def test_a_provider_whose_name_is_unknown() -> None:
+    """The operator gave the name, not the person who signs in."""
+    client = OidcClient(f"https://{'a' * 64}.example", CLIENT, SECRET)
+    with pytest.raises(OidcUnavailable, match="is not the name of any host"):
+        await OidcProvider(client, SecretBox(os.urandom(32))).begin(BACK, "/x")
+
+
 @pytest.mark.parametrize(
     ("changed", "named"),
     [

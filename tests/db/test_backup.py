@@ -128,6 +128,30 @@ def stored(original: Original, tmp_path_factory: pytest.TempPathFactory) -> Fold
     return store
 
 
+class MeasuringStore(FolderStore):
+    """A folder that keeps how large a backup was expected to be."""
+
+    expected_bytes = 0
+
+    def create(self, name: str, expected_bytes: int = 0) -> Any:
+        self.expected_bytes = expected_bytes
+        return super().create(name, expected_bytes)
+
+
+async def test_backup_says_how_large_it_may_become(original: Original, tmp_path: Path) -> None:
+    """The store chooses the size of the parts of an upload by it."""
+    store = MeasuringStore(tmp_path)
+    (original.home / "archives").mkdir(exist_ok=True)
+    (original.home / "archives" / "large.tar.gz").write_bytes(os.urandom(3_000_000))
+    try:
+        platform = SourcePlatform(original.home, original.url, "dumps")
+        made = await create_backup(platform, BackupTarget(store, "a.backup", PASSPHRASE), lambda _: None)
+    finally:
+        (original.home / "archives" / "large.tar.gz").unlink()
+    assert store.expected_bytes >= sum(made.summary.databases.values()) + 3_000_000
+    assert made.size_bytes <= store.expected_bytes <= sum(made.summary.databases.values()) + 50_000_000
+
+
 @contextlib.asynccontextmanager
 async def serving(home: Path) -> AsyncIterator[EmbeddedPostgres]:
     server = EmbeddedPostgres(home)

@@ -75,6 +75,13 @@ graph = StateGraph(State).add_node("act", act).add_edge("__start__", "act").comp
 """
 
 
+@pytest.fixture(autouse=True)
+def _runs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs wait for a process that starts, however slow the machine is."""
+    monkeypatch.setattr("portside.agent.executors.pool.RUN_WAITS_S", 600.0)
+    monkeypatch.setattr("portside.agent.executors.pool.AVAILABLE_WITHIN_S", 600.0)
+
+
 STORES_NOTHING = {messages.CHECKPOINTS_PUT: lambda _body, _call: None, messages.CHECKPOINTS: lambda _body, _call: None}
 
 

@@ -191,6 +191,15 @@ async def test_address_is_checked_again_when_called(db: Database):
     assert receiver.seen == []
 
 
+async def test_delivery_to_an_unknown_host_is_retried(db: Database):
+    """The name may be missing for a while only."""
+    run = await end(db, url=f"http://{'a' * 64}.example/")
+    async with delivering(db):
+        assert await outcome(db, run) == ("failed", [None, None, None])
+    delivery = await WebhookLog(db).get(run.thread_id, run.run_id)
+    assert all("is not the name of any host" in str(attempt.reason) for attempt in delivery.attempts)
+
+
 async def test_undecryptable_delivery_fails(db: Database):
     async with Receiver().listening() as receiver:
         run = await end(db, url=receiver.url)

@@ -3,13 +3,16 @@
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
 
+import obstore
 import pytest
 from obstore.store import MemoryStore
 
-from portside.backup import create, history
+from portside.backup import create, history, stores
 from portside.backup import schedule as schedules
 from portside.backup.container import EncryptedWriter, Header, Passphrase, new_salt
 from portside.backup.create import installation_of
@@ -158,6 +161,42 @@ def test_existing_file_of_a_bucket_is_not_replaced() -> None:
         out.write(b"second")
     with store.open("a.backup") as source:
         assert source.read(10) == b"first"
+
+
+def test_parts_of_an_upload_grow_with_the_backup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 takes 10,000 parts, and files of up to 5 TB."""
+    assert stores.part_bytes_for(0) == stores.part_bytes_for(10**11) == stores.MIN_PART_BYTES
+    for expected in (2 * 10**11, 10**12, 5 * 10**12):
+        assert expected <= stores.part_bytes_for(expected) * stores.MAX_PARTS
+        assert stores.part_bytes_for(expected) <= stores.MAX_PART_BYTES
+    opened: list[dict[str, int]] = []
+
+    def open_writer(*_arguments: object, **options: int) -> nullcontext[BytesIO]:
+        opened.append(options)
+        return nullcontext(BytesIO())
+
+    store = BucketStore("s3://bucket", KEYS)
+    store._store = MemoryStore()
+    monkeypatch.setattr(obstore, "open_writer", open_writer)
+    for expected in (0, 10**12, 5 * 10**12):
+        with store.create("a.backup", expected):
+            pass
+    assert [one["buffer_size"] * one["max_concurrency"] >> 20 for one in opened] == [192, 119, 512]
+
+
+def test_upload_ends_before_it_has_more_parts_than_the_store_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "MAX_PARTS", 3)
+    store = BucketStore("s3://bucket", KEYS)
+    store._store = MemoryStore()
+    part = b"x" * stores.MIN_PART_BYTES
+    with store.create("most.backup") as out:
+        for _ in range(3):
+            out.write(part)
+    larger = pytest.raises(BackupFailed, match=r"^s3://bucket/more\.backup would be larger")
+    with larger, store.create("more.backup") as out:
+        for _ in range(4):
+            out.write(part)
+    assert [(file.name, file.size_bytes) for file in store.list()] == [("most.backup", 3 * len(part))]
 
 
 def test_partial_file_that_has_gone_does_not_stop_a_backup(tmp_path: Path) -> None:

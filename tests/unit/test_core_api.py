@@ -125,7 +125,7 @@ CALLS = [
     (
         messages.HTTP_REQUEST,
         messages.HttpRequest(
-            call=1, method="GET", path="/ok", raw_path=b"/ok", query=b"", headers=[(b"a", b"b")], body=b""
+            call=1, method="GET", path="/ok", raw_path=b"/ok", query=b"", headers=[(b"a", b"b")], body=b"", exchange=4
         ),
     ),
     (messages.RETIRE, messages.Retirement(reason="old")),

@@ -10,7 +10,17 @@ from uuid import uuid4
 
 import pytest
 
-from portside.executor.asgi import DRAIN, RECEIVE, Application, Exchanges, answered, received_scope, send_request
+from portside.executor.asgi import (
+    DISCONNECTED,
+    DRAIN,
+    RECEIVE,
+    Application,
+    Exchanges,
+    answered,
+    received_scope,
+    send_request,
+)
+from portside.executor.handlers import PlainRequest
 from portside.executor.link import CallFailed, Link, LinkClosed
 from portside.executor.values import pack, unpack
 from portside.kernel.errors import BodyTooLarge
@@ -176,3 +186,16 @@ def test_values_keep_their_types() -> None:
     }  # fmt: skip
     assert unpack(pack(value)) == value
     assert unpack(pack({"lone": "\ud800", "set": {1}})) == {"lone": "?", "set": [1]}
+
+
+async def test_body_of_a_plain_request_is_whole_or_an_error() -> None:
+    """A handler must not take the beginning of a body for all of it."""
+
+    def request(*messages: Any) -> PlainRequest:
+        return PlainRequest(SCOPE, Client(*messages).receive)
+
+    begin = {"type": "http.request", "body": b"a", "more_body": True}
+    assert await request(begin, {"type": "http.request", "body": b"b"}).body() == b"ab"
+    with pytest.raises(CallFailed) as failed:
+        await request(begin, {"type": "http.disconnect"}).body()
+    assert failed.value.code == DISCONNECTED

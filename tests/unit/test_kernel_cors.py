@@ -6,8 +6,10 @@ import httpx2
 import pytest
 from starlette.responses import Response
 
+from portside.kernel.http import middleware
 from portside.kernel.http.cors import Cors, CorsRules
 from portside.kernel.http.middleware import RequestMiddleware
+from portside.kernel.metrics import REQUESTS
 
 PAGE = "https://page.example"
 
@@ -112,7 +114,7 @@ async def test_websocket_needs_an_allowed_origin(rules, headers, is_let_in) -> N
     async def send(message: Any) -> None:
         sent.append(message["type"])
 
-    scope = {"type": "websocket", "headers": [(k.encode(), v.encode()) for k, v in headers.items()]}
+    scope = {"type": "websocket", "path": "/", "headers": [(k.encode(), v.encode()) for k, v in headers.items()]}
     await RequestMiddleware(app, cors=Cors(rules))(scope, receive, send)
     assert sent == (["accepted"] if is_let_in else ["websocket.close"])
 
@@ -142,3 +144,27 @@ async def test_disallowed_origin_cannot_change_anything(method: str, headers: di
     response = await call(CorsRules(allow_origins=[PAGE]), method, **headers)
     assert response.status_code == status
     assert (await call(CorsRules(), method, **headers)).status_code == 200
+
+
+async def test_refused_requests_and_preflights_have_an_id_and_are_logged_and_counted(monkeypatch) -> None:
+    """An operator finds the line of a refusal by the id that its user reports."""
+
+    def count(method: str, status: int) -> float:
+        return REQUESTS.labels(method, "unrouted", status)._value.get()
+
+    rules = CorsRules(allow_origins=[PAGE])
+    before = count("POST", 403), count("OPTIONS", 200), count("OPTIONS", 400)
+    logged: list[Any] = []
+
+    def log(_method: str, _path: str, status: int, *, request_id: str, **_fields: Any) -> None:
+        logged.append((request_id, status))
+
+    monkeypatch.setattr(middleware, "log_request", log)
+    refused = await call(rules, "POST", origin="https://evil.example", x_request_id="r-1")
+    allowed = await preflight(rules, x_request_id="r-2")
+    forbidden = await preflight(rules, origin="https://evil.example", x_request_id="r-3")
+    assert [one.headers["x-request-id"] for one in (refused, allowed, forbidden)] == ["r-1", "r-2", "r-3"]
+    assert (count("POST", 403), count("OPTIONS", 200), count("OPTIONS", 400)) == tuple(one + 1 for one in before)
+    assert logged == [("r-1", 403), ("r-2", 200), ("r-3", 400)]
+    assert allowed.headers["vary"] == "Origin, Access-Control-Request-Headers"
+    assert "access-control-expose-headers" not in allowed.headers

@@ -3,6 +3,8 @@
 import asyncio
 import gzip
 import ssl
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -77,6 +79,53 @@ async def test_invalid_host_names_are_unknown() -> None:
     for host in ("a" * 64 + ".example", ""):
         with pytest.raises((HostUnknown, AddressNotAllowed)):
             await resolve(host, OutboundRules())
+
+
+async def test_unknown_host_is_the_callers_mistake() -> None:
+    """Retry-After would make clients repeat a request that cannot succeed."""
+    with pytest.raises(HostUnknown) as unknown:
+        await fetch(f"http://{'a' * 64}.example/", {}, OutboundRules())
+    assert (unknown.value.status, unknown.value.headers) == (400, {})
+
+
+async def test_hosts_without_a_name_server_do_not_block_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One dead host blocks one thread, however many calls it has; a call that gives up leaves the rest waiting."""
+    goes_on, asked = threading.Event(), Counter[str]()
+    system = outbound.socket.getaddrinfo
+
+    def blocking(host: str, *args: object, **options: object) -> object:
+        asked[host] += 1
+        if host.startswith("dead"):
+            goes_on.wait(600)
+        return system("127.0.0.1", *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(outbound.socket, "getaddrinfo", blocking)
+    dead = [asyncio.create_task(resolve(f"dead{each % 8}.example", HERE)) for each in range(400)]
+    assert set(await asyncio.wait_for(resolve("alive.example", HERE), 600)) == {"127.0.0.1"}
+    dead[0].cancel()
+    await asyncio.wait([dead[0]])
+    goes_on.set()
+    assert await asyncio.gather(*dead[1:]) == [["127.0.0.1"]] * 399
+    assert asked == {"alive.example": 1, **{f"dead{each}.example": 1 for each in range(8)}}
+
+
+async def test_lookup_without_callers_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups, goes_on, asked = outbound._Lookups(1), threading.Event(), list[str]()
+
+    def blocking(host: str, *_args: object, **_options: object) -> object:
+        asked.append(host)
+        goes_on.wait(600)
+        return []
+
+    monkeypatch.setattr(outbound.socket, "getaddrinfo", blocking)
+    first = asyncio.create_task(lookups.addresses_of("first"))
+    given_up, kept = (asyncio.create_task(lookups.addresses_of(each)) for each in ("given up", "kept"))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    goes_on.set()
+    await asyncio.gather(first, kept)
+    assert (asked, lookups._running, lookups._callers) == (["first", "kept"], {}, {})
 
 
 def test_host_of_normalizes_hosts() -> None:

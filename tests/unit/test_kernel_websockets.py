@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 import pytest
+import structlog
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -100,6 +102,34 @@ async def test_websocket_without_permission_is_refused() -> None:
         async with to(url, x_name="ann", origin="https://friend.example") as socket:
             await socket.send("leave")
             assert await end_of(socket) == 1000
+
+
+async def test_refused_handshakes_have_an_id_and_are_logged() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with served() as (url, _):
+            for number, headers in enumerate(({"origin": "https://stranger.example", "x-name": "ann"}, {}), 1):
+                with pytest.raises(InvalidStatus) as refused:
+                    await to(url, **headers, x_request_id=f"r-{number}")
+                assert refused.value.response.headers["x-request-id"] == f"r-{number}"
+    assert [entry["status"] for entry in logs if entry["event"] == "websocket"] == [403, 401]
+
+
+@pytest.mark.parametrize("hosts", [0, 2])
+async def test_handshake_needs_exactly_one_host_header(hosts: int) -> None:
+    """With two, a proxy may have routed by the one, and this server would act on the other."""
+    async with served() as (url, _):
+        address = urlsplit(url)
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        lines = [
+            f"GET /things/{uuid4()}/talk HTTP/1.1", *["Host: a.example"] * hosts, "Connection: Upgrade",
+            "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==",
+            "X-Name: ann", "", "",
+        ]  # fmt: skip
+        writer.write("\r\n".join(lines).encode())
+        response = await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+    assert response.startswith(b"HTTP/1.1 400 ")
+    assert response.endswith(b'{"detail":"A request must have exactly one Host header."}')
 
 
 async def test_failed_handler_closes_the_connection() -> None:

@@ -39,7 +39,8 @@ from portside.agent.settings import AgentSettings
 from portside.executor.versions import missing_features
 from portside.kernel.codec import dump_api
 from portside.kernel.errors import UserMistake
-from portside.kernel.http.server import ConnectionShare, Server, listen
+from portside.kernel.http.server import Server, listen
+from portside.kernel.http.shared_listeners import ConnectionShare
 from portside.kernel.logs import SECRET_WORDS, get_logger, listen_to_logs
 from portside.kernel.metrics import Siblings
 from portside.kernel.outbound import ssl_context

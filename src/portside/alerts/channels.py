@@ -31,6 +31,7 @@ from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
 from portside.kernel.outbound import (
     AddressNotAllowed,
+    HostUnknown,
     HostUnreachable,
     OutboundRules,
     post,
@@ -183,7 +184,7 @@ class AlertChannels:
         headers = {"User-Agent": "portside", "Content-Type": "application/json", **signed}
         try:
             status = await post(target.url or "", headers, body, self._rules)
-        except (HostUnreachable, AddressNotAllowed) as exc:
+        except (AddressNotAllowed, HostUnknown, HostUnreachable) as exc:
             return exc.message
         return None if status in range(200, 300) else f"the receiver answered {status}"
 

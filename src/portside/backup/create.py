@@ -4,8 +4,9 @@ The order matters: a file that a row names exists before the row does, so every 
 """
 
 import asyncio
+import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -17,6 +18,7 @@ from portside.backup.container import EncryptedWriter, Header, Kind, Passphrase,
 from portside.backup.contents import Packer, Progress, Summary
 from portside.backup.databases import (
     BackupFailed,
+    OwnedDatabase,
     applied_migrations,
     copy_server,
     dump_database,
@@ -116,17 +118,18 @@ async def create_backup(origin: SourcePlatform, target: BackupTarget, progress: 
             salt=installation.salt,
             migrations=await applied_migrations(origin.url),
         )
-        with target.store.create(target.name) as file:
+        databases = await platform_databases(origin.url)
+        expected = sum(each.size_bytes for each in databases) + await asyncio.to_thread(_size_of_home, origin.home)
+        with target.store.create(target.name, expected) as file:
             writer = await asyncio.to_thread(EncryptedWriter, file, header, target.passphrase)
             packer = Packer(writer, progress)
-            await _pack(origin, packer)
+            await _pack(origin, databases, packer)
             await asyncio.to_thread(packer.close)
             await asyncio.to_thread(writer.close)
     return MadeBackup(target.name, writer.written, packer.summary)
 
 
-async def _pack(origin: SourcePlatform, packer: Packer) -> None:
-    databases = await platform_databases(origin.url)
+async def _pack(origin: SourcePlatform, databases: list[OwnedDatabase], packer: Packer) -> None:
     packer.summary.databases = {each.name: each.size_bytes for each in databases}
     keys = _read(origin.home / MASTER_KEY)
     if origin.kind == "data":
@@ -143,6 +146,20 @@ async def _pack(origin: SourcePlatform, packer: Packer) -> None:
 
 def _pack_home(home: Path, packer: Packer) -> None:
     packer.add_tree(home, HOME, _is_left_out)
+
+
+def _size_of_home(home: Path) -> int:
+    """Return the size in bytes of the files of a home folder that belong into a backup, before compression."""
+    size = 0
+    for folder, folders, files in os.walk(home):
+        inside = Path(folder).relative_to(home)
+        folders[:] = [name for name in folders if not _is_left_out((inside / name).as_posix())]
+        for name in files:
+            if not _is_left_out((inside / name).as_posix()):
+                # Some files come and go while the platform runs.
+                with suppress(FileNotFoundError):
+                    size += (home / inside / name).lstat().st_size
+    return size
 
 
 def _is_left_out(name: str) -> bool:

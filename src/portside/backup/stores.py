@@ -6,6 +6,7 @@ AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. A file appears under its name only 
 
 import contextlib
 import errno
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +23,15 @@ from portside.kernel.files import make_private_dir
 SUFFIX = ".backup"
 _S3 = "s3://"
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-# S3 takes at most 10,000 parts of one file, so a backup in a bucket is limited to 160 GB.
-_PART_BYTES = 16 << 20
+# S3 takes 10,000 parts of one upload, of up to 5 GB each.
+MAX_PARTS = 10_000
+MIN_PART_BYTES = 16 << 20
+# Enough for 5 TB, the largest object of S3. A part is in memory until it is uploaded.
+MAX_PART_BYTES = 512 << 20
+# How many bytes of parts are uploaded at once, unless one part is larger.
+_UPLOADED_AT_ONCE_BYTES = 192 << 20
+# A database may grow while it is copied, and its log is copied, too.
+_GROWTH = 1.25
 _ABANDONED_AFTER_S = 24 * 3600.0
 # A service sees the system so.
 _READ_ONLY = "; if the platform is a service, 'portside service install' lets it write to the folder of BACKUP_TO"
@@ -54,8 +62,8 @@ class Store(Protocol):
         """Open a file for reading. Raises BackupFailed also if there is none."""
         ...
 
-    def create(self, name: str) -> AbstractContextManager[Sink]:
-        """Write a new file, which exists when the block has ended without an exception.
+    def create(self, name: str, expected_bytes: int = 0) -> AbstractContextManager[Sink]:
+        """Write a new file of about `expected_bytes`, which exists when the block has ended without an exception.
 
         Raises BackupFailed also if there is a file of this name.
         """
@@ -98,7 +106,7 @@ class FolderStore:
             yield file
 
     @contextmanager
-    def create(self, name: str) -> Iterator[Sink]:
+    def create(self, name: str, expected_bytes: int = 0) -> Iterator[Sink]:  # noqa: ARG002 - any size fits
         """Write a new file under a temporary name; an existing one is not replaced."""
         path = self._folder / name
         partial = path.with_name(f".{path.name}.partial")
@@ -188,15 +196,23 @@ class BucketStore:
         yield _Reader(reader, self.location)
 
     @contextmanager
-    def create(self, name: str) -> Iterator[Sink]:
-        """Upload a file; an existing one is not replaced. An exception aborts the upload."""
+    def create(self, name: str, expected_bytes: int = 0) -> Iterator[Sink]:
+        """Upload a file; an existing one is not replaced. An exception aborts the upload.
+
+        All parts of an upload have one size. So a file that is expected to be large gets larger parts.
+        """
         import obstore
 
+        part_bytes = part_bytes_for(expected_bytes)
+        at_once = max(1, _UPLOADED_AT_ONCE_BYTES // part_bytes)
         with _explained(self.location), contextlib.suppress(FileNotFoundError):
             obstore.head(self._store, name)
             raise BackupFailed(f"{self.location}/{name} exists already; choose another name")
-        with _explained(self.location), obstore.open_writer(self._store, name, buffer_size=_PART_BYTES) as writer:
-            yield writer
+        with (
+            _explained(self.location),
+            obstore.open_writer(self._store, name, buffer_size=part_bytes, max_concurrency=at_once) as writer,
+        ):
+            yield _BoundedWriter(writer, f"{self.location}/{name}", part_bytes * MAX_PARTS)
 
     def delete(self, name: str) -> None:
         """Delete a file."""
@@ -204,6 +220,29 @@ class BucketStore:
 
         with _explained(self.location), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._store, name)
+
+
+def part_bytes_for(expected_bytes: int) -> int:
+    """Return the size of the parts in which a file of about `expected_bytes` is uploaded."""
+    return max(MIN_PART_BYTES, min(MAX_PART_BYTES, math.ceil(expected_bytes * _GROWTH / MAX_PARTS)))
+
+
+class _BoundedWriter:
+    """A writer that fails at the last part that a store takes, and not after the whole upload."""
+
+    def __init__(self, writer: Sink, name: str, max_bytes: int) -> None:
+        self._writer, self._name, self._max_bytes = writer, name, max_bytes
+        self._written = 0
+
+    def write(self, data: bytes, /) -> object:
+        """Write data. Raises BackupFailed if the file becomes too large."""
+        self._written += len(data)
+        if self._written > self._max_bytes:
+            raise BackupFailed(
+                f"{self._name} would be larger than {self._max_bytes // 10**9} GB, the limit for its upload in "
+                f"{MAX_PARTS:,} parts, which were chosen by the size of the data; take the backup again"
+            )
+        return self._writer.write(data)
 
 
 class _Reader:

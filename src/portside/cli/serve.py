@@ -189,7 +189,7 @@ def _serve_together(
     """
     from portside.agent.server import WorkerContext, open_first_socket
     from portside.cli.main import reported_errors
-    from portside.kernel.http.server import ConnectionShare
+    from portside.kernel.http.shared_listeners import ConnectionShare
     from portside.kernel.metrics import Siblings
     from portside.kernel.supervision import Scaling, WorkerProcess, WorkerProcesses
 

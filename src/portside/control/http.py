@@ -86,7 +86,7 @@ from portside.kernel.caller_tokens import PublicKeys
 from portside.kernel.errors import BodyTooLarge, Invalid
 from portside.kernel.http.headers import base_url_of
 from portside.kernel.http.routes import JSON_OBJECT, Route, RouteOptions
-from portside.kernel.outbound import AddressNotAllowed, HostUnreachable
+from portside.kernel.outbound import AddressNotAllowed, HostUnknown, HostUnreachable
 from portside.listener_api import (
     Connect,
     Connected,
@@ -410,7 +410,7 @@ _integrations = Routes("integrations")
 _LISTS_INTEGRATIONS: RouteOptions = {"permission": "deployments:read"}
 _LISTS_REPOSITORIES: RouteOptions = {
     "permission": "deployments:read",
-    "raises": (IntegrationNotFound, TokenRefused, AddressNotAllowed, HostUnreachable),
+    "raises": (IntegrationNotFound, TokenRefused, AddressNotAllowed, HostUnknown, HostUnreachable),
 }
 _INTEGRATION = "/v1/integrations/git_hosting/{integration_id}"
 

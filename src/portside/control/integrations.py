@@ -110,7 +110,7 @@ async def fetch_repositories(
 ) -> list[GitRepository]:
     """List the repositories that a token can read, at most 10 pages.
 
-    Raises TokenRefused, HostUnreachable and AddressNotAllowed.
+    Raises TokenRefused, AddressNotAllowed, HostUnknown and HostUnreachable.
     """
     found: list[GitRepository] = []
     for page in range(1, MAX_PAGES + 1):

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from portside.executor.imports import add_to_path, import_named, named_failure
 from portside.executor.project import Project
 from portside.kernel.errors import PortsideError, UserMistake
+from portside.kernel.http.in_process import PREFIX
 
 log = logging.getLogger(__name__)
 LABEL = "http.app"
 ORIGINAL_PATH = "portside.original_path"
-PREFIX = "portside.prefix"
 _EVERYTHING = re.compile(r"/\{\w+:path\}")
 _PLAIN_PACKAGES = frozenset({"fastapi", "starlette"})
 Find = Callable[[Any], Any]

@@ -19,6 +19,7 @@ from portside.executor.errors import error_of, failure_of
 from portside.executor.link import CallFailed
 from portside.executor.loops import CrossLoopCall
 from portside.kernel.errors import PortsideError
+from portside.kernel.http.in_process import PREFIX
 
 RECEIVE = "asgi.receive"
 DRAIN = "asgi.drain"
@@ -27,7 +28,7 @@ EXCHANGE = "portside.exchange"
 """The key of a scope that has the number of the exchange with its client."""
 _SENT_KEYS = (
     "type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path", "headers",
-    "client", "server", "subprotocols", "portside.prefix", "path_params",
+    "client", "server", "subprotocols", PREFIX, "path_params",
 )  # fmt: skip
 _EXTENSIONS = frozenset({"websocket.http.response"})
 """The extensions that need nothing but messages."""

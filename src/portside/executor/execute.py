@@ -29,6 +29,7 @@ from portside.executor.commands import parse_command
 from portside.executor.errors import RunTimeout
 from portside.executor.load import Graph, Graphs, context_for
 from portside.executor.requests import (
+    INTERRUPT,
     OTHER_LANGUAGE,
     STREAM_PROTOCOL,
     UNKNOWN_INTERRUPT,
@@ -40,7 +41,6 @@ from portside.executor.user import User
 from portside.executor.versions import INTERRUPTS_IN_VALUES
 from portside.kernel.user_json import dump_user, plain, storable
 
-INTERRUPT = "__interrupt__"
 _MISSING = object()
 # Shorter values are in the thread's row as a whole.
 LONG_BYTES = 8192

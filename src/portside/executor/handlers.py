@@ -21,6 +21,7 @@ from langgraph_sdk.auth import Auth
 from portside.executor import messages
 from portside.executor.application import ProjectApp, ServerRoutes
 from portside.executor.asgi import (
+    DISCONNECTED,
     DRAIN,
     EXCHANGE,
     RECEIVE,
@@ -264,10 +265,12 @@ class PlainRequest:
         self.scope, self._receive = scope, receive
 
     async def body(self) -> bytes:
-        """Return the body. Raises CallFailed and LinkClosed."""
+        """Return the whole body. Raises CallFailed, also if the client disconnects before its end, and LinkClosed."""
         body: bytes = b""
         while True:
             message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise CallFailed(DISCONNECTED, "the client disconnected")
             body += message.get("body", b"")
             if not message.get("more_body"):
                 return body

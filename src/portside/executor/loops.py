@@ -162,14 +162,19 @@ async def _wait_for_jobs(*jobs: concurrent.futures.Future[Any]) -> None:
     loop, all_ended = asyncio.get_running_loop(), asyncio.Event()
     left = len(running)
 
-    def count(_future: concurrent.futures.Future[Any]) -> None:
+    def count() -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            loop.call_soon_threadsafe(all_ended.set)
+            all_ended.set()
+
+    def on_done(_future: concurrent.futures.Future[Any]) -> None:
+        # Jobs end in their own threads, several at once: only the loop counts. It may be closed already.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(count)
 
     for future in running:
-        future.add_done_callback(count)
+        future.add_done_callback(on_done)
     await _wait_for_stop(all_ended)
 
 

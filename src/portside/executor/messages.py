@@ -27,6 +27,8 @@ CHECKPOINTS_PUT = "checkpoints.put"
 CHECKPOINTS = "checkpoints"
 STORE_BATCH = "store.batch"
 HTTP_REQUEST = "http.request"
+HTTP_DRAIN = "http.drain"
+"""From the server, with the number of an exchange: wait until all was read that has arrived of the response."""
 RETIRE = "retire"
 LEASES = "leases"
 """From the server: the ends of its leases of the runs that it called for."""
@@ -176,7 +178,8 @@ class StoreBatch:
 class HttpRequest:
     """A request to the server's own API, made by the code that one of the server's calls runs.
 
-    The first item of the answer is the status and the headers, the others are pieces of the body.
+    The first item of the answer is the status and the headers, the others are pieces of the body. An `exchange` other
+    than 0 is the caller's number for it, with which the server may call HTTP_DRAIN.
     """
 
     call: int
@@ -186,6 +189,7 @@ class HttpRequest:
     query: bytes
     headers: list[tuple[bytes, bytes]]
     body: bytes
+    exchange: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

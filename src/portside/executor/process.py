@@ -47,7 +47,7 @@ from portside.executor.requests import (
     StateCreation,
     StateRead,
 )
-from portside.executor.sdk import let_sdk_find
+from portside.executor.sdk import drain_response, let_sdk_find
 from portside.executor.tracing import watch_tracing
 from portside.executor.versions import installed_libraries
 from portside.kernel.errors import PortsideError, UserMistake
@@ -127,6 +127,7 @@ class ExecutorProcess:
         """Import the project, and start what its graphs need. This blocks the link, which nobody uses yet."""
         messages.checked_protocol(asdict(hello))
         let_sdk_find(self._server)
+        self._handlers[messages.HTTP_DRAIN] = drain_response
         configure_logs(hello.log_level)
         loop = asyncio.get_running_loop()
         watch_tracing(lambda: loop.call_soon_threadsafe(self._report_refused_traces))

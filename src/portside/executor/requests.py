@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, NewType
 STREAM_PROTOCOL = "__stream_protocol__"
 """The key in `configurable` of a run that was started over the event streaming protocol."""
 INTERRUPT = "__interrupt__"
+"""The key under which langgraph puts the interrupts of a run among its values and updates."""
 INTERRUPT_IDS = "asked"
 """No method of the protocol. It carries the ids of a subgraph's interrupts, which the end of the run does not."""
 UNKNOWN_INTERRUPT = "UnknownInterruptError"

@@ -17,7 +17,7 @@ import msgspec
 
 from portside.kernel.crypto import SecretBox
 from portside.kernel.errors import Forbidden, Unauthorized, Unavailable, UserMistake
-from portside.kernel.outbound import OutboundRules, exchange
+from portside.kernel.outbound import HostUnknown, OutboundResponse, OutboundRules, exchange
 
 T = TypeVar("T", bound=msgspec.Struct)
 FLOW_S = 600
@@ -209,7 +209,7 @@ class OidcProvider:
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         else:
             form |= {"client_id": client.client_id, "client_secret": client.client_secret}
-        response = await exchange("POST", metadata.token_endpoint, headers, urlencode(form).encode(), RULES)
+        response = await _exchange("POST", metadata.token_endpoint, headers, urlencode(form).encode())
         if response.status in {400, 401}:
             raise OidcRefused("The provider did not accept the code; try again.")
         return _decode(response.body, response.status, Tokens)
@@ -289,10 +289,18 @@ class OidcProvider:
         return found
 
     async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> bytes:
-        response = await exchange("GET", url, {"Accept": "application/json", **(headers or {})}, None, RULES)
+        response = await _exchange("GET", url, {"Accept": "application/json", **(headers or {})}, None)
         if response.status != 200:
             raise OidcUnavailable
         return response.body
+
+
+async def _exchange(method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> OutboundResponse:
+    """Send a request to the provider. Raises OidcUnavailable for an unknown host: users did not give its name."""
+    try:
+        return await exchange(method, url, headers, body, RULES)
+    except HostUnknown as exc:
+        raise OidcUnavailable(exc.message) from exc
 
 
 def check_url(url: str, where: str) -> None:

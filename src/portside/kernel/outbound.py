@@ -12,8 +12,10 @@ import hmac
 import ipaddress
 import socket
 import ssl
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -34,8 +36,8 @@ _PRIVATE, _RESERVED = (
     )
 )
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# Threads for lookups only: a name server that does not answer blocks one for half a minute.
-_LOOKUPS = ThreadPoolExecutor(4, thread_name_prefix="lookups")
+# Hosts that are looked up at once. A lookup blocks its thread for half a minute if no name server answers.
+MAX_LOOKUPS = 64
 
 
 class AddressNotAllowed(BadRequest):
@@ -50,7 +52,7 @@ class HostUnreachable(Unavailable):
     code = "host_unreachable"
 
 
-class HostUnknown(HostUnreachable):
+class HostUnknown(BadRequest):
     """No host has this name; correct the address."""
 
     code = "host_unknown"
@@ -81,14 +83,14 @@ class OutboundResponse:
 
 
 async def fetch(url: str, headers: dict[str, str], rules: OutboundRules) -> OutboundResponse:
-    """GET a URL. Raises AddressNotAllowed and HostUnreachable."""
+    """GET a URL. Raises AddressNotAllowed, HostUnknown and HostUnreachable."""
     return await exchange("GET", url, headers, None, rules)
 
 
 async def exchange(
     method: str, url: str, headers: Mapping[str, str], body: bytes | None, rules: OutboundRules
 ) -> OutboundResponse:
-    """Send a request and read the response. Raises AddressNotAllowed and HostUnreachable."""
+    """Send a request and read the response. Raises AddressNotAllowed, HostUnknown and HostUnreachable."""
     async with _open(method, url, headers, body, rules) as response:
         return OutboundResponse(
             response.status_code, await _read(response, rules.max_bytes), response.headers.get("location")
@@ -96,7 +98,10 @@ async def exchange(
 
 
 async def post(url: str, headers: Mapping[str, str], body: bytes, rules: OutboundRules) -> int:
-    """POST to a URL and return the status, without reading the body. Raises AddressNotAllowed and HostUnreachable."""
+    """POST to a URL and return the status, without reading the body.
+
+    Raises AddressNotAllowed, HostUnknown and HostUnreachable.
+    """
     async with _open("POST", url, headers, body, rules) as response:
         return int(response.status_code)
 
@@ -160,21 +165,65 @@ def host_of(url: "httpx.URL") -> str:
     return url.raw_host.decode("ascii").lower().removesuffix(".")
 
 
+class _Lookups:
+    """Lookups in threads of their own, one at a time for each host, whose callers share it.
+
+    So a host without an answering name server blocks one thread, however many callers it has.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="lookups")
+        self._running: dict[str, Future[list[str]]] = {}
+        self._callers: Counter[Future[list[str]]] = Counter()
+        # Callers may be on several event loops.
+        self._lock = threading.Lock()
+
+    async def addresses_of(self, host: str) -> list[str]:
+        """Return the addresses of a host. Raises OSError and UnicodeError."""
+        with self._lock:
+            lookup = self._running.get(host)
+            if lookup is None:
+                lookup = self._running[host] = self._threads.submit(self._look_up, host)
+            self._callers[lookup] += 1
+        try:
+            # Shielded: a caller that gives up must not cancel the lookup of the others.
+            return await asyncio.shield(asyncio.wrap_future(lookup))
+        finally:
+            self._leave(host, lookup)
+
+    def _look_up(self, host: str) -> list[str]:
+        try:
+            return [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+        finally:
+            with self._lock:
+                del self._running[host]
+
+    def _leave(self, host: str, lookup: "Future[list[str]]") -> None:
+        with self._lock:
+            self._callers[lookup] -= 1
+            if not self._callers[lookup]:
+                del self._callers[lookup]
+                # A lookup that has begun cannot be cancelled, and stays for later callers.
+                if lookup.cancel():
+                    del self._running[host]
+
+
+_LOOKUPS = _Lookups(MAX_LOOKUPS)
+
+
 async def resolve(host: str, rules: OutboundRules) -> list[str]:
     """Return the addresses of a host; requests may connect to each of them.
 
     Raises AddressNotAllowed, HostUnknown, and OSError if the lookup failed temporarily.
     """
-    loop = asyncio.get_running_loop()
     try:
-        found = await loop.run_in_executor(_LOOKUPS, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+        addresses = await _LOOKUPS.addresses_of(host)
     except socket.gaierror as exc:
         if exc.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None)):
             raise HostUnknown(f"{host} is not the name of any host; correct the address.") from exc
         raise
     except UnicodeError as exc:
         raise HostUnknown(f"{host} is not the name of any host; correct the address.") from exc
-    addresses = [str(entry[4][0]) for entry in found]
     for address in addresses:
         network = network_of(address)
         if not rules.allow(network):

@@ -20,9 +20,9 @@ from portside.agent.custom.cache import CACHE
 from portside.agent.custom.loopback import LOOPBACK
 from portside.executor.application import ProjectApp, ServerRoutes
 from portside.kernel.db import Database
-from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response
+from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response, refuse_websocket
 from portside.kernel.http.middleware import ErrorResponses
-from portside.kernel.http.websockets import SocketApi, refuse
+from portside.kernel.http.websockets import SocketApi
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
@@ -133,7 +133,7 @@ class Authenticate:
         except Exception as exc:  # noqa: BLE001 - any failure to authenticate refuses the connection
             # A handshake begins with the message `websocket.connect`, which has to be received before an answer.
             await receive()
-            await refuse(error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT), scope, send)
+            await refuse_websocket(error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT), scope, send)
             return
         for name in ("user", "auth"):
             if name in handshake.scope:

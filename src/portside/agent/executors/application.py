@@ -31,9 +31,9 @@ from portside.executor.asgi import (
 )
 from portside.executor.link import CallFailed, ServedCall
 from portside.kernel.errors import PortsideError
-from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response
+from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response, refuse_websocket
 from portside.kernel.http.middleware import ErrorResponses
-from portside.kernel.http.websockets import COME_BACK, SocketApi, refuse
+from portside.kernel.http.websockets import COME_BACK, SocketApi
 
 _BEGINS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 
@@ -143,7 +143,7 @@ class RemoteApp:
             if has_begun:
                 await send({"type": "websocket.close", "code": COME_BACK})
             else:
-                await refuse(error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT), scope, send)
+                await refuse_websocket(error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT), scope, send)
             return "unrouted"
 
     # Serving the application's calls

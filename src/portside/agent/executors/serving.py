@@ -17,6 +17,7 @@ from portside.agent.executors.member import Executor
 from portside.agent.problems import note_refused_traces
 from portside.agent.store.items import StoreBatches
 from portside.executor import messages
+from portside.executor.asgi import UNREAD_BYTES
 from portside.executor.checkpoints.backend import (
     CHECKPOINT_COLUMNS,
     PIECE_COLUMNS,
@@ -134,7 +135,10 @@ COMMON_HANDLERS: Mapping[str, Handler] = {
 
 
 async def answer_request(executor: Executor, body: Any, call: ServedCall) -> None:
-    """Answer a request to this server's API: with the head of the response, then with its body as it comes."""
+    """Answer a request to this server's API: with the head of the response, then with its body as it comes.
+
+    It waits while the caller does not read, so that no executor holds a whole response in memory.
+    """
     given = messages.read(messages.HttpRequest, body)
     headers = [(bytes(name), bytes(value)) for name, value in given.headers]
     caller = executor.callers.get(given.call)
@@ -144,9 +148,14 @@ async def answer_request(executor: Executor, body: Any, call: ServedCall) -> Non
     )
     try:
         call.send((head.status, head.headers))
+        unread = 0
         while data := await response.read():
             call.send(data)
             await call.drain()
+            unread += len(data)
+            if given.exchange and unread > UNREAD_BYTES:
+                await executor.link.call(messages.HTTP_DRAIN, given.exchange)
+                unread = 0
     finally:
         await response.close()
 

@@ -16,13 +16,14 @@ from uuid import UUID, uuid4
 import msgspec
 
 from portside.agent.access.service import Access
-from portside.agent.mcp.results import INTERRUPT, STREAM_MODES
+from portside.agent.mcp.results import STREAM_MODES
 from portside.agent.runs.errors import RunNotFound, ThreadBusy
 from portside.agent.runs.service import ELSEWHERE_POLL_S, Runs
 from portside.agent.threads import records
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.access import Caller
 from portside.agent.types.runs import Command, Run, RunCreate
+from portside.executor.requests import INTERRUPT
 from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.errors import Invalid

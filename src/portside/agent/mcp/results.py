@@ -13,11 +13,11 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from portside.agent.media import Media, media_of, scheme_of
+from portside.executor.requests import INTERRUPT
 from portside.kernel.codec import load
 
 STREAM_MODES = ["updates", "custom"]
 MAX_MESSAGE_LENGTH = 1000
-INTERRUPT = "__interrupt__"
 ERROR = "__error__"
 UNANSWERED = "The agent asked something, and the question was declined, dismissed or not answered in time."
 CANCELLED = "The call was cancelled before the agent was done."

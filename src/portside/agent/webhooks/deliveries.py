@@ -29,7 +29,7 @@ from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Record, Session
 from portside.kernel.errors import NotFound
 from portside.kernel.logs import get_logger
-from portside.kernel.outbound import AddressNotAllowed, HostUnreachable, post, signature_headers
+from portside.kernel.outbound import AddressNotAllowed, HostUnknown, HostUnreachable, post, signature_headers
 from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
@@ -155,7 +155,8 @@ class Deliveries(Task):
             status = await self._post(delivery)
         except (UrlRefused, AddressNotAllowed) as exc:
             return None, str(exc), True
-        except HostUnreachable as exc:
+        except (HostUnknown, HostUnreachable) as exc:
+            # A name may be missing for some minutes only, such as while its receiver moves.
             return None, str(exc), False
         if status in SUCCESSFUL:
             PROBLEMS.forget(delivery["host"])

@@ -626,7 +626,7 @@ class StoreOp(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., fields: _Optional[bytes] = ...) -> None: ...
 
 class HttpRequest(_message.Message):
-    __slots__ = ("call", "method", "path", "raw_path", "query", "headers", "body")
+    __slots__ = ("call", "method", "path", "raw_path", "query", "headers", "body", "exchange")
     CALL_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
@@ -634,6 +634,7 @@ class HttpRequest(_message.Message):
     QUERY_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     call: int
     method: str
     path: str
@@ -641,7 +642,8 @@ class HttpRequest(_message.Message):
     query: bytes
     headers: _containers.RepeatedCompositeFieldContainer[Header]
     body: bytes
-    def __init__(self, call: _Optional[int] = ..., method: _Optional[str] = ..., path: _Optional[str] = ..., raw_path: _Optional[bytes] = ..., query: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., body: _Optional[bytes] = ...) -> None: ...
+    exchange: int
+    def __init__(self, call: _Optional[int] = ..., method: _Optional[str] = ..., path: _Optional[str] = ..., raw_path: _Optional[bytes] = ..., query: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., body: _Optional[bytes] = ..., exchange: _Optional[int] = ...) -> None: ...
 
 class ResponseHead(_message.Message):
     __slots__ = ("status", "headers")

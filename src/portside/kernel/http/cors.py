@@ -8,7 +8,7 @@ on responses that any page may read.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from starlette.responses import Response
@@ -155,9 +155,3 @@ def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
 
 def _is_at(origin: str, host: str | None) -> bool:
     return origin.rpartition("://")[2] == host
-
-
-async def reject_websocket(_scope: Any, receive: Any, send: Any) -> None:
-    """Close a WebSocket before it is accepted; the client sees 403."""
-    await receive()
-    await send({"type": "websocket.close", "code": 1008})

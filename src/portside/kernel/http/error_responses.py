@@ -61,6 +61,19 @@ def error_response(error: PortsideError, form: ErrorFormat = ErrorFormat.PROBLEM
     return Response(dump_api(body), error.status, error.headers, "application/json")
 
 
+async def refuse_websocket(response: Response, scope: Any, send: Any) -> None:
+    """Answer a handshake with an HTTP error, or close the connection if the server does not support that."""
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": 4000 + response.status_code})
+        return
+    request_id = scope.get("state", {}).get("request_id")
+    if request_id is not None:
+        response.headers["x-request-id"] = request_id
+    head = {"type": "websocket.http.response.start", "status": response.status_code, "headers": response.raw_headers}
+    await send(head)
+    await send({"type": "websocket.http.response.body", "body": response.body})
+
+
 def describe_problems(problems: list[Problem]) -> str:
     """Return the problems as text, each with its field. A few texts are exact, because clients match them."""
     return "; ".join(_describe_problem(problem) for problem in problems)

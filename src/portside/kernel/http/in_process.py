@@ -15,6 +15,8 @@ T = TypeVar("T")
 MARK = "portside.in_process"
 USER = "portside.in_process.user"
 ROOT_PATH = "/noauth"
+PREFIX = "portside.prefix"
+"""The key of a scope that has what proxies and the server took off the path."""
 # The application waits while its caller has not read this much of the response.
 MAX_UNREAD_BYTES = 256 * 1024
 

@@ -19,9 +19,9 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 
-from portside.kernel.errors import BadRequest, BodyTooLarge, NotFound
-from portside.kernel.http.cors import Cors, reject_websocket
-from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response
+from portside.kernel.errors import BadRequest, BodyTooLarge, NotFound, PortsideError
+from portside.kernel.http.cors import Cors, PageNotAllowed
+from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response, refuse_websocket
 from portside.kernel.http.headers import Header, HeaderRules, first_headers, header_of, headers_for_log, request_id_of
 from portside.kernel.http.proxies import add_prefix, with_prefix
 from portside.kernel.logs import get_logger, log_request
@@ -46,12 +46,12 @@ class HostUnclear(BadRequest):
 
 
 def check_host(scope: Any) -> None:
-    """Raise HostUnclear unless a request has one Host header.
+    """Raise HostUnclear unless a request or a handshake has one Host header.
 
     If there are two, a proxy may have routed the request by the first, while this server would act on the second.
     """
     named = [name for name, _ in scope["headers"]].count(b"host")
-    if named > 1 or (named == 0 and scope["http_version"] == "1.1"):
+    if named > 1 or (named == 0 and scope.get("http_version") == "1.1"):
         raise HostUnclear
 
 
@@ -338,14 +338,9 @@ class RequestMiddleware:
             self.activity.on_use()
         try:
             if scope["type"] == "http":
-                headers = first_headers(scope)
-                refusal = None if self._cors is None else self._cors.refusal(scope["method"], headers)
-                await (
-                    self._observe(scope, receive, send, headers) if refusal is None else refusal(scope, receive, send)
-                )
-            elif scope["type"] == "websocket" and self._cors is not None:
-                may_connect = self._cors.may_connect(first_headers(scope))
-                await (self._app if may_connect else reject_websocket)(scope, receive, send)
+                await self._observe(scope, receive, send)
+            elif scope["type"] == "websocket":
+                await self._connect(scope, receive, send)
             else:
                 await self._app(scope, receive, send)
         finally:
@@ -353,17 +348,39 @@ class RequestMiddleware:
                 self.activity.open -= 1
                 self.activity.ended_at = time.monotonic()
 
-    async def _observe(self, scope: Any, receive: Any, send: Any, headers: dict[bytes, bytes]) -> None:
+    async def _connect(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass a handshake on, or refuse one with an unclear host or from a page that may not connect."""
+        headers = first_headers(scope)
+        try:
+            check_host(scope)
+            if self._cors is not None and not self._cors.may_connect(headers):
+                raise PageNotAllowed
+        except PortsideError as exc:
+            request_id = request_id_of(headers)
+            scope.setdefault("state", {})["request_id"] = request_id
+            await receive()
+            await refuse_websocket(error_response(exc, self._errors.form), scope, send)
+            log.info("websocket", path=scope["path"], status=exc.status, request_id=request_id)
+            return
+        await self._app(scope, receive, send)
+
+    async def _observe(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, and record it."""
+        headers = first_headers(scope)
         request_id = request_id_of(headers)
         scope.setdefault("state", {})["request_id"] = request_id
-        granted = () if self._cors is None else self._cors.response_headers(headers)
+        refusal = None if self._cors is None else self._cors.refusal(scope["method"], headers)
+        # A preflight has CORS headers of its own, and the refusal of a page grants nothing.
+        granted = () if self._cors is None or refusal is not None else self._cors.response_headers(headers)
         added = ((b"x-request-id", request_id.encode()), NO_SNIFF, *granted)
         sender = ResponseSender(send, added, self._draining)
         structlog.contextvars.bind_contextvars(request_id=request_id)
         began = time.perf_counter()
         try:
-            await self._errors.respond(scope, receive, sender)
+            if refusal is None:
+                await self._errors.respond(scope, receive, sender)
+            else:
+                await refusal(scope, receive, sender.send)
         except ClientDisconnect:
             log.info("the client disconnected, or read its response too slowly", path=scope["path"])
         except Exception as exc:

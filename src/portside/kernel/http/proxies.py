@@ -11,13 +11,12 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.headers import header_of
-from portside.kernel.http.in_process import ROOT_PATH
+from portside.kernel.http.in_process import PREFIX, ROOT_PATH
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _UNKNOWN = "unknown"
 # On a socket for both families the address of an IPv4 peer begins so. Networks are compared with what follows.
 _MAPPED = "::ffff:"
-_PREFIX = "portside.prefix"
 _FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-prefix"})
 _PREFIX_FORM = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*){1,10}")
 
@@ -93,12 +92,12 @@ class ForwardedHeaders(ProxyHeadersMiddleware):
 
 def add_prefix(scope: Any, prefix: str) -> None:
     """Note that a prefix was taken off the path of a request."""
-    scope[_PREFIX] = prefix_of(scope) + prefix
+    scope[PREFIX] = prefix_of(scope) + prefix
 
 
 def prefix_of(scope: Any) -> str:
     """Return what proxies and this server have taken off the path of a request, or ""."""
-    prefix: str = scope.get(_PREFIX, "")
+    prefix: str = scope.get(PREFIX, "")
     return prefix
 
 

@@ -20,7 +20,7 @@ import structlog
 
 from portside.kernel.errors import NotFound, PortsideError
 from portside.kernel.http.decode import decode_path
-from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response
+from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response, refuse_websocket
 from portside.kernel.http.headers import first_headers, request_id_of
 from portside.kernel.http.routes import Api, Context, Guard, Route, S, S_co
 from portside.kernel.logs import get_logger
@@ -119,7 +119,7 @@ class SocketApi(Generic[S]):
             ctx.actor = await self._guard(ctx, route)
         except Exception as exc:  # noqa: BLE001 - fail closed: any error refuses the connection
             error = error_for(exc, scope["path"])
-            await refuse(error_response(error, self._form), scope, send)
+            await refuse_websocket(error_response(error, self._form), scope, send)
             return error.status
         await send({"type": "websocket.accept", "headers": [(b"x-request-id", ctx.request_id.encode())]})
         await self._converse(ctx, route.handler(ctx, **arguments))
@@ -156,13 +156,3 @@ def _match(routes: Sequence[Route[Any]], path: str) -> tuple[Route[Any], dict[st
             named = {name[1:-1]: part for name, part in pairs if name.startswith("{")}
             return route, {name: decode_path(name, part, route.path_types[name]) for name, part in named.items()}
     raise NotFound
-
-
-async def refuse(response: Any, scope: Any, send: Any) -> None:
-    """Answer a handshake with an HTTP error, or close the connection if the server does not support that."""
-    if "websocket.http.response" not in (scope.get("extensions") or {}):
-        await send({"type": "websocket.close", "code": 4000 + response.status_code})
-        return
-    head = {"type": "websocket.http.response.start", "status": response.status_code, "headers": response.raw_headers}
-    await send(head)
-    await send({"type": "websocket.http.response.body", "body": response.body})
