@@ -306,8 +306,8 @@ async def test_idle_agent_gives_way_to_one_that_wakes(crowded: Platform, reposit
                 assert refusal in answer.json()["detail"]
             return answer.status_code == 200
 
-        # The second one was used a moment ago by its own start, and becomes idle. On a busy machine the platform may take
-        # the connection that is left before the first one's server does, so that its start fails once.
+        # The second one was used a moment ago by its own start, and becomes idle. On a busy machine the platform may
+        # take the connection that is left before the first one's server does, so that its start fails once.
         await eventually(lambda: answers(urls[0], "The agent sleeps"), 120)
         await eventually(lambda: shows(second, asleep=True), 60)
         await crowded.call("PATCH", f"/v2/deployments/{first}", sleep_after_s=0)
