@@ -19,6 +19,7 @@ from portside.cli import main as cli
 from portside.cli.client import explain, plain_url
 from portside.cli.deploy import name_from
 from portside.cli.login import has_browser
+from portside.cli.operate import _is_service
 from portside.cli.serve import summary
 from portside.cli.up import Greeting
 from portside.kernel.errors import DependencyUnavailable, UserMistake
@@ -337,3 +338,20 @@ def test_a_browser_is_where_the_user_sits(environment: dict[str, str], system: s
 
 def test_addresses_of_platforms_have_one_form() -> None:
     assert plain_url("HTTPS://Portside.Example.com/x/") == "https://portside.example.com/x"
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "is_service"),
+    [
+        ("0::/system.slice/portside.service\n", True),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/portside.service\n", True),
+        ("2:pids:/system.slice/portside.service\n1:name=systemd:/system.slice/portside.service\n", True),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-org.gnome.Terminal.slice/vte.scope\n", False),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-konsole@1f.service\n", False),
+        ("2:pids:/user.slice/user-1000.slice/user@1000.service\n1:name=systemd:/user.slice/session-2.scope\n", False),
+        ("0::/\n", False),
+        ("", False),
+    ],
+)
+def test_only_services_of_systemd_count_as_services(cgroups: str, *, is_service: bool) -> None:
+    assert _is_service(cgroups) is is_service
