@@ -158,7 +158,10 @@ def support_bundle(*, given: InstallationOptions, to: Path | None) -> None:
 
 
 def environment(env_file: Path | None) -> dict[str, str]:
-    """Return the variables of this process, and of the file of the service. Raises UserMistake for a missing file."""
+    """Return the variables of this process, and of the file of the service.
+
+    Raises UserMistake for a missing file, and for one that is not text.
+    """
     file = env_file or ENVIRONMENT_FILE
     found: dict[str, str] = {}
     try:
@@ -167,6 +170,8 @@ def environment(env_file: Path | None) -> dict[str, str]:
         if env_file is not None:
             raise UserMistake(f"--env-file: {file} cannot be read: {exc.strerror}") from exc
         text = ""
+    except UnicodeDecodeError as exc:
+        raise UserMistake(f"{file} is not UTF-8 text: {exc.reason} in byte {exc.start}") from exc
     for line in text.splitlines():
         name, is_set, value = line.strip().partition("=")
         if is_set and not name.startswith("#"):
