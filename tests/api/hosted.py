@@ -36,6 +36,7 @@ from portside.tracing.retention import TraceRetention
 from portside.tracing.services import PlatformInfo, TracingServices
 from portside.usage import http as usage_http
 from portside.usage.http import UsageServices
+from tests.conftest import eventually
 
 MAX_BODY_BYTES = 25 * 1024 * 1024
 PACKAGES = [
@@ -75,6 +76,11 @@ class Hosted:
             name.lower(),
         )
         return workspace_id
+
+    async def open_transactions(self) -> int:
+        """Return the number of transactions that wait for the next statement of this server."""
+        count = "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in %'"
+        return int(await self.db.pool.fetchval(count))
 
     async def usage(self, group_by: str, **params: Any) -> Any:
         """Return the traces of all time by a dimension."""
@@ -138,3 +144,13 @@ async def hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
         stop.set()
         await serving
         await db.close()
+
+
+async def until_a_statement_waits(server: Hosted) -> None:
+    """Wait until a statement of the server waits for the lock of another transaction."""
+    count = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+
+    async def waits() -> bool:
+        return bool(await server.db.pool.fetchval(count))
+
+    await eventually(waits)

@@ -9,7 +9,8 @@ import pytest
 from langsmith import Client
 from langsmith.utils import LangSmithError, LangSmithNotFoundError
 
-from tests.api.hosted import Hosted, hosted
+from portside.annotation.queues import QueueNotFound
+from tests.api.hosted import Hosted, hosted, until_a_statement_waits
 
 
 @pytest.fixture
@@ -89,6 +90,17 @@ async def test_reviewed_runs_are_completed_and_deleted_runs_leave_the_queue(serv
         (await server.client.patch(f"{path}/runs/{runs[1]}", json=beyond), 422),
     ):
         assert refused.status_code == status, refused.text
+
+
+async def test_runs_cannot_be_added_to_a_queue_that_is_deleted_meanwhile(server: Hosted) -> None:
+    (run,) = await traced(server, 1)
+    queue = (await server.client.post("/annotation-queues", json={"name": "q"})).json()
+    async with server.db.transaction() as tx:
+        await tx.connection.execute("delete from annotation_queues")
+        added = asyncio.create_task(server.client.post(f"/annotation-queues/{queue['id']}/runs", json=[str(run)]))
+        await until_a_statement_waits(server)
+    response = await added
+    assert (response.status_code, response.json()["detail"]) == (404, QueueNotFound.__doc__)
 
 
 async def test_queues_are_scoped_to_a_workspace(server: Hosted) -> None:

@@ -17,6 +17,8 @@ from langsmith.evaluation import evaluate_comparative
 from langsmith.schemas import DataType, ExampleUpdate
 from langsmith.utils import LangSmithConflictError, LangSmithError, LangSmithNotFoundError
 
+from portside.datasets.files import as_line, dataset_version, write_csv, write_lines
+from portside.datasets.versions import fixed_moment
 from tests.api.hosted import Hosted, hosted
 
 pytestmark = [
@@ -270,6 +272,28 @@ async def test_examples_are_written_without_multipart(server: Hosted):
     await asyncio.to_thread(work)
     missing = await server.client.delete(f"/examples/{uuid4()}")
     assert (missing.status_code, missing.json()) == (404, {"detail": "Example not found"})
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+async def test_a_download_holds_no_connection_and_keeps_its_version(server: Hosted, form: str):
+    made = (await server.client.post("/datasets", json={"name": f"slow-{form}"})).raise_for_status().json()
+    examples = [{"dataset_id": made["id"], "inputs": {"n": n, "text": "x" * 1000}} for n in range(1200)]
+    added = await server.client.post("/examples/bulk", json=examples)
+    added.raise_for_status()
+    workspace, dataset = server.actor.workspace_id, UUID(made["id"])
+    version = dataset_version(workspace, dataset, await fixed_moment(server.db, workspace, dataset, None))
+    written = write_csv(server.db, version) if form == "csv" else write_lines(server.db, version, as_line)
+    pieces: list[str | bytes] = [await anext(written)]
+    assert await server.open_transactions() == 0
+    for example in added.json()[-20:]:
+        (await server.client.delete(f"/examples/{example['id']}")).raise_for_status()
+    more = {"dataset_id": made["id"], "inputs": {"n": -1, "later": True}}
+    (await server.client.post("/examples", json=more)).raise_for_status()
+    pieces += [piece async for piece in written]
+    text = "".join(piece if isinstance(piece, str) else piece.decode() for piece in pieces)
+    assert len(pieces) > 1
+    assert len(text.splitlines()) == (1201 if form == "csv" else 1200)
+    assert "later" not in text
 
 
 async def test_a_dataset_is_uploaded_and_downloaded_as_csv(server: Hosted):

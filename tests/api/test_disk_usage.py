@@ -13,7 +13,9 @@ import asyncpg
 import httpx2
 import pytest
 
+from portside.kernel.db import Database
 from portside.kernel.embedded import EmbeddedPostgres
+from portside.operate.sql import sql
 from tests.api.control_server import create_body
 from tests.commands import run_here
 from tests.servers import KEY, ServerProcess, platform_server
@@ -103,6 +105,21 @@ async def test_report_agrees_with_du_and_postgres(server: ServerProcess, home: P
         each["bytes"] for each in report["taken"] if each["place"] == "database" and each["deployment_id"]
     )
     assert in_database == pytest.approx(database["bytes"], rel=0.05)
+
+
+async def test_database_that_is_dropped_meanwhile_is_left_out(server: ServerProcess, home: Path):
+    database = await Database.connect(EmbeddedPostgres(home).url("postgres"), max_size=2)
+    try:
+        await database.pool.execute("create database dropped")
+        # The snapshot still lists the database when its size is measured.
+        async with database.transaction(isolation="repeatable_read") as tx:
+            assert "dropped" in {row["name"] for row in await tx.fetch(sql.databases_by_size)}
+            await database.pool.execute("drop database dropped")
+            rows = await tx.fetch(sql.databases_by_size)
+        assert "dropped" not in {row["name"] for row in rows}
+        assert all(row["bytes"] is not None for row in rows)
+    finally:
+        await database.close()
 
 
 def test_command_shows_kinds_and_deployments(server: ServerProcess, home: Path, deployment: UUID):

@@ -17,7 +17,8 @@ from langchain_core.prompts import ChatPromptTemplate
 from langsmith import AsyncClient, Client
 from langsmith.utils import LangSmithConflictError, LangSmithNotFoundError, LangSmithUserError
 
-from tests.api.hosted import Hosted, hosted
+from portside.prompts.types import PromptNotFound
+from tests.api.hosted import Hosted, hosted, until_a_statement_waits
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -200,3 +201,23 @@ async def test_another_workspace_can_only_read_public_prompts(server: Hosted):
             stranger.delete_prompt(f"{ours}/public")
 
     await asyncio.to_thread(pull)
+
+
+@pytest.mark.parametrize("change", ["tag", "like", "commit"])
+async def test_a_prompt_that_is_deleted_meanwhile_cannot_be_changed(server: Hosted, change: str):
+    name = f"deleted-{change}"
+    created = await server.client.post("/repos", json={"repo_handle": name, "is_public": False})
+    assert created.status_code == 200, created.text
+    first = await server.client.post(f"/commits/-/{name}", json={"manifest": {"a": 1}, "parent_commit": None})
+    assert first.status_code == 200, first.text
+    path, body = {
+        "tag": (f"/repos/-/{name}/tags", {"tag_name": "prod", "commit_id": first.json()["commit"]["id"]}),
+        "like": (f"/likes/-/{name}", {"like": True}),
+        "commit": (f"/commits/-/{name}", {"manifest": {"a": 2}, "parent_commit": "latest"}),
+    }[change]
+    async with server.db.transaction() as tx:
+        await tx.connection.execute("delete from prompt_repos where handle = $1", name)
+        sent = asyncio.create_task(server.client.post(path, json=body))
+        await until_a_statement_waits(server)
+    response = await sent
+    assert (response.status_code, response.json()["detail"]) == (404, PromptNotFound.__doc__)

@@ -8,6 +8,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from portside.kernel import spool
+from portside.usage.counts import export_usage
+from portside.usage.ranges import read_range
+from portside.usage.types import GroupBy, UsageQuery
 from tests.api.hosted import Hosted, hosted
 
 PATH = "/api/v1/orgs/current/billing/granular-usage"
@@ -223,6 +227,32 @@ async def test_a_large_export_is_streamed(server: Hosted):
         text = "".join([piece async for piece in response.aiter_text() if (pieces := pieces + 1)])
     assert len(text.splitlines()) == 3002
     assert pieces > 1
+    await check_a_slow_reader(server)
+
+
+async def check_a_slow_reader(server: Hosted) -> None:
+    """Check that an export holds no connection while it is read, and that all its lines are of one moment."""
+    query = UsageQuery(
+        start_time="2020-01-01", end_time="2100-01-01", workspace_ids=[server.actor.workspace_id],
+        group_by=GroupBy.PROJECT,
+    )  # fmt: skip
+    within = read_range(query.start_time, query.end_time)
+    pieces = export_usage(server.db, query, within, by=server.actor)
+    text = await anext(pieces)
+    assert len(text.splitlines()) < 3000
+    assert await server.open_transactions() == 0
+    await server.db.pool.execute("delete from traces")
+    text += "".join([piece async for piece in pieces])
+    assert len(text.splitlines()) == 3002
+
+
+async def test_an_export_that_is_too_large_is_refused(server: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "_CHUNK_BYTES", 10)
+    monkeypatch.setattr(spool, "MAX_BYTES_OF_ONE", 10)
+    await receive(server, "a")
+    response = await export(server, start_time="2020-01-01", end_time="2100-01-01", group_by="project")
+    assert response.status_code == 413
+    assert response.json() == {"detail": spool.DownloadTooLarge.__doc__}
 
 
 async def test_the_export_refuses_the_same_queries(server: Hosted):

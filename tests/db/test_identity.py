@@ -3,15 +3,20 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
-from portside.identity.authentication import Authenticator, hash_token
+from portside.identity.authentication import Authenticator, SessionEnded, hash_token
 from portside.identity.first_start import first_owner, set_up
 from portside.identity.keys import KeyFilter, Owner, Revocation, create_key, list_keys, revoke_key
-from portside.identity.types import Actor, KeyRequest
+from portside.identity.logins import check_credentials, set_password
+from portside.identity.sessions import Origin, SignIn, begin
+from portside.identity.sql import sql
+from portside.identity.types import Actor, Credentials, KeyRequest, NewPassword
 from portside.kernel.db import Database
 from portside.kernel.errors import Forbidden, Invalid, NotFound, Unauthorized, UserMistake
 from portside.kernel.migrations import migrate
+from tests.conftest import eventually
 
 PACKAGES = ("portside.identity",)
 
@@ -192,3 +197,34 @@ async def test_last_used_at_of_a_key_is_recorded(db, key) -> None:
     (listed,) = await list_keys(db, of_workspace(admin))
     assert listed.last_used_at is not None
     assert abs(listed.last_used_at - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+async def test_sign_in_with_the_old_password_ends_with_it(db: Database, key: str) -> None:
+    actor, authenticator = await Authenticator(db).authenticate(key), Authenticator(db)
+    await set_password(db, authenticator, actor, NewPassword(new="the old password"))
+    credentials = Credentials(actor.user_email or "", "the old password")
+    old = await check_credentials(db, credentials, Origin())
+    sign_in = SignIn(
+        kind="bearer", method="password", lifetime=timedelta(hours=1), user_id=old.id, password=old.password
+    )
+    async with db.transaction() as tx:
+        await tx.fetchval(sql.lock_user, id=actor.user_id)
+        await tx.execute(sql.set_password, id=actor.user_id, session_id=None, password=b"another")
+        late = asyncio.create_task(begin(db, authenticator, sign_in))
+        await until_a_statement_waits(db)
+    with pytest.raises(SessionEnded):
+        await late
+    await db.pool.execute("update users set password = $1", old.password)
+    async with db.transaction() as tx:
+        await begin(tx, authenticator, sign_in)
+        body = NewPassword(current="the old password", new="the new password")
+        changed = asyncio.create_task(set_password(db, authenticator, actor, body))
+        await until_a_statement_waits(db)
+    await changed
+    assert await db.pool.fetchval("select count(*) from sessions") == 0
+    assert (await begin(db, authenticator, msgspec.structs.replace(sign_in, password=None))).token
+
+
+async def until_a_statement_waits(db: Database) -> None:
+    count = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    await eventually(lambda: db.pool.fetchval(count))

@@ -14,11 +14,12 @@ from portside.identity import first_start
 from portside.identity.authentication import Authenticator
 from portside.kernel.db import Database, Query
 from portside.kernel.migrations import migrate
+from portside.limits import callers as callers_module
 from portside.limits.callers import MAX_UNVERIFIED_PER_ADDRESS, Callers
 from portside.limits.middleware import LimitScope, RateLimits
 from portside.limits.sql import sql
 from portside.limits.table import Table, read_table
-from portside.limits.types import Limit, Region
+from portside.limits.types import CallerIdentity, Limit, Region
 from portside.limits.windows import RETURN_AFTER_S, Windows
 from tests.conftest import eventually
 
@@ -276,6 +277,33 @@ async def test_invented_identities_share_the_budget_of_their_address(app) -> Non
         assert (headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]) == ("100", str(left))
     assert (await ask(app, "GET", "/sessions", x_api_key="made-up", address="198.51.100.1"))[0] == 429
     assert (await ask(app, "GET", "/sessions", x_api_key=GOOD, address="198.51.100.1"))[0] == 200
+
+
+async def test_a_flood_from_many_addresses_takes_bounded_memory(db: Database, monkeypatch) -> None:
+    monkeypatch.setattr(callers_module, "MAX_UNVERIFIED", 100)
+    monkeypatch.setattr(callers_module, "MAX_ADDRESSES", 30)
+    callers = Callers(Authenticator(db))
+
+    def remembered() -> int:
+        return sum(len(names) for _, names in callers._unverified.values())
+
+    async def names(address: int, user: str) -> dict[Any, str]:
+        headers = [(b"x-user-id", user.encode())]
+        return await callers.names(
+            {"type": "http", "scheme": "http", "headers": headers, "client": (f"2001:db8:{address:x}::1", 1)}
+        )
+
+    for address in range(20):
+        for number in range(MAX_UNVERIFIED_PER_ADDRESS // 2):
+            assert CallerIdentity.USER in await names(address, f"made-up-{number}")
+            assert remembered() <= 100
+    for address in range(100, 200):
+        await names(address, "made-up")
+        assert len(callers._unverified) <= 30
+    assert remembered() == callers._unverified_count == 30
+    for number in range(MAX_UNVERIFIED_PER_ADDRESS):
+        await names(7, f"made-up-{number}")
+    assert CallerIdentity.USER not in await names(7, "one more")
 
 
 async def test_exempt_paths_are_not_counted(app) -> None:

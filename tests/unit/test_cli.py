@@ -21,6 +21,7 @@ from portside.cli import main as cli
 from portside.cli.client import explain, plain_url
 from portside.cli.deploy import name_from
 from portside.cli.login import has_browser
+from portside.cli.operate import _is_service
 from portside.cli.serve import summary
 from portside.cli.up import Greeting
 from portside.kernel.errors import DependencyUnavailable, UserMistake
@@ -339,3 +340,59 @@ def test_a_browser_is_where_the_user_sits(environment: dict[str, str], system: s
 
 def test_addresses_of_platforms_have_one_form() -> None:
     assert plain_url("HTTPS://Portside.Example.com/x/") == "https://portside.example.com/x"
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "is_service"),
+    [
+        ("0::/system.slice/portside.service\n", True),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/portside.service\n", True),
+        ("2:pids:/system.slice/portside.service\n1:name=systemd:/system.slice/portside.service\n", True),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-org.gnome.Terminal.slice/vte.scope\n", False),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-konsole@1f.service\n", False),
+        ("2:pids:/user.slice/user-1000.slice/user@1000.service\n1:name=systemd:/user.slice/session-2.scope\n", False),
+        ("0::/\n", False),
+        ("", False),
+    ],
+)
+def test_only_services_of_systemd_count_as_services(cgroups: str, *, is_service: bool) -> None:
+    assert _is_service(cgroups) is is_service
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("deployments", "show", "\udcff", "--api-key", "x"), "an argument is not UTF-8 text"),
+        (("alerts", "set", "disk", "--threshold", "nan", "--api-key", "x"), "or not a finite number"),
+        (("deployments", "list", "--url", "http://[::1", "--api-key", "x"), "http://[::1 is not the address"),
+        (("deployments", "list", "--url", "http://[::1"), "http://[::1 is not the address"),
+        (("deployments", "list", "--api-key", "kлюч"), "the API key holds a character"),
+        (("deployments", "list", "--api-key", "two\nlines"), "the API key holds a character"),
+    ],
+)
+def test_odd_arguments_are_mistakes_of_the_user(
+    arguments: tuple[str, ...], error: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PORTSIDE_URL", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(arguments))
+    said = capsys.readouterr().err
+    assert ended.value.code == 1
+    assert error in said
+    assert "TRACEBACK" not in said
+
+
+def test_settings_file_that_is_not_text_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "portside.env"
+    file.write_bytes(b"PORT=1\n\xff\xfe")
+    with pytest.raises(SystemExit):
+        cli.main(["doctor", "--env-file", str(file)])
+    assert capsys.readouterr().err == f"error: {file} is not UTF-8 text: invalid start byte in byte 7\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_output_escapes_what_the_terminal_cannot_show(encoding: str) -> None:
+    program = "from portside.cli.output import show_text; show_text('caf\\u00e9 \\udcff')"
+    environ = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, check=True)
+    assert done.stdout.decode(encoding) == {"ascii": "caf\\xe9", "utf-8": "café"}[encoding] + " \\udcff\n"

@@ -104,6 +104,8 @@ async def add_runs(db: Database, queue_id: UUID, run_ids: Sequence[UUID], *, by:
         raise Invalid.field(["body"], f"no run {unknown[0]} exists in this workspace")
     where = {"workspace_id": by.workspace_id, "queue_id": queue_id}
     async with db.transaction() as tx:
+        if await tx.fetchval(sql.keep_queue, **where) is None:
+            raise QueueNotFound
         await tx.execute(sql.queue_runs, **where, run_ids=ids)
         await extend_traces(tx, by.workspace_id, ids)
         page = {"run_ids": ids, "is_reviewed": None, "limit": len(ids), "offset": 0}

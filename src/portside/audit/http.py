@@ -17,6 +17,7 @@ from portside.audit.types import (
 from portside.identity.services import Context, Routes
 from portside.identity.types import WorkspaceRequired
 from portside.kernel.errors import Invalid
+from portside.kernel.http.downloads import download
 from portside.kernel.http.routes import RouteOptions
 
 routes = Routes("audit log")
@@ -54,19 +55,17 @@ async def list_workspace_audit_log(ctx: Context, query: AuditQuery) -> AuditPage
 @routes.get("/audit-log/export", **_OF_ORGANIZATION)
 async def export_audit_log(ctx: Context, query: AuditExportQuery) -> StreamingResponse:
     """Return entries of the organization's audit log as JSON lines or CSV, newest first."""
-    return _download(log.export_entries(ctx.db, ctx.actor, query, whole_organization=True), query)
+    return await _download(log.export_entries(ctx.db, ctx.actor, query, whole_organization=True), query)
 
 
 @routes.get("/workspaces/current/audit-log/export", **_OF_WORKSPACE)
 async def export_workspace_audit_log(ctx: Context, query: AuditExportQuery) -> StreamingResponse:
     """Return entries of the audit log that belong to the workspace as JSON lines or CSV, newest first."""
-    return _download(log.export_entries(ctx.db, ctx.actor, query, whole_organization=False), query)
+    return await _download(log.export_entries(ctx.db, ctx.actor, query, whole_organization=False), query)
 
 
-def _download(lines: AsyncIterator[bytes], query: AuditExportQuery) -> StreamingResponse:
-    headers = {"Content-Disposition": f'attachment; filename="audit-log.{query.format}"'}
-    media_type = "text/csv" if query.format == "csv" else _JSON_LINES
-    return StreamingResponse(lines, headers=headers, media_type=media_type)
+async def _download(lines: AsyncIterator[bytes], query: AuditExportQuery) -> StreamingResponse:
+    return await download(lines, f"audit-log.{query.format}", "text/csv" if query.format == "csv" else _JSON_LINES)
 
 
 @routes.get("/audit-log/verification", permission="organization:manage", stays_open=True)

@@ -28,7 +28,7 @@ from portside.audit.types import (
     AuditQuery,
 )
 from portside.identity.types import Actor
-from portside.kernel.clock import in_utc, iso, now
+from portside.kernel.clock import iso, now, read_utc
 from portside.kernel.codec import dump_api
 from portside.kernel.db import Database, Session
 from portside.kernel.errors import Invalid
@@ -169,10 +169,7 @@ def _selected(actor: Actor, query: AuditFilter, *, whole_organization: bool) -> 
 
 
 def _moment(given: datetime | None, field: str) -> datetime | None:
-    try:
-        return None if given is None else in_utc(given)
-    except OverflowError as exc:
-        raise Invalid.field(["query", field], "must be between the years 1 and 9999 in UTC") from exc
+    return None if given is None else read_utc(given, ["query", field])
 
 
 async def verify_entries(db: Session) -> AuditChain:

@@ -229,7 +229,7 @@ class Recorder:
     def guarded(
         self, guard: Callable[[Any, Route[Any]], Awaitable[Any]]
     ) -> Callable[[Any, Route[Any]], Awaitable[Any]]:
-        """Return the guard, with a record of each request that it forbids and the audit log would have recorded."""
+        """Return a guard that also records requests that it forbids, if the audit log records such requests."""
 
         async def recording(ctx: Context, route: Route[Any], action: Action) -> Any:
             try:

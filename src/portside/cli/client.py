@@ -125,6 +125,17 @@ def trusted_authorities(environ: Mapping[str, str]) -> ssl.SSLContext | None:
     return context
 
 
+def check_address(url: str) -> None:
+    """Refuse an address that no request can be sent to. Raises UserMistake."""
+    import httpx2
+
+    try:
+        urlsplit(url)
+        httpx2.URL(url)
+    except (ValueError, httpx2.InvalidURL) as exc:
+        raise UserMistake(f"{url} is not the address of a platform, such as {DEFAULT_URL}: {exc}") from exc
+
+
 class PlatformUnavailable(UserMistake):
     """The platform does not respond, or responds that it is unavailable."""
 
@@ -156,6 +167,9 @@ class Platform:
                 f"you are not logged in at {self.url}, and no key was found; run 'portside login {self.url}', set "
                 "PORTSIDE_API_KEY, or set --home to the platform's folder"
             )
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+            raise UserMistake("the API key holds a character that no key has; copy it again, without line breaks")
+        check_address(self.url)
         self._trust = trusted_authorities(os.environ)
         self._client = httpx2.Client(
             base_url=self.url, headers=self.headers, timeout=TIMEOUT_S, verify=self._trust or True
@@ -241,7 +255,10 @@ class Platform:
         import httpx2
 
         given = {name: value for name, value in query.items() if value is not None}
-        request = self._client.build_request(method, path, json=body, params=given)
+        try:
+            request = self._client.build_request(method, path, json=body, params=given)
+        except ValueError as exc:
+            raise UserMistake(f"an argument is not UTF-8 text, or not a finite number: {exc}") from exc
         if path in _WITHOUT_WORKSPACE:
             request.headers.pop(_WORKSPACE_HEADER, None)
         try:
@@ -390,7 +407,8 @@ def default_url() -> str:
 
 
 def connect(url: str, api_key: str | None, home: str) -> Platform:
-    """Return a platform with the credentials of the highest precedence."""
+    """Return a platform with the credentials of the highest precedence. Raises UserMistake for an invalid address."""
+    check_address(url)
     if api_key is not None:
         return Platform(url, api_key)
     if (login := user_logins().find(url)) is not None:

@@ -175,7 +175,7 @@ def logs(platform: Platform, deployment: str, kind: str | None, revision: str | 
 
 
 class RevisionLogs:
-    """The logs of one revision. To follow them survives a restart of the platform."""
+    """The logs of one revision, which can be followed across a restart of the platform."""
 
     def __init__(self, platform: Platform, deployment_id: str, revision_id: str) -> None:
         self._platform, self._path = platform, f"/v2/deployments/{deployment_id}/revisions/{revision_id}"

@@ -131,7 +131,7 @@ def list_members(platform: Platform, *, as_json: bool) -> None:
 def add_member(platform: Platform, email: str, *, password: bool, as_json: bool, **given: str | None) -> None:
     """Add a user with this EMAIL to the organization; with --workspace, add one of its members to the workspace.
 
-    Only users who log in with a password need one.
+    A user who signs in another way, such as with a key, needs no password.
     """
     if platform.workspace is None:
         body = {"email": email, "full_name": given["full_name"]}

@@ -33,8 +33,10 @@ class CommandGroup(click.Group):
 
 
 def show_text(text: str = "", *, err: bool = False, end: str = "\n") -> None:
-    """Print a text, with `err` on standard error."""
-    click.echo(safe(text) + end, err=err, nl=False)
+    """Print a text, with `err` on standard error. Characters that the terminal's encoding lacks are escaped."""
+    stream = sys.stderr if err else sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    click.echo(safe(text).encode(encoding, "backslashreplace").decode(encoding) + end, err=err, nl=False)
 
 
 def safe(text: str) -> str:

@@ -141,9 +141,10 @@ def environment(env_file: Path | None, home: str | None) -> dict[str, str]:
     if env_file is not None:
         try:
             return {**read_settings(env_file), **os.environ}
-        except (OSError, ValueError) as exc:
-            reason = getattr(exc, "strerror", None) or exc
-            raise UserMistake(f"--env-file: {env_file} cannot be read: {reason}") from exc
+        except OSError as exc:
+            raise UserMistake(f"--env-file: {env_file} cannot be read: {exc.strerror}") from exc
+        except UnicodeDecodeError as exc:
+            raise UserMistake(f"{env_file} is not UTF-8 text: {exc.reason} in byte {exc.start}") from exc
     service = installed_service(ROOT)
     folder = Path(home or os.environ.get("PORTSIDE_HOME") or DEFAULT_HOME).expanduser().absolute()
     found: dict[str, str] = {}

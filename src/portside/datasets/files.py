@@ -1,6 +1,6 @@
 """Examples in request bodies and in files: JSON and multipart bodies, CSV uploads, and downloads.
 
-Downloads (CSV, JSON lines, the formats of OpenAI's tools) are written while the examples are read.
+Downloads (CSV, JSON lines, the formats of OpenAI's tools) are written while the examples of one version are read.
 """
 
 import csv
@@ -29,6 +29,7 @@ from portside.kernel.escaping import escape_formula, restore
 from portside.kernel.http.decode import convert
 from portside.kernel.http.json_validation import read_json
 from portside.kernel.ids import uuid7
+from portside.kernel.large_reads import start_streaming
 from portside.tracing.bodies import UNKNOWN_TYPE, FormPart, parse_multipart
 from portside.tracing.fields import parse_uuid, plain_text
 
@@ -198,32 +199,30 @@ async def write_csv(db: Database, version: DatasetVersion) -> AsyncIterator[str]
     """Yield a CSV file with a column for each key; a key of both inputs and outputs gets a prefix."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n")
-    async with db.transaction(isolation="repeatable_read") as tx:
-        columns = [(row["is_output"], row["key"]) for row in await tx.fetch(sql.columns_of_dataset, **version)]
-        keys = [key for _, key in columns]
-        writer.writerow(
-            escape_formula(key if keys.count(key) == 1 else f"{'outputs' if is_output else 'inputs'}.{key}")
-            for is_output, key in columns
-        )
-        async for row in tx.stream_by_size(sql.bytes_of_examples, sql.some_examples, **version):
-            values = (_decoded(row["inputs"]), _decoded(row["outputs"]) or {})
-            writer.writerow(_cell(values[is_output].get(key)) for is_output, key in columns)
-            if buffer.tell() >= _CHUNK_BYTES:
-                yield buffer.getvalue()
-                buffer.seek(0)
-                buffer.truncate()
+    columns = [(row["is_output"], row["key"]) for row in await db.fetch(sql.columns_of_dataset, **version)]
+    keys = [key for _, key in columns]
+    writer.writerow(
+        escape_formula(key if keys.count(key) == 1 else f"{'outputs' if is_output else 'inputs'}.{key}")
+        for is_output, key in columns
+    )
+    async for row in db.stream_by_size(sql.bytes_of_examples, sql.some_examples, **version):
+        values = (_decoded(row["inputs"]), _decoded(row["outputs"]) or {})
+        writer.writerow(_cell(values[is_output].get(key)) for is_output, key in columns)
+        if buffer.tell() >= _CHUNK_BYTES:
+            yield buffer.getvalue()
+            buffer.seek(0)
+            buffer.truncate()
     yield buffer.getvalue()
 
 
 async def write_lines(db: Database, version: DatasetVersion, form: Callable[[Record], Any]) -> AsyncIterator[bytes]:
     """Yield one line of JSON for each example. Raises what `form` raises, before the first line if it is the first."""
     chunk = bytearray()
-    async with db.transaction() as tx:
-        async for row in tx.stream_by_size(sql.bytes_of_examples, sql.some_examples, **version):
-            chunk += msgspec.json.encode(form(row)) + b"\n"
-            if len(chunk) >= _CHUNK_BYTES:
-                yield bytes(chunk)
-                chunk.clear()
+    async for row in db.stream_by_size(sql.bytes_of_examples, sql.some_examples, **version):
+        chunk += msgspec.json.encode(form(row)) + b"\n"
+        if len(chunk) >= _CHUNK_BYTES:
+            yield bytes(chunk)
+            chunk.clear()
     yield bytes(chunk)
 
 
@@ -232,13 +231,16 @@ async def check_conversations(db: Database, version: DatasetVersion) -> None:
 
     Raises NotConversations.
     """
-    async with db.transaction() as tx:
-        async for row in tx.stream_by_size(sql.bytes_of_examples, sql.some_examples, **version):
-            as_finetuning(row)
+    start_streaming()
+    async for row in db.stream_by_size(sql.bytes_of_examples, sql.some_examples, **version):
+        as_finetuning(row)
 
 
-def dataset_version(workspace_id: UUID, dataset_id: UUID, as_of: datetime | None) -> DatasetVersion:
-    """Return the query parameters for the examples of a dataset at a version."""
+def dataset_version(workspace_id: UUID, dataset_id: UUID, as_of: datetime) -> DatasetVersion:
+    """Return the query parameters for the examples of a dataset at a version.
+
+    Files are written in several statements, so `as_of` must be a moment at which nothing changes any more.
+    """
     return {"workspace_id": workspace_id, "dataset_id": dataset_id, "as_of": as_of}
 
 

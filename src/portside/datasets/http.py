@@ -52,10 +52,12 @@ from portside.datasets.types import (
     VersionAt,
     VersionTagRequest,
 )
-from portside.datasets.versions import resolve_as_of
+from portside.datasets.versions import fixed_moment, resolve_as_of
 from portside.kernel.errors import BodyTooLarge, Invalid
+from portside.kernel.http.downloads import download
 from portside.kernel.http.routes import MULTIPART
 from portside.kernel.large_reads import TooManyLargeReads
+from portside.kernel.spool import DownloadTooLarge, TooManyDownloads
 from portside.tracing.attachments import DownloadQuery, LinkInvalid
 from portside.tracing.bodies import UNKNOWN_TYPE, EncodingBroken, EncodingUnknown, read_body
 from portside.tracing.filters import FilterInvalid
@@ -70,6 +72,7 @@ routes = Routes("datasets")
 # Datasets and their files
 
 _READS = (DatasetNotFound, VersionNotFound, Invalid)
+_DOWNLOADS = (*_READS, TooManyLargeReads, DownloadTooLarge, TooManyDownloads)
 # What `read_body` raises.
 _ENCODED = (BodyTooLarge, EncodingBroken, EncodingUnknown, Invalid, TooManyLargeReads)
 _LINES = "application/jsonl"
@@ -137,24 +140,24 @@ async def unshare_dataset(ctx: Context, dataset_id: UUID) -> None:
     await datasets.unshare_dataset(ctx.db, ctx.actor.workspace_id, dataset_id)
 
 
-@routes.get("/datasets/{dataset_id}/csv", permission="datasets:read", raises=_READS, media_type="text/csv")
+@routes.get("/datasets/{dataset_id}/csv", permission="datasets:read", raises=_DOWNLOADS, media_type="text/csv")
 async def download_csv(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
     """Write the examples as CSV, a column for each key."""
     version = await _version_of(ctx, dataset_id, query)
-    return StreamingResponse(files.write_csv(ctx.db, version), headers=_download_headers("csv"), media_type="text/csv")
+    return await download(files.write_csv(ctx.db, version), "dataset.csv", "text/csv")
 
 
-@routes.get("/datasets/{dataset_id}/jsonl", permission="datasets:read", raises=_READS, media_type=_LINES)
+@routes.get("/datasets/{dataset_id}/jsonl", permission="datasets:read", raises=_DOWNLOADS, media_type=_LINES)
 async def download_jsonl(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
     """Write the examples as lines of JSON."""
     lines = files.write_lines(ctx.db, await _version_of(ctx, dataset_id, query), files.as_line)
-    return StreamingResponse(lines, headers=_download_headers("jsonl"), media_type=_LINES)
+    return await download(lines, "dataset.jsonl", _LINES)
 
 
 @routes.get(
     "/datasets/{dataset_id}/openai_ft",
     permission="datasets:read",
-    raises=(*_READS, files.NotConversations),
+    raises=(*_DOWNLOADS, files.NotConversations),
     media_type=_LINES,
 )
 async def download_openai_finetuning(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
@@ -162,13 +165,13 @@ async def download_openai_finetuning(ctx: Context, dataset_id: UUID, query: AtVe
     version = await _version_of(ctx, dataset_id, query)
     await files.check_conversations(ctx.db, version)
     lines = files.write_lines(ctx.db, version, files.as_finetuning)
-    return StreamingResponse(lines, headers=_download_headers("jsonl"), media_type=_LINES)
+    return await download(lines, "dataset.jsonl", _LINES)
 
 
 @routes.get(
     "/datasets/{dataset_id}/openai",
     permission="datasets:read",
-    raises=(*_READS, files.NotConversations),
+    raises=(*_DOWNLOADS, files.NotConversations),
     media_type=_LINES,
 )
 async def download_openai_evaluation(ctx: Context, dataset_id: UUID, query: AtVersion) -> StreamingResponse:
@@ -176,18 +179,15 @@ async def download_openai_evaluation(ctx: Context, dataset_id: UUID, query: AtVe
     version = await _version_of(ctx, dataset_id, query)
     await files.check_conversations(ctx.db, version)
     lines = files.write_lines(ctx.db, version, files.as_evaluation)
-    return StreamingResponse(lines, headers=_download_headers("jsonl"), media_type=_LINES)
+    return await download(lines, "dataset.jsonl", _LINES)
 
 
 async def _version_of(ctx: Context, dataset_id: UUID, query: AtVersion) -> files.DatasetVersion:
     workspace_id = ctx.actor.workspace_id
     await datasets.show_dataset(ctx.db, workspace_id, dataset_id)
     moment = await resolve_as_of(ctx.db, workspace_id, dataset_id, query.as_of)
-    return files.dataset_version(workspace_id, dataset_id, moment)
-
-
-def _download_headers(ending: str) -> dict[str, str]:
-    return {"Content-Disposition": f'attachment; filename="dataset.{ending}"'}
+    fixed = await fixed_moment(ctx.db, workspace_id, dataset_id, moment)
+    return files.dataset_version(workspace_id, dataset_id, fixed)
 
 
 # Versions and splits

@@ -8,7 +8,7 @@ from portside.datasets.datasets import lock_dataset, show_dataset
 from portside.datasets.errors import VersionNotFound
 from portside.datasets.sql import sql
 from portside.datasets.types import DatasetVersionsQuery, Difference, Version, VersionAt, VersionTagRequest
-from portside.kernel.clock import in_utc
+from portside.kernel.clock import in_utc, now
 from portside.kernel.db import Database, Session, Transaction
 from portside.kernel.errors import Invalid
 
@@ -101,6 +101,16 @@ async def diff_versions(
         kind = "added" if row["is_added"] else "removed" if row["is_removed"] else "modified"
         getattr(found, f"examples_{kind}").append(row["id"])
     return found
+
+
+async def fixed_moment(db: Session, workspace_id: UUID, dataset_id: UUID, as_of: datetime | None) -> datetime:
+    """Return the moment of the last version until `as_of`: its examples stay the same, whatever changes from now on.
+
+    A version that begins later is later than this moment. Without any version it is the current time.
+    """
+    owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
+    found: datetime | None = await db.fetchval(sql.version_at, **owner, as_of=as_of)
+    return found or min(as_of or now(), now())
 
 
 async def _version_at(db: Session, workspace_id: UUID, dataset_id: UUID, moment: datetime | None) -> Version:

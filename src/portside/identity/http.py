@@ -6,6 +6,7 @@
 from uuid import UUID
 
 from portside.identity import keys, logins, sessions, sign_in_links, workspaces
+from portside.identity.authentication import SessionEnded
 from portside.identity.keys import KeyFilter, KeyInUse, KeyNotFound, Owner, Revocation
 from portside.identity.logins import LoginRefused, TooManyLogins
 from portside.identity.roles import ORGANIZATION_ROLES, WORKSPACE_ROLES, Role
@@ -67,7 +68,7 @@ async def show_public_identity(ctx: Context) -> PublicIdentity:
 # Sessions
 
 
-@routes.post("/login", public=True, raises=(LoginRefused, TooManyLogins))
+@routes.post("/login", public=True, raises=(LoginRefused, TooManyLogins, SessionEnded))
 async def log_in(ctx: Context, body: Credentials) -> LoggedIn:
     """Return a bearer token for a user; it lasts twelve hours."""
     return await logins.log_in(ctx.db, ctx.services.authenticator, body, origin_of(ctx))

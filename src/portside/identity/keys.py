@@ -22,7 +22,7 @@ from portside.identity.authentication import (
 from portside.identity.roles import ORGANIZATION_ROLES, READ_ONLY, WORKSPACE_ROLES, find_role
 from portside.identity.sql import sql
 from portside.identity.types import EVERYTHING, Actor, Key, KeyRequest, NewKey, includes
-from portside.kernel.clock import in_utc, now
+from portside.kernel.clock import now, read_utc
 from portside.kernel.db import Session
 from portside.kernel.errors import Conflict, Forbidden, Invalid, NotFound, UserMistake
 from portside.kernel.ids import uuid7
@@ -140,10 +140,7 @@ def check_given_key(key: str) -> None:
 
 
 def _future(moment: datetime) -> datetime:
-    try:
-        moment = in_utc(moment)
-    except OverflowError:
-        raise Invalid.field(["body", "expires_at"], "must be between the years 1 and 9999 in UTC") from None
+    moment = read_utc(moment, ["body", "expires_at"])
     if moment <= now():
         raise Invalid.field(["body", "expires_at"], "must be in the future")
     return moment

@@ -10,13 +10,14 @@ import hmac
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from portside.identity.authentication import Authenticator
 from portside.identity.sessions import LimitedKey, NotAUser, Origin, SignIn, begin
 from portside.identity.sql import sql
 from portside.identity.types import Actor, Credentials, LoggedIn, NewPassword
-from portside.kernel.db import Session
+from portside.kernel.db import Database, Session
 from portside.kernel.errors import TooManyRequests, Unauthorized
 from portside.kernel.logs import get_logger
 
@@ -81,26 +82,35 @@ class LoginRefused(Unauthorized):
     code = "login_refused"
 
 
-async def check_credentials(db: Session, credentials: Credentials, origin: Origin) -> UUID:
+class ProvenUser(NamedTuple):
+    """A user whose password was right, and the stored hash of that password."""
+
+    id: UUID
+    password: bytes
+
+
+async def check_credentials(db: Session, credentials: Credentials, origin: Origin) -> ProvenUser:
     """Return the user that an email and a password belong to. Raises LoginRefused and TooManyLogins."""
     row = await db.fetchrow(sql.password_of_user, email=credentials.email, id=None)
     is_right = await verify_password(credentials.password, row["password"] if row else None)
     if row is None or row["password"] is None or not is_right:
         log.warning("sign-in refused", method="password", address=origin.address)
         raise LoginRefused
-    found: UUID = row["id"]
-    return found
+    return ProvenUser(row["id"], row["password"])
 
 
 async def log_in(db: Session, authenticator: Authenticator, credentials: Credentials, origin: Origin) -> LoggedIn:
-    """Return a bearer token for a user. Raises LoginRefused and TooManyLogins."""
-    user_id = await check_credentials(db, credentials, origin)
-    sign_in = SignIn(kind="bearer", method="password", lifetime=LOGIN_LIFETIME, user_id=user_id, origin=origin)
+    """Return a bearer token for a user. Raises LoginRefused, TooManyLogins, and SessionEnded as `begin` does."""
+    user = await check_credentials(db, credentials, origin)
+    sign_in = SignIn(
+        kind="bearer", method="password", lifetime=LOGIN_LIFETIME, user_id=user.id, password=user.password,
+        origin=origin,
+    )  # fmt: skip
     made = await begin(db, authenticator, sign_in)
     return LoggedIn(made.token, made.expires_at)
 
 
-async def set_password(db: Session, authenticator: Authenticator, actor: Actor, body: NewPassword) -> None:
+async def set_password(db: Database, authenticator: Authenticator, actor: Actor, body: NewPassword) -> None:
     """Change the actor's password.
 
     Raises NotAUser, LimitedKey, and LoginRefused for a wrong current password.
@@ -113,7 +123,8 @@ async def set_password(db: Session, authenticator: Authenticator, actor: Actor, 
     stored = row["password"] if row else None
     if stored is not None and not await verify_password(body.current or "", stored):
         raise LoginRefused("The current password is wrong.")
-    await db.execute(
-        sql.set_password, id=actor.user_id, session_id=actor.session_id, password=await hash_password(body.new)
-    )
+    password = await hash_password(body.new)
+    async with db.transaction() as tx:
+        await tx.fetchval(sql.lock_user, id=actor.user_id)
+        await tx.execute(sql.set_password, id=actor.user_id, session_id=actor.session_id, password=password)
     authenticator.forget_user(actor.user_id)

@@ -13,7 +13,14 @@ from uuid import UUID
 import msgspec
 from starlette.requests import HTTPConnection
 
-from portside.identity.authentication import Authenticator, SessionKind, cookie_name, hash_token, session_tokens
+from portside.identity.authentication import (
+    Authenticator,
+    SessionEnded,
+    SessionKind,
+    cookie_name,
+    hash_token,
+    session_tokens,
+)
 from portside.identity.sql import sql
 from portside.identity.types import Actor, LoginSession
 from portside.kernel.clock import now
@@ -54,13 +61,17 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class SignIn(msgspec.Struct, frozen=True, kw_only=True):
-    """Who signs in, and how. A session with `key_id` may do what that key may."""
+    """Who signs in, and how. A session with `key_id` may do what that key may.
+
+    `password` is the stored hash that the password of the sign-in was checked against, if it needed one.
+    """
 
     kind: SessionKind
     method: Method
     lifetime: timedelta
     user_id: UUID | None = None
     key_id: UUID | None = None
+    password: bytes | None = None
     origin: Origin = Origin()
 
 
@@ -73,10 +84,13 @@ class NewSession(msgspec.Struct, frozen=True):
 
 
 async def begin(db: Session, authenticator: Authenticator, sign_in: SignIn) -> NewSession:
-    """Make a session for somebody who has proved who they are."""
+    """Make a session for somebody who has proved who they are.
+
+    Raises SessionEnded if the password that proved it has been changed meanwhile.
+    """
     made = NewSession(uuid7(), secrets.token_urlsafe(_TOKEN_BYTES), now() + sign_in.lifetime)
     await db.execute(sql.delete_expired_sessions, idle=authenticator.session_rules.idle)
-    await db.execute(
+    inserted = await db.execute(
         sql.insert_session,
         id=made.id,
         user_id=sign_in.user_id,
@@ -87,7 +101,10 @@ async def begin(db: Session, authenticator: Authenticator, sign_in: SignIn) -> N
         address=sign_in.origin.address,
         client=sign_in.origin.client,
         expires_at=made.expires_at,
+        password=sign_in.password,
     )
+    if not inserted:
+        raise SessionEnded
     log.info(
         "signed in",
         method=sign_in.method,

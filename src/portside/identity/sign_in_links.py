@@ -6,7 +6,6 @@ key or login that asked for the address, and ends with the key, so it has no mor
 
 import secrets
 from datetime import timedelta
-from uuid import UUID
 
 import msgspec
 
@@ -63,6 +62,7 @@ async def redeem(db: Database, authenticator: Authenticator, token: str, origin:
     if row is None:
         log.warning("sign-in refused", method="link", address=origin.address)
         raise LinkSpent
-    owner: dict[str, UUID | None] = {"user_id": row["user_id"], "key_id": row["key_id"]}
     lifetime: timedelta = authenticator.session_rules.lifetime
-    return SignIn(kind="cookie", method="link", lifetime=lifetime, origin=origin, **owner)
+    return SignIn(
+        kind="cookie", method="link", lifetime=lifetime, user_id=row["user_id"], key_id=row["key_id"], origin=origin
+    )

@@ -103,8 +103,9 @@ async def sign_in_with_password(ctx: Context) -> Response:
     form = await read_form(ctx, PasswordForm)
 
     async def prove() -> Response:
-        user_id = await check_credentials(ctx.db, form, origin_of(ctx))
-        return await _enter(ctx, _browser_session(ctx, "password", user_id=user_id), local_path(form.next))
+        user = await check_credentials(ctx.db, form, origin_of(ctx))
+        session = _browser_session(ctx, "password", user_id=user.id, password=user.password)
+        return await _enter(ctx, session, local_path(form.next))
 
     return await _attempt(prove, _page(ctx, local_path(form.next), email=form.email))
 

@@ -233,7 +233,7 @@ class Member(msgspec.Struct):
 
 
 class MemberRequest(msgspec.Struct):
-    """A user to add to the organization. Only users who log in with a password need one.
+    """A user to add to the organization. Leave out the password of a user who signs in another way.
 
     With `workspaces` the user joins those too, as `workspace_role`.
     """

@@ -12,18 +12,21 @@ Parameters are written `:run_id` and passed by keyword.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from typing import Any, Literal, Protocol, TypeVar
+from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from portside.kernel.codec import load
 from portside.kernel.errors import DependencyUnavailable
 from portside.kernel.large_reads import FREE_BYTES, reserve_chunk
 from portside.kernel.pool import Connection, Pool, enable_keepalive
+from portside.kernel.spool import spooled
 from portside.kernel.transient_errors import join_library_outages, log_failure
 from portside.kernel.user_json import dump_jsonb
 
@@ -141,6 +144,13 @@ class Codec(Protocol):
         ...
 
 
+class Batch(msgspec.Struct, array_like=True):
+    """Rows that are read at once: their ids, and the bytes that they have together."""
+
+    ids: list[UUID]
+    bytes: int
+
+
 class Session:
     """Runs named queries on one connection or on the pool, through a codec if there is one."""
 
@@ -182,6 +192,12 @@ class Session:
         encoded = rows if self.codec is None else [await self.codec.encode(query, row) for row in rows]
         await self._source.executemany(query.sql, [query.arguments(row) for row in encoded])
 
+    async def rows_of(self, batch: Batch, rows: Query, values: dict[str, Any]) -> AsyncIterator[Record]:
+        """Yield the rows of one batch of `stream_by_size`. Raises TooManyLargeReads."""
+        async with reserve_chunk(batch.bytes * _DECODED_FACTOR if batch.bytes > FREE_BYTES else 0):
+            for row in await self.fetch(rows, ids=batch.ids, **values):
+                yield row
+
 
 class Transaction(Session):
     """A connection inside a transaction."""
@@ -202,21 +218,21 @@ class Transaction(Session):
         The query `sizes` returns the `id` and the `bytes` of all rows in order; the query `rows` returns the rows with
         the given `ids` in the same order. Raises TooManyLargeReads.
         """
-        batch, batch_bytes = list[Any](), 0
-        async for row in self.stream(sizes, **values):
-            if batch and (batch_bytes + row["bytes"] > FREE_BYTES or len(batch) == _PREFETCH):
-                async for found in self._rows_of(rows, batch, batch_bytes, values):
-                    yield found
-                batch, batch_bytes = [], 0
-            batch.append(row["id"])
-            batch_bytes += row["bytes"]
-        async for found in self._rows_of(rows, batch, batch_bytes, values):
-            yield found
-
-    async def _rows_of(self, rows: Query, ids: list[Any], size: int, values: dict[str, Any]) -> AsyncIterator[Record]:
-        async with reserve_chunk(size * _DECODED_FACTOR if size > FREE_BYTES else 0):
-            for row in await self.fetch(rows, ids=ids, **values) if ids else ():
+        async for batch in self.batches(sizes, values):
+            async for row in self.rows_of(batch, rows, values):
                 yield row
+
+    async def batches(self, sizes: Query, values: dict[str, Any]) -> AsyncGenerator[Batch]:
+        """Yield the rows of a query like `sizes` of `stream_by_size` in batches that are read at once."""
+        batch = Batch([], 0)
+        async for row in self.stream(sizes, **values):
+            if batch.ids and (batch.bytes + row["bytes"] > FREE_BYTES or len(batch.ids) == _PREFETCH):
+                yield batch
+                batch = Batch([], 0)
+            batch.ids.append(row["id"])
+            batch.bytes += row["bytes"]
+        if batch.ids:
+            yield batch
 
     async def copy(self, table: str, columns: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> None:
         """Append rows to a table by COPY. The values bypass the codec."""
@@ -286,6 +302,22 @@ class Database(Session):
         pool = self.pool
         async with pool.background_slot(), pool.acquire() as connection, connection.transaction(isolation=isolation):
             yield Transaction(connection, self.codec)
+
+    async def stream_by_size(self, sizes: Query, rows: Query, **values: Any) -> AsyncIterator[Record]:
+        """Yield large rows as `Transaction.stream_by_size` does, without a transaction or connection between batches.
+
+        The ids of all rows are of one moment. Each batch is read later, so `values` should name a fixed version of the
+        rows; rows that are gone by then are left out. Raises TooManyLargeReads, DownloadTooLarge and TooManyDownloads.
+        """
+
+        async def batches() -> AsyncGenerator[Batch]:
+            async with self.transaction() as tx:
+                async for batch in tx.batches(sizes, values):
+                    yield batch
+
+        async for batch in spooled(batches(), Batch):
+            async for row in self.rows_of(batch, rows, values):
+                yield row
 
     async def is_alive(self) -> bool:
         """Whether Postgres answers a trivial query within two seconds.

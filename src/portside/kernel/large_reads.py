@@ -265,6 +265,12 @@ async def reserve_page(sizes: Sequence[int]) -> int:
     return len(sizes) if read is None else await read.reserve_page(sizes)
 
 
+def start_streaming() -> None:
+    """Call `ReadReservation.start_streaming` for the current request, if there is one."""
+    if (read := _current.get()) is not None:
+        read.start_streaming()
+
+
 @asynccontextmanager
 async def reserve_chunk(size: int) -> AsyncIterator[None]:
     """Call `ReadReservation.reserve_chunk` for the current request, if there is one."""

@@ -18,8 +18,10 @@ from portside.kernel.http.proxies import Network, client_address
 from portside.limits.types import CallerIdentity
 
 MAX_UNVERIFIED_PER_ADDRESS = 100
+# Of all addresses together; they take 35 MB at most.
+MAX_ADDRESSES = 20_000
+MAX_UNVERIFIED = 200_000
 _UNVERIFIED_FOR_S = 600.0
-_MAX_ADDRESSES = 20_000
 
 
 class Callers:
@@ -27,7 +29,9 @@ class Callers:
 
     def __init__(self, authenticator: Authenticator, trusted: Sequence[Network] = ()) -> None:
         self._authenticator, self._trusted = authenticator, trusted
+        # The oldest address first, because each is remembered for the same time.
         self._unverified: dict[str, tuple[float, set[str]]] = {}
+        self._unverified_count = 0
 
     async def names(self, scope: Any) -> dict[CallerIdentity, str]:
         """Return the identities of a request's sender, with a name for each."""
@@ -88,14 +92,24 @@ class Callers:
         now = time.monotonic()
         until, names = self._unverified.get(address, (0.0, set()))
         if until <= now:
-            if len(self._unverified) >= _MAX_ADDRESSES:
-                self._unverified.clear()
+            self._forget(address)
             until, names = now + _UNVERIFIED_FOR_S, set()
             self._unverified[address] = until, names
-        if name not in names and len(names) >= MAX_UNVERIFIED_PER_ADDRESS:
+        if name in names:
+            return True
+        if len(names) >= MAX_UNVERIFIED_PER_ADDRESS:
             return False
         names.add(name)
+        self._unverified_count += 1
+        # The longest known address goes, so that a flood from many addresses takes no memory without end.
+        while len(self._unverified) > MAX_ADDRESSES or self._unverified_count > MAX_UNVERIFIED:
+            self._forget(next(iter(self._unverified)))
         return True
+
+    def _forget(self, address: str) -> None:
+        """Forget the unverified names of an address, if there are any."""
+        _, names = self._unverified.pop(address, (0.0, set[str]()))
+        self._unverified_count -= len(names)
 
 
 def _digest(text: str) -> str:

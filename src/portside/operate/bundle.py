@@ -152,18 +152,24 @@ class Bundle:
                 archive.addfile(entry, io.BytesIO(content))
 
 
-async def write_bundle(i: ExaminedInstallation, settings: Any, environ: Mapping[str, str], file: Path) -> list[str]:
+async def write_bundle(
+    installation: ExaminedInstallation, settings: Any, environ: Mapping[str, str], file: Path
+) -> list[str]:
     """Write a support bundle, and return what had to be left out. Raises UserMistake.
 
     `settings` are those in force, already without secrets; `environ` is the environment that the platform runs with.
     """
     missing: list[str] = []
-    known = [*values_of(environ), *_values_in_files(i)]
-    async with _opened(i, missing) as opened:
+    known = [*values_of(environ), *_values_in_files(installation)]
+    async with _opened(installation, missing) as opened:
         may_show_deployments = False
         if opened is not None:
             try:
-                box = SecretBox.from_file(i.home / "master-key") if (i.home / "master-key").exists() else None
+                box = (
+                    SecretBox.from_file(installation.home / "master-key")
+                    if (installation.home / "master-key").exists()
+                    else None
+                )
                 known += [] if box is None else await read_all_values(opened.db, box)
                 may_show_deployments = box is not None
             except (UserMistake, asyncpg.PostgresError) as exc:
@@ -172,18 +178,20 @@ async def write_bundle(i: ExaminedInstallation, settings: Any, environ: Mapping[
         bundle.add("versions.json", _versions())
         bundle.add("settings.json", settings)
         if opened is not None:
-            await _add_disk_usage(bundle, i, opened, missing)
+            await _add_disk_usage(bundle, installation, opened, missing)
         if opened is not None and may_show_deployments:
             bundle.add("deployments.json", [dict(row) for row in await opened.db.fetch(sql.states_of_deployments)])
-            for log in sorted((i.home / "dataplane" / "deployments").glob("*/logs/*.log")):
+            for log in sorted((installation.home / "dataplane" / "deployments").glob("*/logs/*.log")):
                 bundle.add_log(f"logs/deployments/{log.parent.parent.name}/{log.name}", log)
-    bundle.add("doctor.json", await examine(i, skipped=frozenset(() if may_show_deployments else ("deployments",))))
+    bundle.add(
+        "doctor.json", await examine(installation, skipped=frozenset(() if may_show_deployments else ("deployments",)))
+    )
     if may_show_deployments:
         # The listener writes what builds and servers print, and Postgres the values of statements that fail.
         for name, path in _LOGS.items():
-            bundle.add_log(f"logs/{name}", i.home / path)
+            bundle.add_log(f"logs/{name}", installation.home / path)
     for name, path in (("health.json", "/ok"), ("metrics.txt", "/metrics")):
-        text = await _get(f"{i.url}{path}")
+        text = await _get(f"{installation.url}{path}")
         if text is None:
             missing.append(f"{path}: the platform does not answer")
         else:
@@ -193,18 +201,22 @@ async def write_bundle(i: ExaminedInstallation, settings: Any, environ: Mapping[
     return missing
 
 
-async def _add_disk_usage(bundle: Bundle, i: ExaminedInstallation, opened: OpenDatabase, missing: list[str]) -> None:
+async def _add_disk_usage(
+    bundle: Bundle, installation: ExaminedInstallation, opened: OpenDatabase, missing: list[str]
+) -> None:
     try:
-        bundle.add("disk.json", await DiskUsage(opened.db, opened.url, i.home, i.reserve).report(None))
+        bundle.add(
+            "disk.json", await DiskUsage(opened.db, opened.url, installation.home, installation.reserve).report(None)
+        )
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
         # A database of a start that failed may have no tables yet.
         missing.append(f"disk.json: {exc}")
 
 
 @asynccontextmanager
-async def _opened(i: ExaminedInstallation, missing: list[str]) -> AsyncIterator[OpenDatabase | None]:
+async def _opened(installation: ExaminedInstallation, missing: list[str]) -> AsyncIterator[OpenDatabase | None]:
     """Open the database, or note that it cannot be opened."""
-    opening = open_database(i)
+    opening = open_database(installation)
     try:
         opened = await opening.__aenter__()
     except UserMistake as exc:
@@ -217,9 +229,9 @@ async def _opened(i: ExaminedInstallation, missing: list[str]) -> AsyncIterator[
         await opening.__aexit__(None, None, None)
 
 
-def _values_in_files(i: ExaminedInstallation) -> list[str]:
-    files = [i.home / name for name in i.key_files]
-    files += (i.home / "dataplane" / "deployments").glob("*/database-password")
+def _values_in_files(installation: ExaminedInstallation) -> list[str]:
+    files = [installation.home / name for name in installation.key_files]
+    files += (installation.home / "dataplane" / "deployments").glob("*/database-password")
     found: list[str] = []
     for file in files:
         try:

@@ -37,9 +37,9 @@ _BIND_SERVICE = 1 << 10
 _PROBED_PACKAGE = "packaging"
 
 
-def check_home(i: ExaminedInstallation) -> Iterator[Finding]:
+def check_home(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the home folder exists, belongs to this user and is writable."""
-    name, home = "home", i.home
+    name, home = "home", installation.home
     if not home.exists():
         yield warning(name, f"{home} does not exist", "start 'portside up' once, or name the folder with --home")
         return
@@ -74,9 +74,9 @@ def find_foreign_file(home: Path, owner: int) -> Path | None:
     return None
 
 
-def check_keys(i: ExaminedInstallation) -> Iterator[Finding]:
+def check_keys(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the master key exists and is well formed, and that other users cannot read any key."""
-    master = i.home / "master-key"
+    master = installation.home / "master-key"
     if master.exists():
         try:
             SecretBox.from_file(master)
@@ -85,30 +85,30 @@ def check_keys(i: ExaminedInstallation) -> Iterator[Finding]:
             yield fault("master-key", str(exc), "restore the file from a backup")
         except OSError as exc:
             yield fault("master-key", f"{master} cannot be read: {exc.strerror}", "run this as the user of the home")
-    elif (i.home / "api-key").exists():
+    elif (installation.home / "api-key").exists():
         yield fault(
             "master-key", f"{master} is missing, and the secrets in the database cannot be decrypted without it",
             "restore the file from a backup; it was saved with the database",
         )  # fmt: skip
-    for file in i.key_files:
-        path = i.home / file
+    for file in installation.key_files:
+        path = installation.home / file
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
             yield fault("key-files", f"other users can read {path}", f"chmod 600 {path}; then replace the key")
     yield fine("key-files", "key files were examined")
 
 
-def check_lock(i: ExaminedInstallation) -> Iterator[Finding]:
+def check_lock(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the process that holds the home serves, and that no lock prevents the start of Postgres."""
-    holder, lock = lock_holder(i.home), i.home / "platform.lock"
-    if holder is not None and not _answers(i):
+    holder, lock = lock_holder(installation.home), installation.home / "platform.lock"
+    if holder is not None and not _answers(installation):
         who = f"process {holder}" if holder else "a process that does not name itself"
         # `kill 0` would kill the shell's own processes.
         kill = f"kill {holder}" if holder else f"find it with 'fuser {lock}' and kill it"
         yield fault(
-            "lock", f"{who} holds {lock}, and nothing answers at {i.url}",
+            "lock", f"{who} holds {lock}, and nothing answers at {installation.url}",
             f"it may be starting or stopping; if not, {kill}. If it serves at another port, name it: --port",
         )  # fmt: skip
-    pid_file = i.home / "postgres" / "data" / "postmaster.pid"
+    pid_file = installation.home / "postgres" / "data" / "postmaster.pid"
     with contextlib.suppress(OSError, ValueError, IndexError):
         pid = int(pid_file.read_text().splitlines()[0])
         program = _program_of(pid)
@@ -126,11 +126,11 @@ def lock_holder(home: Path) -> int | None:
     return holder_of(home / "platform.lock")
 
 
-def check_data(i: ExaminedInstallation) -> Iterator[Finding]:
+def check_data(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the data folder of the embedded Postgres is complete, and that this version can read it."""
-    if i.database_url is not None:
+    if installation.database_url is not None:
         return
-    data, engine = i.home / "postgres" / "data", EmbeddedPostgres(i.home)
+    data, engine = installation.home / "postgres" / "data", EmbeddedPostgres(installation.home)
     if data.exists():
         try:
             engine.check_data()
@@ -144,18 +144,18 @@ def check_data(i: ExaminedInstallation) -> Iterator[Finding]:
         yield fault("embedded-postgres", str(exc), "follow the message")
 
 
-def check_disk(i: ExaminedInstallation) -> Iterator[Finding]:
+def check_disk(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check the free space for the home and for temporary files, and the limit of the external database."""
-    folder = i.home if i.home.exists() else i.home.parent
+    folder = installation.home if installation.home.exists() else installation.home.parent
     if not folder.exists():
         return
     do = "make room: 'portside disk' shows what takes the space"
     space = measure(folder)
-    if (shortage := find_shortage(folder, i.reserve)) is not None:
+    if (shortage := find_shortage(folder, installation.reserve)) is not None:
         yield fault("disk", f"the disk of {folder} is nearly full, and new data is refused: {shortage}", do)
-    elif (shortage := find_shortage(folder, i.reserve, 2.0)) is not None:
+    elif (shortage := find_shortage(folder, installation.reserve, 2.0)) is not None:
         yield warning("disk", f"the disk of {folder} is filling up: {shortage}", do)
-    if i.home.exists() and (notice := read_notice(i.home / WATCHED_FOLDER)) is not None:
+    if installation.home.exists() and (notice := read_notice(installation.home / WATCHED_FOLDER)) is not None:
         yield fault("database-size", f"new data is refused: {notice}", "delete data, or raise DATABASE_MAX_BYTES")
     temporary = Path(tempfile.gettempdir())
     if measure(temporary).free < 50_000_000:
@@ -163,11 +163,11 @@ def check_disk(i: ExaminedInstallation) -> Iterator[Finding]:
     yield fine("disk", f"{megabytes(space.free)} free of {megabytes(space.total)}")
 
 
-def check_socket_folder(i: ExaminedInstallation) -> Iterator[Finding]:
+def check_socket_folder(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the folder of the embedded server's socket is private."""
-    if i.database_url is not None or not (i.home / "postgres").exists():
+    if installation.database_url is not None or not (installation.home / "postgres").exists():
         return
-    folder = EmbeddedPostgres(i.home).socket_folder
+    folder = EmbeddedPostgres(installation.home).socket_folder
     if folder.is_symlink() or (folder.exists() and (_is_foreign(folder) or folder.stat().st_mode & 0o077)):
         yield fault(
             "socket-folder", f"{folder} is not a private folder of this user, and Postgres will not start",
@@ -176,13 +176,16 @@ def check_socket_folder(i: ExaminedInstallation) -> Iterator[Finding]:
     yield fine("socket-folder", f"{folder} is free or private")
 
 
-def check_clock(i: ExaminedInstallation) -> Iterator[Finding]:
+def check_clock(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the clock was not set back."""
     now = time.time()
     if now < _EARLIEST_TIME:
         yield fault("clock", f"the clock shows {time.strftime('%Y-%m-%d', time.gmtime(now))}", "set it, by NTP")
     newest, at = None, now + _AHEAD_S
-    for path in (i.home, *(i.home / name for name in (*i.key_files, "postgres/log", "postgres/data", "logs"))):
+    for path in (
+        installation.home,
+        *(installation.home / name for name in (*installation.key_files, "postgres/log", "postgres/data", "logs")),
+    ):
         with contextlib.suppress(OSError):
             if (changed := path.lstat().st_mtime) > at:
                 newest, at = path, changed
@@ -195,9 +198,9 @@ def check_clock(i: ExaminedInstallation) -> Iterator[Finding]:
     yield fine("clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)))
 
 
-def check_limits(i: ExaminedInstallation) -> Iterator[Finding]:
+def check_limits(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the process has enough descriptors, and the machine enough memory."""
-    holder = lock_holder(i.home) or None
+    holder = lock_holder(installation.home) or None
     hard, used = resource.getrlimit(resource.RLIMIT_NOFILE)[1], 0
     if holder is not None:
         with contextlib.suppress(OSError):
@@ -217,9 +220,9 @@ def check_limits(i: ExaminedInstallation) -> Iterator[Finding]:
     yield fine("limits", "open files and memory were examined")
 
 
-def check_programs(i: ExaminedInstallation) -> Iterator[Finding]:
+def check_programs(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the programs that builds and the front need are installed and run."""
-    if i.has_listener:
+    if installation.has_listener:
         yield _program("git", shutil.which("git"), fault, "install git: builds fetch repositories with it")
         yield _uv()
         yield _program(
@@ -228,16 +231,20 @@ def check_programs(i: ExaminedInstallation) -> Iterator[Finding]:
         )  # fmt: skip
         if not (shutil.which("podman") or shutil.which("docker")):
             yield fine("containers", "neither podman nor docker is installed, so images cannot be deployed")
-    if i.is_fronted:
+    if installation.is_fronted:
         do = f"install Caddy: {INSTALL_CADDY}"
         try:
-            caddy = find_caddy(i.caddy)
+            caddy = find_caddy(installation.caddy)
         except UserMistake as exc:
             yield fault("caddy", str(exc), do)
             return
         if caddy is None:
-            level = fault if i.front.domain else warning
-            missing = f"PORTSIDE_CADDY names {i.caddy}, which is no program" if i.caddy else "there is no Caddy"
+            level = fault if installation.front.domain else warning
+            missing = (
+                f"PORTSIDE_CADDY names {installation.caddy}, which is no program"
+                if installation.caddy
+                else "there is no Caddy"
+            )
             yield level("caddy", f"{missing}, so agents have no addresses at the platform's port", do)
         else:
             yield fine("caddy", caddy.program)
@@ -266,11 +273,11 @@ def _uv() -> Finding:
     return _program("uv", found, fault, do)
 
 
-def check_registry(i: ExaminedInstallation) -> Iterator[Finding]:
+def check_registry(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that uv reaches its package index, with the proxies and certificates of this environment."""
     from uv import find_uv_bin
 
-    if not i.has_listener:
+    if not installation.has_listener:
         return
     with contextlib.suppress(FileNotFoundError):
         done = subprocess.run(
@@ -288,14 +295,14 @@ def check_registry(i: ExaminedInstallation) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def check_port(i: ExaminedInstallation) -> Iterator[Finding]:
+def check_port(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the ports are free or the platform's, and that this user may open them."""
-    if lock_holder(i.home) is None:
-        yield from _port_is_free(i.host, i.port)
-        if i.front.is_public:
-            yield from _port_is_free("0.0.0.0", i.front.https_port)  # noqa: S104 - as the front does
-    if i.front.is_public:
-        lowest = min(i.front.http_port, i.front.https_port)
+    if lock_holder(installation.home) is None:
+        yield from _port_is_free(installation.host, installation.port)
+        if installation.front.is_public:
+            yield from _port_is_free("0.0.0.0", installation.front.https_port)  # noqa: S104 - as the front does
+    if installation.front.is_public:
+        lowest = min(installation.front.http_port, installation.front.https_port)
         if os.geteuid() != 0 and lowest < _first_free_port() and not _may_bind_low_ports():
             yield fault(
                 "ports", f"this user may not open port {lowest}",
@@ -321,20 +328,22 @@ def _port_is_free(host: str, port: int) -> Iterator[Finding]:
     yield fine("port", f"port {port} is free")
 
 
-def check_files(i: ExaminedInstallation) -> Iterator[Finding]:
+def check_files(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the files that settings name can be read."""
-    if i.rate_limits_file is not None:
+    if installation.rate_limits_file is not None:
         try:
-            read_table(Path(i.rate_limits_file))
+            read_table(Path(installation.rate_limits_file))
         except UserMistake as exc:
             yield fault("rate-limits", str(exc), "correct the file, or unset RATE_LIMITS_FILE")
-    if i.model_prices_file is not None and not os.access(i.model_prices_file, os.R_OK):
-        yield fault("prices", f"{i.model_prices_file} cannot be read", "correct MODEL_PRICES_FILE, or unset it")
+    if installation.model_prices_file is not None and not os.access(installation.model_prices_file, os.R_OK):
+        yield fault(
+            "prices", f"{installation.model_prices_file} cannot be read", "correct MODEL_PRICES_FILE, or unset it"
+        )
 
 
-def check_backup(i: ExaminedInstallation) -> Iterator[Finding]:
+def check_backup(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that somebody took a backup of this platform within the last days, and that the last one succeeded."""
-    name, found = "backup", last_backup(i.home)
+    name, found = "backup", last_backup(installation.home)
     how = "set BACKUP_TO and PORTSIDE_BACKUP_PASSPHRASE_FILE, or run 'portside backup create' now and then"
     if found.failed is not None:
         yield warning(name, f"the last backup failed: {found.failed.error}", "remove the cause, and take another")
@@ -345,7 +354,7 @@ def check_backup(i: ExaminedInstallation) -> Iterator[Finding]:
             yield warning(name, f"the last backup is {days} days old: {place}", how)
         else:
             yield fine(name, f"the last one is {place}")
-    elif (i.home / "master-key").exists():
+    elif (installation.home / "master-key").exists():
         yield warning(name, "there is no backup of this platform", how)
 
 
@@ -366,10 +375,10 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def _answers(i: ExaminedInstallation) -> bool:
-    host = i.url.removeprefix("http://").rpartition(":")[0].strip("[]")
+def _answers(installation: ExaminedInstallation) -> bool:
+    host = installation.url.removeprefix("http://").rpartition(":")[0].strip("[]")
     try:
-        with socket.create_connection((host, i.port), timeout=5) as probe:
+        with socket.create_connection((host, installation.port), timeout=5) as probe:
             probe.sendall(b"GET /ok HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             return probe.recv(4) == b"HTTP"
     except OSError:

@@ -149,7 +149,7 @@ def _quoted(word: str) -> str:
 
 
 def read_settings(file: Path) -> dict[str, str]:
-    """Return the variables in a file of settings. Raises OSError."""
+    """Return the variables in a file of settings. Raises OSError and UnicodeDecodeError."""
     found = {}
     for line in file.read_text("utf-8").splitlines():
         name, is_set, value = line.strip().partition("=")
@@ -203,7 +203,10 @@ def install(service: Service, settings: Mapping[str, str], say: Say, *, starts: 
 
 
 def _write_settings(service: Service, settings: Mapping[str, str], say: Say) -> None:
-    """Write the first settings. Raises UserMistake for settings if the file exists, which people may have changed."""
+    """Write the first settings.
+
+    Raises UserMistake if there are settings to write and the file exists: somebody may have changed it since.
+    """
     if service.settings_file.exists():
         if settings:
             raise UserMistake(f"{service.settings_file} exists; change it there, and restart the service")

@@ -49,35 +49,37 @@ _WHAT_TO_DO = {
 }
 
 
-async def check_platform(i: ExaminedInstallation) -> AsyncIterator[Finding]:
+async def check_platform(installation: ExaminedInstallation) -> AsyncIterator[Finding]:
     """Check that the platform answers, and that the parts it supervises run."""
-    if lock_holder(i.home) is None:
+    if lock_holder(installation.home) is None:
         yield warning("platform", "the platform does not run on this home", "start it with 'portside up'")
         return
     try:
         async with httpx2.AsyncClient(timeout=_TIMEOUT_S) as client:
-            health = (await client.get(f"{i.url}/ok")).json()
+            health = (await client.get(f"{installation.url}/ok")).json()
     except (httpx2.HTTPError, ValueError) as exc:
-        yield fault("platform", f"{i.url}/ok does not answer: {exc}", "see its log; name its port with --port")
+        yield fault(
+            "platform", f"{installation.url}/ok does not answer: {exc}", "see its log; name its port with --port"
+        )
         return
     for part, problem in health.get("problems", {}).items():
         yield fault(part, problem, _WHAT_TO_DO.get(part, "see the log of the platform"))
     for part, answers in health.get("services", {}).items():
         if not answers:
             yield fault(part, f"{part} does not answer", _WHAT_TO_DO.get(part, "see the log of the platform"))
-    yield fine("platform", f"{i.url} answers")
+    yield fine("platform", f"{installation.url} answers")
 
 
-async def check_database(i: ExaminedInstallation) -> AsyncIterator[Finding]:
+async def check_database(installation: ExaminedInstallation) -> AsyncIterator[Finding]:
     """Check that Postgres answers, has the right settings, and holds the database of this home."""
     try:
-        async with open_database(i) as opened:
+        async with open_database(installation) as opened:
             if opened is None:
                 return
             db = opened.db
-            async for finding in _server(i, db):
+            async for finding in _server(installation, db):
                 yield finding
-            async for finding in _content(i, db):
+            async for finding in _content(installation, db):
                 yield finding
     except DependencyUnavailable as exc:
         yield _unreachable(exc.__cause__ or exc)
@@ -93,18 +95,21 @@ class OpenDatabase(NamedTuple):
 
 
 @asynccontextmanager
-async def open_database(i: ExaminedInstallation) -> AsyncIterator[OpenDatabase | None]:
+async def open_database(installation: ExaminedInstallation) -> AsyncIterator[OpenDatabase | None]:
     """Connect to the platform's database; None where there is none yet, or it is another user's.
 
     Raises UserMistake, and DependencyUnavailable with the driver's error as its cause.
     """
-    url, engine = i.database_url, None
+    url, engine = installation.database_url, None
     if url is None:
-        if not (i.home / "postgres" / "data" / "PG_VERSION").exists() or i.home.stat().st_uid != os.geteuid():
+        if (
+            not (installation.home / "postgres" / "data" / "PG_VERSION").exists()
+            or installation.home.stat().st_uid != os.geteuid()
+        ):
             yield None
             return
-        engine = EmbeddedPostgres(i.home, connections=i.max_connections)
-        if lock_holder(i.home) is None:
+        engine = EmbeddedPostgres(installation.home, connections=installation.max_connections)
+        if lock_holder(installation.home) is None:
             url = await asyncio.to_thread(engine.acquire, 0.0)
         else:
             url, engine = engine.url(SUPERUSER), None
@@ -135,7 +140,7 @@ def _unreachable(exc: BaseException) -> Finding:
     return fault("postgres", f"Postgres does not answer: {exc or type(exc).__name__}", do)
 
 
-async def _server(i: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
+async def _server(installation: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
     """Check the version, the settings and the limits of the server."""
     facts: Any = await db.fetchrow(sql.server_facts)
     if facts["version"] < _MIN_VERSION:
@@ -156,7 +161,7 @@ async def _server(i: ExaminedInstallation, db: Database) -> AsyncIterator[Findin
             yield level("postgres-settings", f"{name} is off: {harm}", do)
     if facts["encoding"] != "UTF8":
         yield fault("encoding", f"the database has the encoding {facts['encoding']}", "create it with encoding UTF8")
-    if i.has_listener and not (facts["may_create_databases"] and facts["may_create_roles"]):
+    if installation.has_listener and not (facts["may_create_databases"] and facts["may_create_roles"]):
         yield fault(
             "role", "the role of DATABASE_URL may not create databases and roles, so no deployment can be created",
             "as a superuser: alter role NAME createdb createrole",
@@ -178,17 +183,17 @@ async def _server(i: ExaminedInstallation, db: Database) -> AsyncIterator[Findin
     yield fine("postgres", f"Postgres {facts['version']} answers")
 
 
-async def _content(i: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
+async def _content(installation: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
     """Check that the database belongs to this home and this version; report silent listeners and failed deployments."""
     if not await is_migrated(db):
-        if (i.home / "api-key").exists():
+        if (installation.home / "api-key").exists():
             yield fault(
                 "database", "the home has an api-key, but the database is empty",
                 "correct DATABASE_URL, restore the database, or move the home away to begin again",
             )  # fmt: skip
         return
     try:
-        if pending := await find_pending(db, list(i.packages)):
+        if pending := await find_pending(db, list(installation.packages)):
             shown = ", ".join(pending[:3]) + (" …" if len(pending) > 3 else "")
             yield warning(
                 "migrations",
@@ -198,19 +203,19 @@ async def _content(i: ExaminedInstallation, db: Database) -> AsyncIterator[Findi
     except UserMistake as exc:
         yield fault("migrations", str(exc), "install the version that made the database, or restore a backup")
         return
-    if (i.home / "master-key").exists() and await db.fetchval(sql.has_master_key_check):
+    if (installation.home / "master-key").exists() and await db.fetchval(sql.has_master_key_check):
         try:
-            await check_master_key(db, SecretBox.from_file(i.home / "master-key"))
+            await check_master_key(db, SecretBox.from_file(installation.home / "master-key"))
             yield fine("master-key", "the master key decrypts this database")
         except UserMistake:
             yield fault(
-                "master-key", f"{i.home / 'master-key'} is the key of another platform, or an older one",
+                "master-key", f"{installation.home / 'master-key'} is the key of another platform, or an older one",
                 "restore the file that was saved with this database, or correct DATABASE_URL",
             )  # fmt: skip
-    async for finding in _keys(i, db):
+    async for finding in _keys(installation, db):
         yield finding
-    silent_s = await db.fetchval(sql.last_seen_listener) if i.has_listener else None
-    if silent_s is not None and silent_s > _LISTENER_SILENT_S and lock_holder(i.home) is not None:
+    silent_s = await db.fetchval(sql.last_seen_listener) if installation.has_listener else None
+    if silent_s is not None and silent_s > _LISTENER_SILENT_S and lock_holder(installation.home) is not None:
         yield fault("listener", f"the listener has been silent for {silent_s:.0f} s", _WHAT_TO_DO["listener"])
     for row in await db.fetch(sql.troubled_deployments):
         state = row["status"] if row["status"] == "UNKNOWN" else f"its newest revision is {row['revision_status']}"
@@ -220,43 +225,47 @@ async def _content(i: ExaminedInstallation, db: Database) -> AsyncIterator[Findi
         )  # fmt: skip
 
 
-async def _keys(i: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
+async def _keys(installation: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
     """Check that the key files of the home hold valid keys."""
     for file, do in (
         ("api-key", "write a valid key into the file; commands on this machine use it"),
         ("listener-key", "nothing, if the platform runs: it makes a new one within seconds"),
     ):
-        key = _read(i.home / file)
+        key = _read(installation.home / file)
         if key is not None and not await is_valid(db, key):
-            yield warning(file, f"the key in {i.home / file} was revoked, or is one of another platform", do)
+            yield warning(file, f"the key in {installation.home / file} was revoked, or is one of another platform", do)
 
 
-async def check_certificates(i: ExaminedInstallation) -> AsyncIterator[Finding]:
+async def check_certificates(installation: ExaminedInstallation) -> AsyncIterator[Finding]:
     """Check that certificates in files fit the domain and their key, and that the served one is valid."""
-    if i.front.tls == "files" and i.front.certificate and i.front.key:
+    if installation.front.tls == "files" and installation.front.certificate and installation.front.key:
         try:
-            found = list(_certificate_files(i, Path(i.front.certificate), Path(i.front.key)))
+            found = list(
+                _certificate_files(installation, Path(installation.front.certificate), Path(installation.front.key))
+            )
         except (OSError, ValueError, TypeError) as exc:
             found = [fault("certificate", f"the certificate or its key cannot be read: {exc}", "put both as PEM files")]
         for finding in found:
             yield finding
-    if i.front.is_public and lock_holder(i.home) is not None:
+    if installation.front.is_public and lock_holder(installation.home) is not None:
         try:
-            served = await asyncio.to_thread(_served_certificate, i.front.domain or "", i.front.https_port)
+            served = await asyncio.to_thread(
+                _served_certificate, installation.front.domain or "", installation.front.https_port
+            )
         except OSError as exc:
             do = "see HOME/logs/ingress.log; the domain's port 80 and 443 must be reachable for ACME"
-            yield fault("certificate", f"no certificate is served for {i.front.domain}: {exc}", do)
+            yield fault("certificate", f"no certificate is served for {installation.front.domain}: {exc}", do)
             return
-        for finding in _dates(served, f"the certificate that is served for {i.front.domain}"):
+        for finding in _dates(served, f"the certificate that is served for {installation.front.domain}"):
             yield finding
 
 
-def _certificate_files(i: ExaminedInstallation, file: Path, key_file: Path) -> Iterator[Finding]:
+def _certificate_files(installation: ExaminedInstallation, file: Path, key_file: Path) -> Iterator[Finding]:
     certificate = x509.load_pem_x509_certificates(file.read_bytes())[0]
     yield from _dates(certificate, str(file))
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     served = names.get_values_for_type(x509.DNSName)
-    domain = i.front.domain or ""
+    domain = installation.front.domain or ""
     if domain not in served and f"*.{domain.partition('.')[2]}" not in served:
         yield fault("certificate", f"{file} is for {', '.join(served)} and not for {domain}", "get one for the domain")
     key = load_pem_private_key(key_file.read_bytes(), None).public_key()
@@ -290,26 +299,27 @@ def _served_certificate(domain: str, port: int) -> x509.Certificate:
         return x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
 
 
-async def check_domain(i: ExaminedInstallation) -> AsyncIterator[Finding]:
+async def check_domain(installation: ExaminedInstallation) -> AsyncIterator[Finding]:
     """Check that the domain leads to this machine."""
-    if i.front.domain is None:
+    if installation.front.domain is None:
         return
-    level = fault if i.front.tls == "acme" else warning
+    level = fault if installation.front.tls == "acme" else warning
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(i.front.domain, 443, type=socket.SOCK_STREAM)
+        found = await loop.getaddrinfo(installation.front.domain, 443, type=socket.SOCK_STREAM)
     except OSError as exc:
         do = "add an A or AAAA record with the address of this machine at your DNS provider"
-        yield level("domain", f"{i.front.domain} has no address: {exc}", do)
+        yield level("domain", f"{installation.front.domain} has no address: {exc}", do)
         return
     addresses = sorted({str(address[4][0]) for address in found})
     if not any(_is_own(address) for address in addresses):
         yield warning(
-            "domain", f"{i.front.domain} leads to {', '.join(addresses)}, which no interface of this machine has",
+            "domain",
+            f"{installation.front.domain} leads to {', '.join(addresses)}, which no interface of this machine has",
             "fine behind a NAT or a proxy; otherwise correct the DNS record",
         )  # fmt: skip
         return
-    yield fine("domain", f"{i.front.domain} leads to this machine")
+    yield fine("domain", f"{installation.front.domain} leads to this machine")
 
 
 def _is_own(address: str) -> bool:
@@ -322,11 +332,15 @@ def _is_own(address: str) -> bool:
     return True
 
 
-async def check_proxy(i: ExaminedInstallation) -> AsyncIterator[Finding]:
+async def check_proxy(installation: ExaminedInstallation) -> AsyncIterator[Finding]:
     """Check that the proxy in front of the platform passes on the host, the scheme and the client's address."""
-    if i.public_url is None or lock_holder(i.home) is None or (key := _read(i.home / "api-key")) is None:
+    if (
+        installation.public_url is None
+        or lock_holder(installation.home) is None
+        or (key := _read(installation.home / "api-key")) is None
+    ):
         return
-    if i.front.domain and i.front.tls == "off" and not i.trusted_proxies:
+    if installation.front.domain and installation.front.tls == "off" and not installation.trusted_proxies:
         yield fault(
             "proxy", "TLS is off, so another proxy is in front of the platform, and TRUSTED_PROXIES names none",
             "set TRUSTED_PROXIES to the proxy's address, or all clients share its limits and links begin with http",
@@ -336,37 +350,37 @@ async def check_proxy(i: ExaminedInstallation) -> AsyncIterator[Finding]:
     try:
         async with httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=context) as client:
             headers = {"X-Api-Key": key, "X-Forwarded-For": _CLAIMED, "X-Forwarded-Host": _CLAIMED}
-            response = await client.get(i.public_url + str(_PROBED), headers=headers)
+            response = await client.get(installation.public_url + str(_PROBED), headers=headers)
             seen = response.raise_for_status().json()
     except (httpx2.HTTPError, ValueError, OSError) as exc:
         do = "fine where this machine cannot reach its own public address; otherwise see the proxy's log"
-        yield warning("proxy", f"{i.public_url} does not answer from here: {exc}", do)
+        yield warning("proxy", f"{installation.public_url} does not answer from here: {exc}", do)
         return
     do = "use the configuration of 'portside ingress print nginx|caddy|traefik'"
-    wanted = httpx2.URL(i.public_url).netloc.decode()
+    wanted = httpx2.URL(installation.public_url).netloc.decode()
     if seen["host"] != wanted:
         yield fault("proxy", f"the proxy passes the Host header {seen['host']}, and {wanted} was requested", do)
-    if i.front.tls == "off" and seen["scheme"] != "https":
+    if installation.front.tls == "off" and seen["scheme"] != "https":
         yield fault("proxy", "the platform sees http: no X-Forwarded-Proto, or TRUSTED_PROXIES lacks the proxy", do)
     if seen["client"] == _CLAIMED:
         yield fault("proxy", "the proxy passes on the X-Forwarded-For of clients: anybody may claim any address", do)
-    yield fine("proxy", f"{i.public_url} answers, and sees this machine as {seen['client']}")
+    yield fine("proxy", f"{installation.public_url} answers, and sees this machine as {seen['client']}")
 
 
-async def check_sign_in(i: ExaminedInstallation) -> AsyncIterator[Finding]:
+async def check_sign_in(installation: ExaminedInstallation) -> AsyncIterator[Finding]:
     """Check that the OpenID Connect provider answers."""
-    if i.oidc_issuer is None:
+    if installation.oidc_issuer is None:
         return
-    address = f"{i.oidc_issuer.rstrip('/')}/.well-known/openid-configuration"
+    address = f"{installation.oidc_issuer.rstrip('/')}/.well-known/openid-configuration"
     try:
         async with httpx2.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=True) as client:
             issuer = (await client.get(address)).raise_for_status().json()["issuer"]
     except (httpx2.HTTPError, ValueError, KeyError, TypeError) as exc:
         yield fault("sign-in", f"nobody can sign in: {address}: {exc}", "check OIDC_ISSUER, and the network")
         return
-    if issuer.rstrip("/") != i.oidc_issuer.rstrip("/"):
+    if issuer.rstrip("/") != installation.oidc_issuer.rstrip("/"):
         yield fault("sign-in", f"the provider names itself {issuer}", f"set OIDC_ISSUER={issuer}")
-    yield fine("sign-in", f"{i.oidc_issuer} answers")
+    yield fine("sign-in", f"{installation.oidc_issuer} answers")
 
 
 SERVICE_CHECKS: dict[str, AsyncCheck] = {

@@ -105,32 +105,36 @@ class RunningPlatform(msgspec.Struct, frozen=True):
 
 
 async def plan_upgrade(
-    i: ExaminedInstallation, running: RunningPlatform | None, known_settings: Collection[str]
+    installation: ExaminedInstallation, running: RunningPlatform | None, known_settings: Collection[str]
 ) -> UpgradePlan:
     """Return what an upgrade to this version will do."""
     plan = UpgradePlan(
         before=None if running is None else running.version, after=full_version(), databases=[], agents=[], findings=[]
     )
-    if i.problem is not None:
-        plan.findings.append(fault("settings", i.problem, "correct the variable or the option that it names"))
-    plan.findings += _about_platform(i, running)
+    if installation.problem is not None:
+        plan.findings.append(
+            fault("settings", installation.problem, "correct the variable or the option that it names")
+        )
+    plan.findings += _about_platform(installation, running)
     plan.findings += _about_settings(running, known_settings)
-    plan.findings += await asyncio.to_thread(_about_postgres, i)
-    async for finding in _about_databases(i, plan):
+    plan.findings += await asyncio.to_thread(_about_postgres, installation)
+    async for finding in _about_databases(installation, plan):
         plan.findings.append(finding)
-    plan.findings += await asyncio.to_thread(lambda: [*_about_disk(i), *_about_backup(i)])
+    plan.findings += await asyncio.to_thread(lambda: [*_about_disk(installation), *_about_backup(installation)])
     return plan
 
 
-def _about_platform(i: ExaminedInstallation, running: RunningPlatform | None) -> list[Finding]:
+def _about_platform(installation: ExaminedInstallation, running: RunningPlatform | None) -> list[Finding]:
     if running is not None:
         if running.can_hand_over:
             return [fine("platform", f"{running.version} runs; its agents continue while it is replaced")]
         do = "deploy nothing meanwhile; if it is a service, run 'portside service install' instead of this"
         return [warning("platform", f"{running.version} runs, which cannot be replaced in place: it is stopped", do)]
-    if lock_holder(i.home) is None:
+    if lock_holder(installation.home) is None:
         return [warning("platform", "it does not run", "start it with this version after the backup: portside up")]
-    return [fault("platform", f"it runs, but {i.url} does not answer", "name its port with --port; see its log")]
+    return [
+        fault("platform", f"it runs, but {installation.url} does not answer", "name its port with --port; see its log")
+    ]
 
 
 def _about_settings(running: RunningPlatform | None, known: Collection[str]) -> list[Finding]:
@@ -141,11 +145,11 @@ def _about_settings(running: RunningPlatform | None, known: Collection[str]) -> 
     ] or [fine("settings", "no setting in use was renamed or removed")]
 
 
-def _about_postgres(i: ExaminedInstallation) -> list[Finding]:
-    if i.database_url is not None:
+def _about_postgres(installation: ExaminedInstallation) -> list[Finding]:
+    if installation.database_url is not None:
         return []
     try:
-        engine = EmbeddedPostgres(i.home)
+        engine = EmbeddedPostgres(installation.home)
         engine.check_program()
         engine.check_data()
     except UserMistake as exc:
@@ -153,10 +157,10 @@ def _about_postgres(i: ExaminedInstallation) -> list[Finding]:
     return [fine("postgres", "the embedded Postgres keeps its major version")]
 
 
-async def _about_databases(i: ExaminedInstallation, plan: UpgradePlan) -> AsyncIterator[Finding]:
+async def _about_databases(installation: ExaminedInstallation, plan: UpgradePlan) -> AsyncIterator[Finding]:
     """Examine every database, and add what will change to the plan."""
     try:
-        async with open_database(i) as opened:
+        async with open_database(installation) as opened:
             if opened is None:
                 do = "there is nothing to upgrade: start this version with 'portside up'"
                 yield fault("database", "there is no database of this home yet", do)
@@ -164,10 +168,10 @@ async def _about_databases(i: ExaminedInstallation, plan: UpgradePlan) -> AsyncI
             names: dict[str, str] = {}
             for row in await opened.db.fetch(sql.serving_revisions):
                 names[f"agent_{UUID(str(row['id'])).hex}"] = row["name"]
-                plan.agents.append(await asyncio.to_thread(_change_of, i.home, row))
+                plan.agents.append(await asyncio.to_thread(_change_of, installation.home, row))
             for number, database in enumerate(await platform_databases(opened.url)):
                 is_platform = number == 0
-                packages, schema = (list(i.packages), None) if is_platform else ([_AGENT], "portside")
+                packages, schema = (list(installation.packages), None) if is_platform else ([_AGENT], "portside")
                 db = await Database.connect(_url_of(opened.url, database.name), max_size=1, schema=schema)
                 try:
                     changes = await _changes_of(db, packages, database.name, names.get(database.name))
@@ -230,15 +234,15 @@ def _change_of(home: Path, row: Record) -> AgentChange:
     )
 
 
-def _about_disk(i: ExaminedInstallation) -> list[Finding]:
-    if (shortage := find_shortage(i.home, i.reserve)) is not None:
+def _about_disk(installation: ExaminedInstallation) -> list[Finding]:
+    if (shortage := find_shortage(installation.home, installation.reserve)) is not None:
         return [fault("disk", shortage, "make room: 'portside disk' shows what takes the space")]
-    space = measure(i.home)
+    space = measure(installation.home)
     return [fine("disk", f"{megabytes(space.free)} free of {megabytes(space.total)}")]
 
 
-def _about_backup(i: ExaminedInstallation) -> list[Finding]:
-    found = last_backup(i.home).succeeded
+def _about_backup(installation: ExaminedInstallation) -> list[Finding]:
+    found = last_backup(installation.home).succeeded
     if found is None:
         return [warning("backup", "there is no backup", "'portside upgrade' takes one: --backup-to, or BACKUP_TO")]
     age = now() - found.ended_at

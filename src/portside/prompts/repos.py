@@ -72,6 +72,12 @@ async def find_repo(db: Session, owner: str, handle: str, *, by: Actor, to_chang
     return repo_id
 
 
+async def _keep_repo(tx: Session, repo_id: UUID) -> None:
+    """Keep a prompt from being deleted until the transaction ends. Raises PromptNotFound if it is gone already."""
+    if await tx.fetchval(sql.keep_repo, repo_id=repo_id) is None:
+        raise PromptNotFound
+
+
 async def list_prompts(db: Session, query: PromptQuery, *, by: Actor) -> PromptList:
     """List the prompts of the workspace, last changed first unless the query sorts them."""
     found = await _list(db, query, None, by=by)
@@ -121,11 +127,13 @@ async def delete_prompt(db: Session, owner: str, handle: str, *, by: Actor) -> N
     await db.execute(sql.delete_repo, id=repo_id, workspace_id=by.workspace_id)
 
 
-async def like_prompt(db: Session, owner: str, handle: str, *, like: bool, by: Actor) -> Likes:
+async def like_prompt(db: Database, owner: str, handle: str, *, like: bool, by: Actor) -> Likes:
     """Like a prompt or withdraw the like; return the number of likes. Raises PromptNotFound."""
     repo_id = await find_repo(db, owner, handle, by=by)
-    await db.execute(sql.like_repo if like else sql.unlike_repo, id=repo_id, liked_by=_liker(by))
-    return Likes(await db.fetchval(sql.likes_of_repo, id=repo_id))
+    async with db.transaction() as tx:
+        await _keep_repo(tx, repo_id)
+        await tx.execute(sql.like_repo if like else sql.unlike_repo, id=repo_id, liked_by=_liker(by))
+        return Likes(await tx.fetchval(sql.likes_of_repo, id=repo_id))
 
 
 async def _show(db: Session, repo_id: UUID, *, by: Actor) -> Prompt:
@@ -234,7 +242,7 @@ async def pull_commit(db: Session, address: CommitAddress, *, include_model: boo
     return Manifest(row["commit_hash"], manifest, row["description"])
 
 
-async def tag_commit(db: Session, owner: str, handle: str, body: CommitTagRequest, *, by: Actor) -> CommitTag:
+async def tag_commit(db: Database, owner: str, handle: str, body: CommitTagRequest, *, by: Actor) -> CommitTag:
     """Set a tag on a commit; a tag that exists moves to it.
 
     Raises PromptNotFound, PromptOfOthers, CommitNotFound and Invalid.
@@ -242,10 +250,12 @@ async def tag_commit(db: Session, owner: str, handle: str, body: CommitTagReques
     if body.tag_name == LATEST:
         raise Invalid.field(["body", "tag_name"], "this name is reserved; choose another")
     repo_id = await find_repo(db, owner, handle, by=by, to_change=True)
-    if await db.fetchval(sql.commit_exists, repo_id=repo_id, id=body.commit_id) is None:
-        raise CommitNotFound
-    await db.execute(sql.tag_commit, id=uuid7(), repo_id=repo_id, name=body.tag_name, commit_id=body.commit_id)
-    return (await _list_tags(db, repo_id, body.tag_name))[0]
+    async with db.transaction() as tx:
+        await _keep_repo(tx, repo_id)
+        if await tx.fetchval(sql.commit_exists, repo_id=repo_id, id=body.commit_id) is None:
+            raise CommitNotFound
+        await tx.execute(sql.tag_commit, id=uuid7(), repo_id=repo_id, name=body.tag_name, commit_id=body.commit_id)
+        return (await _list_tags(tx, repo_id, body.tag_name))[0]
 
 
 async def list_tags(db: Session, owner: str, handle: str, *, by: Actor) -> list[CommitTag]:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from portside.kernel.clock import in_utc
+from portside.kernel.clock import in_utc, read_utc
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import problem_of
 from portside.kernel.http.json_validation import read_json as read_strict_json
@@ -86,11 +86,8 @@ def parse_time(value: str | float | None, where: str) -> datetime | None:
 
 
 def to_utc(value: datetime, where: str) -> datetime:
-    """Convert a time to UTC. Raises Invalid if its offset moves it out of the years 1 to 9999."""
-    try:
-        return in_utc(value)
-    except OverflowError as exc:
-        raise Invalid.field(["body", where], "must be between the years 1 and 9999 in UTC") from exc
+    """Convert a time of a body to UTC. Raises Invalid if its offset moves it out of the years 1 to 9999."""
+    return read_utc(value, ["body", where])
 
 
 def dotted_order_part(start: datetime, run_id: UUID) -> str:

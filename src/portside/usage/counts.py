@@ -14,7 +14,7 @@ A background task stores the totals of past hours and days, so that a range of m
 import csv
 import io
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import itemgetter
@@ -30,6 +30,7 @@ from portside.kernel.db import Database, Record, Session
 from portside.kernel.errors import Invalid
 from portside.kernel.escaping import escape_formula
 from portside.kernel.reconcile import Status, Task
+from portside.kernel.spool import spooled
 from portside.limits.middleware import BudgetReader, RateBudget
 from portside.tracing.quotas import LONGLIVED, TRACES, list_limits
 from portside.tracing.sql import sql as counting
@@ -68,7 +69,7 @@ def read_series(row: Record) -> UsageSeries:
     """Convert a row of one of the queries."""
     traces: dict[int, int] = {}
     for bucket, count in zip(row["buckets"], row["traces"], strict=True):
-        traces[bucket] = traces.get(bucket, 0) + count
+        traces[bucket] = traces.get(bucket, 0) + int(count)
     dimensions = {name: _text(value) for name, value in row.items() if name not in _COUNTS}
     return UsageSeries(dimensions, dict(sorted(traces.items())))
 
@@ -163,7 +164,11 @@ _CHUNK_BYTES = 32_768
 
 
 async def export_usage(db: Database, query: UsageQuery, within: Range, *, by: Actor) -> AsyncIterator[str]:
-    """Yield the file in pieces, so that its size is not limited by memory."""
+    """Yield the file in pieces, so that its size is not limited by memory.
+
+    One statement reads all counts, so they are of one moment, however slowly the client reads the file. Raises
+    DownloadTooLarge and TooManyDownloads before the first piece.
+    """
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\r\n").writerow(HEADER)
     given = await arguments(db, query, within, by)
@@ -172,17 +177,18 @@ async def export_usage(db: Database, query: UsageQuery, within: Range, *, by: Ac
     def cells_of_bucket(bucket: int) -> str:
         return f"{_iso_utc(within.bucket(bucket))},{_iso_utc(within.bucket(bucket + 1))}"
 
-    async with db.transaction() as tx:
-        async for row in tx.stream(QUERIES[query.group_by], **given):
-            series = read_series(row)
-            cells = _cells(series.dimensions)
-            buffer.writelines(
-                f"{cells_of_bucket(bucket)},{cells},{traces}\r\n" for bucket, traces in series.traces.items()
-            )
-            if buffer.tell() >= _CHUNK_BYTES:
-                yield buffer.getvalue()
-                buffer.seek(0)
-                buffer.truncate()
+    async def read() -> AsyncGenerator[UsageSeries]:
+        async with db.transaction() as tx:
+            async for row in tx.stream(QUERIES[query.group_by], **given):
+                yield read_series(row)
+
+    async for series in spooled(read(), UsageSeries):
+        cells = _cells(series.dimensions)
+        buffer.writelines(f"{cells_of_bucket(bucket)},{cells},{traces}\r\n" for bucket, traces in series.traces.items())
+        if buffer.tell() >= _CHUNK_BYTES:
+            yield buffer.getvalue()
+            buffer.seek(0)
+            buffer.truncate()
     yield buffer.getvalue()
 
 

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from starlette.responses import Response, StreamingResponse
 
+from portside.kernel.http.downloads import download
 from portside.kernel.http.routes import BaseServices, Context, Routes
+from portside.kernel.spool import DownloadTooLarge, TooManyDownloads
 from portside.limits.middleware import BudgetReader
 from portside.usage.counts import (
     BilledMetric,
@@ -49,18 +51,14 @@ async def show_granular_usage(ctx: Context[UsageServices], query: UsageQuery) ->
 @routes.get(
     "/orgs/current/billing/granular-usage/export",
     permission="organization:read",
-    raises=(RangeEmpty,),
+    raises=(RangeEmpty, DownloadTooLarge, TooManyDownloads),
     media_type="text/csv",
 )
 async def export_granular_usage(ctx: Context[UsageServices], query: UsageQuery) -> StreamingResponse:
     """Return the same counts as CSV. It always has all columns; `group_by` decides which are filled."""
     within = read_range(query.start_time, query.end_time)
     lines = export_usage(ctx.db, query, within, by=ctx.actor)
-    return StreamingResponse(
-        lines,
-        media_type="text/csv",
-        headers={"Content-Disposition": f'attachment; filename="{file_name(query, within)}"'},
-    )
+    return await download(lines, file_name(query, within), "text/csv")
 
 
 @routes.get("/orgs/current/billing/costs", permission="organization:read", raises=(RangeEmpty,))

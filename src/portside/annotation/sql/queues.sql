@@ -28,6 +28,10 @@ returning id
 -- name: delete_queue
 delete from annotation_queues where workspace_id = :workspace_id and id = :id returning id
 
+-- name: keep_queue
+-- The queue cannot be deleted before the transaction ends.
+select id from annotation_queues where workspace_id = :workspace_id and id = :queue_id for key share
+
 -- name: known_runs
 select id from readable_runs where workspace_id = :workspace_id and id = any(:run_ids::uuid[])
 

@@ -72,6 +72,10 @@ returning u.id
 select u.id, u.password from users u
 where u.removed_at is null and (u.email = :email::text or u.id = :id::uuid)
 
+-- name: lock_user
+-- Before `set_password`, so that this sees the sessions of sign-ins that checked the old password (`insert_session`).
+select id from users where id = :id for update
+
 -- name: set_password
 -- Ends all sessions but the one that changes the password, and codes that would give new ones.
 with logged_out as (

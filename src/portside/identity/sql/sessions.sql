@@ -1,6 +1,10 @@
 -- name: insert_session
+-- Not if the password that was checked (:password) has been changed since: the change ended all sessions of the old one.
+-- The share lock makes the two wait for each other.
 insert into sessions (id, user_id, key_id, kind, method, token_hash, address, client, expires_at)
-values (:id, :user_id, :key_id, :kind, :method, :token_hash, :address, :client, :expires_at)
+select :id, :user_id, :key_id, :kind, :method, :token_hash, :address, :client, :expires_at
+where :password::bytea is null
+   or exists (select from users u where u.id = :user_id and u.password = :password::bytea for share)
 
 -- name: session_by_hash
 -- The identity behind a session's token. A session that was made with an API key has `key_hash`; what it may do is then

@@ -4,10 +4,16 @@ select coalesce(sum(pg_database_size(oid)), 0)::bigint
 from pg_database where has_database_privilege(oid, 'connect')
 
 -- name: databases_by_size
--- All of the server, because templates and databases of other programs take space too.
-select datname as name, pg_database_size(oid) as bytes, datname = current_database() as is_own
-from pg_database where has_database_privilege(oid, 'connect')
-order by 2 desc, 1
+-- All of the server, because templates and databases of other programs take space too. One that is dropped meanwhile has
+-- no size, and is left out.
+select d.name, d.bytes, d.is_own
+from (
+    select datname as name, pg_database_size(oid) as bytes, datname = current_database() as is_own
+    from pg_database where has_database_privilege(oid, 'connect')
+    offset 0
+) d
+where d.bytes is not null
+order by d.bytes desc, d.name
 
 -- name: table_sizes
 -- With indexes and out-of-line values. Rows that were deleted or replaced take space until autovacuum frees it.

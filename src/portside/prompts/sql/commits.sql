@@ -2,6 +2,10 @@
 -- Every commit locks this row, so that commits are made one after the other.
 update prompt_repos set updated_at = now() where id = :repo_id and workspace_id = :workspace_id returning id
 
+-- name: keep_repo
+-- The repository, and so its commits, cannot be deleted before the transaction ends.
+select id from prompt_repos where id = :repo_id for key share
+
 -- name: latest_commit
 select id, number, commit_hash, manifest_hash from prompt_commits where repo_id = :repo_id order by number desc limit 1
 
