@@ -349,6 +349,12 @@ async def test_without_authentication_permissions_need_the_same_machine() -> Non
         assert await access.guard(ctx((address, 1)), ordinary)
         with pytest.raises(Forbidden, match="same machine"):
             await access.guard(ctx((address, 1)), inside)
+    # A Unix socket, behind which a proxy may serve anybody; and the server itself.
+    assert await access.guard(ctx(None), ordinary)
+    with pytest.raises(Forbidden, match="same machine"):
+        await access.guard(ctx(None), inside)
+    itself = InProcessRequest("GET", "/x", b"/x", b"", [], b"").scope()
+    assert await access.guard(Context(itself, None, None, BaseServices(db=None)), inside)
 
 
 @pytest.mark.parametrize(
