@@ -131,6 +131,7 @@ delete from threads where thread_id in (
     select thread_id from threads where thread_id = any (:thread_ids::uuid[]) and active_runs = 0
     order by thread_id for update
 )
+returning thread_id
 
 -- name: lock_idle_threads
 -- While threads are locked, no run is admitted to them.

@@ -205,14 +205,15 @@ async def copy_thread(
     return _thread_of(copy)
 
 
-async def prune_threads(db: Database, request: ThreadPrune) -> int:
-    """Delete threads, or all but their latest checkpoints; return how many. Threads with an active run are skipped."""
+async def prune_threads(db: Database, request: ThreadPrune) -> list[UUID]:
+    """Delete threads, or all but their latest checkpoints; return which. Threads with an active run are skipped."""
     if request.strategy != "keep_latest":
-        return await db.execute(sql.prune_threads, thread_ids=request.thread_ids)
+        rows = await db.fetch(sql.prune_threads, thread_ids=request.thread_ids)
+        return [row["thread_id"] for row in rows]
     async with db.transaction() as tx:
         rows = await tx.fetch(sql.lock_idle_threads, thread_ids=request.thread_ids)
         await tx.execute(sql.keep_latest_checkpoints, thread_ids=[row["thread_id"] for row in rows])
-    return len(rows)
+    return [UUID(row["thread_id"]) for row in rows]
 
 
 async def measure_storage(db: Database, thread_id: UUID) -> ThreadStorage:
