@@ -105,7 +105,7 @@ update threads set
     ttl_minutes = coalesce(:ttl_minutes::double precision, ttl_minutes),
     ttl_strategy = coalesce(:ttl_strategy::text, ttl_strategy),
     updated_at = now()
-where thread_id = :thread_id
+where thread_id = :thread_id and delete_after is null
 returning thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
           case when :is_returned then "values"::text end as "values",
           case when :is_returned then long_values::text end as long_values, interrupts::text, error::text
@@ -121,7 +121,8 @@ delete from threads where thread_id = :thread_id returning active_runs > 0 as ha
 -- The checkpoints are copied in the same transaction. Encrypted documents are passed in, bound to the copy.
 insert into threads (thread_id, metadata, config, "values", long_values, ttl_minutes, ttl_strategy)
 select :target, coalesce(:metadata::jsonb, metadata), coalesce(:config::jsonb, config),
-    coalesce(:values::text::jsonb, "values"), long_values, ttl_minutes, ttl_strategy from threads where thread_id = :source
+    coalesce(:values::text::jsonb, "values"), long_values, ttl_minutes, ttl_strategy
+from threads where thread_id = :source and delete_after is null
 returning thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
           "values"::text as "values", long_values::text, interrupts::text, error::text
 
@@ -168,7 +169,7 @@ select
         select coalesce(sum(pg_column_size(w.data)), 0)::bigint
         from checkpoint_writes w where w.thread_id = t.thread_id::text
     ) as write_bytes
-from threads t where t.thread_id = :thread_id
+from threads t where t.thread_id = :thread_id and t.delete_after is null
 
 -- name: graph_of_thread
 select metadata ->> 'graph_id' as graph_id from threads where thread_id = :thread_id and delete_after is null
