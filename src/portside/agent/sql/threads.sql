@@ -60,11 +60,21 @@ from find_threads(
     null, :metadata::jsonb, :values::jsonb, :status::text, 'updated_at desc', 0, 0, :access::jsonb, :matched_ids::uuid[]
 )
 
--- name: threads_with_long_values
--- Pages through the threads whose rows lack the value of one of these keys: it is a long list, stored in checkpoints.
-select thread_id, "values"::text as "values", long_values::text from threads
-where long_values ?| :keys::text[] and not is_temporary and thread_id > :after_id::uuid
+-- name: find_threads_with_long_values
+-- searched: metadata as thread.metadata, values as thread.values
+-- The threads that may match a search, although their rows lack the value of one of these keys: it is a long list, stored
+-- in checkpoints. All other filters are applied here, also those by values that the rows have.
+select thread_id from threads
+where long_values ?| :keys::text[] and not is_temporary
+    and (:ids::uuid[] is null or thread_id = any (:ids::uuid[]))
+    and (:status::text is null or status = :status::text)
+    and (:metadata::jsonb is null or metadata @> :metadata::jsonb)
+    and (:access::jsonb is null or matches_access(metadata, :access::jsonb))
+    and coalesce("values", '{}') @> (:values::jsonb - array(select jsonb_object_keys(long_values)))
 order by thread_id limit :limit
+
+-- name: read_threads_with_long_values
+select thread_id, "values"::text as "values", long_values::text from threads where thread_id = any (:thread_ids::uuid[])
 
 -- name: read_long_value
 -- Returns the columns of `checkpoint_tuples`, which the codec needs to decrypt a value.
