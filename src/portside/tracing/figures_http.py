@@ -1,4 +1,4 @@
-"""The routes of charts, of model prices and of costs that are computed again (contract: hosted API)."""
+"""The routes of charts, of model prices and of costs that are computed again."""
 
 from uuid import UUID
 

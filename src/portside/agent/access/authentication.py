@@ -229,7 +229,7 @@ class PlatformAuthentication:
                 raise
             return caller
         if response.status_code == NOT_FOUND and response.headers.get("content-type") == "application/json":
-            # The platform's own: the deployment is deleted, or the key's workspace does not have it. The page of a proxy
+            # The platform's own: the deployment is deleted, or the key's workspace does not have it. A proxy's page
             # says nothing of the key.
             log.warning("a caller is refused: the platform has no such deployment", url=self._endpoint)
             self._reject(name, "")

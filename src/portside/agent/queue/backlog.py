@@ -1,5 +1,4 @@
-"""How much there is to do: the figures of the queue that operators watch (contract: `/metrics`), and when a server
-rests.
+"""How much there is to do: the figures of the queue that operators watch at `/metrics`, and when a server rests.
 
 Every second a server looks for runs, lost leases, webhooks and news of other processes. One that is idle rests: one
 look every few seconds then replaces all of these, as hundreds of idle servers share a machine.

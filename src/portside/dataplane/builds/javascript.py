@@ -1,8 +1,9 @@
 """Installs and builds the JavaScript of a project: its graphs, or the front end of a Python agent.
 
-The contract (7.2) sets the package manager: the one of the lock file, else the one that `package.json` names, else npm.
-It runs in the root of the source; in a folder between that and the configuration file if only that one has a lock file;
-without a package in the root in the folder of the configuration file. The build command always runs there.
+The package manager is chosen as on LangGraph's platform: the one of the lock file, else the one that `package.json`
+names, else npm. It runs in the root of the source; in a folder between that and the configuration file if only that one
+has a lock file; without a package in the root in the folder of the configuration file. The build command always runs
+there.
 """
 
 import re
