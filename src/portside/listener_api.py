@@ -30,7 +30,7 @@ Amount = Annotated[float, Meta(ge=0)]
 
 
 class DeploymentStatus(StrEnum):
-    """The status of a deployment (contract: section 5)."""
+    """The status of a deployment, in the words of LangGraph's control plane API."""
 
     AWAITING_DATABASE = "AWAITING_DATABASE"
     READY = "READY"
@@ -40,7 +40,10 @@ class DeploymentStatus(StrEnum):
 
 
 class RevisionStatus(StrEnum):
-    """The status of a revision (contract: section 5). `control/revisions.py` has the allowed transitions."""
+    """The status of a revision, in the words of LangGraph's control plane API.
+
+    `control/revisions.py` has the allowed transitions.
+    """
 
     CREATING = "CREATING"
     QUEUED = "QUEUED"

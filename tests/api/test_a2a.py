@@ -1,4 +1,4 @@
-"""The A2A protocol field by field, in version 0.3 (contract: section 10)."""
+"""The A2A protocol field by field, in version 0.3."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -324,7 +324,7 @@ async def test_list_shows_failed_deployments_and_how_many_more_exist(platform, p
     assert rows["fails"].endswith("no such branch")
     assert rows["rests"].split()[1] == "UNUSED"
     assert rows["third"].split()[1] == "READY"
-    # The wire has the contract's own statuses.
+    # The API has its own statuses.
     listed = json.loads(await portside("deployments", "list", "--json"))
     assert {one["name"]: one["status"] for one in listed} == {"third": "READY", "rests": "UNUSED", "fails": "UNUSED"}
     cut = await portside("deployments", "list", "--limit", "1", beside=True)

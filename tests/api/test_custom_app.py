@@ -1,4 +1,4 @@
-"""The project's own web application beside our routes, and calls of the server to itself (contract: `http.app`)."""
+"""The project's own web application beside our routes (`http.app`), and calls of the server to itself."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The event streaming protocol, frame by frame (contract: section 13)."""
+"""The event streaming protocol, frame by frame: commands, subscriptions and their events."""
 
 import asyncio
 import json

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
+import asyncpg
 import httpx2
 import pytest
 
@@ -192,24 +193,34 @@ async def test_cancelled_pending_protocol_run_emits_failed(two, tmp_path):
     assert before["run_id"] in rest[-1].data["event_id"]
 
 
-@pytest.mark.parametrize("way", ["delete", "prune"])
-async def test_deleted_thread_ends_followers_of_all_servers(two, way):
+@pytest.mark.parametrize("way", ["delete", "prune", "assistant"])
+async def test_deleted_thread_ends_followers_of_all_servers(two, way, module_database):
     thread_id = await new_thread(two.front)
+    assistant_id = (await two.worker.post("/assistants", json={"graph_id": "echo"})).json()["assistant_id"]
     async with (
         opened(two.front, "GET", f"/threads/{thread_id}/stream") as stream,
         opened(two.worker, "GET", f"/threads/{thread_id}/stream") as other,
     ):
         # Events of the thread tell both servers that it exists.
-        await two.worker.post(f"/threads/{thread_id}/runs/wait", json={"assistant_id": "echo", "input": HI})
+        body = {"assistant_id": assistant_id, "input": HI, "stream_resumable": True}
+        await two.worker.post(f"/threads/{thread_id}/runs/wait", json=body)
         await stream.until(is_done)
         await other.until(is_done)
         if way == "delete":
             assert (await two.worker.delete(f"/threads/{thread_id}")).status_code == 204
+        elif way == "assistant":
+            path = f"/assistants/{assistant_id}?delete_threads=true"
+            assert (await two.worker.delete(path)).status_code == 204
         else:
             response = await two.worker.post("/threads/prune", json={"thread_ids": [thread_id], "strategy": "delete"})
             assert response.status_code == 200, response.text
         assert await stream.next() is None
         assert await other.next() is None
+    # Nobody needs the events any more, so they do not wait for the end of their two minutes.
+    db = await asyncpg.connect(module_database)
+    count = "select count(*) = 0 from portside.stream_chunks where thread_id = $1::uuid"
+    await eventually(lambda: db.fetchval(count, thread_id), 60)
+    await db.close()
 
 
 async def test_fifty_followers_of_ten_thousand_events(two):

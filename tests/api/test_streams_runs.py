@@ -1,4 +1,4 @@
-"""A run's stream, byte by byte, and joining it at any time (contract: sections 12 to 12.3)."""
+"""A run's stream, byte by byte, and joining it at any time (`RunsClient.stream` and `join_stream` of langgraph_sdk)."""
 
 import re
 from collections.abc import AsyncIterator, Iterator

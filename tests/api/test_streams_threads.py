@@ -1,4 +1,4 @@
-"""The stream of a thread, over its runs and its changes (contract: section 12.4)."""
+"""The stream of a thread, over its runs and its changes (`ThreadsClient.join_stream` of langgraph_sdk)."""
 
 import asyncio
 import signal

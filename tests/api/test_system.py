@@ -1,4 +1,4 @@
-"""What an agent server says of itself, and how it speaks HTTP (contract: sections 1 and 2)."""
+"""What an agent server says of itself, and how it speaks HTTP."""
 
 import json
 import re

@@ -279,6 +279,19 @@ async def test_copy_has_the_history_and_is_independent(client):
         await client.threads.copy(str(uuid4()))
 
 
+async def test_thread_of_a_stateless_run_is_gone_after_it(client, server):
+    run = await client.runs.create(None, "echo", input=HI)
+    thread_id = run["thread_id"]
+    await client.runs.join(thread_id, run["run_id"])
+    calls = [
+        ("GET", "", None), ("PATCH", "", {"metadata": {"n": 1}}), ("GET", "/storage", None), ("POST", "/copy", {}),
+        ("POST", "/runs", {"assistant_id": "echo", "input": HI}),
+    ]  # fmt: skip
+    for method, path, body in calls:
+        answer = httpx2.request(method, f"{server.url}/threads/{thread_id}{path}", json=body)
+        assert answer.status_code == 404, (method, path, answer.text)
+
+
 async def test_pruning(client):
     threads = await made(client, {}, 3)
     for thread_id in threads[:2]:

@@ -1,4 +1,4 @@
-"""The events of a run, mode by mode (contract: section 12)."""
+"""The events of a run, stream mode by stream mode."""
 
 import json
 from collections.abc import AsyncIterator

@@ -192,6 +192,18 @@ async def test_every_change_invalidates_the_cached_state(processes, changed_by):
         assert (after == before) is (change in CHANGES_NOTHING), change.__name__
 
 
+async def test_changes_of_a_locked_thread_do_not_block_others(processes):
+    locked, free = await note(processes[0]), await note(processes[0])
+    async with processes[1].db.transaction() as tx:
+        await tx.fetchval(sql.lock_thread, thread_id=locked)
+        waiting = [asyncio.create_task(update(processes[0], locked, str(n))) for n in range(4)]
+        async with asyncio.timeout(120):
+            await update(processes[0], free)
+        assert not any(task.done() for task in waiting)
+    await asyncio.gather(*waiting)
+    assert (await processes[0].state(locked))["values"]["text"] in {"0", "1", "2", "3"}
+
+
 async def test_steps_of_another_process_invalidate_the_cached_state(processes):
     asked, other, forgetful = processes
     thread_id = await note(other)

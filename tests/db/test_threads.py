@@ -20,14 +20,16 @@ from portside.agent.config import ThreadTtl
 from portside.agent.local_graphs import PostgresSaver
 from portside.agent.queue.statements import Admission
 from portside.agent.sql import sql
-from portside.agent.threads import records
+from portside.agent.threads import long_values, records
 from portside.agent.threads.records import ExpiredThreads, ThreadNotFound, ThreadSearches, set_default_lifetime
 from portside.agent.types.access import Filter
-from portside.agent.types.threads import ThreadCreate, ThreadPatch, ThreadPrune, ThreadSearch, Ttl
+from portside.agent.types.threads import ThreadCount, ThreadCreate, ThreadPatch, ThreadPrune, ThreadSearch, Ttl
 from portside.kernel.db import Database, Session, lazy_transaction
+from portside.kernel.errors import Invalid
 from tests.db.queued import admit_run
 
 TABLES = ("checkpoints", "checkpoint_values", "checkpoint_writes")
+NO_FILTERS = dict.fromkeys(("ids", "metadata", "values", "status", "access"))
 
 
 class Log(TypedDict):
@@ -160,9 +162,10 @@ async def test_copy_is_a_consistent_snapshot(db):
 async def test_concurrent_prunes_in_opposite_orders_do_not_deadlock(db):
     threads = [await made(db) for _ in range(4)]
     requests = [ThreadPrune(threads, "keep_latest"), ThreadPrune(threads[::-1], "keep_latest")] * 2
-    assert await asyncio.gather(*(records.prune_threads(db, request) for request in requests)) == [4] * 4
-    pruned = await asyncio.gather(*(records.prune_threads(db, ThreadPrune(one)) for one in (threads, threads[::-1])))
-    assert sum(pruned) == 4
+    for pruned in await asyncio.gather(*(records.prune_threads(db, request) for request in requests)):
+        assert sorted(pruned) == sorted(threads)
+    deleted = await asyncio.gather(*(records.prune_threads(db, ThreadPrune(one)) for one in (threads, threads[::-1])))
+    assert sorted(itertools.chain(*deleted)) == sorted(threads)
 
 
 async def test_state_change_is_atomic(db):
@@ -351,6 +354,57 @@ async def test_a_page_without_values_does_not_read_them(db):
     )
     without = [await blocks_read(db, ["thread_id", "metadata"]) for _ in range(2)][1]
     assert await blocks_read(db, ["values"]) > without + 50
+
+
+async def long_thread(db: Database, **metadata: Any) -> UUID:
+    """Make a thread whose row names a long list."""
+    thread_id: UUID = (await records.create_thread(db, ThreadCreate(metadata=metadata))).thread_id  # type: ignore[assignment]
+    row = """{"n": 1}""", """{"messages": "1"}"""
+    await db.pool.execute(
+        'update threads set "values" = $2, long_values = $3 where thread_id = $1', thread_id, *map(json.loads, row)
+    )
+    return thread_id
+
+
+async def test_search_by_a_long_list_reads_only_threads_that_may_match(db, monkeypatch):
+    """Any client may ask for it, so it does not read what the caller may not see, and not without a limit."""
+    read: list[UUID] = []
+
+    async def listed(_: Session, thread_id: UUID, versions: Any) -> list[str]:
+        read.append(thread_id)
+        return ['"messages": ["hi"]' for _ in versions]
+
+    monkeypatch.setattr(long_values, "_read", listed)
+    monkeypatch.setattr(long_values, "MAX_SCANNED", 2)
+    mine = [await long_thread(db, owner="me", k=k) for k in range(2)]
+    for _ in range(3):
+        await long_thread(db, owner="other")
+    visible: Filter = {"equal": {"owner": "me"}, "rest": []}
+    wanted = {"messages": ["hi"]}
+
+    async def found(values: Any, access: Filter | None = visible, **more: Any) -> set[UUID]:
+        read.clear()
+        matching = await long_values.threads_matching(db, {**NO_FILTERS, "values": values, "access": access, **more})
+        assert set(read) == set(matching or ())
+        return set(read)
+
+    assert await found(wanted) == set(mine)
+    assert await found(wanted | {"n": 1}) == set(mine)
+    assert await found(wanted | {"n": 2}) == set()
+    assert await found(wanted, None, ids=mine[:1]) == {mine[0]}
+    assert await found(wanted, None, metadata={"k": 1}) == {mine[1]}
+    assert await found(wanted, status="busy") == set()
+    for search in (
+        records.search_threads(db, ThreadSearch(values=wanted)), records.count_threads(db, ThreadCount(values=wanted)),
+    ):  # fmt: skip
+        with pytest.raises(Invalid) as refused:
+            await search
+        [problem] = refused.value.problems
+        assert problem.loc == ["body", "values", "messages"]
+        assert "more than 2 threads" in problem.msg
+    monkeypatch.setattr(long_values, "SCAN_S", -1.0)
+    with pytest.raises(Invalid, match="narrow the search by ids"):
+        await found(wanted)
 
 
 async def test_an_empty_search_has_a_total(db):

@@ -6,7 +6,9 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
+from cachetools import TTLCache
 from langgraph_sdk import Auth
 from pydantic import BaseModel
 from starlette.authentication import AuthCredentials, BaseUser
@@ -14,7 +16,10 @@ from starlette.requests import Request
 
 from portside.agent.access.authentication import (
     AccessPolicy,
+    CallRefused,
     CustomAuthentication,
+    PlatformAuthentication,
+    PlatformSilent,
     caller_from,
     digest_of,
     load_access_policy,
@@ -26,7 +31,7 @@ from portside.agent.settings import AgentSettings
 from portside.agent.types.access import IN_PROCESS, AuthCache, Caller
 from portside.executor.auth import Authentication, AuthorizationHandlers, HandlerFailed, HandlerRefused
 from portside.executor.user import NotAuthenticated, NoUser
-from portside.kernel.errors import Forbidden, UserMistake
+from portside.kernel.errors import Forbidden, PortsideError, Unauthorized, UserMistake
 from portside.kernel.http.in_process import InProcessRequest
 from portside.kernel.http.routes import BaseServices, Context, Route
 
@@ -344,6 +349,59 @@ async def test_without_authentication_permissions_need_the_same_machine() -> Non
         assert await access.guard(ctx((address, 1)), ordinary)
         with pytest.raises(Forbidden, match="same machine"):
             await access.guard(ctx((address, 1)), inside)
+    # A Unix socket, behind which a proxy may serve anybody; and the server itself.
+    assert await access.guard(ctx(None), ordinary)
+    with pytest.raises(Forbidden, match="same machine"):
+        await access.guard(ctx(None), inside)
+    itself = InProcessRequest("GET", "/x", b"/x", b"", [], b"").scope()
+    assert await access.guard(Context(itself, None, None, BaseServices(db=None)), inside)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "outcome"),
+    [
+        (500, "", None),
+        (503, "", None),
+        (429, '{"detail": "Too many requests"}', None),
+        (408, "", None),
+        (425, "", None),
+        (404, '{"detail": "Deployment ID x not found."}', Unauthorized),
+        (404, "<html>", PlatformSilent),
+        (401, "", Unauthorized),
+        (403, "", Unauthorized),
+        (403, '{"detail": "no", "error": "call_refused"}', CallRefused),
+        (200, "<html>", PlatformSilent),
+        (302, "", PlatformSilent),
+        (400, "", PlatformSilent),
+    ],
+)
+async def test_last_known_caller_is_accepted_only_if_the_platform_did_not_decide(
+    status: int, body: str, outcome: type[PortsideError] | None
+) -> None:
+    answers = [(200, '{"tenant_id": "t", "user_id": "ada"}'), (status, body), (503, "")]
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        code, content = answers.pop(0)
+        kind = "application/json" if content.startswith("{") else "text/html"
+        return httpx.Response(code, content=content, headers={"content-type": kind})
+
+    keys = PlatformAuthentication("http://platform.test", "t")
+    keys._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    keys._accepted = TTLCache(1, 0)
+    given = request(x_api_key="a key")
+    caller = await keys(given)
+    assert caller.identity == "ada"
+    if outcome is None:
+        assert await keys(given) == caller
+        return
+    with pytest.raises(PortsideError) as refused:
+        await keys(given)
+    assert type(refused.value) is outcome
+    # A refusal is remembered also when the platform goes silent after it.
+    keys._rejected = TTLCache(1, 0)
+    if outcome is not PlatformSilent:
+        with pytest.raises(PlatformSilent):
+            await keys(given)
 
 
 async def test_in_process_calls_run_as_the_user_if_configured() -> None:

@@ -1,4 +1,4 @@
-"""Every constant that the contract defines for the agent server, with its default.
+"""Every constant that is documented for LangGraph's agent server, with its default.
 
 One has no counterpart: there is no gRPC server that could be slow to start.
 """

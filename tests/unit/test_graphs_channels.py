@@ -1,4 +1,4 @@
-"""Messages and subgraphs in the event streaming protocol (contract: section 13.2)."""
+"""Messages and subgraphs in the event streaming protocol."""
 
 from typing import Any
 

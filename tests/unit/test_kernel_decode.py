@@ -1,6 +1,6 @@
 """Decoding of request bodies, queries and paths.
 
-The contract's names are canonical; the other names that clients use are in one table, `kernel/aliases.py`.
+The documented names are canonical; the other names that clients use are in one table, `kernel/aliases.py`.
 """
 
 import enum

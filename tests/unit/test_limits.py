@@ -15,7 +15,7 @@ KEY, USER, IP = CallerIdentity.API_KEY, CallerIdentity.USER, CallerIdentity.IP
 RUN = "/runs/0190a0c0-0000-7000-8000-000000000001"
 ALL = (KEY, USER, IP)
 
-# Requests and the limits that the spec's table gives them: method, path, who asks, US, EU, category.
+# Requests and the limits that LangSmith's table gives them: method, path, who asks, US, EU, category.
 CASES = [
     ("OPTIONS", "/runs/query", ALL, "2000/10", "2000/10", "High throughput"),
     ("GET", "/info", ALL, "2000/10", "2000/10", "High throughput"),
@@ -154,7 +154,7 @@ def test_invalid_trusted_proxies_are_refused() -> None:
 
 
 def test_the_addresses_of_the_hosted_service() -> None:
-    """The lists of the spec, for one region and for both."""
+    """The documented lists, for one region and for both."""
     shown = json.loads(CliRunner().invoke(allowlist, ["--json"]).output)
     assert {region: {way: len(found) for way, found in of.items()} for region, of in shown.items()} == {
         "us": {"egress": 8, "ingress": 2},

@@ -270,7 +270,7 @@ async def test_run_without_followers_is_kept_for_late_followers():
         ("metadata", {"status": "run_done", "run_id": str(begun.run_id)}),
     ]
     follower = thread.follow(RUN_MODES, after=(0, 0))
-    hub.thread_deleted(begun.thread_id)
+    hub.threads_deleted([begun.thread_id])
     assert names(b"".join([chunk async for chunk in follower])) == ["metadata", "values", "metadata"]
 
 

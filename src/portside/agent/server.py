@@ -3,11 +3,11 @@
 A replica of a deployment first listens on a private socket. When the data plane writes a byte into the hand-over pipe,
 the replica listens on the deployment's public socket too, and the data plane stops the previous replica.
 
-The server can forward its log lines to another address (spec: SELF_HOSTED_LOGS_*). The spec names the settings and the
-routes, but no payload; this one is ours. A thread sends the collected lines once a second. Code that logs never waits:
-lines that do not fit into memory or cannot be sent are dropped, and the next report counts them. A report contains no
-secrets: beside what the log itself hides, it has neither values of variables with secret-like names nor credentials of
-URLs, and of an exception only its class and where it was raised.
+The server can forward its log lines to another address (settings SELF_HOSTED_LOGS_*). These settings and the routes are
+documented for LangGraph's agent server, but no payload is; this one is ours. A thread sends the collected lines once a
+second. Code that logs never waits: lines that do not fit into memory or cannot be sent are dropped, and the next report
+counts them. A report contains no secrets: beside what the log itself hides, it has neither values of variables with
+secret-like names nor credentials of URLs, and of an exception only its class and where it was raised.
 """
 
 import asyncio

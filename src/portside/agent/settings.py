@@ -1,4 +1,4 @@
-"""The agent server's settings, read from the environment (spec: Agent server constants)."""
+"""The agent server's settings, read from the environment of the process."""
 
 from pathlib import Path
 from typing import Annotated, Literal

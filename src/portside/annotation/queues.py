@@ -1,7 +1,7 @@
 """Annotation queues and the runs in them, and configurations that describe the feedback of a key.
 
-Adding a run to a queue makes its trace long-lived (contract: hosted API, section h). A deleted run leaves all queues.
-Configurations are stored and returned; feedback is not validated against them.
+Adding a run to a queue makes its trace long-lived. A deleted run leaves all queues. Configurations are stored and
+returned; feedback is not validated against them.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The errors of the control plane. Texts follow the contract where it gives them."""
+"""The errors of the control plane. Clients match some texts, which are those of LangGraph's control plane."""
 
 from uuid import UUID
 

@@ -1,8 +1,7 @@
 """The HTTP routes of the control plane: deployments, logs, listeners, git integrations, and the API of listeners.
 
-The routes below `/internal` are for listeners; a data plane talks to the control plane only through them. Logs have
-two forms that clients know (contract: section 2): the older one calls a deployment a project and takes its filter in a
-body.
+The routes below `/internal` are for listeners; a data plane talks to the control plane only through them. Logs have two
+forms that clients know: the older one calls a deployment a project and takes its filter in a body.
 """
 
 from uuid import UUID

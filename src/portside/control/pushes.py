@@ -1,4 +1,4 @@
-"""Push webhooks of git hosts (contract: section 10): verify and parse deliveries, and start revisions.
+"""Push webhooks of git hosts: verify and parse deliveries, and start revisions.
 
 Nothing in a delivery is parsed before its signature is verified. A delivery has effect once. It starts revisions of the
 deployments that use the integration of the webhook, have build_on_push and follow the pushed branch. `polling.py`

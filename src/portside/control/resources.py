@@ -1,4 +1,4 @@
-"""The resource spec of image deployments: checks between its fields, and defaults (spec: ResourceSpec; section 3.5).
+"""The resource spec of image deployments: checks between its fields, and defaults.
 
 The database stores the spec as the user sent it; `with_defaults` completes it whenever it is shown or used.
 """
@@ -12,7 +12,7 @@ from portside.control.errors import BadCombination
 from portside.control.types import Container, ResourceSpec
 
 SCALE, CPU, MEMORY_MB = 1, 1, 2048
-# The resources of built deployments by their type (contract: section 8); without a type the defaults apply.
+# The resources of built deployments by their type; without a type the defaults apply.
 _SMALL = {"min_scale": 1, "max_scale": 1, "cpu": 1, "memory_mb": 1024}
 _BY_TYPE: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("dev", "dev_free", "dev_zero", "dev_free_zero"), _SMALL),

@@ -1,4 +1,4 @@
-"""Revisions: their state machine (contract: section 5.1), the queue behind a running one, and their logs.
+"""Revisions: their state machine, the queue behind a running one, and their logs.
 
 Every function that writes holds the deployment's lock, so a deployment has at most one revision in progress and one
 waiting. `active_revision_id` changes only here, when a listener reports DEPLOYED. The listener that works on a revision

@@ -1,4 +1,4 @@
-"""The rules for the fields of a create or a PATCH (spec: SourceConfig; contract: section 4).
+"""The rules for the fields of a create or a PATCH.
 
 A field that is invalid by itself is a 422. Fields that conflict with each other or with the stored deployment are a
 400. The rules read no rows: PATCH rules get the row to compare with. `sources.py` has the fields of each source;
@@ -73,7 +73,7 @@ def check_patch(body: DeploymentPatch, row: Record | dict[str, Any]) -> None:
 
 
 def makes_revision(body: DeploymentPatch) -> bool:
-    """Whether a PATCH creates a revision (spec: changes that create or select revisions)."""
+    """Whether a PATCH creates a revision: it changes what is built or run, not only the deployment's own fields."""
     revision = body.source_revision_config or SourceRevisionRequest()
     config = body.source_config or SourceConfig()
     content_fields = (

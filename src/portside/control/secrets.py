@@ -21,8 +21,8 @@ from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
 from portside.listener_api import Secret
 
-# Names that a secret cannot have (contract: section 7.3). LANGSMITH_API_KEY and LANGSMITH_ENDPOINT are allowed, as on
-# every self-hosted installation: they send traces elsewhere.
+# Names that a secret cannot have, as LangGraph's platform reserves them. LANGSMITH_API_KEY and LANGSMITH_ENDPOINT are
+# allowed, as on every self-hosted installation: they send traces elsewhere.
 _SET_BY_PLATFORM = frozenset(
     {
         "DATABASE_URI",

@@ -1,4 +1,4 @@
-"""The structs of the control plane's API (spec: "Resources and their fields"; contract: section 3).
+"""The structs of the control plane's API (docs/compatibility.md lists their fields).
 
 In requests, null means the same as an absent field. Responses have the path of the graph configuration under both of
 its names, because clients read either. The structs that listeners exchange are in `portside.listener_api`.
@@ -400,7 +400,7 @@ class ComputeConfig(msgspec.Struct):
 
 
 class ListenerCreate(msgspec.Struct, kw_only=True):
-    """The body of a create (contract: section 3.6). The listener connects later, under the same compute id."""
+    """The body of a create. The listener connects later, under the same compute id."""
 
     compute_type: Literal["k8s"]
     compute_id: ComputeId
@@ -416,7 +416,7 @@ class ListenerPatch(msgspec.Struct):
 
 
 class Listener(msgspec.Struct, kw_only=True):
-    """A listener as clients see it (contract: section 3.6); `last_seen_at` is null until it connects."""
+    """A listener as clients see it; `last_seen_at` is null until it connects."""
 
     id: UUID
     compute_type: ComputeType

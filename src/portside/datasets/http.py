@@ -1,4 +1,4 @@
-"""The routes of datasets, examples, versions and experiments (contract: hosted API, section f.4)."""
+"""The routes of datasets, examples, versions and experiments."""
 
 from typing import Annotated
 from uuid import UUID

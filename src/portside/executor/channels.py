@@ -1,12 +1,13 @@
-"""The channels of the event streaming protocol, made from langgraph's stream (spec: section 13).
+"""The channels of the event streaming protocol, made from langgraph's stream.
+
+docs/compatibility.md lists the protocol's channels; `client.threads.stream` of langgraph_sdk reads them.
 
 `values` needs no conversion and is not made here. Langgraph does not report the start and the end of a subgraph: its
 first task shows that it has started, and the result of the task that called it shows that it has ended.
 
-On `messages` a message begins, its blocks grow, and it finishes (spec: section 13.2). A model that streams arrives in
-pieces; other messages arrive at once. Only messages of models are sent: messages that a node made are in the values,
-and results of tools belong to `tools`. Each event names its message, so that clients can tell apart two models that
-stream at the same time.
+On `messages` a message begins, its blocks grow, and it finishes. A model that streams arrives in pieces; other messages
+arrive at once. Only messages of models are sent: messages that a node made are in the values, and results of tools
+belong to `tools`. Each event names its message, so that clients can tell apart two models that stream at the same time.
 
 A node may call a model with `model.astream_events(version="v3")`, which emits the protocol's own events. Langgraph's
 stream of messages does not contain those; the message would only arrive as a whole at its end. `ModelListener` puts

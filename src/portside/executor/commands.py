@@ -11,7 +11,7 @@ _BODY = ("body", "command")
 
 
 def parse_command(raw: dict[str, Any]) -> "Command[Any]":
-    """Convert a client's command to langgraph's (spec: section 5.1). Raises Invalid that names the field."""
+    """Convert a client's command (`Command` of langgraph_sdk) to langgraph's. Raises Invalid that names the field."""
     from langgraph.types import Command, Send
 
     check_command(raw)

@@ -3,10 +3,9 @@
 The outcome of a run comes from its own stream. Only a run that stopped at an interrupt reads the stored state, which
 has the ids of the interrupted tasks.
 
-Clients receive only the modes that they requested (spec: section 12). `messages` and `messages-tuple` are two forms of
-one mode of langgraph: the first sends the whole message again for each piece that arrives, the second sends the pieces.
-A run that was started over the event streaming protocol has its channel events as well, under names that begin with
-`@`.
+Clients receive only the stream modes that they requested. `messages` and `messages-tuple` are two forms of one mode of
+langgraph: the first sends the whole message again for each piece that arrives, the second sends the pieces. A run that
+was started over the event streaming protocol has its channel events as well, under names that begin with `@`.
 """
 
 import asyncio

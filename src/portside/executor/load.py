@@ -220,7 +220,7 @@ class Graphs:
 
 
 def context_for(schema: Any, given: dict[str, Any] | None) -> Any:
-    """Convert a request's context to the graph's `context_schema`, without unknown keys (spec: section 5).
+    """Convert a request's context to the graph's `context_schema`, without unknown keys.
 
     An empty context becomes the schema's defaults, or None if the schema has required fields. Raises TypeError and
     ValueError if the context does not fit. Langgraph before 0.6.3 leaves this conversion to its caller.

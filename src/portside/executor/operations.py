@@ -1,8 +1,8 @@
 """The operations of an agent server on a project's graphs beside executing runs, on the current event loop.
 
 `GraphOperations` takes and returns plain data (`requests`), so that the agent server may be another process. Below it
-are the state of a thread as clients see it (spec: section 4.1), whose values are those of the user's graph, and the
-descriptions of a graph: its drawing, its schemas and its subgraphs (spec: section 3).
+are the state of a thread as clients see it (`ThreadState` of langgraph_sdk), whose values are those of the user's
+graph, and the descriptions of a graph: its drawing, its schemas and its subgraphs.
 """
 
 import functools

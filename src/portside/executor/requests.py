@@ -25,7 +25,7 @@ Config = Any
 
 @dataclass(slots=True, kw_only=True)
 class RunRequest:
-    """One run of a graph, with the names and defaults of the API (spec: section 5)."""
+    """One run of a graph, with the names and defaults of `RunsClient.create` in langgraph_sdk."""
 
     graph_id: str
     input: Any = None

@@ -1,7 +1,7 @@
 """The guard of the platform's API: authenticates a request and checks its permission.
 
-A request has an API key in `X-Api-Key`, a bearer token that is a session or an API key (spec: Authentication), or the
-session cookie of a browser. `X-Tenant-Id` names the workspace if the caller may use several.
+A request has an API key in `X-Api-Key`, a bearer token that is a session or an API key, or the session cookie of a
+browser. `X-Tenant-Id` names the workspace if the caller may use several.
 
 Browsers send the cookie with requests that other sites make them send. So a request that changes something with the
 cookie must come from a page of this server; without evidence for that it is refused.

@@ -1,4 +1,4 @@
-"""Checks and changes passwords. `POST /login` gives a token for 12 hours (contract: Bearer Auth).
+"""Checks and changes passwords. `POST /login` gives a bearer token for 12 hours.
 
 Passwords are stored as scrypt hashes. A login with an unknown email takes as long as one with a wrong password, so that
 the response time does not reveal which emails exist.

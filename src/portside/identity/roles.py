@@ -1,4 +1,4 @@
-"""Roles and their permissions (contract: hosted API, section g).
+"""Roles and their permissions.
 
 Organization admins have all permissions in all workspaces. Other users have a role in each workspace they belong to.
 """

@@ -134,7 +134,7 @@ def includes(held: AbstractSet[str], permission: str) -> bool:
 
 
 class Key(msgspec.Struct):
-    """An API key as lists show it, without the key itself (contract: hosted API, section g)."""
+    """An API key as lists show it, without the key itself."""
 
     id: UUID
     short_key: str

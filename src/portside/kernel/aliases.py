@@ -1,6 +1,6 @@
-"""Names that real clients spell differently from the contract (spec: Names).
+"""Names that real clients spell differently from the documented API.
 
-The names of the contract are canonical. Input may also use their aliases.
+The documented names are canonical. Input may also use their aliases.
 """
 
 FIELDS: dict[str, tuple[str, ...]] = {

@@ -42,5 +42,5 @@ def now() -> datetime:
 
 
 def iso(moment: datetime) -> str:
-    """Write a moment as ISO 8601 with microseconds and `+00:00`, never `Z` (contract: Conventions)."""
+    """Write a moment as ISO 8601 with microseconds and `+00:00`, never `Z`, as the APIs' clients expect."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")

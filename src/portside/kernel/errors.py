@@ -13,8 +13,8 @@
     ├── NotSupported 501
     └── Unavailable 503
 
-All have one JSON shape, `{"detail": …}` (spec: Errors), which `http/error_responses.py` writes. The first line of the
-docstring of a class is its default message.
+All have one JSON shape, `{"detail": …}`, which `http/error_responses.py` writes. The first line of the docstring of a
+class is its default message.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

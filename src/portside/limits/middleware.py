@@ -1,4 +1,4 @@
-"""Middleware that counts requests against their row of the table and refuses those over the limit (spec: Limits)."""
+"""Middleware that counts requests against their row of the table and refuses those over the limit."""
 
 import hashlib
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """The table of rate limits: parse it, find the row of a request, and format it.
 
-`table.txt` is the documented table (spec: Limits); operators can set another file of the same form.
+`table.txt` has the limits that LangSmith documents; operators can set another file of the same form.
 """
 
 import re

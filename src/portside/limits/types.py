@@ -6,7 +6,7 @@ import msgspec
 
 
 class Region(enum.StrEnum):
-    """A region of the hosted API; limits differ between them (spec: Regions)."""
+    """A region of the hosted API; limits differ between them."""
 
     US = "us"
     EU = "eu"

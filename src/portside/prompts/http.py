@@ -1,4 +1,4 @@
-"""The routes of prompts (contract: hosted API, section f.4). Clients end lists with a slash; both forms are routes."""
+"""The routes of prompts. Clients end lists with a slash; both forms are routes."""
 
 from starlette.responses import Response
 

@@ -1,4 +1,4 @@
-"""Attachments of runs, and the signed links that serve files without an API key (contract: hosted API, section f.4).
+"""Attachments of runs, and the signed links that serve files without an API key.
 
 A link carries an encrypted ticket that names one file and an expiry, so it can be neither guessed nor changed, and the
 server stores nothing for it. `datasets` uses the same links for the attachments of examples. Responses that contain a

@@ -1,4 +1,4 @@
-"""Charts of a workspace, in sections, and the data that they show (contract: hosted API, section f.4).
+"""Charts of a workspace, in sections, and the data that they show.
 
 The data of a chart is computed when a client requests it: statistics of runs in time buckets of one width. Buckets
 begin at the midnight of the client's time zone at or before the start, so that daily buckets are the client's days;

@@ -1,4 +1,4 @@
-"""The routes of charts and their sections (contract: hosted API)."""
+"""The routes of charts and their sections."""
 
 from uuid import UUID
 

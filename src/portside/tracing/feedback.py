@@ -1,4 +1,4 @@
-"""Feedback on runs and on projects, and tokens that let people without an API key give it (contract: section f.4).
+"""Feedback on runs and on projects, and tokens that let people without an API key give it.
 
 Feedback is stored as the JSON text of the request, whether ingest or a request brought it; reads fill in defaults.
 

@@ -1,4 +1,4 @@
-"""The filter language: `and(eq(run_type, "llm"), gt(latency, "5s"))` (contract: hosted API, section f.4).
+"""The filter language of `Client.list_runs` in the langsmith SDK: `and(eq(run_type, "llm"), gt(latency, "5s"))`.
 
 `parse` turns text into a tree; length, depth and the number of calls are bounded, and errors name the character.
 `compile_filter` turns the tree into a condition made of named queries, by a schema of the fields that runs, projects or

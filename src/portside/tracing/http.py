@@ -1,4 +1,4 @@
-"""The routes of tracing: ingest, projects, feedback, runs, shared runs, limits (contract: hosted API)."""
+"""The routes of tracing: ingest, projects, feedback, runs, shared runs, limits."""
 
 from collections.abc import Callable
 from functools import partial

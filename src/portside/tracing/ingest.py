@@ -1,4 +1,4 @@
-"""Ingest: from the body of a request to rows (contract: hosted API, section f.3).
+"""Ingest: from the body of a request to rows.
 
 1. Parse. A body (multipart, a batch or a single run) becomes an `IngestBatch` of writes. What a client may leave out of
    a posted run is filled in where the batch is enough: a root is its own trace, and a dotted order names the trace.
@@ -129,7 +129,7 @@ class _MultipartReader:
         self._batch = IngestBatch()
 
     def add(self, part: FormPart) -> None:
-        """Add one part. Raises Invalid for a name outside the contract."""
+        """Add one part. Raises Invalid for an unknown name."""
         kind, _, rest = part.name.partition(".")
         id_text, _, field = rest.partition(".")
         match kind, field:

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry as runs (contract: hosted API, section f.6).
+"""Spans of OpenTelemetry as runs.
 
 The attribute conventions of several instrumentations are mapped to the fields of a run. Attributes of an unknown
 convention stay in the run's metadata under their own names, so nothing is lost.

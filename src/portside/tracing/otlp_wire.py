@@ -1,4 +1,4 @@
-"""OTLP requests, decoded from protobuf or JSON into spans (contract: hosted API, section f.6).
+"""OTLP requests, decoded from protobuf or JSON into spans (opentelemetry-proto 1).
 
 Protobuf messages are walked by hand: their own conversion to JSON costs five times as much (docs/why/libraries.md).
 An empty protobuf message takes two bytes in a body and thirty times as much in memory, so the messages of a large body

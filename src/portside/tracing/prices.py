@@ -1,4 +1,4 @@
-"""Prices of models (contract: hosted API, model price map).
+"""Prices of models.
 
 A price applies to the runs of models whose name its pattern matches. There are three sources, and the first one that
 matches wins: the workspace, which sets prices over the API; a file of the operator; and `prices.csv`, which is shipped.

@@ -1,4 +1,4 @@
-"""The routes of model prices, and of costs that are computed again after prices have changed (contract: hosted API)."""
+"""The routes of model prices, and of costs that are computed again after prices have changed."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""Usage limits that workspaces set themselves: traces, and long-lived traces, in a month (contract: section g).
+"""Usage limits that workspaces set themselves: traces, and long-lived traces, in a month.
 
 Whether a limit is reached is looked up once a minute, so limits hold approximately and cost ingest nothing. A batch is
 refused as a whole, because new traces in it are not known before it is stored.

@@ -1,4 +1,4 @@
-"""Retention: tiers of traces and the deletion of expired ones (contract: hosted API, section h).
+"""Retention: tiers of traces and the deletion of expired ones.
 
 A trace gets the tier of its project when it is first received. Feedback on one of its runs makes it long-lived, unless
 the feedback opts out. The row of a deleted trace stays, because it was billed.

@@ -1,4 +1,4 @@
-"""Runs, read: one by id, and pages of `POST /runs/query` (contract: hosted API, section f.4).
+"""Runs, read: one by id, and pages of `POST /runs/query`.
 
 A page is found as ids first, by conditions alone; then the fields of the runs on the page are read. A cursor holds the
 start time and id of the run next to which its page begins, so new runs do not move pages. A page ends early when the

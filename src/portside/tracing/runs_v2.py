@@ -1,4 +1,4 @@
-"""Version 2 of reading runs: `POST /api/v2/runs/query` and `GET /api/v2/runs/{id}` (contract: section f.4).
+"""Version 2 of reading runs: `POST /api/v2/runs/query` and `GET /api/v2/runs/{id}`.
 
 Clients select fields by upper-case names; statuses and run types are upper case too, and costs are numbers. Fields that
 this server does not have (annotation queues) are null.

@@ -1,4 +1,4 @@
-"""The services of tracing, and the response of `GET /info`, which needs no API key (contract: section f.2)."""
+"""The services of tracing, and the response of `GET /info`, which needs no API key."""
 
 from dataclasses import dataclass, field
 
@@ -36,7 +36,7 @@ class InstanceFlags(msgspec.Struct):
 
 
 class PlatformInfo(msgspec.Struct):
-    """The region, versions and limits of the server. SDKs compare `version`, the version of the contract."""
+    """The region, versions and limits of the server. SDKs compare `version`, the version of LangSmith's API."""
 
     region: Region = Region.US
     version: str = CONTRACT_VERSION

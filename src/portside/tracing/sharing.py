@@ -1,4 +1,4 @@
-"""Runs shared by links without an API key: the shared run, all runs below it, and their feedback (contract: f.4).
+"""Runs shared by links without an API key: the shared run, all runs below it, and their feedback.
 
 Filters that refer to the rest of the trace are refused on shared runs: their results would reveal what is not shared.
 The `app_path` of a shared run is the page of the link, because its address in the workspace names the workspace.

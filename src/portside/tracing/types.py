@@ -79,7 +79,7 @@ class IngestBatch(msgspec.Struct):
 
 
 class TracedRun(msgspec.Struct, kw_only=True):
-    """A run as the API returns it (contract: RunSchema). Inputs, outputs and other user data are exactly as sent."""
+    """A run as the API returns it. Inputs, outputs and other user data are exactly as sent."""
 
     id: UUID
     name: str
@@ -124,7 +124,7 @@ class RunQuery(msgspec.Struct):
 
 
 class TracerSession(msgspec.Struct, kw_only=True):
-    """A project as the API returns it (contract: TracerSession). SDKs require the key `reference_dataset_id`.
+    """A project as the API returns it. SDKs require the key `reference_dataset_id`.
 
     The statistics are null unless requested: times in seconds, costs as decimal text.
     """

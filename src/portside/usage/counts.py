@@ -1,4 +1,4 @@
-"""Counts of traces in time buckets: granular usage as JSON and CSV (spec: Granular usage), billed usage, and costs.
+"""Counts of traces in time buckets: granular usage as JSON and CSV, billed usage, and costs.
 
 The billed usage counts a trace in the range in which it was received, and again in the range in which it became
 long-lived. The CSV has one line for each combination of dimensions and bucket. Users choose the names in it, so its

@@ -1,7 +1,8 @@
 """Time ranges of usage: how bounds are parsed, and the width and start of buckets.
 
-Decisions where the contract is silent: whole days decide the width, so 31.5 days are counted by day and 93.2 days by
-week. Hours and days are aligned to UTC; wider buckets start at the UTC midnight at or before the range's start.
+Decisions where LangSmith's documentation is silent: whole days decide the width, so 31.5 days are counted by day and
+93.2 days by week. Hours and days are aligned to UTC; wider buckets start at the UTC midnight at or before the range's
+start.
 """
 
 import re
@@ -18,7 +19,7 @@ _STRIDES = ((31, Stride(days=1)), (93, Stride(days=7)), (366, Stride(days=30)))
 
 
 class RangeEmpty(BadRequest):
-    """end_time must be after start_time"""  # noqa: D415 - the exact text of the contract
+    """end_time must be after start_time"""  # noqa: D415 - the exact text of LangSmith's API
 
     code = "range_empty"
 

@@ -1,4 +1,4 @@
-"""The structs of usage (contract: Usage records; hosted API, section e)."""
+"""The structs of usage."""
 
 from datetime import datetime
 from enum import Enum

@@ -5,8 +5,9 @@ that is configured for authentication and cannot load it does not start. A serve
 machine, unless the configuration says explicitly that anybody may connect.
 
 The platform alone decides about its keys, and what a deployment's `agent_access` allows. Its responses are cached for
-seconds. While it does not respond, recently accepted callers are still accepted, so that agents outlive a restart of
-their platform; all others are refused. A token is accepted until it expires, a minute after it was issued.
+seconds. While it does not respond, or is too busy to, recently accepted callers are still accepted, so that agents
+outlive a restart of their platform; all others are refused. Any other response that is not an identity accepts nobody.
+A token is accepted until it expires, a minute after it was issued.
 """
 
 import asyncio
@@ -42,7 +43,9 @@ TOKEN_KEYS_TTL_S = 3600.0
 # Anybody can invent the id of a key, so unknown ids must not make the server ask the platform each time.
 ASK_FOR_TOKEN_KEYS_EVERY_S = 1.0
 MAX_CACHED = 10_000
-SERVER_ERROR = 500
+NOT_FOUND, SERVER_ERROR = 404, 500
+# Responses before the platform looked at the key: request timeout, too early, too many requests.
+UNDECIDED = frozenset({408, 425, 429})
 NO_KEY = "No valid API key was sent; put one of the platform's in the X-Api-Key header."
 CALL_REFUSED = "call_refused"
 SCHEME_HEADER, STUDIO_SCHEME = "x-auth-scheme", "langsmith"
@@ -199,7 +202,7 @@ class PlatformAuthentication:
             await self._client.aclose()
 
     async def ask(self, path: str, headers: Mapping[str, str] | None = None) -> "httpx.Response":
-        """Return the platform's response. Raises PlatformSilent without one, and for its own errors."""
+        """Return the platform's response. Raises PlatformSilent without one, and for one that decides nothing."""
         if self._client is None:
             self._client = httpx.AsyncClient(verify=ssl_context(), timeout=PLATFORM_TIMEOUT_S)
         try:
@@ -210,7 +213,8 @@ class PlatformAuthentication:
                 "cannot verify a caller: the platform does not answer", url=self._endpoint + path, reason=reason
             )
             raise PlatformSilent from exc
-        if response.status_code >= SERVER_ERROR:
+        if response.status_code >= SERVER_ERROR or response.status_code in UNDECIDED:
+            log.warning("cannot verify a caller: the platform answered with an error", status=response.status_code)
             raise PlatformSilent
         return response
 
@@ -224,6 +228,11 @@ class PlatformAuthentication:
             if (caller := self._last_known.get(name)) is None:
                 raise
             return caller
+        if response.status_code == NOT_FOUND and response.headers.get("content-type") == "application/json":
+            # The platform's own: the deployment is deleted, or the key's workspace does not have it. A proxy's page
+            # says nothing of the key.
+            log.warning("a caller is refused: the platform has no such deployment", url=self._endpoint)
+            self._reject(name, "")
         if response.status_code in {401, 403}:
             self._reject(name, _refusal_of(response))
         identity = _read_response(response, PlatformIdentity)

@@ -361,17 +361,18 @@ class Access:
 def _unauthenticated(scope: Any, route: Route[Any]) -> Caller:
     """Return the caller of a server without authentication.
 
-    Raises Forbidden for a route that requires a permission, unless the client is on the same machine.
+    Raises Forbidden for a route that requires a permission, unless the client is on the same machine. The clients of a
+    Unix socket have no address: a proxy may listen there for other machines.
     """
-    client = scope.get("client")
-    if client is None:
+    if is_in_process(scope):
         return ANYONE
-    if route.permission and not is_loopback(client[0]):
+    client = scope.get("client")
+    if route.permission and not (client and is_loopback(client[0])):
         raise Forbidden(
-            "Without authentication this is only open to calls from the same machine; call it there, or configure "
-            "authentication (auth.path or LANGSMITH_AUTH_ENDPOINT)."
+            "Without authentication this is only open to calls from the same machine over TCP; call 127.0.0.1 there, "
+            "or configure authentication (auth.path or LANGSMITH_AUTH_ENDPOINT)."
         )
-    return Caller(address=client[0])
+    return Caller(address=client[0]) if client else ANYONE
 
 
 async def _checked_stream(

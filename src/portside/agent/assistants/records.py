@@ -207,16 +207,17 @@ class Assistants:
             raise AssistantNotFound(f"Assistant {assistant_id} not found")
         return from_row(Assistant, row)
 
-    async def delete(self, assistant_id: UUID, *, delete_threads: bool, threads: Filter | None = None) -> None:
-        """Delete an assistant with its versions, and on request its threads that match the filter.
+    async def delete(self, assistant_id: UUID, *, delete_threads: bool, threads: Filter | None = None) -> list[UUID]:
+        """Delete an assistant with its versions, and on request its threads that match the filter; return these.
 
         Raises AssistantNotFound.
         """
-        deleted = await self._db.fetchval(
+        deleted: list[UUID] | None = await self._db.fetchval(
             sql.delete_assistant, assistant_id=assistant_id, delete_threads=delete_threads, access=threads
         )
         if deleted is None:
             raise AssistantNotFound(f"Assistant with ID {assistant_id} not found")
+        return deleted
 
     async def versions(self, assistant_id: UUID, query: VersionSearch) -> list[AssistantVersion]:
         """List an assistant's versions, newest first. Raises AssistantNotFound."""

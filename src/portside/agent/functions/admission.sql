@@ -12,7 +12,8 @@ $$;
 
 -- Admit a run under its thread's lock. `p_admission` is an `Admission` of `queue/statements.py`. Returns its status as
 -- `pending` or `running`; `busy` when the strategy is `reject` and the thread has a run; `missing` when there is no such
--- thread and none may be created, or when it does not match the access filter. With `starts`, the run starts under the
+-- thread and none may be created, when it belonged to a stateless run and will be deleted, or when it does not match the
+-- access filter. With `starts`, the run starts under the
 -- worker's lease at once if no other run is before it. The strategies `interrupt` and `rollback` cancel every run before it
 -- in the same transaction; the new run is blocked until those that had begun have stopped.
 --
@@ -98,7 +99,8 @@ begin
             -- Under the lock: another caller may have created the thread a moment ago.
             select t.active_runs, t.metadata - '{graph_id,assistant_id}'::text[],
                 is_creator or matches_access(t.metadata, p_access)
-            into ahead, labels, is_visible from threads t where t.thread_id = a.thread_id for update;
+            into ahead, labels, is_visible
+            from threads t where t.thread_id = a.thread_id and t.delete_after is null for update;
             if not found or not is_visible then
                 outcome := 'missing';
                 return next;

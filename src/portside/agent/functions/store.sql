@@ -1,4 +1,51 @@
--- Filters of the store.
+-- Writing the store, and its filters.
+
+-- Write one batch of puts and deletes (a null value), each item once; return what was put. Batches of more than one item
+-- first take advisory locks, 256 buckets in order, so that two batches cannot deadlock. An expired item counts as deleted,
+-- so an item that is put in its place gets a new time of creation. A generation of the search index says that the caller
+-- writes the items' vectors in the same statement.
+create or replace function put_store_items(
+    p_namespaces text[], p_keys text[], p_values text[], p_ttls float8[], p_fields text[], p_generation int
+) returns table (batch_index int, id bigint, revision bigint)
+-- A batch is small. For the default of 1,000 rows the planner would read the whole table of vectors.
+language plpgsql rows 10 set search_path from current as $$
+#variable_conflict use_column
+begin
+    return query
+    with given as (
+        select string_to_array(g.namespace, '.') as namespace, g.key, g.value::jsonb as value, g.ttl, g.fields, g.n
+        from unnest(p_namespaces, p_keys, p_values, p_ttls, p_fields) with ordinality
+            as g (namespace, key, value, ttl, fields, n)
+    ), locks as materialized (
+        select pg_advisory_xact_lock(hashtext('portside.store_items'), b.bucket)
+        from (
+            select distinct hashtext(array_to_string(g.namespace, '.') || '.' || g.key) & 255 as bucket from given g
+            where (select count(*) from given) > 1
+            order by bucket
+        ) b
+    ), deleted as (
+        delete from store_items s using given g
+        where g.value is null and s.namespace = g.namespace and s.key = g.key and (select count(*) from locks) >= 0
+    ), stored as (
+        insert into store_items as s (namespace, key, value, ttl_minutes, expires_at, index_fields, indexed_by)
+        select
+            g.namespace, g.key, g.value, g.ttl, now() + g.ttl * interval '1 minute', g.fields::jsonb, p_generation
+        from given g, (select count(*) from locks) as after_that
+        where g.value is not null
+        order by g.namespace, g.key
+        on conflict (namespace, key) do update set
+            value = excluded.value,
+            created_at = case when s.expires_at <= now() then now() else s.created_at end,
+            updated_at = now(),
+            ttl_minutes = excluded.ttl_minutes,
+            expires_at = excluded.expires_at,
+            revision = s.revision + 1,
+            index_fields = excluded.index_fields,
+            indexed_by = excluded.indexed_by
+        returning s.id, s.namespace, s.key, s.revision
+    )
+    select g.n::int, s.id, s.revision from stored s join given g using (namespace, key);
+end $$;
 
 -- Whether a value matches a filter, as langgraph defines it: a missing field is null, an object may have more fields than
 -- the filter, lists must match item by item. Numbers compare with numbers, text with text; other values do not match.

@@ -100,7 +100,10 @@ async def count_threads(ctx: Context, body: ThreadCount) -> int:
 async def prune_threads(ctx: Context, body: ThreadPrune) -> Pruned:
     """Delete threads, or all but their latest checkpoints; threads with an active run are skipped."""
     thread_ids = await ctx.services.access.authorize_threads(caller_of(ctx), "delete", body.thread_ids)
-    return Pruned(await records.prune_threads(ctx.db, replace(body, thread_ids=thread_ids)))
+    pruned = await records.prune_threads(ctx.db, replace(body, thread_ids=thread_ids))
+    if body.strategy != "keep_latest":
+        ctx.services.hub.threads_deleted(pruned)
+    return Pruned(len(pruned))
 
 
 @routes.get("/threads/{thread_id}", raises=(ThreadNotFound,))
@@ -127,7 +130,7 @@ async def delete_thread(ctx: Context, thread_id: UUID) -> None:
     await ctx.services.access.authorize_thread(caller_of(ctx), "delete", thread_id)
     if await records.delete_thread(ctx.db, thread_id):
         ctx.services.runs.wake_workers()
-    ctx.services.hub.thread_deleted(thread_id)
+    ctx.services.hub.threads_deleted([thread_id])
 
 
 @routes.post("/threads/{thread_id}/copy", raises=(ThreadNotFound,))

@@ -134,7 +134,7 @@ class Questions:
         with suppress(ThreadNotFound):
             if await records.delete_thread(self._db, thread_id):
                 self._runs.wake_workers()
-        self._runs.hub.thread_deleted(thread_id)
+        self._runs.hub.threads_deleted([thread_id])
 
     async def _resume(self, caller: Caller, question: Question, run: Run, answer: Any, request_id: str) -> None:
         body = RunCreate(

@@ -1,4 +1,4 @@
-"""The figures of the queue that operators watch (contract: `/metrics`), and how an idle server rests.
+"""How much there is to do: the figures of the queue that operators watch at `/metrics`, and when a server rests.
 
 Every second a server looks for runs, lost leases, webhooks and news of other processes. While it is idle it rests: one
 look every few seconds replaces all of these, because hundreds of idle servers may share a machine.

@@ -1,6 +1,6 @@
-"""From a client's request for a run to its admission (contract: section 5).
+"""From a client's request for a run to its admission.
 
-No I/O: the service takes an admission to the queue.
+The fields are those of `RunsClient.create` in langgraph_sdk. No I/O: the service takes an admission to the queue.
 """
 
 import hashlib
@@ -149,7 +149,7 @@ def run_kwargs(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dic
     # Context and configurable mirror each other.
     context = body.context or {key: value for key, value in configurable.items() if not key.startswith("__")}
     durability = body.durability or ("exit" if body.checkpoint_during is False else "async")
-    # The contract does not list these fields in `kwargs`, so they are stored only if the client sent them.
+    # Responses of LangGraph's agent server lack these fields, so they are stored only where they were sent.
     optional = {
         "strict_resume": body.strict_resume or None,
         "langsmith_tracer": None if body.langsmith_tracer is None else msgspec.to_builtins(body.langsmith_tracer),

@@ -451,11 +451,12 @@ class Runs:
 
         Raises AssistantNotFound.
         """
-        await self._assistants.delete(assistant_id, delete_threads=delete_threads, threads=threads)
+        deleted = await self._assistants.delete(assistant_id, delete_threads=delete_threads, threads=threads)
         reason = f"interrupt requested via DELETE /assistants/{assistant_id}"
         await self._cancel(CancelScope(assistant_id=assistant_id), Cancellation("interrupt", reason))
         # Also without cancelled runs: those of deleted threads are gone, and their workers must stop them.
         self.wake_workers()
+        self.hub.threads_deleted(deleted)
 
     async def delete(self, thread_id: UUID, run_id: UUID) -> None:
         """Stop a run if need be and delete it with its checkpoints; returns when it is deleted.

@@ -97,9 +97,9 @@ with gone as (
         and (:access::jsonb is null or matches_access(t.metadata, :access))
     order by t.thread_id for update
 ), gone_threads as (
-    delete from threads where thread_id in (select thread_id from its_threads)
+    delete from threads where thread_id in (select thread_id from its_threads) returning thread_id
 )
-select assistant_id from gone
+select array(select thread_id from gone_threads) as thread_ids from gone
 
 -- name: search_assistants
 -- searched: metadata as assistant.metadata

@@ -6,38 +6,9 @@
 -- encrypted: contents[] as store.value
 -- row: namespace = namespaces, key = keys
 -- plain: fields (names of fields)
--- One batch of puts and deletes (a null value), each item once. Batches of more than one item first take advisory locks,
--- 256 buckets in order, so that two batches cannot deadlock. An expired item counts as deleted, so an item that is put in
--- its place gets a new time of creation.
-with given as (
-    select string_to_array(g.namespace, '.') as namespace, g.key, g.value::jsonb as value, g.ttl, g.fields
-    from unnest(:namespaces::text[], :keys::text[], :contents::text[], :ttls::float8[], :fields::text[])
-        as g (namespace, key, value, ttl, fields)
-), locks as materialized (
-    select pg_advisory_xact_lock(hashtext('portside.store_items'), b.bucket)
-    from (
-        select distinct hashtext(array_to_string(g.namespace, '.') || '.' || g.key) & 255 as bucket from given g
-        where (select count(*) from given) > 1
-        order by bucket
-    ) b
-), deleted as (
-    delete from store_items s using given g
-    where g.value is null and s.namespace = g.namespace and s.key = g.key and (select count(*) from locks) >= 0
+select from put_store_items(
+    :namespaces::text[], :keys::text[], :contents::text[], :ttls::float8[], :fields::text[], null
 )
-insert into store_items as s (namespace, key, value, ttl_minutes, expires_at, index_fields)
-select g.namespace, g.key, g.value, g.ttl, now() + g.ttl * interval '1 minute', g.fields::jsonb
-from given g, (select count(*) from locks) as after_that
-where g.value is not null
-order by g.namespace, g.key
-on conflict (namespace, key) do update set
-    value = excluded.value,
-    created_at = case when s.expires_at <= now() then now() else s.created_at end,
-    updated_at = now(),
-    ttl_minutes = excluded.ttl_minutes,
-    expires_at = excluded.expires_at,
-    revision = s.revision + 1,
-    index_fields = excluded.index_fields,
-    indexed_by = null
 
 -- name: write_indexed_items
 -- encrypted: contents[] as store.value
@@ -45,44 +16,16 @@ on conflict (namespace, key) do update set
 -- plain: fields (names of fields)
 -- plain: embeddings (vectors, which searches compare)
 -- Like `write_items`, with the vectors of the items: both are written in one statement, so that no item is ever without
--- its vectors. `owners` gives the item of each vector, by its position in the batch. Surplus vectors are deleted.
-with given as (
-    select string_to_array(g.namespace, '.') as namespace, g.key, g.value::jsonb as value, g.ttl, g.fields, g.n
-    from unnest(:namespaces::text[], :keys::text[], :contents::text[], :ttls::float8[], :fields::text[])
-        with ordinality as g (namespace, key, value, ttl, fields, n)
-), locks as materialized (
-    select pg_advisory_xact_lock(hashtext('portside.store_items'), b.bucket)
-    from (
-        select distinct hashtext(array_to_string(g.namespace, '.') || '.' || g.key) & 255 as bucket from given g
-        where (select count(*) from given) > 1
-        order by bucket
-    ) b
-), deleted as (
-    delete from store_items s using given g
-    where g.value is null and s.namespace = g.namespace and s.key = g.key and (select count(*) from locks) >= 0
-), stored as (
-    insert into store_items as s (namespace, key, value, ttl_minutes, expires_at, index_fields, indexed_by)
-    select
-        g.namespace, g.key, g.value, g.ttl, now() + g.ttl * interval '1 minute', g.fields::jsonb,
-        :generation::int
-    from given g, (select count(*) from locks) as after_that
-    where g.value is not null
-    order by g.namespace, g.key
-    on conflict (namespace, key) do update set
-        value = excluded.value,
-        created_at = case when s.expires_at <= now() then now() else s.created_at end,
-        updated_at = now(),
-        ttl_minutes = excluded.ttl_minutes,
-        expires_at = excluded.expires_at,
-        revision = s.revision + 1,
-        index_fields = excluded.index_fields,
-        indexed_by = excluded.indexed_by
-    returning s.id, s.namespace, s.key, s.revision
+-- its vectors. `owners` gives the item of each vector, by its position in the batch. Surplus vectors are deleted. Without
+-- a search index there is no table of vectors, so this cannot be the only statement.
+with stored as materialized (
+    select * from put_store_items(
+        :namespaces::text[], :keys::text[], :contents::text[], :ttls::float8[], :fields::text[], :generation::int
+    )
 ), vectors as (
     select s.id, s.revision, v.place, v.embedding
     from unnest(:owners::int[], :places::int[], :embeddings::text[]) as v (owner, place, embedding)
-    join given g on g.n = v.owner
-    join stored s using (namespace, key)
+    join stored s on s.batch_index = v.owner
 ), dropped as (
     delete from store_vectors v using stored s
     where v.item_id = s.id and v.vector_index >= (select count(*) from vectors n where n.id = s.id)

@@ -120,8 +120,8 @@ order by t.thread_id
 on conflict (thread_id) do update set event_id = excluded.event_id, seq = excluded.seq, updated_at = now()
 where s.seq < excluded.seq
 
--- name: delete_stream
-delete from stream_chunks where thread_id = :thread_id
+-- name: delete_streams
+delete from stream_chunks where thread_id = any (:thread_ids::uuid[])
 
 -- name: delete_old_chunks
 -- Chunks are kept for a while after they were written, and those of a run until a while after its end.

@@ -60,11 +60,21 @@ from find_threads(
     null, :metadata::jsonb, :values::jsonb, :status::text, 'updated_at desc', 0, 0, :access::jsonb, :matched_ids::uuid[]
 )
 
--- name: threads_with_long_values
--- Pages through the threads whose rows lack the value of one of these keys: it is a long list, stored in checkpoints.
-select thread_id, "values"::text as "values", long_values::text from threads
-where long_values ?| :keys::text[] and not is_temporary and thread_id > :after_id::uuid
+-- name: find_threads_with_long_values
+-- searched: metadata as thread.metadata, values as thread.values
+-- The threads that may match a search, although their rows lack the value of one of these keys: it is a long list, stored
+-- in checkpoints. All other filters are applied here, also those by values that the rows have.
+select thread_id from threads
+where long_values ?| :keys::text[] and not is_temporary
+    and (:ids::uuid[] is null or thread_id = any (:ids::uuid[]))
+    and (:status::text is null or status = :status::text)
+    and (:metadata::jsonb is null or metadata @> :metadata::jsonb)
+    and (:access::jsonb is null or matches_access(metadata, :access::jsonb))
+    and coalesce("values", '{}') @> (:values::jsonb - array(select jsonb_object_keys(long_values)))
 order by thread_id limit :limit
+
+-- name: read_threads_with_long_values
+select thread_id, "values"::text as "values", long_values::text from threads where thread_id = any (:thread_ids::uuid[])
 
 -- name: read_long_value
 -- Returns the columns of `checkpoint_tuples`, which the codec needs to decrypt a value.
@@ -105,7 +115,7 @@ update threads set
     ttl_minutes = coalesce(:ttl_minutes::double precision, ttl_minutes),
     ttl_strategy = coalesce(:ttl_strategy::text, ttl_strategy),
     updated_at = now()
-where thread_id = :thread_id
+where thread_id = :thread_id and delete_after is null
 returning thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
           case when :is_returned then "values"::text end as "values",
           case when :is_returned then long_values::text end as long_values, interrupts::text, error::text
@@ -121,7 +131,8 @@ delete from threads where thread_id = :thread_id returning active_runs > 0 as ha
 -- The checkpoints are copied in the same transaction. Encrypted documents are passed in, bound to the copy.
 insert into threads (thread_id, metadata, config, "values", long_values, ttl_minutes, ttl_strategy)
 select :target, coalesce(:metadata::jsonb, metadata), coalesce(:config::jsonb, config),
-    coalesce(:values::text::jsonb, "values"), long_values, ttl_minutes, ttl_strategy from threads where thread_id = :source
+    coalesce(:values::text::jsonb, "values"), long_values, ttl_minutes, ttl_strategy
+from threads where thread_id = :source and delete_after is null
 returning thread_id, created_at, updated_at, state_updated_at, metadata::text, config::text, status,
           "values"::text as "values", long_values::text, interrupts::text, error::text
 
@@ -131,6 +142,7 @@ delete from threads where thread_id in (
     select thread_id from threads where thread_id = any (:thread_ids::uuid[]) and active_runs = 0
     order by thread_id for update
 )
+returning thread_id
 
 -- name: lock_idle_threads
 -- While threads are locked, no run is admitted to them.
@@ -167,7 +179,7 @@ select
         select coalesce(sum(pg_column_size(w.data)), 0)::bigint
         from checkpoint_writes w where w.thread_id = t.thread_id::text
     ) as write_bytes
-from threads t where t.thread_id = :thread_id
+from threads t where t.thread_id = :thread_id and t.delete_after is null
 
 -- name: graph_of_thread
 select metadata ->> 'graph_id' as graph_id from threads where thread_id = :thread_id and delete_after is null

@@ -6,7 +6,7 @@ event streaming protocol, read the `history`, which holds the segments in order.
 event loop, except methods that are documented as safe in any thread.
 
 Memory is bounded three times: a run keeps its newest events only, `KeptSegments` forgets the oldest ended runs of all
-threads, and a slow follower has a bounded buffer of its own (contract: Join semantics, 12.4 and 13).
+threads, and a slow follower has a bounded buffer of its own.
 """
 
 import asyncio

@@ -135,7 +135,7 @@ def closing_events(run_id: UUID, end: RunEnd) -> Iterator[tuple[str, bytes]]:
 
 
 class EventClock:
-    """Makes event ids `<ms>-<seq>`, strictly increasing over all streams of this process (spec: Events).
+    """Makes event ids `<ms>-<seq>`, strictly increasing over all streams of this process.
 
     Processes that serve one database all follow its clock: `ahead_s` is how far it is ahead of this machine's, and
     `error_s` how far that may be wrong.

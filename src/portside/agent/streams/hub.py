@@ -7,7 +7,7 @@ and takes those that others want; `NullTransport` is for a process that is alone
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -79,8 +79,8 @@ class Transport(Protocol):
         """Notify others that a run is over."""
         ...
 
-    def delete_thread(self, thread_id: UUID) -> None:
-        """Notify others that a thread was deleted, and delete its log in Postgres."""
+    def delete_threads(self, thread_ids: Sequence[UUID]) -> None:
+        """Notify others that threads were deleted, and delete their logs in Postgres."""
         ...
 
     def notify_work(self, *, claims: bool = False, cancels: bool = False) -> None:
@@ -133,7 +133,7 @@ class NullTransport:
     def notify_run_ended(self, run_id: UUID) -> None:
         """Do nothing."""
 
-    def delete_thread(self, thread_id: UUID) -> None:
+    def delete_threads(self, thread_ids: Sequence[UUID]) -> None:
         """Do nothing."""
 
     def notify_work(self, *, claims: bool = False, cancels: bool = False) -> None:
@@ -353,10 +353,11 @@ class Hub:
         """Notify the followers of a thread that a person changed its state."""
         self.log_of(thread_id).add_state_update(data)
 
-    def thread_deleted(self, thread_id: UUID) -> None:
-        """End the followers of a deleted thread, in all processes."""
-        self.drop_thread(thread_id)
-        self.transport.delete_thread(thread_id)
+    def threads_deleted(self, thread_ids: Sequence[UUID]) -> None:
+        """End the followers of deleted threads, in all processes."""
+        for thread_id in thread_ids:
+            self.drop_thread(thread_id)
+        self.transport.delete_threads(thread_ids)
 
     def drop_thread(self, thread_id: UUID) -> None:
         """End the followers of a thread in this process."""

@@ -11,7 +11,7 @@ tried again at the next look, so a database that does not respond makes streams 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 from uuid import UUID, uuid4
@@ -392,9 +392,9 @@ class PostgresTransport:
             self._notification.ended.append(run_id)
             self._has_news.set()
 
-    def delete_thread(self, thread_id: UUID) -> None:
-        """Notify others that a thread was deleted, and delete its log in Postgres."""
-        self._tasks.append(asyncio.create_task(self._delete_log(thread_id)))
+    def delete_threads(self, thread_ids: Sequence[UUID]) -> None:
+        """Notify others that threads were deleted, and delete their logs in Postgres."""
+        self._tasks.append(asyncio.create_task(self._delete_logs(thread_ids)))
 
     def notify_work(self, *, claims: bool = False, cancels: bool = False) -> None:
         """Notify others of runs to claim or to cancel."""
@@ -465,8 +465,8 @@ class PostgresTransport:
             if start.is_resumable:
                 await self._subscriptions.fill(stream)
 
-    async def _delete_log(self, thread_id: UUID) -> None:
-        await _try("deleting a stream", lambda: self._db.execute(sql.delete_stream, thread_id=thread_id))
+    async def _delete_logs(self, thread_ids: Sequence[UUID]) -> None:
+        await _try("deleting streams", lambda: self._db.execute(sql.delete_streams, thread_ids=thread_ids))
         self._notification.gone = True
         self._has_news.set()
 

@@ -4,6 +4,7 @@ Clients receive the same bytes as if the row held the lists. Only lists of messa
 of a row, so their JSON does not depend on the project's classes.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from portside.agent.sql.declarations import ModelField
 from portside.executor.encryption import CannotDecrypt
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Session
+from portside.kernel.errors import Invalid
 from portside.kernel.large_reads import current_read
 from portside.kernel.logs import get_logger
 from portside.kernel.user_json import dump_user, without_nul
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 BATCH = 16
 # How often a row is read again whose checkpoint was deleted in between.
 ATTEMPTS = 3
-_FIRST = UUID(int=0)
+# How many threads a search by a list reads, and for how long: any client may ask for it, and every list is decoded.
+MAX_SCANNED = 1000
+SCAN_S = 20.0
 _RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 log = get_logger(__name__)
 # A record of the database, or a dict with the same columns.
@@ -81,28 +85,40 @@ def _joined_here(base: Row, lists: str, extract: Any) -> Row:
     return whole
 
 
-async def threads_matching(db: Session, values: Mapping[str, Any] | None) -> list[UUID] | None:
+async def threads_matching(db: Session, filters: Mapping[str, Any]) -> list[UUID] | None:
     """Return the threads that match a filter by lists that are not in their rows; None if no row can lack them.
 
-    This reads all these threads, one after the other: a slow way, for filters that no index answers either. Raises
-    Invalid for a filter by what is encrypted in rows.
+    `filters` are those of the whole search: `ids`, `metadata`, `values`, `status` and `access`. No index answers a
+    filter by a list, so the lists of every thread that matches the rest are read, one thread after the other. Raises
+    Invalid if that are too many, and for a filter by what is encrypted in rows.
     """
-    keys = [key for key, wanted in (values or {}).items() if isinstance(wanted, list)]
+    values = filters["values"] or {}
+    keys = [key for key, wanted in values.items() if isinstance(wanted, list)]
     if not keys:
         return None
     if (encryptor := encryptor_of(db)) is not None:
         await encryptor.refuse_encrypted(values, ModelField("thread", "values"), ["body", "values"])
-    wanted, matching, after = dump_api(values).decode(), [], _FIRST
-    while rows := await db.fetch(sql.threads_with_long_values, keys=keys, after_id=after, limit=BATCH):
-        for row in rows:
+    rows = await db.fetch(sql.find_threads_with_long_values, **filters, keys=keys, limit=MAX_SCANNED + 1)
+    candidates: list[UUID] = [row["thread_id"] for row in rows]
+    if len(candidates) > MAX_SCANNED:
+        raise _too_slow(keys[0], f"more than {MAX_SCANNED} threads have such a list")
+    wanted, matching, deadline = dump_api(values).decode(), [], time.monotonic() + SCAN_S
+    for start in range(0, len(candidates), BATCH):
+        for row in await db.fetch(sql.read_threads_with_long_values, thread_ids=candidates[start : start + BATCH]):
+            if time.monotonic() > deadline:
+                raise _too_slow(keys[0], f"reading such lists of {len(candidates)} threads takes over {SCAN_S:.0f} s")
             base, lists = await _with_lists(db, row)
             if (await _join(db, base, lists, matching=wanted))["is_matching"]:
                 matching.append(row["thread_id"])
         if (read := current_read()) is not None:
             # None of it is in the response.
             read.used = 0
-        after = rows[-1]["thread_id"]
     return matching
+
+
+def _too_slow(key: str, why: str) -> Invalid:
+    advice = "narrow the search by ids, metadata, status or another value, or keep what you search by in metadata"
+    return Invalid.field(["body", "values", key], f"no index answers a filter by a list, and {why}; {advice}")
 
 
 @cache

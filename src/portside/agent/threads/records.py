@@ -119,22 +119,22 @@ async def pending_interrupts(db: Session, thread_id: UUID) -> list[str] | None:
 
 
 async def search_threads(db: Database, query: ThreadSearch, visible: Filter | None = None) -> SearchPage[Thread]:
-    """Find the threads that match both the query and the filter. Raises Invalid for a bad path."""
+    """Find the threads that match both the query and the filter.
+
+    Raises Invalid for a bad path, and for a filter by a list that too many threads have.
+    """
     fields = frozenset(query.select or _ALL)
     extract = parse_paths(query.extract)
+    filters = _filters(query, visible) | {"ids": query.ids or None}
     rows = await db.fetch(
         sql.search_threads,
-        ids=query.ids or None,
-        metadata=query.metadata or None,
-        values=query.values or None,
-        status=query.status,
+        **filters,
         sort=f"{query.sort_by or 'updated_at'} {query.sort_order or 'desc'}",
         limit=query.limit or 10,
         offset=query.offset or 0,
         fields=list(fields),
         extract=extract,
-        access=visible,
-        matched_ids=await threads_matching(db, query.values),
+        matched_ids=await threads_matching(db, filters),
     )
     # The statement counts and reads in two steps, and a thread may be deleted between them.
     found: list[Any] = [row for row in rows if row["thread_id"] is not None]
@@ -144,13 +144,19 @@ async def search_threads(db: Database, query: ThreadSearch, visible: Filter | No
 
 
 async def count_threads(db: Database, query: ThreadCount, visible: Filter | None = None) -> int:
-    """Count the threads that match both the query and the filter."""
-    wanted = {"metadata": query.metadata or None, "values": query.values or None}
-    matched = await threads_matching(db, query.values)
-    count: int = await db.fetchval(
-        sql.count_threads, **wanted, status=query.status, access=visible, matched_ids=matched
-    )
+    """Count the threads that match both the query and the filter.
+
+    Raises Invalid for a filter by a list that too many threads have.
+    """
+    filters = _filters(query, visible)
+    matched = await threads_matching(db, filters | {"ids": None})
+    count: int = await db.fetchval(sql.count_threads, **filters, matched_ids=matched)
     return count
+
+
+def _filters(query: ThreadSearch | ThreadCount, visible: Filter | None) -> dict[str, Any]:
+    wanted = {"metadata": query.metadata or None, "values": query.values or None}
+    return {**wanted, "status": query.status, "access": visible}
 
 
 async def patch_thread(db: Database, thread_id: UUID, patch: ThreadPatch, *, returns_thread: bool = True) -> Thread:
@@ -205,14 +211,15 @@ async def copy_thread(
     return _thread_of(copy)
 
 
-async def prune_threads(db: Database, request: ThreadPrune) -> int:
-    """Delete threads, or all but their latest checkpoints; return how many. Threads with an active run are skipped."""
+async def prune_threads(db: Database, request: ThreadPrune) -> list[UUID]:
+    """Delete threads, or all but their latest checkpoints; return which. Threads with an active run are skipped."""
     if request.strategy != "keep_latest":
-        return await db.execute(sql.prune_threads, thread_ids=request.thread_ids)
+        rows = await db.fetch(sql.prune_threads, thread_ids=request.thread_ids)
+        return [row["thread_id"] for row in rows]
     async with db.transaction() as tx:
         rows = await tx.fetch(sql.lock_idle_threads, thread_ids=request.thread_ids)
         await tx.execute(sql.keep_latest_checkpoints, thread_ids=[row["thread_id"] for row in rows])
-    return len(rows)
+    return [UUID(row["thread_id"]) for row in rows]
 
 
 async def measure_storage(db: Database, thread_id: UUID) -> ThreadStorage:

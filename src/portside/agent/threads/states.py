@@ -9,10 +9,12 @@ thread that lost its memory; no client relies on that. A thread without any chec
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -36,7 +38,7 @@ from portside.agent.types.threads import (
 )
 from portside.executor.requests import ChangedState, HistoryRead, StateChange, StateCreation
 from portside.kernel.codec import dump_api, load
-from portside.kernel.db import Database, Session, lazy_transaction
+from portside.kernel.db import Database, OnBegin, Session, lazy_transaction
 from portside.kernel.errors import BadRequest, Conflict, Invalid
 from portside.kernel.ids import uuid7
 from portside.kernel.user_json import dump_jsonb, without_nul
@@ -66,6 +68,7 @@ class States:
         self._hub = hub
         self._reader = StateReader(db, graphs, memory_bytes)
         self._changes = asyncio.Semaphore(min(MAX_CONCURRENT_CHANGES, db.pool.get_max_size() // 2))
+        self._of_thread: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
 
     async def create(self, request: ThreadCreate, visible: Filter | None = None) -> Thread:
         """Create a thread, with a state if supersteps are given: both appear together or not at all.
@@ -88,7 +91,7 @@ class States:
                 raise _ThreadExists
 
         try:
-            async with self._changes, lazy_transaction(self._db, insert) as tx:
+            async with self._change(thread_id, insert) as tx:
                 changed = await self._graphs.create_state(
                     creation, PostgresBackend(tx, encryptor=encryptor_of(self._db))
                 )
@@ -142,7 +145,7 @@ class States:
             values=update.values,
             as_node=update.as_node,
         )
-        async with self._changes, lazy_transaction(self._db, partial(_lock, thread_id)) as tx:
+        async with self._change(thread_id, partial(_lock, thread_id)) as tx:
             changed = await self._graphs.update_state(change, self._scope(tx))
             if changed is None:
                 raise CheckpointNotFound.of(thread_id, at.checkpoint_id or "")
@@ -150,6 +153,14 @@ class States:
         made = named_checkpoint(changed.checkpoint)
         self._hub.publish_state_update(thread_id, dump_api({**made, "values": msgspec.Raw(values)}))
         return made
+
+    @asynccontextmanager
+    async def _change(self, thread_id: UUID, on_begin: OnBegin) -> AsyncIterator[Session]:
+        """Yield a session in the transaction of one change of a thread."""
+        # Changes of one thread wait for each other without a slot, or they would block those of all other threads.
+        lock = self._of_thread.setdefault(thread_id, asyncio.Lock())
+        async with lock, self._changes, lazy_transaction(self._db, on_begin) as tx:
+            yield tx
 
     def _scope(self, tx: Session) -> PostgresBackend:
         return PostgresBackend(tx, encryptor=encryptor_of(self._db))

@@ -1,9 +1,9 @@
 """Installs and builds the JavaScript of a project: its graphs, or the front end of a Python agent.
 
-The contract (7.2) sets the package manager: the one of the lock file, else the one that `package.json` names, else npm.
-It runs in the nearest folder with a lock file, from that of the configuration file up to the source's root. Without a
-lock file it runs in the root, or in the folder of the configuration file if only that one has a package. The build
-command always runs in the folder of the configuration file.
+The package manager is chosen as on LangGraph's platform: the one of the lock file, else the one that `package.json`
+names, else npm. It runs in the nearest folder with a lock file, from that of the configuration file up to the source's
+root. Without a lock file it runs in the root, or in the folder of the configuration file if only that one has a
+package. The build command always runs in the folder of the configuration file.
 """
 
 import re

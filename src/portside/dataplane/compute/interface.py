@@ -122,7 +122,7 @@ class Target(Protocol):
 
 
 class Compute(Protocol):
-    """Where the deployments of a listener run; `compute_type` is the name that the contract gives it."""
+    """Where the deployments of a listener run; `compute_type` is its name in the control plane's API."""
 
     compute_type: ComputeType
     # Whether sources are built here; otherwise only images are served.

@@ -76,7 +76,7 @@ class RuntimeEnvironment:
 def server_environment(
     deployment: DesiredDeployment, revision: DesiredRevision, runtime: RuntimeEnvironment, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the whole environment of a server of this revision (contract: names that secrets may not set).
+    """Return the whole environment of a server of this revision.
 
     Later entries win: the variables of `environ` about the network, the platform's variables, the revision's secrets,
     and the runtime environment.

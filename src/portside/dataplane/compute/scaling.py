@@ -78,7 +78,7 @@ class Scaler:
 
 
 def needed(load: Load) -> int:
-    """Return how many replicas a load needs (contract: 10 pending runs each, 75 % of the CPU)."""
+    """Return how many replicas a load needs: 10 pending runs each, 75 % of the CPU."""
     by_runs = math.ceil((load.pending_runs or 0) / RUNS_PER_REPLICA)
     by_cpu = math.ceil(load.replicas * (load.cpu or 0.0) / CPU_TARGET)
     return max(by_runs, by_cpu)

@@ -48,7 +48,8 @@ BODY_BYTES = 1024
 # The serializer's name for the encoding of everything but bytes, and the range of its integers.
 MSGPACK = "msgpack"
 MIN_INT, MAX_INT = -(2**63), 2**64 - 1
-# The caller and the request of a run are not stored with the thread's state (spec: Authentication).
+# The caller and the request of a run are not stored with the thread's state: others may read it, and other callers'
+# runs continue it.
 _REQUEST_PREFIXES = ("langgraph_auth_", "langgraph_request_id", "graph_auth_", "graph_request_id")
 _PLAIN = (type(None), bool, int, float)
 # The task of writes that belong to no task: input, and the values of an interrupted run's `Command`.

@@ -1,4 +1,4 @@
-"""Which web pages may call the server from a browser (contract: CORS default).
+"""Which web pages may call the server from a browser; by default all may.
 
 Preflights are answered here; `RequestMiddleware` adds the headers to all other responses, errors too. Two kinds of
 requests from pages that are not allowed are refused, because browsers send them without a preflight: WebSocket

@@ -50,7 +50,7 @@ routes = Routes[Context[HealthServices]]("system")
 
 @routes.get("/ok", public=True)
 async def check_health(ctx: Context[HealthServices]) -> Response:
-    """Answer 200 if every dependency answers, 500 if one does not (contract: system routes)."""
+    """Answer 200 if every dependency answers, 500 if one does not."""
     health = await check_all(ctx.services.health)
     return Response(dump_api(health), 200 if health.ok else 500, media_type="application/json")
 

@@ -21,7 +21,8 @@ from portside.kernel.user_json import MAX_DEPTH
 Path = tuple[str | int, ...]
 # From the lowest signed to the highest unsigned integer of 64 bits: the range of msgpack.
 MIN_INT, MAX_INT = -(2**63), 2**64 - 1
-# OpenAPI constraints for fields that the contract documents but this server accepts only empty, null or false.
+# OpenAPI constraints for fields that are documented (docs/compatibility.md), but that this server accepts only empty,
+# null or false.
 NO_ITEMS = msgspec.Meta(extra_json_schema={"maxItems": 0})
 NO_FIELDS = msgspec.Meta(extra_json_schema={"maxProperties": 0})
 NO_TEXT = msgspec.Meta(extra_json_schema={"maxLength": 0})

@@ -30,7 +30,7 @@ class StreamCut(Exception):
 
 
 def sse_event(event: str, data: bytes, event_id: str | None = None) -> bytes:
-    """Encode one event: fields in the order event, data, id, lines end in CRLF (contract: SSE wire format)."""
+    """Encode one event: fields in the order event, data, id, lines end in CRLF, as clients of the API parse it."""
     parts = [b"event: ", event.encode(), b"\r\ndata: ", data, b"\r\n"]
     if event_id is not None:
         parts += [b"id: ", event_id.encode(), b"\r\n"]

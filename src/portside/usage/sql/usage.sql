@@ -70,7 +70,7 @@ group by c.user_id, u.email
 order by u.email, c.user_id
 
 -- name: usage_by_api_key
--- The contract shows only the short key, so keys with the same short key share a series.
+-- LangSmith's API shows only the short key, so keys with the same short key share a series.
 with counted as (
     select api_key_id, date_bin(:stride::interval, received_at, :origin::timestamptz) as begin, sum(traces) as traces
     from received_around_days(

@@ -1,4 +1,4 @@
-"""The environment variables of a deployment's pods (contract: names that secrets may not set).
+"""The environment variables of a deployment's pods.
 
 The secret ones are in one immutable Secret. Changed values make a new Secret, so that the pods of the previous revision
 keep theirs. Variables that a container sets itself override the Secret.

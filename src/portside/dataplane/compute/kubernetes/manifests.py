@@ -48,7 +48,7 @@ CONTAINER = "api-server"
 _PRE_STOP_S = 5
 _MARGIN_S = 30
 _STARTUP_PERIOD_S = 2
-# Contract: section 8, autoscaling.
+# The documented targets of autoscaling: 75 % of the CPU, and 10 pending runs for each replica.
 TARGET_UTILIZATION, TARGET_PENDING = 75, 10
 _SCALE_DOWN_AFTER_S = 1800
 # An orchestrator takes as many runs as its executors have slots, so those are scaled by the runs that wait.
