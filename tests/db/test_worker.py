@@ -271,10 +271,20 @@ async def test_run_that_an_outage_stopped_returns_to_the_queue(process: Process)
     await process.wait_until_idle()
     # The database is still away.
     await process.db.pool.execute("alter table runs rename to runs_away")
-    await process.worker._return_runs()
+    await process.worker._returns.return_noted()
     await process.db.pool.execute("alter table runs_away rename to runs")
     process.worker.check_cancellations()
     await process.wait_for_status(run_id, "pending")
+
+
+async def test_stopping_worker_returns_the_run_that_an_outage_stopped(process: Process):
+    """No renewal follows with which it would return, and its lease would count as lost."""
+    run_id, attempt = await process.execute()
+    attempt.failure = ConnectionError("the database is gone")
+    attempt.end.set()
+    await process.wait_until_idle()
+    await process.worker.drain(0.0)
+    assert await process.status(run_id) == "pending"
 
 
 async def test_leases_are_renewed_while_a_run_cannot_be_returned(process: Process, monkeypatch: pytest.MonkeyPatch):
