@@ -12,9 +12,10 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
+from portside.agent.app import SCHEMA
 from portside.agent.queue import statements, worker
 from portside.agent.queue.admissions import Admissions
-from portside.agent.queue.backlog import REST_AFTER_S, IdleBackoff
+from portside.agent.queue.backlog import REST_AFTER_S, Backlog, IdleBackoff, QueueMonitor
 from portside.agent.queue.statements import (
     Admission,
     Cancellation,
@@ -66,6 +67,8 @@ class Handler:
             attempt.cancelled.set()
             # A node takes its time to stop.
             await attempt.let_go.wait()
+            if attempt.failure is not None:
+                raise attempt.failure from None
             raise
         if attempt.failure is not None:
             raise attempt.failure
@@ -179,6 +182,18 @@ async def test_second_attempt_in_a_process_waits_for_the_first_and_outlives_it(p
 
 async def test_lost_run_returns_to_the_queue(process: Process):
     run_id, attempt = await process.execute()
+    process.worker._active[run_id].lose()
+    attempt.let_go.set()
+    await process.wait_until_idle()
+    process.worker.check_cancellations()
+    await process.wait_for_status(run_id, "pending")
+    assert process.handler.ended == [(run_id, None)]
+
+
+async def test_lost_run_that_fails_while_it_stops_returns_to_the_queue(process: Process):
+    """Its next attempt may succeed, and only that attempt may write an end."""
+    run_id, attempt = await process.execute()
+    attempt.failure = RuntimeError("a node does not like to be stopped")
     process.worker._active[run_id].lose()
     attempt.let_go.set()
     await process.wait_until_idle()
@@ -422,6 +437,22 @@ async def test_run_that_started_for_a_client_that_left_returns_to_the_queue(proc
         return await process.status(admission.run_id) == "pending"
 
     await eventually(is_returned)
+
+
+async def test_queue_of_a_database_that_dies_during_the_count_has_no_figures(agent_databases, monkeypatch):
+    """An operator sees the other metrics meanwhile."""
+    db = await Database.connect(await agent_databases(), schema=SCHEMA)
+    monitor = QueueMonitor(db, Process(db).worker, {"api": db})
+    is_alive = db.is_alive
+
+    async def is_alive_once_more() -> bool:
+        answer = await is_alive()
+        await db.close()
+        return answer
+
+    monkeypatch.setattr(db, "is_alive", is_alive_once_more)
+    await monitor.set_gauges()
+    assert await monitor.backlog() == Backlog()
 
 
 class Resting:

@@ -460,7 +460,9 @@ class Worker:
                 await asyncio.wait([previous.task])
             result = await self._end(claimed, await self._execute(run))
         except Exception as failure:  # noqa: BLE001 - handled there
-            result = await self._handle_failure(claimed, failure)
+            # Nothing is written of a lost run, however it stopped. It returns to the queue below.
+            if run.state is not RunState.LOST:
+                result = await self._handle_failure(claimed, failure)
         finally:
             run.leased_until = 0.0
             if self._active.get(claimed.run_id) is run:
