@@ -83,6 +83,8 @@ class RevisionsFile:
         self._path = path
         self._version: tuple[int, ...] | None = None
         self._revisions: dict[UUID, KeptRevision] = {}
+        # Why the file could not be read last time; empty if it could.
+        self._problem = ""
 
     def check(self) -> None:
         """Raise UserMistake if the file cannot be read: threads would silently continue with other code."""
@@ -98,9 +100,13 @@ class RevisionsFile:
         """
         try:
             self._load()
+            self._problem = ""
             PROBLEMS.forget(_FILE)
         except (OSError, msgspec.MsgspecError) as exc:
-            log.warning("the file of pinned revisions cannot be read", path=str(self._path), error=str(exc))
+            # Logged once: the file is read for every run and every read of a state.
+            if str(exc) != self._problem:
+                self._problem = str(exc)
+                log.warning("the file of pinned revisions cannot be read", path=str(self._path), error=self._problem)
             said = f"Threads continue with the revisions that were known: {self._path} cannot be read: {exc}"
             PROBLEMS.note(_FILE, said[:LONGEST_PROBLEM])
         return self._revisions
