@@ -23,22 +23,15 @@ from uuid import UUID
 import msgspec
 
 from portside.agent.config import AgentConfig, load_config
-from portside.agent.graphs import EventSink, GraphService
+from portside.agent.graphs import EventSink, GraphRequest, GraphService, RoutedGraphs
 from portside.agent.problems import PROBLEMS
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
-from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.requests import (
-    ChangedState,
     DescriptionRequest,
-    Drawing,
-    HistoryRead,
     Outcome,
     RunRequest,
-    Schemas,
-    StateChange,
     StateCreation,
-    StateRead,
 )
 from portside.kernel.db import Database
 from portside.kernel.errors import Unavailable, UserMistake
@@ -127,10 +120,10 @@ class RevisionsFile:
         return {found.id: found for found in self.read().values() if found.until is None or found.until > now}
 
 
-class PinnedGraphs:
+class PinnedGraphs(RoutedGraphs):
     """The graphs of this server's revision, and of earlier ones for the threads that they began.
 
-    The methods are those of `GraphService`. `start` starts the executors of a revision.
+    `start` starts the executors of a revision.
     """
 
     def __init__(
@@ -187,12 +180,15 @@ class PinnedGraphs:
             )
         return chosen
 
-    async def _of_thread(self, config: Any) -> GraphService:
-        """Return the graphs of the revision that a thread continues with."""
+    async def route(self, request: GraphRequest) -> GraphService:
+        """Return the graphs of the revision that a request's thread continues with, or this server's own."""
+        if isinstance(request, StateCreation | DescriptionRequest):
+            # A new thread, and what this revision's graphs look like.
+            return self._graphs
         available = self._file.available()
         if self._own not in available or len(available) == 1:
             return self._graphs
-        thread_id = UUID(str(config["configurable"]["thread_id"]))
+        thread_id = UUID(str(request.config["configurable"]["thread_id"]))
         return await self._of(await self._db.fetchval(sql.revision_of_thread, thread_id=thread_id), available)
 
     async def _of(self, revision_id: UUID | None, available: Mapping[UUID, KeptRevision]) -> GraphService:
@@ -235,38 +231,6 @@ class PinnedGraphs:
         """Return the variables of an earlier configuration file that this server's configuration file would hide."""
         own = self._config.env
         return {name: value for name, value in earlier.env.items() if name in own and os.environ.get(name) == own[name]}
-
-    async def read_outcome(self, request: RunRequest) -> Outcome:
-        """Return the outcome of a run that was stopped."""
-        return await (await self._of_thread(request.config)).read_outcome(request)
-
-    async def read_state(self, read: StateRead) -> bytes | None:
-        """Return the JSON of a state, or None if the config names a checkpoint that does not exist."""
-        return await (await self._of_thread(read.config)).read_state(read)
-
-    async def read_history(self, read: HistoryRead) -> bytes:
-        """Return the JSON of a list of states, newest first."""
-        return await (await self._of_thread(read.config)).read_history(read)
-
-    async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
-        """Change a state in the transaction of a scope; None if the config names a checkpoint that does not exist."""
-        return await (await self._of_thread(change.config)).update_state(change, scope)
-
-    async def create_state(self, creation: StateCreation, scope: CheckpointBackend) -> ChangedState:
-        """Make the state of a new thread in the transaction of a scope."""
-        return await self._graphs.create_state(creation, scope)
-
-    async def draw(self, request: DescriptionRequest) -> Drawing:
-        """Draw a graph of this revision. Raises GraphFailed."""
-        return await self._graphs.draw(request)
-
-    async def schemas(self, request: DescriptionRequest) -> Schemas:
-        """Return the schemas of a graph of this revision. Raises GraphFailed."""
-        return await self._graphs.schemas(request)
-
-    async def subgraphs(self, request: DescriptionRequest) -> dict[str, Schemas]:
-        """Return the schemas of the subgraphs of a graph of this revision. Raises GraphFailed."""
-        return await self._graphs.subgraphs(request)
 
     async def count_threads(self, idle_s: float | None = None) -> dict[UUID, int]:
         """Return how many threads use each revision: those that have runs, or wait for the answer to an interrupt.
