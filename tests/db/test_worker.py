@@ -455,6 +455,23 @@ async def test_queue_of_a_database_that_dies_during_the_count_has_no_figures(age
     assert await monitor.backlog() == Backlog()
 
 
+async def test_run_that_was_being_admitted_when_the_worker_stopped_returns_to_the_queue(process: Process):
+    admission = new_run(is_temporary=False)
+    admission.starts = True
+    await process.worker.drain(0.0)
+    [admitted] = await statements.admit_runs(process.db, [admission], process.worker.worker_id)
+    assert admitted is not None
+    assert admitted.outcome == "running"
+    process.worker.begin(
+        ClaimedRun(
+            run_id=admission.run_id, thread_id=admission.thread_id, assistant_id=admission.assistant_id,
+            kwargs=admission.kwargs, attempt=admitted.attempt, is_temporary=False,
+        )
+    )  # fmt: skip
+    await process.wait_for_status(admission.run_id, "pending")
+    assert (process.handler.ended, process.worker.busy_slots) == ([(admission.run_id, None)], 0)
+
+
 class Resting:
     """A process that was used last long ago, and the chore that finds its lost runs."""
 

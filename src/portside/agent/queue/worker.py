@@ -197,7 +197,7 @@ class Worker:
         self._claims_due = asyncio.Event()
         self._renewal_due = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
-        self._is_accepting = False
+        self._is_accepting = self._has_stopped = False
         # Slots for runs that are being admitted or claimed.
         self._reserved = 0
         # Whether runs may be waiting in the queue: no slot was free at the last claim, or it failed.
@@ -276,6 +276,12 @@ class Worker:
 
     def begin(self, claimed: ClaimedRun) -> None:
         """Execute a run that this worker holds the lease of, or end it if it was cancelled before."""
+        if self._has_stopped:
+            # It was being admitted when the worker stopped, and nothing would renew its lease.
+            self._returns.add(claimed.run_id, claimed.attempt)
+            self._returns.start()
+            self._handler.on_end(claimed, None)
+            return
         run = ActiveRun(claimed)
         if run.cancellation is None and claimed.attempt > 1:
             RETRIED.inc()
@@ -320,6 +326,7 @@ class Worker:
         """
         self._is_accepting = False
         await self._wait_for_runs(grace_s, hurry or asyncio.Event())
+        self._has_stopped = True
         left = list(self._active.values())
         for run in left:
             run.task.cancel()
