@@ -6,6 +6,7 @@ nothing afterwards.
 
 import asyncio
 import contextlib
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,9 +16,13 @@ from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, gen
 
 from portside.agent.checkpoints import backend
 from portside.agent.checkpoints.backend import CheckpointWriter, LeaseLost, RunAttempt
+from portside.agent.engine import UNREADABLE, RunExecutor
 from portside.agent.local_graphs import PostgresSaver
+from portside.agent.queue.statements import Cancellation, ClaimedRun
+from portside.agent.streams.hub import Hub
 from portside.agent.threads import records
 from portside.executor.checkpoints.backend import Rows
+from portside.executor.requests import Outcome
 from portside.kernel.db import Database
 from tests.conftest import eventually
 from tests.db.test_checkpoints import chain
@@ -91,6 +96,46 @@ async def test_concurrent_runs_share_a_write(db):
     await asyncio.gather(*map(run, thread_ids, holders))
     assert seen.count("write_checkpoints") < len(thread_ids)
     assert [await stored(db, thread_id) for thread_id in thread_ids] == [4] * 8
+
+
+async def test_rollback_removes_checkpoints_that_were_on_their_way(db, saver):
+    """A client cancelled the run while the writer had its last checkpoints."""
+    thread_id, may_write = str(uuid4()), asyncio.Event()
+    holder = (await running(db, thread_id))._replace(flush_events=may_write.wait)
+    own = {"run_id": str(holder.run_id), "run_attempt": 1}
+    invoked = asyncio.Event()
+
+    async def run() -> None:
+        async with saver.writer.buffering(thread_id, holder):
+            await chain(saver).ainvoke(INPUT, {**config(thread_id, run_id=str(holder.run_id)), "metadata": own})
+            invoked.set()
+
+    executing = asyncio.create_task(run())
+    # The graph first reads its thread, where nothing was written.
+    await asyncio.wait_for(invoked.wait(), 60)
+    await asyncio.sleep(0)
+    executing.cancel()
+    await asyncio.wait([executing])
+
+    async def read_outcome(_request: object) -> Outcome:
+        return UNREADABLE
+
+    graphs: Any = SimpleNamespace(writer=saver.writer, facts={}, read_outcome=read_outcome)
+    executor = RunExecutor(db, graphs, Hub(keep_s=60), timeout_s=60, webhook_due=asyncio.Event())
+    kwargs = dict.fromkeys(
+        ("input", "command", "context", "stream_mode", "subgraphs", "interrupt_before", "interrupt_after", "durability")
+    )
+    claimed = ClaimedRun(
+        run_id=holder.run_id, thread_id=UUID(thread_id), assistant_id=uuid4(), attempt=1, is_temporary=False,
+        kwargs={**kwargs, "config": {"configurable": {"graph_id": "g"}, "metadata": {}}},
+    )  # fmt: skip
+    ending = asyncio.create_task(executor.finish_cancelled(claimed, Cancellation("rollback", "")))
+    # Long enough for a deletion that waits for nothing.
+    await asyncio.wait([ending], timeout=0.5)
+    may_write.set()
+    assert (await asyncio.wait_for(ending, 60)).status == "rolled_back"
+    await saver.writer.batches.flush()
+    assert await stored(db, thread_id) == 0
 
 
 async def test_rows_of_an_ephemeral_run_are_not_written(db, saver, monkeypatch):

@@ -12,11 +12,12 @@ import pytest
 
 from portside.agent.app import SCHEMA
 from portside.agent.sql import sql
-from portside.agent.streams import remote
+from portside.agent.streams import remote, subscriptions
 from portside.agent.streams.bus import NOBODY, Notification, NullBus
 from portside.agent.streams.events import Chunk, RunEnd, parse_event_id
 from portside.agent.streams.hub import AttemptStart
-from portside.agent.streams.remote import RemoteSubscription, WorkCallbacks
+from portside.agent.streams.remote import WorkCallbacks
+from portside.agent.streams.subscriptions import RemoteSubscription
 from portside.kernel.db import Database
 from tests.conftest import eventually
 from tests.streaming_processes import Process, start, waits_for_lock
@@ -123,7 +124,7 @@ async def test_subscription_is_recorded_before_it_reads(processes, database):
 
 
 async def test_new_follower_gets_all_pages_of_the_log(processes, database, monkeypatch):
-    monkeypatch.setattr(remote, "CHUNKS_AT_ONCE", 2)
+    monkeypatch.setattr(subscriptions, "CHUNKS_AT_ONCE", 2)
     here, there = processes
     begun = start()
     await write_chunks(here, begun, 5)
@@ -131,7 +132,7 @@ async def test_new_follower_gets_all_pages_of_the_log(processes, database, monke
 
 
 async def test_events_that_a_process_has_read_and_dropped_are_read_again(processes, monkeypatch):
-    monkeypatch.setattr(remote, "CHUNKS_AT_ONCE", 2)
+    monkeypatch.setattr(subscriptions, "CHUNKS_AT_ONCE", 2)
     here, there = processes
     begun = start()
     _remote = await there.transport.subscribe(there.hub.log_of(begun.thread_id))

@@ -12,9 +12,10 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
+from portside.agent.app import SCHEMA
 from portside.agent.queue import statements, worker
 from portside.agent.queue.admissions import Admissions
-from portside.agent.queue.backlog import REST_AFTER_S, IdleBackoff
+from portside.agent.queue.backlog import REST_AFTER_S, Backlog, IdleBackoff, QueueMonitor
 from portside.agent.queue.statements import (
     Admission,
     Cancellation,
@@ -66,6 +67,8 @@ class Handler:
             attempt.cancelled.set()
             # A node takes its time to stop.
             await attempt.let_go.wait()
+            if attempt.failure is not None:
+                raise attempt.failure from None
             raise
         if attempt.failure is not None:
             raise attempt.failure
@@ -187,6 +190,18 @@ async def test_lost_run_returns_to_the_queue(process: Process):
     assert process.handler.ended == [(run_id, None)]
 
 
+async def test_lost_run_that_fails_while_it_stops_returns_to_the_queue(process: Process):
+    """Its next attempt may succeed, and only that attempt may write an end."""
+    run_id, attempt = await process.execute()
+    attempt.failure = RuntimeError("a node does not like to be stopped")
+    process.worker._active[run_id].lose()
+    attempt.let_go.set()
+    await process.wait_until_idle()
+    process.worker.check_cancellations()
+    await process.wait_for_status(run_id, "pending")
+    assert process.handler.ended == [(run_id, None)]
+
+
 async def test_run_that_another_worker_owns_is_stopped(process: Process):
     run_id, attempt = await process.execute()
     await process.db.pool.execute("update runs set worker_id = $1, attempt = 2", uuid4())
@@ -271,10 +286,20 @@ async def test_run_that_an_outage_stopped_returns_to_the_queue(process: Process)
     await process.wait_until_idle()
     # The database is still away.
     await process.db.pool.execute("alter table runs rename to runs_away")
-    await process.worker._return_runs()
+    await process.worker._returns.return_noted()
     await process.db.pool.execute("alter table runs_away rename to runs")
     process.worker.check_cancellations()
     await process.wait_for_status(run_id, "pending")
+
+
+async def test_stopping_worker_returns_the_run_that_an_outage_stopped(process: Process):
+    """No renewal follows with which it would return, and its lease would count as lost."""
+    run_id, attempt = await process.execute()
+    attempt.failure = ConnectionError("the database is gone")
+    attempt.end.set()
+    await process.wait_until_idle()
+    await process.worker.drain(0.0)
+    assert await process.status(run_id) == "pending"
 
 
 async def test_leases_are_renewed_while_a_run_cannot_be_returned(process: Process, monkeypatch: pytest.MonkeyPatch):
@@ -412,6 +437,39 @@ async def test_run_that_started_for_a_client_that_left_returns_to_the_queue(proc
         return await process.status(admission.run_id) == "pending"
 
     await eventually(is_returned)
+
+
+async def test_queue_of_a_database_that_dies_during_the_count_has_no_figures(agent_databases, monkeypatch):
+    """An operator sees the other metrics meanwhile."""
+    db = await Database.connect(await agent_databases(), schema=SCHEMA)
+    monitor = QueueMonitor(db, Process(db).worker, {"api": db})
+    is_alive = db.is_alive
+
+    async def is_alive_once_more() -> bool:
+        answer = await is_alive()
+        await db.close()
+        return answer
+
+    monkeypatch.setattr(db, "is_alive", is_alive_once_more)
+    await monitor.set_gauges()
+    assert await monitor.backlog() == Backlog()
+
+
+async def test_run_that_was_being_admitted_when_the_worker_stopped_returns_to_the_queue(process: Process):
+    admission = new_run(is_temporary=False)
+    admission.starts = True
+    await process.worker.drain(0.0)
+    [admitted] = await statements.admit_runs(process.db, [admission], process.worker.worker_id)
+    assert admitted is not None
+    assert admitted.outcome == "running"
+    process.worker.begin(
+        ClaimedRun(
+            run_id=admission.run_id, thread_id=admission.thread_id, assistant_id=admission.assistant_id,
+            kwargs=admission.kwargs, attempt=admitted.attempt, is_temporary=False,
+        )
+    )  # fmt: skip
+    await process.wait_for_status(admission.run_id, "pending")
+    assert (process.handler.ended, process.worker.busy_slots) == ([(admission.run_id, None)], 0)
 
 
 class Resting:

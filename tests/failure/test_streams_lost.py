@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from portside.agent.app import SCHEMA
-from portside.agent.streams import postgres_log, remote
+from portside.agent.streams import postgres_log, remote, subscriptions
 from portside.agent.streams.bus import Notification, NullBus, Receive
 from portside.agent.streams.event_log import LogSubscription
 from portside.agent.streams.events import Chunk, EventClock, RunEnd, parse_event_id
@@ -244,7 +244,7 @@ async def test_stream_of_an_ended_run_ends_after_all_written_events(processes, d
     # The test looks for the end itself: a look before the events are written would end the stream with an error.
     for name in ("LOOK_S", "READ_S"):
         monkeypatch.setattr(remote, name, 3600)
-    monkeypatch.setattr(remote, "LAST_EVENTS_WITHIN_S", 0)
+    monkeypatch.setattr(subscriptions, "LAST_EVENTS_WITHIN_S", 0)
     here, there = processes
     begun = start(is_resumable=False, is_streamed_elsewhere=True)
     _stream, followed = await ended_elsewhere(there, database, begun)
@@ -259,7 +259,7 @@ async def test_stream_of_an_ended_run_ends_after_all_written_events(processes, d
 
 
 async def test_stream_without_written_events_ends_with_an_error(processes, database, monkeypatch):
-    monkeypatch.setattr(remote, "LAST_EVENTS_WITHIN_S", 0)
+    monkeypatch.setattr(subscriptions, "LAST_EVENTS_WITHIN_S", 0)
     _, there = processes
     _stream, followed = await ended_elsewhere(there, database, start(is_resumable=False))
     assert b"StreamLost" in b"".join([chunk async for chunk in followed])

@@ -1,11 +1,13 @@
 """The core API: its messages are those of links on one machine, are all documented, and arrive as they were sent."""
 
+import asyncio
 import dataclasses
 import re
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -294,6 +296,26 @@ async def test_session_that_ends_without_a_hello_is_tried_again(tmp_path, monkey
     session.abort("the peer broke the protocol")
     with pytest.raises(ConnectionLost, match="no hello within"):
         await served._greeted(session, greeting)
+
+
+async def test_executor_is_connected_again_after_an_unexpected_failure(tmp_path, monkeypatch):
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"agent": "./agent.py:graph"}}')
+    served = Bridge(load_config(tmp_path / "langgraph.json"), AgentSettings(tier="executor", core_api="127.0.0.1:1"))
+    link = SimpleNamespace(is_closed=False)
+    executor: Any = SimpleNamespace(link=link, is_retiring=False, calls=0, end_if_idle=lambda: None)
+    tried = 0
+
+    async def serve(_executor: object, _executor_id: str) -> None:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            raise KeyError("a message that nobody expected")
+        link.is_closed = True
+
+    monkeypatch.setattr(served, "_serve", serve)
+    served._connect(executor)
+    await asyncio.wait_for(asyncio.gather(*served._connections), 60)
+    assert (tried, executor.calls) == (2, 0)
 
 
 def test_any_of_several_keys_is_accepted():

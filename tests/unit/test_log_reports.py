@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from portside.agent import server
-from portside.agent.server import LogReports, forwarded_logs, secrets_of
+from portside.agent import log_reports
+from portside.agent.log_reports import LogReports, forwarded_logs, secrets_of
 from portside.agent.settings import AgentSettings
 from portside.kernel.errors import UserMistake
 from portside.kernel.logs import listen_to_logs
@@ -64,7 +64,7 @@ class Collector:
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     # A report whose response is late counts as dropped, although it arrived.
-    monkeypatch.setattr(server, "REPORT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(log_reports, "REPORT_TIMEOUT_S", 60.0)
     running = Collector()
     yield running
     running.server.shutdown()
@@ -100,15 +100,15 @@ def test_report_contains_no_secrets(collector: Collector) -> None:
 def test_lines_are_dropped_and_counted_while_address_fails(collector: Collector) -> None:
     collector.to_refuse = 1
     reports = LogReports(collector.url, {}, [])
-    for number in range(server.KEPT_LINES + 7):
+    for number in range(log_reports.KEPT_LINES + 7):
         reports.collect(said(str(number)))
     reports.start()
     with collector.came:
-        assert collector.came.wait_for(lambda: collector.accounted() == server.KEPT_LINES + 7, WAIT_S)
+        assert collector.came.wait_for(lambda: collector.accounted() == log_reports.KEPT_LINES + 7, WAIT_S)
     reports.close()
-    assert collector.reports[0]["dropped"] >= 7 + server.LINES_OF_REPORT
+    assert collector.reports[0]["dropped"] >= 7 + log_reports.LINES_OF_REPORT
     assert collector.reports[-1]["dropped"] == 0
-    assert max(len(report["logs"]) for report in collector.reports) == server.LINES_OF_REPORT
+    assert max(len(report["logs"]) for report in collector.reports) == log_reports.LINES_OF_REPORT
 
 
 def test_last_lines_are_sent_at_close_and_large_lines_are_cut(collector: Collector) -> None:
@@ -120,7 +120,7 @@ def test_last_lines_are_sent_at_close_and_large_lines_are_cut(collector: Collect
     reports.close()
     assert len(collector.wait_for(60)) == 60
     assert all(len(json.dumps(report)) < 256 * 1024 for report in collector.reports)
-    assert len(collector.lines()[0]["message"]) == server.MAX_MESSAGE
+    assert len(collector.lines()[0]["message"]) == log_reports.MAX_MESSAGE
 
 
 @pytest.mark.parametrize("address", [None, "", "platform.example.com", "ftp://host/x", "http://["])

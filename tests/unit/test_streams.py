@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import threading
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -151,6 +152,28 @@ async def test_slice_is_not_stalled_because_its_reader_waited_for_it(monkeypatch
     assert second._is_ended
     await waiting[1]
     granted.release()
+
+
+async def test_bytes_of_a_reader_that_a_thread_collects_are_counted_on_the_loop():
+    """A thread may collect a reader in the middle of any statement about the bytes."""
+    budget = ReplayBudget(ReplayLimits(per_caller=0, total=BLOCK_BYTES))
+    first, second = (ReplayBuffer(ThreadView(RUN_MODES), budget, b"overflow") for _ in range(2))
+
+    def drop_in_thread(claims: list[buffers.ReplayClaim]) -> None:
+        thread = threading.Thread(target=claims.clear)
+        thread.start()
+        thread.join()
+
+    drop_in_thread([await budget.claim(first)])
+    assert budget._total == BLOCK_BYTES
+    held = [await budget.claim(first)]
+    assert budget._total == BLOCK_BYTES
+    waiting = asyncio.create_task(budget.claim(second))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    drop_in_thread(held)
+    (await asyncio.wait_for(waiting, 60)).release()
+    assert (budget._total, budget._claims) == (0, {})
 
 
 async def test_resumable_run_evicts_oldest_events_above_its_limit(monkeypatch):

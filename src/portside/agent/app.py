@@ -250,10 +250,10 @@ async def open_app(
                     app.idle_backoff.parts.append(lambda is_resting: transport.rest(is_resting=is_resting))
                     return transport
 
-                async with app.hub.connected(join_others), running(app.custom, app.in_process, db):
+                connected = app.hub.connected(join_others)
+                async with _closing(app.access), connected, running(app.custom, app.in_process, db):
                     app.worker.start(app.chores)
                     yield app
-                await app.access.close()
         finally:
             await db.close()
     finally:
@@ -272,6 +272,15 @@ async def _start_handlers(graphs: "Graphs | None", config: AgentConfig, settings
 
 
 @asynccontextmanager
+async def _closing(access: Access) -> AsyncIterator[None]:
+    """Close the connections of authentication at the end, also if the block fails."""
+    try:
+        yield
+    finally:
+        await access.close()
+
+
+@asynccontextmanager
 async def _listening(service: GraphService, settings: AgentSettings) -> AsyncIterator["ExecutorListener | None"]:
     """Listen for executors on other machines, if they may connect; close the graphs at the end.
 
@@ -287,9 +296,11 @@ async def _listening(service: GraphService, settings: AgentSettings) -> AsyncIte
             await listener.start()
         yield listener
     finally:
-        await service.close()
-        if listener is not None:
-            await listener.close()
+        try:
+            await service.close()
+        finally:
+            if listener is not None:
+                await listener.close()
 
 
 class DatabaseAccess(NamedTuple):

@@ -4,6 +4,7 @@ The worker calls `RunExecutor`. The graphs themselves are behind `graphs`.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -13,8 +14,9 @@ from portside.agent.encryption.codec import has_whole_rows, raise_if_undecryptab
 from portside.agent.graphs import EventSink, GraphService, Publish
 from portside.agent.queue import statements
 from portside.agent.queue.statements import Cancellation, ClaimedRun, RunResult
-from portside.agent.queue.worker import ActiveRun, AttemptLost
+from portside.agent.queue.worker import ActiveRun, AttemptLost, RunState
 from portside.agent.sql import sql
+from portside.agent.streams.buffers import size_of_event
 from portside.agent.streams.events import OpenInterrupt, RunEnd
 from portside.agent.streams.hub import AttemptStart, Hub
 from portside.executor.errors import RunTimeout
@@ -25,6 +27,8 @@ from portside.kernel.logs import get_logger
 from portside.kernel.user_json import dump_user
 
 log = get_logger(__name__)
+# Of the events that wait for a lease. As much may be on its way from the graph's thread.
+HELD_LIMIT_BYTES = 16 * 1024 * 1024
 UNREADABLE = Outcome(values=None, interrupts={}, has_next=False, error=None)
 
 
@@ -33,21 +37,41 @@ class EventGate:
     """Holds a run's events back while another worker may own the run.
 
     Otherwise a process that was paused could send its clients events that the next owner sends again, or differently.
+    The events of a lost run are dropped, and a run that emits too many for its lease to be waited for is lost. Then
+    none follow, even if the lease is renewed: the next attempt sends them.
     """
 
     deliver: Publish
+    flush_delivered: Callable[[], Awaitable[None] | None]
+    """Waits until other processes can read the events that were delivered."""
     run: ActiveRun
     _waiting: list[tuple[str, bytes]] = field(default_factory=list)
+    _size: int = 0
+    _is_closed: bool = False
 
     def publish(self, events: list[tuple[str, bytes]]) -> None:
         """Publish events, now or with the next ones."""
+        if self._is_closed:
+            return
         if not self.run.is_owned:
             self._waiting += events
+            self._size += sum(map(size_of_event, events))
+            if self._size > HELD_LIMIT_BYTES:
+                log.warning("a run is stopped: its lease is unsure, and it emits more than can wait for that",
+                            run_id=str(self.run.claimed.run_id), waiting_bytes=self._size)  # fmt: skip
+                self.run.lose()
+            if self.run.state is RunState.LOST:
+                self._is_closed, self._waiting = True, []
             return
         if self._waiting:
-            events, self._waiting = self._waiting + events, []
+            events, self._waiting, self._size = self._waiting + events, [], 0
         if events:
             self.deliver(events)
+
+    def flush(self) -> Awaitable[None] | None:
+        """Publish what waits, if it may be; return a wait for other processes to have all of it, or None."""
+        self.publish([])
+        return self.flush_delivered()
 
 
 class RunExecutor:
@@ -78,11 +102,11 @@ class RunExecutor:
         stream = await self._hub.prepare(start)
         await run.wait_until_owned()
         self._hub.begin(start)
-        gate = EventGate(stream.publish, run)
+        gate = EventGate(stream.publish, lambda: self._hub.pending_writes(stream), run)
         try:
             sink = EventSink(
                 gate.publish,
-                lambda: self._hub.pending_writes(stream),
+                gate.flush,
                 lambda: stream.has_listeners,
                 run,
                 is_private=stream.is_private,
@@ -134,6 +158,9 @@ class RunExecutor:
     async def finish_cancelled(self, run: ClaimedRun, cancellation: Cancellation) -> RunResult:
         """Return the result of a run that was cancelled and has stopped; a rollback first removes its checkpoints."""
         await self._hub.flush_run(run.run_id)
+        # A run that is cancelled while its last checkpoints are written leaves them to the writer. They must not come
+        # after those of a rollback were deleted.
+        await self._graphs.writer.flush(run.thread_id)
         if cancellation.action == "rollback":
             return await self._roll_back(run)
         error = {"error": "UserInterrupt", "message": cancellation.reason}

@@ -3,6 +3,7 @@
 `local_graphs` has the graphs of this process, `executors` those of other processes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -99,3 +100,50 @@ class GraphService(Protocol):
     async def close(self) -> None:
         """Release the loops or executors of the graphs."""
         ...
+
+
+GraphRequest = RunRequest | StateRead | HistoryRead | StateChange | StateCreation | DescriptionRequest
+
+
+class RoutedGraphs(ABC):
+    """Several services as one: each call goes to the service that `route` returns for its request."""
+
+    @abstractmethod
+    async def route(self, request: GraphRequest) -> GraphService:
+        """Return the service that answers a request."""
+
+    async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
+        """Execute a graph to its end. Raises what its service raises."""
+        return await (await self.route(request)).execute(request, sink, timeout_s=timeout_s)
+
+    async def read_outcome(self, request: RunRequest) -> Outcome:
+        """Return the outcome of a run that was stopped."""
+        return await (await self.route(request)).read_outcome(request)
+
+    async def read_state(self, read: StateRead) -> bytes | None:
+        """Return the JSON of a state, or None if the config names a checkpoint that does not exist."""
+        return await (await self.route(read)).read_state(read)
+
+    async def read_history(self, read: HistoryRead) -> bytes:
+        """Return the JSON of a list of states, newest first."""
+        return await (await self.route(read)).read_history(read)
+
+    async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
+        """Change a state in the transaction of a scope; None if the config names a checkpoint that does not exist."""
+        return await (await self.route(change)).update_state(change, scope)
+
+    async def create_state(self, creation: StateCreation, scope: CheckpointBackend) -> ChangedState:
+        """Make the state of a new thread in the transaction of a scope."""
+        return await (await self.route(creation)).create_state(creation, scope)
+
+    async def draw(self, request: DescriptionRequest) -> Drawing:
+        """Draw a graph. Raises GraphFailed."""
+        return await (await self.route(request)).draw(request)
+
+    async def schemas(self, request: DescriptionRequest) -> Schemas:
+        """Return the schemas of a graph. Raises GraphFailed."""
+        return await (await self.route(request)).schemas(request)
+
+    async def subgraphs(self, request: DescriptionRequest) -> dict[str, Schemas]:
+        """Return the schemas of a graph's subgraphs by their names. Raises GraphFailed."""
+        return await (await self.route(request)).subgraphs(request)

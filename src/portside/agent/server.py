@@ -2,50 +2,34 @@
 
 A replica of a deployment first listens on a private socket. When the data plane writes a byte into the hand-over pipe,
 the replica listens on the deployment's public socket too, and the data plane stops the previous replica.
-
-The server can forward its log lines to another address (settings SELF_HOSTED_LOGS_*). These settings and the routes are
-documented for LangGraph's agent server, but no payload is; this one is ours. A thread sends the collected lines once a
-second. Code that logs never waits: lines that do not fit into memory or cannot be sent are dropped, and the next report
-counts them. A report contains no secrets: beside what the log itself hides, it has neither values of variables with
-secret-like names nor credentials of URLs, and of an exception only its class and where it was raised.
 """
 
 import asyncio
 import contextlib
 import fcntl
 import os
-import re
 import signal
 import socket
 import sys
 import termios
 import threading
-import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
-import httpx
 import msgspec
-from prometheus_client import Counter
 
-from portside import __version__
 from portside.agent.access.authentication import refuse_open_address
 from portside.agent.app import AgentApp, open_app
 from portside.agent.config import AgentConfig
 from portside.agent.settings import AgentSettings
 from portside.executor.versions import missing_features
-from portside.kernel.codec import dump_api
-from portside.kernel.errors import UserMistake
 from portside.kernel.http.server import Server, listen
 from portside.kernel.http.shared_listeners import ConnectionShare
-from portside.kernel.logs import SECRET_WORDS, get_logger, listen_to_logs
+from portside.kernel.logs import get_logger
 from portside.kernel.metrics import Siblings
-from portside.kernel.outbound import ssl_context
 from portside.kernel.startup import tune_garbage_collection
-from portside.kernel.supervision import RETIRE, Supervision, WorkerProcess
+from portside.kernel.supervision import RETIRE, WorkerProcess
 
 if TYPE_CHECKING:
     from portside.executor.load import Graphs
@@ -54,22 +38,6 @@ log = get_logger(__name__)
 # How long responses may still take after the runs have ended or were handed back.
 STREAMS_LEFT_S = 5.0
 EXIT_TIMEOUT_S = 10.0
-FORWARDED_LINES = Counter(
-    "portside_log_lines_forwarded_total", "Log lines that were sent to another address, or dropped.", ["outcome"]
-)
-DEFAULT_REPORT_PATH = "/v1/metadata/submit"
-REPORT_EVERY_S, REPORT_TIMEOUT_S, LONGEST_REPORT_PAUSE_S = 1.0, 5.0, 60.0
-REPORTS_CLOSE_WITHIN_S = 2.0
-KEPT_LINES, LINES_OF_REPORT, FRAMES = 5_000, 200, 20
-MAX_MESSAGE, MAX_FIELD, MAX_FIELDS = 2_000, 300, 20
-# The platform's route accepts 256 KB.
-MAX_REPORT_BYTES = 200_000
-_HIDDEN = "[hidden]"
-_CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+(?=@)")
-_SECRET_NAMES = (*SECRET_WORDS, "key", "credential", "dsn")
-# Shorter values, such as `true`, would hide parts of ordinary words.
-_SHORTEST_SECRET = 6
-_NOT_FIELDS = frozenset({"event", "level", "timestamp", "exc_info", "stack_info", "logger"})
 
 
 class Sockets(msgspec.Struct, frozen=True):
@@ -276,162 +244,3 @@ def _await_heir(public_fd: int, heir_fd: int) -> None:
                 socket.send_fds(requester, [b"1"], [kept, heir.fileno()])
 
     asyncio.get_running_loop().add_reader(heir.fileno(), on_readable)
-
-
-class LogReports:
-    """Collects log lines and sends them from a thread of its own."""
-
-    def __init__(self, url: str, source: Mapping[str, Any], hidden: Sequence[str]) -> None:
-        self._url, self._source = url, source
-        # The longest first: a value may contain another one.
-        values = sorted({value for value in hidden if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True)
-        self._secrets = re.compile("|".join(map(re.escape, values))) if values else None
-        self._lines: deque[dict[str, Any]] = deque()
-        self._dropped, self._is_failing = 0, False
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._keep_sending, name="log-reports", daemon=True)
-
-    def start(self) -> None:
-        """Start sending."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Send the remaining lines, within a bounded time, and stop."""
-        self._closing.set()
-        self._thread.join(REPORTS_CLOSE_WITHIN_S)
-
-    def collect(self, event: Mapping[str, Any]) -> None:
-        """Add a line of the log, or drop it if too many lines are waiting."""
-        if len(self._lines) >= KEPT_LINES:
-            self._drop(1)
-            return
-        with contextlib.suppress(Exception):
-            self._lines.append(self._line_of(event))
-
-    def _line_of(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        fields = [(name, value) for name, value in event.items() if name not in _NOT_FIELDS and name[:1] != "_"]
-        return {
-            "timestamp": str(event.get("timestamp", "")),
-            "level": str(event.get("level", "info")),
-            "message": self._redacted(event.get("event"), MAX_MESSAGE),
-            "fields": {str(name)[:100]: self._redacted(value, MAX_FIELD) for name, value in fields[:MAX_FIELDS]},
-            **({"exception": _raised(event["exc_info"])} if event.get("exc_info") else {}),
-        }
-
-    def _redacted(self, value: Any, length: int) -> str:
-        # Redact before cutting: half a secret would not be found.
-        text = _CREDENTIALS.sub(_HIDDEN, str(value))
-        return (self._secrets.sub(_HIDDEN, text) if self._secrets else text)[:length]
-
-    def _keep_sending(self) -> None:
-        Supervision("reports of log lines").run_in_thread(self._run, self._closing)
-
-    def _run(self) -> None:
-        pause_s = REPORT_EVERY_S
-        headers = {"User-Agent": f"portside/{__version__}"}
-        with httpx.Client(verify=ssl_context(), timeout=REPORT_TIMEOUT_S, headers=headers) as client:
-            while not self._closing.wait(pause_s):
-                pause_s = REPORT_EVERY_S if self._send_all(client) else min(pause_s * 2, LONGEST_REPORT_PAUSE_S)
-            self._send_all(client)
-
-    def _send_all(self, client: "httpx.Client") -> bool:
-        """Send reports until no line is left; return whether the address accepted all of them."""
-        while lines := self._next_lines():
-            dropped = self._dropped
-            body = msgspec.json.encode({"source": self._source, "dropped": dropped, "logs": lines})
-            reason = _refusal(client, self._url, body)
-            if reason is not None:
-                self._drop(len(lines))
-                if not self._is_failing:
-                    log.warning(
-                        "log lines cannot be sent and are dropped", host=urlsplit(self._url).hostname, reason=reason
-                    )
-                self._is_failing = True
-                return False
-            self._is_failing = False
-            FORWARDED_LINES.labels("sent").inc(len(lines))
-            with self._lock:
-                self._dropped -= dropped
-        return True
-
-    def _next_lines(self) -> list[msgspec.Raw]:
-        """Remove and return the lines of the next report."""
-        taken: list[msgspec.Raw] = []
-        size = 0
-        while self._lines and len(taken) < LINES_OF_REPORT and size < MAX_REPORT_BYTES:
-            encoded = dump_api(self._lines.popleft())
-            taken.append(msgspec.Raw(encoded))
-            size += len(encoded)
-        return taken
-
-    def _drop(self, lines: int) -> None:
-        FORWARDED_LINES.labels("dropped").inc(lines)
-        with self._lock:
-            self._dropped += lines
-
-
-def _refusal(client: "httpx.Client", url: str, body: bytes) -> str | None:
-    try:
-        response = client.post(url, content=body, headers={"Content-Type": "application/json"})
-    except httpx.HTTPError as exc:
-        return type(exc).__name__
-    return None if response.is_success else f"answered {response.status_code}"
-
-
-def _raised(exc_info: Any) -> dict[str, Any]:
-    exc = exc_info[1] if isinstance(exc_info, tuple) else exc_info
-    if not isinstance(exc, BaseException):
-        exc = sys.exc_info()[1]
-    if exc is None:
-        return {"type": "unknown", "frames": []}
-    frames = traceback.extract_tb(exc.__traceback__)[-FRAMES:]
-    return {"type": type(exc).__name__, "frames": [f"{f.filename}:{f.lineno} in {f.name}" for f in frames]}
-
-
-@contextlib.contextmanager
-def forwarded_logs(settings: AgentSettings, environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Forward the log of this process while the block runs, if configured. Raises UserMistake."""
-    if not settings.self_hosted_logs_enabled:
-        yield
-        return
-    reports = LogReports(_address(settings.self_hosted_logs_endpoint), _source(settings), secrets_of(environ))
-    reports.start()
-    try:
-        with listen_to_logs(reports.collect):
-            yield
-    finally:
-        reports.close()
-
-
-def _address(given: str | None) -> str:
-    parts = None
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(given or "")
-    if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UserMistake("SELF_HOSTED_LOGS_ENABLED needs an http or https URL in SELF_HOSTED_LOGS_ENDPOINT")
-    return parts._replace(path=DEFAULT_REPORT_PATH if parts.path in {"", "/"} else parts.path).geturl()
-
-
-def _source(settings: AgentSettings) -> dict[str, Any]:
-    return {
-        "kind": "agent_server",
-        "version": __version__,
-        "tier": settings.tier,
-        "process_id": os.getpid(),
-        "deployment_id": settings.deployment_id,
-        "revision_id": settings.revision_id,
-        "tenant_id": settings.tenant_id,
-    }
-
-
-def secrets_of(environ: Mapping[str, str]) -> list[str]:
-    """Return the values that no report may contain: those of secret-like variables, list items, and URL passwords."""
-    found: list[str] = []
-    for name, value in environ.items():
-        if any(word in name.lower() for word in _SECRET_NAMES):
-            found += [value, *value.split(",")]
-        with contextlib.suppress(ValueError):
-            password = urlsplit(value).password or ""
-            found += [password, unquote(password)]
-    return found

@@ -103,7 +103,7 @@ def _execute(agent_config: "AgentConfig", settings: "AgentSettings") -> None:
     """Execute the runs of an orchestrator. No graph is imported here: the executors are processes of their own."""
     import uvloop
 
-    from portside.agent.server import forwarded_logs
+    from portside.agent.log_reports import forwarded_logs
 
     require_grpc()
     from portside.agent.executors.core_api import bridge
@@ -131,7 +131,8 @@ def _serve(
 
     from portside.agent.custom.cache import SDK_CACHE
     from portside.agent.custom.loopback import let_sdk_find_server
-    from portside.agent.server import ServedAgent, Sockets, forwarded_logs
+    from portside.agent.log_reports import forwarded_logs
+    from portside.agent.server import ServedAgent, Sockets
     from portside.agent.server import serve as serve_agent
     from portside.executor.project import set_environment
 

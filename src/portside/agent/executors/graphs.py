@@ -23,7 +23,7 @@ from portside.agent.executors.known import KnownGraphs
 from portside.agent.executors.member import CallContext, Executor, ExecutorFailed
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.executors.serving import Scopes
-from portside.agent.graphs import EventSink, GraphService
+from portside.agent.graphs import EventSink, GraphRequest, GraphService, RoutedGraphs
 from portside.agent.queue.worker import ActiveRun, AttemptLost
 from portside.agent.streams.buffers import ThreadBridge, size_of_event
 from portside.executor import messages
@@ -270,8 +270,8 @@ def _error_of(failed: CallFailed) -> Exception:
     return RunTimeout() if failed.code == "run_timeout" else error_of(failed)
 
 
-class GraphsByLanguage:
-    """Graphs of several languages, each behind a service of its own. The methods are those of `GraphService`."""
+class GraphsByLanguage(RoutedGraphs):
+    """Graphs of several languages, each behind a service of its own."""
 
     def __init__(self, *services: GraphService) -> None:
         self._services = services
@@ -283,46 +283,10 @@ class GraphsByLanguage:
             *(cast("dict[str, GraphFacts]", each.facts) for each in services)
         )
 
-    def _of(self, request: Any) -> GraphService:
+    async def route(self, request: GraphRequest) -> GraphService:
         """Return the service of a request's graph. For an unknown graph it is the first one, which raises the error."""
         found = (service for service in self._services if request.graph_id in service.facts)
         return next(found, self._services[0])
-
-    async def execute(self, request: RunRequest, sink: EventSink, *, timeout_s: float) -> Outcome:
-        """Execute a graph to its end. Raises RunTimeout, Invalid, and AttemptLost if its executor crashed."""
-        return await self._of(request).execute(request, sink, timeout_s=timeout_s)
-
-    async def read_outcome(self, request: RunRequest) -> Outcome:
-        """Return the outcome of a run that was stopped."""
-        return await self._of(request).read_outcome(request)
-
-    async def read_state(self, read: StateRead) -> bytes | None:
-        """Return the JSON of a state, or None if the config names a checkpoint that does not exist."""
-        return await self._of(read).read_state(read)
-
-    async def read_history(self, read: HistoryRead) -> bytes:
-        """Return the JSON of a list of states, newest first."""
-        return await self._of(read).read_history(read)
-
-    async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
-        """Change a state in the transaction of a scope; None if the config names a checkpoint that does not exist."""
-        return await self._of(change).update_state(change, scope)
-
-    async def create_state(self, creation: StateCreation, scope: CheckpointBackend) -> ChangedState:
-        """Make the state of a new thread in the transaction of a scope."""
-        return await self._of(creation).create_state(creation, scope)
-
-    async def draw(self, request: DescriptionRequest) -> Drawing:
-        """Draw a graph. Raises GraphFailed."""
-        return await self._of(request).draw(request)
-
-    async def schemas(self, request: DescriptionRequest) -> Schemas:
-        """Return the schemas of a graph. Raises GraphFailed."""
-        return await self._of(request).schemas(request)
-
-    async def subgraphs(self, request: DescriptionRequest) -> dict[str, Schemas]:
-        """Return the schemas of a graph's subgraphs by their names. Raises GraphFailed."""
-        return await self._of(request).subgraphs(request)
 
     async def close(self) -> None:
         """Close all services."""

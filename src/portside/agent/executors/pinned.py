@@ -23,22 +23,15 @@ from uuid import UUID
 import msgspec
 
 from portside.agent.config import AgentConfig, load_config
-from portside.agent.graphs import EventSink, GraphService
+from portside.agent.graphs import EventSink, GraphRequest, GraphService, RoutedGraphs
 from portside.agent.problems import PROBLEMS
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
-from portside.executor.checkpoints.backend import CheckpointBackend
 from portside.executor.requests import (
-    ChangedState,
     DescriptionRequest,
-    Drawing,
-    HistoryRead,
     Outcome,
     RunRequest,
-    Schemas,
-    StateChange,
     StateCreation,
-    StateRead,
 )
 from portside.kernel.db import Database
 from portside.kernel.errors import Unavailable, UserMistake
@@ -83,6 +76,8 @@ class RevisionsFile:
         self._path = path
         self._version: tuple[int, ...] | None = None
         self._revisions: dict[UUID, KeptRevision] = {}
+        # Why the file could not be read last time; empty if it could.
+        self._problem = ""
 
     def check(self) -> None:
         """Raise UserMistake if the file cannot be read: threads would silently continue with other code."""
@@ -98,9 +93,13 @@ class RevisionsFile:
         """
         try:
             self._load()
+            self._problem = ""
             PROBLEMS.forget(_FILE)
         except (OSError, msgspec.MsgspecError) as exc:
-            log.warning("the file of pinned revisions cannot be read", path=str(self._path), error=str(exc))
+            # Logged once: the file is read for every run and every read of a state.
+            if str(exc) != self._problem:
+                self._problem = str(exc)
+                log.warning("the file of pinned revisions cannot be read", path=str(self._path), error=self._problem)
             said = f"Threads continue with the revisions that were known: {self._path} cannot be read: {exc}"
             PROBLEMS.note(_FILE, said[:LONGEST_PROBLEM])
         return self._revisions
@@ -121,10 +120,10 @@ class RevisionsFile:
         return {found.id: found for found in self.read().values() if found.until is None or found.until > now}
 
 
-class PinnedGraphs:
+class PinnedGraphs(RoutedGraphs):
     """The graphs of this server's revision, and of earlier ones for the threads that they began.
 
-    The methods are those of `GraphService`. `start` starts the executors of a revision.
+    `start` starts the executors of a revision.
     """
 
     def __init__(
@@ -181,12 +180,15 @@ class PinnedGraphs:
             )
         return chosen
 
-    async def _of_thread(self, config: Any) -> GraphService:
-        """Return the graphs of the revision that a thread continues with."""
+    async def route(self, request: GraphRequest) -> GraphService:
+        """Return the graphs of the revision that a request's thread continues with, or this server's own."""
+        if isinstance(request, StateCreation | DescriptionRequest):
+            # A new thread, and what this revision's graphs look like.
+            return self._graphs
         available = self._file.available()
         if self._own not in available or len(available) == 1:
             return self._graphs
-        thread_id = UUID(str(config["configurable"]["thread_id"]))
+        thread_id = UUID(str(request.config["configurable"]["thread_id"]))
         return await self._of(await self._db.fetchval(sql.revision_of_thread, thread_id=thread_id), available)
 
     async def _of(self, revision_id: UUID | None, available: Mapping[UUID, KeptRevision]) -> GraphService:
@@ -229,38 +231,6 @@ class PinnedGraphs:
         """Return the variables of an earlier configuration file that this server's configuration file would hide."""
         own = self._config.env
         return {name: value for name, value in earlier.env.items() if name in own and os.environ.get(name) == own[name]}
-
-    async def read_outcome(self, request: RunRequest) -> Outcome:
-        """Return the outcome of a run that was stopped."""
-        return await (await self._of_thread(request.config)).read_outcome(request)
-
-    async def read_state(self, read: StateRead) -> bytes | None:
-        """Return the JSON of a state, or None if the config names a checkpoint that does not exist."""
-        return await (await self._of_thread(read.config)).read_state(read)
-
-    async def read_history(self, read: HistoryRead) -> bytes:
-        """Return the JSON of a list of states, newest first."""
-        return await (await self._of_thread(read.config)).read_history(read)
-
-    async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
-        """Change a state in the transaction of a scope; None if the config names a checkpoint that does not exist."""
-        return await (await self._of_thread(change.config)).update_state(change, scope)
-
-    async def create_state(self, creation: StateCreation, scope: CheckpointBackend) -> ChangedState:
-        """Make the state of a new thread in the transaction of a scope."""
-        return await self._graphs.create_state(creation, scope)
-
-    async def draw(self, request: DescriptionRequest) -> Drawing:
-        """Draw a graph of this revision. Raises GraphFailed."""
-        return await self._graphs.draw(request)
-
-    async def schemas(self, request: DescriptionRequest) -> Schemas:
-        """Return the schemas of a graph of this revision. Raises GraphFailed."""
-        return await self._graphs.schemas(request)
-
-    async def subgraphs(self, request: DescriptionRequest) -> dict[str, Schemas]:
-        """Return the schemas of the subgraphs of a graph of this revision. Raises GraphFailed."""
-        return await self._graphs.subgraphs(request)
 
     async def count_threads(self, idle_s: float | None = None) -> dict[UUID, int]:
         """Return how many threads use each revision: those that have runs, or wait for the answer to an interrupt.

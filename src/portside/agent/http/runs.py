@@ -12,7 +12,8 @@ from portside.agent.http.services import PAGING, Context, Routes
 from portside.agent.http.waiting import respond_when_over
 from portside.agent.queue.admissions import TooManyPendingRuns
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
-from portside.agent.runs.service import Awaited, CreatedRun, with_feedback
+from portside.agent.runs.feedback import with_feedback
+from portside.agent.runs.service import Awaited, CreatedRun
 from portside.agent.streams.events import parse_run_modes
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.types.runs import (

@@ -19,6 +19,7 @@ from portside.kernel.db import Database
 from portside.kernel.http.middleware import Activity
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
+from portside.kernel.transient_errors import is_transient, log_failure
 
 log = get_logger(__name__)
 CACHED_S = 1.0
@@ -126,7 +127,13 @@ class QueueMonitor:
         if not await self._db.is_alive():
             log.warning("the queue was not counted: the database does not answer")
             return Backlog(), 0
-        row = await self._db.fetchrow(sql.queue_backlog)
+        try:
+            row = await self._db.fetchrow(sql.queue_backlog)
+        except Exception as failure:
+            if not is_transient(failure):
+                raise
+            log_failure("the queue was not counted: the database does not answer", failure)
+            return Backlog(), 0
         assert row is not None  # noqa: S101 - it counts
         n_ready, *numbers = row
         return Backlog(*numbers), n_ready

@@ -24,6 +24,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from portside.agent.encryption.context import enter_run_context
 from portside.agent.queue import statements
+from portside.agent.queue.returns import ReturningRuns
 from portside.agent.queue.statements import (
     LEASE_S,
     NO_SLOTS,
@@ -52,7 +53,6 @@ RENEW_EVERY_S = LEASE_S / 5
 # How long the renewal loop waits for a result before it looks at the clock, and when it sends another renewal instead.
 RENEWAL_CHECK_S = LEASE_S / 10
 RENEWAL_TIMEOUT_S = LEASE_S / 2
-LONGEST_RETURN_DELAY_S = 60.0
 # Results with larger values are written alone, so that they do not delay the ends of other runs.
 BATCHED_VALUES_LIMIT_BYTES = 64 * 1024
 RUNNING = Gauge("lg_api_workers_active", "Runs being executed by this process.")
@@ -192,14 +192,12 @@ class Worker:
         # When the last run ended here, of the monotonic clock; at first when the worker began.
         self.ended_at = time.monotonic()
         self._ends: Batcher[FinishedRun, EndOutcome] = Batcher(self._write_ends)
-        # Attempts to return to the queue with the next renewal, and whether an executor crashed with them.
-        self._returning: dict[UUID, tuple[int, bool]] = {}
-        self._return: asyncio.Task[None] | None = None
+        self._returns = ReturningRuns(db, self.worker_id)
         self._renewal: Renewal | None = None
         self._claims_due = asyncio.Event()
         self._renewal_due = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
-        self._is_accepting = False
+        self._is_accepting = self._has_stopped = False
         # Slots for runs that are being admitted or claimed.
         self._reserved = 0
         # Whether runs may be waiting in the queue: no slot was free at the last claim, or it failed.
@@ -278,6 +276,12 @@ class Worker:
 
     def begin(self, claimed: ClaimedRun) -> None:
         """Execute a run that this worker holds the lease of, or end it if it was cancelled before."""
+        if self._has_stopped:
+            # It was being admitted when the worker stopped, and nothing would renew its lease.
+            self._returns.add(claimed.run_id, claimed.attempt)
+            self._returns.start()
+            self._handler.on_end(claimed, None)
+            return
         run = ActiveRun(claimed)
         if run.cancellation is None and claimed.attempt > 1:
             RETRIED.inc()
@@ -293,7 +297,7 @@ class Worker:
 
     def return_run(self, run_id: UUID, attempt: int, *, is_suspect: bool = False) -> None:
         """Return a run to the queue with the next renewal: it never started here, or was stopped by an outage."""
-        self._returning[run_id] = attempt, is_suspect
+        self._returns.add(run_id, attempt, is_suspect=is_suspect)
 
     def suspend_runs(self) -> None:
         """Stop the runs being executed and return them to the queue; they resume from their last checkpoints."""
@@ -316,22 +320,23 @@ class Worker:
     async def drain(self, grace_s: float, hurry: asyncio.Event | None = None) -> None:
         """Take no more runs, let active ones end within the grace period or until `hurry` is set, hand the rest back.
 
-        This takes at most HAND_BACK_AFTER_S and three times CLOSED_WITHIN_S longer than the grace period, whatever
-        nodes and the database do. Runs that could not be handed back are released when their leases run out.
+        This takes at most HAND_BACK_AFTER_S, FINISHED_WITHIN_S of the returns and twice CLOSED_WITHIN_S longer than the
+        grace period, whatever nodes and the database do. Runs that could not be handed back are released when their
+        leases run out.
         """
         self._is_accepting = False
         await self._wait_for_runs(grace_s, hurry or asyncio.Event())
+        self._has_stopped = True
         left = list(self._active.values())
         for run in left:
             run.task.cancel()
         if left:
             await asyncio.wait([run.task for run in left], timeout=HAND_BACK_AFTER_S)
             await asyncio.wait([asyncio.create_task(self._handler.flush_events())], timeout=CLOSED_WITHIN_S)
-            await self._hand_back({run.claimed.run_id: run.claimed.attempt for run in left})
-        loops = [*self._loops, *([] if self._return is None else [self._return])]
-        for loop in loops:
+        await self._returns.finish({run.claimed.run_id: run.claimed.attempt for run in left})
+        for loop in self._loops:
             loop.cancel()
-        closing = [asyncio.create_task(self._chores.close()), *loops]
+        closing = [asyncio.create_task(self._chores.close()), *self._loops]
         await asyncio.wait(closing, timeout=CLOSED_WITHIN_S)
 
     async def _wait_for_runs(self, within_s: float, hurry: asyncio.Event) -> None:
@@ -341,15 +346,6 @@ class Worker:
             done, _ = await asyncio.wait({*running, hurried}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             running -= done
         hurried.cancel()
-
-    async def _hand_back(self, attempts: dict[UUID, int]) -> None:
-        handing = asyncio.create_task(statements.hand_back_runs(self._db, self.worker_id, attempts))
-        await asyncio.wait([handing], timeout=CLOSED_WITHIN_S)
-        failure = handing.exception() if handing.done() else TimeoutError("the database does not answer")
-        if failure is not None:
-            log.warning("runs were not handed back; their leases will run out", runs=len(attempts), reason=str(failure))
-        else:
-            log.info("runs handed back", runs=len(attempts))
 
     # Claims
 
@@ -412,9 +408,7 @@ class Worker:
             self._renewal_due.clear()
             if self._active:
                 await self._renew_leases()
-            if self._returning and (self._return is None or self._return.done()):
-                # Not awaited: it may wait for a row's lock, and the leases of other runs must be renewed meanwhile.
-                self._return = asyncio.create_task(self._return_runs())
+            self._returns.start()
 
     async def _renew_leases(self) -> None:
         renewal = self._send_renewal()
@@ -462,18 +456,6 @@ class Worker:
             return None
         return renewal.task.result()
 
-    async def _return_runs(self) -> None:
-        attempts, self._returning = self._returning, {}
-        try:
-            for run_id, (attempt, is_suspect) in attempts.items():
-                delay_s = min(LONGEST_RETURN_DELAY_S, 2.0 ** (attempt - 1))
-                await statements.hand_back_runs(
-                    self._db, self.worker_id, {run_id: attempt}, delay_s=delay_s, is_suspect=is_suspect
-                )
-        except Exception as failure:  # noqa: BLE001 - tried again with the next renewal
-            self._returning = {**attempts, **self._returning}
-            log.warning("runs could not be returned yet", reason=f"{type(failure).__name__}: {failure}")
-
     # Execution
 
     async def _run(self, run: ActiveRun, previous: ActiveRun | None) -> None:
@@ -485,7 +467,9 @@ class Worker:
                 await asyncio.wait([previous.task])
             result = await self._end(claimed, await self._execute(run))
         except Exception as failure:  # noqa: BLE001 - handled there
-            result = await self._handle_failure(claimed, failure)
+            # Nothing is written of a lost run, however it stopped. It returns to the queue below.
+            if run.state is not RunState.LOST:
+                result = await self._handle_failure(claimed, failure)
         finally:
             run.leased_until = 0.0
             if self._active.get(claimed.run_id) is run:

@@ -14,9 +14,7 @@ events from a remote subscription, and the result from the database, which is re
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from datetime import timedelta
-from functools import cache
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -42,7 +40,6 @@ from portside.agent.queue.worker import Worker
 from portside.agent.rows import from_row
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
 from portside.agent.runs.requests import (
-    FEEDBACK_FIELD,
     RunIds,
     admission_of,
     admitted_run,
@@ -88,8 +85,6 @@ DISCONNECTED = "the client disconnected (on_disconnect=cancel)"
 ALL_STATUSES = ["pending", "running", *TERMINAL]
 STATUSES = {"all": ["pending", "running"], "pending": ["pending"], "running": ["running"]}
 ELSEWHERE_POLL_S = 0.5
-LINKS_VALID_FOR = timedelta(hours=3)
-LINKS_WITHIN_S = 5.0
 
 Awaited = Literal["end", "events", "nothing"]
 
@@ -562,40 +557,3 @@ def _stored_result(row: Any, fields: Sequence[str]) -> bytes:
 async def _no_events() -> AsyncIterator[bytes]:
     return
     yield
-
-
-def with_feedback(result: Awaitable[bytes], run: Run) -> Awaitable[bytes]:
-    """Add feedback links to a run's result where the client sent `feedback_keys`.
-
-    With a link, a person without an API key can give feedback on the run in the tracing platform. The links stand under
-    `__feedback__`, by key.
-    """
-    keys = run.kwargs.get(FEEDBACK_FIELD)
-    return _with_links(result, run.run_id, list(dict.fromkeys(keys))) if keys else result
-
-
-async def _with_links(result: Awaitable[bytes], run_id: UUID, keys: list[str]) -> bytes:
-    values: Any = load(await result)
-    if not isinstance(values, dict):
-        return dump_api(values)
-    try:
-        async with asyncio.timeout(LINKS_WITHIN_S):
-            links = await asyncio.to_thread(lambda: feedback_links(_langsmith_client(), run_id, keys))
-    except Exception as exc:  # noqa: BLE001 - the result is worth more than the links
-        log.warning("feedback links could not be created", run_id=str(run_id), error=type(exc).__name__)
-        return dump_api(values)
-    return dump_api({**values, "__feedback__": links})
-
-
-def feedback_links(client: Any, run_id: UUID, keys: list[str]) -> dict[str, str]:
-    """Create a link for each key that takes feedback on a run for some hours."""
-    tokens = client.create_presigned_feedback_tokens(run_id, keys, expiration=LINKS_VALID_FOR)
-    return {key: token.url for key, token in zip(keys, tokens, strict=True)}
-
-
-@cache
-def _langsmith_client() -> Any:
-    # Imported here: it takes 20 MB, and only feedback links need it.
-    from langsmith import Client
-
-    return Client(auto_batch_tracing=False)

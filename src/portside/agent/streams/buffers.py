@@ -9,11 +9,13 @@ together.
 """
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
+from itertools import count
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ref
 
@@ -60,10 +62,11 @@ class ReplayLimits(NamedTuple):
 class ReplayClaim:
     """A slice on its way to a reader. It returns its bytes to the budget at the latest when the reader is collected."""
 
-    __slots__ = ("__weakref__", "_budget", "caller", "reader", "since", "size")
+    __slots__ = ("__weakref__", "_budget", "caller", "number", "reader", "since", "size")
 
-    def __init__(self, budget: "ReplayBudget", caller: str | None, reader: "ReplayBuffer[Any]") -> None:
+    def __init__(self, budget: "ReplayBudget", number: int, caller: str | None, reader: "ReplayBuffer[Any]") -> None:
         self._budget: ReplayBudget | None = budget
+        self.number = number
         self.caller = caller
         self.reader = ref(reader)
         self.since = time.monotonic()
@@ -82,7 +85,17 @@ class ReplayClaim:
             budget.release(self)
 
     def __del__(self) -> None:
-        self.release()
+        # In any thread, and in the middle of any statement of the budget.
+        if self._budget is not None:
+            self._budget.abandon(AbandonedClaim(self.number, self.caller, self.size))
+
+
+class AbandonedClaim(NamedTuple):
+    """A claim whose reader was collected, with the bytes that it held."""
+
+    number: int
+    caller: str | None
+    size: int
 
 
 class _ClaimRequest(NamedTuple):
@@ -105,12 +118,17 @@ class ReplayBudget:
         self._waiting: deque[_ClaimRequest] = deque()
         # Oldest first; weak, because a claim ends with its reader.
         self._claims: dict[int, ref[ReplayClaim]] = {}
+        self._numbers = count(1)
+        # Filled in any thread, and emptied on the loop of the readers, where alone the bytes are counted.
+        self._abandoned: deque[AbandonedClaim] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def claim(self, reader: "ReplayBuffer[Any]") -> ReplayClaim:
         """Wait until a reader may take a slice."""
-        claim = ReplayClaim(self, reader.caller, reader)
+        claim = ReplayClaim(self, next(self._numbers), reader.caller, reader)
         if self._waiting or not self._has_capacity(claim.caller):
-            loop = asyncio.get_running_loop()
+            loop = self._loop = asyncio.get_running_loop()
+            # After the request is in the queue: it may be collected claims that leave the capacity.
             loop.call_soon(self._grant_waiting)
             await self._wait(_ClaimRequest(claim, loop.create_future()))
         else:
@@ -119,19 +137,35 @@ class ReplayBudget:
 
     def charge(self, claim: ReplayClaim, size: int) -> None:
         """Set how many bytes of a claim are on their way."""
-        self._total += size - claim.size
-        if claim.caller is not None:
-            self._bytes_of[claim.caller] += size - claim.size
-            if not self._bytes_of[claim.caller]:
-                del self._bytes_of[claim.caller]
+        self._add(claim.caller, size - claim.size)
         claim.size = size
 
     def release(self, claim: ReplayClaim) -> None:
         """Give the capacity of a claim to the readers that wait."""
-        self._claims.pop(id(claim), None)
-        if self._waiting:
-            # A reader may be collected in any thread.
-            self._waiting[0].granted.get_loop().call_soon_threadsafe(self._grant_waiting)
+        self._claims.pop(claim.number, None)
+        if self._waiting and self._loop is not None:
+            self._loop.call_soon(self._grant_waiting)
+
+    def abandon(self, claim: AbandonedClaim) -> None:
+        """Release the claim of a reader that was collected. Safe to call in any thread."""
+        self._abandoned.append(claim)
+        if self._waiting and self._loop is not None:
+            # The loop is closed when the process ends.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._grant_waiting)
+
+    def _add(self, caller: str | None, size: int) -> None:
+        self._total += size
+        if caller is not None:
+            self._bytes_of[caller] += size
+            if not self._bytes_of[caller]:
+                del self._bytes_of[caller]
+
+    def _drop_abandoned(self) -> None:
+        while self._abandoned:
+            claim = self._abandoned.popleft()
+            self._claims.pop(claim.number, None)
+            self._add(claim.caller, -claim.size)
 
     async def _wait(self, request: _ClaimRequest) -> None:
         self._waiting.append(request)
@@ -155,7 +189,7 @@ class ReplayBudget:
 
     def _grant(self, claim: ReplayClaim) -> None:
         claim.since = time.monotonic()
-        self._claims[id(claim)] = ref(claim)
+        self._claims[claim.number] = ref(claim)
         self.charge(claim, BLOCK_BYTES)
 
     def _end_stalled(self) -> None:
@@ -172,6 +206,7 @@ class ReplayBudget:
             claim.release()
 
     def _is_full(self) -> bool:
+        self._drop_abandoned()
         return 0 < self._limits.total < self._total + BLOCK_BYTES
 
     def _has_capacity(self, caller: str | None) -> bool:
@@ -256,7 +291,9 @@ class ReplayBuffer(Generic[T]):
     async def take(self) -> list[bytes]:
         """Wait for frames and return about a slice of them; none at the end. Raises StreamCut."""
         self._size, self._taken = self._size - self._taken, 0
-        self._claim = None
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
         while not self._waiting:
             if self.cursor is not None:
                 if frames := await self._pull(self.cursor):
@@ -281,21 +318,22 @@ class ReplayBuffer(Generic[T]):
         return frames
 
     async def _pull(self, cursor: Cursor[T]) -> list[bytes]:
-        claim = await self._budget.claim(self)
+        self._claim = claim = await self._budget.claim(self)
         # Many may read at once: let other work run between two slices.
         await asyncio.sleep(0)
-        if self.cursor is not cursor:
-            return []
-        try:
-            frames = cursor.pull(self.view, self._budget.encoded)
-        except FellBehind:
-            self.overflow()
-            return []
+        frames = None
+        if self.cursor is cursor:
+            try:
+                frames = cursor.pull(self.view, self._budget.encoded)
+            except FellBehind:
+                self.overflow()
+            else:
+                self.cursor = cursor if frames is not None else None
         if frames is None:
-            self.cursor = None
+            self._claim = None
+            claim.release()
             return []
         claim.resize(sum(map(len, frames)))
-        self._claim = claim
         return frames
 
 

@@ -33,6 +33,8 @@ MESSAGE_LIMIT_BYTES = 128 * 1024 * 1024
 AGAIN_AFTER_S = 1.0
 AGAIN_AFTER_AT_MOST_S = 5.0
 WITHIN_S = 5.0
+# A connection that is only listened on looks the same whether the server is silent or gone, so it is asked this often.
+CHECK_EVERY_S = 15.0
 
 
 class Notification(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -171,9 +173,22 @@ class PostgresBus(_ConnectedBus):
         if len(payload) > PAYLOAD_LIMIT_BYTES:
             payload = _json_encoder.encode(Notification(sender=notification.sender, many=True))
         query = sql.send_notification
+        values = query.arguments({"channel": POSTGRES_CHANNEL, "payload": payload.decode()})
+        await self._execute(connection, query.sql, *values)
+
+    async def _execute(self, connection: "asyncpg.Connection[Any]", statement: str, *values: object) -> None:
+        """Execute a statement; a connection that does not answer in time is given up, and opened again.
+
+        Raises the error of the connection.
+        """
         async with self._sending:
-            values = query.arguments({"channel": POSTGRES_CHANNEL, "payload": payload.decode()})
-            await connection.execute(query.sql, *values, timeout=WITHIN_S)
+            try:
+                async with asyncio.timeout(WITHIN_S):
+                    await connection.execute(statement, *values)
+            except TimeoutError:
+                # A network that drops packets closes nothing: until TCP gave up, each statement would wait as long.
+                connection.terminate()
+                raise
 
     async def _receive_from_one_connection(self, receive: Receive) -> None:
         def on_notify(_connection: Any, _pid: int, _channel: str, payload: object) -> None:
@@ -189,7 +204,12 @@ class PostgresBus(_ConnectedBus):
             await connection.add_listener(POSTGRES_CHANNEL, on_notify)
             self._connection = connection
             receive(Notification(sender=NOBODY, many=True), [])
-            await lost.wait()
+            while not lost.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_EVERY_S):
+                        await lost.wait()
+                if not lost.is_set():
+                    await self._execute(connection, "select")
         finally:
             self._connection = None
             connection.terminate()

@@ -1,8 +1,4 @@
-"""Events from other processes: subscriptions to threads, the log in Postgres that they read, and notifications.
-
-Each follower of a thread in this process holds the thread's `RemoteSubscription`. While it lives, Postgres has a row
-for it, and the process that executes a run of the thread writes the run's events to the log. A subscription first reads
-all that the log has of its thread, then what is new. Event logs take each event once, so reading twice does no harm.
+"""The transport of events between processes that share a Postgres: who is alive, who follows what, and notifications.
 
 `PostgresTransport` asks Postgres at intervals which processes are alive, which threads they follow, what was written
 and what is over. Notifications only make it look earlier: without them streams are slower, never wrong. What fails is
@@ -12,18 +8,17 @@ tried again at the next look, so a database that does not respond makes streams 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import takewhile
 from typing import NamedTuple
 from uuid import UUID, uuid4
-from weakref import WeakValueDictionary
 
 from portside.agent.sql import sql
 from portside.agent.streams.bus import NOBODY, Bus, Notification
 from portside.agent.streams.event_log import EventLog
-from portside.agent.streams.events import CLOSING, END, LOST, MARKERS, Chunk, EventBatch, StreamEvent, unpack_events
+from portside.agent.streams.events import Chunk, EventBatch, unpack_events
 from portside.agent.streams.hub import AttemptStart, Hub
 from portside.agent.streams.postgres_log import LogWriter
 from portside.agent.streams.run_stream import RunStream
+from portside.agent.streams.subscriptions import ALIVE_S, RemoteSubscription, RemoteSubscriptions
 from portside.kernel.db import Database
 from portside.kernel.pool import background
 from portside.kernel.supervision import Supervision
@@ -37,20 +32,11 @@ RESTING_LOOK_S = 5.0
 PAUSE_S = 0.005
 WITHIN_S = 20.0
 RETRY_AFTER_S = 0.5
-ALIVE_S = 15.0
 THREADS_AT_ONCE = 1000
 # Postgres refuses notifications of 8,000 bytes or more. One that would name more ids says `many` instead.
 NAMED_AT_ONCE = 150
 # Of chunks that a slow bus has not carried yet. Above this, the other processes read them from Postgres.
 UNSENT_LIMIT_BYTES = 16 * 1024 * 1024
-CHUNKS_AT_ONCE = 64
-# A page of a thread's log ends with the chunk that reaches this.
-PAGE_BYTES = 1024 * 1024
-# After reading this much, the reader lets other work run.
-YIELD_AFTER_BYTES = 16 * 1024
-# The status of a run may be known before its last events are. They have this long to arrive.
-LAST_EVENTS_WITHIN_S = 1.5
-OVER = frozenset({"success", "error", "timeout", "interrupted"})
 
 
 class WorkCallbacks(NamedTuple):
@@ -58,264 +44,6 @@ class WorkCallbacks(NamedTuple):
 
     on_claims: Callable[[], None]
     on_cancels: Callable[[], None]
-
-
-class RemoteSubscription:
-    """The subscription of this process to one thread, for as long as somebody holds it."""
-
-    __slots__ = ("__weakref__", "cursor", "has_existed", "is_recorded", "log")
-
-    def __init__(self, log: EventLog) -> None:
-        self.log = log
-        # The number of the last chunk that was read.
-        self.cursor = 0
-        self.is_recorded = self.has_existed = False
-
-
-class RemoteSubscriptions:
-    """The threads that this process subscribes to."""
-
-    def __init__(self, db: Database, process_id: UUID, hub: Hub) -> None:
-        self._db = db
-        self._process_id = process_id
-        self._hub = hub
-        self.by_thread: WeakValueDictionary[UUID, RemoteSubscription] = WeakValueDictionary()
-        self._recorded: set[UUID] = set()
-        self._seen_over: dict[UUID, float] = {}
-        # One reader at a time, because a cursor must not pass a chunk that another reader has not applied yet.
-        self._reading = asyncio.Lock()
-
-    async def subscribe(self, log: EventLog, stream: RunStream | None = None) -> RemoteSubscription:
-        """Subscribe to a thread; return when all that was written of it, and of a run of it, has been read.
-
-        Raises the error of the database.
-        """
-        subscription = self._get(log)
-        if (is_unread := subscription.cursor == 0) and stream is not None:
-            # Nothing was read before this run had a stream here: it gets everything, though `read` may come first.
-            stream.is_complete = True
-        # Recorded before it reads: what is written later is written for it, and what was written before is read below.
-        if not subscription.is_recorded:
-            await self._record([log.thread_id])
-            subscription.is_recorded = True
-        async with self._reading:
-            if is_unread:
-                await self._read({log.thread_id: subscription})
-            elif stream is not None and not stream.is_complete:
-                # The thread was read before this run had a stream here, so its events may not have been kept.
-                await self.fill(stream)
-                stream.is_complete = True
-        return subscription
-
-    def follow_elsewhere(self, stream: RunStream) -> None:
-        """Continue to follow a run that this process executed and another one continues with."""
-        stream.continue_elsewhere(self._get(stream.log))
-
-    async def read(self) -> None:
-        """Read what was written of all subscribed threads."""
-        async with self._reading:
-            await self._read(dict(self.by_thread))
-
-    def take(self, chunks: list[Chunk]) -> bool:
-        """Take chunks that the bus carried; False if some must be read, because others before them are missing."""
-        is_complete = True
-        for chunk in chunks:
-            subscription = self.by_thread.get(chunk.thread_id)
-            if subscription is None or chunk.number <= subscription.cursor:
-                continue
-            # The bus may drop chunks. Taking this one would move the cursor past those that are missing.
-            if self._reading.locked() or chunk.number != subscription.cursor + 1:
-                is_complete = False
-            else:
-                self._apply(subscription, chunk)
-        return is_complete
-
-    async def fill(self, stream: RunStream) -> None:
-        """Read all that was written of a run, for the run's followers alone."""
-        cursor, has_more, pace = 0, True, _Pace()
-        while has_more:
-            rows = await self._db.fetch(
-                sql.read_run_chunks,
-                thread_id=stream.log.thread_id,
-                run_id=stream.run_id,
-                cursor=cursor,
-                limit=CHUNKS_AT_ONCE,
-                page_bytes=PAGE_BYTES,
-            )
-            for row in rows:
-                cursor = row["number"]
-                events = unpack_events(row["body"])
-                own = list(takewhile(lambda event: event.name not in MARKERS, events))
-                if own and not stream.is_local:
-                    stream.log.fill(stream.run_id, own)
-                    stream.mark_started()
-                _pass_markers(events, stream)
-                await pace.taken(len(row["body"]))
-            has_more = bool(rows) and rows[-1]["has_more"]
-
-    async def sync(self) -> None:
-        """Make the rows in Postgres equal the subscriptions of this process."""
-        gone = self._recorded - set(self.by_thread.keys())
-        if gone:
-            await self._db.execute(sql.remove_stream_subscriptions, process_id=self._process_id, thread_ids=list(gone))
-            self._recorded -= gone
-            # A client may have followed one of them again meanwhile, and the statement has deleted that row as well.
-            for thread_id in gone:
-                if (subscription := self.by_thread.get(thread_id)) is not None:
-                    subscription.is_recorded = False
-        subscriptions = list(self.by_thread.values())
-        await self._record([each.log.thread_id for each in subscriptions if not each.is_recorded])
-        for each in subscriptions:
-            each.is_recorded = True
-
-    def forget_recorded(self) -> None:
-        """Assume that Postgres has no row of this process: others took it for dead."""
-        for subscription in self.by_thread.values():
-            subscription.is_recorded = False
-
-    async def check(self) -> None:
-        """End the streams of runs that are over and the logs of deleted threads, whichever process ended them."""
-        subscriptions = dict(self.by_thread)
-        if not subscriptions:
-            return
-        streams = [stream for stream in self._hub.remote_streams() if stream.log.thread_id in subscriptions]
-        await self._check_runs(streams)
-        rows = await self._db.fetch(sql.threads_that_exist, thread_ids=list(subscriptions))
-        existing = {row["thread_id"] for row in rows}
-        for thread_id, subscription in subscriptions.items():
-            # A client may follow a thread before it exists. Runs of a deleted thread end first, each with its reason.
-            if thread_id in existing:
-                subscription.has_existed = True
-            elif subscription.has_existed and not any(stream.log is subscription.log for stream in streams):
-                self._hub.drop_thread(thread_id)
-
-    async def _check_runs(self, streams: list[RunStream]) -> None:
-        rows = await self._db.fetch(sql.run_statuses, run_ids=[each.run_id for each in streams]) if streams else []
-        states = {
-            row["run_id"]: (row["status"], row["was_started"], (row["error"] or {}).get("message")) for row in rows
-        }
-        now, seen, self._seen_over = time.monotonic(), self._seen_over, {}
-        late: list[tuple[RunStream, str]] = []
-        for stream in streams:
-            status, was_started, reason = states.get(stream.run_id, ("gone", stream.is_started, None))
-            if (status != "gone" and status not in OVER) or stream.is_local:
-                continue
-            # Its marker is most likely on its way, and ends the stream after its last events.
-            first = self._seen_over[stream.run_id] = seen.get(stream.run_id, now)
-            if not was_started and status != "gone":
-                self._hub.finish_unstarted(stream, reason or "the run was cancelled before it began")
-            elif now - first > LAST_EVENTS_WITHIN_S:
-                late.append((stream, status))
-        if late:
-            await self._end_late(late)
-
-    async def _end_late(self, streams: list[tuple[RunStream, str]]) -> None:
-        """End streams of runs that are over, without their last marker, once all that was written has been read.
-
-        The process that would have written the marker died. The log is read once more because a run's status and its
-        events are written in different transactions: what was read last may be older than the status.
-        """
-        await self.read()
-        for stream, status in streams:
-            # The read may have found the marker. And a stream is opened before its run is admitted: a run that seemed
-            # gone may have begun here meanwhile.
-            if stream.ended.is_set() or stream.is_local:
-                continue
-            if stream.is_started:
-                stream.log.receive(stream.run_id, [], end=False)
-                stream.end()
-            elif status == "gone":
-                self._hub.finish_unstarted(stream, "the run was rolled back before it began")
-            else:
-                if stream.is_admitted_here and status == "success":
-                    # These clients were to get every event, and the executing process died before it wrote any. A run
-                    # that was cancelled after its first worker had died may have no events.
-                    stream.fail_followers()
-                stream.end()
-
-    def _get(self, log: EventLog) -> RemoteSubscription:
-        subscription = self.by_thread.get(log.thread_id)
-        if subscription is None:
-            subscription = self.by_thread[log.thread_id] = RemoteSubscription(log)
-        return subscription
-
-    async def _record(self, thread_ids: list[UUID]) -> None:
-        if not thread_ids:
-            return
-        await self._db.execute(
-            sql.add_stream_subscriptions, process_id=self._process_id, alive_s=ALIVE_S, thread_ids=thread_ids
-        )
-        self._recorded |= set(thread_ids)
-
-    async def _read(self, subscriptions: dict[UUID, RemoteSubscription]) -> None:
-        pace = _Pace()
-        while subscriptions:
-            rows = await self._db.fetch(
-                sql.read_stream_chunks,
-                thread_ids=list(subscriptions),
-                cursors=[subscription.cursor for subscription in subscriptions.values()],
-                limit=CHUNKS_AT_ONCE,
-                page_bytes=PAGE_BYTES,
-            )
-            for row in rows:
-                subscription = subscriptions[row["thread_id"]]
-                if row["body"] is None:
-                    # The events cannot be decrypted.
-                    subscription.cursor = max(subscription.cursor, row["number"])
-                    subscription.log.fail_followers()
-                    if row["run_id"] is not None and (stream := self._hub.find(row["run_id"])) is not None:
-                        stream.fail_followers()
-                    continue
-                chunk = Chunk(row["thread_id"], row["number"], row["run_id"], row["writer"], row["body"])
-                self._apply(subscription, chunk)
-                await pace.taken(len(chunk.body))
-            subscriptions = {row["thread_id"]: subscriptions[row["thread_id"]] for row in rows if row["has_more"]}
-
-    def _apply(self, subscription: RemoteSubscription, chunk: Chunk) -> None:
-        subscription.cursor = max(subscription.cursor, chunk.number)
-        # It may be deleted before `check` sees its row, and its followers must end then.
-        subscription.has_existed = True
-        if chunk.writer == self._process_id:
-            # The event log has had these events since they were published.
-            return
-        log, events = subscription.log, chunk.events()
-        # A run that this process claims next must continue with greater ids.
-        self._hub.clock.advance_past(events[-1].event_id)
-        if any(event.name == LOST for event in events):
-            log.fail_followers()
-        stream = self._hub.find(chunk.run_id) if chunk.run_id is not None else None
-        # This process executes a local run itself: what others wrote of it is of an earlier attempt.
-        if stream is None or not stream.is_local:
-            end = next((event.data == b"true" for event in events if event.name == END), None)
-            closing_id = next((event.event_id for event in events if event.name == CLOSING), "")
-            plain = [event for event in events if event.name not in MARKERS]
-            log.receive(chunk.run_id, plain, closing_id=closing_id, end=end)
-            if stream is not None and events[0].name not in MARKERS:
-                stream.mark_started()
-        if stream is not None:
-            _pass_markers(events, stream)
-
-
-class _Pace:
-    """Lets other work run between chunks: not after each, because there may be very many small ones."""
-
-    def __init__(self) -> None:
-        self._size = 0
-
-    async def taken(self, size: int) -> None:
-        """Note that a chunk was taken."""
-        self._size += size
-        if self._size > YIELD_AFTER_BYTES:
-            self._size = 0
-            await asyncio.sleep(0)
-
-
-def _pass_markers(events: list[StreamEvent], stream: RunStream) -> None:
-    """Fail or end a run's followers where markers among its events say so."""
-    if any(event.name == LOST for event in events):
-        stream.fail_followers()
-    if any(event.name == END for event in events) and not stream.is_local:
-        stream.end()
 
 
 class PostgresTransport:

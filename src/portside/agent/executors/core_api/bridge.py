@@ -43,7 +43,7 @@ from portside.kernel.http.middleware import RequestMiddleware
 from portside.kernel.http.server import Server, listen
 from portside.kernel.logs import get_logger
 from portside.kernel.metrics import exposition
-from portside.kernel.supervision import Backoff
+from portside.kernel.supervision import Backoff, Supervision
 from portside.kernel.version import full_version
 
 log = get_logger(__name__)
@@ -144,7 +144,8 @@ class Bridge:
     # Connecting one executor
 
     def _connect(self, executor: Executor) -> None:
-        task = asyncio.create_task(self._keep_connected(executor))
+        supervision = Supervision("the connection of an executor", backoff=Backoff(limit_s=LONGEST_PAUSE_S))
+        task = asyncio.create_task(supervision.run(partial(self._keep_connected, executor)))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 
