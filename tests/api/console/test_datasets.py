@@ -72,7 +72,7 @@ async def test_lines_of_json_become_a_dataset(platform: Platform, page: Page, tm
     await expect(listed.get_by_role("row")).to_have_count(2)
     await listed.get_by_text("<script>").click()
     panel = page.get_by_role("complementary", name=re.compile("^Example"))
-    await expect(panel).to_contain_text("293 KB in all")
+    await expect(panel).to_contain_text("300 KB in all")
     assert await page.evaluate("window.hacked") is None
     await expect(panel.get_by_role("button", name="Edit")).to_have_count(0)
     await check_accessible(page)
