@@ -133,10 +133,10 @@ async def test_revision_has_log_and_rolls_back(platform: Platform, deployment: s
     await page.get_by_role("link", name="Build").click()
     await expect(page.get_by_role("log")).to_contain_text("Build finished")
     await page.get_by_label("Search in the log").fill("finished")
-    await expect(page.get_by_text("1 lines")).to_be_visible()
+    await expect(page.get_by_text("1 line", exact=True)).to_be_visible()
     assert "q=finished" in page.url
     await page.reload()
-    await expect(page.get_by_text("1 lines")).to_be_visible()
+    await expect(page.get_by_text("1 line", exact=True)).to_be_visible()
     await check_accessible(page)
     states = page.get_by_role("list", name="States").get_by_role("listitem")
     boxes = [await each.bounding_box() for each in await states.all()]
