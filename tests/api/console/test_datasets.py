@@ -129,6 +129,39 @@ async def test_examples_are_changed_and_versions_compared(platform: Platform, ci
     assert "as_of=" in page.url
 
 
+async def test_marks_end_with_the_filter(platform: Platform, page: Page) -> None:
+    dataset = (await platform.call("POST", "/datasets", name="marked"))["id"]
+    for number, split in enumerate(("hard", "easy", "easy")):
+        await platform.call("POST", "/examples", dataset_id=dataset, inputs={"q": number}, split=split)
+    await page.goto(f"{platform.server.url}/console/datasets/{dataset}")
+    listed = page.get_by_role("table", name="Examples")
+    await page.get_by_label("Mark example").first.check()
+    await expect(page.get_by_text("1 example marked")).to_be_visible()
+    await page.get_by_label("Split", exact=True).select_option("hard")
+    await expect(listed.get_by_role("row")).to_have_count(2)
+    await expect(page.get_by_text("1 example marked")).to_have_count(0)
+    await page.get_by_label("Split", exact=True).select_option("Every split")
+    await expect(listed.get_by_role("row")).to_have_count(4)
+    await expect(page.get_by_text("1 example marked")).to_have_count(0)
+
+
+async def test_every_version_keeps_its_number(platform: Platform, page: Page) -> None:
+    dataset = (await platform.call("POST", "/datasets", name="many-versions"))["id"]
+    for number in range(105):
+        await platform.call("POST", "/examples", dataset_id=dataset, inputs={"q": number})
+    await page.goto(f"{platform.server.url}/console/datasets/{dataset}?view=versions")
+    versions = page.get_by_role("region", name="Versions")
+    await expect(versions.get_by_role("row").nth(1).get_by_role("link")).to_have_text("105")
+    for rows in (101, 106):
+        await versions.get_by_role("button", name="Older versions").click()
+        await expect(versions.get_by_role("row")).to_have_count(rows)
+    await expect(versions.get_by_role("row").last.get_by_role("link")).to_have_text("1")
+    await expect(versions.get_by_role("button", name="Older versions")).to_have_count(0)
+    await check_accessible(page)
+    await versions.get_by_role("link", name="2", exact=True).click()
+    await expect(page.get_by_role("table", name="Examples").get_by_role("row")).to_have_count(3)
+
+
 async def test_experiments_are_compared_regressions_first(platform: Platform, cities: str, page: Page) -> None:
     await page.goto(f"{platform.server.url}/console/datasets/{cities}?view=experiments")
     listed = page.get_by_role("table", name="Experiments")

@@ -179,7 +179,7 @@ function Tools({ datasetId, onChange, mayUpdate, onAdd }: ToolsProps) {
         all="Latest version"
         options={[
           ...(asOf && !isListed ? [[asOf, asOf] as const] : []),
-          ...versions.map((each, index) => [each.as_of, versionName(each, versions.length - index)] as const),
+          ...versions.map((each) => [each.as_of, versionName(each)] as const),
         ]}
         value={asOf}
         onSelect={(value) => onChange({ as_of: value })}
