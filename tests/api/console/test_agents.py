@@ -368,6 +368,18 @@ async def test_inbox_lists_waiting_threads_and_answers_in_place(agent: Agent, pa
     await expect(message(page, "decided: approve")).to_be_visible()
 
 
+async def test_inbox_says_that_somebody_else_answered(agent: Agent, page: Page) -> None:
+    thread = await agent.say("please mail the others")
+    await page.goto(f"{agent.pages.partition('/console/')[0]}/console/inbox?thread={thread}")
+    row = page.get_by_role("listitem").filter(has_text="please mail the others")
+    await expect(row).to_contain_text("1 question")
+    await expect(row.get_by_role("radio", name="Approve")).to_be_visible()
+    await agent.call("DELETE", f"threads/{thread}")
+    await expect(row).to_contain_text("no longer waiting")
+    await expect(row.get_by_role("radio", name="Approve")).to_have_count(0)
+    await check_accessible(page)
+
+
 async def test_queue_says_why_runs_wait_and_cancels_them(agent: Agent, page: Page, tmp_path: Path) -> None:
     thread = (await agent.call("POST", "threads", metadata={"of": "queue"}))["thread_id"]
     words = [{"role": "user", "content": f"hold {tmp_path / 'never'}"}]
