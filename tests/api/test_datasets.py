@@ -83,6 +83,10 @@ async def test_versions_keep_earlier_examples(server: Hosted):
         two = client.create_example({"q": 3}, dataset_id=made.id)
         tagged = client.read_dataset_version(dataset_id=made.id, tag="prod")
         assert (tagged.as_of, tagged.tags) == (first.as_of, ["prod"])
+        listed = client.request_with_retries("GET", f"/datasets/{made.id}/versions").json()
+        assert [one["number"] for one in listed] == [3, 2, 1]
+        searched = client.request_with_retries("GET", f"/datasets/{made.id}/versions?search=prod").json()
+        assert [one["number"] for one in searched] == [1]
         assert client.read_dataset_version(dataset_id=made.id, as_of=first.as_of).as_of == first.as_of
         client.delete_example(one.id)
         with pytest.raises(LangSmithNotFoundError):

@@ -50,6 +50,9 @@ async def test_queue_says_why_runs_wait(client: LangGraphClient, server: ServerP
     assert found[blocked]["blocked_by"] == running
     of_thread = {each["run_id"]: each["waits_for"] for each in await search(client, thread_id=first)}
     assert of_thread == {running: None, blocked: "thread"}
+    (one,) = await search(client, thread_id=first, run_id=blocked)
+    assert one["run_id"] == blocked
+    assert await search(client, thread_id=second, run_id=blocked) == []
     assert (found[running]["attempt"], found[running]["lost_attempts"]) == (1, 0)
     assert found[running]["worker_id"]
     assert [each["run_id"] for each in await search(client, status=["running"])] == [running]
@@ -58,6 +61,8 @@ async def test_queue_says_why_runs_wait(client: LangGraphClient, server: ServerP
         assert (len(page.json()), page.headers["x-pagination-next"]) == (3, "3")
         page = await http.post("/runs/search", json={"limit": 3, "offset": 3})
         assert (len(page.json()), page.headers.get("x-pagination-next")) == (1, None)
+        refused = await http.post("/runs/search", json={"run_id": blocked})
+        assert (refused.status_code, "thread_id" in refused.text) == (422, True)
         assert (await http.post("/runs/cancel", json={"status": "all"})).status_code == 204
 
     async def is_empty() -> bool:

@@ -48,7 +48,7 @@ async def test_searches_of_runs_read_an_index(history: Database) -> None:
     of_cron = await plan_of(history, sql.search_runs_of_cron, statuses=every, cron_id=CRON, thread_id=None)
     assert "runs_of_cron" in of_cron
     thread_id = await history.pool.fetchval("select thread_id from threads limit 1")
-    of_thread = await plan_of(history, sql.search_runs_of_thread, statuses=every, thread_id=thread_id)
+    of_thread = await plan_of(history, sql.search_runs_of_thread, statuses=every, thread_id=thread_id, run_id=None)
     assert "runs_of_thread" in of_thread
     active = await plan_of(history, sql.search_active_runs, statuses=["pending", "running"])
     assert "Seq Scan on runs" not in active

@@ -460,7 +460,7 @@ export type UsageRecord = { time_bucket: string; dimensions: Record<string, unkn
 
 export type UsageState = { in_reject_set: boolean; usage_limit_type?: string | null; tenant_limit?: number | null };
 
-export type Version = { as_of: string; tags: (string)[] };
+export type Version = { as_of: string; tags: (string)[]; number: number };
 
 export type VersionTagRequest = { as_of: string; tag: string };
 

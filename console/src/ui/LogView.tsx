@@ -1,6 +1,7 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, useState } from "react";
 import { usePreferences } from "../preferences";
+import { count } from "./format";
 import { SearchField } from "./SearchField";
 import { Exact } from "./Time";
 import { MAX_LINES, type ReadLog, useLog } from "./useLog";
@@ -23,7 +24,7 @@ const COLOURS = /\u001b\[[0-9;]*[A-Za-z]/g;
 export function LogView({ read, q, level, onFilter, empty }: Props) {
   const { isLive } = usePreferences();
   const [isFollowing, setFollowing] = useState(true);
-  const { lines, dropped, older, problem, isRead, loadOlder } = useLog(read, q, level, isLive);
+  const { lines, dropped, older, isFull, problem, isRead, loadOlder } = useLog(read, q, level, isLive);
   const scroller = useRef<HTMLDivElement>(null);
   const virtual = useVirtualizer({
     count: lines.length,
@@ -69,8 +70,9 @@ export function LogView({ read, q, level, onFilter, empty }: Props) {
         </div>
         <div className="row soft small">
           {problem && <span role="status">{problem}</span>}
-          <span>{lines.length.toLocaleString("en")} lines</span>
-          {older && (
+          <span>{lines.length === 1 ? "1 line" : `${count(lines.length)} lines`}</span>
+          {older && isFull && <span>search for older ones</span>}
+          {older && !isFull && (
             <button type="button" className="link" onClick={() => void loadOlder()}>
               Older lines
             </button>

@@ -1,9 +1,10 @@
 """Forwards the log lines of an agent server to another address (settings SELF_HOSTED_LOGS_*).
 
 These settings and the routes are documented for LangGraph's agent server, but no payload is; this one is ours. A thread
-sends the collected lines once a second. Code that logs never waits: lines that do not fit into memory or cannot be sent are dropped, and the next report
-counts them. A report contains no secrets: beside what the log itself hides, it has neither values of variables with
-secret-like names nor credentials of URLs, and of an exception only its class and where it was raised.
+sends the collected lines once a second. Code that logs never waits: lines that do not fit into memory or cannot be sent
+are dropped, and the next report counts them. A report contains no secrets: beside what the log itself hides, it has
+neither values of variables with secret-like names nor credentials of URLs, and of an exception only its class and where
+it was raised.
 """
 
 import contextlib

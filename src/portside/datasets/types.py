@@ -89,10 +89,11 @@ class DatasetQuery(msgspec.Struct):
 
 
 class Version(msgspec.Struct):
-    """A moment at which examples changed, and its tags."""
+    """A moment at which examples changed, and its tags. `number` counts the versions of the dataset from 1."""
 
     as_of: datetime
     tags: list[str]
+    number: int
 
 
 class DatasetVersionsQuery(msgspec.Struct):

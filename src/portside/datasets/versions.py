@@ -115,11 +115,11 @@ async def fixed_moment(db: Session, workspace_id: UUID, dataset_id: UUID, as_of:
 
 async def _version_at(db: Session, workspace_id: UUID, dataset_id: UUID, moment: datetime | None) -> Version:
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
-    as_of = await db.fetchval(sql.version_at, **owner, as_of=moment)
-    if as_of is None:
+    last = await db.fetchrow(sql.version_at, **owner, as_of=moment)
+    if last is None or last["as_of"] is None:
         raise VersionNotFound
-    tags = [row["tag"] for row in await db.fetch(sql.tags_of_version, **owner, as_of=as_of)]
-    return Version(as_of, tags)
+    tags = [row["tag"] for row in await db.fetch(sql.tags_of_version, **owner, as_of=last["as_of"])]
+    return Version(last["as_of"], tags, last["number"])
 
 
 def _read_moment(text: str, where: tuple[str, str]) -> datetime:

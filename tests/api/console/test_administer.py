@@ -15,7 +15,7 @@ from langsmith import Client
 from playwright.async_api import Browser, Page, expect
 
 from portside.kernel.crypto import SecretBox
-from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as
+from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as, view
 from tests.platforms import Platform, Repository
 
 pytestmark = [
@@ -146,7 +146,7 @@ async def test_prompt_is_written_committed_compared_and_tagged(platform: Platfor
     await page.get_by_label("What changed").fill("longer answers")
     await check_accessible(page)
     await page.get_by_role("button", name="Commit", exact=True).click()
-    await page.get_by_role("tab", name="Changes").click()
+    await view(page, "Changes").click()
     changes = page.get_by_label("Changes", exact=True)
     await expect(changes.locator(".removed")).to_contain_text("one sentence")
     await expect(changes.locator(".added")).to_contain_text("two sentences")
@@ -158,6 +158,23 @@ async def test_prompt_is_written_committed_compared_and_tagged(platform: Platfor
     await expect(page.get_by_role("button", name="Remove the tag production")).to_be_visible()
     pulled = await asyncio.to_thread(prompt_client(platform).pull_prompt, "greeting:production", skip_cache=True)
     assert pulled.messages[0].prompt.template == "Answer in two sentences."
+
+
+async def test_an_old_commit_is_found_beyond_the_first_page(platform: Platform, page: Page) -> None:
+    await platform.call("POST", "/repos", repo_handle="revised", is_public=False)
+    hashes = []
+    for number in range(120):
+        manifest = {"lc": 1, "type": "constructor", "id": ["text"], "kwargs": {"text": f"text {number}"}}
+        parent = {"parent_commit": hashes[-1]} if hashes else {}
+        made = await platform.call("POST", "/commits/-/revised", manifest=manifest, **parent)
+        hashes.append(made["commit"]["commit_hash"])
+    await page.goto(f"{platform.server.url}/console/prompts/revised?view=json&commit={hashes[1][:8]}")
+    await expect(page.get_by_text("text 1", exact=False).first).to_be_visible()
+    commits = page.get_by_role("region", name="Commits")
+    await expect(commits.get_by_role("button", name=hashes[1][:8])).to_have_attribute("aria-current", "true")
+    await check_accessible(page)
+    await page.goto(f"{platform.server.url}/console/prompts/revised?commit=00000000")
+    await expect(page.get_by_text("There is no such commit")).to_be_visible()
 
 
 async def test_commits_of_others_are_not_overwritten(platform: Platform, page: Page) -> None:

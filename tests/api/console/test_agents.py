@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser import OF_THE_CONSOLE, WITHIN_MS, check_accessible, signed_in_as
+from tests.browser import OF_THE_CONSOLE, WITHIN_MS, check_accessible, signed_in_as, view
 from tests.platforms import Platform, servers_of
 from tests.repositories import Repository
 from tests.servers import PROJECTS
@@ -98,7 +98,9 @@ async def test_thread_shows_checkpoints_states_and_changes(agent: Agent, page: P
     # What happens elsewhere shows without a reload.
     await agent.say("second words", thread)
     await expect(checkpoints.get_by_role("button")).to_have_count(6)
-    await page.get_by_role("tab", name="Changes").click()
+    await view(page, "Changes").click()
+    await expect(view(page, "Changes")).to_have_attribute("aria-current", "page")
+    await expect(view(page, "State")).not_to_have_attribute("aria-current", "page")
     await expect(page.locator(".diff")).to_contain_text("second words")
     await expect(page.locator(".diff")).not_to_contain_text("first words")
     await page.keyboard.press("j")
@@ -109,7 +111,7 @@ async def test_thread_shows_checkpoints_states_and_changes(agent: Agent, page: P
     await page.get_by_role("button", name="Compare others with this one").click()
     await checkpoints.get_by_role("button").first.click()
     await expect(page.locator(".diff .added")).to_have_count(2)
-    await page.get_by_role("tab", name="Runs").click()
+    await view(page, "Runs").click()
     await expect(page.get_by_text("Done")).to_have_count(2)
     await expect(page.get_by_role("link", name="Trace", exact=True)).to_have_count(2)
     await check_accessible(page)
@@ -268,7 +270,7 @@ async def test_edited_message_begins_a_branch(agent: Agent, page: Page) -> None:
 async def test_state_is_edited_and_replayed(agent: Agent, page: Page) -> None:
     thread = await agent.say("one")
     await open_chat(page, agent, thread)
-    await page.get_by_role("tab", name="State").click()
+    await view(page, "State").click()
     notes = page.get_by_role("region", name="notes")
     await notes.get_by_role("button", name="Edit").click()
     await page.get_by_label("New value of notes").fill('["remember"]')
@@ -304,7 +306,7 @@ async def test_form_is_made_from_the_schema(agent: Agent, page: Page) -> None:
 
 async def test_assistant_is_changed_versioned_and_restored(agent: Agent, page: Page) -> None:
     await open_chat(page, agent)
-    await page.get_by_role("tab", name="Assistant").click()
+    await view(page, "Assistant").click()
     await page.get_by_label("Signature").fill("yours")
     await page.get_by_label("New assistant with these values").fill("signed")
     await page.get_by_role("button", name="Create").click()
@@ -368,6 +370,18 @@ async def test_inbox_lists_waiting_threads_and_answers_in_place(agent: Agent, pa
     await expect(message(page, "decided: approve")).to_be_visible()
 
 
+async def test_inbox_says_that_somebody_else_answered(agent: Agent, page: Page) -> None:
+    thread = await agent.say("please mail the others")
+    await page.goto(f"{agent.pages.partition('/console/')[0]}/console/inbox?thread={thread}")
+    row = page.get_by_role("listitem").filter(has_text="please mail the others")
+    await expect(row).to_contain_text("1 question")
+    await expect(row.get_by_role("radio", name="Approve")).to_be_visible()
+    await agent.call("DELETE", f"threads/{thread}")
+    await expect(row).to_contain_text("no longer waiting")
+    await expect(row.get_by_role("radio", name="Approve")).to_have_count(0)
+    await check_accessible(page)
+
+
 async def test_queue_says_why_runs_wait_and_cancels_them(agent: Agent, page: Page, tmp_path: Path) -> None:
     thread = (await agent.call("POST", "threads", metadata={"of": "queue"}))["thread_id"]
     words = [{"role": "user", "content": f"hold {tmp_path / 'never'}"}]
@@ -385,7 +399,11 @@ async def test_queue_says_why_runs_wait_and_cancels_them(agent: Agent, page: Pag
     await expect(page.get_by_role("row", name=re.compile("its time, in"))).to_have_count(1)
     await expect(page.locator(".figure", has_text="Waiting")).to_contain_text("3")
     await check_accessible(page)
-    await second.get_by_role("link", name=re.compile("^Run")).click()
+    # The page reads this run alone, however many runs the thread has.
+    async with page.expect_request(
+        lambda request: request.url.endswith("/runs/search") and runs[1] in (request.post_data or "")
+    ):
+        await second.get_by_role("link", name=re.compile("^Run")).click()
     details = page.get_by_role("complementary", name=f"Run {runs[1][-8:]}")
     await expect(details).to_contain_text(f"run {runs[0][-8:]} of its thread")
     await expect(details).to_contain_text("0, of which 0 lost")

@@ -13,7 +13,7 @@ import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from tests import traced
-from tests.browser import OF_THE_CONSOLE, check_accessible
+from tests.browser import OF_THE_CONSOLE, check_accessible, view
 from tests.platforms import Platform
 
 pytestmark = [*OF_THE_CONSOLE, pytest.mark.filterwarnings("ignore:.*is deprecated")]
@@ -72,7 +72,7 @@ async def test_lines_of_json_become_a_dataset(platform: Platform, page: Page, tm
     await expect(listed.get_by_role("row")).to_have_count(2)
     await listed.get_by_text("<script>").click()
     panel = page.get_by_role("complementary", name=re.compile("^Example"))
-    await expect(panel).to_contain_text("293 KB in all")
+    await expect(panel).to_contain_text("300 KB in all")
     assert await page.evaluate("window.hacked") is None
     await expect(panel.get_by_role("button", name="Edit")).to_have_count(0)
     await check_accessible(page)
@@ -108,7 +108,7 @@ async def test_examples_are_changed_and_versions_compared(platform: Platform, ci
     await page.get_by_role("button", name="Add to the split").click()
     await page.get_by_label("Split", exact=True).select_option("picked")
     await expect(listed.get_by_role("row")).to_have_count(2)
-    await page.get_by_role("tab", name="Versions").click()
+    await view(page, "Versions").click()
     versions = page.get_by_role("region", name="Versions")
     await expect(versions.get_by_role("row")).to_have_count(5)
     await versions.get_by_role("button", name="Tag version 1").click()
@@ -127,6 +127,39 @@ async def test_examples_are_changed_and_versions_compared(platform: Platform, ci
     await expect(listed.get_by_role("row")).to_have_count(7)
     await expect(page.get_by_text("An earlier version cannot be changed")).to_be_visible()
     assert "as_of=" in page.url
+
+
+async def test_marks_end_with_the_filter(platform: Platform, page: Page) -> None:
+    dataset = (await platform.call("POST", "/datasets", name="marked"))["id"]
+    for number, split in enumerate(("hard", "easy", "easy")):
+        await platform.call("POST", "/examples", dataset_id=dataset, inputs={"q": number}, split=split)
+    await page.goto(f"{platform.server.url}/console/datasets/{dataset}")
+    listed = page.get_by_role("table", name="Examples")
+    await page.get_by_label("Mark example").first.check()
+    await expect(page.get_by_text("1 example marked")).to_be_visible()
+    await page.get_by_label("Split", exact=True).select_option("hard")
+    await expect(listed.get_by_role("row")).to_have_count(2)
+    await expect(page.get_by_text("1 example marked")).to_have_count(0)
+    await page.get_by_label("Split", exact=True).select_option("Every split")
+    await expect(listed.get_by_role("row")).to_have_count(4)
+    await expect(page.get_by_text("1 example marked")).to_have_count(0)
+
+
+async def test_every_version_keeps_its_number(platform: Platform, page: Page) -> None:
+    dataset = (await platform.call("POST", "/datasets", name="many-versions"))["id"]
+    for number in range(105):
+        await platform.call("POST", "/examples", dataset_id=dataset, inputs={"q": number})
+    await page.goto(f"{platform.server.url}/console/datasets/{dataset}?view=versions")
+    versions = page.get_by_role("region", name="Versions")
+    await expect(versions.get_by_role("row").nth(1).get_by_role("link")).to_have_text("105")
+    for rows in (101, 106):
+        await versions.get_by_role("button", name="Older versions").click()
+        await expect(versions.get_by_role("row")).to_have_count(rows)
+    await expect(versions.get_by_role("row").last.get_by_role("link")).to_have_text("1")
+    await expect(versions.get_by_role("button", name="Older versions")).to_have_count(0)
+    await check_accessible(page)
+    await versions.get_by_role("link", name="2", exact=True).click()
+    await expect(page.get_by_role("table", name="Examples").get_by_role("row")).to_have_count(3)
 
 
 async def test_experiments_are_compared_regressions_first(platform: Platform, cities: str, page: Page) -> None:

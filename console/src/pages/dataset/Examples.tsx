@@ -32,7 +32,7 @@ export function Examples({ datasetId }: { datasetId: string }) {
   const { as_of: asOf, example: chosen } = search;
   const navigate = useNavigate();
   const mayUpdate = useMay("datasets:update") && !asOf;
-  const { marked, toggle, clear, column } = useMarked(idOf, nameOf);
+  const { marked, toggle, clear, column } = useMarked(JSON.stringify([search.split, search.q]), idOf, nameOf);
   const go = (changes: Partial<typeof search>) =>
     void navigate({
       to: "/datasets/$datasetId",
@@ -179,7 +179,7 @@ function Tools({ datasetId, onChange, mayUpdate, onAdd }: ToolsProps) {
         all="Latest version"
         options={[
           ...(asOf && !isListed ? [[asOf, asOf] as const] : []),
-          ...versions.map((each, index) => [each.as_of, versionName(each, versions.length - index)] as const),
+          ...versions.map((each) => [each.as_of, versionName(each)] as const),
         ]}
         value={asOf}
         onSelect={(value) => onChange({ as_of: value })}

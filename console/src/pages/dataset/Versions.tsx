@@ -2,6 +2,7 @@
 
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
+import { useOffsetPages } from "../../api/pages";
 import type { Version } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { datasetRoute } from "../../router";
@@ -18,11 +19,12 @@ const SHOWN = 50;
 export function Versions({ datasetId }: { datasetId: string }) {
   const { from, to } = datasetRoute.useSearch();
   const navigate = useNavigate();
-  const found = useApi("GET /datasets/{dataset_id}/versions", {
-    path: { dataset_id: datasetId },
-    query: { limit: 100 },
-  });
-  const versions = found.data ?? [];
+  const found = useOffsetPages(
+    "GET /datasets/{dataset_id}/versions",
+    (slice) => ({ path: { dataset_id: datasetId }, query: slice }),
+    (page) => page,
+  );
+  const versions = found.rows;
   const compare = (changes: { from?: string; to?: string }) =>
     void navigate({
       to: "/datasets/$datasetId",
@@ -30,21 +32,20 @@ export function Versions({ datasetId }: { datasetId: string }) {
       search: (old) => ({ ...old, ...changes }),
       replace: true,
     });
-  const numberOf = (version: Version) => versions.length - versions.indexOf(version);
   const sideColumn = (side: "from" | "to", title: string): TableColumn<Version> => ({
     title,
     show: (version) => (
       <input
         type="radio"
         name={side}
-        aria-label={`${side === "from" ? "From" : "To"} version ${numberOf(version)}`}
+        aria-label={`${side === "from" ? "From" : "To"} version ${version.number}`}
         checked={(side === "from" ? from : to) === version.as_of}
         onChange={() => compare({ [side]: version.as_of })}
       />
     ),
   });
-  if (found.error) return <Problem error={found.error} retry={() => void found.refetch()} />;
-  if (found.data?.length === 0) {
+  if (found.error) return <Problem error={found.error} retry={found.retry} />;
+  if (found.isRead && versions.length === 0) {
     return <Empty title="No version yet">Every change of the examples makes a version that stays readable.</Empty>;
   }
   return (
@@ -65,7 +66,7 @@ export function Versions({ datasetId }: { datasetId: string }) {
                     search={version === versions[0] ? {} : { as_of: version.as_of }}
                     className="name"
                   >
-                    {numberOf(version)}
+                    {version.number}
                   </Link>{" "}
                   <span className="soft">
                     <Ago at={version.as_of} />
@@ -79,19 +80,26 @@ export function Versions({ datasetId }: { datasetId: string }) {
             },
             {
               title: "Tags",
-              show: (version) => <Tags datasetId={datasetId} version={version} number={numberOf(version)} />,
+              show: (version) => <Tags datasetId={datasetId} version={version} />,
             },
             sideColumn("from", "Compare from"),
             sideColumn("to", "to"),
           ]}
         />
+        {found.hasMore && (
+          <p className="card-body">
+            <button type="button" className="link" disabled={found.isReadingMore} onClick={found.loadMore}>
+              Older versions
+            </button>
+          </p>
+        )}
       </section>
       {from && to && <Difference datasetId={datasetId} from={from} to={to} />}
     </div>
   );
 }
 
-function Tags({ datasetId, version, number }: { datasetId: string; version: Version; number: number }) {
+function Tags({ datasetId, version }: { datasetId: string; version: Version }) {
   const mayUpdate = useMay("datasets:update");
   const [tag, setTag] = useState("");
   const [isOpen, setOpen] = useState(false);
@@ -111,7 +119,12 @@ function Tags({ datasetId, version, number }: { datasetId: string; version: Vers
         </span>
       ))}
       {mayUpdate && !isOpen && (
-        <button type="button" className="link" aria-label={`Tag version ${number}`} onClick={() => setOpen(true)}>
+        <button
+          type="button"
+          className="link"
+          aria-label={`Tag version ${version.number}`}
+          onClick={() => setOpen(true)}
+        >
           Tag
         </button>
       )}

@@ -7,7 +7,7 @@ export function splitsOf(example: Example): string[] {
 }
 
 // A version by its tags, or by its number and time.
-export function versionName(version: Version, number: number): string {
+export function versionName(version: Version): string {
   const tags = version.tags.length ? ` (${version.tags.join(", ")})` : "";
-  return `${number}: ${version.as_of.slice(0, 19).replace("T", " ")} UTC${tags}`;
+  return `${version.number}: ${version.as_of.slice(0, 19).replace("T", " ")} UTC${tags}`;
 }

@@ -2,7 +2,7 @@
 
 import { lazy, Suspense, useId } from "react";
 import { usePreferences } from "../../preferences";
-import { money, percent, shortNumber } from "../../ui/numbers";
+import { compact, cost, percent } from "../../ui/format";
 import { Table } from "../../ui/Table";
 import { duration } from "../../ui/Time";
 import { LINES } from "./lines";
@@ -35,10 +35,10 @@ const UNITS: Record<Unit, string> = { count: "", share: "%", seconds: "s", token
 
 export function valueText(unit: Unit, value: number | null): string {
   if (value === null) return "–";
-  if (unit === "usd") return money(value);
+  if (unit === "usd") return cost(value);
   if (unit === "share") return percent(value);
   if (unit === "seconds") return duration(value * 1000);
-  return shortNumber(value);
+  return compact(value);
 }
 
 export function Chart({ title, unit, data, isBar = false, actions, none = "No values in this period." }: Props) {
@@ -67,7 +67,8 @@ export function Chart({ title, unit, data, isBar = false, actions, none = "No va
         <>
           <ul className="legend" aria-label={`Legend of ${title}`}>
             {data.series.map((one, index) => (
-              <li key={one.name} title={one.name}>
+              // biome-ignore lint/suspicious/noArrayIndexKey: two series may have one name, and none moves
+              <li key={index} title={one.name}>
                 <span className={`swatch line-${index % LINES}`} />
                 <span>{one.name}</span>
               </li>
@@ -92,7 +93,8 @@ function Values({ title, unit, data }: { title: string; unit: Unit; data: ChartD
         keyOf={(row) => String(row.at)}
         columns={[
           { title: zone === "utc" ? "From (UTC)" : "From", show: (row) => timeText(row.at, zone) },
-          ...data.series.map((one) => ({
+          ...data.series.map((one, index) => ({
+            key: index,
             title: one.name,
             show: (row: { index: number }) => valueText(unit, one.values[row.index] ?? null),
             isNumber: true,

@@ -12,7 +12,7 @@ import { Ago } from "../../ui/Time";
 import { Interrupts } from "../studio/Interrupts";
 import { contentText } from "../threads/thread";
 import { NotAsked } from "./NotAsked";
-import { MOST_THREADS, questionsOf, useWaiting, type Waiting } from "./useWaiting";
+import { keyOf, MOST_THREADS, questionsOf, useWaiting, type Waiting } from "./useWaiting";
 
 const EVERY_MS = 15_000;
 
@@ -21,7 +21,7 @@ export function InboxPage() {
   const { thread: opened } = inboxRoute.useSearch();
   const navigate = useNavigate();
   const [isWaking, setWaking] = useState(false);
-  const { waiting, silent, refused, asleep, isRead } = useWaiting(EVERY_MS, isWaking);
+  const { waiting, complete, silent, refused, asleep, isRead } = useWaiting(EVERY_MS, isWaking);
   const [answered, setAnswered] = useState<Set<string>>(new Set());
   const rows = useStable(waiting);
   const show = (id: string | undefined) =>
@@ -33,7 +33,12 @@ export function InboxPage() {
   };
   useKey("j", () => move(1));
   useKey("k", () => move(-1));
-  const left = rows.filter((each) => !answered.has(keyOf(each))).length;
+  const asking = new Set(waiting.map(keyOf));
+  const stateOf = (row: Waiting): RowState => {
+    if (answered.has(keyOf(row))) return "answered";
+    return asking.has(keyOf(row)) || !complete.includes(row.agent.id) ? "waiting" : "over";
+  };
+  const left = rows.filter((each) => stateOf(each) === "waiting").length;
   return (
     <div className="page inbox">
       <div className="head">
@@ -72,7 +77,7 @@ export function InboxPage() {
             key={keyOf(each)}
             waiting={each}
             isOpen={each.thread.thread_id === opened}
-            isAnswered={answered.has(keyOf(each))}
+            state={stateOf(each)}
             onToggle={() => show(each.thread.thread_id === opened ? undefined : each.thread.thread_id)}
             onAnswered={() => setAnswered((old) => new Set(old).add(keyOf(each)))}
           />
@@ -83,11 +88,6 @@ export function InboxPage() {
       )}
     </div>
   );
-}
-
-// A new question of the same thread is another row.
-function keyOf({ agent, thread }: Waiting): string {
-  return [agent.id, thread.thread_id, ...questionsOf(thread).map((each) => each.id)].join(" ");
 }
 
 // Rows keep their places: what is new comes last, and what is gone stays until the page is left.
@@ -103,15 +103,24 @@ function useStable(waiting: Waiting[]): Waiting[] {
   return rows;
 }
 
+// "over" are questions that somebody else answered, or whose thread was deleted.
+type RowState = "waiting" | "answered" | "over";
+
+function stateText(state: RowState, questions: number): string {
+  if (state === "answered") return "answered";
+  if (state === "over") return "no longer waiting";
+  return questions === 1 ? "1 question" : `${questions} questions`;
+}
+
 interface RowProps {
   waiting: Waiting;
   isOpen: boolean;
-  isAnswered: boolean;
+  state: RowState;
   onToggle: () => void;
   onAnswered: () => void;
 }
 
-function WaitingThread({ waiting, isOpen, isAnswered, onToggle, onAnswered }: RowProps) {
+function WaitingThread({ waiting, isOpen, state, onToggle, onAnswered }: RowProps) {
   const { agent, thread } = waiting;
   const cache = useQueryClient();
   const workspace = useWorkspaceId();
@@ -136,15 +145,13 @@ function WaitingThread({ waiting, isOpen, isAnswered, onToggle, onAnswered }: Ro
   };
   const last = contentText(thread.extracted?.last).slice(0, 160);
   return (
-    <li className={isAnswered ? "card waiting answered" : "card waiting"}>
+    <li className={state === "waiting" ? "card waiting" : "card waiting answered"}>
       <div className="waiting-head">
         <button type="button" className="waiting-toggle" aria-expanded={isOpen} onClick={onToggle}>
           <span className="name">{agent.name}</span>
           <span className="soft waiting-last">{last || `thread ${threadId.slice(-8)}`}</span>
         </button>
-        <span className="soft">
-          {isAnswered ? "answered" : questions.length === 1 ? "1 question" : `${questions.length} questions`}
-        </span>
+        <span className="soft">{stateText(state, questions.length)}</span>
         <span className="soft">{thread.updated_at && <Ago at={thread.updated_at} />}</span>
         <Link
           to="/agents/$deploymentId/studio"
@@ -155,7 +162,7 @@ function WaitingThread({ waiting, isOpen, isAnswered, onToggle, onAnswered }: Ro
           Studio
         </Link>
       </div>
-      {isOpen && !isAnswered && (
+      {isOpen && state === "waiting" && (
         <div className="card-body">
           {problem && <Problem error={problem} />}
           <Interrupts interrupts={questions} isSending={isSending} onAnswer={(resume) => void answer(resume)} />

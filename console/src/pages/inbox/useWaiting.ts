@@ -18,9 +18,14 @@ export interface Waiting {
   thread: Thread;
 }
 
+/** Tells questions from one another: a new question of the same thread is another one. */
+export function keyOf({ agent, thread }: Waiting): string {
+  return [agent.id, thread.thread_id, ...questionsOf(thread).map((each) => each.id)].join(" ");
+}
+
 /**
  * The waiting threads, longest waits first, and the agents that could not or may not be asked. Agents that sleep are
- * asked, and so woken, only with `isWaking`.
+ * asked, and so woken, only with `isWaking`. `complete` are the agents whose waiting threads are all listed.
  */
 export function useWaiting(everyMs: number, isWaking = false) {
   const workspace = useWorkspaceId();
@@ -46,6 +51,9 @@ export function useWaiting(everyMs: number, isWaking = false) {
         })
         .sort((one, other) => (one.thread.updated_at ?? "").localeCompare(other.thread.updated_at ?? "")),
       refused,
+      complete: asked
+        .filter((_, index) => (results[index]?.data?.length ?? MOST_THREADS) < MOST_THREADS)
+        .map((agent) => agent.id),
       asleep: isWaking ? [] : (agents ?? []).filter((agent) => agent.isAsleep),
       silent: asked.filter((_, index) => results[index]?.isError),
       isRead: agents !== undefined && results.every((result) => !result.isPending),

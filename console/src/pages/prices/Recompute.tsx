@@ -1,7 +1,7 @@
 import { useState } from "react";
 import type { Recomputation } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
-import { percent, wholeNumber } from "../../ui/numbers";
+import { count, percent } from "../../ui/format";
 import { Problem } from "../../ui/Problem";
 import { Ago, Exact } from "../../ui/Time";
 
@@ -74,7 +74,7 @@ export function Recompute() {
             <progress aria-label="Progress" max={1} value={latest.progress} />
             <span className="number">{percent(latest.progress)}</span>
             <span className="soft">
-              {stateOf(latest)}: {wholeNumber(latest.runs)} model runs, {wholeNumber(latest.changed)} changed,{" "}
+              {stateOf(latest)}: {count(latest.runs)} model runs, {count(latest.changed)} changed,{" "}
               {latest.session_name ?? "all projects"}, begun <Ago at={latest.created_at} />
             </span>
           </div>

@@ -1,5 +1,5 @@
 import { Link, useNavigate } from "@tanstack/react-router";
-import { useState } from "react";
+import { useEffect, useState } from "react";
 import type { Commit, CommitTag, Prompt } from "../../api/platform";
 import { useChange } from "../../api/queries";
 import { promptRoute } from "../../router";
@@ -7,6 +7,7 @@ import { useMay } from "../../shell/session";
 import { Confirm } from "../../ui/Confirm";
 import { Command } from "../../ui/Copy";
 import { Empty } from "../../ui/Empty";
+import { count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { Json } from "../../ui/Json";
 import { Markdown } from "../../ui/Markdown";
@@ -34,12 +35,21 @@ export function PromptPage() {
   const navigate = useNavigate();
   const mayUpdate = useMay("prompts:update");
   const { prompt: found, commits, tags } = usePrompt(promptName);
-  const list = commits.data?.commits ?? [];
-  const commit = chosen ? list.find((each) => each.commit_hash.startsWith(chosen)) : list[0];
+  const list = commits.rows;
+  const commit = chosen ? commitOf(list, chosen) : list[0];
+  const base = against ?? commit?.parent_commit_hash ?? undefined;
+  // The address, or the oldest commit of the list, may name a commit of a page that is not read yet.
+  const isMissing = (chosen && !commit) || (view === "diff" && base && !commitOf(list, base));
+  const isLooking = Boolean(isMissing) && commits.hasMore && commits.error === null;
+  const { loadMore } = commits;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: each page that has no such commit asks for the next one
+  useEffect(() => {
+    if (isLooking) loadMore();
+  }, [isLooking, loadMore, list.length]);
   const show = (search: Record<string, string | undefined>) =>
     void navigate({ to: "/prompts/$promptName", params: { promptName }, search: (old) => ({ ...old, ...search }) });
   const error = found.error ?? commits.error ?? tags.error;
-  if (!found.data || !commits.data) {
+  if (!found.data || !commits.isRead) {
     return error ? (
       <div className="page">
         <Problem error={error} retry={() => void found.refetch()} />
@@ -55,7 +65,7 @@ export function PromptPage() {
       <div className="thread prompt">
         <section className="card" aria-label="Commits">
           <h2>
-            Commits <span className="soft">{commits.data.total}</span>
+            Commits <span className="soft">{count(prompt.num_commits)}</span>
           </h2>
           {list.length === 0 && <p className="card-body soft">None yet.</p>}
           <ul className="timeline-body">
@@ -70,9 +80,19 @@ export function PromptPage() {
               />
             ))}
           </ul>
+          {commits.hasMore && (
+            <p className="card-body">
+              <button type="button" className="link" disabled={commits.isReadingMore} onClick={commits.loadMore}>
+                Older commits
+              </button>
+            </p>
+          )}
+          {commits.error && <Problem error={commits.error} retry={commits.retry} />}
         </section>
         <section className="card thread-state" aria-label="Prompt">
-          {!isEditing && <Tabs label="Views" tabs={VIEWS} selected={shown} onSelect={(each) => show({ view: each })} />}
+          {!isEditing && (
+            <Tabs label="Views" tabs={VIEWS} selected={shown} search={(next, old) => ({ ...old, view: next })} />
+          )}
           <div className="card-body">
             {isEditing ? (
               <CommitForm
@@ -84,6 +104,10 @@ export function PromptPage() {
               />
             ) : shown === "about" ? (
               <About prompt={prompt} mayUpdate={mayUpdate} />
+            ) : isLooking ? (
+              <p className="soft" role="status">
+                Looking for the commit among the older ones…
+              </p>
             ) : commit === undefined ? (
               <Empty title={chosen ? "There is no such commit" : "No commit yet"}>
                 {chosen ? "Choose one of the list." : "“New version” writes the first one."}
@@ -100,7 +124,7 @@ export function PromptPage() {
                   prompt={prompt}
                   commit={commit}
                   view={shown}
-                  against={against ?? commit.parent_commit_hash ?? undefined}
+                  against={base}
                   others={list.filter((each) => each !== commit)}
                   onCompare={(hash) => show({ view: "diff", against: hash })}
                 />
@@ -111,6 +135,10 @@ export function PromptPage() {
       </div>
     </div>
   );
+}
+
+function commitOf(commits: Commit[], hash: string): Commit | undefined {
+  return commits.find((each) => each.commit_hash.startsWith(hash));
 }
 
 function Head({ prompt, isEditing, onEdit }: { prompt: Prompt; isEditing: boolean; onEdit: () => void }) {
@@ -208,7 +236,7 @@ interface CommitProps {
 
 function CommitView({ prompt, commit, view, against, others, onCompare }: CommitProps) {
   const after = useCommit(prompt.repo_handle, commit.commit_hash);
-  const compared = others.find((each) => against !== undefined && each.commit_hash.startsWith(against));
+  const compared = against === undefined ? undefined : commitOf(others, against);
   const before = useCommit(prompt.repo_handle, view === "diff" ? compared?.commit_hash : undefined);
   const error = after.error ?? before.error;
   if (error) return <Problem error={error} />;

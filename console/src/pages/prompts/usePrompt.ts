@@ -1,5 +1,6 @@
 import { type UseQueryResult, useQuery } from "@tanstack/react-query";
 import { type ApiError, call } from "../../api/client";
+import { useOffsetPages } from "../../api/pages";
 import type { Manifest } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { useWorkspaceId } from "../../shell/session";
@@ -10,7 +11,11 @@ export const OWN = "-";
 export function usePrompt(handle: string) {
   const path = { owner: OWN, repo: handle };
   const prompt = useApi("GET /repos/{owner}/{repo}", { path });
-  const commits = useApi("GET /commits/{owner}/{repo}", { path, query: { limit: 100 } });
+  const commits = useOffsetPages(
+    "GET /commits/{owner}/{repo}",
+    (slice) => ({ path, query: slice }),
+    ({ commits }) => commits,
+  );
   const tags = useApi("GET /repos/{owner}/{repo}/tags", { path });
   return { prompt, commits, tags };
 }

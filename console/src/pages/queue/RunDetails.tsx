@@ -12,7 +12,6 @@ import { retryOf } from "./retry";
 import { isActive, WaitsFor } from "./waiting";
 
 const EVERY_MS = 3_000;
-const SHOWN = 1000;
 
 interface Props {
   deploymentId: string;
@@ -28,11 +27,11 @@ export function RunDetails({ deploymentId, runId, threadId, nameOf, onClose }: P
   const found = useAgentApi(
     deploymentId,
     "POST /runs/search",
-    { body: { thread_id: threadId, limit: SHOWN } },
+    { body: { thread_id: threadId, run_id: runId } },
     { everyMs: EVERY_MS },
   );
   const whole = useAgentApi(deploymentId, "GET /threads/{thread_id}/runs/{run_id}", { path }, { everyMs: EVERY_MS });
-  const run = found.data?.find((each) => each.run_id === runId);
+  const run = found.data?.[0];
   const error = whole.error ?? found.error;
   return (
     <SidePanel title={`Run ${runId.slice(-8)}`} onClose={onClose}>

@@ -498,20 +498,20 @@ class Runs:
 
 def _search_of(query: RunSearch) -> tuple[Query, dict[str, Any]]:
     """Return the statement of a search, each of which has an index, and its own parameters. Raises Invalid."""
+    if query.run_id is not None and (query.thread_id is None or query.cron_id is not None):
+        raise Invalid.field(["body", "run_id"], "Give the thread_id of the run, and no cron_id")
+    every = query.status or ALL_STATUSES
     if query.cron_id is not None:
-        values = {"cron_id": query.cron_id, "thread_id": query.thread_id, "statuses": query.status or ALL_STATUSES}
-        return sql.search_runs_of_cron, values
+        return sql.search_runs_of_cron, {"cron_id": query.cron_id, "thread_id": query.thread_id, "statuses": every}
     if query.thread_id is not None:
-        return sql.search_runs_of_thread, {"thread_id": query.thread_id, "statuses": query.status or ALL_STATUSES}
+        return sql.search_runs_of_thread, {"thread_id": query.thread_id, "run_id": query.run_id, "statuses": every}
     statuses = query.status or STATUSES["all"]
     if not set(statuses) - set(STATUSES["all"]):
         return sql.search_active_runs, {"statuses": statuses}
     if not set(statuses) - {"error", "timeout"}:
         return sql.search_failed_runs, {"statuses": statuses}
-    raise Invalid.field(
-        ["body", "status"],
-        "Give pending and running, or error and timeout; a thread_id or a cron_id allows every status",
-    )
+    reason = "Give pending and running, or error and timeout; a thread_id or a cron_id allows every status"
+    raise Invalid.field(["body", "status"], reason)
 
 
 def _scope_of(body: CancelMany) -> CancelScope:

@@ -79,7 +79,8 @@ select r.run_id, r.thread_id, r.assistant_id, r.cron_id, r.status, r.multitask_s
        r.started_at, r.updated_at, r.attempt, r.lost_attempts, r.worker_id, r.waits_for, r.blocked_by, r.run_after, r.error,
        r.cancel_reason
 from found_runs r
-where r.thread_id = :thread_id and r.status = any(:statuses::text[])
+where r.thread_id = :thread_id and (:run_id::uuid is null or r.run_id = :run_id::uuid)
+  and r.status = any(:statuses::text[])
   and (:assistant_id::uuid is null or r.assistant_id = :assistant_id)
   and (:access::jsonb is null or exists (
       select from threads t where t.thread_id = r.thread_id and matches_access(t.metadata, :access)

@@ -127,13 +127,14 @@ class RunSearch(msgspec.Struct):
     """The runs to list across threads.
 
     Without `thread_id` and `cron_id` the statuses may be `pending` and `running` (the default), or `error` and
-    `timeout`. Any other search would read the whole history of the server.
+    `timeout`. Any other search would read the whole history of the server. `run_id` finds one run of a thread.
     """
 
     status: Annotated[list[RunStatus], msgspec.Meta(min_length=1, max_length=6)] | None = None
     assistant_id: UUID | None = None
     thread_id: UUID | None = None
     cron_id: UUID | None = None
+    run_id: UUID | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
     offset: Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)] | None = None
 

@@ -10,22 +10,25 @@ returning as_of
 update datasets set modified_at = :as_of where workspace_id = :workspace_id and id = :dataset_id
 
 -- name: list_versions
-select v.as_of, coalesce(t.tags, '{}'::text[]) as tags
-from dataset_versions v
+-- Versions are counted from the first one, before a search leaves any out.
+select v.as_of, coalesce(t.tags, '{}'::text[]) as tags, v.number
+from (
+    select workspace_id, dataset_id, as_of, row_number() over (order by as_of) as number
+    from dataset_versions where workspace_id = :workspace_id and dataset_id = :dataset_id
+) v
 cross join lateral (
     select array_agg(t.tag order by t.tag) as tags from dataset_tags t
     where t.workspace_id = v.workspace_id and t.dataset_id = v.dataset_id and t.as_of = v.as_of
 ) t
-where v.workspace_id = :workspace_id and v.dataset_id = :dataset_id
-  and (:search::text is null or exists (
-      select from unnest(t.tags) x (tag) where position(lower(:search::text) in lower(x.tag)) > 0
-  ))
+where :search::text is null or exists (
+    select from unnest(t.tags) x (tag) where position(lower(:search::text) in lower(x.tag)) > 0
+)
 order by v.as_of desc
 limit :limit::int offset :offset::int
 
 -- name: version_at
--- The last version up to a moment.
-select max(as_of) from dataset_versions
+-- The last version up to a moment, and how many there are up to it.
+select max(as_of) as as_of, count(*) as number from dataset_versions
 where workspace_id = :workspace_id and dataset_id = :dataset_id
   and (:as_of::timestamptz is null or as_of <= :as_of::timestamptz)
 
