@@ -177,6 +177,34 @@ async def test_an_added_member_is_found_by_email_once(server: Hosted, browser: B
     assert "portside_session" not in browser.client.cookies
 
 
+@pytest.mark.parametrize("role", ["Organization Operator", "Organization Admin"])
+async def test_first_sign_in_ends_what_others_know_of_the_account(server: Hosted, browser: Browser, role: str) -> None:
+    """Whoever added a member with a password must not get the roles of the person. An admin has them already."""
+    name = role.split()[1].lower()
+    (workspace, *_) = (await server.client.get("/workspaces")).json()
+    body = {
+        "email": f"{name}@example.com", "password": "known to others", "role_id": role, "workspaces": [workspace["id"]]
+    }  # fmt: skip
+    added = await server.client.post("/orgs/current/members", json=body)
+    assert added.status_code == 200, added.text
+
+    async def log_in() -> httpx2.Response:
+        credentials = {"email": body["email"], "password": body["password"]}
+        return await server.client.post("/login", json=credentials)
+
+    token = {"authorization": f"Bearer {(await log_in()).json()['access_token']}", "x-api-key": ""}
+    made = await server.client.post("/api-key/current", json={"description": "mine"}, headers=token)
+    assert made.status_code == 200, made.text
+    key = {"x-api-key": made.json()["key"]}
+    assert (await browser.sign_in(f"{name} {name}@example.com true admins")).status_code == 303
+    assert await role_of(server, body["email"]) == ("Organization Admin", None)
+    keeps = 200 if name == "admin" else 401
+    assert (await log_in()).status_code == keeps
+    for credential in (token, key):
+        assert (await server.client.get("/auth", headers=credential)).status_code == keeps
+    assert (await browser.auth()).status_code == 200
+
+
 async def test_a_removed_member_does_not_come_back_alone(server: Hosted, browser: Browser) -> None:
     await browser.sign_in("eve eve@example.com true devs")
     user = (await browser.auth()).json()["user_id"]

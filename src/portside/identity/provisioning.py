@@ -1,8 +1,9 @@
 """Members from OpenID Connect: admits people by the claims of a provider, and gives them the roles of its groups.
 
 Issuer and subject identify a person. At the first sign-in the verified e-mail finds a member that an admin added, or a
-new member is made. Workspaces and organization roles that the role map names belong to the provider: each sign-in
-applies them again. Everything else stays as admins set it.
+new member is made. A member that is found and is no admin loses its password, sessions and personal keys. Workspaces
+and organization roles that the role map names belong to the provider: each sign-in applies them again. Everything else
+stays as admins set it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -159,8 +160,12 @@ async def _find_user(tx: Transaction, person: _Person) -> UUID | None:
     if len(rows) > 1 or rows[0]["is_linked"]:
         # The address may have gone to somebody else, who must not inherit the account.
         raise OidcNotAllowed("Your e-mail address belongs to another account here; ask an administrator.")
-    await tx.execute(sql.link_subject, issuer=person.issuer, subject=person.subject, user_id=rows[0]["id"])
-    return UUID(str(rows[0]["id"]))
+    user_id = UUID(str(rows[0]["id"]))
+    # Whoever added the member may know its password or have a key, and would get the roles of the person's groups.
+    await tx.fetchval(sql.lock_user, id=user_id)
+    await tx.execute(sql.end_credentials, user_id=user_id, admin_role=ORGANIZATION_ADMIN)
+    await tx.execute(sql.link_subject, issuer=person.issuer, subject=person.subject, user_id=user_id)
+    return user_id
 
 
 async def _add_user(tx: Transaction, person: _Person) -> UUID:

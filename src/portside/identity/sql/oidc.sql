@@ -12,6 +12,26 @@ where u.organization_id = :organization_id and u.removed_at is null and lower(u.
 insert into oidc_subjects (issuer, subject, user_id) values (:issuer, :subject, :user_id)
 on conflict (issuer, subject) do update set user_id = excluded.user_id
 
+-- name: end_credentials
+-- Ends everything that signs in as a member, or acts for it, without the provider. Not for an admin, who gains nothing.
+with distrusted as (
+    select u.id from users u join organization_members m on m.user_id = u.id
+    where u.id = :user_id and m.role <> :admin_role
+),
+logged_out as (
+    delete from sessions s using distrusted d where s.user_id = d.id
+),
+without_authorizations as (
+    delete from cli_authorizations c using distrusted d where c.user_id = d.id
+),
+without_links as (
+    delete from sign_in_links l using distrusted d where l.user_id = d.id
+),
+without_keys as (
+    update api_keys k set revoked_at = now() from distrusted d where k.user_id = d.id and k.revoked_at is null
+)
+update users u set password = null from distrusted d where u.id = d.id
+
 -- name: workspaces_of_handles
 select id, tenant_handle from workspaces
 where organization_id = :organization_id and tenant_handle = any(:handles::text[]) and deleted_at is null
