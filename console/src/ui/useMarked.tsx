@@ -1,19 +1,26 @@
 import { useCallback, useMemo, useState } from "react";
 import type { Column } from "./List";
 
-/** Rows of a list that are marked for one action on all of them, by their ids. */
-export function useMarked<T>(idOf: (row: T) => string, nameOf: (row: T) => string) {
-  const [marked, setMarked] = useState<ReadonlySet<string>>(new Set());
+const NONE: ReadonlySet<string> = new Set();
+
+/**
+ * Rows of a list that are marked for one action on all of them, by their ids. Marks end with the list, which `list`
+ * names: nobody acts on rows that other filters no longer show.
+ */
+export function useMarked<T>(list: string, idOf: (row: T) => string, nameOf: (row: T) => string) {
+  const [marks, setMarks] = useState({ list, ids: NONE });
+  if (marks.list !== list) setMarks({ list, ids: NONE });
+  const marked = marks.list === list ? marks.ids : NONE;
   const toggle = useCallback(
     (row: T) =>
-      setMarked((old) => {
-        const next = new Set(old);
-        if (!next.delete(idOf(row))) next.add(idOf(row));
-        return next;
+      setMarks((old) => {
+        const ids = new Set(old.list === list ? old.ids : NONE);
+        if (!ids.delete(idOf(row))) ids.add(idOf(row));
+        return { list, ids };
       }),
-    [idOf],
+    [list, idOf],
   );
-  const clear = useCallback(() => setMarked(new Set()), []);
+  const clear = useCallback(() => setMarks({ list, ids: NONE }), [list]);
   const column = useMemo<Column<T>>(
     () => ({
       title: "Mark",

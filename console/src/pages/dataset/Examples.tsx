@@ -32,7 +32,7 @@ export function Examples({ datasetId }: { datasetId: string }) {
   const { as_of: asOf, example: chosen } = search;
   const navigate = useNavigate();
   const mayUpdate = useMay("datasets:update") && !asOf;
-  const { marked, toggle, clear, column } = useMarked(idOf, nameOf);
+  const { marked, toggle, clear, column } = useMarked(JSON.stringify([search.split, search.q]), idOf, nameOf);
   const go = (changes: Partial<typeof search>) =>
     void navigate({
       to: "/datasets/$datasetId",

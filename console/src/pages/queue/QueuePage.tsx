@@ -35,7 +35,7 @@ export function QueuePage() {
   const { deploymentId } = runQueueRoute.useParams();
   const { view, assistant, run, thread } = runQueueRoute.useSearch();
   const navigate = useNavigate();
-  const { marked, toggle, clear, column } = useMarked(idOf, labelOf);
+  const { marked, toggle, clear, column } = useMarked(JSON.stringify([view, assistant]), idOf, labelOf);
   const { pairs, nameOf } = useAssistants(deploymentId);
   const status = STATUSES[view ?? ""] ?? ["pending", "running"];
   const found = useAgentPages(

@@ -38,7 +38,7 @@ export function RunList({ projectId, filters, isOfTraces, onFilter }: Props) {
     }),
     { everyMs: EVERY_MS, keep: true },
   );
-  const { marked, toggle, clear, column } = useMarked(idOf, nameOf);
+  const { marked, toggle, clear, column } = useMarked(JSON.stringify(filters), idOf, nameOf);
   const columns = useMemo(
     () => [column, ...columnsOf(projectId, isOfTraces, onFilter)],
     [column, projectId, isOfTraces, onFilter],
