@@ -102,6 +102,12 @@ async def test_a_model_gets_a_price_and_the_past_its_cost(platform: Platform, tr
     assert "q=house" in page.url
     await page.get_by_role("button", name="Edit house-model-1").click()
     await page.get_by_role("button", name="Remove it").click()
+    asked = page.get_by_role("dialog", name="Remove the price of house-model-1?")
+    await check_accessible(page)
+    await asked.get_by_role("button", name="Cancel").click()
+    await expect(page.get_by_role("table", name="All prices").get_by_role("row")).to_have_count(2)
+    await page.get_by_role("button", name="Remove it").click()
+    await asked.get_by_role("button", name="Remove", exact=True).click()
     await expect(page.get_by_text("No price matches.")).to_be_visible()
 
 

@@ -2,6 +2,7 @@ import { type FormEvent, useState } from "react";
 import { fieldOf } from "../../api/client";
 import type { ModelInUse, ModelPrice } from "../../api/platform";
 import { useChange } from "../../api/queries";
+import { Confirm } from "../../ui/Confirm";
 import { FormButtons, TextField } from "../../ui/Field";
 import { Problem } from "../../ui/Problem";
 
@@ -45,10 +46,10 @@ export function draftOf(model?: ModelInUse, price?: ModelPrice): PriceDraft {
 
 export function PriceForm({ draft, onClose }: { draft: PriceDraft; onClose: () => void }) {
   const [given, setGiven] = useState(draft);
+  const [isAsking, setAsking] = useState(false);
   const create = useChange("POST /model-price-map", onClose);
   const update = useChange("PUT /model-price-map/{price_id}", onClose);
-  const remove = useChange("DELETE /model-price-map/{price_id}", onClose);
-  const error = create.error ?? update.error ?? remove.error;
+  const error = create.error ?? update.error;
   const problem = (name: string) =>
     error?.problems.find((one) => fieldOf(one) === name || fieldOf(one).startsWith(`${name}.`))?.msg;
   const save = (event: FormEvent) => {
@@ -78,69 +79,97 @@ export function PriceForm({ draft, onClose }: { draft: PriceDraft; onClose: () =
     onChange: (value: string) => setGiven({ ...given, [side]: { ...given[side], [name]: value } }),
   });
   return (
-    <form className="card" onSubmit={save} aria-label={given.id ? "Change the price" : "New price"}>
-      <div className="card-head">
-        <h2>{given.id ? "Change the price" : "New price of this workspace"}</h2>
-        <span className="soft small">USD for a million tokens</span>
-      </div>
-      <div className="card-body price-form">
-        <TextField label="Name" isRequired autoFocus error={problem("name")} {...text("name")} />
-        <TextField
-          label="Pattern"
-          isRequired
-          hint="A regular expression that matches the whole name of a model"
-          error={problem("match_pattern")}
-          className="mono"
-          {...text("pattern")}
-        />
-        <TextField label="Provider" hint="Empty: any" error={problem("provider")} {...text("provider")} />
-        <TextField
-          label="From"
-          hint="First day in UTC; empty: always"
-          error={problem("start_time")}
-          type="date"
-          {...text("from")}
-        />
-        <TextField label="Input" isRequired error={problem("prompt_cost")} inputMode="decimal" {...text("input")} />
-        <TextField
-          label="Output"
-          isRequired
-          error={problem("completion_cost")}
-          inputMode="decimal"
-          {...text("output")}
-        />
-        {Object.entries(INPUT_DETAILS).map(([name, title]) => (
+    <>
+      <form className="card" onSubmit={save} aria-label={given.id ? "Change the price" : "New price"}>
+        <div className="card-head">
+          <h2>{given.id ? "Change the price" : "New price of this workspace"}</h2>
+          <span className="soft small">USD for a million tokens</span>
+        </div>
+        <div className="card-body price-form">
+          <TextField label="Name" isRequired autoFocus error={problem("name")} {...text("name")} />
           <TextField
-            key={name}
-            label={title}
-            error={problem(`prompt_cost_details.${name}`)}
-            {...detail("inputDetails", name)}
+            label="Pattern"
+            isRequired
+            hint="A regular expression that matches the whole name of a model"
+            error={problem("match_pattern")}
+            className="mono"
+            {...text("pattern")}
           />
-        ))}
-        {Object.entries(OUTPUT_DETAILS).map(([name, title]) => (
+          <TextField label="Provider" hint="Empty: any" error={problem("provider")} {...text("provider")} />
           <TextField
-            key={title}
-            label={title}
-            error={problem(`completion_cost_details.${name}`)}
-            {...detail("outputDetails", name)}
+            label="From"
+            hint="First day in UTC; empty: always"
+            error={problem("start_time")}
+            type="date"
+            {...text("from")}
           />
-        ))}
-        {error && error.problems.length === 0 && <Problem error={error} />}
-        <FormButtons action="Save the price" isDisabled={create.isPending || update.isPending} onCancel={onClose}>
-          {given.id && (
-            <button
-              type="button"
-              className="button danger"
-              disabled={remove.isPending}
-              onClick={() => given.id && remove.mutate({ path: { price_id: given.id } })}
-            >
-              <span>Remove it</span>
-            </button>
-          )}
-          <span className="soft small">Runs that are stored from now on have it; compute older ones again below.</span>
-        </FormButtons>
-      </div>
-    </form>
+          <TextField label="Input" isRequired error={problem("prompt_cost")} inputMode="decimal" {...text("input")} />
+          <TextField
+            label="Output"
+            isRequired
+            error={problem("completion_cost")}
+            inputMode="decimal"
+            {...text("output")}
+          />
+          {Object.entries(INPUT_DETAILS).map(([name, title]) => (
+            <TextField
+              key={name}
+              label={title}
+              error={problem(`prompt_cost_details.${name}`)}
+              {...detail("inputDetails", name)}
+            />
+          ))}
+          {Object.entries(OUTPUT_DETAILS).map(([name, title]) => (
+            <TextField
+              key={title}
+              label={title}
+              error={problem(`completion_cost_details.${name}`)}
+              {...detail("outputDetails", name)}
+            />
+          ))}
+          {error && error.problems.length === 0 && <Problem error={error} />}
+          <FormButtons action="Save the price" isDisabled={create.isPending || update.isPending} onCancel={onClose}>
+            {given.id && (
+              <button type="button" className="button danger" onClick={() => setAsking(true)}>
+                <span>Remove it</span>
+              </button>
+            )}
+            <span className="soft small">
+              Runs that are stored from now on have it; compute older ones again below.
+            </span>
+          </FormButtons>
+        </div>
+      </form>
+      {isAsking && given.id && (
+        <RemovePrice id={given.id} name={draft.name} onRemoved={onClose} onClose={() => setAsking(false)} />
+      )}
+    </>
+  );
+}
+
+interface RemoveProps {
+  id: string;
+  name: string;
+  onRemoved: () => void;
+  onClose: () => void;
+}
+
+function RemovePrice({ id, name, onRemoved, onClose }: RemoveProps) {
+  const remove = useChange("DELETE /model-price-map/{price_id}", onRemoved);
+  return (
+    <Confirm
+      title={`Remove the price of ${name}?`}
+      action="Remove"
+      isDisabled={remove.isPending}
+      error={remove.error}
+      onConfirm={() => remove.mutate({ path: { price_id: id } })}
+      onClose={onClose}
+    >
+      <p>
+        Runs that are stored from now on get the next price that matches, or none. Costs that were computed stay until
+        somebody computes them again.
+      </p>
+    </Confirm>
   );
 }
 
