@@ -4,6 +4,8 @@ import type { ReactNode } from "react";
 
 export interface TableColumn<T> {
   title: string;
+  // Tells columns with one title from each other.
+  key?: number;
   show: (row: T) => ReactNode;
   isNumber?: boolean;
   // Left out on narrow screens.
@@ -35,7 +37,7 @@ export function Table<T>({ label, rows, columns, keyOf, isStacked = false }: Pro
         <thead>
           <tr>
             {columns.map((column) => (
-              <th key={column.title} scope="col" className={classes(column)}>
+              <th key={column.key ?? column.title} scope="col" className={classes(column)}>
                 {column.isActions ? <span className="hidden">{column.title}</span> : column.title}
               </th>
             ))}
@@ -46,7 +48,7 @@ export function Table<T>({ label, rows, columns, keyOf, isStacked = false }: Pro
             <tr key={keyOf(row)}>
               <th scope="row">{name.show(row)}</th>
               {others.map((column) => (
-                <td key={column.title} className={classes(column)} data-title={column.title}>
+                <td key={column.key ?? column.title} className={classes(column)} data-title={column.title}>
                   {/* One box, so that a stacked line has two: its title and this. */}
                   <div>{column.show(row)}</div>
                 </td>
@@ -58,7 +60,7 @@ export function Table<T>({ label, rows, columns, keyOf, isStacked = false }: Pro
           <tfoot>
             <tr>
               {columns.map((column) => (
-                <td key={column.title} className={classes(column)}>
+                <td key={column.key ?? column.title} className={classes(column)}>
                   {column.sum}
                 </td>
               ))}

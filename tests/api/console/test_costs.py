@@ -3,6 +3,7 @@
 Each page is used with mouse and keyboard, and read by axe in both themes and at 1280 and 390 pixels.
 """
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -109,6 +110,20 @@ async def test_a_model_gets_a_price_and_the_past_its_cost(platform: Platform, tr
     await page.get_by_role("button", name="Remove it").click()
     await asked.get_by_role("button", name="Remove", exact=True).click()
     await expect(page.get_by_text("No price matches.")).to_be_visible()
+
+
+async def test_lines_with_one_name_are_all_shown(platform: Platform, traces: None, page: Page) -> None:
+    section = (await platform.call("POST", "/charts/section", title="Twins"))["id"]
+    series = [{"metric": metric, "name": "twin"} for metric in ("total_tokens", "prompt_tokens")]
+    await platform.call("POST", "/charts/create", title="Both", series=series, section_id=section)
+    await open_page(page, platform, "figures")
+    both = page.get_by_role("region", name=re.compile("^Both"))
+    await expect(both.get_by_role("listitem")).to_have_text(["twin", "twin"])
+    await page.get_by_label("Period").select_option("1h")
+    await expect(both.get_by_role("listitem")).to_have_text(["twin", "twin"])
+    await both.get_by_text("Table", exact=True).click()
+    await expect(both.get_by_role("columnheader")).to_have_count(3)
+    await platform.call("DELETE", f"/charts/section/{section}")
 
 
 async def test_figures_have_charts_tables_and_sections(platform: Platform, traces: None, page: Page) -> None:

@@ -67,7 +67,8 @@ export function Chart({ title, unit, data, isBar = false, actions, none = "No va
         <>
           <ul className="legend" aria-label={`Legend of ${title}`}>
             {data.series.map((one, index) => (
-              <li key={one.name} title={one.name}>
+              // biome-ignore lint/suspicious/noArrayIndexKey: two series may have one name, and none moves
+              <li key={index} title={one.name}>
                 <span className={`swatch line-${index % LINES}`} />
                 <span>{one.name}</span>
               </li>
@@ -92,7 +93,8 @@ function Values({ title, unit, data }: { title: string; unit: Unit; data: ChartD
         keyOf={(row) => String(row.at)}
         columns={[
           { title: zone === "utc" ? "From (UTC)" : "From", show: (row) => timeText(row.at, zone) },
-          ...data.series.map((one) => ({
+          ...data.series.map((one, index) => ({
+            key: index,
             title: one.name,
             show: (row: { index: number }) => valueText(unit, one.values[row.index] ?? null),
             isNumber: true,
