@@ -24,7 +24,7 @@ const COLOURS = /\u001b\[[0-9;]*[A-Za-z]/g;
 export function LogView({ read, q, level, onFilter, empty }: Props) {
   const { isLive } = usePreferences();
   const [isFollowing, setFollowing] = useState(true);
-  const { lines, dropped, older, problem, isRead, loadOlder } = useLog(read, q, level, isLive);
+  const { lines, dropped, older, isFull, problem, isRead, loadOlder } = useLog(read, q, level, isLive);
   const scroller = useRef<HTMLDivElement>(null);
   const virtual = useVirtualizer({
     count: lines.length,

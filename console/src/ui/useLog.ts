@@ -8,12 +8,12 @@ export type ReadLog = (filter: LogFilter, signal: AbortSignal) => Promise<LogPag
 const PAGE = 1_000;
 const EVERY_MS = 1_000;
 const RETRY_MS = 3_000;
-// More lines are read again from the server when somebody scrolls back to them.
+// A page keeps no more lines than this; a search finds older ones.
 export const MAX_LINES = 20_000;
 
 interface Log {
   lines: LogEntry[];
-  // How many lines were let go since the log was opened.
+  // How many of the oldest lines were let go since the log was opened.
   dropped: number;
   // Where older lines go on; null at the beginning of the log.
   older: string | null;
@@ -74,7 +74,7 @@ export function useLog(read: ReadLog, q: string | undefined, level: string | und
   const loadOlder = async () => {
     const signal = shown.current?.signal;
     const from = log.older;
-    if (from === null || !signal || isLoadingOlder.current) return;
+    if (from === null || log.lines.length >= MAX_LINES || !signal || isLoadingOlder.current) return;
     isLoadingOlder.current = true;
     const filter: LogFilter = { limit: PAGE, ...(q ? { query: q } : {}), ...(level ? { level } : {}) };
     try {
@@ -87,17 +87,20 @@ export function useLog(read: ReadLog, q: string | undefined, level: string | und
       if (!signal.aborted) isLoadingOlder.current = false;
     }
   };
-  return { ...log, loadOlder };
+  return { ...log, isFull: log.lines.length >= MAX_LINES, loadOlder };
 }
 
 function prepended(old: Log, page: LogPage): Log {
-  return { ...old, lines: [...page.logs.toReversed(), ...old.lines], older: page.next_offset, problem: null };
+  return newestOf({ ...old, lines: [...page.logs.toReversed(), ...old.lines], older: page.next_offset });
 }
 
 function appended(old: Log, more: LogEntry[]): Log {
-  const lines = [...old.lines, ...more];
-  if (lines.length <= MAX_LINES) return { ...old, lines, problem: null };
-  const kept = lines.slice(-MAX_LINES);
-  const dropped = old.dropped + lines.length - kept.length;
-  return { ...old, lines: kept, dropped, older: kept[0]?.id ?? null, problem: null };
+  return newestOf({ ...old, lines: [...old.lines, ...more] });
+}
+
+function newestOf(log: Log): Log {
+  if (log.lines.length <= MAX_LINES) return { ...log, problem: null };
+  const lines = log.lines.slice(-MAX_LINES);
+  const dropped = log.dropped + log.lines.length - lines.length;
+  return { ...log, lines, dropped, older: lines[0]?.id ?? null, problem: null };
 }

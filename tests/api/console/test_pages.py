@@ -247,8 +247,12 @@ async def test_log_of_a_talkative_agent_does_not_fill_the_page(platform: Platfor
     assert await page.locator(".log-line").count() < 200
     assert await heap() < 1.5 * full
     await page.get_by_role("button", name="Live").click()
-    await page.get_by_role("button", name="Older lines").click()
-    await expect(page.get_by_text("2,000 lines")).to_be_visible()
+    older = page.get_by_role("button", name="Older lines")
+    for thousands in range(2, 21):
+        await older.click()
+        await expect(page.get_by_text(f"{thousands},000 lines", exact=True)).to_be_visible()
+    await expect(page.get_by_text("search for older ones")).to_be_visible()
+    await expect(older).to_have_count(0)
 
 
 async def test_a_phone_has_all_places_behind_more(page: Page) -> None:
