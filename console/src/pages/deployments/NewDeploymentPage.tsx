@@ -6,8 +6,8 @@ import { useApi, useChange } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { Field, SelectField, TextField } from "../../ui/Field";
+import { typedNumber } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
-import { typedNumber } from "../../ui/numbers";
 import { Problem } from "../../ui/Problem";
 import { type SecretDraft, SecretFields } from "../../ui/Secrets";
 

@@ -2,7 +2,7 @@
 
 import { lazy, Suspense, useId } from "react";
 import { usePreferences } from "../../preferences";
-import { money, percent, shortNumber } from "../../ui/numbers";
+import { compact, cost, percent } from "../../ui/format";
 import { Table } from "../../ui/Table";
 import { duration } from "../../ui/Time";
 import { LINES } from "./lines";
@@ -35,10 +35,10 @@ const UNITS: Record<Unit, string> = { count: "", share: "%", seconds: "s", token
 
 export function valueText(unit: Unit, value: number | null): string {
   if (value === null) return "–";
-  if (unit === "usd") return money(value);
+  if (unit === "usd") return cost(value);
   if (unit === "share") return percent(value);
   if (unit === "seconds") return duration(value * 1000);
-  return shortNumber(value);
+  return compact(value);
 }
 
 export function Chart({ title, unit, data, isBar = false, actions, none = "No values in this period." }: Props) {

@@ -3,13 +3,10 @@ import type { Deployment } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { useMay, useSession } from "../../shell/session";
 import { Figure } from "../../ui/Figure";
-import { money } from "../../ui/numbers";
+import { compact, cost, count, percent } from "../../ui/format";
 import { duration } from "../../ui/Time";
 
 const HOUR_MS = 3_600_000;
-const count = new Intl.NumberFormat("en");
-const percent = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1 });
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
 // The last hour and the month at a glance. A figure that cannot be read is shown as a dash, and blocks nothing.
 export function Figures({ deployments }: { deployments: Deployment[] }) {
@@ -44,15 +41,11 @@ export function Figures({ deployments }: { deployments: Deployment[] }) {
   return (
     <dl className="figures">
       <Health />
-      <Figure
-        title="Deployments"
-        value={count.format(serving)}
-        unit={`of ${count.format(deployments.length)} serving`}
-      />
-      <Figure title="Runs, last hour" value={runs === undefined ? "–" : count.format(runs)} />
+      <Figure title="Deployments" value={count(serving)} unit={`of ${count(deployments.length)} serving`} />
+      <Figure title="Runs, last hour" value={count(runs)} />
       <Figure
         title="Errors, last hour"
-        value={runs ? percent.format(hour.data?.error_rate ?? 0) : "–"}
+        value={runs ? percent(hour.data?.error_rate ?? 0) : "–"}
         note={runs ? runsText(Math.round((hour.data?.error_rate ?? 0) * runs)) : "no runs"}
       />
       <Figure
@@ -62,11 +55,11 @@ export function Figures({ deployments }: { deployments: Deployment[] }) {
       />
       <Figure
         title="Spent this month"
-        value={spend.data?.total_cost == null ? "–" : money(Number(spend.data.total_cost))}
+        value={cost(spend.data?.total_cost)}
         note={
           spend.data === undefined || monthRuns === undefined
             ? ""
-            : `${compact.format(spend.data.total_tokens ?? 0)} tokens, ${runsText(monthRuns)}`
+            : `${compact(spend.data.total_tokens ?? 0)} tokens, ${runsText(monthRuns)}`
         }
         to="/usage"
       />
@@ -103,5 +96,5 @@ function startOfMonth(): string {
 }
 
 function runsText(number: number): string {
-  return number === 1 ? "1 run" : `${count.format(number)} runs`;
+  return number === 1 ? "1 run" : `${count(number)} runs`;
 }

@@ -5,8 +5,8 @@ import { useApi } from "../../api/queries";
 import { pricesRoute } from "../../router";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
+import { compact, cost, count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
-import { money, shortNumber, wholeNumber } from "../../ui/numbers";
 import { Problem } from "../../ui/Problem";
 import { SearchField } from "../../ui/SearchField";
 import { Status } from "../../ui/Status";
@@ -106,16 +106,16 @@ function Models({
       columns={[
         { title: "Model", show: (each) => <code>{each.name}</code> },
         { title: "Provider", show: (each) => each.provider || <span className="soft">unknown</span>, isExtra: true },
-        { title: "Runs", show: (each) => wholeNumber(each.runs), isNumber: true },
+        { title: "Runs", show: (each) => count(each.runs), isNumber: true },
         {
           title: "Tokens",
-          show: (each) => shortNumber(each.prompt_tokens + each.completion_tokens),
+          show: (each) => compact(each.prompt_tokens + each.completion_tokens),
           isNumber: true,
           isExtra: true,
         },
         {
           title: "Cost",
-          show: (each) => (each.total_cost === null ? "–" : money(Number(each.total_cost))),
+          show: (each) => cost(each.total_cost),
           isNumber: true,
         },
         {

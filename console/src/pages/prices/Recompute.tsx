@@ -1,6 +1,6 @@
 import { useState } from "react";
 import { useApi, useChange } from "../../api/queries";
-import { percent, wholeNumber } from "../../ui/numbers";
+import { count, percent } from "../../ui/format";
 import { Problem } from "../../ui/Problem";
 import { Ago } from "../../ui/Time";
 
@@ -73,8 +73,8 @@ export function Recompute() {
             <progress aria-label="Progress" max={1} value={latest.progress} />
             <span className="number">{percent(latest.progress)}</span>
             <span className="soft">
-              {latest.finished_at ? "done" : latest.cancelled_at ? "stopped" : "running"}: {wholeNumber(latest.runs)}{" "}
-              model runs, {wholeNumber(latest.changed)} changed, {latest.session_name ?? "all projects"}, begun{" "}
+              {latest.finished_at ? "done" : latest.cancelled_at ? "stopped" : "running"}: {count(latest.runs)} model
+              runs, {count(latest.changed)} changed, {latest.session_name ?? "all projects"}, begun{" "}
               <Ago at={latest.created_at} />
             </span>
           </div>

@@ -1,6 +1,6 @@
 import { useApi } from "../../api/queries";
 import { useMay } from "../../shell/session";
-import { wholeNumber } from "../../ui/numbers";
+import { count } from "../../ui/format";
 import { Problem } from "../../ui/Problem";
 import { Table } from "../../ui/Table";
 
@@ -27,11 +27,10 @@ export function Limits() {
         keyOf={(each) => each.limit_type}
         columns={[
           { title: "Of this workspace", show: (each) => MONTHLY[each.limit_type] ?? each.limit_type },
-          { title: "Used", show: (each) => wholeNumber(each.used), isNumber: true },
+          { title: "Used", show: (each) => count(each.used), isNumber: true },
           {
             title: "Limit",
-            show: (each) =>
-              each.limit_value === null ? <span className="soft">none</span> : wholeNumber(each.limit_value),
+            show: (each) => (each.limit_value === null ? <span className="soft">none</span> : count(each.limit_value)),
             isNumber: true,
           },
           {
@@ -60,7 +59,7 @@ export function Limits() {
                 </span>
               ),
             },
-            { title: "Limit", show: (each) => `${wholeNumber(each.count)} in ${each.seconds} s`, isNumber: true },
+            { title: "Limit", show: (each) => `${count(each.count)} in ${each.seconds} s`, isNumber: true },
             {
               title: "Window ends",
               show: (each) =>
@@ -84,7 +83,7 @@ function Meter({ left, of, what }: { left: number; of: number; what: string }) {
   return (
     <span className="meter">
       <meter aria-label={`${what}, left`} min={0} max={Math.max(of, 1)} low={of / 5} value={left} />
-      <span>{wholeNumber(left)}</span>
+      <span>{count(left)}</span>
     </span>
   );
 }

@@ -6,8 +6,8 @@ import { useApi } from "../../api/queries";
 import { usageRoute } from "../../router";
 import { useMay, useSession } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
+import { compact, cost, count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
-import { money, shortNumber, wholeNumber } from "../../ui/numbers";
 import { Problem } from "../../ui/Problem";
 import { periodOf, RangeSelect, rangeOf } from "../../ui/Range";
 import { Table } from "../../ui/Table";
@@ -67,13 +67,13 @@ export function UsagePage() {
       </div>
       {!isRefused && (
         <dl className="figures four">
-          <Figure title="Traces" value={group === "model" ? "–" : wholeNumber(sum.traces)} />
-          <Figure title="Runs" value={wholeNumber(sum.runs)} note={`${wholeNumber(sum.failed)} failed`} />
-          <Figure title="Tokens" value={shortNumber(sum.tokens)} />
+          <Figure title="Traces" value={group === "model" ? "–" : count(sum.traces)} />
+          <Figure title="Runs" value={count(sum.runs)} note={`${count(sum.failed)} failed`} />
+          <Figure title="Tokens" value={compact(sum.tokens)} />
           <Figure
             title="Cost"
-            value={sum.cost === null ? "–" : money(sum.cost)}
-            note={sum.unpriced > 0 ? `${wholeNumber(sum.unpriced)} runs without a price` : ""}
+            value={cost(sum.cost)}
+            note={sum.unpriced > 0 ? `${count(sum.unpriced)} runs without a price` : ""}
           />
         </dl>
       )}
@@ -135,31 +135,31 @@ function Totals({ rows, sum, group }: { rows: Total[]; sum: Total; group: Group 
           : [
               {
                 title: "Traces",
-                show: (each: Total) => wholeNumber(each.traces),
+                show: (each: Total) => count(each.traces),
                 isNumber: true,
-                sum: wholeNumber(sum.traces),
+                sum: count(sum.traces),
               },
             ]),
         {
           title: "Runs",
-          show: (each) => wholeNumber(each.runs),
+          show: (each) => count(each.runs),
           isNumber: true,
           isExtra: true,
-          sum: wholeNumber(sum.runs),
+          sum: count(sum.runs),
         },
-        { title: "Tokens", show: (each) => shortNumber(each.tokens), isNumber: true, sum: shortNumber(sum.tokens) },
+        { title: "Tokens", show: (each) => compact(each.tokens), isNumber: true, sum: compact(sum.tokens) },
         {
           title: "Cost",
-          show: (each) => (each.cost === null ? "–" : money(each.cost)),
+          show: (each) => cost(each.cost),
           isNumber: true,
-          sum: sum.cost === null ? "–" : money(sum.cost),
+          sum: cost(sum.cost),
         },
         {
           title: "No price",
-          show: (each) => (each.unpriced ? wholeNumber(each.unpriced) : ""),
+          show: (each) => (each.unpriced ? count(each.unpriced) : ""),
           isNumber: true,
           isExtra: true,
-          sum: sum.unpriced ? wholeNumber(sum.unpriced) : "",
+          sum: sum.unpriced ? count(sum.unpriced) : "",
         },
       ]}
     />
