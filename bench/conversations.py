@@ -29,6 +29,8 @@ from tests.node_packages import JAVASCRIPT_PROJECT, installed_packages, javascri
 
 SAID = 1400
 WARM_UP, SAMPLE = 20, 20
+# With fewer, the early and the late turns would be the same ones.
+FEWEST_TURNS = WARM_UP + 2 * SAMPLE
 TABLES = ("threads", "runs", "checkpoints", "checkpoint_values", "checkpoint_pieces", "checkpoint_writes")
 # langgraph's Postgres saver and what it needs beside langgraph.
 SAVER = ("langgraph-checkpoint-postgres==3.2.0", "psycopg==3.3.4", "psycopg-binary==3.3.4", "psycopg-pool==3.3.1")
@@ -181,6 +183,10 @@ def in_javascript(turns: int) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     turns = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    if turns < FEWEST_TURNS:
+        sys.exit(
+            f"Give {FEWEST_TURNS} turns or more: {SAMPLE} early and {SAMPLE} late turns follow {WARM_UP} to warm up."
+        )
     with ours() as (server, _):
         found = in_portside(turns, server)
         if sys.argv[2:] != ["javascript"]:

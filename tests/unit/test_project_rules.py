@@ -140,3 +140,9 @@ def test_every_measurement_can_be_imported() -> None:
     command = [sys.executable, "-c", "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"]
     done = subprocess.run([*command, *modules], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert (len(modules) > 10, done.returncode, done.stderr) == (True, 0, "")
+
+
+def test_a_measurement_says_how_many_turns_it_needs() -> None:
+    command = [sys.executable, "-m", "bench.conversations", "5"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr.startswith("Give 60 turns or more")) == (1, True)
