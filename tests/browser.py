@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Locator, Page, async_playwright, expect
 
 from portside.console import site
 from tests.platforms import PASSWORD
@@ -91,6 +91,11 @@ async def enter_password(page: Page, email: str, password: str = PASSWORD) -> No
     await page.get_by_label("Password").fill(password)
     await page.get_by_role("button", name="Sign in", exact=True).click()
     await expect(page.get_by_label("Password")).to_have_count(0)
+
+
+def view(inside: Page | Locator, name: str) -> Locator:
+    """Return the link to a view of a page, or of a part of it."""
+    return inside.locator(".tabs").get_by_role("link", name=name, exact=True)
 
 
 async def check_accessible(page: Page) -> None:

@@ -1,40 +1,40 @@
-import { useRef } from "react";
+import { useLinkProps } from "@tanstack/react-router";
+
+type Search = Record<string, unknown>;
 
 interface Props<T extends string> {
   label: string;
   tabs: readonly (readonly [T, string])[];
   selected: T;
-  onSelect: (tab: T) => void;
+  // The search parameters of a tab, made from those of the page.
+  search: (tab: T, old: Search) => Search;
 }
 
-// Tabs of a page. The caller keeps the selected tab, usually in the URL; arrow keys move between tabs.
-export function Tabs<T extends string>({ label, tabs, selected, onSelect }: Props<T>) {
-  const list = useRef<HTMLDivElement>(null);
-  const move = (step: number) => {
-    const index = tabs.findIndex(([tab]) => tab === selected);
-    const next = tabs[(index + step + tabs.length) % tabs.length];
-    if (next === undefined) return;
-    onSelect(next[0]);
-    list.current?.querySelectorAll<HTMLElement>("[role=tab]")[tabs.indexOf(next)]?.focus();
-  };
+// Views of a page as links: the address names the view, so that it can be opened elsewhere and sent to somebody.
+export function Tabs<T extends string>({ label, tabs, selected, search }: Props<T>) {
   return (
-    <div className="tabs" role="tablist" aria-label={label} ref={list}>
+    <nav className="tabs" aria-label={label}>
       {tabs.map(([tab, title]) => (
-        <button
-          key={tab}
-          type="button"
-          role="tab"
-          aria-selected={tab === selected}
-          tabIndex={tab === selected ? 0 : -1}
-          onClick={() => onSelect(tab)}
-          onKeyDown={(event) => {
-            if (event.key === "ArrowRight") move(1);
-            if (event.key === "ArrowLeft") move(-1);
-          }}
-        >
+        <Tab key={tab} isSelected={tab === selected} search={(old) => search(tab, old)}>
           {title}
-        </button>
+        </Tab>
       ))}
-    </div>
+    </nav>
+  );
+}
+
+interface TabProps {
+  isSelected: boolean;
+  search: (old: Search) => Search;
+  children: string;
+}
+
+function Tab({ isSelected, search, children }: TabProps) {
+  const link = useLinkProps({ to: ".", search, replace: true });
+  // The router marks a link whose parameters are all in the address; that is also true of a view without parameters.
+  return (
+    <a {...link} className={isSelected ? "active" : undefined} aria-current={isSelected ? "page" : undefined}>
+      {children}
+    </a>
   );
 }

@@ -14,7 +14,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langsmith import Client
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as
+from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as, view
 from tests.platforms import Platform, Repository
 
 pytestmark = [
@@ -145,7 +145,7 @@ async def test_prompt_is_written_committed_compared_and_tagged(platform: Platfor
     await page.get_by_label("What changed").fill("longer answers")
     await check_accessible(page)
     await page.get_by_role("button", name="Commit", exact=True).click()
-    await page.get_by_role("tab", name="Changes").click()
+    await view(page, "Changes").click()
     changes = page.get_by_label("Changes", exact=True)
     await expect(changes.locator(".removed")).to_contain_text("one sentence")
     await expect(changes.locator(".added")).to_contain_text("two sentences")

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser import OF_THE_CONSOLE, WITHIN_MS, check_accessible, signed_in_as
+from tests.browser import OF_THE_CONSOLE, WITHIN_MS, check_accessible, signed_in_as, view
 from tests.platforms import Platform, servers_of
 from tests.repositories import Repository
 from tests.servers import PROJECTS
@@ -98,7 +98,9 @@ async def test_thread_shows_checkpoints_states_and_changes(agent: Agent, page: P
     # What happens elsewhere shows without a reload.
     await agent.say("second words", thread)
     await expect(checkpoints.get_by_role("button")).to_have_count(6)
-    await page.get_by_role("tab", name="Changes").click()
+    await view(page, "Changes").click()
+    await expect(view(page, "Changes")).to_have_attribute("aria-current", "page")
+    await expect(view(page, "State")).not_to_have_attribute("aria-current", "page")
     await expect(page.locator(".diff")).to_contain_text("second words")
     await expect(page.locator(".diff")).not_to_contain_text("first words")
     await page.keyboard.press("j")
@@ -109,7 +111,7 @@ async def test_thread_shows_checkpoints_states_and_changes(agent: Agent, page: P
     await page.get_by_role("button", name="Compare others with this one").click()
     await checkpoints.get_by_role("button").first.click()
     await expect(page.locator(".diff .added")).to_have_count(2)
-    await page.get_by_role("tab", name="Runs").click()
+    await view(page, "Runs").click()
     await expect(page.get_by_text("Done")).to_have_count(2)
     await expect(page.get_by_role("link", name="Trace", exact=True)).to_have_count(2)
     await check_accessible(page)
@@ -268,7 +270,7 @@ async def test_edited_message_begins_a_branch(agent: Agent, page: Page) -> None:
 async def test_state_is_edited_and_replayed(agent: Agent, page: Page) -> None:
     thread = await agent.say("one")
     await open_chat(page, agent, thread)
-    await page.get_by_role("tab", name="State").click()
+    await view(page, "State").click()
     notes = page.get_by_role("region", name="notes")
     await notes.get_by_role("button", name="Edit").click()
     await page.get_by_label("New value of notes").fill('["remember"]')
@@ -304,7 +306,7 @@ async def test_form_is_made_from_the_schema(agent: Agent, page: Page) -> None:
 
 async def test_assistant_is_changed_versioned_and_restored(agent: Agent, page: Page) -> None:
     await open_chat(page, agent)
-    await page.get_by_role("tab", name="Assistant").click()
+    await view(page, "Assistant").click()
     await page.get_by_label("Signature").fill("yours")
     await page.get_by_label("New assistant with these values").fill("signed")
     await page.get_by_role("button", name="Create").click()

@@ -13,7 +13,7 @@ import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from tests import traced
-from tests.browser import OF_THE_CONSOLE, check_accessible
+from tests.browser import OF_THE_CONSOLE, check_accessible, view
 from tests.platforms import Platform
 
 pytestmark = [*OF_THE_CONSOLE, pytest.mark.filterwarnings("ignore:.*is deprecated")]
@@ -108,7 +108,7 @@ async def test_examples_are_changed_and_versions_compared(platform: Platform, ci
     await page.get_by_role("button", name="Add to the split").click()
     await page.get_by_label("Split", exact=True).select_option("picked")
     await expect(listed.get_by_role("row")).to_have_count(2)
-    await page.get_by_role("tab", name="Versions").click()
+    await view(page, "Versions").click()
     versions = page.get_by_role("region", name="Versions")
     await expect(versions.get_by_role("row")).to_have_count(5)
     await versions.get_by_role("button", name="Tag version 1").click()

@@ -13,7 +13,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from tests.api.control_server import create_body
-from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as
+from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as, view
 from tests.conftest import eventually
 from tests.platforms import Platform, open_platform
 from tests.receiver import Receiver, serving
@@ -106,7 +106,7 @@ async def test_channel_is_added_tested_and_removed(page: Page) -> None:
         await page.get_by_role("link", name="Alerts").click()
         await expect(page.get_by_text("Alerts are only shown here")).to_be_visible()
         await check_accessible(page)
-        await page.get_by_role("tab", name="Channels").click()
+        await view(page, "Channels").click()
         await expect(page).to_have_url(re.compile("tab=channels"))
         await add_channel(page, url)
         row = page.get_by_role("row", name="our-chat")
@@ -137,25 +137,25 @@ async def test_alert_fires_is_silenced_and_ends(platform: Platform, page: Page) 
     await page.get_by_role("button", name="Save").click()
     await expect(rule).to_contain_text("changed")
     await check_accessible(page)
-    await page.get_by_role("tab", name="Alerts").click()
+    await view(page, "Alerts").click()
     await expect(rule).to_contain_text("Firing")
     await check_accessible(page)
     await page.get_by_role("link", name="Home", exact=True).first.click()
     await expect(page.get_by_role("region", name="Wants attention")).to_contain_text("the disk of the platform")
     await page.get_by_role("link", name="the disk of the platform").click()
-    await page.get_by_role("tab", name="Rules").click()
+    await view(page, "Rules").click()
     await page.get_by_role("button", name="Silence disk_used").click()
     await page.get_by_label("Why").fill("it is known")
     await page.get_by_role("dialog").get_by_role("button", name="Silence", exact=True).click()
     await expect(rule).to_contain_text("until")
-    await page.get_by_role("tab", name="Alerts").click()
+    await view(page, "Alerts").click()
     await expect(rule).to_contain_text("Silenced")
-    await page.get_by_role("tab", name="Rules").click()
+    await view(page, "Rules").click()
     await page.get_by_role("button", name="End the silence of disk_used").click()
     await page.get_by_role("button", name="Change disk_used").click()
     await page.get_by_label("State").select_option(label="Off")
     await page.get_by_role("button", name="Save").click()
-    await page.get_by_role("tab", name="Alerts").click()
+    await view(page, "Alerts").click()
     await expect(rule).to_contain_text("Ended")
 
 

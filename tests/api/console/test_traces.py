@@ -17,7 +17,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, expect
 
 from tests import traced
-from tests.browser import OF_THE_CONSOLE, check_accessible, open_console
+from tests.browser import OF_THE_CONSOLE, check_accessible, open_console, view
 from tests.platforms import Platform
 
 pytestmark = [*OF_THE_CONSOLE, pytest.mark.filterwarnings("ignore:.*is deprecated")]
@@ -136,9 +136,9 @@ async def test_trace_is_walked_with_the_keyboard(platform: Platform, traces: dic
     await expect(spans).to_have_count(3)
     await page.get_by_role("treeitem", name=re.compile("get_weather")).click()
     await expect(panel).to_contain_text("celsius")
-    await panel.get_by_role("tab", name="Metadata").click()
+    await view(panel, "Metadata").click()
     assert "tab=metadata" in page.url
-    await page.get_by_role("tab", name="By node and model").click()
+    await view(page, "By node and model").click()
     await expect(page.get_by_role("region", name="By model")).to_contain_text("small-model-1")
     await expect(page.get_by_role("region", name="By node").get_by_role("row")).to_have_count(4)
     await check_accessible(page)
@@ -217,11 +217,11 @@ async def test_shared_trace_is_read_without_an_account_until_sharing_ends(
         await check_accessible(theirs)
         await theirs.get_by_role("treeitem", name=re.compile("get_weather")).click()
         await expect(shown).to_contain_text("celsius")
-        await shown.get_by_role("tab", name="Metadata").click()
+        await view(shown, "Metadata").click()
         await theirs.reload()
         await expect(shown.get_by_label("Metadata")).to_contain_text("langgraph_node")
         async with theirs.expect_download() as download:
-            await shown.get_by_role("tab", name="Input and output").click()
+            await view(shown, "Input and output").click()
             await shown.get_by_role("button", name="Download: Output").click()
         saved = json.loads((await (await download.value).path()).read_text("utf-8"))
         assert saved == {"output": {"celsius": 24, "sky": "clear"}}
@@ -307,7 +307,7 @@ async def test_hostile_data_neither_runs_nor_calls_out_nor_stops_the_page(
         await panel.get_by_role("button", name="Download: Output").click()
     saved = json.loads((await (await download.value).path()).read_text("utf-8"))
     assert saved["large"] == traced.LARGE
-    await panel.get_by_role("tab", name="Metadata").click()
+    await view(panel, "Metadata").click()
     await expect(panel).to_contain_text("![pixel]")
     links = await panel.get_by_role("link").evaluate_all("links => links.map((link) => link.href)")
     assert [link for link in links if link.startswith("javascript")] == []

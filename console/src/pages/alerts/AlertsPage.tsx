@@ -1,4 +1,4 @@
-import { Link, useNavigate } from "@tanstack/react-router";
+import { Link } from "@tanstack/react-router";
 import type { Alert } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { alertsRoute } from "../../router";
@@ -24,23 +24,24 @@ const OF_DEPLOYMENTS = [
   "queue_waiting",
   "error_rate",
 ];
-type Tab = (typeof TABS)[number][0];
 
 // The alerts that fire, the channels that their messages go to, and the rules with their thresholds.
 export function AlertsPage() {
   const { tab } = alertsRoute.useSearch();
-  const navigate = useNavigate();
   const mayManage = useMay("organization:manage");
   const selected = TABS.find(([name]) => name === tab)?.[0] ?? "alerts";
-  const select = (name: Tab) =>
-    void navigate({ to: "/alerts", search: (old) => ({ ...old, tab: name === "alerts" ? undefined : name }) });
   return (
     <div className="page">
       <h1>Alerts</h1>
       {!mayManage && <Empty title="You may not see the alerts">Admins and operators of the organization may.</Empty>}
       {mayManage && (
         <>
-          <Tabs label="Parts of the page" tabs={TABS} selected={selected} onSelect={select} />
+          <Tabs
+            label="Parts of the page"
+            tabs={TABS}
+            selected={selected}
+            search={(next, old) => ({ ...old, tab: next === "alerts" ? undefined : next })}
+          />
           {selected === "alerts" && <AlertsTab />}
           {selected === "channels" && <ChannelsTab />}
           {selected === "rules" && <RulesTab />}

@@ -29,7 +29,6 @@ const VIEWS = [
 export function DatasetPage() {
   const { datasetId } = datasetRoute.useParams();
   const { view: wanted } = datasetRoute.useSearch();
-  const navigate = useNavigate();
   const found = useApi("GET /datasets/{dataset_id}", { path: { dataset_id: datasetId } });
   const view = VIEWS.find(([name]) => name === wanted)?.[0] ?? "examples";
   if (!found.data) {
@@ -42,14 +41,7 @@ export function DatasetPage() {
   return (
     <div className="page full wide">
       <Head dataset={found.data} />
-      <Tabs
-        label="Parts of the dataset"
-        tabs={VIEWS}
-        selected={view}
-        onSelect={(next) =>
-          void navigate({ to: "/datasets/$datasetId", params: { datasetId }, search: { view: next }, replace: true })
-        }
-      />
+      <Tabs label="Parts of the dataset" tabs={VIEWS} selected={view} search={(next) => ({ view: next })} />
       {view === "examples" && <Examples datasetId={datasetId} />}
       {view === "experiments" && <Experiments datasetId={datasetId} name={found.data.name} />}
       {view === "versions" && <Versions datasetId={datasetId} />}

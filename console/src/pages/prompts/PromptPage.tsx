@@ -90,7 +90,9 @@ export function PromptPage() {
           {commits.error && <Problem error={commits.error} retry={commits.retry} />}
         </section>
         <section className="card thread-state" aria-label="Prompt">
-          {!isEditing && <Tabs label="Views" tabs={VIEWS} selected={shown} onSelect={(each) => show({ view: each })} />}
+          {!isEditing && (
+            <Tabs label="Views" tabs={VIEWS} selected={shown} search={(next, old) => ({ ...old, view: next })} />
+          )}
           <div className="card-body">
             {isEditing ? (
               <CommitForm

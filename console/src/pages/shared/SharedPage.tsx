@@ -72,7 +72,7 @@ function useChangedAddress() {
   const { shareToken } = sharedRoute.useParams();
   const navigate = useNavigate();
   return useCallback(
-    (changes: { run?: string | undefined; tab?: string | undefined }) =>
+    (changes: { run?: string | undefined }) =>
       void navigate({
         to: "/shared/$shareToken",
         params: { shareToken },
@@ -102,7 +102,6 @@ function useSharedSpans(shareToken: string) {
 
 function SharedPanel({ node, onBack }: { node: Node; onBack: () => void }) {
   const { tab: wanted } = sharedRoute.useSearch();
-  const change = useChangedAddress();
   const tab = TABS.find(([name]) => name === wanted)?.[0] ?? "values";
   return (
     <aside className="run-panel" aria-label="Span">
@@ -112,7 +111,7 @@ function SharedPanel({ node, onBack }: { node: Node; onBack: () => void }) {
         label="Parts of the span"
         tabs={TABS}
         selected={tab}
-        onSelect={(next) => change({ tab: next === "values" ? undefined : next })}
+        search={(next, old) => ({ ...old, tab: next === "values" ? undefined : next })}
       />
       <div className="run-panel-body">
         <RunData node={node} tab={tab} />

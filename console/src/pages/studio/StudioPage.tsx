@@ -114,7 +114,12 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
         }
       />
       <section className="studio-panel" aria-label="Details">
-        <Tabs label="Details" tabs={panel.tabs} selected={panel.shown} onSelect={(each) => show({ panel: each })} />
+        <Tabs
+          label="Views"
+          tabs={panel.tabs}
+          selected={panel.shown}
+          search={(next, old) => ({ ...old, panel: next })}
+        />
         {panel.shown === "assistant" ? (
           <div className="studio-panel-body">
             <AssistantPanel

@@ -73,7 +73,7 @@ export function ThreadPage() {
           onSelect={(id) => show({ checkpoint: id })}
         />
         <section className="card thread-state" aria-label="State">
-          <Tabs label="Views" tabs={VIEWS} selected={shown} onSelect={(each) => show({ view: each })} />
+          <Tabs label="Views" tabs={VIEWS} selected={shown} search={(next, old) => ({ ...old, view: next })} />
           <div className="card-body">
             {shown === "state" && (
               <StateView

@@ -1,6 +1,5 @@
 // One span: what went in and came out, its metadata, events and feedback.
 
-import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import { request } from "../../api/client";
 import { useApi } from "../../api/queries";
@@ -60,7 +59,6 @@ interface Props {
 export function RunPanel({ runId, node, onBack }: Props) {
   const { projectId, traceId } = traceRoute.useParams();
   const { tab: wanted } = traceRoute.useSearch();
-  const navigate = useNavigate();
   const found = useApi("GET /v2/runs/{run_id}", { path: { run_id: runId }, query: { selects: SELECTS } });
   const tab: Tab = TABS.find(([name]) => name === wanted)?.[0] ?? "values";
   return (
@@ -72,14 +70,7 @@ export function RunPanel({ runId, node, onBack }: Props) {
         label="Parts of the span"
         tabs={TABS}
         selected={tab}
-        onSelect={(next) =>
-          void navigate({
-            to: "/traces/$projectId/$traceId",
-            params: { projectId, traceId },
-            search: (old) => ({ ...old, tab: next === "values" ? undefined : next }),
-            replace: true,
-          })
-        }
+        search={(next, old) => ({ ...old, tab: next === "values" ? undefined : next })}
       />
       <div className="run-panel-body">
         {tab === "feedback" ? <FeedbackTab runId={runId} /> : <RunData node={node} tab={tab} />}

@@ -33,7 +33,7 @@ export function TracePage() {
   const tree = useMemo(() => treeOf(found.spans), [found.spans]);
   const root = tree.nodes[0]?.span;
   const change = useCallback(
-    (changes: { run?: string | undefined; view?: string | undefined }) =>
+    (changes: { run?: string | undefined }) =>
       void navigate({
         to: "/traces/$projectId/$traceId",
         params: { projectId, traceId },
@@ -50,7 +50,7 @@ export function TracePage() {
       label="Views of the trace"
       tabs={VIEWS}
       selected={view}
-      onSelect={(next) => change({ view: next === "spans" ? undefined : next })}
+      search={(next, old) => ({ ...old, view: next === "spans" ? undefined : next })}
     />
   );
   return (

@@ -44,7 +44,12 @@ export function ProjectPage() {
         <h1>{project.data?.name ?? "…"}</h1>
         <DeploymentLink projectId={projectId} />
       </div>
-      <Tabs label="Views of the project" tabs={VIEWS} selected={view} onSelect={(next) => change({ view: next })} />
+      <Tabs
+        label="Views of the project"
+        tabs={VIEWS}
+        selected={view}
+        search={(next, old) => ({ ...old, view: next })}
+      />
       <FilterBar filters={filters} onChange={change} />
       {view === "threads" ? (
         <Conversations projectId={projectId} filters={filters} onFilter={change} />
