@@ -59,6 +59,7 @@ function columnsOf(deploymentId: string, active: string | null | undefined, thre
     width: "84px",
     show: (each) => threads?.[each.id] ?? 0,
     isNumber: true,
+    isExtra: true,
   };
   return [
     {

@@ -51,7 +51,7 @@ const BUILTIN: Builtin[] = [
     series: [
       { id: id(3), metric: "latency_p50", name: "50 %", isRoot: true },
       { id: id(4), metric: "latency_p95", name: "95 %", isRoot: true },
-      { id: id(5), metric: "latency_p99", name: "99 %", isRoot: true },
+      { id: id(5), metric: "latency_p99", name: "99%", isRoot: true },
     ],
   },
   {

@@ -10,16 +10,16 @@ export const METRICS: [Metric, string, Unit][] = [
   ["error_rate", "Error rate", "share"],
   ["latency_p50", "Latency, median", "seconds"],
   ["latency_p95", "Latency, 95 %", "seconds"],
-  ["latency_p99", "Latency, 99 %", "seconds"],
+  ["latency_p99", "Latency, 99%", "seconds"],
   ["first_token_p50", "First token, median", "seconds"],
-  ["first_token_p99", "First token, 99 %", "seconds"],
+  ["first_token_p99", "First token, 99%", "seconds"],
   ["total_tokens", "Tokens", "tokens"],
   ["prompt_tokens", "Input tokens", "tokens"],
   ["completion_tokens", "Output tokens", "tokens"],
   ["total_cost", "Cost", "usd"],
   ["prompt_cost", "Cost of input", "usd"],
   ["completion_cost", "Cost of output", "usd"],
-  ["cost_p99", "Cost of a run, 99 %", "usd"],
+  ["cost_p99", "Cost of a run, 99%", "usd"],
 ];
 
 export const GROUPS = [

@@ -51,7 +51,7 @@ export function Figures({ deployments }: { deployments: Deployment[] }) {
       <Figure
         title="Latency, last hour"
         value={hour.data?.latency_p50 == null ? "–" : duration(hour.data.latency_p50 * 1000)}
-        note={hour.data?.latency_p99 == null ? "no runs" : `99 %: ${duration(hour.data.latency_p99 * 1000)}`}
+        note={hour.data?.latency_p99 == null ? "no runs" : `median; 99%: ${duration(hour.data.latency_p99 * 1000)}`}
       />
       <Figure
         title="Spent this month"
@@ -83,7 +83,7 @@ function Health() {
       value={word}
       note={
         isWell
-          ? `version ${info?.portside_version ?? info?.version ?? "–"}`
+          ? `version ${(info?.portside_version ?? info?.version ?? "–").split("+")[0]}`
           : problems.join(", ") || identity.workspace_name || ""
       }
     />

@@ -47,12 +47,12 @@ export function HealthTab() {
           <Fact title="Version">
             <code>{info.data?.portside_version ?? "…"}</code>
           </Fact>
-          <Fact title="Version of the API">
+          <Fact title="LangSmith API">
             <code>{info.data?.version ?? "…"}</code>
           </Fact>
           {system && (
             <>
-              <Fact title="Front">
+              <Fact title="Proxy">
                 <Front settings={Object.fromEntries(system.settings.map((each) => [each.name, each.value]))} />
               </Fact>
               <Fact title="Signing in">{system.sign_in_methods.map((each) => METHODS[each]).join(", ")}</Fact>
@@ -176,6 +176,7 @@ function Agents() {
             {
               title: "Replicas",
               show: (each) => <Measured of={each} show={({ replicas }) => replicas} />,
+              isNumber: true,
             },
             {
               title: "Memory",
@@ -185,6 +186,7 @@ function Agents() {
                   show={({ memory_mb: memory }) => (memory == null ? null : `${Math.round(memory)} MB`)}
                 />
               ),
+              isNumber: true,
             },
           ]}
         />
