@@ -9,6 +9,7 @@ const NONE: ReadonlySet<string> = new Set();
  */
 export function useMarked<T>(list: string, idOf: (row: T) => string, nameOf: (row: T) => string) {
   const [marks, setMarks] = useState({ list, ids: NONE });
+  if (marks.list !== list) setMarks({ list, ids: NONE });
   const marked = marks.list === list ? marks.ids : NONE;
   const toggle = useCallback(
     (row: T) =>
