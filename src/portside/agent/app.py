@@ -33,7 +33,13 @@ from portside.agent.executors.application import RemoteApp, RemoteHandlers
 from portside.agent.executors.pinned import FinishedPins, PinnedGraphs
 from portside.agent.executors.start import start_beside, start_graphs, start_handlers
 from portside.agent.graphs import GraphService
-from portside.agent.http import a2a, assistants, crons, mcp, runs, store, system, threads, ui
+from portside.agent.http import (
+    agents,
+    resources,
+    runs,
+    system,
+    threads,
+)  # fmt: skip
 from portside.agent.http.services import AgentServices, ApiDescription, Context, Traffic
 from portside.agent.http.system import SERVER_INFO
 from portside.agent.mcp.service import Mcp
@@ -81,9 +87,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "portside"
 ROUTES: list[Route[Context]] = [
-    *system.routes, *system.debug_routes, *assistants.routes, *threads.routes, *threads.state_routes, *runs.routes,
-    *crons.routes, *store.routes, *threads.stream_routes, *threads.protocol_routes, *a2a.routes, *mcp.routes,
-    *ui.routes,
+    *system.routes, *system.debug_routes, *resources.routes, *threads.routes, *threads.state_routes, *runs.routes,
+    *resources.cron_routes, *resources.store_routes, *threads.stream_routes, *threads.protocol_routes, *agents.routes,
+    *agents.mcp_routes, *agents.ui_routes,
 ]  # fmt: skip
 
 

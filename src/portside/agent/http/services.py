@@ -1,9 +1,5 @@
-"""The services that request handlers of the agent server use; `app.py` wires them.
+"""The services that request handlers of the agent server use, and the headers of their pages; `app.py` wires them."""
 
-Also the headers that several modules of routes read or write: pages, versions, the address that the client called.
-"""
-
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +7,6 @@ from typing import TypeVar
 from uuid import UUID
 
 import msgspec
-from starlette.requests import Request
 
 from portside.agent.a2a.service import A2A
 from portside.agent.access.service import Access
@@ -34,12 +29,9 @@ from portside.kernel.diagnostics import Diagnostics
 from portside.kernel.http import routes, websockets
 from portside.kernel.http.health import HealthServices
 from portside.kernel.http.middleware import Activity
-from portside.kernel.http.proxies import prefix_of
 from portside.kernel.metrics import Siblings
 
 T = TypeVar("T")
-_HOST = re.compile(r"(?:[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
-_SCHEMES = frozenset({"http", "https"})
 PAGING = ("X-Pagination-Total", "X-Pagination-Next")
 
 
@@ -134,27 +126,3 @@ def show_paging(ctx: Context, offset: int, count: int, total: int) -> None:
     ctx.headers["X-Pagination-Total"] = str(total)
     if count and offset + count < total:
         ctx.headers["X-Pagination-Next"] = str(offset + count)
-
-
-def names_etag(known: str, etag: str) -> bool:
-    """Whether the header If-None-Match names a version."""
-    return known.strip() == "*" or etag in {tag.strip().removeprefix("W/") for tag in known.split(",")}
-
-
-def base_url(ctx: Context) -> str:
-    """Return the public URL of this server: the operator's setting, else the address that the client itself called.
-
-    A client that forges its Host header gets it back, and nobody else does: such responses must not be stored.
-    """
-    settings, request = ctx.services.settings, ctx.request
-    prefix = prefix_of(request.scope)
-    if settings.public_url:
-        return settings.public_url.rstrip("/") + prefix
-    scheme = _first(request, "x-forwarded-proto")
-    host = _first(request, "x-forwarded-host") or request.headers.get("host", "")
-    shown = host if _HOST.fullmatch(host) else f"{settings.host}:{settings.port}"
-    return f"{scheme if scheme in _SCHEMES else request.url.scheme}://{shown}{prefix}"
-
-
-def _first(request: Request, header: str) -> str:
-    return request.headers.get(header, "").split(",")[0].strip()
