@@ -8,8 +8,8 @@ import httpx2
 import pytest
 from langsmith.utils import get_env_var
 
-from portside.agent.runs import feedback
-from portside.agent.runs.feedback import with_feedback
+from portside.agent.http import waiting
+from portside.agent.http.waiting import with_feedback
 from portside.agent.runs.requests import refuse_feedback
 from portside.agent.types.runs import Run
 from portside.kernel.errors import Invalid
@@ -25,7 +25,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Non
 
     def forget() -> None:
         get_env_var.cache_clear()
-        feedback._langsmith_client.cache_clear()
+        waiting._langsmith_client.cache_clear()
 
     yield to
     monkeypatch.undo()

@@ -9,10 +9,9 @@ from starlette.responses import Response
 from portside.agent.access.service import caller_of
 from portside.agent.assistants.records import AssistantNotFound
 from portside.agent.http.services import PAGING, Context, Routes
-from portside.agent.http.waiting import respond_when_over
+from portside.agent.http.waiting import respond_when_over, with_feedback
 from portside.agent.queue.admissions import TooManyPendingRuns
 from portside.agent.runs.errors import NothingToCancel, RunNotFound, ThreadBusy
-from portside.agent.runs.feedback import with_feedback
 from portside.agent.runs.service import Awaited, CreatedRun
 from portside.agent.streams.events import parse_run_modes
 from portside.agent.threads.records import ThreadNotFound

@@ -3,8 +3,9 @@
 The cancellation of a started run is stored on its row; its worker reads it with the next renewal of the lease. A run
 that was never started is ended by the database, in the statement that cancels it.
 
-The tasks at the end are the queue's periodic chores: expired leases, threads of ended stateless runs, old idempotency
-keys. Every process may run them at once: each batch skips rows that another process has locked.
+`ReturningRuns` hands runs back. The tasks at the end are the queue's periodic chores: expired leases, threads of ended
+stateless runs, old idempotency keys. Every process may run them at once: each batch skips rows that another process has
+locked.
 """
 
 import asyncio
@@ -28,6 +29,9 @@ log = get_logger(__name__)
 LEASE_S = 5.0
 # A healthy database is much faster. One that does not answer must not occupy a run or a slot for longer.
 STATEMENT_TIMEOUT_S = 15.0
+# How long a worker that stops waits until its runs have returned to the queue.
+RETURNED_WITHIN_S = 5.0
+LONGEST_DELAY_S = 60.0
 _STATEMENT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 ADMISSIONS = Histogram("lg_api_run_admission_seconds", "Time to admit a run, in seconds.", buckets=_STATEMENT_S)
 CLAIMS = Histogram("lg_api_run_claim_seconds", "Time to claim a batch of runs, in seconds.", buckets=_STATEMENT_S)
@@ -413,6 +417,67 @@ async def lose_attempt(db: Database, worker_id: UUID, run: ClaimedRun, *, max_re
             sql.lose_attempt, worker_id=worker_id, run_id=run.run_id, attempt=run.attempt, max_retries=max_retries
         )
     return attempts
+
+
+class ReturningRuns:
+    """The attempts that one worker has to return to the queue; they continue from their last checkpoints.
+
+    A run returns because it never started here, because the database or an executor failed, because its lease was lost,
+    or because the worker stops. The worker notes an attempt at once and returns it with the next renewal of its leases,
+    until the database answers. An attempt that is never returned, because the process is killed, ends with its lease,
+    and counts as lost.
+    """
+
+    def __init__(self, db: Database, worker_id: UUID) -> None:
+        self._db = db
+        self._worker_id = worker_id
+        # For each run its attempt, and whether an executor crashed with it.
+        self._attempts: dict[UUID, tuple[int, bool]] = {}
+        self._returning: asyncio.Task[None] | None = None
+
+    def add(self, run_id: UUID, attempt: int, *, is_suspect: bool = False) -> None:
+        """Note an attempt that has to be returned."""
+        self._attempts[run_id] = attempt, is_suspect
+
+    def start(self) -> None:
+        """Return what was noted, in a task: a row may be locked, and the leases of other runs must be renewed."""
+        if self._attempts and (self._returning is None or self._returning.done()):
+            self._returning = asyncio.create_task(self.return_noted())
+
+    async def return_noted(self) -> None:
+        """Return what was noted. Attempts that the database does not take now stay noted."""
+        attempts, self._attempts = self._attempts, {}
+        try:
+            for run_id, (attempt, is_suspect) in attempts.items():
+                delay_s = min(LONGEST_DELAY_S, 2.0 ** (attempt - 1))
+                await hand_back_runs(
+                    self._db, self._worker_id, {run_id: attempt}, delay_s=delay_s, is_suspect=is_suspect
+                )
+        except Exception as failure:  # noqa: BLE001 - tried again with the next renewal
+            self._attempts = {**attempts, **self._attempts}
+            log.warning("runs could not be returned yet", reason=f"{type(failure).__name__}: {failure}")
+
+    async def finish(self, stopped: dict[UUID, int]) -> None:
+        """Hand back the attempts that were stopped with the worker, and return what was noted, in a bounded time."""
+        for run_id in stopped:
+            # It is handed back without a delay.
+            self._attempts.pop(run_id, None)
+        finishing = asyncio.create_task(self._finish(stopped))
+        # Not cancelled after that: a call on a dead connection may not even notice it.
+        await asyncio.wait([finishing], timeout=RETURNED_WITHIN_S)
+        failure = finishing.exception() if finishing.done() else TimeoutError("the database does not answer")
+        runs = len(stopped) + len(self._attempts)
+        if failure is not None:
+            log.warning("runs were not handed back; their leases will run out", runs=runs, reason=str(failure))
+        elif stopped:
+            log.info("runs handed back", runs=len(stopped))
+
+    async def _finish(self, stopped: dict[UUID, int]) -> None:
+        if stopped:
+            await hand_back_runs(self._db, self._worker_id, stopped)
+        if self._returning is not None:
+            await asyncio.wait([self._returning])
+        await self.return_noted()
 
 
 class ExpiredLeases(Task):

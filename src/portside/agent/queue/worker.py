@@ -24,7 +24,6 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from portside.agent.encryption.context import enter_run_context
 from portside.agent.queue import statements
-from portside.agent.queue.returns import ReturningRuns
 from portside.agent.queue.statements import (
     LEASE_S,
     NO_SLOTS,
@@ -33,6 +32,7 @@ from portside.agent.queue.statements import (
     EndOutcome,
     FinishedRun,
     ReservedSlots,
+    ReturningRuns,
     RunResult,
 )
 from portside.kernel.batching import Batcher
@@ -320,7 +320,7 @@ class Worker:
     async def drain(self, grace_s: float, hurry: asyncio.Event | None = None) -> None:
         """Take no more runs, let active ones end within the grace period or until `hurry` is set, hand the rest back.
 
-        This takes at most HAND_BACK_AFTER_S, FINISHED_WITHIN_S of the returns and twice CLOSED_WITHIN_S longer than the
+        This takes at most HAND_BACK_AFTER_S, RETURNED_WITHIN_S of the returns and twice CLOSED_WITHIN_S longer than the
         grace period, whatever nodes and the database do. Runs that could not be handed back are released when their
         leases run out.
         """
