@@ -22,6 +22,7 @@ import msgspec
 from portside.agent.access.authentication import refuse_open_address
 from portside.agent.app import AgentApp, open_app
 from portside.agent.config import AgentConfig
+from portside.agent.log_reports import forwarded_logs
 from portside.agent.settings import AgentSettings
 from portside.executor.versions import missing_features
 from portside.kernel.http.server import Server, listen
@@ -86,6 +87,13 @@ async def serve(
     together. Raises DependencyUnavailable when the port or the database is not available, and UserMistake when the
     server would accept unauthenticated requests from other machines.
     """
+    with forwarded_logs(served.settings):
+        await _serve(served, sockets, context, on_ready)
+
+
+async def _serve(
+    served: ServedAgent, sockets: Sockets, context: WorkerContext | None, on_ready: Callable[[], None]
+) -> None:
     settings = served.settings
     if sockets.private_fd is None:
         refuse_open_address(served.config, settings)

@@ -103,8 +103,6 @@ def _execute(agent_config: "AgentConfig", settings: "AgentSettings") -> None:
     """Execute the runs of an orchestrator. No graph is imported here: the executors are processes of their own."""
     import uvloop
 
-    from portside.agent.log_reports import forwarded_logs
-
     require_grpc()
     from portside.agent.executors.core_api import bridge
 
@@ -112,8 +110,7 @@ def _execute(agent_config: "AgentConfig", settings: "AgentSettings") -> None:
         if not settings.log_json:
             show_text("\n".join(summary(agent_config, settings)), err=True)
 
-    with forwarded_logs(settings):
-        uvloop.run(bridge.serve(agent_config, settings, on_ready=show))
+    uvloop.run(bridge.serve(agent_config, settings, on_ready=show))
 
 
 def require_grpc() -> None:
@@ -131,7 +128,6 @@ def _serve(
 
     from portside.agent.custom.cache import SDK_CACHE
     from portside.agent.custom.loopback import let_sdk_find_server
-    from portside.agent.log_reports import forwarded_logs
     from portside.agent.server import ServedAgent, Sockets
     from portside.agent.server import serve as serve_agent
     from portside.executor.project import set_environment
@@ -161,8 +157,7 @@ def _serve(
 
             prefix = prefix_of(agent_config, settings)
             served = msgspec.structs.replace(served, wrap=lambda app: ServeConsole(app, prefix))
-        with forwarded_logs(settings):
-            uvloop.run(serve_agent(served, sockets, context=context, on_ready=on_ready))
+        uvloop.run(serve_agent(served, sockets, context=context, on_ready=on_ready))
 
     if settings.most_workers == 1:
         serve_here()

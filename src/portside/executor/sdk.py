@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from portside.executor import messages
@@ -12,6 +12,9 @@ from portside.executor.loops import CrossLoopCall
 from portside.executor.remote import ServerCalls, current_call
 from portside.executor.sdk_modules import SdkCache, install_sdk_modules
 from portside.kernel.http.in_process import InProcessRequest, ResponseHead
+
+if TYPE_CHECKING:
+    from portside.executor.sdk_transport import ResponseBody
 
 _servers: list[ServerCalls] = []
 # The exchanges whose responses the server sends, by the numbers that it knows them by.
@@ -52,7 +55,7 @@ class ServerCache:
         await self._server.call(messages.CACHE_WRITE, (key, content, ttl_s))
 
 
-async def _send(request: InProcessRequest) -> "tuple[ResponseHead, _Exchange]":
+async def _send(request: InProcessRequest) -> "tuple[ResponseHead, ResponseBody]":
     """Send a request to the server. Raises ConnectionError if it does not answer."""
     exchange = _Exchange(_servers[0])
     status, headers = await exchange.begin(

@@ -3,9 +3,14 @@
 The clients work once the server runs, from any event loop.
 """
 
+from typing import TYPE_CHECKING
+
 from portside.executor.sdk_modules import SdkCache, install_sdk_modules
 from portside.executor.user import current_user
-from portside.kernel.http.in_process import InProcessRequest, InProcessResponse, InProcessServer, ResponseHead
+from portside.kernel.http.in_process import InProcessRequest, InProcessServer, ResponseHead
+
+if TYPE_CHECKING:
+    from portside.executor.sdk_transport import ResponseBody
 
 # The SDK creates clients without arguments, so there is one entry point for the whole process.
 LOOPBACK = InProcessServer()
@@ -16,6 +21,6 @@ def let_sdk_find_server(cache: SdkCache) -> None:
     install_sdk_modules(LOOPBACK, send_as_current_user, cache)
 
 
-async def send_as_current_user(request: InProcessRequest) -> tuple[ResponseHead, InProcessResponse]:
+async def send_as_current_user(request: InProcessRequest) -> "tuple[ResponseHead, ResponseBody]":
     """Send a request for the user that the code runs for. Raises ServerNotRunning and ResponseCutOff."""
     return await LOOPBACK.send(request._replace(user=current_user()))

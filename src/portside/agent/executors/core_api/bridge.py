@@ -31,6 +31,7 @@ from portside.agent.executors.member import Executor
 from portside.agent.executors.pool import ExecutorPool
 from portside.agent.executors.process import Program
 from portside.agent.executors.start import limits_of, programs_of_graphs
+from portside.agent.log_reports import forwarded_logs
 from portside.agent.settings import AgentSettings
 from portside.executor import messages
 from portside.executor.link import CallFailed, Handler, LinkClosed, ServedCall
@@ -368,6 +369,11 @@ async def serve(config: AgentConfig, settings: AgentSettings, *, on_ready: Calla
 
     Raises UserMistake if the project does not load, and DependencyUnavailable if a port is taken.
     """
+    with forwarded_logs(settings):
+        await _serve(config, settings, on_ready)
+
+
+async def _serve(config: AgentConfig, settings: AgentSettings, on_ready: Callable[[], None]) -> None:
     stop, hurry, draining = asyncio.Event(), asyncio.Event(), asyncio.Event()
     bridge, grpc_server = Bridge(config, settings), GrpcServer()
     listening = listen(settings.host, settings.port)
