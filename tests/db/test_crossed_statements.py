@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import asyncpg
 import pytest
 
-from portside.kernel.conflicts import MAX_ATTEMPTS
 from portside.kernel.db import Database, Query
 from portside.kernel.errors import Conflict
 from portside.kernel.http.error_responses import error_for
+from portside.kernel.pool import MAX_ATTEMPTS
 
 # Locks one row, waits until another one has locked the other, and asks for that as well. The one that is run again does
 # not wait.

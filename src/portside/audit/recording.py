@@ -30,13 +30,13 @@ from portside.audit.sql import sql
 from portside.identity.services import Context
 from portside.identity.signin import browser_actor
 from portside.identity.types import Actor
-from portside.kernel.conflicts import retry_conflicts
 from portside.kernel.db import Database, Isolation, Query, Record, Session, Transaction
 from portside.kernel.errors import Forbidden, PortsideError, UserMistake
 from portside.kernel.http.headers import header_of
 from portside.kernel.http.proxies import Network, client_address
 from portside.kernel.http.routes import Route
 from portside.kernel.ids import uuid7
+from portside.kernel.pool import retry_conflicts
 from portside.kernel.reconcile import Status, Task
 from portside.kernel.transient_errors import log_failure
 from portside.listener_api import Desired
@@ -123,7 +123,7 @@ class _SingleStatements:
         async def run(*args: Any) -> Any:
             if self._db.entry.is_written:
                 return await getattr(self._pooled, method)(*args)
-            return await retry_conflicts(functools.partial(self._run_once, method, args))
+            return await retry_conflicts(self._run_once)(method, args)
 
         return run
 

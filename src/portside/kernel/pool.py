@@ -9,20 +9,25 @@ version is pinned; `tests/db/test_kernel_db.py` fails if they change.
 import asyncio
 import contextlib
 import os
+import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
-from functools import partial
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import asyncpg
 
-from portside.kernel.conflicts import retry_conflicts
 from portside.kernel.large_reads import ReadReservation, RowMeter, current_read
 from portside.kernel.logs import get_logger
 from portside.kernel.transient_errors import DatabaseUnreachable, log_failure
 
 log = get_logger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+# The SQL states of a deadlock and of a serialization failure: Postgres rolls one of two transactions back.
+_CONFLICTS = frozenset({"40P01", "40001"})
+MAX_ATTEMPTS = 4
 CANCEL_TIMEOUT_S = 5.0
 # The driver's own default, which it applies only in its function `create_pool`.
 MAX_QUERIES = 50_000
@@ -39,6 +44,33 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USE
 _EMPTY_STATEMENT = "select"
 _NO_SLOT = contextlib.nullcontext()
 _background: ContextVar[asyncio.Task[Any] | None] = ContextVar("background", default=None)
+
+
+def is_conflict(failure: BaseException) -> bool:
+    """Whether Postgres rolled the transaction back because of another one, so that it can run again as it is."""
+    return isinstance(failure, asyncpg.PostgresError) and failure.sqlstate in _CONFLICTS
+
+
+def retry_conflicts(transaction: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Return a function that runs a whole transaction, and again while it conflicts, `MAX_ATTEMPTS` times in all.
+
+    It raises the last conflict.
+    """
+
+    @wraps(transaction)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        for number in range(1, MAX_ATTEMPTS):
+            try:
+                return await transaction(*args, **kwargs)
+            except asyncpg.PostgresError as exc:
+                if not is_conflict(exc):
+                    raise
+                log.warning("a transaction conflicted with another one and runs again", attempt=number, error=str(exc))
+            # Wait for a random time, so that the two do not conflict again.
+            await asyncio.sleep(random.uniform(0, 0.02) * number)  # noqa: S311 - no secret
+        return await transaction(*args, **kwargs)
+
+    return run
 
 
 @contextlib.contextmanager
@@ -218,11 +250,9 @@ class Pool(asyncpg.Pool):
         except OSError as exc:
             raise DatabaseUnreachable(str(exc) or type(exc).__name__) from exc
 
+    @retry_conflicts
     async def run(self, method: str, *args: Any, **options: Any) -> Any:
         """Run one statement by calling a method of any free connection; again if it conflicted with a transaction."""
-        return await retry_conflicts(partial(self._run_once, method, *args, **options))
-
-    async def _run_once(self, method: str, *args: Any, **options: Any) -> Any:
         async with _NO_SLOT if _background.get() is None else self.background_slot():
             holder = self._take_clean()
             if holder is None:

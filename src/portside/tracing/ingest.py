@@ -27,10 +27,10 @@ from msgspec.json import decode as json_decode
 
 from portside.identity.types import Actor
 from portside.kernel.clock import now
-from portside.kernel.conflicts import is_conflict, retry_conflicts
 from portside.kernel.db import Database, Session, Transaction
 from portside.kernel.errors import Invalid, PortsideError, Unavailable
 from portside.kernel.ids import uuid7
+from portside.kernel.pool import is_conflict, retry_conflicts
 from portside.tracing import bodies, projects
 from portside.tracing.bodies import DEFAULT_MAX_BYTES, FormPart
 from portside.tracing.fields import (
@@ -341,7 +341,7 @@ async def _write_until_stored(db: Database, runs: list[RunWrite], owner: dict[st
         return await _write(db, runs, owner, extras, copies=False)
 
     try:
-        return await retry_conflicts(write)
+        return await retry_conflicts(write)()
     except PostgresError as exc:
         if is_conflict(exc):
             raise Unavailable from exc

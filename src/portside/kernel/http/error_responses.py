@@ -11,11 +11,11 @@ import msgspec
 from starlette.responses import Response
 
 from portside.kernel.codec import dump_api
-from portside.kernel.conflicts import is_conflict
 from portside.kernel.disk import DiskFull
 from portside.kernel.errors import BadRequest, Conflict, Invalid, NotSupported, PortsideError, Problem, Unavailable
 from portside.kernel.http.json_validation import NOT_JSON
 from portside.kernel.logs import get_logger
+from portside.kernel.pool import is_conflict
 from portside.kernel.transient_errors import is_retryable, log_failure
 
 log = get_logger(__name__)
