@@ -267,6 +267,7 @@ async def crowded(tmp_path: Path) -> AsyncIterator[Platform]:
         await asyncio.to_thread(postgres.release)
 
 
+@pytest.mark.thorough
 async def test_idle_agent_gives_way_to_one_that_wakes(crowded: Platform, repository: Repository):
     """With connections for one awake agent alone, the one that is called is awake, unless the other must not sleep."""
     first, second = [await crowded.deploy(repository, name) for name in ("first", "second")]
