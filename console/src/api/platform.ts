@@ -362,6 +362,8 @@ export type RunValue = { name: string; bytes: number; text: string; is_whole: bo
 
 export type RunValues = { run_id: string; values: (RunValue)[] };
 
+export type RunningService = { unit: string; user: string; starts_with_machine: boolean };
+
 export type RunsQuery = { project_ids?: (string)[] | null; reference_dataset_id?: string | null; ids?: (string)[] | null; trace_id?: string | null; run_type?: string | null; is_root?: boolean | null; has_error?: boolean | null; filter?: string | null; trace_filter?: string | null; tree_filter?: string | null; reference_examples?: (string)[] | null; min_start_time?: string | null; max_start_time?: string | null; page_size?: number; cursor?: string | null; selects?: (string)[] | null; search_seconds?: number | null; ai_search?: string | null; include_subtree_usage?: boolean | null; min_feedback_modified_at?: string | null; max_feedback_modified_at?: string | null };
 
 export type Scale = { min_scale?: number | null; max_scale?: number | null; queue_min_scale?: number | null; queue_max_scale?: number | null };
@@ -416,7 +418,7 @@ export type StatsRequest = { group_by?: Grouping | null; groups?: (string)[] | n
 
 export type Stride = { days?: number; hours?: number };
 
-export type SystemState = { settings: (SettingInForce)[]; sign_in_methods: ("api-key" | "oidc" | "password")[]; disk: Disk };
+export type SystemState = { settings: (SettingInForce)[]; sign_in_methods: ("api-key" | "oidc" | "password")[]; disk: Disk; service: RunningService | null };
 
 export type TagPatch = { commit_id: string };
 

@@ -379,8 +379,10 @@ def _start_instead(home: Path, holder: int) -> None:
 
     Its agents would stop with it. So its listener is held first, and killed after it.
     """
+    from portside.operate.service import unit_of
+
     process = Path("/proc") / str(holder)
-    if _is_service((process / "cgroup").read_text()):
+    if unit_of((process / "cgroup").read_text()) is not None:
         raise UserMistake(
             "the version that runs is a service, and cannot be replaced in place: run 'portside service install' as "
             "root, which stops agents for the time of a restart"
@@ -410,21 +412,6 @@ def _start_instead(home: Path, holder: int) -> None:
     )  # fmt: skip
     os.close(output)
     say(f"the platform continues in the background as process {started.pid}")
-
-
-def _is_service(cgroups: str) -> bool:
-    """Whether the content of a process's file `cgroup` names a service of systemd, which would restart the process.
-
-    A terminal of a desktop is in a scope below the service `user@1000.service`, or in a service that is named app-….
-    """
-    for line in cgroups.splitlines():
-        _number, controllers, path = line.split(":", 2)
-        # systemd's own hierarchy: the only one of cgroup v2, or the named one of v1.
-        if controllers in {"", "name=systemd"}:
-            unit = path.rpartition("/")[2]
-            if unit.endswith(".service") and not unit.startswith(("app-", "user@")):
-                return True
-    return False
 
 
 def _children(parent: int) -> list[int]:

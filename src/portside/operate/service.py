@@ -5,6 +5,7 @@ file of settings, the unit. What people may have changed, the home and the setti
 removed.
 """
 
+import getpass
 import grp
 import os
 import pwd
@@ -90,6 +91,40 @@ _FIRST_SETTINGS = """\
 # Settings of the platform, one NAME=VALUE a line; all are in docs/reference/settings.md.
 # After a change: systemctl restart {name}
 """
+
+
+class RunningService(msgspec.Struct):
+    """The systemd service that a process belongs to, its user, and whether the machine starts it."""
+
+    unit: str
+    user: str
+    starts_with_machine: bool
+
+
+def running_service(root: Path = Path("/")) -> RunningService | None:
+    """Return the service that this process belongs to, or None."""
+    try:
+        unit = unit_of((root / "proc/self/cgroup").read_text())
+    except OSError:
+        return None
+    if unit is None:
+        return None
+    return RunningService(unit, getpass.getuser(), any((root / UNITS).glob(f"*.target.wants/{unit}")))
+
+
+def unit_of(cgroups: str) -> str | None:
+    """Return the service of systemd that the content of a process's file `cgroup` names, which restarts the process.
+
+    A terminal of a desktop is in a scope below the service `user@1000.service`, or in a service that is named app-….
+    """
+    for line in cgroups.splitlines():
+        _number, controllers, path = line.split(":", 2)
+        # systemd's own hierarchy: the only one of cgroup v2, or the named one of v1.
+        if controllers in {"", "name=systemd"}:
+            unit = path.rpartition("/")[2]
+            if unit.endswith(".service") and not unit.startswith(("app-", "user@")):
+                return unit
+    return None
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):

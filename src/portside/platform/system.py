@@ -28,6 +28,7 @@ from portside.kernel.http import routes as kernel_routes
 from portside.kernel.settings import describe
 from portside.kernel.version import full_version
 from portside.operate.findings import ExaminedInstallation
+from portside.operate.service import RunningService, running_service
 from portside.operate.upgrade import Upgrade, read_upgrades
 from portside.platform.settings import PlatformSettings
 
@@ -70,11 +71,12 @@ class Disk(msgspec.Struct):
 
 
 class SystemState(msgspec.Struct):
-    """How the platform runs. `sign_in_methods` are those of people in browsers."""
+    """How the platform runs. `sign_in_methods` are those of browsers; `service` is null outside of systemd."""
 
     settings: list[SettingInForce]
     sign_in_methods: list[Literal["api-key", "oidc", "password"]]
     disk: Disk
+    service: RunningService | None
 
 
 Context = kernel_routes.Context[SystemServices]
@@ -83,13 +85,13 @@ routes = kernel_routes.Routes[Context]("system")
 
 @routes.get("/system", permission="organization:manage")
 async def show_system(ctx: Context) -> SystemState:
-    """Return the settings in force without secrets, the ways to sign in, and the disk of the home folder."""
+    """Return the settings in force without secrets, the ways to sign in, the disk of the home, and the service."""
     settings = ctx.services.settings
     methods: list[Literal["api-key", "oidc", "password"]] = ["password", "api-key"]
     if settings.oidc_issuer is not None:
         methods.append("oidc")
     disk = await asyncio.to_thread(_disk_of, ctx.services.home_folder)
-    return SystemState(settings_in_force(settings), methods, disk)
+    return SystemState(settings_in_force(settings), methods, disk, await asyncio.to_thread(running_service))
 
 
 class UpgradeState(msgspec.Struct):

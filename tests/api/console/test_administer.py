@@ -15,6 +15,7 @@ from langsmith import Client
 from playwright.async_api import Browser, Page, expect
 
 from portside.kernel.crypto import SecretBox
+from portside.operate.service import running_service
 from tests.browser import OF_THE_CONSOLE, check_accessible, signed_in_as, view
 from tests.platforms import Platform, Repository
 
@@ -235,6 +236,16 @@ async def test_system_shows_parts_listeners_and_agents(platform: Platform, page:
     await expect(page).to_have_url(re.compile("q=DATABASE_URL"))
     await expect(page.get_by_text("set, and not shown")).to_be_visible()
     assert platform.database_url not in await page.content()
+
+
+async def test_page_says_whether_the_platform_is_a_service(page: Page) -> None:
+    await page.get_by_role("link", name="System").click()
+    await page.get_by_role("link", name="Settings").click()
+    # The platform is a child of this process, and belongs to what this process belongs to.
+    service = running_service()
+    text = "sudo portside service install" if service is None else f"{service.unit} of the user {service.user}"
+    await expect(page.get_by_label("Service")).to_contain_text(text)
+    await check_accessible(page)
 
 
 async def test_master_key_is_replaced(platform: Platform, page: Page) -> None:

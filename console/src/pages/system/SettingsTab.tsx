@@ -8,6 +8,7 @@ import { FilterSelect } from "../../ui/FilterSelect";
 import { Problem } from "../../ui/Problem";
 import { SearchField } from "../../ui/SearchField";
 import { MasterKey } from "./MasterKey";
+import { ServiceCard } from "./ServiceCard";
 
 // The settings that the platform runs with. They come from its environment and options, and are changed there.
 export function SettingsTab() {
@@ -66,6 +67,7 @@ export function SettingsTab() {
           </ul>
         </section>
       )}
+      {system.data && <ServiceCard service={system.data.service} />}
       <MasterKey />
     </>
   );
