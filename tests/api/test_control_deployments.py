@@ -150,6 +150,19 @@ async def test_lists_are_paged_and_filtered(plane: Control) -> None:
         assert (await plane.client.get("/v2/deployments", params=bad)).status_code == 422
 
 
+async def test_deployments_are_never_selected_by_an_agent(plane: Control) -> None:
+    """`langgraph deploy --agent-id` updates the first deployment that it gets, so the filter is refused."""
+    await plane.create()
+    for agent in ({"agent_id": str(uuid4()), "agent_environment": "production"}, {"agent_environment": "production"}):
+        response = await plane.client.get("/v2/deployments", params=agent)
+        assert response.status_code == 422
+        assert "select a deployment by its name" in response.text
+
+    response = await plane.client.post("/v2/deployments", json=create_body() | {"agent": {"agent_id": str(uuid4())}})
+    assert response.status_code == 422
+    assert response.json()["detail"][0]["loc"] == ["body", "agent"]
+
+
 async def test_ids_that_are_unknown_or_of_another_workspace_are_not_found(plane: Control) -> None:
     made = await plane.create()
     stranger = await plane.db.pool.fetchval(

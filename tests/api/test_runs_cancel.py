@@ -217,7 +217,7 @@ async def test_refused_cancels_name_the_reason(client: LangGraphClient, thread_i
     with pytest.raises(APIStatusError) as refused:
         await client.runs.cancel_many(thread_id=thread_id, run_ids=[NOBODY], status="all")
     assert refused.value.status_code == 422
-    for body in ({}, {"thread_id": thread_id}, {"run_ids": [NOBODY]}, {"status": "done"}):
+    for body in ({}, {"thread_id": thread_id}, {"run_ids": [NOBODY]}, {"status": "done"}, {"status": "all", "zap": 1}):
         response = httpx2.post(f"{client.http.client.base_url}/runs/cancel", json=body)
         assert response.status_code == 422, body
 

@@ -221,6 +221,14 @@ def test_invalid_query_value_is_located(pair, kind) -> None:
     assert (found.loc, found.type) == (["query", pair[0]], kind)
 
 
+def test_a_filter_that_a_route_lacks_is_refused() -> None:
+    """A client that changes the first of a list must not get a list without its filter."""
+    for kind in (Query, None):
+        with pytest.raises(Invalid, match=r"query\.agent_id: is a filter that this route does not support"):
+            decode_query([("agent_id", ID)], kind)
+    assert decode_query([("agent_id", "")], Query) == (Query(), ["agent_id"])
+
+
 class Filters(msgspec.Struct):
     text: str | None = None
     texts: list[str] | None = None

@@ -184,9 +184,16 @@ async def _find(db: Session, scope: Scope, deployment_id: UUID) -> Record:
 
 
 async def list_deployments(scope: Scope, query: DeploymentQuery) -> DeploymentList:
-    """List the workspace's deployments, newest first. Raises Invalid for a filter by tags."""
+    """List the workspace's deployments, newest first. Raises Invalid for a filter by tags or by an agent.
+
+    Such a filter is never ignored: a client that looks for the deployment of an agent updates the first one it finds.
+    """
     if query.tag_value_ids:
         raise Invalid.field(["query", "tag_value_ids"], "is not supported: deployments have no tags", "not_supported")
+    for name in ("agent_id", "agent_environment"):
+        if getattr(query, name):
+            raise Invalid.field(["query", name], rules.NO_AGENTS, "not_supported")
+
     rows = await _fetch(scope.db, scope, query)
     return DeploymentList([show_deployment(scope, row) for row in rows], query.offset + len(rows))
 

@@ -23,8 +23,10 @@ from portside.control.types import (
 from portside.kernel.aliases import canonical_source
 from portside.kernel.db import Record
 from portside.kernel.errors import Invalid
+from portside.kernel.http.routes import refuse_field
 
 MAX_TEXT_BYTES = 8192
+NO_AGENTS = "is not supported: deployments belong to no agents here; select a deployment by its name"
 _DNS_LABEL = re.compile(DNS_LABEL)
 _HTTP_ADDRESS = re.compile(r"https?://[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?(?:/[^\s?#@]*)?", re.ASCII)
 _FORBIDDEN_IN_COMMAND = re.compile(r"[\"`\\|;$><\n\r\0\t]|(?<!&)&(?!&)|&{3,}")
@@ -33,6 +35,8 @@ _FIXED = ("integration_id", "repo_url", "deployment_type", "listener_id")
 
 def check_create(body: DeploymentCreate) -> None:
     """Check the body of a create. Raises Invalid, SourceNotAvailable or BadCombination."""
+    if body.agent is not None:
+        raise refuse_field("agent", NO_AGENTS)
     if not _DNS_LABEL.fullmatch(body.name):
         raise Invalid.field(
             ["body", "name"],

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from portside.kernel import clock
-from portside.kernel.http.json_validation import NO_ITEMS
+from portside.kernel.http.json_validation import NO_ITEMS, NO_TEXT, NO_VALUE
 from portside.listener_api import (
     ONE_LINE,
     ComputeId,
@@ -242,6 +242,7 @@ class DeploymentCreate(msgspec.Struct, kw_only=True):
     agent_access: AgentAccess | None = None
     sleep_after_s: SleepAfter | None = None
     pin_threads: PinThreads | None = None
+    agent: Annotated[Any, NO_VALUE] = None
 
 
 class SecretChanges(msgspec.Struct, frozen=True):
@@ -367,6 +368,8 @@ class DeploymentQuery(msgspec.Struct):
 
 
 class RevisionQuery(msgspec.Struct):
+    agent_id: Annotated[str, NO_TEXT] | None = None
+    agent_environment: Annotated[str, NO_TEXT] | None = None
     """Which revisions of a deployment to list."""
 
     limit: Limit = 20

@@ -267,7 +267,7 @@ class ExampleWrite(msgspec.Struct):
     operations: AttachmentsOperations | None = None
 
 
-class ExampleDeletion(msgspec.Struct):
+class ExampleDeletion(msgspec.Struct, forbid_unknown_fields=True):
     """The examples to delete; `hard_delete` removes them from every version."""
 
     example_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=10_000)]

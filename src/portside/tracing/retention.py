@@ -31,7 +31,7 @@ class TraceRetention(msgspec.Struct, frozen=True):
     default_tier: Tier = "longlived"
 
 
-class TracesToDelete(msgspec.Struct):
+class TracesToDelete(msgspec.Struct, forbid_unknown_fields=True):
     """Traces of a project to delete."""
 
     session_id: UUID

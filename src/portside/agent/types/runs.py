@@ -195,7 +195,7 @@ class CancelManyQuery(msgspec.Struct):
     action: CancelAction = "interrupt"
 
 
-class CancelMany(msgspec.Struct):
+class CancelMany(msgspec.Struct, forbid_unknown_fields=True):
     """The runs to stop: all with a status, or some of a thread."""
 
     status: Literal["pending", "running", "all"] | None = None

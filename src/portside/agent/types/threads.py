@@ -134,7 +134,7 @@ class ThreadSearch(msgspec.Struct):
     extract: Annotated[dict[str, ExtractedPath], msgspec.Meta(max_length=10)] | None = None
 
 
-class ThreadPrune(msgspec.Struct):
+class ThreadPrune(msgspec.Struct, forbid_unknown_fields=True):
     """The threads to delete, or to reduce to their latest checkpoint."""
 
     thread_ids: Annotated[list[UUID], msgspec.Meta(max_length=1000)]

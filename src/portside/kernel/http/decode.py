@@ -1,8 +1,9 @@
 """Decodes requests into typed values: JSON bodies, query strings and path parameters. Errors name the field.
 
 Unknown fields are ignored, as clients expect. They are returned by name, so that the response can list them in
-`X-Ignored-Fields`. A struct that forbids unknown fields refuses them. `json_validation.py` refuses values that no field
-may hold.
+`X-Ignored-Fields`. A struct that forbids unknown fields refuses them. A parameter of a query that would filter is
+refused where the route has no such filter, because a client may change or delete what it finds. `json_validation.py`
+refuses values that no field may hold.
 """
 
 import re
@@ -26,6 +27,24 @@ _FLOAT_FOR_INT = re.compile(r"Expected `(?:[^`]* )?int(?: [^`]*)?`, got `float`"
 _MISSING = re.compile(r"Object missing required field `([^`]+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]+)`")
 _ANYTHING = inspect.AnyType()
+# Names of filters that clients know. Without its filter a list holds more than the client asked for.
+_FILTERS = frozenset(
+    {
+        "agent_environment",
+        "agent_id",
+        "comparative_experiment_id",
+        "deployment_ids",
+        "full_text_contains",
+        "max_created_at",
+        "metadata",
+        "min_created_at",
+        "name",
+        "name_contains",
+        "status",
+        "tag_value_id",
+        "tag_value_ids",
+    }
+)
 
 
 def decode_body(raw: bytes, kind: Any) -> tuple[Any, list[str]]:
@@ -46,6 +65,7 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | 
     for key, value in pairs:
         name = canonical_field(key)
         if name not in names:
+            _refuse_filter(name, value)
             ignored.append(key)
         elif why := text_problem(value):
             raise Invalid.field(["query", name], why)
@@ -60,6 +80,13 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | 
         elif value != "" or name not in values:
             values[name] = value
     return None if kind is None else convert(values, kind, "query", strict=False), ignored
+
+
+def _refuse_filter(name: str, value: str) -> None:
+    """Raise Invalid for a filter that the route does not have."""
+    if name in _FILTERS and value:
+        why = "is a filter that this route does not support; leave it out, or use another filter"
+        raise Invalid.field(["query", name], why, "not_supported")
 
 
 def decode_path(name: str, text: str, kind: Any) -> Any:
