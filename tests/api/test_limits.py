@@ -45,6 +45,9 @@ async def test_the_documented_limits_hold_under_every_prefix(fresh_database, tmp
         assert "x-ratelimit-limit" not in response.headers
         response = await client.get("/api-host/v2/deployments")
         assert (response.status_code, "x-ratelimit-limit" in response.headers) == (200, False)
+        # A page of the console is not limited, and the routes beside it are.
+        response = await client.get("/public/download", headers={"x-api-key": ""})
+        assert response.headers["x-ratelimit-limit"] == "5000"
         response = await client.post("/runs/stats")
         assert response.headers["x-ratelimit-limit"] == "20"
         assert (await client.get("/info")).json()["region"] == "eu"

@@ -1,6 +1,8 @@
 """The table of rate limits and the identification of callers, without any counting."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -10,10 +12,13 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.http.proxies import client_address, read_networks
 from portside.limits.table import Table, read_pattern, read_table, write_table
 from portside.limits.types import CallerIdentity, Region
+from portside.platform.app import ROUTES, UNLIMITED
 
 KEY, USER, IP = CallerIdentity.API_KEY, CallerIdentity.USER, CallerIdentity.IP
 RUN = "/runs/0190a0c0-0000-7000-8000-000000000001"
+SHARED = RUN.removeprefix("/runs")
 ALL = (KEY, USER, IP)
+DEFAULT = Path(__file__).parents[1] / "routes_with_default_limits.txt"
 
 # Requests and the limits that LangSmith's table gives them: method, path, who asks, US, EU, category.
 CASES = [
@@ -36,6 +41,10 @@ CASES = [
     ("POST", "/runs/multipart", (KEY, IP), "6000/10", "6000/10", "Multipart ingest"),
     ("POST", "/runs/query", (KEY, IP), "15/10", "15/10", "Run query (API)"),
     ("POST", "/runs/query", (USER, IP), "300/10", "300/10", "Run query (User)"),
+    ("POST", "/v2/runs/query", (KEY, IP), "15/10", "15/10", "Run query (API)"),
+    ("GET", "/v2/traces/0190a0c0-0000-7000-8000-000000000001/runs", (KEY, IP), "15/10", "15/10", "Run query (API)"),
+    ("POST", f"/public{SHARED}/runs/query", (KEY, IP), "15/10", "15/10", "Run query (API)"),
+    ("POST", f"/v2/public{SHARED}/runs/query", (USER, IP), "300/10", "300/10", "Run query (User)"),
     ("POST", "/generate", (KEY, IP), "30/3600", "30/3600", "Generation"),
     ("POST", "/generate", (USER, IP), "30/3600", "30/3600", "Generation"),
     ("GET", "/commits/-/greeting/latest", (KEY, IP), "10000/60", "2000/60", "Commits"),
@@ -49,6 +58,8 @@ CASES = [
     ("PATCH", RUN, (KEY, IP), "2000/10", "2000/10", "Run ingest"),
     ("POST", "/feedback", (KEY, IP), "2000/10", "2000/10", "High throughput"),
     ("GET", RUN, (KEY, IP), "30/60", "30/60", "Run lookup"),
+    ("GET", RUN.replace("-", ""), (KEY, IP), "30/60", "30/60", "Run lookup"),
+    ("GET", f"/v2{RUN}", (KEY, IP), "30/60", "30/60", "Run lookup"),
     ("GET", RUN + "/share", (KEY, IP), "1000/10", "1000/10", "Default (API key)"),
     ("GET", "/datasets/x/examples", (KEY, IP), "5000/60", "5000/60", "Examples"),
     ("GET", "/workspaces", (KEY, IP), "1000/10", "1000/10", "Default (API key)"),
@@ -67,6 +78,25 @@ def test_limit_and_category_of_a_request(method, path, who, us, eu, category) ->
         row = Table(rows, region).row(method, {path}, who)
         assert row is not None
         assert (str(row.limits[region]), row.category) == (limit, category)
+
+
+def test_every_route_has_a_row_or_a_reason_for_the_default() -> None:
+    """A new route that reads what an older one reads could sidestep its row."""
+    table, by_default = Table(read_table(), Region.US), set()
+    for route in ROUTES:
+        path = re.sub(r"\{[^}]*\}", SHARED.removeprefix("/"), route.path)
+        row = table.row(route.method, {path}, ALL)
+        assert row is not None
+        if row.match == "any" and route.path not in UNLIMITED:
+            by_default.add(f"{route.method} {route.path}")
+
+    agreed = [line for line in DEFAULT.read_text().splitlines() if line and not line.startswith("#")]
+    assert sorted(agreed) == sorted(by_default)
+
+
+def test_both_forms_of_a_query_spend_one_budget() -> None:
+    table = Table(read_table(), Region.US)
+    assert table.row("POST", {"/runs/query"}, (KEY, IP)) == table.row("POST", {"/v2/runs/query"}, (KEY, IP))
 
 
 def test_a_row_is_found_with_and_without_a_prefix() -> None:

@@ -29,10 +29,10 @@ class RefusalBody(msgspec.Struct):
 class LimitScope(NamedTuple):
     """The requests that the limits apply to.
 
-    `exempt` are prefixes of paths without limits. `needs_key` returns whether a request needs a key or login.
+    `is_unlimited` returns whether a request has no limits, and `needs_key` whether it needs a key or login.
     """
 
-    exempt: tuple[str, ...]
+    is_unlimited: Callable[[Any], bool]
     needs_key: Callable[[Any], bool]
 
 
@@ -83,11 +83,11 @@ class RateLimits:
     def __init__(self, app: Any, table: Table, callers: Callers, windows: Windows, scope: LimitScope) -> None:
         self.app = app
         self._table, self._callers, self._windows = table, callers, windows
-        self._exempt, self._needs_key = scope
+        self._is_unlimited, self._needs_key = scope
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Count an HTTP request; other scopes pass."""
-        if scope["type"] != "http" or scope["path"].startswith(self._exempt):
+        if scope["type"] != "http" or self._is_unlimited(scope):
             await self.app(scope, receive, send)
             return
         budget = await self._count(scope)

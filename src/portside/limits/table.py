@@ -14,7 +14,8 @@ from portside.kernel.errors import UserMistake
 from portside.limits.types import CallerIdentity, Limit, Region
 
 METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+# With or without hyphens, as routes read it.
+_UUID = r"[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}"
 _PATH = re.compile(r"^(\*?/[A-Za-z0-9_.~/{}-]+)$")
 
 

@@ -228,9 +228,8 @@ ROUTES: list[Route[Context[PlatformServices]]] = [
     *alerts,
 ]
 Problem = Callable[[], str | None]
-# Paths outside the hosted API, to which its rate limits do not apply.
-_OUTSIDE = (*health.routes, *control, *ingress, *console)
-UNLIMITED = tuple(sorted({route.path.split("{", 1)[0] for route in _OUTSIDE if route.path != "/"}))
+# The routes outside the hosted API, to which its rate limits do not apply, by their paths.
+UNLIMITED = frozenset(route.path for route in (*health.routes, *control, *ingress, *console))
 SERVER_INFO = ServerInfo("Portside platform", __version__, unlimited=UNLIMITED)
 
 
@@ -320,7 +319,7 @@ async def open_platform(
         recorder = Recorder(db, services.trusted_proxies)
         api: Any = Api(recorder.recorded(ROUTES), services, recorder.guarded(guard))
         if limits is not None:
-            api = RateLimits(api, *limits, LimitScope(UNLIMITED, needs_key(api)))
+            api = RateLimits(api, *limits, LimitScope(is_unlimited(api), needs_key(api)))
         bounded = LimitBody(api, settings.http_max_request_body_bytes, body_limits(ROUTES))
         prefixed = StripPrefix(bounded, PREFIXES)
         asgi = RequestMiddleware(prefixed if front else AgentsUnavailable(prefixed), draining=draining)
@@ -452,6 +451,11 @@ def _limits(
 def needs_key(api: Api[PlatformServices]) -> Callable[[Any], bool]:
     """Return whether a request needs a key or login."""
     return lambda scope: (route := api.find(scope)) is not None and not route.public
+
+
+def is_unlimited(api: Api[PlatformServices]) -> Callable[[Any], bool]:
+    """Return whether the rate limits do not apply to a request, by its route: a path below it may be another route."""
+    return lambda scope: (route := api.find(scope)) is not None and route.path in UNLIMITED
 
 
 def check_home(home: Home) -> None:

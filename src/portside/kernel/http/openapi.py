@@ -115,8 +115,8 @@ class ServerInfo(msgspec.Struct, frozen=True):
     version: str
     error_format: ErrorFormat = ErrorFormat.PROBLEMS
     wants_key: bool = True
-    unlimited: tuple[str, ...] | None = None
-    """Prefixes of paths without rate limits; None if the server has no rate limits."""
+    unlimited: frozenset[str] | None = None
+    """The paths of routes without rate limits; None if the server has no rate limits."""
 
 
 def document(server: ServerInfo, routes: Sequence[Route[Any]]) -> dict[str, Any]:
@@ -303,7 +303,7 @@ class _Operation:
         elif self.route.path_types or self.route.query_type:
             errors.append(Invalid)
         unlimited = self.server.unlimited
-        if self.route.stays_open or (unlimited is not None and not self.route.path.startswith(unlimited)):
+        if self.route.stays_open or (unlimited is not None and self.route.path not in unlimited):
             errors.append(TooManyRequests)
         if self.route.has_budget:
             errors += [ResponseTooLarge, TooManyLargeReads]
