@@ -110,6 +110,7 @@ async def test_the_desired_state_holds_all_that_a_listener_needs(plane: Control)
     assert deployment["environment"] == {
         "LANGSMITH_AUTH_ENDPOINT": f"{ADDRESS.url}/v2/deployments/{made['id']}",
         "LANGSMITH_ENDPOINT": ADDRESS.url, "LANGSMITH_TRACING": "true", "LANGSMITH_PROJECT": "agent",
+        "LANGCHAIN_PROJECT": "agent",
         "LANGSMITH_HOST_PROJECT_ID": made["id"], "LANGSMITH_HOST_PROJECT_NAME": "agent",
         "LANGSMITH_TENANT_ID": made["tenant_id"],
     }  # fmt: skip

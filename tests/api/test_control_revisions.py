@@ -113,6 +113,28 @@ async def test_a_revision_is_made_on_demand(plane: Control) -> None:
     assert refused.status_code == 400
 
 
+async def test_a_tracing_key_of_another_platform_alone_is_ignored(plane: Control) -> None:
+    """A key of another platform in `.env` would go to this one, which refuses it, and every trace would be lost."""
+    foreign = {"name": "LANGSMITH_API_KEY", "value": "lsv2_pt_key_of_another_service"}
+    elsewhere = {"name": "LANGSMITH_ENDPOINT", "value": "https://traces.test"}
+    known = {"name": "LANGSMITH_API_KEY", "value": (await plane.client.post("/api-key", json={})).json()["key"]}
+    listener_id = await plane.listener.connect()
+
+    async def names_of_secrets() -> list[str]:
+        deployment = (await plane.listener.desired(listener_id))["deployments"][0]
+        return [secret["name"] for secret in deployment["revisions"][-1]["secrets"]]
+
+    made = await plane.create(secrets=[foreign, {"name": "FOO", "value": "bar"}])
+    assert made["ignored_secrets"] == ["LANGSMITH_API_KEY"]
+    assert [secret["name"] for secret in made["secrets"]] == ["LANGSMITH_API_KEY", "FOO"]
+    assert await names_of_secrets() == ["FOO"]
+
+    for secrets in ([foreign, elsewhere], [known]):
+        changed = await plane.patch(made["id"], secrets=secrets)
+        assert changed["ignored_secrets"] == []
+        assert await names_of_secrets() == [secret["name"] for secret in secrets]
+
+
 async def test_a_redeploy_serves_a_build_again(plane: Control) -> None:
     made = await plane.create(secrets=[{"name": "FOO", "value": "1"}], source_config={"install_command": "npm ci"})
     first = made["latest_revision_id"]

@@ -152,6 +152,11 @@ def deploy(platform: Platform, source: str, *, wait: bool, as_json: bool, upload
     """
     parsed = _read_options(source, options)
     deployment = _deploy(platform, parsed, upload=upload)
+    for secret in deployment.get("ignored_secrets", []):
+        say(
+            f"{secret} is ignored: this platform does not know the key, and there is no LANGSMITH_ENDPOINT; "
+            "traces arrive with the deployment's own key"
+        )
     if wait:
         follow_revision(platform, deployment["id"], deployment["latest_revision_id"], say=say)
         deployment = platform.call("GET", f"/v2/deployments/{deployment['id']}")

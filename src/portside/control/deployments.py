@@ -400,6 +400,8 @@ def _platform_variables(scope: Scope, address: PlatformAddress, row: Record) -> 
         "LANGSMITH_API_KEY": scope.box.decrypt(row["service_key_sealed"], str(row["id"])).decode(),
         "LANGSMITH_TRACING": "true",
         "LANGSMITH_PROJECT": row["name"],
+        # The only name that libraries of the time before LANGSMITH_PROJECT read, such as @langchain/core 0.3.
+        "LANGCHAIN_PROJECT": row["name"],
         "LANGSMITH_HOST_PROJECT_ID": str(row["id"]),
         "LANGSMITH_HOST_PROJECT_NAME": row["name"],
         "LANGSMITH_TENANT_ID": str(row["workspace_id"]),
@@ -421,7 +423,11 @@ def _desired_revision(scope: Scope, row: Record) -> DesiredRevision:
         image_uri=row["image_uri"],
         install_command=row["install_command"],
         build_command=row["build_command"],
-        secrets=decrypt_secrets(scope.box, row["revision_id"], row["secrets_sealed"]),
+        secrets=[
+            secret
+            for secret in decrypt_secrets(scope.box, row["revision_id"], row["secrets_sealed"])
+            if secret.name not in row["ignored_secrets"]
+        ],
         secret_references=row["secret_references"] or [],
         resource_spec=resources_of(row["deployment_type"], row["resource_spec"]),
         built_from=row["built_from"],

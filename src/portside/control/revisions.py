@@ -22,7 +22,7 @@ from portside.control.errors import (
 )
 from portside.control.rules import MAX_TEXT_BYTES
 from portside.control.scope import Scope
-from portside.control.secrets import encrypt_secrets
+from portside.control.secrets import encrypt_secrets, find_ignored_secrets
 from portside.control.sources import image_version
 from portside.control.sql import sql
 from portside.control.types import (
@@ -92,6 +92,7 @@ async def start_revision(tx: Transaction, scope: Scope, deployment_id: UUID, con
     await _change_waiting(tx, deployment_id, RevisionStatus.SKIPPED, "A newer revision replaced it.")
     busy = await tx.fetchval(sql.revision_in_progress, deployment_id=deployment_id)
     revision_id = uuid7()
+    ignored_secrets = await find_ignored_secrets(tx, content.secrets)
     await tx.execute(
         sql.insert_revision,
         id=revision_id,
@@ -110,6 +111,7 @@ async def start_revision(tx: Transaction, scope: Scope, deployment_id: UUID, con
         secret_references=content.secret_references or None,
         built_from=content.built_from,
         secrets_sealed=encrypt_secrets(scope.box, revision_id, content.secrets),
+        ignored_secrets=ignored_secrets,
     )
     await tx.execute(sql.set_latest_revision, id=deployment_id, revision_id=revision_id)
     return revision_id

@@ -14,9 +14,10 @@ import msgspec
 from portside.control.errors import BadCombination
 from portside.control.sql import sql
 from portside.control.types import SecretChanges
+from portside.identity.keys import is_valid_key
 from portside.kernel.codec import dump_api
 from portside.kernel.crypto import SecretBox
-from portside.kernel.db import Database, Query
+from portside.kernel.db import Database, Query, Session
 from portside.kernel.errors import Invalid
 from portside.kernel.ids import uuid7
 from portside.listener_api import Secret
@@ -67,6 +68,8 @@ _SET_BY_PLATFORM = frozenset(
 RESERVED = _SET_BY_PLATFORM | {
     "GRAPH_" + name.removeprefix("LANGGRAPH_") for name in _SET_BY_PLATFORM if name.startswith("LANGGRAPH_")
 }
+
+_TRACE_ENDPOINTS = ("LANGSMITH_ENDPOINT", "LANGSMITH_RUNS_ENDPOINTS", "LANGCHAIN_RUNS_ENDPOINTS")
 
 # A database or cache of the user's own. Process listeners do not support them and refuse them.
 CLUSTER_ONLY = frozenset({"POSTGRES_URI_CUSTOM", "REDIS_URI_CUSTOM"})
@@ -123,6 +126,20 @@ def changed_secrets(secrets: Sequence[Secret], changes: SecretChanges) -> list[S
         raise Invalid.field(["body", "secret_changes", "set"], f"a deployment has at most {MAX_SECRETS} secrets")
     check_secrets(changed)
     return changed
+
+
+async def find_ignored_secrets(db: Session, secrets: Sequence[Secret]) -> list[str]:
+    """Return the names of secrets that a revision's servers must not get, because its traces would be lost.
+
+    A tracing key of another platform alone, as in many `.env` files, would go to this platform, which refuses it. With
+    an endpoint the traces go elsewhere.
+    """
+    values = {secret.name: secret.value for secret in secrets}
+    key = values.get("LANGSMITH_API_KEY")
+    if key is None or any(values.get(name) for name in _TRACE_ENDPOINTS) or await is_valid_key(db, key):
+        return []
+
+    return ["LANGSMITH_API_KEY"]
 
 
 def encrypt_secrets(box: SecretBox, revision_id: UUID, secrets: Sequence[Secret]) -> bytes:

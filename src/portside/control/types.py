@@ -285,6 +285,8 @@ class Deployment(msgspec.Struct, kw_only=True):
 
     `server_version` is the version of the running agent server; null if its compute does not report it. An agent that
     nobody uses for `sleep_after_s` sleeps (`is_asleep`) until a request, a run or a cron wakes it; 0 means never.
+    `ignored_secrets` are secrets that its servers do not get: a LANGSMITH_API_KEY that this platform does not know,
+    without an endpoint. The traces arrive with the deployment's own key.
     """
 
     id: UUID
@@ -295,6 +297,7 @@ class Deployment(msgspec.Struct, kw_only=True):
     source_config: SourceConfig
     source_revision_config: SourceRevisionConfig
     secrets: list[Secret]
+    ignored_secrets: list[str]
     secret_references: list[SecretReference] | None = None
     agent_access: AgentAccess
     sleep_after_s: int
@@ -365,11 +368,11 @@ class DeploymentQuery(msgspec.Struct):
     image_version: Line | None = None
     remote_reconciled: bool | None = None
     tag_value_ids: Annotated[list[UUID], NO_ITEMS] | None = None
+    agent_id: Annotated[str, NO_TEXT] | None = None
+    agent_environment: Annotated[str, NO_TEXT] | None = None
 
 
 class RevisionQuery(msgspec.Struct):
-    agent_id: Annotated[str, NO_TEXT] | None = None
-    agent_environment: Annotated[str, NO_TEXT] | None = None
     """Which revisions of a deployment to list."""
 
     limit: Limit = 20

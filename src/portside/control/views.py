@@ -33,6 +33,7 @@ def show_deployment(scope: Scope, row: Record) -> Deployment:
         source_config=_source_config(scope, row),
         source_revision_config=_source_revision_config(row),
         secrets=_secrets(scope, row),
+        ignored_secrets=row["ignored_secrets"],
         secret_references=msgspec.convert(row["secret_references"], list[SecretReference] | None),
         agent_access=show_access(row),
         sleep_after_s=row["sleep_after_s"],

@@ -131,6 +131,11 @@ def granted(request: KeyRequest) -> list[str]:
     return sorted(permission for permission in READ_ONLY if includes(wanted, permission))
 
 
+async def is_valid_key(db: Session, key: str) -> bool:
+    """Whether this platform has the key, in any workspace."""
+    return bool(await db.fetchval(sql.is_valid_key, key_hash=hash_token(key)))
+
+
 def check_given_key(key: str) -> None:
     """Refuse a key that is not a valid header value. Raises UserMistake."""
     if len(key) > MAX_TOKEN_LENGTH or not key.isascii() or not key.isprintable() or " " in key:

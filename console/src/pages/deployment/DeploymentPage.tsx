@@ -51,6 +51,12 @@ export function DeploymentPage() {
         )}
       </div>
       {deployment.status_message && <p className="notice">{deployment.status_message}</p>}
+      {deployment.ignored_secrets.map((name) => (
+        <p key={name} className="notice">
+          The secret <code>{name}</code> is ignored: this platform does not know the key, and there is no{" "}
+          <code>LANGSMITH_ENDPOINT</code>. Traces arrive with the deployment's own key.
+        </p>
+      ))}
       <dl className="facts">
         <Fact title="Address">
           {address ? (

@@ -71,7 +71,7 @@ select d.id, d.name, d.workspace_id, d.status, d.active_revision_id, d.deploymen
        d.min_scale, d.max_scale, d.queue_min_scale, d.queue_max_scale, d.roll_forward, d.sleep_after_s, d.pin_threads,
        r.id as revision_id, r.number, r.status as revision_status, r.source, r.repo_ref, r.repo_commit_sha,
        r.graph_config_path, r.source_tarball_path, r.image_uri, r.install_command, r.build_command, r.resource_spec,
-       r.secret_references, r.built_from, r.secrets_sealed, r.created_at,
+       r.secret_references, r.built_from, r.secrets_sealed, r.ignored_secrets, r.created_at,
        i.id as integration_id, i.kind, i.base_url, i.token_sealed
 from deployments d
 left join integrations i on i.id = d.integration_id

@@ -2,10 +2,11 @@
 -- The caller holds the deployment's lock, so no other insert gets the same number.
 insert into revisions
     (id, deployment_id, number, status, source, repo_ref, repo_commit_sha, graph_config_path, image_uri, image_version,
-     source_tarball_path, install_command, build_command, resource_spec, secret_references, built_from, secrets_sealed)
+     source_tarball_path, install_command, build_command, resource_spec, secret_references, built_from, secrets_sealed,
+     ignored_secrets)
 select :id, :deployment_id, coalesce(max(number), 0) + 1, :status, :source, :repo_ref, :repo_commit_sha,
        :graph_config_path, :image_uri, :image_version, :source_tarball_path, :install_command, :build_command,
-       :resource_spec, :secret_references, :built_from, :secrets_sealed
+       :resource_spec, :secret_references, :built_from, :secrets_sealed, :ignored_secrets::text[]
 from revisions where deployment_id = :deployment_id
 
 -- name: revision_in_progress

@@ -24,6 +24,12 @@ left join workspace_members m on m.workspace_id = w.id and m.user_id = k.user_id
 where k.key_hash = :key_hash and k.revoked_at is null and (k.expires_at is null or k.expires_at > now())
   and (k.user_id is null or o.user_id is not null)
 
+-- name: is_valid_key
+select exists(
+    select from api_keys
+    where key_hash = :key_hash and revoked_at is null and (expires_at is null or expires_at > now())
+)
+
 -- name: touch_key
 -- At most one write per minute and key: the time is only shown to people.
 update api_keys set last_used_at = now()
