@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -72,7 +73,7 @@ async def test_card_is_served_at_all_its_paths(server: ServerProcess, http):
 async def test_card_names_the_address_its_client_called(http, headers: dict[str, str], origin: str):
     response = await http.get(f"/a2a/{agent_id('echo')}", headers=headers)
     assert response.json()["url"].startswith(origin)
-    assert response.headers["cache-control"] == "private, no-cache"
+    assert response.headers["cache-control"] == "private, max-age=0, must-revalidate"
 
 
 async def test_send_returns_task_with_history_and_answer(http):
@@ -97,6 +98,23 @@ async def test_send_returns_task_with_history_and_answer(http):
     state = (await http.get(f"/threads/{context_id}/state")).json()
     assert state["values"]["messages"][0]["id"] == "my message"
     assert state["values"]["messages"][0]["additional_kwargs"]["a2a.task_start_id"] == run_id
+
+
+@pytest.mark.parametrize("context_id", ["my conversation", "../etc", "ü" * 1000])
+async def test_a_client_names_its_contexts_as_it_likes(http, context_id: str):
+    echo = Remote(http, "echo")
+    first = await echo.send("one", contextId=context_id)
+    second = await echo.send("two", contextId=context_id)
+    assert (first["contextId"], second["contextId"]) == (context_id, context_id)
+    assert {each["contextId"] for each in second["history"]} == {context_id}
+    assert said(second["history"])[0] == ("user", "one")
+    assert first["id"].split(":")[0] == second["id"].split(":")[0]
+
+    assert (await echo.ask("tasks/get", id=second["id"]))["contextId"] == context_id
+    page = await echo.ask("ListTasks", contextId=context_id)
+    assert [each["contextId"] for each in page["tasks"]] == [context_id] * 2
+    events = await echo.stream("message/stream", message=message("three", contextId=context_id))
+    assert {each["contextId"] for each in events} == {context_id}
 
 
 async def test_context_continues_and_history_length_limits(http):
@@ -278,6 +296,31 @@ async def test_stream_ends_at_interrupt_and_next_stream_continues(http):
     assert (last["status"]["state"], last["final"]) == ("input-required", True)
     events = await ask.stream("message/stream", message=message("yes", taskId=task["id"]))
     assert (events[0]["id"], events[-1]["status"]["state"]) == (task["id"], "completed")
+
+
+async def test_subscription_of_version_1_ends_with_the_task(http):
+    ask = Remote(http, "ask")
+
+    def body_of(task: dict[str, Any]) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "id": 7, "method": "SubscribeToTask", "params": {"id": task["id"]}}
+
+    for ending, state in (("yes", "TASK_STATE_COMPLETED"), ("tasks/cancel", "TASK_STATE_CANCELED")):
+        task = await ask.send("go")
+        async with opened(http, "POST", ask.path, json=body_of(task)) as follower:
+            for _ in ("task", "artifactUpdate", "statusUpdate"):
+                event = await follower.next()
+                assert event is not None
+            assert event.data["result"]["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+
+            if ending == "tasks/cancel":
+                await ask.ask(ending, id=task["id"])
+            else:
+                await ask.send(ending, taskId=task["id"])
+            *_, last = await follower.all()
+            assert last.data["result"]["statusUpdate"]["status"]["state"] == state
+
+        refused = (await http.post(ask.path, json=body_of(task))).json()
+        assert refused["error"]["code"] == -32004
 
 
 async def test_resubscribe_follows_running_task(http, tmp_path: Path):

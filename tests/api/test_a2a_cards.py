@@ -63,8 +63,9 @@ def test_unknown_default_assistant_stops_the_start(module_database: str, tmp_pat
 
 @pytest.mark.parametrize("path", [f"/a2a/{agent_id('echo')}", f"/a2a/{agent_id('echo')}/", f"{CARD}?assistant_id=echo"])
 async def test_card_has_the_form_of_the_requested_version(http: httpx2.AsyncClient, path: str) -> None:
-    old, modern = (await http.get(path)).json(), (await http.get(path, headers=MODERN)).json()
-    assert old == (await http.get(path, headers={"A2A-Version": "0.3"})).json()
+    old = (await http.get(path, headers={"A2A-Version": "0.3"})).json()
+    modern = (await http.get(path, headers=MODERN)).json()
+    both = (await http.get(path)).json()
     assert modern == (await http.get(path + ("&" if "?" in path else "?") + "A2A-Version=1.0")).json()
     assert (old["protocolVersion"], old["preferredTransport"]) == ("0.3.0", "JSONRPC")
     assert not ONLY_MODERN & set(old)
@@ -72,9 +73,14 @@ async def test_card_has_the_form_of_the_requested_version(http: httpx2.AsyncClie
     assert [each["protocolVersion"] for each in modern["supportedInterfaces"]] == ["1.0", "0.3"]
     assert {each["url"] for each in modern["supportedInterfaces"]} == {old["url"]}
     assert set(old["capabilities"]) - set(modern["capabilities"]) == {"stateTransitionHistory"}
-    shared = {"name", "description", "version", "defaultInputModes", "defaultOutputModes", "skills"}
+    shared = {"name", "description", "version", "defaultInputModes", "defaultOutputModes"}
     assert {key: old[key] for key in shared} == {key: modern[key] for key in shared}
-    for card in (old, modern):
+    assert [set(skill) - {"metadata"} for skill in old["skills"]] == [set(skill) for skill in modern["skills"]]
+    # A client that names no version reads the members of its own.
+    assert set(both) == set(old) | set(modern)
+    assert both["supportedInterfaces"] == modern["supportedInterfaces"]
+    assert {key: both[key] for key in old} == old
+    for card in (old, modern, both):
         assert parse_agent_card(json.loads(json.dumps(card))).supported_interfaces[0].url == old["url"]
 
 
@@ -82,21 +88,26 @@ async def test_extended_card_is_announced_only_with_authentication(
     http: httpx2.AsyncClient, module_database: str, tmp_path: Path
 ) -> None:
     remote = Remote(http, "echo")
-    old, modern = await remote.ask("agent/getAuthenticatedExtendedCard"), await remote.ask("GetExtendedAgentCard")
-    assert old == (await http.get(remote.path)).json()
-    assert modern == (await http.get(remote.path, headers=MODERN)).json()
-    assert "supportsAuthenticatedExtendedCard" not in old
-    assert "extendedAgentCard" not in modern["capabilities"]
+    both = (await http.get(remote.path)).json()
+    assert "supportsAuthenticatedExtendedCard" not in both
+    assert "extendedAgentCard" not in both["capabilities"]
+    for method, code in (("agent/getAuthenticatedExtendedCard", -32007), ("GetExtendedAgentCard", -32004)):
+        body = {"jsonrpc": "2.0", "id": 1, "method": method}
+        assert (await http.post(remote.path, json=body)).json()["error"]["code"] == code
     with agent_server(module_database, tmp_path, project="guarded") as running:
         alice = {"authorization": "Bearer alice"}
         async with httpx2.AsyncClient(base_url=running.url, timeout=60, headers=alice) as known:
-            old = (await known.get(f"/a2a/{agent_id('echo')}")).json()
-            modern = (await known.get(f"/a2a/{agent_id('echo')}", headers=MODERN)).json()
+            remote = Remote(known, "echo")
+            both = (await known.get(remote.path)).json()
+            old = await remote.ask("agent/getAuthenticatedExtendedCard")
+            modern = await remote.ask("GetExtendedAgentCard")
+            assert modern == (await known.get(remote.path, headers=MODERN)).json()
     assert old["supportsAuthenticatedExtendedCard"] is True
     assert modern["capabilities"]["extendedAgentCard"] is True
     assert old["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
     assert modern["securitySchemes"] == {"token": {"httpAuthSecurityScheme": {"scheme": "bearer"}}}
     assert modern["securityRequirements"] == [{"schemes": {"token": {"list": []}}}]
+    assert both["securitySchemes"]["token"] == old["securitySchemes"]["token"] | modern["securitySchemes"]["token"]
 
 
 async def test_card_answers_304_to_matching_etag(http: httpx2.AsyncClient) -> None:
@@ -104,7 +115,7 @@ async def test_card_answers_304_to_matching_etag(http: httpx2.AsyncClient) -> No
     path = f"/a2a/{made['assistant_id']}"
     first = await http.get(path)
     etag, since = first.headers["etag"], first.headers["last-modified"]
-    assert first.headers["cache-control"] == "private, no-cache"
+    assert first.headers["cache-control"] == "private, max-age=0, must-revalidate"
     assert "A2A-Version" in first.headers["vary"]
     fresh: list[dict[str, str]] = [
         {"If-None-Match": etag},

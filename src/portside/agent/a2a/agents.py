@@ -35,8 +35,8 @@ class Agents:
     def __init__(self, assistants: Assistants, descriptions: Descriptions, access: Access) -> None:
         self._assistants, self._descriptions = assistants, descriptions
         self._security = _security(access.security)
-        # The extended card is the one for authenticated callers: without authentication there is none.
-        self._extended = {} if access.is_open else {"supportsAuthenticatedExtendedCard": True}
+        self.has_extended_card = not access.is_open
+        """The extended card is the one for authenticated callers: without authentication there is none."""
         self._skills: LRUCache[tuple[UUID, str], Skill] = LRUCache(MAX_CACHED_SKILLS)
 
     async def find(self, name: str) -> Assistant:
@@ -75,7 +75,7 @@ class Agents:
             "defaultInputModes": MEDIA_TYPES,
             "defaultOutputModes": MEDIA_TYPES,
             "skills": [_skill(agent, description, skill)],
-            **self._extended,
+            **({"supportsAuthenticatedExtendedCard": True} if self.has_extended_card else {}),
             **self._security,
         }
 
@@ -119,9 +119,26 @@ def _skill(agent: Assistant, description: str, skill: Skill) -> Plain:
     }
 
 
+def card_of_both(card: Plain) -> Plain:
+    """Return a card that clients of both versions read: that of version 1.0, with the members of 0.3 that it lacks."""
+    return _with_missing(modern_card(card), card) | {"skills": card["skills"]}
+
+
+def _with_missing(value: Plain, other: Plain) -> Plain:
+    """Add the members of another object that an object lacks, also to the objects in both."""
+    added = dict(value)
+    for key, its in other.items():
+        own = added.setdefault(key, its)
+        if isinstance(own, dict) and isinstance(its, dict):
+            added[key] = _with_missing(own, its)
+    return added
+
+
 def modern_card(card: Plain) -> Plain:
     """Return a card in the form of version 1.0."""
     written = {key: value for key, value in card.items() if key not in _ONLY_IN_OLD_CARDS}
+    # Version 1.0 has no metadata of a skill, and its clients may refuse what it does not have.
+    written["skills"] = [{key: value for key, value in skill.items() if key != "metadata"} for skill in card["skills"]]
     written["supportedInterfaces"] = [
         {"url": card["url"], "protocolBinding": card["preferredTransport"], "protocolVersion": version}
         for version in ("1.0", "0.3")

@@ -35,6 +35,7 @@ from portside.kernel.user_json import dump_user
 TASK_START = "a2a.task_start_id"
 AS_SENT = "a2a.message"
 MESSAGE_ID = "a2a.message_id"
+CONTEXT_ID = "a2a.context_id"
 COMMAND = "command"
 ALL_TOOLS, NO_TOOL = "all", "none"
 MEDIA_FAMILIES = frozenset({"text", "image", "audio", "video"})
@@ -305,7 +306,9 @@ def task_id_of(thread_id: UUID, start: str | UUID) -> str:
     return f"{thread_id}:{start}"
 
 
-def history_of(values: Any, thread_id: UUID, tool_results: ToolResults) -> list[HistoryMessage]:
+def history_of(
+    values: Any, thread_id: UUID, tool_results: ToolResults, context_id: str | None = None
+) -> list[HistoryMessage]:
     """Return the messages among the values of a thread, oldest first; none where its graph has no messages."""
     messages = values.get("messages") if isinstance(values, dict) else None
     start: str | None = None
@@ -324,7 +327,7 @@ def history_of(values: Any, thread_id: UUID, tool_results: ToolResults) -> list[
             continue
         ids = {
             "messageId": str(message.get("id") or uuid5(thread_id, f"message {index}")),
-            "contextId": str(thread_id),
+            "contextId": context_id or str(thread_id),
         }
         task = {"taskId": task_id_of(thread_id, start)} if start else {}
         history.append(HistoryMessage(written | ids | task, start))

@@ -20,6 +20,7 @@ from portside.kernel.user_json import dump_user
 ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 DOMAIN = "a2a-protocol.org"
 MAX_ID_LENGTH = 1000
+_READ_TYPES = frozenset({"application/json", "application/x-www-form-urlencoded"})
 BAD_ID = "Invalid Request: id must be a string or an integer"
 
 Id = str | int | None
@@ -88,9 +89,15 @@ class UnsupportedOperation(RpcError):
 
 
 class ContentTypeNotSupported(RpcError):
-    """The agent neither reads nor writes content of this type."""
+    """Content type not supported; send the request as application/json."""
 
     code, reason = -32005, "CONTENT_TYPE_NOT_SUPPORTED"
+
+
+class ExtendedCardNotConfigured(RpcError):
+    """The agent has no extended card: the server authenticates nobody, so there is only the public one."""
+
+    code, reason = -32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED"
 
 
 class VersionNotSupported(RpcError):
@@ -128,6 +135,16 @@ class MalformedRequest(Exception):
     def __init__(self, error: RpcError, request_id: Id = None) -> None:
         super().__init__(error.message)
         self.id, self.error = request_id, error
+
+
+def check_content_type_of_call(content_type: str) -> None:
+    """Refuse a body that says it is no JSON. curl calls every body a form unless it is told otherwise.
+
+    Raises MalformedRequest.
+    """
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type and media_type not in _READ_TYPES and not media_type.endswith("+json"):
+        raise MalformedRequest(ContentTypeNotSupported())
 
 
 def read_request(raw: bytes) -> RpcRequest:

@@ -4,15 +4,18 @@ A call is answered at once (`Reply`), when a run has ended (`DelayedReply`), or 
 report a failure as a JSON-RPC error.
 """
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import msgspec
 
-from portside.agent.a2a.agents import Agents
+from portside.agent.a2a.agents import Agents, card_of_both
 from portside.agent.a2a.messages import (
+    CONTEXT_ID,
     MESSAGE_ID,
     TASK_START,
     ToolResults,
@@ -26,6 +29,7 @@ from portside.agent.a2a.messages import (
 from portside.agent.a2a.rpc import (
     BAD_ID,
     ContentTypeNotSupported,
+    ExtendedCardNotConfigured,
     InvalidParams,
     InvalidRequest,
     ListTasksParams,
@@ -68,6 +72,7 @@ from portside.agent.runs.errors import NothingToCancel
 from portside.agent.runs.service import FROM_THE_START, Awaited, CreatedRun, Runs
 from portside.agent.settings import AgentSettings
 from portside.agent.sql import sql
+from portside.agent.streams.event_log import LogSubscription
 from portside.agent.threads import records
 from portside.agent.threads.records import ThreadNotFound
 from portside.agent.threads.states import States
@@ -82,11 +87,15 @@ from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
+# The namespace of the ids of threads that are made from the names of contexts.
+_CONTEXTS = UUID("5f0c2c0e-6f0b-4a53-9d5f-1f6a2f1c7a10")
 VERSIONS = frozenset({"", "0.3", "1.0"})
 STREAMING = frozenset({"message/stream", "tasks/resubscribe", "SendStreamingMessage", "SubscribeToTask"})
 PUSH_NOTIFICATIONS = "pushnotificationconfig"
 RESERVED_METADATA = "a2a."
+NO_EXTENDED_CARD = "The agent has no extended card, because this server authenticates nobody"
 NO_CONTEXT = "Failed to create run: Thread or assistant not found."
+QUESTION_POLL_S = 1.0
 STREAM_MODES = ["messages-tuple", "values"]
 _OUTPUT_MODES = frozenset({"text/plain", "application/json", "text/*", "application/*", "*/*", "text", "data"})
 
@@ -141,9 +150,10 @@ class AgentCard(NamedTuple):
 
 
 class StartedTask(NamedTuple):
-    """A run that a message started, its thread, and the first run of its task."""
+    """A run that a message started, its context and thread, and the first run of its task."""
 
     made: CreatedRun
+    context_id: str
     thread_id: UUID
     start: str
 
@@ -193,7 +203,9 @@ class A2A:
         """
         agent = await self._agents.find(name)
         await self._access.authorize_assistant_use(caller, str(agent.assistant_id))
-        card = _version_of_header(version).card(await self._agents.card(agent, base_url))
+        card = await self._agents.card(agent, base_url)
+        # A client that names no version may be of either.
+        card = _version_of_header(version).card(card) if version else card_of_both(card)
         # A restart can change the graph, the routes and the authentication that a card describes.
         return AgentCard(card, max(datetime.fromisoformat(agent.updated_at), self._started_at))
 
@@ -241,7 +253,15 @@ class A2A:
     async def _stream(self, call: AgentCall) -> AnyReply:
         started = await self._start(call, call.params, is_resumable=True)
         run = started.made.run
-        state = TaskState(started.thread_id, started.start, run.run_id, "submitted", run.created_at, is_last=False)
+        state = TaskState(
+            thread_id=started.thread_id,
+            context_id=started.context_id,
+            start=started.start,
+            run_id=run.run_id,
+            state="submitted",
+            updated_at=run.created_at,
+            is_last=False,
+        )
         return StreamReply(self._follow(call, state, self._runs.events(started.made), _history_of_send(call)))
 
     async def _get(self, call: AgentCall) -> AnyReply:
@@ -276,15 +296,20 @@ class A2A:
         state = await self._find(call, "read")
         if state.state in TERMINAL:
             raise UnsupportedOperation("The task has ended: it has no further events")
-        ids = (state.thread_id, state.run_id)
-        source = await self._runs.follow(*ids, after=FROM_THE_START, modes=frozenset({"messages"}))
-        return StreamReply(self._follow(call, state, source, _history_options(call)))
+        answers = None
+        if call.version.is_modern:
+            # Version 0.3 ends the stream of a task that asks; in 1.0 only the end of the task ends it.
+            answers = await self._runs.hub.follow_thread(state.thread_id, frozenset({"lifecycle"}), None)
+
+        source = await self._events_of(state)
+        return StreamReply(self._follow(call, state, source, _history_options(call), answers))
 
     async def _list(self, call: AgentCall) -> AnyReply:
         params: ListTasksParams = call.params
         search: Plain = {"metadata": {}, "limit": params.page_size, "offset": 0}
         allowed = await self._access.authorize(call.caller, "threads", "search", search)
-        page = await self._tasks.page(call.agent.assistant_id, params, allowed)
+        thread_id = thread_of_context(params.context_id, call.caller) if params.context_id else None
+        page = await self._tasks.page(call.agent.assistant_id, params, thread_id, allowed)
         options = _history_options(call, params.history_length or 0, params.history_scope)
         with_artifacts = bool(params.include_artifacts)
         tasks = [
@@ -295,6 +320,10 @@ class A2A:
         return Reply(encode_result(call.request.id, {"tasks": [call.version.task(task) for task in tasks], **counts}))
 
     async def _card(self, call: AgentCall) -> AnyReply:
+        if not self._agents.has_extended_card:
+            # In version 1.0 the other error says that a card is missing that the public one announces.
+            raise UnsupportedOperation(NO_EXTENDED_CARD) if call.version.is_modern else ExtendedCardNotConfigured
+
         await self._access.authorize_assistant_use(call.caller, str(call.agent.assistant_id))
         card = await self._agents.card(call.agent, call.http.base_url)
         return Reply(encode_result(call.request.id, call.version.card(card)))
@@ -313,27 +342,58 @@ class A2A:
         return await self._db.fetchval(sql.a2a_close_task, **ids, is_superseded=is_superseded) is not None
 
     async def _follow(
-        self, call: AgentCall, state: TaskState, source: AsyncIterator[bytes], options: HistoryOptions
+        self,
+        call: AgentCall,
+        state: TaskState,
+        source: AsyncIterator[bytes],
+        options: HistoryOptions,
+        answers: LogSubscription | None = None,
     ) -> AsyncIterator[bytes]:
-        """Yield the events of a task until it stops; a failure becomes the last event."""
+        """Yield the events of a task until it stops; a failure becomes the last event.
+
+        With `answers`, which follows the thread, a task that asks a question is followed further, until it has ended.
+        """
 
         def encoded(update: Plain) -> bytes:
             return encode_event(encode_result(call.request.id, call.version.event(update)))
 
         try:
             yield encoded(await self._task(call, state, options))
-            if state.state in ACTIVE:
-                async for update in message_updates(source, state):
+            while True:
+                if state.state in ACTIVE:
+                    async for update in message_updates(source, state):
+                        yield encoded(update)
+                    await self._runs.result(state.thread_id, state.run_id)
+
+                stopped = await self._tasks.after(call.agent.assistant_id, state.thread_id, state.run_id, state.start)
+                for update in final_updates(stopped, await self._task(call, stopped, HistoryOptions(length=0))):
                     yield encoded(update)
-                await self._runs.result(state.thread_id, state.run_id)
-            stopped = await self._tasks.after(call.agent.assistant_id, state.thread_id, state.run_id, state.start)
-            for update in final_updates(stopped, await self._task(call, stopped, HistoryOptions(length=0))):
-                yield encoded(update)
+                if answers is None or stopped.state in TERMINAL:
+                    return
+
+                state = await self._after_question(call, stopped, answers)
+                source = await self._events_of(state)
         except StreamCut:
             raise
         except Exception as exc:  # noqa: BLE001 - the response has begun: only its last event can report the failure
             error = encode_error(call.request.id, _error_of_any(exc), with_details=call.version.is_modern)
             yield encode_event(error)
+
+    async def _after_question(self, call: AgentCall, asking: TaskState, answers: LogSubscription) -> TaskState:
+        """Wait until a task that asks a question got an answer, or was canceled. Raises TaskNotFound and StreamCut."""
+        while True:
+            state = await self._tasks.find(call.agent.assistant_id, asking.thread_id, asking.start)
+            if (state.run_id, state.state) != (asking.run_id, asking.state):
+                return state
+            # A cancellation has no event, and an event of another server may be late.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(QUESTION_POLL_S):
+                    if not await answers.take():
+                        await asyncio.sleep(QUESTION_POLL_S)
+
+    async def _events_of(self, state: TaskState) -> AsyncIterator[bytes]:
+        ids = (state.thread_id, state.run_id)
+        return await self._runs.follow(*ids, after=FROM_THE_START, modes=frozenset({"messages"}))
 
     # Messages become runs: of a new task, or of one that waits for an answer.
 
@@ -352,25 +412,26 @@ class A2A:
             stream_mode=STREAM_MODES,
             stream_resumable=is_resumable,
         )
-        thread_id, earlier = await self._target(call, send, parts)
+        target = await self._target(call, send, parts)
+        earlier = target.earlier
         if earlier is not None and earlier.state == "input-required":
             await resume(self._db, body, send, parts, earlier.thread_id)
-            return await self._run(call, send, body, earlier.thread_id, earlier.start)
+            return await self._run(call, send, body, Target(earlier.context_id, earlier.thread_id, earlier))
         body.on_not_exist = "create"
         body.command = command_of(send, parts)
         if body.command is None:
             body.input = input_of(send.message, parts, (await self._agents.skill(call.agent)).fields)
-        started = await self._run(call, send, body, thread_id, None)
+        started = await self._run(call, send, body, target._replace(earlier=None))
         if earlier is not None:
             await self._close(earlier, is_superseded=True)
         return started
 
-    async def _target(self, call: AgentCall, send: SendParams, parts: list[Plain]) -> tuple[UUID, TaskState | None]:
-        """Return the thread of a message, and the task on it that the message answers or supersedes."""
+    async def _target(self, call: AgentCall, send: SendParams, parts: list[Plain]) -> "Target":
+        """Return the context of a message, and the task in it that the message answers or supersedes."""
         message, assistant_id = send.message, call.agent.assistant_id
         if message.task_id:
             thread_id, start = read_task_id(message.task_id)
-            if message.context_id and message.context_id != str(thread_id):
+            if message.context_id and thread_of_context(message.context_id, call.caller) != thread_id:
                 raise InvalidParams(
                     "Invalid params: params.message.contextId: the task belongs to another context; leave it out"
                 )
@@ -380,16 +441,17 @@ class A2A:
                 raise UnsupportedOperation("A terminal task cannot accept another message")
             if state.state != "input-required":
                 raise UnsupportedOperation("The task is running; send the message when it has ended or asks for input")
-            return thread_id, state
+            return Target(state.context_id, thread_id, state)
+
         if not message.context_id:
-            return uuid7(), None
-        try:
-            thread_id = UUID(message.context_id)
-        except ValueError:
-            raise InvalidParams("Failed to create run: Invalid thread ID") from None
+            thread_id = uuid7()
+            return Target(str(thread_id), thread_id)
+
+        thread_id = thread_of_context(message.context_id, call.caller)
+        target = Target(message.context_id, thread_id)
         row = await self._db.fetchrow(sql.a2a_waiting, thread_id=thread_id, assistant_id=assistant_id)
         if row is None:
-            return thread_id, None
+            return target
         try:
             await self._access.authorize_thread(call.caller, "read", thread_id)
         except ThreadNotFound as exc:
@@ -399,17 +461,19 @@ class A2A:
         # The message names no task. A command resumes the one that waits; any other message begins a new task, and the
         # one that waits is canceled once the run of the new task was created.
         is_command = send.command is not None or command_of(send, parts) is not None
-        return thread_id, state if is_command else state._replace(state="canceled")
+        return target._replace(earlier=state if is_command else state._replace(state="canceled"))
 
-    async def _run(
-        self, call: AgentCall, send: SendParams, body: RunCreate, thread_id: UUID, start: str | None
-    ) -> StartedTask:
-        """Start the run; without `start` it is the first of a new task."""
+    async def _run(self, call: AgentCall, send: SendParams, body: RunCreate, target: "Target") -> StartedTask:
+        """Start the run; without an earlier task it is the first of a new one."""
+        thread_id = target.thread_id
+        start = target.earlier.start if target.earlier else None
         grant = await self._access.authorize_run(call.caller, thread_id, body)
         run_id = grant.run_id or uuid7()
         task_start = start or str(run_id)
         mark_task(body.input, send.message, task_start)
         body.metadata = {**(body.metadata or {}), TASK_START: task_start, MESSAGE_ID: send.message.message_id}
+        if target.context_id != str(thread_id):
+            body.metadata[CONTEXT_ID] = target.context_id
         grant = grant._replace(run_id=run_id)
         awaited: Awaited = "events" if call.request.method in STREAMING else "end"
         try:
@@ -419,7 +483,26 @@ class A2A:
                 # The thread exists, but not for this caller.
                 raise InvalidParams(NO_CONTEXT) from exc
             raise
-        return StartedTask(made, thread_id, task_start)
+        return StartedTask(made, target.context_id, thread_id, task_start)
+
+
+class Target(NamedTuple):
+    """The context that a message belongs to, its thread, and the task that the message answers or supersedes."""
+
+    context_id: str
+    thread_id: UUID
+    earlier: TaskState | None = None
+
+
+def thread_of_context(context_id: str, caller: Caller) -> UUID:
+    """Return the thread of a context: the context's id, or one that is made from another text.
+
+    A client may name its contexts as it likes, so two users may choose the same name: each has a thread of their own.
+    """
+    try:
+        return UUID(context_id)
+    except ValueError:
+        return uuid5(_CONTEXTS, f"{caller.identity}\0{context_id}")
 
 
 async def resume(db: Database, body: RunCreate, send: SendParams, parts: list[Plain], thread_id: UUID) -> None:
@@ -503,7 +586,9 @@ def _error_of_any(exc: Exception) -> RpcError:
 
 def _failed(request: RpcRequest, version: ProtocolVersion, error: RpcError) -> AnyReply:
     body = encode_error(request.id, error, with_details=version.is_modern)
-    return StreamReply(_single_event(body)) if request.method in STREAMING else Reply(body)
+    # Clients of version 0.3 expect a stream where they asked for one.
+    is_event = request.method in STREAMING and not version.is_modern
+    return StreamReply(_single_event(body)) if is_event else Reply(body)
 
 
 async def _single_event(body: bytes) -> AsyncIterator[bytes]:

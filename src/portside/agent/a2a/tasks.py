@@ -54,6 +54,7 @@ class TaskState(NamedTuple):
     """The state of a task and its last run; `is_last` if the thread's values are that run's."""
 
     thread_id: UUID
+    context_id: str
     start: str
     run_id: UUID
     state: str
@@ -68,12 +69,20 @@ class TaskState(NamedTuple):
     @property
     def ids(self) -> Plain:
         """The ids of the task and of its context, as messages and events carry them."""
-        return {"taskId": self.task_id, "contextId": str(self.thread_id)}
+        return {"taskId": self.task_id, "contextId": self.context_id}
 
     @classmethod
     def of(cls, row: Record) -> "TaskState":
         """Return the state that a row of the queries `a2a_task` and `a2a_tasks` describes."""
-        return cls(row["thread_id"], row["start"], row["run_id"], row["state"], iso(row["updated_at"]), row["is_last"])
+        return cls(
+            thread_id=row["thread_id"],
+            context_id=row["context_id"] or str(row["thread_id"]),
+            start=row["start"],
+            run_id=row["run_id"],
+            state=row["state"],
+            updated_at=iso(row["updated_at"]),
+            is_last=row["is_last"],
+        )
 
 
 class HistoryOptions(NamedTuple):
@@ -118,14 +127,19 @@ class Tasks:
                 raise UnsupportedOperation(ANSWERED)
         return state
 
-    async def page(self, assistant_id: UUID, params: ListTasksParams, access: Filter | None) -> TaskPage:
-        """Return a page of an assistant's tasks, on threads that match the filter. Raises InvalidParams."""
+    async def page(
+        self, assistant_id: UUID, params: ListTasksParams, thread_id: UUID | None, access: Filter | None
+    ) -> TaskPage:
+        """Return a page of an assistant's tasks, of one thread or of all that match the filter.
+
+        Raises InvalidParams.
+        """
         size = params.page_size or DEFAULT_PAGE_SIZE
         before_at, before_id = _read_page_token(params.page_token) if params.page_token else (None, None)
         rows = await self._db.fetch(
             sql.a2a_tasks,
             assistant_id=assistant_id,
-            thread_id=_context_id(params.context_id) if params.context_id else None,
+            thread_id=thread_id,
             state=_state(params.status),
             after=_timestamp(params.status_timestamp_after) if params.status_timestamp_after else None,
             access=access,
@@ -142,13 +156,14 @@ class Tasks:
         self, assistant_id: UUID, state: TaskState, options: HistoryOptions, *, with_artifacts: bool = True
     ) -> Plain:
         """Return a task in the form of version 0.3. Raises ThreadNotFound and RunNotFound if it was deleted."""
-        task: Plain = {"kind": "task", "id": state.task_id, "contextId": str(state.thread_id)}
+        task: Plain = {"kind": "task", "id": state.task_id, "contextId": state.context_id}
         if options.length == 0 and not with_artifacts:
             return task | {"status": {"state": state.state, "timestamp": state.updated_at}}
         thread = await records.get_thread(self._db, state.thread_id)
         run = await self._runs.get(state.thread_id, state.run_id)
         values = _loaded(thread.values) or {}
-        history = history_of(_with_input(values, run, state), state.thread_id, self._tool_results)
+        values_with_input = _with_input(values, run, state)
+        history = history_of(values_with_input, state.thread_id, self._tool_results, state.context_id)
         if options.length != 0:
             messages = [each.message for each in history if not options.of_task or each.start == state.start]
             messages = messages or await self._inputs(assistant_id, state)
@@ -172,7 +187,8 @@ class Tasks:
         reply = reply_of(history, state.start)
         if reply is None:
             values = values if state.is_last else await self._values_of_run(state)
-            reply = reply_of(history_of(values, state.thread_id, self._tool_results), state.start)
+            earlier = history_of(values, state.thread_id, self._tool_results, state.context_id)
+            reply = reply_of(earlier, state.start)
         parts = _output(values) if reply is None else reply["parts"]
         return _artifact_of(state, "Assistant Response", "What the agent answered", parts)
 
@@ -272,13 +288,6 @@ def _state(status: str | None) -> str | None:
     if state not in STATES:
         raise InvalidParams(f"Invalid params: params.status: unknown state; use one of {', '.join(sorted(STATES))}")
     return state
-
-
-def _context_id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise InvalidParams("Invalid params: params.contextId: the id of a context is a UUID") from None
 
 
 def _timestamp(text: str) -> datetime:

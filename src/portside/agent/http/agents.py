@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from portside.agent.a2a.rpc import MalformedRequest, Scope, read_request
+from portside.agent.a2a.rpc import MalformedRequest, Scope, check_content_type_of_call, read_request
 from portside.agent.a2a.service import STREAMING, DelayedReply, HttpCall, Reply, malformed
 from portside.agent.access.service import caller_of
 from portside.agent.assistants.records import AssistantNotFound
@@ -96,6 +96,7 @@ async def call_agent(ctx: Context, assistant_id: str) -> Response:
     """Answer a JSON-RPC call: a message to an agent, or a request about one of its tasks."""
     call = _http_call(ctx, assistant_id, await ctx.request.body())
     try:
+        check_content_type_of_call(ctx.request.headers.get("content-type", ""))
         request = read_request(call.body)
     except MalformedRequest as bad:
         return _json_bytes(malformed(call, bad))
@@ -117,7 +118,7 @@ async def _card(ctx: Context, assistant_id: str, query: CardVersionQuery) -> Res
     body = dump_api(card.fields)
     headers = {
         # A card repeats the address that its client used, and access may hide it from other callers.
-        "Cache-Control": "private, no-cache",
+        "Cache-Control": "private, max-age=0, must-revalidate",
         "ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"',
         "Last-Modified": format_datetime(card.changed_at, usegmt=True),
         "Vary": "A2A-Version",

@@ -3,7 +3,7 @@
 -- The state of a task of the A2A protocol: its last run, and whether the thread's values are those of that run. Messages
 -- and results are read elsewhere. A run that came after another answer to the same question ended in the error
 -- `late_error` and changed nothing, so it does not count.
-select last.run_id, last.thread_id, :start::text as start, last.updated_at, last.is_last,
+select last.run_id, last.thread_id, last.metadata ->> 'a2a.context_id' as context_id, :start::text as start, last.updated_at, last.is_last,
        a2a_state(last.status, last.is_closed, last.is_last, t.status = 'interrupted') as state
 from (
     select r.*, r.metadata ? 'a2a.closed' as is_closed, not exists (
@@ -55,7 +55,7 @@ returning r.run_id
 -- the page before.
 with last_runs as (
     select distinct on (r.thread_id, r.metadata ->> 'a2a.task_start_id')
-        r.run_id, r.thread_id, r.number, r.status, r.updated_at,
+        r.run_id, r.thread_id, r.number, r.status, r.updated_at, r.metadata ->> 'a2a.context_id' as context_id,
         r.metadata ->> 'a2a.task_start_id' as start, r.metadata ? 'a2a.closed' as is_closed
     from runs r
     where r.metadata ? 'a2a.task_start_id' and r.assistant_id = :assistant_id
@@ -70,7 +70,7 @@ with last_runs as (
     from last_runs r join threads t using (thread_id)
     where t.delete_after is null and (:access::jsonb is null or matches_access(t.metadata, :access::jsonb))
 ), tasks as (
-    select run_id, thread_id, start, updated_at, is_last, a2a_state(status, is_closed, is_last, is_waiting) as state
+    select run_id, thread_id, context_id, start, updated_at, is_last, a2a_state(status, is_closed, is_last, is_waiting) as state
     from standing
 ), matching as (
     select * from tasks
