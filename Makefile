@@ -51,7 +51,7 @@ lock: $(STAMP) ## resolve the dependencies into requirements.lock
 	@sh scripts/lock $(ARGS)
 
 wheel: install ## build the wheel that people install, into dist/
-	@$(BIN)/python -m uv build --quiet --wheel --out-dir dist
+	@$(BIN)/python -m uv build --quiet --wheel --build-constraints requirements.lock --require-hashes --out-dir dist
 
 bench: $(STAMP) ## measure; prints figures without a verdict
 	@sh scripts/bench $(ARGS)

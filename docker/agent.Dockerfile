@@ -23,12 +23,14 @@ ARG PYTHON=python:3.13-slim
 FROM ${PYTHON} AS platform
 # Shown by /info next to the version: --build-arg COMMIT=$(git rev-parse HEAD)
 ARG COMMIT=
-COPY pyproject.toml README.md LICENSE CHANGELOG.md /src/
+COPY pyproject.toml requirements.lock README.md LICENSE CHANGELOG.md /src/
 COPY src /src/src
 COPY examples /src/examples
-# The platform packs the wheels that deployments get: like them, the image contains only the agent server.
+# The platform packs the wheels that deployments get: like them, the image contains only the agent server. Its packages have
+# the versions of requirements.lock, so that two builds of one commit are equal.
 RUN if [ -n "$COMMIT" ]; then echo "$COMMIT" > /src/src/portside/commit.txt; fi \
- && pip install --no-cache-dir /src \
+ && sed '/^ *--hash/d; s/ *\\$//' /src/requirements.lock > /versions.txt \
+ && PIP_CONSTRAINT=/versions.txt pip install --no-cache-dir /src \
  && python -c "from pathlib import Path; from portside.dataplane.builds.wheel import EXECUTOR, SERVER, pack_wheel; pack_wheel(Path('/wheels/server'), SERVER); pack_wheel(Path('/wheels/executor'), EXECUTOR)"
 # Node with npm and the JavaScript executor; empty without a version.
 ARG NODE=
@@ -41,7 +43,7 @@ RUN mkdir /node && if [ -n "$NODE" ]; then \
 
 FROM platform AS server
 RUN python -m venv /opt/portside \
- && /opt/portside/bin/pip install --no-cache-dir "$(ls /wheels/server/*.whl)[grpc,redis]" \
+ && PIP_CONSTRAINT=/versions.txt /opt/portside/bin/pip install --no-cache-dir "$(ls /wheels/server/*.whl)[grpc,redis]" \
  && /opt/portside/bin/pip uninstall --yes pip
 
 FROM ${PYTHON} AS base
@@ -52,15 +54,15 @@ WORKDIR /app
 EXPOSE 8000
 
 FROM base AS combined
-COPY --from=platform /wheels/server /wheels
-RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[grpc,redis]" && rm -rf /wheels
+COPY --from=platform /wheels/server /versions.txt /wheels/
+RUN PIP_CONSTRAINT=/wheels/versions.txt pip install --no-cache-dir "$(ls /wheels/*.whl)[grpc,redis]" && rm -rf /wheels
 USER 65534:65534
 CMD ["portside", "serve", "--config", "/app/langgraph.json"]
 
 FROM base AS split
 COPY --from=server /opt/portside /opt/portside
-COPY --from=platform /wheels/executor /wheels
-RUN pip install --no-cache-dir /wheels/*.whl && rm -rf /wheels && ln -s /opt/portside/bin/portside /usr/local/bin/portside
+COPY --from=platform /wheels/executor /versions.txt /wheels/
+RUN PIP_CONSTRAINT=/wheels/versions.txt pip install --no-cache-dir /wheels/*.whl && rm -rf /wheels && ln -s /opt/portside/bin/portside /usr/local/bin/portside
 # `python` is what the project's Dockerfile leaves in PATH, such as that of its own environment.
 ENV EXECUTORS=1 EXECUTOR_PYTHON=python EXECUTOR_START_SECS=600
 USER 65534:65534

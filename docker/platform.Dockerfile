@@ -7,11 +7,12 @@ FROM ${PYTHON}
 # Shown by /info next to the version: --build-arg COMMIT=$(git rev-parse HEAD)
 ARG COMMIT=
 RUN apt-get update && apt-get install -y --no-install-recommends git ca-certificates && rm -rf /var/lib/apt/lists/*
-COPY pyproject.toml README.md LICENSE CHANGELOG.md /src/
+COPY pyproject.toml requirements.lock README.md LICENSE CHANGELOG.md /src/
 COPY src /src/src
 COPY examples /src/examples
 RUN if [ -n "$COMMIT" ]; then echo "$COMMIT" > /src/src/portside/commit.txt; fi \
- && pip install --no-cache-dir /src && rm -rf /src \
+ && sed '/^ *--hash/d; s/ *\\$//' /src/requirements.lock > /versions.txt \
+ && PIP_CONSTRAINT=/versions.txt pip install --no-cache-dir /src && rm -rf /src /versions.txt \
  && install -d -o 65534 -g 65534 -m 700 /data
 ENV PORTSIDE_HOME=/data HOME=/data PORTSIDE_HOST=0.0.0.0 PYTHONUNBUFFERED=1
 VOLUME /data
