@@ -209,9 +209,12 @@ def test_bodies_with_two_lengths_cannot_smuggle_requests(platform: Fronted, head
 
 
 async def test_agents_do_not_see_or_set_cookies_of_the_platform(http: httpx2.AsyncClient):
-    cookie = "a=1; portside_session=secret; __Host-portside_session=secret; b=2"
+    cookie = (
+        "a=1; portside_session=secret; __Host-portside_session=secret; portside_oidc=secret; "
+        "__Host-portside_oidc=secret; PORTSIDE_next=secret; b=2; my_portside_x=3"
+    )
     response = await http.get("/agents/fake/x", headers={"Cookie": cookie})
-    assert response.json()["headers"]["cookie"] == "a=1; b=2"
+    assert response.json()["headers"]["cookie"] == "a=1; b=2; my_portside_x=3"
     assert "set-cookie" not in response.headers
     assert {"clear-site-data", "service-worker-allowed"}.isdisjoint(response.headers)
 

@@ -306,6 +306,49 @@ async def test_higher_roles_cannot_be_removed(server: Hosted):
         assert response.status_code == 403
 
 
+async def test_operator_cannot_remove_a_workspace_admin_or_take_the_address(server: Hosted):
+    own = str(server.actor.workspace_id)
+    admin = await new_member(server, "ann@example.com", workspaces=[own], workspace_role="Admin")
+    user = await new_member(server, "bob@example.com", workspaces=[own], workspace_role="Viewer")
+    await new_member(server, "op@example.com", role_id="Organization Operator", workspaces=[own])
+    operator = await log_in(server, "op@example.com")
+    members, body = "/orgs/current/members", {"email": "ann@example.com", "password": PASSWORD}
+
+    refused = await send(server, "DELETE", f"{members}/{admin['id']}", **operator)
+    assert (refused.status_code, "Admin in the workspace Default" in refused.text) == (403, True)
+    assert (await send(server, "POST", members, {**body, "email": "ANN@example.com"}, **operator)).status_code == 409
+    # Somebody who is an Editor there has all permissions of a Viewer.
+    assert (await send(server, "DELETE", f"{members}/{user['id']}", **operator)).status_code == 204
+
+    assert (await send(server, "DELETE", f"{members}/{admin['id']}")).status_code == 204
+    for email in ("ann@example.com", "Ann@Example.com"):
+        taken = await send(server, "POST", members, {**body, "email": email}, **operator)
+        assert (taken.status_code, "only an organization admin" in taken.text) == (403, True)
+    # Without a password only the sign-in provider lets somebody in, who proves to have the address.
+    assert (await send(server, "POST", members, {"email": "ann@example.com"}, **operator)).status_code == 200
+
+
+async def test_key_that_expires_makes_none_that_outlasts_it(server: Hosted):
+    soon, later = "2990-01-01T00:00:00Z", "2990-01-01T00:00:01Z"
+    routes = ("/api-key/current", "/orgs/current/personal-access-tokens", "/orgs/current/service-keys", "/api-key")
+    expiring = (await made(server, "/api-key/current", {"expires_at": soon}))["key"]
+    for path in routes:
+        child = await made(server, path, {}, x_api_key=expiring)
+        assert child["expires_at"] == soon
+        grandchild = await send(server, "POST", "/api-key", {"expires_at": later}, x_api_key=child["key"])
+        if child["key"].startswith("lsv2_pt"):
+            assert grandchild.json()["detail"][0]["loc"] == ["body", "expires_at"]
+        refused = await send(server, "POST", path, {"expires_at": later}, x_api_key=expiring)
+        assert (refused.status_code, soon[:10] in refused.text) == (422, True)
+    # A password would outlast the key, too.
+    response = await send(server, "PUT", "/users/me/password", {"new": PASSWORD}, x_api_key=expiring)
+    assert (response.status_code, "expires" in response.text) == (403, True)
+    # A session ends sooner than the keys that its user makes.
+    assert (await send(server, "PUT", "/users/me/password", {"new": PASSWORD})).status_code == 204
+    login = await log_in(server, "admin@localhost")
+    assert (await made(server, "/api-key/current", {}, **login))["expires_at"] is None
+
+
 async def test_operators_rename_workspaces_without_membership(server: Hosted):
     await new_member(server, "op@example.com", role_id="Organization Operator")
     operator = await log_in(server, "op@example.com")

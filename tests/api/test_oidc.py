@@ -94,7 +94,7 @@ class Browser:
             target = target.copy_with(port=httpx2.URL(self.server.url).port)
         return await self.client.request(method, target, headers=headers, **request)
 
-    async def start(self, target: str = "/x") -> str:
+    async def start(self, target: str = "/console/x") -> str:
         response = await self.go("GET", f"http://127.0.0.1/login/oidc?next={target}")
         assert response.status_code == 303, response.text
         return response.headers["location"]
@@ -152,7 +152,7 @@ async def test_groups_that_are_no_texts_give_no_role() -> None:
 async def test_a_person_becomes_a_member_with_the_roles_of_the_groups(server: Hosted, browser: Browser) -> None:
     assert "Continue with 127.0.0.1" in (await browser.go("GET", "http://127.0.0.1/login")).text
     response = await browser.sign_in("ann ann@example.com true devs,others")
-    assert (response.status_code, response.headers["location"]) == (303, "/x")
+    assert (response.status_code, response.headers["location"]) == (303, "/console/x")
     assert (await browser.auth()).json()["user_email"] == "ann@example.com"
     assert await role_of(server, "ann@example.com") == ("Organization User", "Editor")
     (own,) = (await browser.go("GET", "http://127.0.0.1/users/me/sessions")).json()

@@ -68,8 +68,8 @@ async def test_a_password_makes_a_session_that_scripts_cannot_read(
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert "<script" not in page.text
-    response = await sign_in(browser, email, next="/deployments?x=1")
-    assert (response.status_code, response.headers["location"]) == (303, "/deployments?x=1")
+    response = await sign_in(browser, email, next="/console/deployments?x=1")
+    assert (response.status_code, response.headers["location"]) == (303, "/console/deployments?x=1")
     name, *attributes = response.headers["set-cookie"].split("; ")
     assert name.startswith("portside_session=")
     assert set(attributes) == {"Path=/", "Max-Age=604800", "HttpOnly", "SameSite=Lax"}
@@ -87,12 +87,14 @@ async def test_a_password_makes_a_session_that_scripts_cannot_read(
 
 async def test_a_wrong_password_shows_the_page_again(server: Hosted, browser: httpx2.AsyncClient, email: str) -> None:
     for given in (email, 'x"><script>alert(1)</script>@example.com'):
-        response = await browser.post("/login/password", data={"email": given, "password": "wrong", "next": "/x"})
+        response = await browser.post(
+            "/login/password", data={"email": given, "password": "wrong", "next": "/console/x"}
+        )
         assert response.status_code == 401
         assert "set-cookie" not in response.headers
         assert 'role="alert">The email or the password is wrong.' in response.text
         assert "<script" not in response.text
-        assert 'name="next" value="/x"' in response.text
+        assert 'name="next" value="/console/x"' in response.text
 
 
 async def test_a_pasted_key_makes_a_session_that_may_do_what_the_key_may(
@@ -283,6 +285,9 @@ async def test_a_session_ends_by_itself(server: Hosted, browser: httpx2.AsyncCli
     [
         "https://evil.example", "//evil.example", "/\\evil.example", "\\\\evil.example", "/\t/evil.example",
         "javascript:alert(1)", "evil.example", "/x\r\nSet-Cookie: a=b", " //evil.example", "",
+        # Pages of agents, and addresses that sign the browser in as somebody else.
+        "/agents/bot/page", "/console/../agents/bot/page", "/console/%2e%2E/agents/bot", "/console/..%2fagents/bot",
+        "/consoles", "/login/link?token=x", "/login/oidc", "/docs",
     ],
 )  # fmt: skip
 async def test_a_sign_in_leads_nowhere_else(

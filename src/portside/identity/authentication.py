@@ -35,7 +35,9 @@ CACHE_S = 10.0
 _MAX_CACHED = 10_000
 
 
-SESSION_COOKIE = "portside_session"
+# The names of all cookies of the platform begin so: agents neither see nor set any of these.
+COOKIE_PREFIX = "portside_"
+SESSION_COOKIE = f"{COOKIE_PREFIX}session"
 # How a caller presents a token: as an API key, as the bearer token of a command line, or as the cookie of a browser.
 Credential = Literal["key", "bearer", "cookie"]
 SessionKind = Literal["bearer", "cookie"]
@@ -133,7 +135,7 @@ class Authenticator:
             raise Unauthorized
         actor = _actor(row, tenant, may_enter=_key_may_enter, short_key=row["short_key"], held=row["permissions"])
         await self._db.execute(sql.touch_key, id=actor.key_id)
-        return actor
+        return msgspec.structs.replace(actor, key_expires_at=row["expires_at"])
 
     async def authenticate_session(self, token: str, kind: SessionKind, tenant: UUID | None = None) -> Actor:
         """Return the actor of a session, in the workspace `tenant`.

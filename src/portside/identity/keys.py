@@ -87,10 +87,11 @@ async def create_key(
 ) -> NewKey:
     """Store a new key and return it; it cannot be read again.
 
-    `used_by` names the part of the platform that uses the key, if any. Raises Invalid for an expiry in the past, an
-    unknown role, or both permissions and a role.
+    `used_by` names the part of the platform that uses the key, if any. A key that was made with one that expires does
+    so at the same time, or earlier. Raises Invalid for an expiry in the past or after the creator's, an unknown role,
+    or both permissions and a role.
     """
-    expires_at = None if request.expires_at is None else _future(request.expires_at)
+    expires_at = _expiry(request, None if used_by is not None else owner.created_by)
     key = key or generate_key(PERSONAL_PREFIX if owner.user_id else SERVICE_PREFIX)
     key_id, creator = uuid7(), owner.created_by
     await db.execute(
@@ -144,10 +145,21 @@ def check_given_key(key: str) -> None:
         )
 
 
-def _future(moment: datetime) -> datetime:
-    moment = read_utc(moment, ["body", "expires_at"])
+def _expiry(request: KeyRequest, creator: Actor | None) -> datetime | None:
+    """Return when a new key expires, None for never. Raises Invalid."""
+    latest = creator.key_expires_at if creator is not None else None
+    if request.expires_at is None:
+        return latest
+
+    moment = read_utc(request.expires_at, ["body", "expires_at"])
     if moment <= now():
         raise Invalid.field(["body", "expires_at"], "must be in the future")
+    if latest is not None and moment > latest:
+        raise Invalid.field(
+            ["body", "expires_at"],
+            f"must not be after {latest.isoformat()}, when the key that you use expires; use another key or sign in",
+        )
+
     return moment
 
 

@@ -121,6 +121,8 @@ async def set_password(db: Database, authenticator: Authenticator, actor: Actor,
         raise LimitedKey
     row = await db.fetchrow(sql.password_of_user, email=None, id=actor.user_id)
     stored = row["password"] if row else None
+    if stored is None and actor.key_expires_at is not None:
+        raise LimitedKey("A key that expires cannot set its user's first password, which would outlast it; sign in.")
     if stored is not None and not await verify_password(body.current or "", stored):
         raise LoginRefused("The current password is wrong.")
     password = await hash_password(body.new)

@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from portside.identity import pages, sessions, sign_in_links
-from portside.identity.authentication import SESSION_COOKIE, cookie_name, credential_of
+from portside.identity.authentication import COOKIE_PREFIX, SESSION_COOKIE, cookie_name, credential_of
 from portside.identity.guard import NotSameOrigin, check_same_origin
 from portside.identity.logins import TooManyLogins, check_credentials
 from portside.identity.oidc import FLOW_S, OidcNotAllowed, ProviderReturn
@@ -33,7 +33,11 @@ log = get_logger(__name__)
 routes = Routes("sign in", works_on_full_disk=True)
 HOME, CALLBACK = "/login", "/login/oidc/callback"
 CONSOLE = "/console/"
-OIDC_COOKIE = "portside_oidc"
+# Where a sign-in may lead: the pages of the platform for people who are signed in, and all below the console. Behind
+# other paths are pages of agents, and addresses that sign the browser in as somebody else.
+_OWN_PAGES = frozenset({"/", HOME, "/console", "/device", "/oauth/authorize"})
+_DOTS = frozenset({".", "..", "%2e", ".%2e", "%2e.", "%2e%2e"})
+OIDC_COOKIE = f"{COOKIE_PREFIX}oidc"
 MAX_FORM_BYTES = 16 * 1024
 _MAX_FIELDS = 20
 FORM = "application/x-www-form-urlencoded"
@@ -60,7 +64,7 @@ class KeyRefused(Unauthorized):
 
 
 class NextQuery(msgspec.Struct):
-    """Where the browser goes after the sign-in: a path of this server."""
+    """Where the browser goes after the sign-in: a page of the platform."""
 
     next: Path = ""
 
@@ -241,12 +245,17 @@ def redirect(target: str) -> Response:
 
 
 def local_path(text: str) -> str:
-    """Return a path of this server as given, and the sign-in page for anything that may lead elsewhere.
+    """Return the address of a page of the platform as given, and the sign-in page for anything that may lead elsewhere.
 
     Browsers also read paths that begin with two slashes or backslashes, and paths with tabs inside, as other hosts.
+    They resolve segments of dots before they ask, so none may lead from one of our pages to another path.
     """
     is_plain = all("!" <= char <= "~" for char in text) and "\\" not in text
-    return text if is_plain and text.startswith("/") and not text.startswith("//") else HOME
+    path = text.partition("#")[0].partition("?")[0]
+    segments = path.lower().split("/")
+    is_direct = _DOTS.isdisjoint(segments) and not any(mark in path.lower() for mark in ("%2f", "%5c"))
+    is_own = path in _OWN_PAGES or path.startswith(CONSOLE)
+    return text if is_plain and is_own and is_direct else HOME
 
 
 async def read_form(ctx: Context, kind: type[T]) -> T:

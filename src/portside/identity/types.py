@@ -77,6 +77,8 @@ class Actor(msgspec.Struct, frozen=True):
     user_email: str | None
     permissions: frozenset[str]
     expires_at: Moment | None = None
+    key_expires_at: Moment | None = None
+    """When the key of the request expires, also if a session was made with it."""
     role_permissions: frozenset[str] | None = None
     roles: frozenset[str] = frozenset()
     workspaces: frozenset[UUID] | None = None

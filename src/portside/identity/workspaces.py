@@ -20,6 +20,7 @@ from portside.identity.roles import (
     Role,
     check_outranks,
     find_role,
+    permissions_of,
 )
 from portside.identity.sql import sql
 from portside.identity.types import (
@@ -31,6 +32,7 @@ from portside.identity.types import (
     Workspace,
     WorkspaceMemberRequest,
     WorkspaceRequest,
+    includes,
 )
 from portside.kernel.db import Database, Record, Session, Transaction
 from portside.kernel.errors import Conflict, Forbidden, Invalid, NotFound
@@ -259,6 +261,8 @@ async def add_member(db: Database, actor: Actor, body: MemberRequest) -> Member:
     await check_workspaces(db, actor, body.workspaces)
     user_id, password = uuid7(), await hash_password(body.password) if body.password else None
     async with db.transaction() as tx:
+        await tx.fetchval(sql.lock_organization, id=actor.organization_id)
+        await _check_address(tx, actor, body)
         inserted = await tx.fetchval(
             sql.insert_user,
             id=user_id,
@@ -268,7 +272,7 @@ async def add_member(db: Database, actor: Actor, body: MemberRequest) -> Member:
             password=password,
         )
         if inserted is None:
-            raise MemberTaken(f"A user with the email {body.email} already exists; change the role instead.")
+            raise _address_taken(body.email)
         await tx.execute(
             sql.insert_organization_member,
             organization_id=actor.organization_id,
@@ -282,6 +286,27 @@ async def add_member(db: Database, actor: Actor, body: MemberRequest) -> Member:
             role=workspace_role.display_name,
         )
     return await _member(db, actor, user_id)
+
+
+async def _check_address(tx: Transaction, actor: Actor, body: MemberRequest) -> None:
+    """Refuse an address that another person has, or had while the password would be the actor's choice.
+
+    Other members know a person by the address, and would trust and invite whoever has it. Raises MemberTaken and
+    Forbidden.
+    """
+    holders = await tx.fetch(sql.holders_of_address, organization_id=actor.organization_id, email=body.email)
+    if any(row["removed_at"] is None for row in holders):
+        raise _address_taken(body.email)
+
+    if holders and body.password is not None and not actor.may(EVERYTHING):
+        raise Forbidden(
+            f"A removed member had the address {body.email}; only an organization admin can add it again with a "
+            "password. Leave the password out for somebody who signs in with OpenID Connect."
+        )
+
+
+def _address_taken(email: str) -> MemberTaken:
+    return MemberTaken(f"A user with the email {email} already exists; change the role instead.")
 
 
 async def set_role(db: Database, authenticator: Authenticator, actor: Actor, user_id: UUID, given: str) -> Member:
@@ -306,6 +331,7 @@ async def remove_member(db: Database, authenticator: Authenticator, actor: Actor
     """Remove a user from the organization, with keys and sessions. Raises MemberNotFound, LastAdmin and Forbidden."""
     async with db.transaction() as tx:
         await _lock_members(tx, actor, user_id, stays_admin=False)
+        await _check_outranks_in_workspaces(tx, actor, user_id)
         removed = await tx.fetchval(sql.remove_user, organization_id=actor.organization_id, user_id=user_id)
     if removed is None:
         raise MemberNotFound
@@ -326,6 +352,33 @@ async def _lock_members(tx: Transaction, actor: Actor, user_id: UUID, *, stays_a
     )
     if not stays_admin and not others:
         raise LastAdmin
+
+
+async def _check_outranks_in_workspaces(tx: Transaction, actor: Actor, user_id: UUID) -> None:
+    """Check that the actor has all permissions that a user has in any workspace. Raises Forbidden."""
+    rows = await tx.fetch(
+        sql.workspace_roles_of_member,
+        organization_id=actor.organization_id,
+        user_id=user_id,
+        actor_id=actor.user_id,
+    )
+    for row in rows:
+        role = WORKSPACE_ROLES[row["role"]]
+        beyond = [permission for permission in role.permissions if not _may_in_workspace(actor, row, permission)]
+        if beyond:
+            raise Forbidden(
+                f"You cannot remove this member, who has the role {role.display_name} in the workspace "
+                f"{row['workspace_name']}: you lack its permissions {', '.join(beyond)} there. "
+                "An organization admin can."
+            )
+
+
+def _may_in_workspace(actor: Actor, row: Record, permission: str) -> bool:
+    """Whether the actor has a permission in the workspace of a row, which names the actor's role there."""
+    if actor.role_permissions is None or EVERYTHING in actor.role_permissions:
+        return actor.may(permission)
+
+    return actor.key_has(permission) and includes(permissions_of(None, row["actor_role"]), permission)
 
 
 async def add_workspace_member(

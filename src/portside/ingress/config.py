@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from portside.control.addresses import PREFIX
-from portside.identity.authentication import SESSION_COOKIE
+from portside.identity.authentication import COOKIE_PREFIX
 from portside.ingress.options import FrontOptions
 
 Json = dict[str, Any]
@@ -52,8 +52,9 @@ _RETRY = {"Retry-After": ["1"]}
 _LABEL = "[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 # What may be the name of a deployment; the folder knows which are. A pattern that counts to 63 costs much more.
 _NAME = "[-a-z0-9]+"
-# The cookie of browsers' sessions. Agents neither see nor set it, with any prefix that browsers know.
-_ANY_COOKIE_NAME = f"(?:__Host-|__Secure-)?{SESSION_COOKIE}"
+# The cookies of the platform. Agents neither see nor set one, with any prefix that browsers know and in any case: what
+# reads a request may not distinguish cases.
+_ANY_COOKIE_NAME = f"(?i:(?:__Host-|__Secure-)?{COOKIE_PREFIX})"
 # A replaced replica keeps idle connections for 3 seconds. The front gives them up before, so that it never sends a
 # request on a connection that the replica is about to close.
 _AGENT_IDLE, _PLATFORM_IDLE = "2s", "30s"
@@ -236,7 +237,7 @@ class _Writer:
         prefix = PREFIX + _AGENT
         worker = {"header": {"Service-Worker": ["script"]}}
         response = {"delete": _ORIGIN_WIDE, "add": {"Content-Security-Policy": [POLICY]}}
-        request = {"set": {"X-Forwarded-Prefix": [prefix]}, "delete": _CLAIMS, **_without_session()}
+        request = {"set": {"X-Forwarded-Prefix": [prefix]}, "delete": _CLAIMS, **_without_own_cookies()}
         return _sub(
             _route([worker], _refusal(403, "Agents may not register service workers on the platform's address")),
             *self._to_agent(
@@ -283,7 +284,7 @@ class _Writer:
         ]
 
     def _own_origin(self, prefix: str) -> list[Json]:
-        """An agent with an origin of its own. Its cookies stay on its host, and none is named like the session's."""
+        """An agent with an origin of its own. Its cookies stay on its host; none is named like the platform's."""
         cookies = [
             {"search_regexp": rf"(?i)^\s*{_ANY_COOKIE_NAME}.*$", "replace": ""},
             {"search_regexp": r"(?i);\s*domain\s*=[^;]*", "replace": ""},
@@ -291,7 +292,7 @@ class _Writer:
         claims = [*_CLAIMS, *([] if prefix else ["X-Forwarded-Prefix"])]
         request: Json = {"delete": claims} | ({"set": {"X-Forwarded-Prefix": [prefix]}} if prefix else {})
         responses = _on_responses({"replace": {"Set-Cookie": cookies}})
-        return [responses, self._proxy(_UPSTREAM, _AGENT_IDLE, request | _without_session(), prefix)]
+        return [responses, self._proxy(_UPSTREAM, _AGENT_IDLE, request | _without_own_cookies(), prefix)]
 
     def _proxy(self, dial: str, idle: str, request: Json, prefix: str = "") -> Json:
         keep_alive = {"idle_timeout": idle, "max_idle_conns_per_host": _MAX_IDLE}
@@ -381,7 +382,7 @@ def _at_other_hosts(known: str, *routes: Json) -> Json:
     return {"match": [{"not": [{"vars_regexp": pattern}]}], "handle": [_sub(*routes)]}
 
 
-def _without_session() -> Json:
+def _without_own_cookies() -> Json:
     pattern = rf"(?:^|;)\s*{_ANY_COOKIE_NAME}[^;=]*=[^;]*"
     return {"replace": {"Cookie": [{"search_regexp": pattern, "replace": ""}]}}
 

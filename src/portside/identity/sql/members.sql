@@ -4,6 +4,12 @@ values (:id, :organization_id, :email, :full_name, :password::bytea)
 on conflict (email) do nothing
 returning id
 
+-- name: holders_of_address
+-- The member with an address in any case, and removed ones that had it: `remove_user` appends a note to it.
+select u.removed_at from users u
+where u.organization_id = :organization_id
+  and lower(u.email) in (lower(:email::text), lower(:email::text || ' (removed ' || u.id || ')'))
+
 -- name: lock_organization
 -- Serializes changes of members, so that two admins cannot remove each other at the same time.
 select id from organizations where id = :id for update
@@ -28,6 +34,14 @@ select u.id, u.email, u.full_name, m.role, m.created_at
 from workspace_members m join users u on u.id = m.user_id
 where m.workspace_id = :workspace_id and (:user_id::uuid is null or m.user_id = :user_id::uuid)
 order by m.created_at, u.id
+
+-- name: workspace_roles_of_member
+-- With the actor's own role in each of these workspaces, if it is a user.
+select m.role, w.display_name as workspace_name, a.role as actor_role
+from workspace_members m
+join workspaces w on w.id = m.workspace_id
+left join workspace_members a on a.workspace_id = m.workspace_id and a.user_id = :actor_id::uuid
+where m.user_id = :user_id and w.organization_id = :organization_id and w.deleted_at is null
 
 -- name: count_other_admins
 select count(*) from organization_members
