@@ -116,6 +116,36 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
     assert failed.last_delivered_at == delivered.last_delivered_at, "the last message that arrived"
 
 
+async def test_clock_that_was_set_back_holds_up_nothing(db: Database, tmp_path: Path) -> None:
+    receiver = Receiver()
+    task = AlertDeliveries(
+        AlertChannels(db, SecretBox.from_file(tmp_path / "key"), OutboundRules(allow_loopback=True), None)
+    )
+    async with serving(receiver) as url:
+        await task._channels.add(db, ChannelRequest("webhook", "later", url=url))
+        await alerts.change_rule(db, RULE, RulePatch(for_s=120))
+        # An hour later by a clock that was then set back: what waited since then waits from now on.
+        assert [await days_left(db, 1, minutes) for minutes in (60, 0, 2)] == [0, 0, 1]
+        await db.pool.execute("update alert_deliveries set next_at = now() + interval '1 hour'")
+        await task.activate()
+        assert [each["type"] for each in receiver.messages()] == ["firing"]
+
+        # The end, too: its minute begins anew.
+        assert [await days_left(db, 30, minutes) for minutes in (60, 3, 4)] == [0, 0, 1]
+        receiver.status = 503
+        await task.activate()
+        await db.pool.execute(
+            "update alert_deliveries set next_at = now() + interval '1 hour' where next_at is not null"
+        )
+        await task.activate()
+        # A pause of an hour after many attempts is one.
+        await db.pool.execute(
+            "update alert_deliveries set next_at = now() + interval '1 hour', attempts = 12 where next_at is not null"
+        )
+        assert (await task.activate()).did == {"sent": 0}
+    assert [each["type"] for each in receiver.messages()] == ["firing", "ended", "ended"]
+
+
 async def test_mail_server_that_does_not_answer_holds_up_nothing_else(db: Database, tmp_path: Path) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     connected, closed = asyncio.Event(), asyncio.Event()

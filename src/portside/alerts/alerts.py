@@ -17,7 +17,7 @@ from portside.alerts.rules import ENDS_AFTER_S, RULES, Measurement, Measurements
 from portside.alerts.sql import sql
 from portside.alerts.types import Alert, AlertQuery, RuleInForce, RulePatch, Silence, SilenceRequest
 from portside.kernel.clock import now
-from portside.kernel.db import Database, Session, Transaction
+from portside.kernel.db import Database, Record, Session, Transaction
 from portside.kernel.errors import Invalid, NotFound
 from portside.kernel.ids import uuid7
 from portside.kernel.reconcile import Status, Task
@@ -49,6 +49,19 @@ class State(msgspec.Struct, frozen=True):
     began_at: datetime
     fired_at: datetime | None = None
     recovering_since: datetime | None = None
+
+    @classmethod
+    def read(cls, row: Record, at: datetime) -> "State":
+        """Return the state of a stored alert. What waits since a later time than `at` waits from now on.
+
+        Such a time is of a clock that was set back since.
+        """
+        began_at, fired_at, since = row["began_at"], row["fired_at"], row["recovering_since"]
+        return cls(
+            began_at=began_at if fired_at is not None else min(began_at, at),
+            fired_at=fired_at,
+            recovering_since=None if since is None else min(since, at),
+        )
 
 
 def next_step(rule: Rule | None, state: State | None, value: float | None, at: datetime) -> Step:
@@ -113,7 +126,7 @@ async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at:
             if rule_name in rules and rule_name not in measured:
                 continue
             row, measurement = rows.get(key), now_measured.get(key)
-            state = None if row is None else State(row["began_at"], row["fired_at"], row["recovering_since"])
+            state = None if row is None else State.read(row, at)
             step = next_step(rules.get(rule_name), state, measurement and measurement.value, at)
             alert_id = uuid7() if row is None else row["id"]
             await _store(tx, _Evaluation(alert_id, rules.get(rule_name), state, measurement, step), at)

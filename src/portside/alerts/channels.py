@@ -250,7 +250,13 @@ class AlertDeliveries(Task):
     async def activate(self) -> Status:
         """Send one batch."""
         db = self._channels.db
-        due = await db.fetch(sql.claim_deliveries, limit=AT_ONCE, claim_s=CLAIM_S)
+        due = await db.fetch(
+            sql.claim_deliveries,
+            limit=AT_ONCE,
+            claim_s=CLAIM_S,
+            first_pause_s=FIRST_PAUSE_S,
+            longest_pause_s=LONGEST_PAUSE_S,
+        )
         await asyncio.gather(*(self._send(delivery) for delivery in due))
         return Status({"sent": len(due)}, again=len(due) == AT_ONCE)
 

@@ -69,7 +69,8 @@ RULES = {
         Rule("deployment_degraded", "A deployment lacks a replica, or its listener names a problem.", "", 1, 300),
         Rule("queue_waiting", "How long the oldest run that could start has waited.", "s", 300, 60, 0.5),
         Rule("error_rate", "Traces of a deployment with an error, of at least 20 in 15 minutes.", "%", 50, 0, 0.8),
-        Rule("listener_silent", "How long a listener with deployments has been silent.", "s", 300),
+        # After a jump of the clock, or while the platform was down, each seems silent until its next request.
+        Rule("listener_silent", "How long a listener with deployments has been silent.", "s", 300, 60),
         Rule("disk_used", "How much of the disk of the home folder is used.", "%", 90, 60, 0.97),
         Rule("data_refused", "New data is refused: the disk or the database is nearly full.", "", 1),
         Rule(

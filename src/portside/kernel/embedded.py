@@ -77,6 +77,7 @@ class EmbeddedPostgres:
         self.data = self.folder / "data"
         self._users_lock: int | None = None
         self._released = threading.Event()
+        self._backoff = Backoff(limit_s=10)
         # Why the server is down and could not be restarted; None while it runs. `GET /ok` shows it to everybody.
         self.problem: str | None = None
 
@@ -99,7 +100,7 @@ class EmbeddedPostgres:
                 self._start(within_s)
         supervision = Supervision(
             "the embedded Postgres",
-            backoff=Backoff(limit_s=10),
+            backoff=self._backoff,
             expected=(UserMistake,),
             on_failure=self._report_problem,
         )
@@ -129,6 +130,9 @@ class EmbeddedPostgres:
                     if not self._released.is_set() and not self._responds():
                         log.error("the embedded Postgres died and is restarted", log=str(self.folder / "log"))
                         self._start(within_s=0)
+            else:
+                # It has run for a while, so its next death has nothing to do with the last one.
+                self._backoff.reset()
             self.problem = None
             rotate_beyond(self.folder / "log", MAX_LOG_BYTES)
             self._released.wait(_CHECK_INTERVAL_S)

@@ -27,7 +27,7 @@ insert into alerts (id, rule, subject, name, detail, value, threshold, began_at,
 values (:id, :rule, :subject, :name, :detail, :value, :threshold, :began_at, :fired_at, :recovering_since, :ended_at)
 on conflict (id) do update set
     name = excluded.name, detail = excluded.detail, value = excluded.value, threshold = excluded.threshold,
-    fired_at = excluded.fired_at, recovering_since = excluded.recovering_since, ended_at = excluded.ended_at
+    began_at = excluded.began_at, fired_at = excluded.fired_at, recovering_since = excluded.recovering_since, ended_at = excluded.ended_at
 
 -- name: end_alert
 -- Ends an alert whose subject is gone: the value that it had last stays.
@@ -90,10 +90,14 @@ delete from alert_channels where id = :id returning id
 
 -- name: claim_deliveries
 -- Takes messages that are due. Whoever takes one and dies leaves it to the next after :claim_s. The end of an alert waits
--- for the message that it began.
+-- for the message that it began. A time beyond the longest pause after so many attempts is of a clock that was set back
+-- since: the message is due, or it would wait for as long as the clock went back.
 with due as (
     select d.id from alert_deliveries d
-    where d.next_at <= now() and (d.event = 'firing' or not exists (
+    where (d.next_at <= now() or d.next_at > now() + make_interval(secs => greatest(
+        :claim_s::double precision,
+        least(:longest_pause_s::double precision, :first_pause_s::double precision * 2 ^ (d.attempts - 1))
+    ))) and (d.event = 'firing' or not exists (
         select from alert_deliveries earlier
         where earlier.channel_id = d.channel_id and earlier.alert_id = d.alert_id and earlier.event = 'firing'
             and earlier.next_at is not null
