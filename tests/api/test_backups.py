@@ -1,12 +1,16 @@
 """The routes of backups, for platforms that take them and for those that do not."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
 
+from portside.kernel.settings import load_settings
+from portside.platform.backups import record_trial
+from portside.platform.settings import PlatformSettings
 from tests.commands import run_here
 from tests.conftest import eventually
 from tests.platforms import Platform
@@ -29,6 +33,19 @@ async def test_platform_without_a_schedule_says_so(
     assert taken.returncode == 0, taken.stderr
     found = await platform.call("GET", "/system/backups")
     assert [each["location"] for each in found["attempts"]] == [str(tmp_path / "stored")]
+
+    at_home = ("backup", "list", "--home", str(platform.home))
+    nameless = await asyncio.to_thread(run_here, *at_home)
+    assert (nameless.returncode, "BACKUP_TO" in nameless.stderr) == (1, True)
+    monkeypatch.setenv("BACKUP_TO", str(tmp_path / "stored"))
+    name = Path(taken.stdout.strip()).name
+    assert name in (await asyncio.to_thread(run_here, *at_home)).stdout
+    checked = await asyncio.to_thread(run_here, "backup", "verify", "--home", str(platform.home))
+    assert f"{name} is complete" in checked.stdout
+    await record_trial(load_settings(PlatformSettings, os.environ, home=str(platform.home)), name)
+    (entry,) = (await platform.call("GET", "/audit-log?action=backup.try_restore"))["items"]
+    assert (entry["actor_kind"], entry["object_name"]) == ("platform", name)
+
     refused = await platform.client.post("/system/backups")
     assert (refused.status_code, "set BACKUP_TO" in refused.json()["detail"]) == (409, True)
     key = await platform.call("POST", "/api-key", description="reads", permissions=["deployments:read"])

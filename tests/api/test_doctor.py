@@ -33,8 +33,8 @@ from portside.ingress.options import FrontOptions
 from portside.kernel.crypto import SecretBox
 from portside.kernel.disk import DATABASE_NOTICE, DiskReserve, watched_folder
 from portside.kernel.embedded import EmbeddedPostgres
-from portside.operate.doctor import examine
-from portside.operate.findings import ExaminedInstallation, Finding
+from portside.operate.doctor import _without_repeated, examine
+from portside.operate.findings import ExaminedInstallation, Finding, fault, warning
 from portside.operate.machine_checks import CHECKS
 from portside.operate.service_checks import SERVICE_CHECKS
 from portside.platform.app import PACKAGES
@@ -450,6 +450,17 @@ async def test_pool_that_is_full(running: ExaminedInstallation):
     finally:
         for connection in taken:
             await connection.close()
+
+
+def test_part_that_is_down_is_named_once():
+    """The platform names it in its health twice, and the check of the database notices it, too."""
+    reported = [fault("postgres", "it cannot be kept running", "see its log"), warning("deployments", "a", "b")]
+    noticed = [
+        fault("postgres", "postgres does not answer", "see its log"),
+        fault("postgres", "it is gone", "start it"),
+    ]
+    limits = [fault("connections", "a", "b"), fault("connections", "c", "d")]
+    assert _without_repeated([*reported, *noticed, *limits]) == [*reported, *limits]
 
 
 def test_master_key_of_another_platform(running: ExaminedInstallation, home: Path):

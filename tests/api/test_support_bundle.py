@@ -113,6 +113,8 @@ def test_bundle_holds_no_secret(server: ServerProcess, home: Path, planted: list
             json.loads(text)
     assert json.loads(files["left-out.json"]) == []
     assert "a line that helps" in files["logs/listener.log"]
+    entries = httpx2.get(f"{server.url}/audit-log?action=support_bundle.create", headers={"X-Api-Key": KEY}).json()
+    assert [each["object_name"] for each in entries["items"]] == ["bundle.tar.gz"]
     assert any(name.startswith("logs/deployments/") for name in files)
     assert json.loads(files["deployments.json"])[0]["name"] == "secretive"
     settings = {each["name"]: each for each in json.loads(files["settings.json"])}

@@ -24,14 +24,14 @@ from portside.backup import restore as restoring
 from portside.backup import stores
 from portside.backup.container import BackupRefused, EncryptedWriter, Passphrase
 from portside.backup.create import BackupTarget, SourcePlatform, create_backup
-from portside.backup.databases import BackupFailed
+from portside.backup.databases import BackupFailed, restore_dumps
 from portside.backup.restore import Backup, NewHome, backups_in, restore, verify
 from portside.backup.stores import FolderStore
 from portside.cli import service as cli_service
 from portside.control.secrets import open_all
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
-from portside.kernel.embedded import EmbeddedPostgres
+from portside.kernel.embedded import EmbeddedPostgres, program
 from portside.kernel.errors import UserMistake
 from portside.operate.service import Service
 from portside.platform.app import check_restored, open_platform
@@ -319,6 +319,7 @@ async def test_dumps_go_into_an_empty_server_or_nowhere(
         assert "already" in await refused(backup, home, url)
         await run(admin, f"drop role {AGENT}")
         assert "create it in the database template1" in await refused(backup, home, url)
+        await restore_without_vectors(server, tmp_path / "dumps")
         await run(server.url("template1"), "create extension vector")
         await restore(backup, NewHome(home, url, check_restored), silently)
         assert not (home / "postgres").exists()
@@ -326,6 +327,28 @@ async def test_dumps_go_into_an_empty_server_or_nowhere(
         threads = await value(server.url(AGENT), "select count(*) from portside.threads")
         assert threads == 5000
         assert await value(server.url(AGENT), "select has_database_privilege('public', $1, 'connect')", AGENT) is False
+
+
+async def restore_without_vectors(server: EmbeddedPostgres, folder: Path) -> None:
+    """Restore an agent whose store has no vectors, as a role that may not create the extension for them."""
+    agent = "agent_fedcba9876543210fedcba9876543210"
+    await run(server.url("postgres"), "create database source", "create database plain owner plain")
+    await run(
+        server.url("source"), "create extension vector", "create extension pg_trgm", "create table words (word text)",
+        "create index on words using gin (word public.gin_trgm_ops)", "insert into words values ('vector')",
+    )  # fmt: skip
+
+    def dump() -> None:
+        folder.mkdir()
+        for name, source in ((agent, "source"), ("plain", "plain")):
+            command = [program("pg_dump"), "-F", "custom", "-f", str(folder / f"{name}.dump"), "-d", server.url(source)]
+            subprocess.run(command, check=True, timeout=60)
+
+    await asyncio.to_thread(dump)
+    await restore_dumps(server.url("plain", "plain", "secret"), folder)
+    assert await value(server.url(agent), "select word from words") == "vector"
+    found = await value(server.url(agent), "select string_agg(extname, ' ' order by extname) from pg_extension")
+    assert found == "pg_trgm plpgsql"
 
 
 @pytest.mark.thorough

@@ -193,11 +193,21 @@ async def record_at(database_url: str, action: str, name: str) -> None:
     """
     try:
         db = await Database.connect(database_url, max_size=1)
-        try:
-            await record_operation(db, action, name=name)
-        finally:
-            await db.close()
     except (OSError, UserMistake, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+        log_failure("the audit log could not record a command", exc, action=action)
+        return
+
+    try:
+        await record_command(db, action, name)
+    finally:
+        await db.close()
+
+
+async def record_command(db: Session, action: str, name: str) -> None:
+    """Record what a command does. A database without an audit log, or that accepts no entry, refuses no command."""
+    try:
+        await record_operation(db, action, name=name)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
         log_failure("the audit log could not record a command", exc, action=action)
 
 

@@ -21,7 +21,9 @@ from portside.backup.contents import Packer
 from portside.kernel.embedded import program
 from portside.kernel.errors import UserMistake
 from portside.kernel.ids import uuid7
+from portside.kernel.logs import get_logger
 
+log = get_logger(__name__)
 _CONNECT_WITHIN_S = 60.0
 _SLOT = "portside_backup_"
 DUMPS = "dumps"
@@ -39,6 +41,9 @@ select format('%I.%I', schemaname, tablename) as name from pg_tables
 where schemaname not in ('pg_catalog', 'information_schema')"""
 _AGENT = re.compile(r"agent_[0-9a-f]{32}")
 _PUBLIC_EXTENSION = re.compile(r'^CREATE EXTENSION IF NOT EXISTS "?([\w-]+)"? WITH SCHEMA public;$', re.MULTILINE)
+# The types of extensions that the platform creates wherever it may.
+_TYPES = {"vector": re.compile(r"\b(?:vector|halfvec|sparsevec)\b")}
+_ABOUT_EXTENSION = re.compile(r"\bEXTENSION\b")
 
 
 class BackupFailed(UserMistake):
@@ -192,19 +197,33 @@ async def _restore(url: str, name: str | None, dump: Path, more: list[str]) -> N
     """Restore one dump in one transaction.
 
     A role that owns its database alone can create most extensions, but not all: those that are in the schema `public`
-    are created before, by the role of the URL.
+    are created before, by the role of the URL. One that may not be created and that nothing uses is left out: every
+    database of an embedded server has `vector`, for stores that search by meaning.
     """
     access = DatabaseConnection.of(url, name)
     schema = await asyncio.to_thread(_output, "pg_restore", ["--section=pre-data", "-f", "-", str(dump)], access)
     created = set(_PUBLIC_EXTENSION.findall(schema)) if name is not None else set[str]()
     for extension in sorted(created):
-        await _create_extension(url, name, extension)
+        try:
+            await _create_extension(url, name, extension)
+        except BackupFailed:
+            if _is_used(extension, schema):
+                raise
+            log.info("an extension that nothing uses is left out", database=name, extension=extension)
     listing = await asyncio.to_thread(_output, "pg_restore", ["--list", str(dump)], access)
     wanted = dump.with_suffix(".list")
     lines = [line for line in listing.splitlines() if not created.intersection(_extensions_of(line))]
     await asyncio.to_thread(wanted.write_text, "\n".join(lines))
     arguments = ["--single-transaction", "--exit-on-error", "--no-owner", "--use-list", str(wanted)]
     await asyncio.to_thread(_output, "pg_restore", [*arguments, "-d", access.dsn, *more, str(dump)], access)
+
+
+def _is_used(extension: str, schema: str) -> bool:
+    """Whether the tables and functions of a dump may use an extension."""
+    types = _TYPES.get(extension)
+    if types is None:
+        return True
+    return any(types.search(line) for line in schema.splitlines() if not _ABOUT_EXTENSION.search(line))
 
 
 def _extensions_of(line: str) -> list[str]:

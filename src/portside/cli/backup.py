@@ -121,14 +121,19 @@ def status(home: str | None, *, as_json: bool) -> None:
 
 
 @backup.command("list")
-@click.argument("location")
+@click.argument("location", required=False)
+@click.option("--home", help="Folder of the platform, for its settings. [default: PORTSIDE_HOME or ~/.portside]")
 @json_option
-def list_backups(location: str, *, as_json: bool) -> None:
-    """List the backups in a folder or s3://BUCKET/PREFIX, newest first; needs no passphrase."""
+def list_backups(location: str | None, home: str | None, *, as_json: bool) -> None:
+    """List the backups in a folder or s3://BUCKET/PREFIX, newest first; needs no passphrase.
+
+    Without LOCATION it lists where the platform's scheduled backups go (BACKUP_TO).
+    """
     from portside.backup.restore import backups_in
     from portside.backup.stores import open_store
 
-    store = open_store(location, os.environ)
+    environ = environment(None, home)
+    store = open_store(location or _scheduled_location(environ, home), environ)
     found = backups_in(store)
     if as_json:
         show_json(msgspec.to_builtins(found))
@@ -144,25 +149,31 @@ def list_backups(location: str, *, as_json: bool) -> None:
 
 
 @backup.command()
-@click.argument("file")
+@click.argument("file", required=False)
+@click.option("--home", help="Folder of the platform, for its settings. [default: PORTSIDE_HOME or ~/.portside]")
 @click.option("--restore", "is_tried", is_flag=True, help="Also restore it into a temporary folder and count the rows.")
 @passphrase_option
-def verify(file: str, passphrase_file: str | None, *, is_tried: bool) -> None:
+def verify(file: str | None, home: str | None, passphrase_file: str | None, *, is_tried: bool) -> None:
     """Check that a backup is complete and unchanged, without writing anything.
 
-    With --restore its databases are recovered in a temporary folder (TMPDIR), and every secret is decrypted as a check.
+    Without FILE it checks the newest scheduled backup of the platform (BACKUP_TO). With --restore its databases are
+    recovered in a temporary folder (TMPDIR), and every secret is decrypted as a check; the platform's audit log has an
+    entry about that, if there is a platform.
     """
     from portside.backup.restore import try_restore
     from portside.backup.restore import verify as verify_backup
     from portside.platform.app import check_restored
+    from portside.platform.backups import record_trial
 
-    chosen = _find(file, passphrase_file, os.environ, at=None)
+    environ = environment(None, home)
+    chosen = _find(file or _scheduled_location(environ, home), passphrase_file, environ, at=None)
     header, summary = verify_backup(chosen, BytesRead)
     show_text(
         f"{chosen.name} is complete: taken at {header.created_at:%Y-%m-%d %H:%M:%S}Z by Portside {header.version}, "
         f"{len(summary.databases)} databases, {summary.files} files, {_size(summary.size_bytes)}"
     )
     if is_tried:
+        asyncio.run(record_trial(_settings(environ, home), chosen.name))
         rows = asyncio.run(try_restore(chosen, check_restored, BytesRead))
         show_text("it was restored, and every secret opens:")
         show_table(("DATABASE", "ROWS"), sorted(rows.items()))
@@ -234,6 +245,14 @@ def read_passphrase(file: str | None, environ: Mapping[str, str], *, is_new: boo
     if not text:
         raise UserMistake(f"the passphrase is empty; write it to a file, to {PASSPHRASE} or at the prompt")
     return Passphrase(text)
+
+
+def _scheduled_location(environ: Mapping[str, str], home: str | None) -> str:
+    """Return where the scheduled backups of a platform go. Raises UserMistake."""
+    location = _settings(environ, home).backup_to
+    if location is None:
+        raise UserMistake("name a location; without one, the platform's settings must have BACKUP_TO (see --home)")
+    return location
 
 
 def _settings(environ: Mapping[str, str], home: str | None) -> "PlatformSettings":

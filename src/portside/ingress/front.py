@@ -39,6 +39,7 @@ from portside.kernel.http import routes as kernel_routes
 from portside.kernel.http.server import listen, listen_unix
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
+from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
 MAX_LOG_BYTES = 10_000_000
@@ -150,11 +151,13 @@ class Front:
 
     async def refresh(self) -> None:
         """Apply changed routes, if the front is open."""
+        # After a failure the task applies them later.
         try:
             await self._apply()
+        except ConnectionError as exc:
+            log_failure("the addresses of deployments cannot be read from the database", exc)
         except OSError as exc:
-            # The task applies them later.
-            log.warning("Caddy cannot load the new routes yet", error=str(exc))
+            log.warning("the routes of the front cannot be written", error=str(exc))
 
     def serves(self, host: str) -> bool:
         """Whether a host name is the platform's, or the address of a deployment that the front routes."""

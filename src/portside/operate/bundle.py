@@ -24,6 +24,7 @@ import asyncpg
 import httpx2
 import msgspec
 
+from portside.audit.recording import record_command
 from portside.control.secrets import read_all_values
 from portside.dataplane.masking import mask_credentials, masked_forms
 from portside.kernel.clock import now
@@ -178,6 +179,7 @@ async def write_bundle(
         bundle.add("versions.json", _versions())
         bundle.add("settings.json", settings)
         if opened is not None:
+            await record_command(opened.db, "support_bundle.create", file.name)
             await _add_disk_usage(bundle, installation, opened, missing)
         if opened is not None and may_show_deployments:
             bundle.add("deployments.json", [dict(row) for row in await opened.db.fetch(sql.states_of_deployments)])

@@ -12,6 +12,8 @@ from portside.operate.machine_checks import CHECKS
 from portside.operate.service_checks import SERVICE_CHECKS
 
 CHECK_WITHIN_S = 60.0
+# Parts of the platform that several checks look at.
+PARTS = frozenset({"postgres", "listener", "front"})
 
 
 async def examine(installation: ExaminedInstallation, *, skipped: frozenset[str] = frozenset()) -> Diagnosis:
@@ -25,11 +27,25 @@ async def examine(installation: ExaminedInstallation, *, skipped: frozenset[str]
     for name, service_check in SERVICE_CHECKS.items():
         if name not in skipped:
             await _run(name, _collect(service_check(installation), findings), findings)
+    findings = _without_repeated(findings)
     # A check that found something wrong ends with what is well all the same.
     wrong = {finding.check for finding in findings if finding.level != "ok"}
     found = [each for each in findings if each.check not in skipped and (each.level != "ok" or each.check not in wrong)]
     levels = [finding.level for finding in found]
     return Diagnosis(found, levels.count("fault"), levels.count("warning"))
+
+
+def _without_repeated(findings: list[Finding]) -> list[Finding]:
+    """Return one fault of each part that is down: the platform reports it, and the checks notice it themselves."""
+    kept: list[Finding] = []
+    down: set[str] = set()
+    for finding in findings:
+        is_down = finding.check in PARTS and finding.level == "fault"
+        if not is_down or finding.check not in down:
+            kept.append(finding)
+        if is_down:
+            down.add(finding.check)
+    return kept
 
 
 def _extend(check: Check, installation: ExaminedInstallation, into: list[Finding]) -> None:

@@ -18,6 +18,7 @@ from portside.backup.wal_archive import WalArchive
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
 from portside.kernel.reconcile import Task
+from portside.kernel.transient_errors import log_failure
 from portside.platform.home import Home
 from portside.platform.settings import PlatformSettings
 
@@ -111,6 +112,17 @@ def take_backup(
     taken = attempt(size_bytes=made.size_bytes)
     record_attempt(settings.home_path, taken)
     return made, taken
+
+
+async def record_trial(settings: PlatformSettings, name: str) -> None:
+    """Record in the audit log of a platform that a backup was restored as a trial, if there is a platform."""
+    if not Home(settings.home_path).master_key.is_file():
+        return
+    try:
+        async with origin_of(settings, as_dumps=False) as origin:
+            await record_at(origin.url, "backup.try_restore", name)
+    except UserMistake as exc:
+        log_failure("the audit log could not record a command", exc, action="backup.try_restore")
 
 
 class BackupTasks(NamedTuple):
