@@ -87,6 +87,35 @@ async def test_stalled_redis_blocks_no_stream(pair: Pair, redis_server: RedisSer
     assert [len(event.data) for event in events if event.name == "custom"] == [1_000_000] * 20
 
 
+async def test_silent_redis_is_noticed_by_who_only_listens(monkeypatch, redis_server: RedisServer):
+    """A connection on which nothing arrives any more looks like one on which nobody speaks."""
+    import asyncio
+
+    monkeypatch.setattr(bus, "CHECK_EVERY_S", 0.1)
+    monkeypatch.setattr(bus, "WITHIN_S", 0.5)
+    connected, ended = asyncio.Queue(), asyncio.Event()  # type: ignore[var-annotated]
+
+    class Ear(bus.RedisBus):
+        async def _receive_from_one_connection(self, receive: bus.Receive) -> None:
+            try:
+                await super()._receive_from_one_connection(receive)
+            finally:
+                ended.set()
+
+    ear = Ear(redis_server.url, "silence", 10)
+    await ear.open(lambda news, _chunks: connected.put_nowait(news))
+    try:
+        await asyncio.wait_for(connected.get(), 60)
+        redis_server.pause()
+        try:
+            await asyncio.wait_for(ended.wait(), 60)
+        finally:
+            redis_server.resume()
+        assert (await asyncio.wait_for(connected.get(), 60)).sender == bus.NOBODY
+    finally:
+        await ear.close()
+
+
 async def test_oversized_redis_message_drops_its_chunks(monkeypatch, redis_url: str):
     import asyncio
     from uuid import uuid4

@@ -19,8 +19,10 @@ def test_the_published_example_of_a_signature() -> None:
     assert not is_signed("github", secret, {"x-hub-signature": f"sha256={digest}"}, body)
 
 
-def test_a_delivery_without_a_name_is_named_after_its_body() -> None:
-    assert delivery_id("github", {"x-github-delivery": "1"}, b"a") == "1"
+def test_a_delivery_is_named_after_what_is_signed_of_it() -> None:
+    for kind in ("github", "gitea"):
+        names = [delivery_id(kind, {f"x-{kind}-delivery": name}, b"a") for name in ("1", "2")]
+        assert names[0] == names[1] != delivery_id(kind, {f"x-{kind}-delivery": "1"}, b"b")
     assert delivery_id("gitlab", {"x-gitlab-event-uuid": "2", "idempotency-key": "1"}, b"a") == "1"
     assert delivery_id("gitea", {}, b"a") == delivery_id("gitea", {}, b"a") != delivery_id("gitea", {}, b"b")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import socket
 import ssl
 import threading
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -107,6 +109,24 @@ async def test_hosts_without_a_name_server_do_not_block_the_others(monkeypatch: 
     goes_on.set()
     assert await asyncio.gather(*dead[1:]) == [["127.0.0.1"]] * 399
     assert asked == {"alive.example": 1, **{f"dead{each}.example": 1 for each in range(8)}}
+
+
+async def test_dead_hosts_do_not_hold_up_hosts_that_were_found_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups, goes_on = outbound._Lookups(2), threading.Event()
+
+    def look_up(host: str, *_: object, **__: object) -> list[Any]:
+        if host.startswith("dead"):
+            goes_on.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "no name server answers")
+        return [(None, None, None, None, ("203.0.113.1", 0))]
+
+    monkeypatch.setattr(outbound.socket, "getaddrinfo", look_up)
+    assert await lookups.addresses_of("alive") == ["203.0.113.1"]
+    dead = [asyncio.create_task(lookups.addresses_of(f"dead{number}")) for number in range(4)]
+    await asyncio.sleep(0)
+    assert await lookups.addresses_of("alive") == ["203.0.113.1"]
+    goes_on.set()
+    assert all(isinstance(each, socket.gaierror) for each in await asyncio.gather(*dead, return_exceptions=True))
 
 
 async def test_lookup_without_callers_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,11 +28,7 @@ MAX_PUSH_BYTES = 5 * 1024 * 1024
 _NO_COMMIT = frozenset({"0" * 40, "0" * 64})
 _BRANCH = "refs/heads/"
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ssh": 22, "git": 9418}
-_DELIVERY_HEADERS = {
-    "github": ("x-github-delivery",),
-    "gitlab": ("idempotency-key", "x-gitlab-event-uuid"),
-    "gitea": ("x-gitea-delivery",),
-}
+_GITLAB_DELIVERY_HEADERS = ("idempotency-key", "x-gitlab-event-uuid")
 _EVENT_HEADERS = {"github": "x-github-event", "gitlab": "x-gitlab-event", "gitea": "x-gitea-event"}
 _PUSHES = frozenset({"push", "Push Hook", "System Hook"})
 
@@ -79,10 +75,15 @@ def is_signed(kind: str, secret: str, headers: Mapping[str, str], body: bytes) -
 
 
 def delivery_id(kind: str, headers: Mapping[str, str], body: bytes) -> str:
-    """Return an id that repeated deliveries share: the host's id, or the digest of the body."""
-    for name in _DELIVERY_HEADERS[kind]:
-        if given := headers.get(name):
-            return given[:200]
+    """Return an id that repeated deliveries share: the digest of the body; for GitLab the host's id if it sends one.
+
+    GitHub and Gitea sign the body alone. With another id in its header, a delivery that somebody captured would count
+    again. GitLab signs nothing: whoever captures a delivery has the token, too.
+    """
+    if kind == "gitlab":
+        for name in _GITLAB_DELIVERY_HEADERS:
+            if given := headers.get(name):
+                return given[:200]
     return hashlib.sha256(body).hexdigest()
 
 
@@ -149,7 +150,8 @@ def _path(path: str) -> str:
 
 
 MAX_DEPLOYMENTS = 200
-DELIVERIES_KEPT_DAYS = 7
+# A delivery that is older than that and was captured counts again: then the commit of that time is built.
+DELIVERIES_KEPT_DAYS = 400
 
 
 class PushNotSigned(Unauthorized):
@@ -215,7 +217,7 @@ async def build_commit(tx: Transaction, scope: Scope, deployment_id: UUID, branc
 
 
 class ExpiredPushDeliveries(Task):
-    """Deletes the ids of deliveries that are too old for git hosts to repeat."""
+    """Deletes the ids of old deliveries."""
 
     every_s = 3600.0
     deletes = True
@@ -225,5 +227,5 @@ class ExpiredPushDeliveries(Task):
         self._db = db
 
     async def activate(self) -> Status:
-        """Delete the ids of deliveries older than a week."""
+        """Delete the ids of deliveries older than `DELIVERIES_KEPT_DAYS`."""
         return Status({"deleted": await self._db.execute(sql.delete_deliveries, after_days=DELIVERIES_KEPT_DAYS)})

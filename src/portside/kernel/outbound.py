@@ -22,6 +22,7 @@ from functools import cache
 from typing import Any, Literal
 
 import httpx
+from cachetools import LRUCache
 
 from portside.kernel.errors import BadRequest, Unavailable
 
@@ -38,6 +39,9 @@ _PRIVATE, _RESERVED = (
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 # Hosts that are looked up at once. A lookup blocks its thread for half a minute if no name server answers.
 MAX_LOOKUPS = 64
+# Hosts that had addresses when they were last looked up have threads of their own, which names that nobody answers for
+# cannot take.
+_MAX_KNOWN_LOOKUPS, _MAX_KNOWN_HOSTS = 16, 10_000
 
 
 class AddressNotAllowed(BadRequest):
@@ -168,11 +172,14 @@ def host_of(url: "httpx.URL") -> str:
 class _Lookups:
     """Lookups in threads of their own, one at a time for each host, whose callers share it.
 
-    So a host without an answering name server blocks one thread, however many callers it has.
+    So a host without an answering name server blocks one thread, however many callers it has, and many such hosts block
+    none that was found before.
     """
 
     def __init__(self, threads: int) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="lookups")
+        self._threads_of_known = ThreadPoolExecutor(_MAX_KNOWN_LOOKUPS, thread_name_prefix="known-lookups")
+        self._known: LRUCache[str, bool] = LRUCache(_MAX_KNOWN_HOSTS)
         self._running: dict[str, Future[list[str]]] = {}
         self._callers: Counter[Future[list[str]]] = Counter()
         # Callers may be on several event loops.
@@ -183,7 +190,8 @@ class _Lookups:
         with self._lock:
             lookup = self._running.get(host)
             if lookup is None:
-                lookup = self._running[host] = self._threads.submit(self._look_up, host)
+                threads = self._threads_of_known if host in self._known else self._threads
+                lookup = self._running[host] = threads.submit(self._look_up, host)
             self._callers[lookup] += 1
         try:
             # Shielded: a caller that gives up must not cancel the lookup of the others.
@@ -192,11 +200,17 @@ class _Lookups:
             self._leave(host, lookup)
 
     def _look_up(self, host: str) -> list[str]:
+        addresses: list[str] = []
         try:
-            return [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+            addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
         finally:
             with self._lock:
                 del self._running[host]
+                if addresses:
+                    self._known[host] = True
+                else:
+                    self._known.pop(host, None)
+        return addresses
 
     def _leave(self, host: str, lookup: "Future[list[str]]") -> None:
         with self._lock:

@@ -8,7 +8,7 @@ Only this module knows Redis. It needs the extra `portside[redis]`.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, Protocol
 from uuid import UUID
@@ -234,7 +234,12 @@ class RedisBus(_ConnectedBus):
         self._channel = channel
         try:
             self._redis: Any = Redis.from_url(
-                url, max_connections=max_connections, health_check_interval=15, socket_connect_timeout=WITHIN_S
+                url,
+                max_connections=max_connections,
+                health_check_interval=15,
+                socket_connect_timeout=WITHIN_S,
+                # Also of a command's response: a network that drops packets closes nothing.
+                socket_timeout=WITHIN_S,
             )
         except ValueError:
             # Not the library's reason: it may quote a part of the password.
@@ -257,8 +262,24 @@ class RedisBus(_ConnectedBus):
         async with self._redis.pubsub() as channel:
             await channel.subscribe(self._channel)
             receive(Notification(sender=NOBODY, many=True), [])
-            async for given in channel.listen():
+            async for given in _messages_of(channel):
                 if given["type"] == "message":
                     with contextlib.suppress(msgspec.DecodeError):
                         message = _msgpack_decoder.decode(given["data"])
                         receive(message.notification, message.chunks)
+
+
+async def _messages_of(channel: Any) -> AsyncIterator[dict[str, Any]]:
+    """Yield what arrives. Raises TimeoutError if the server does not answer when it is asked."""
+    loop = asyncio.get_running_loop()
+    asked_at: float | None = None
+    while True:
+        given = await channel.get_message(timeout=CHECK_EVERY_S if asked_at is None else WITHIN_S)
+        if given is not None:
+            asked_at = None
+            yield given
+        elif asked_at is None:
+            asked_at = loop.time()
+            await channel.ping()
+        elif loop.time() - asked_at >= WITHIN_S:
+            raise TimeoutError("the server does not answer")

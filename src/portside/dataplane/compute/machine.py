@@ -110,7 +110,8 @@ def executor_memory(limit_mb: int | None, executors: str | None) -> dict[str, st
         return {}
     count = int(executors) if executors and executors.isdecimal() else _EXECUTORS
     share = max(limit_mb // 2, limit_mb - _SERVER_MB) // max(1, count)
-    return {"EXECUTOR_MAX_MEMORY_MB": str(max(1, share))}
+    # Resources are in units of 2^20 bytes, as Kubernetes and container engines read them; the variable is in megabytes.
+    return {"EXECUTOR_MAX_MEMORY_MB": str(max(1, share * 2**20 // 1_000_000))}
 
 
 def split_environment(
