@@ -9,15 +9,23 @@ from typing import Any
 import httpx2
 import pytest
 
+from portside.kernel.clock import now
 from portside.kernel.errors import UserMistake
 from portside.kernel.http.server import Server, listen
-from portside.limits import middleware
+from portside.limits import middleware, windows
 from portside.limits.types import Limit, Region
 from portside.platform.app import open_platform
 from portside.platform.home import Home
 from portside.platform.settings import PlatformSettings
 
 KEY = "lsv2_pt_0123456789abcdef_0123456789"
+
+
+@pytest.fixture(autouse=True)
+def _windows_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No window of a limit ends during a test: its clock stands."""
+    moment = now()
+    monkeypatch.setattr(windows.Windows.__init__, "__defaults__", (lambda: moment,))
 
 
 @asynccontextmanager

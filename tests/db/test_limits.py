@@ -70,7 +70,7 @@ async def test_windows_of_a_wrong_clock_are_replaced(db) -> None:
 
 async def test_remaining_requests_count_a_share_that_is_on_its_way_back(db: Database) -> None:
     limit, names = Limit(6400, 60), [secrets.token_bytes(16) for _ in range(2)]
-    windows = Windows(db)
+    windows = Windows(db, Clock())
     before = [await windows.spend(name, limit) for name in names]
     assert [budget.remaining for budget in before] == [6399, 6399]
     async with db.transaction() as tx:
