@@ -331,7 +331,7 @@ async def test_run_is_stopped_when_its_lease_is_not_renewed(project):
     async with started(program_of(project)) as pool:
         [executor] = pool.executors
         calls, begun = [request("wait") for _ in range(2)], asyncio.Event()
-        for number, (call, after_s) in enumerate(zip(calls, (2, 60), strict=True), 1):
+        for number, (call, after_s) in enumerate(zip(calls, (2, 600), strict=True), 1):
             call.call, call.leased_until = number, executor.clock_s(time.monotonic()) + after_s
         runs = [
             asyncio.create_task(executor.link.call(messages.EXECUTE, call, on_item=lambda _events: begun.set()))

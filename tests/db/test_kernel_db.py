@@ -318,13 +318,27 @@ async def test_background_work_blocks_nothing_and_waits_only_briefly(fresh_datab
     await db.close()
 
 
-async def test_task_started_by_background_work_is_not_marked(db) -> None:
-    async def run_four() -> float:
-        return await asyncio.gather(*(db.execute(SLOW, seconds=0.05) for _ in range(4)))
+async def test_task_started_by_background_work_is_not_marked(fresh_database, monkeypatch) -> None:
+    monkeypatch.setattr("portside.kernel.pool.BACKGROUND_WAITS_S", 3600.0)
+    url = await fresh_database()
+    db = await Database.connect(url)
+    wait = Query("wait", "select pg_advisory_xact_lock_shared(7)")
 
+    async def run_four() -> None:
+        await asyncio.gather(*(db.execute(wait) for _ in range(4)))
+
+    async def have_four() -> bool:
+        return db.pool.get_size() - db.pool.get_idle_size() == 4
+
+    blocking = await asyncpg.connect(url)
+    await blocking.execute("select pg_advisory_lock(7)")
     with background():
-        await asyncio.create_task(run_four())
-    assert db.pool.get_size() == 4
+        running = asyncio.create_task(run_four())
+    # Marked work would share one connection.
+    await eventually(have_four)
+    await blocking.close()
+    await running
+    await db.close()
 
 
 async def test_idle_connections_are_closed(fresh_database, postgres, monkeypatch) -> None:

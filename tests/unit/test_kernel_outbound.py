@@ -34,7 +34,7 @@ from portside.kernel.outbound import (
 )
 
 DAY = timedelta(days=1)
-HERE = OutboundRules(allow_loopback=True, timeout_s=30)
+HERE = OutboundRules(allow_loopback=True, timeout_s=600)
 
 
 @pytest.mark.parametrize(
