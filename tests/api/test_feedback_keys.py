@@ -45,13 +45,17 @@ async def after(result: bytes) -> bytes:
 
 
 async def test_each_key_gets_a_link_that_takes_feedback_on_the_run(
-    hosted_databases: Callable[[], Awaitable[str]], traced: Callable[[str, str], None]
+    hosted_databases: Callable[[], Awaitable[str]],
+    traced: Callable[[str, str], None],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     async with hosted(await hosted_databases()) as platform:
         traced(platform.url, platform.key)
         refuse_feedback(["stars", "right"])
         run = run_with(["stars", "right", "stars"])
-        shown = json.loads(await with_feedback(after(b'{"n":1}'), run))
+        with monkeypatch.context() as patched:
+            patched.setattr(waiting, "LINKS_WITHIN_S", 600.0)
+            shown = json.loads(await with_feedback(after(b'{"n":1}'), run))
         assert (shown["n"], list(shown["__feedback__"])) == (1, ["stars", "right"])
         async with httpx2.AsyncClient() as nobody:
             assert (await nobody.get(shown["__feedback__"]["stars"], params={"score": 1})).status_code == 200
