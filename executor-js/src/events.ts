@@ -12,6 +12,8 @@ const CHANNEL_MODES = ["updates", "messages", "custom", "tasks", "checkpoints", 
 const FOR_CHANNELS = "&";
 const UNFOLLOWED_DELAY_MS = 100;
 const UNFOLLOWED_LIMIT_BYTES = 256 * 1024;
+/** An item is about this large, or one event: items of other runs come between. */
+const ITEM_BYTES = 1024 * 1024;
 
 /** An event as clients receive it: its name and its JSON. */
 export type Emitted = [event: string, data: Buffer];
@@ -97,7 +99,9 @@ export class EventBatches {
     this.waiting.push(event);
     this.size += event[1].length;
     this.isOpen ||= this.size > UNFOLLOWED_LIMIT_BYTES;
-    if (this.isOpen && !this.isScheduled) {
+    if (this.size > ITEM_BYTES) {
+      this.send();
+    } else if (this.isOpen && !this.isScheduled) {
       this.isScheduled = true;
       // With what else happens in this turn.
       setImmediate(() => this.send());

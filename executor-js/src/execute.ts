@@ -37,6 +37,7 @@ export interface RunRequest {
   attempt: number;
   is_ephemeral: boolean;
   resume: boolean;
+  max_event_bytes?: number;
 }
 
 /** The values without the long lists that are in the last checkpoint, and the versions of those lists. */
@@ -125,11 +126,14 @@ export class Executor {
       for await (const item of this.stream(graph, input, { ...config, signal }, request, encoder)) {
         last.see(item);
         for (const emitted of encoder.encode(...item)) {
+          checkSize(`an event '${emitted[0]}'`, emitted[1], request);
           push(emitted);
         }
       }
       throwIfStopped(signal, execution.signal);
-      return await ended(graph, request, last);
+      const outcome = await ended(graph, request, last);
+      checkSize("the result", outcome.values, request);
+      return outcome;
     } catch (error) {
       throwIfStopped(signal, execution.signal);
       if (error instanceof CallFailed) {
@@ -342,15 +346,33 @@ function failed(error: unknown, graph: Graph | null, last: LastValues, request: 
     const runId = request.config.configurable?.run_id;
     log("error", "a run failed", { graph_id: request.graph_id, run_id: runId }, error);
   }
-  const outcome =
-    last.hasValues && graph !== null
-      ? encoded(select(graph, last.values))
-      : { values: null, interrupts: {}, has_next: false };
+  const nothing = { values: null, interrupts: {}, has_next: false };
+  const outcome = last.hasValues && graph !== null ? encoded(select(graph, last.values)) : nothing;
   return {
-    ...outcome,
+    // The thread keeps the values that it had: its checkpoints have these.
+    ...(isTooLarge(outcome.values, request) ? nothing : outcome),
     error: { error: name, message },
     is_refused: REFUSALS.has(name),
   };
+}
+
+/** An event of a run, or its result, is larger than EVENT_MAX_BYTES allows. */
+class EventTooLarge extends Error {
+  override name = "EventTooLarge";
+}
+
+function isTooLarge(data: Buffer | null, request: RunRequest): boolean {
+  const limit = request.max_event_bytes ?? 0;
+  return limit > 0 && (data?.length ?? 0) > limit;
+}
+
+/** Throw EventTooLarge for an event, or the result of a run, that has more bytes than the server allows. */
+function checkSize(what: string, data: Buffer | null, request: RunRequest): void {
+  if (isTooLarge(data, request)) {
+    throw new EventTooLarge(
+      `${what} of this run has ${data?.length} bytes, more than EVENT_MAX_BYTES (${request.max_event_bytes}) allows`,
+    );
+  }
 }
 
 /** Return the class and the message of what was thrown. */

@@ -18,7 +18,7 @@ import { ValuePieces } from "./pieces.js";
 import { firstFile, Graphs, ProjectFailed, registerTypeScript, type Source } from "./project.js";
 import { makeSaver, OtherLanguage } from "./saver.js";
 import { Schemas } from "./schemas.js";
-import { currentWork, type Fields, Server, type Work } from "./server.js";
+import { currentWork, type Fields, failureOf, Server, type Work } from "./server.js";
 import { clockSeconds, Leases } from "./stopping.js";
 import { makeStore } from "./store.js";
 
@@ -211,7 +211,7 @@ async function answered<T>(work: Promise<T>): Promise<T> {
     if (error instanceof OtherLanguage) {
       throw new CallFailed("other_language", error.message);
     }
-    throw error;
+    throw failureOf(error);
   }
 }
 

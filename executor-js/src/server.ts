@@ -127,9 +127,25 @@ export class Server {
   }
 }
 
+/** An error that the server raised: it has the name and the message, and remembers the answer. */
+class ServerError extends Error {
+  constructor(
+    name: string,
+    readonly failed: CallFailed,
+  ) {
+    super(failed.message);
+    this.name = name;
+  }
+}
+
 function raised(failed: CallFailed): Error {
   const name = failed.fields.type;
-  return typeof name === "string" ? Object.assign(new Error(failed.message), { name }) : failed;
+  return typeof name === "string" ? new ServerError(name, failed) : failed;
+}
+
+/** Return the answer for an error that ends a call of the server: it raises its own error again, if it was one. */
+export function failureOf(error: unknown): unknown {
+  return error instanceof ServerError && typeof error.failed.fields.failure === "number" ? error.failed : error;
 }
 
 /**

@@ -16,7 +16,7 @@ from langgraph.checkpoint.conformance.test_utils import generate_checkpoint, gen
 
 from portside.agent.checkpoints import backend
 from portside.agent.checkpoints.backend import CheckpointWriter, LeaseLost, RunAttempt
-from portside.agent.engine import UNREADABLE, RunExecutor
+from portside.agent.engine import UNREADABLE, RunExecutor, RunLimits
 from portside.agent.local_graphs import PostgresSaver
 from portside.agent.queue.statements import Cancellation, ClaimedRun
 from portside.agent.streams.hub import Hub
@@ -121,7 +121,7 @@ async def test_rollback_removes_checkpoints_that_were_on_their_way(db, saver):
         return UNREADABLE
 
     graphs: Any = SimpleNamespace(writer=saver.writer, facts={}, read_outcome=read_outcome)
-    executor = RunExecutor(db, graphs, Hub(keep_s=60), timeout_s=60, webhook_due=asyncio.Event())
+    executor = RunExecutor(db, graphs, Hub(keep_s=60), limits=RunLimits(60), webhook_due=asyncio.Event())
     kwargs = dict.fromkeys(
         ("input", "command", "context", "stream_mode", "subgraphs", "interrupt_before", "interrupt_after", "durability")
     )

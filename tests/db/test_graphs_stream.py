@@ -36,6 +36,20 @@ async def test_values_without_followers_are_in_the_outcome_alone(make_runner):
     assert [message["content"] for message in json.loads(execution.outcome.values)["messages"]] == ["hi", "echo: hi"]
 
 
+@pytest.mark.parametrize(
+    ("mode", "named"),
+    [("values", "an event 'values' of this run has 1011"), ("custom", "the result of this run has 1012")],
+)
+async def test_run_with_a_larger_event_or_result_than_allowed_ends_with_an_error(make_runner, mode, named):
+    options = {"input": {"text": "x" * 1000}, "stream_modes": [mode], "max_event_bytes": 1000}
+    events, outcome = await make_runner(g=graph(Text, draft)).run("g", **options)
+    assert outcome.error == {
+        "error": "EventTooLarge",
+        "message": f"{named} bytes, more than EVENT_MAX_BYTES (1000) allows",
+    }
+    assert (names(events), outcome.values) == (["error"], None)
+
+
 @pytest.mark.needs("langchain-core", "1.0.0")
 async def test_values(make_runner):
     events, outcome = await make_runner(echo=graph(MessagesState, echo)).run(

@@ -121,3 +121,25 @@ async def test_graph_waits_until_the_loop_takes_a_full_bridge(monkeypatch):
 
     await eventually(has_ended)
     assert b"".join(received) == b"x" * 10 + b"y"
+
+
+async def test_producer_on_the_receiving_loop_delivers_at_once_and_is_never_made_to_wait(monkeypatch):
+    monkeypatch.setattr(buffers, "BRIDGE_LIMIT_BYTES", 10)
+    received: list[bytes] = []
+    pipe = ThreadBridge(received.extend, len)
+    for item in (b"x" * 20, b"y" * 20):
+        pipe.deliver([item])
+        assert received[-1] == item
+    with pytest.raises(RuntimeError, match="wait for itself"):
+        pipe.push(b"z")
+
+
+async def test_unfollowed_items_of_the_receiving_loop_wait_for_a_listener(no_delay_limit):
+    received: list[bytes] = []
+    here: list[str] = []
+    pipe = ThreadBridge(received.extend, len, lambda: bool(here))
+    pipe.deliver([b"one"])
+    assert received == []
+    here.append("somebody")
+    pipe.deliver([b"two"])
+    assert received == [b"one", b"two"]

@@ -6,7 +6,7 @@ The worker calls `RunExecutor`. The graphs themselves are behind `graphs`.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from portside.agent.checkpoints.backend import RunAttempt
@@ -74,16 +74,24 @@ class EventGate:
         return self.flush_delivered()
 
 
+class RunLimits(NamedTuple):
+    """How long one run may take, and how many bytes one of its events, or its result, may have; 0 is no limit."""
+
+    timeout_s: float
+    event_bytes: int = 0
+
+
 class RunExecutor:
     """The worker's `RunHandler`: executes a run, reads the state that a cancelled run left, and notifies followers."""
 
     def __init__(
-        self, db: Database, graphs: GraphService, hub: Hub, *, timeout_s: float, webhook_due: asyncio.Event
+        self, db: Database, graphs: GraphService, hub: Hub, *, limits: RunLimits, webhook_due: asyncio.Event
     ) -> None:
         self._db = db
         self._graphs = graphs
         self._hub = hub
-        self._timeout_s = timeout_s
+        self._timeout_s = limits.timeout_s
+        self._max_event_bytes = limits.event_bytes
         self._webhook_due = webhook_due
 
     async def execute(self, run: ActiveRun) -> RunResult:
@@ -125,6 +133,7 @@ class RunExecutor:
             if self._db.codec is not None:
                 raise_if_undecryptable(run.kwargs)
             request = execution_request(run, resume=resume)
+            request.max_event_bytes = self._max_event_bytes
             configurable = request.config["configurable"]
             attempt = RunAttempt(
                 UUID(configurable["run_id"]), run.attempt, is_new=request.is_ephemeral, flush_events=sink.flush

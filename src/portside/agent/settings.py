@@ -178,6 +178,14 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, msgspec.Meta(ge=0), setting("How many times a run is retried after its worker was lost.")
     ] = 3
     bg_job_timeout_secs: Annotated[float, msgspec.Meta(gt=0), setting("Time limit of one run, in seconds.")] = 86_400
+    event_max_bytes: Annotated[
+        int,
+        msgspec.Meta(ge=1_000_000, le=120_000_000),
+        setting(
+            "Maximum number of bytes of one event of a run, and of its result; a larger one ends the run with the "
+            "error EventTooLarge. All values of the state are one event."
+        ),
+    ] = 100_000_000
     bg_job_shutdown_grace_period_secs: Annotated[
         float,
         msgspec.Meta(ge=0, le=3600),

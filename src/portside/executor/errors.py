@@ -2,8 +2,13 @@
 
 from dataclasses import asdict
 
-from portside.executor.link import CallFailed
+from portside.executor.link import TOO_LARGE, CallFailed
 from portside.kernel.errors import Conflict, Invalid, PortsideError, Problem, error_classes
+
+FAILURE = "failure"
+"""The field of an error that has the number of an error of the server, among those that it raised for the same call."""
+RAISED = "raised"
+"""The code of an error that is none of the kernel's: the field `type` has the name of its class."""
 
 
 class GraphFailed(PortsideError):
@@ -24,6 +29,20 @@ class EmbeddingFailed(PortsideError):
         return cls(f"the embedding {source} of the store failed: {why}")
 
 
+class EventTooLarge(PortsideError):
+    """An event of a run, or its result, is larger than EVENT_MAX_BYTES allows; the message names it and its size."""
+
+    status = 413
+    code = "event_too_large"
+
+
+class MessageTooLarge(PortsideError):
+    """A message between the server and an executor is larger than it may be; read or write less at once."""
+
+    status = 413
+    code = TOO_LARGE
+
+
 class OtherLanguage(Conflict):
     """A graph in another language began this thread, and only such a graph can continue it; use a new thread."""
 
@@ -34,10 +53,24 @@ class RunTimeout(Exception):
     """The run took longer than it may."""
 
 
+def check_size(what: str, data: bytes, max_bytes: int) -> None:
+    """Raise EventTooLarge if an event, or the result of a run, has more bytes than allowed; 0 is no limit."""
+    if 0 < max_bytes < len(data):
+        raise EventTooLarge(f"{what} of this run has {len(data)} bytes, more than EVENT_MAX_BYTES ({max_bytes}) allows")
+
+
 def failure_of(error: PortsideError) -> CallFailed:
     """Return the answer to a call that stands for an error."""
     problems = {"problems": [asdict(problem) for problem in error.problems]} if isinstance(error, Invalid) else {}
     return CallFailed(error.code, error.message, {"status": error.status, "headers": error.headers, **problems})
+
+
+def failure_of_server(error: Exception) -> CallFailed | None:
+    """Return the answer to a call that an error of the server has ended, which the server knows by its number."""
+    number = getattr(error, "portside_failure", None)
+    if number is None:
+        return None
+    return CallFailed(RAISED, str(error), {"type": type(error).__name__, FAILURE: number})
 
 
 def error_of(failed: CallFailed) -> Exception:

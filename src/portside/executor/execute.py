@@ -25,7 +25,7 @@ from portside.executor.channels import MODES as CHANNEL_MODES
 from portside.executor.channels import Channels, ModelListener
 from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.commands import parse_command
-from portside.executor.errors import RunTimeout
+from portside.executor.errors import RunTimeout, check_size
 from portside.executor.load import Graph, Graphs, context_for
 from portside.executor.requests import (
     INTERRUPT,
@@ -95,7 +95,9 @@ class Execution:
                     if item[1] == "values":
                         # Nodes that await nothing would never let the loop write the previous step's checkpoint.
                         await asyncio.sleep(0)
-                self.outcome = await self._ended(graph)
+                outcome = await self._ended(graph)
+                check_size("the result", outcome.values or b"", request.max_event_bytes)
+                self.outcome = outcome
         except asyncio.CancelledError as exc:
             if _is_being_cancelled():
                 raise
@@ -107,12 +109,21 @@ class Execution:
             failure = exc
         else:
             return
+        self.outcome = self._failed(failure, output, checkpointer)
+
+    def _failed(self, failure: BaseException, output: str | list[str], checkpointer: Any) -> Outcome:
+        """Return the outcome of a run that an exception has ended."""
         error = {"error": type(failure).__name__, "message": _text(failure)}
+        is_refused = type(failure).__name__ in (UNKNOWN_INTERRUPT, OTHER_LANGUAGE)
+
         values = None if self._values is _MISSING else _select(self._values, output)
         encoded = None if self._values is _MISSING else dump_user(values)
-        is_refused = type(failure).__name__ in (UNKNOWN_INTERRUPT, OTHER_LANGUAGE)
+        if 0 < self._request.max_event_bytes < len(encoded or b""):
+            # The thread keeps the values that it had: its checkpoints have these.
+            values = encoded = None
+
         outcome = Outcome(values=encoded, interrupts={}, has_next=False, error=error, is_refused=is_refused)
-        self.outcome = _without_long_lists(outcome, values, long_lists(checkpointer, self._config, values))
+        return _without_long_lists(outcome, values, long_lists(checkpointer, self._config, values))
 
     def _stream(self, graph: Graph) -> Any:
         """Start the graph. Its chunks are (mode, payload), with the namespace in front where subgraphs are streamed."""
@@ -341,6 +352,7 @@ class EventEncoder:
 
     def __init__(self, request: RunRequest, is_followed: Callable[[], bool] | None = None) -> None:
         self._is_followed = is_followed
+        self._max_event_bytes = request.max_event_bytes
         self._modes = frozenset(request.stream_modes or ["values"])
         self.has_channels = bool((request.config.get("configurable") or {}).get(STREAM_PROTOCOL))
         """Whether the run has the events of the protocol's channels."""
@@ -351,20 +363,20 @@ class EventEncoder:
         """The modes that langgraph must stream: those requested, and always the values, for the outcome."""
 
     def encode(self, namespace: tuple[str, ...], mode: str, payload: Any) -> Iterator[Emitted]:
-        """Yield the events for one item of langgraph's stream."""
+        """Yield the events for one item of langgraph's stream. Raises EventTooLarge."""
         suffix = "|".join(("", *namespace))
         if mode == "messages":
             yield from self._message(suffix, *payload)
         elif mode in self._modes and (mode != "values" or self._is_followed is None or self._is_followed()):
             shown = _with_checkpoints(payload) if mode == "debug" and payload["type"] == "checkpoint" else payload
-            yield Emitted(mode + suffix, dump_user(shown))
+            yield self._emitted(mode + suffix, shown)
         if self._channels is not None:
             for method, where, data in self._channels.convert(namespace, mode, payload):
-                yield Emitted("|".join((f"@{method}", *where)), dump_user(data))
+                yield self._emitted("|".join((f"@{method}", *where)), data)
 
     def _message(self, suffix: str, message: BaseMessage, metadata: dict[str, Any]) -> Iterator[Emitted]:
         if "messages-tuple" in self._modes:
-            yield Emitted("messages" + suffix, dump_user([message, metadata]))
+            yield self._emitted("messages" + suffix, [message, metadata])
         elif "messages" in self._modes:
             yield from self._whole_message(message, metadata)
 
@@ -372,15 +384,21 @@ class EventEncoder:
         message_id = str(message.id)
         before = self._partial.get(message_id)
         if before is None:
-            yield Emitted("messages/metadata", dump_user({message_id: {"metadata": metadata}}))
+            yield self._emitted("messages/metadata", {message_id: {"metadata": metadata}})
         if not isinstance(message, BaseMessageChunk):
             self._partial[message_id] = message
-            yield Emitted("messages/complete", dump_user([message]))
+            yield self._emitted("messages/complete", [message])
             return
         merged = before + message if isinstance(before, BaseMessageChunk) else message
         assert isinstance(merged, BaseMessageChunk)  # noqa: S101 - the sum of two chunks is one
         self._partial[message_id] = merged
-        yield Emitted("messages/partial", dump_user([message_chunk_to_message(merged)]))
+        yield self._emitted("messages/partial", [message_chunk_to_message(merged)])
+
+    def _emitted(self, name: str, value: Any) -> Emitted:
+        """Encode an event. Raises EventTooLarge."""
+        data = dump_user(value)
+        check_size(f"an event {name!r}", data, self._max_event_bytes)
+        return Emitted(name, data)
 
 
 def checkpoint_of(config: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -29,6 +29,8 @@ MAX_FRAME_BYTES = 256 * 1024 * 1024
 MAX_QUEUED_BYTES = 2 * MAX_FRAME_BYTES
 MAX_SERVED_CALLS = 10_000
 HIGH_WATER_BYTES = 1024 * 1024
+TOO_LARGE = "too_large"
+"""The code of an error: a message has more bytes than a frame may have."""
 _CALL_BODY = 2
 _FRAME = 3
 
@@ -257,7 +259,7 @@ class Link(asyncio.Protocol):
         payload = encode((kind, number, body))
         size = len(payload)
         if size > self._limits.frame_bytes:
-            raise CallFailed("too_large", f"a message has {size} bytes, more than {self._limits.frame_bytes}")
+            raise CallFailed(TOO_LARGE, too_large(size, self._limits.frame_bytes))
         if not (self._is_flush_due or is_followed):
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
@@ -447,6 +449,11 @@ class Link(asyncio.Protocol):
             self.send_frame(ERROR, number, {"code": failure.code, "message": failure.message, "fields": failure.fields})
         except (CallFailed, ormsgpack.MsgpackEncodeError):
             self.send_frame(ERROR, number, {"code": failure.code, "message": "the error has no encodable text"})
+
+
+def too_large(size: int, limit: int) -> str:
+    """Describe a message that is too large, for people."""
+    return f"a message between the server and an executor has {size} bytes, more than {limit}"
 
 
 def encode(value: Any) -> bytes:

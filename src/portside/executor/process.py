@@ -23,7 +23,7 @@ from typing import Any
 from portside.executor import messages
 from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.checkpoints.serde import SerdeRules, make_serde
-from portside.executor.errors import RunTimeout, failure_of
+from portside.executor.errors import RunTimeout, failure_of, failure_of_server
 from portside.executor.execute import execute
 from portside.executor.link import HIGH_WATER_BYTES, CallFailed, Handler, Link, LinkClosed, ServedCall
 from portside.executor.load import Graphs, load_graphs
@@ -203,7 +203,7 @@ class ExecutorProcess:
             return serve
 
         return {
-            messages.EXECUTE: self._execute,
+            messages.EXECUTE: lambda body, call: _answered(self._execute(body, call)),
             messages.LEASES: self._renew,
             messages.UPDATE_STATE: in_scope(operations.update_state, StateChange),
             messages.CREATE_STATE: in_scope(operations.create_state, StateCreation),
@@ -225,7 +225,8 @@ class ExecutorProcess:
         run_rows.set(rows)
         lease = self._leases[given.call] = _Lease(call, given.leased_until, self._end_unless_leased)
         try:
-            outcome = await self._executed(loop, request, batches, given.timeout_s)
+            assert self._graphs is not None  # noqa: S101 - nothing is executed before
+            outcome = await loop.call(execute(self._graphs, request, batches.add, given.timeout_s))
         except BaseException:
             batches.flush()
             if lease.is_lost:
@@ -260,10 +261,6 @@ class ExecutorProcess:
             # Closing flushes the answers first, as far as the socket takes them.
             self._link.close("a run did not stop")
             asyncio.get_running_loop().call_later(END_WITHIN_S, self._link.abort, "a run did not stop")
-
-    async def _executed(self, loop: GraphLoop, request: RunRequest, batches: "EventBatches", timeout_s: float) -> Any:
-        assert self._graphs is not None  # noqa: S101 - nothing is executed before
-        return await _answered(loop.call(execute(self._graphs, request, batches.add, timeout_s)))
 
     def _pong(self) -> Pong:
         if work_left_behind.is_set() and not self._is_retiring:
@@ -342,14 +339,16 @@ class EventBatches:
     def add(self, event: tuple[str, bytes]) -> None:
         """Add an event, in any thread but that of the link."""
         with self._taken:
+            if self._size >= HIGH_WATER_BYTES:
+                # Before the event and not after it: a run that emits one large event goes on at once.
+                self._taken.wait(EVENT_WAIT_LIMIT_S)
+
             self._waiting.append(event)
             self._size += len(event[1])
             self._is_open = self._is_open or self._size > UNFOLLOWED_LIMIT_BYTES
             if self._is_open and not self._is_scheduled:
                 self._is_scheduled = True
                 self._loop.call_soon_threadsafe(self._send)
-            if self._size > HIGH_WATER_BYTES:
-                self._taken.wait(EVENT_WAIT_LIMIT_S)
 
     def flush(self, *, is_last: bool = False) -> None:
         """Send what waits, although the server does not read; the last batch with the result, which follows at once."""
@@ -417,6 +416,8 @@ async def _answered(work: Coroutine[Any, Any, Any]) -> Any:
         raise CallFailed("run_timeout", str(exc)) from exc
     except PortsideError as exc:
         raise failure_of(exc) from exc
+    except Exception as exc:
+        raise failure_of_server(exc) or exc from exc
 
 
 def _hello(**fields: Any) -> ExecutorHello:

@@ -27,6 +27,7 @@ from langgraph.store.base import (
 
 from portside.executor import messages
 from portside.executor.checkpoints.backend import CheckpointQuery, Rows, completed
+from portside.executor.errors import FAILURE
 from portside.executor.link import CallFailed, Link
 from portside.executor.loops import CrossLoopCall
 from portside.executor.messages import MAIN_SCOPE
@@ -74,7 +75,10 @@ def _raised(failed: CallFailed) -> Exception:
     if not isinstance(name, str) or not name.isidentifier():
         return failed
     kind: type[Exception] = _BUILTIN.get(name) or type(name, (Exception,), {"__module__": __name__})
-    return kind(failed.message)
+    raised = kind(failed.message)
+    # For `failure_of_server`: if the graph does not handle the error, the server raises its own again.
+    raised.portside_failure = failed.fields.get(FAILURE)  # type: ignore[attr-defined]
+    return raised
 
 
 class RunRows:

@@ -48,6 +48,8 @@ class RunRequest:
     """An executor crashed during an earlier attempt: it has one for itself."""
     resume: bool = False
     """An earlier attempt wrote a checkpoint: continue from it, without the input or the command."""
+    max_event_bytes: int = 0
+    """A larger event, or a larger result, ends the run with an error; 0 is no limit."""
 
 
 class Emitted(NamedTuple):

@@ -28,7 +28,7 @@ from portside.agent.queue.worker import ActiveRun, AttemptLost
 from portside.agent.streams.buffers import ThreadBridge, size_of_event
 from portside.executor import messages
 from portside.executor.checkpoints.backend import CheckpointBackend
-from portside.executor.errors import RunTimeout, error_of
+from portside.executor.errors import RunTimeout, check_size, error_of
 from portside.executor.link import CallFailed, LinkClosed
 from portside.executor.messages import GraphCall
 from portside.executor.requests import (
@@ -91,7 +91,7 @@ class RemoteGraphs:
             async with self._pool.for_run(run_id, request.attempt, is_alone=request.is_suspect) as executor:
                 try:
                     call = GraphCall(request=request, timeout_s=timeout_s, is_unfollowed=not sink.has_listeners())
-                    pushed = _EventReceiver(bridge)
+                    pushed = _EventReceiver(bridge, request.max_event_bytes)
                     work = self._call_one(executor, messages.EXECUTE, call, pushed.push, run=sink.run)
                     outcome = await executor.unless_silent(work, lambda: pushed.has_begun)
                 except StoppedEarly as exc:
@@ -112,7 +112,7 @@ class RemoteGraphs:
     async def _lost(self, executor: Executor) -> AttemptLost:
         runs = executor.lost_runs()
         reason = await executor.wait_ended()
-        if executor.is_retiring:
+        if executor.has_ended_on_purpose:
             return AttemptLost("the server stops", is_counted=False)
         return AttemptLost(f"its executor {reason}", is_counted=len(runs) <= 1, is_suspect=True)
 
@@ -203,7 +203,7 @@ class RemoteGraphs:
             try:
                 return await executor.link.call(method, call, on_item=on_item)
             except CallFailed as exc:
-                raise _error_of(exc) from exc
+                raise executor.callers[call.call].failure_named_by(exc) or _error_of(exc) from exc
 
     @contextmanager
     def _calling(self, executor: Executor, call: GraphCall, run: ActiveRun | None) -> Iterator[int]:
@@ -231,18 +231,26 @@ class RemoteGraphs:
 class _EventReceiver:
     """Receives the items of a run. An executor with one thread sends an empty list first, to say that it has begun."""
 
-    def __init__(self, bridge: ThreadBridge[tuple[str, bytes]]) -> None:
+    def __init__(self, bridge: ThreadBridge[tuple[str, bytes]], max_event_bytes: int) -> None:
         self.has_begun = False
-        self._bridge, self._channels = bridge, ChannelEvents()
+        self._bridge = bridge
+        self._max_event_bytes = max_event_bytes
+        self._channels = ChannelEvents()
 
-    def push(self, events: list[list[Any]]) -> None:
+    def push(self, items: list[list[Any]]) -> None:
+        """Deliver the events of a run's items. Raises EventTooLarge, which stops the run."""
         self.has_begun = True
-        for name, data in events:
+
+        events: list[tuple[str, bytes]] = []
+        for name, data in items:
+            check_size(f"an event {name!r}", data, self._max_event_bytes)
             if name.startswith(FOR_CHANNELS):
-                for event in self._channels.of(name, data):
-                    self._bridge.push(event)
+                events += self._channels.of(name, data)
             else:
-                self._bridge.push((name, data))
+                events.append((name, data))
+
+        if events:
+            self._bridge.deliver(events)
 
 
 class ChannelEvents:

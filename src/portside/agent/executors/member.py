@@ -6,12 +6,16 @@
 import asyncio
 import contextvars
 import time
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from portside.agent.queue.worker import ActiveRun
 from portside.executor import messages
+from portside.executor.errors import FAILURE
 from portside.executor.link import CallFailed, Link, LinkClosed
 from portside.executor.messages import ExecutorHello, Leases, Pong
 from portside.executor.requests import GraphFacts
@@ -25,6 +29,8 @@ LOOP_BLOCKED_S = 10.0
 ENDS_WITHIN_S = 5.0
 # How much slower the clock of another machine may run than this one's.
 CLOCK_DRIFT = 0.001
+# Of the errors that this server raised for what an executor asked for during one call.
+KEPT_FAILURES = 16
 T = TypeVar("T")
 
 
@@ -32,11 +38,36 @@ class ExecutorFailed(Exception):
     """An executor did not start, does not speak the protocol, or takes no calls; the message says why."""
 
 
-class CallContext(NamedTuple):
-    """The context variables and the user of a call to an executor, for what the executor asks for during the call."""
+class NotedFailure(NamedTuple):
+    """An error that this server raised for what an executor asked for, and its number among those of one call."""
+
+    number: int
+    error: Exception
+
+
+@dataclass(slots=True, eq=False)
+class CallContext:
+    """The context variables and the user of a call to an executor, for what the executor asks for during the call.
+
+    It also keeps the latest errors that this server raised for what the executor asked for. The executor learns their
+    names and texts. If one of them ends the call, the caller gets the error itself, as from a graph in this process.
+    """
 
     context: contextvars.Context
     user: Any
+    _failures: deque[NotedFailure] = field(default_factory=lambda: deque(maxlen=KEPT_FAILURES))
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def note_failure(self, error: Exception) -> int:
+        """Keep an error, and return the number by which the executor may name it."""
+        number = next(self._numbers)
+        self._failures.append(NotedFailure(number, error))
+        return number
+
+    def failure_named_by(self, failed: CallFailed) -> Exception | None:
+        """Return the error of this server that ended the call, by the executor's answer; None if none did."""
+        named = failed.fields.get(FAILURE)
+        return next((each.error for each in self._failures if each.number == named), None)
 
 
 class Executor:
@@ -72,7 +103,13 @@ class Executor:
         self._heartbeat_s = heartbeat_s
         self._lost_runs: frozenset[UUID] | None = None
         self._killed_because: str | None = None
+        self._is_closed = False
         self._tasks: list[asyncio.Task[Any]] = []
+
+    @property
+    def has_ended_on_purpose(self) -> bool:
+        """Whether its server ended it or stops, so that its runs are not to blame. Call this only when it has ended."""
+        raise NotImplementedError
 
     @property
     def is_retiring(self) -> bool:

@@ -464,10 +464,10 @@ class ExecutorPool:
 
     def _on_end(self, executor: Executor, reason: str) -> None:
         self._executors.remove(executor)
-        if executor.is_retiring:
+        lost = len(executor.lost_runs())
+        if executor.has_ended_on_purpose or (executor.is_retiring and not lost):
             log.info("executor ended", executor=executor.name)
         else:
-            lost = len(executor.lost_runs())
             log.error("an executor was lost", executor=executor.name, reason=reason, runs=lost)
             if not (self._is_closing or executor.has_been_used) and isinstance(executor, ExecutorProcess):
                 self._note_failed_start(f"an executor {reason} before it had work")

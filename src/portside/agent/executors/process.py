@@ -98,8 +98,14 @@ class ExecutorProcess(Executor):
         await self.process.wait()
         return self._killed_because or _describe_end(self.process.returncode)
 
+    @property
+    def has_ended_on_purpose(self) -> bool:
+        """Whether this server stopped it. One that retires goes on with its runs, and a run may still end it."""
+        return self._is_closed
+
     async def close(self) -> None:
         """Ask the process to exit, and kill it after EXIT_WITHIN_S seconds."""
+        self._is_closed = not self.link.is_closed
         self.retiring.set()
         self.link.close("the server stops")
         with contextlib.suppress(TimeoutError):

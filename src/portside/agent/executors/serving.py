@@ -13,7 +13,7 @@ from uuid import UUID
 from portside.agent.checkpoints.backend import LeaseLost
 from portside.agent.custom.cache import CACHE
 from portside.agent.custom.loopback import LOOPBACK
-from portside.agent.executors.member import Executor
+from portside.agent.executors.member import CallContext, Executor
 from portside.agent.problems import note_refused_traces
 from portside.agent.store.items import StoreBatches
 from portside.executor import messages
@@ -27,6 +27,7 @@ from portside.executor.checkpoints.backend import (
     CheckpointQuery,
     Rows,
 )
+from portside.executor.errors import FAILURE, RAISED
 from portside.executor.link import CallFailed, Handler, ServedCall
 from portside.executor.messages import MAIN_SCOPE
 from portside.kernel.codec import load
@@ -81,7 +82,8 @@ class ExecutorRequests:
         def served(work: Callable[[Executor, Any], Coroutine[Any, Any, Any]], message: type[Any]) -> Handler:
             def serve(body: Any, _call: ServedCall) -> Awaitable[Any]:
                 given = messages.read(message, body)
-                return _within(executor(), given.call, _answered(work(executor(), given)))
+                caller = executor().callers.get(given.call)
+                return _within(caller, _answered(work(executor(), given), caller))
 
             return serve
 
@@ -160,19 +162,21 @@ async def answer_request(executor: Executor, body: Any, call: ServedCall) -> Non
         await response.close()
 
 
-async def _answered(work: Awaitable[Any]) -> Any:
-    """Await work. Raises CallFailed with the name of its exception, which the executor then raises in the graph."""
+async def _answered(work: Awaitable[Any], caller: CallContext | None = None) -> Any:
+    """Await work for a caller. Raises CallFailed with the name of the exception, for the executor to raise it."""
     try:
         return await work
     except CallFailed:
         raise
     except Exception as exc:
-        raise CallFailed("raised", str(exc), {"type": type(exc).__name__}) from exc
+        fields: dict[str, Any] = {"type": type(exc).__name__}
+        if caller is not None:
+            fields[FAILURE] = caller.note_failure(exc)
+        raise CallFailed(RAISED, str(exc), fields) from exc
 
 
-def _within(executor: Executor, call: int, work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
+def _within(caller: CallContext | None, work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
     """Run work in the context of the server's call that the executor is serving, for example its encryption context."""
-    caller = executor.callers.get(call)
     return asyncio.create_task(work) if caller is None else asyncio.create_task(work, context=caller.context.copy())
 
 

@@ -21,7 +21,7 @@ from uuid import UUID
 import msgspec
 
 from portside.agent.assistants.records import Assistants
-from portside.agent.engine import RunExecutor
+from portside.agent.engine import RunExecutor, RunLimits
 from portside.agent.graphs import GraphService
 from portside.agent.queue import statements
 from portside.agent.queue.admissions import Admissions, PendingRunLimit
@@ -138,8 +138,13 @@ class Runs:
         )
         self.webhooks = Webhooks()
         self._pending_limit = PendingRunLimit(db, settings.max_pending_runs_per_caller)
-        due, timeout_s = self.webhooks.due, settings.bg_job_timeout_secs
-        executor = RunExecutor(db, graphs, self.hub, timeout_s=timeout_s, webhook_due=due)
+        executor = RunExecutor(
+            db,
+            graphs,
+            self.hub,
+            limits=RunLimits(settings.bg_job_timeout_secs, settings.event_max_bytes),
+            webhook_due=self.webhooks.due,
+        )
         self.worker = Worker(
             db, executor, slots=settings.slots, draining=draining, max_retries=settings.bg_job_max_retries
         )

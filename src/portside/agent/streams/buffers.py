@@ -41,7 +41,8 @@ BUFFER_LIMIT_BYTES = 32 * 1024 * 1024
 LATE_BYTES = 256 * 1024
 # One step of a run may emit the same large value in every mode: that does not make a reader slow.
 FRAMES_AT_LEAST = 16
-# A graph's thread that emits faster than the API's loop takes waits when this much is on its way.
+# The thread of a graph that emits faster than the API's loop takes waits before its next event when this much is on its
+# way.
 BRIDGE_LIMIT_BYTES = 16 * 1024 * 1024
 # A loop that takes nothing for this long is closing or blocked, and a longer wait would not help.
 BRIDGE_WAIT_LIMIT_S = 5.0
@@ -348,6 +349,9 @@ class ThreadBridge(Generic[T]):
     Create and close it on that loop. `is_wanted` says whether anybody listens, and is called in any thread. Until
     then items wait for a moment, and are dropped if the bridge closes first: most stateless runs never wake the API's
     loop.
+
+    A producer in another thread pushes items, and waits while too many are on their way. A producer on the loop itself
+    delivers its items: if it waited, nobody would take them.
     """
 
     def __init__(
@@ -357,6 +361,7 @@ class ThreadBridge(Generic[T]):
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         self._deliver = deliver
         self._weigh = weigh
         self._is_wanted = is_wanted
@@ -368,17 +373,27 @@ class ThreadBridge(Generic[T]):
         self._is_flush_scheduled = False
 
     def push(self, item: T) -> None:
-        """Hand over an item, from any thread but that of the receiving loop."""
+        """Hand over an item, from another thread. Raises RuntimeError on the receiving loop."""
+        if threading.get_ident() == self._loop_thread:
+            raise RuntimeError("the receiving loop would wait for itself: deliver items there")
+
         with self._taken:
-            self._waiting.append(item)
-            self._weight += self._weigh(item)
-            self._is_open = self._is_open or self._weight > UNFOLLOWED_LIMIT_BYTES or self._is_wanted()
+            if self._weight >= BRIDGE_LIMIT_BYTES:
+                # A graph that emits without a pause must cost no more memory than this and one item.
+                self._taken.wait(BRIDGE_WAIT_LIMIT_S)
+
+            self._add([item])
             if self._is_open and not self._is_flush_scheduled:
                 self._is_flush_scheduled = True
                 self._loop.call_soon_threadsafe(self._flush)
-            if self._weight > BRIDGE_LIMIT_BYTES:
-                # A graph that emits without a pause must cost no more memory than this.
-                self._taken.wait(BRIDGE_WAIT_LIMIT_S)
+
+    def deliver(self, items: list[T]) -> None:
+        """Deliver items on the receiving loop: at once, or after the moment in which they wait for a listener."""
+        with self._taken:
+            self._add(items)
+
+        if self._is_open:
+            self._flush()
 
     def is_followed(self) -> bool:
         """Whether an item that is pushed now is delivered, as far as is known. Thread-safe."""
@@ -390,6 +405,11 @@ class ThreadBridge(Generic[T]):
             self._opening.cancel()
         if self._is_open or self._is_wanted():
             self._flush()
+
+    def _add(self, items: list[T]) -> None:
+        self._waiting += items
+        self._weight += sum(map(self._weigh, items))
+        self._is_open = self._is_open or self._weight > UNFOLLOWED_LIMIT_BYTES or self._is_wanted()
 
     def _open(self) -> None:
         self._is_open = True

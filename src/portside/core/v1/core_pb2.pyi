@@ -277,7 +277,7 @@ class Lease(_message.Message):
     def __init__(self, call: _Optional[int] = ..., until: _Optional[float] = ...) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ("graph_id", "input", "command", "config", "context", "stream_modes", "stream_subgraphs", "interrupt_before", "interrupt_after", "durability", "strict_resume", "tracer", "attempt", "is_ephemeral", "resume", "is_suspect")
+    __slots__ = ("graph_id", "input", "command", "config", "context", "stream_modes", "stream_subgraphs", "interrupt_before", "interrupt_after", "durability", "strict_resume", "tracer", "attempt", "is_ephemeral", "resume", "is_suspect", "max_event_bytes")
     GRAPH_ID_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
@@ -294,6 +294,7 @@ class RunRequest(_message.Message):
     IS_EPHEMERAL_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     IS_SUSPECT_FIELD_NUMBER: _ClassVar[int]
+    MAX_EVENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     graph_id: str
     input: Value
     command: Value
@@ -310,7 +311,8 @@ class RunRequest(_message.Message):
     is_ephemeral: bool
     resume: bool
     is_suspect: bool
-    def __init__(self, graph_id: _Optional[str] = ..., input: _Optional[_Union[Value, _Mapping]] = ..., command: _Optional[_Union[Value, _Mapping]] = ..., config: _Optional[_Union[Value, _Mapping]] = ..., context: _Optional[_Union[Value, _Mapping]] = ..., stream_modes: _Optional[_Iterable[str]] = ..., stream_subgraphs: _Optional[bool] = ..., interrupt_before: _Optional[_Union[Value, _Mapping]] = ..., interrupt_after: _Optional[_Union[Value, _Mapping]] = ..., durability: _Optional[str] = ..., strict_resume: _Optional[bool] = ..., tracer: _Optional[_Union[Value, _Mapping]] = ..., attempt: _Optional[int] = ..., is_ephemeral: _Optional[bool] = ..., resume: _Optional[bool] = ..., is_suspect: _Optional[bool] = ...) -> None: ...
+    max_event_bytes: int
+    def __init__(self, graph_id: _Optional[str] = ..., input: _Optional[_Union[Value, _Mapping]] = ..., command: _Optional[_Union[Value, _Mapping]] = ..., config: _Optional[_Union[Value, _Mapping]] = ..., context: _Optional[_Union[Value, _Mapping]] = ..., stream_modes: _Optional[_Iterable[str]] = ..., stream_subgraphs: _Optional[bool] = ..., interrupt_before: _Optional[_Union[Value, _Mapping]] = ..., interrupt_after: _Optional[_Union[Value, _Mapping]] = ..., durability: _Optional[str] = ..., strict_resume: _Optional[bool] = ..., tracer: _Optional[_Union[Value, _Mapping]] = ..., attempt: _Optional[int] = ..., is_ephemeral: _Optional[bool] = ..., resume: _Optional[bool] = ..., is_suspect: _Optional[bool] = ..., max_event_bytes: _Optional[int] = ...) -> None: ...
 
 class Events(_message.Message):
     __slots__ = ("events",)

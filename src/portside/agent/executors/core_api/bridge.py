@@ -207,7 +207,7 @@ class Bridge:
                         await session.call(messages.RETIRE, Retirement(reason="it is replaced"))
                     await asyncio.wait([running, ended, silent], return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
-                    session.close(await executor.wait_ended(), is_planned=executor.is_retiring)
+                    session.close(await executor.wait_ended(), is_planned=executor.has_ended_on_purpose)
             finally:
                 del self._sessions[executor]
                 self.changed.set()

@@ -60,8 +60,14 @@ class ConnectedExecutor(Executor):
             self.retiring.set()
         return self._killed_because or self.link.close_reason or "lost its connection"
 
+    @property
+    def has_ended_on_purpose(self) -> bool:
+        """Whether this server or that of the executor stops."""
+        return self.link.was_planned or self._is_closed
+
     async def close(self) -> None:
         """End the session."""
+        self._is_closed = not self.link.is_closed
         self.retiring.set()
         self.link.close("the orchestrator stops")
         with contextlib.suppress(TimeoutError):

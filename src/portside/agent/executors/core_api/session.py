@@ -115,7 +115,7 @@ class PeerSession(Link):
             what = body[0] if kind == links.CALL else method
             raise CallFailed("malformed", f"the message for {what} cannot be encoded: {exc}") from exc
         if len(data) > self._limits.frame_bytes:
-            raise CallFailed("too_large", f"a message has {len(data)} bytes, more than {self._limits.frame_bytes}")
+            raise CallFailed(links.TOO_LARGE, links.too_large(len(data), self._limits.frame_bytes))
         if kind in (links.RESULT, links.ERROR):
             self._methods.pop(number, None)
         self._outgoing.append(data)

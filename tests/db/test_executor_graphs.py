@@ -1,0 +1,179 @@
+"""Graphs in executor processes, as the server calls them: whose errors, events and lost attempts they are."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from portside.agent.executors.graphs import RemoteGraphs
+from portside.agent.executors.pool import ExecutorPool, PoolLimits
+from portside.agent.executors.serving import ExecutorRequests, Scopes
+from portside.agent.graphs import EventSink
+from portside.agent.queue.worker import AttemptLost
+from portside.executor.errors import EventTooLarge, error_of, failure_of
+from portside.executor.requests import HistoryRead, RunRequest
+from portside.kernel.errors import PortsideError, Unavailable, error_classes
+from portside.kernel.large_reads import ReservationNeeded, ResponseTooLarge
+from tests.db.test_executor_pool import program_of
+
+AGENT = """
+import asyncio, os
+from typing import TypedDict
+from langgraph.config import get_stream_writer
+from langgraph.graph import StateGraph
+
+class State(TypedDict, total=False):
+    do: str
+    done: str
+
+async def act(state):
+    do = state["do"]
+    if do == "wait":
+        await asyncio.sleep(3600)
+    if do == "emit 17 MB":
+        get_stream_writer()("x" * 17_000_000)
+        get_stream_writer()("y" * 17_000_000)
+    return {"done": do}
+
+graph = StateGraph(State).add_node("act", act).add_edge("__start__", "act").compile()
+"""
+
+
+class Backend:
+    """Checkpoints that cannot be read."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+
+    async def put(self, *_arguments: Any, **_options: Any) -> None:
+        pass
+
+    async def read(self, *_arguments: Any) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    async def list(self, _query: Any) -> list[Any]:
+        if self.failure is not None:
+            raise self.failure
+        return []
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "agent.py").write_text(AGENT)
+    return tmp_path
+
+
+@asynccontextmanager
+async def executing(project: Path, backend: Backend) -> AsyncIterator[tuple[RemoteGraphs, ExecutorPool]]:
+    """Start an executor of the project's graph, whose checkpoints are in `backend`."""
+    scopes = Scopes(backend)  # type: ignore[arg-type]
+    writer: Any = SimpleNamespace()
+    pool = ExecutorPool(program_of(project), PoolLimits(), ExecutorRequests(scopes, writer).handlers)
+    graphs = RemoteGraphs(pool, writer, scopes)
+    await pool.start()
+    try:
+        yield graphs, pool
+    finally:
+        await graphs.close()
+
+
+def request(do: str, **options: Any) -> RunRequest:
+    run_id, thread_id = str(uuid4()), str(uuid4())
+    return RunRequest(
+        graph_id="agent",
+        input={"do": do},
+        config={"configurable": {"thread_id": thread_id, "run_id": run_id}, "metadata": {"run_attempt": 1}},
+        **options,
+    )
+
+
+async def test_events_of_any_size_are_delivered_without_a_wait_of_the_loop_for_itself(project):
+    sizes: list[int] = []
+
+    def publish(events: list[tuple[str, bytes]]) -> None:
+        sizes.extend(len(data) for _, data in events)
+
+    async with executing(project, Backend()) as (graphs, _):
+        outcome = await graphs.execute(
+            request("emit 17 MB", stream_modes=["custom"]), EventSink(publish), timeout_s=600.0
+        )
+    assert outcome.error is None
+    assert sizes == [17_000_002, 17_000_002]
+
+
+async def test_event_above_the_limit_ends_its_own_run(project):
+    async with executing(project, Backend()) as (graphs, _):
+        sink = EventSink(lambda _events: None)
+        large = request("emit 17 MB", stream_modes=["custom"], max_event_bytes=17_000_001)
+        failed = await graphs.execute(large, sink, timeout_s=600.0)
+        assert failed.error == {
+            "error": "EventTooLarge",
+            "message": "an event 'custom' of this run has 17000002 bytes, more than EVENT_MAX_BYTES (17000001) allows",
+        }
+        assert (await graphs.execute(request("nothing"), sink, timeout_s=600.0)).error is None
+
+
+async def test_event_above_the_limit_that_an_executor_lets_pass_ends_its_run(project):
+    """The limit holds although an executor, which has the project's code in it, does not keep to it."""
+    async with executing(project, Backend()) as (graphs, pool):
+        [executor] = pool.executors
+        call = executor.link.call
+
+        async def call_without_limit(method: str, body: Any, **options: Any) -> Any:
+            body.request.max_event_bytes = 0
+            return await call(method, body, **options)
+
+        executor.link.call = call_without_limit  # type: ignore[method-assign]
+        large = request("emit 17 MB", stream_modes=["custom"], max_event_bytes=17_000_001)
+        with pytest.raises(EventTooLarge):
+            await graphs.execute(large, EventSink(lambda _events: None), timeout_s=600.0)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [ResponseTooLarge.for_limit(1000, 2), ReservationNeeded(5_000_000), OSError("the database is down")],
+    ids=["too large", "reservation", "database"],
+)
+async def test_error_of_the_server_that_ends_a_read_is_raised_as_it_was(project, failure):
+    read = HistoryRead(graph_id="agent", config={"configurable": {"thread_id": str(uuid4())}}, limit=10)
+    async with executing(project, Backend(failure)) as (graphs, _):
+        with pytest.raises(type(failure)) as raised:
+            await graphs.read_history(read)
+    assert raised.value is failure
+
+
+def test_errors_of_the_kernel_keep_their_class_over_a_link():
+    for kind in error_classes():
+        if kind.code in ("internal_error", "invalid"):
+            continue
+        sent = kind.__new__(kind)
+        PortsideError.__init__(sent, "why", headers={"Retry-After": "7"})
+        received = error_of(failure_of(sent))
+        assert (type(received).code, str(received), received.headers) == (kind.code, "why", sent.headers)
+    assert isinstance(error_of(failure_of(Unavailable("later"))), Unavailable)
+
+
+@pytest.mark.parametrize("ended_by", ["the run", "the server"])
+async def test_attempt_counts_if_its_executor_is_lost_while_it_retires_and_not_if_the_server_stops(project, ended_by):
+    async with executing(project, Backend()) as (graphs, pool):
+        [executor] = pool.executors
+
+        def take(_events: list[tuple[str, bytes]]) -> None:
+            executor.retire()
+            if ended_by == "the run":
+                os.kill(executor.hello.pid, signal.SIGKILL)
+            else:
+                stopping.append(asyncio.ensure_future(executor.close()))
+
+        stopping: list[asyncio.Future[None]] = []
+        with pytest.raises(AttemptLost) as lost:
+            await graphs.execute(request("wait"), EventSink(take), timeout_s=600.0)
+    assert lost.value.is_counted == (ended_by == "the run")
