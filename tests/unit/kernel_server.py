@@ -15,6 +15,7 @@ from portside.kernel.http.routes import Api, BaseServices, Context, Route, Route
 from portside.kernel.http.server import BODY_WITHIN_S, Server, listen
 
 MAX_BODY = 1000
+MAX_VALUES = 400
 
 
 async def guard(ctx: Context, _route: Route) -> str:
@@ -58,7 +59,7 @@ async def serve(
     """Serve routes behind the kernel's own parts, with bodies of at most MAX_BODY bytes."""
     draining, stopping = asyncio.Event(), asyncio.Event()
     api = Api(list(routes), BaseServices(db=None), guard)
-    bounded = LimitBody(api, MAX_BODY, body_limits(api.routes))
+    bounded = LimitBody(api, MAX_BODY, body_limits(api.routes), max_values=MAX_VALUES)
     app = RequestMiddleware(StripPrefix(bounded, ("/api/v1", "/api")), form, draining=draining)
     listening = listening or listen("127.0.0.1", 0)
     port = listening.getsockname()[1]

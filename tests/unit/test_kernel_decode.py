@@ -5,6 +5,7 @@ The documented names are canonical; the other names that clients use are in one 
 
 import enum
 import json
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -14,8 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portside.kernel.errors import Invalid, Problem
+from portside.kernel.errors import BodyTooLarge, Invalid, Problem
+from portside.kernel.http import json_validation
 from portside.kernel.http.decode import decode_body, decode_path, decode_query
+from portside.kernel.http.json_validation import value_limit
 from portside.kernel.user_json import MAX_DEPTH
 
 ID = "0190a0c0-0000-7000-8000-000000000001"
@@ -152,6 +155,55 @@ def test_value_that_cannot_be_stored_is_located(raw: bytes, loc: list, says: str
 )  # fmt: skip
 def test_unusual_but_valid_values_are_accepted(value) -> None:
     assert decode_body(json.dumps({"input": value}).encode(), Free)[0].input == value
+
+
+@pytest.fixture
+def _at_most_100_values() -> Iterator[None]:
+    before = value_limit.set(100)
+    yield
+    value_limit.reset(before)
+
+
+@pytest.mark.usefixtures("_at_most_100_values")
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        ([0] * 99, 101),
+        ([[]] * 99, 200),
+        ([{"a": 1}] * 60, 122),
+        ({str(number): number for number in range(99)}, 101),
+        ([","] * 99, 101),
+        (['"'] * 99, 101),
+        (["\\"] * 99, 101),
+        # So many strings that they are counted alone, as keys and their values.
+        ([""] * 1000, 500),
+    ],
+    ids=str,
+)
+def test_more_values_than_allowed_are_refused_with_their_number(value, count) -> None:
+    with pytest.raises(BodyTooLarge, match=f"holds {count} values, more than 100, .* HTTP_MAX_REQUEST_BODY_VALUES"):
+        decode_body(json.dumps({"input": value}).encode(), Free)
+
+
+@pytest.mark.usefixtures("_at_most_100_values")
+@pytest.mark.parametrize(
+    "value", [[0] * 97, ",[{" * 200, '","' * 200, '\\",' * 200, ["a,b", "\\"] * 40, "x" * 1000], ids=str
+)
+def test_what_is_inside_of_strings_is_no_value(value) -> None:
+    assert decode_body(json.dumps({"input": value}).encode(), Free)[0].input == value
+
+
+@pytest.mark.parametrize(
+    ("unfit", "what"),
+    [('"\\u0000"', "a NUL character, which cannot be stored"), ("1" * 30, "an integer of more than 64 bits")],
+)
+def test_problem_behind_very_many_values_is_named_without_its_field(monkeypatch, unfit, what) -> None:
+    monkeypatch.setattr(json_validation, "MAX_SEARCHED_VALUES", 100)
+    raw = f'{{"input":[{"0," * 200}{unfit}]}}'.encode()
+    with pytest.raises(Invalid) as refusal:
+        decode_body(raw, Free)
+    message = f"holds {what}; it is not among the first values"
+    assert refusal.value.problems == [Problem(["body"], message, "value_error")]
 
 
 def test_last_of_duplicate_keys_counts() -> None:

@@ -11,12 +11,13 @@ import pytest_asyncio
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from portside.kernel.codec import dump_api
 from portside.kernel.errors import NotFound, PortsideError
 from portside.kernel.http.middleware import AllowedHosts, HostUnclear, MountBelow, RequestMiddleware, check_host
 from portside.kernel.http.routes import Context, Routes
 from portside.kernel.metrics import REQUESTS, request_counts
 from tests.conftest import eventually
-from tests.unit.kernel_server import MAX_BODY, serve
+from tests.unit.kernel_server import MAX_BODY, MAX_VALUES, serve
 from tests.unit.test_kernel_cors import hello
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -33,6 +34,12 @@ async def size(ctx: Context) -> int:
 async def large(ctx: Context, name: str) -> int:
     """Return the size of a body that may be larger than others."""
     return len(await ctx.request.body())
+
+
+@routes.post("/values", public=True)
+async def values(_ctx: Context, body: list[int]) -> int:
+    """Return how many numbers the body has."""
+    return len(body)
 
 
 @routes.post("/deaf", public=True)
@@ -106,6 +113,16 @@ async def test_invalid_request_id_is_replaced(served, sent: bytes) -> None:
     (found,) = [line.split(b": ", 1)[1] for line in head if line.lower().startswith(b"x-request-id")]
     assert len(found) <= 200
     assert found.decode().translate(str.maketrans("", "", "-_.:")).isalnum()
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+async def test_body_with_more_values_than_allowed_gets_413(served, excess: int) -> None:
+    # The list is a value as well, and an opening bracket is counted for it.
+    numbers = [0] * (MAX_VALUES - 1 + excess)
+    response = await served.client.post("/values", content=dump_api(numbers))
+    assert response.status_code == (413 if excess else 200)
+    if excess:
+        assert f"more than {MAX_VALUES}" in response.json()["detail"]
 
 
 @pytest.mark.parametrize("excess", [0, 1, 100_000])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from portside.kernel.errors import Invalid, PortsideError
+from portside.kernel.http.json_validation import TooManyValues
 from portside.tracing import bodies, ingest, otlp_wire
 from portside.tracing.otlp_runs import parse_otlp
 from portside.tracing.otlp_wire import JSON, PROTOBUF, has_more_messages
@@ -167,3 +168,16 @@ def test_a_batch_of_too_many_runs_is_refused_by_name() -> None:
     body = b'{"patch":[' + b"{}," * 50_000 + b"{}]}"
     with pytest.raises(Invalid, match=r"body\.patch: holds more than 50000 runs"):
         batch(body)
+
+
+def test_a_large_batch_of_values_that_are_no_runs_is_refused_at_the_first() -> None:
+    with pytest.raises(Invalid, match=r"body\.post\.0: Expected `object`, got `int`"):
+        batch(b'{"post":[' + b"0," * 1_000_000 + b"0]}")
+
+
+def test_many_values_with_a_nan_among_them_are_refused_and_without_it_taken() -> None:
+    run = b'{"post":[{"id":"0190a0c0-0000-7000-8000-000000000001","name":"n","run_type":"llm","inputs":{"a":[%s]}}]}'
+    values = b"0," * 500_000
+    assert len(batch(run % (values + b"0")).runs) == 1
+    with pytest.raises(TooManyValues):
+        batch(run % (values + b"NaN"))

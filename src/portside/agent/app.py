@@ -584,4 +584,8 @@ def for_own_calls(app: Any, http: HttpConfig, settings: AgentSettings) -> Any:
 
 def _bounded(app: Any, http: HttpConfig, settings: AgentSettings) -> Any:
     rules = http.configurable_headers
-    return LimitBody(app if rules is None else ForwardHeaders(app, rules), settings.http_max_request_body_bytes)
+    return LimitBody(
+        app if rules is None else ForwardHeaders(app, rules),
+        settings.http_max_request_body_bytes,
+        max_values=settings.http_max_request_body_values,
+    )

@@ -211,6 +211,14 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_max_request_body_bytes: Annotated[
         int, msgspec.Meta(ge=1024), setting("Maximum size of a request body in bytes; larger ones get 413.")
     ] = 25_000_000
+    http_max_request_body_values: Annotated[
+        int,
+        msgspec.Meta(ge=1000, le=25_000_000),
+        setting(
+            "Maximum number of values in a JSON body: texts, numbers, lists and objects at all levels; more get 413. "
+            "While the server decodes a million values, it answers nothing else for up to a second."
+        ),
+    ] = 500_000
     trusted_proxies: Annotated[
         str,
         setting(

@@ -320,7 +320,12 @@ async def open_platform(
         api: Any = Api(recorder.recorded(ROUTES), services, recorder.guarded(guard))
         if limits is not None:
             api = RateLimits(api, *limits, LimitScope(is_unlimited(api), needs_key(api)))
-        bounded = LimitBody(api, settings.http_max_request_body_bytes, body_limits(ROUTES))
+        bounded = LimitBody(
+            api,
+            settings.http_max_request_body_bytes,
+            body_limits(ROUTES),
+            max_values=settings.http_max_request_body_values,
+        )
         prefixed = StripPrefix(bounded, PREFIXES)
         asgi = RequestMiddleware(prefixed if front else AgentsUnavailable(prefixed), draining=draining)
         listener_key, _ = await ensure_listener_key(db, home)

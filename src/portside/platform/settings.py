@@ -124,6 +124,14 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
     http_max_request_body_bytes: Annotated[
         int, msgspec.Meta(ge=1024), setting("Largest request body that is accepted, in bytes; larger ones get 413.")
     ] = 25_000_000
+    http_max_request_body_values: Annotated[
+        int,
+        msgspec.Meta(ge=1000, le=25_000_000),
+        setting(
+            "Maximum number of values in a JSON body: texts, numbers, lists and objects at all levels; more get 413. "
+            "While the server decodes a million values, it answers nothing else for up to a second."
+        ),
+    ] = 500_000
     http_request_body_timeout_seconds: Annotated[
         float,
         msgspec.Meta(gt=0, le=86_400),

@@ -14,6 +14,7 @@ import msgspec
 from portside.kernel.clock import in_utc, read_utc
 from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import problem_of
+from portside.kernel.http.json_validation import limit_values
 from portside.kernel.http.json_validation import read_json as read_strict_json
 from portside.kernel.user_json import dump_user
 
@@ -23,7 +24,7 @@ NULL = msgspec.Raw(b"null")
 
 
 def read_json(raw: bytes, kind: type[T], where: str) -> T:
-    """Decode JSON into a type; repair NaN and lone surrogates, which clients send. Raises Invalid."""
+    """Decode JSON into a type; repair NaN and lone surrogates, which clients send. Raises Invalid and TooManyValues."""
     try:
         try:
             return msgspec.json.decode(raw, type=kind)
@@ -31,6 +32,8 @@ def read_json(raw: bytes, kind: type[T], where: str) -> T:
             # It is a DecodeError too, but the JSON is valid, so there is nothing to repair.
             raise
         except (msgspec.DecodeError, UnicodeDecodeError):
+            # The parser that repairs makes an object of each value, and holds the interpreter's lock meanwhile.
+            limit_values(raw)
             return msgspec.json.decode(dump_user(json.loads(raw.decode("utf-8", "replace"))), type=kind)
     except msgspec.ValidationError as exc:
         raise Invalid([problem_of(str(exc), where)]) from exc
@@ -57,6 +60,7 @@ def json_text(value: msgspec.Raw) -> str | None:
     try:
         return raw.decode()
     except UnicodeDecodeError:
+        limit_values(raw)
         return dump_user(json.loads(raw.decode("utf-8", "replace"))).decode()
 
 

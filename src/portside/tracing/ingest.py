@@ -64,6 +64,7 @@ _JSON_FIELDS = frozenset({"inputs", "outputs", "events", "extra", "serialized"})
 _MAX_DOTTED_ORDER_CHARS = 20_000
 _MAX_RUNS = 50_000
 _MAX_OBJECTS = 4_000_000
+_LARGE_BATCH_BYTES = 2_000_000
 _COLUMNS = tuple(name for name in RunWrite.__struct_fields__ if name not in {"is_post", "session_name"})
 _COPIED_COLUMNS = tuple(name for name in _COLUMNS if name != "tags")
 _FEEDBACK_COLUMNS = tuple(name for name in FeedbackWrite.__struct_fields__ if name != "extends_trace")
@@ -86,6 +87,17 @@ class BatchBody(msgspec.Struct):
     patch: list[msgspec.Raw] | None = None
 
 
+class _Object(msgspec.Struct):
+    """Any object."""
+
+
+class _ObjectsOfBatch(msgspec.Struct):
+    """A batch of which only the kinds of its items are read."""
+
+    post: list[_Object] | None = None
+    patch: list[_Object] | None = None
+
+
 # Parse
 
 
@@ -106,6 +118,9 @@ def run_update_parser(run_id: UUID) -> Callable[[bytes, str], IngestBatch]:
 def parse_batch(body: bytes, _content_type: str) -> IngestBatch:
     """Parse the body of POST /runs/batch. Raises Invalid."""
     limit_objects(body, _MAX_OBJECTS)
+    if len(body) > _LARGE_BATCH_BYTES:
+        # Millions of values that are no runs are refused at the first one.
+        read_json(body, _ObjectsOfBatch, "body")
     batch = read_json(body, BatchBody, "body")
     posts = [_complete_post(_run_write(fields, None, is_post=True)) for fields in _runs_of(batch.post, "post")]
     patches = [_complete_patch(_run_write(fields, None, is_post=False)) for fields in _runs_of(batch.patch, "patch")]

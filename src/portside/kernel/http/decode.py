@@ -170,6 +170,9 @@ _type_info = cache(inspect.type_info)
 
 def _whole_floats_as_ints(value: Any, info: inspect.Type) -> Any:
     """Return a value with its whole floats as integers, where the type takes integers and no floats."""
+    if isinstance(info, inspect.AnyType):
+        return value
+
     members = _union_members(info)
     if isinstance(value, float):
         takes_int = any(isinstance(member, inspect.IntType) for member in members)

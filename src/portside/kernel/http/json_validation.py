@@ -5,17 +5,22 @@ and msgpack rejects them. NaN and infinities have no JSON form. The nesting dept
 
 A few searches of the raw bytes, cheaper than decoding them, find bodies that may contain one of these. Only then is
 the decoded value walked, to name the field in the error. If an object has a key twice, the last value counts.
+
+The number of values is limited too, and is counted before anything is decoded: a decoder of many tiny values holds the
+interpreter's lock, and so every other request, for much longer than one of a long text.
 """
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
 
 from portside.kernel.codec import load
-from portside.kernel.errors import Invalid, Problem
+from portside.kernel.errors import BodyTooLarge, Invalid, Problem
 from portside.kernel.user_json import MAX_DEPTH
 
 Path = tuple[str | int, ...]
@@ -33,6 +38,13 @@ JSON_TEXT = msgspec.Meta(
     extra_json_schema={"contentMediaType": "application/json", "contentSchema": {"type": "object"}}
 )
 NOT_JSON = "Invalid JSON in request body"
+MAX_VALUES = 500_000
+"""The values that one body may hold, unless the server sets another limit."""
+value_limit: ContextVar[int] = ContextVar("value_limit", default=MAX_VALUES)
+"""The values that the body of the current request may hold."""
+# A search for the field of a problem ends after this many values: it is slow, and everything else waits for it.
+MAX_SEARCHED_VALUES = 50_000
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
 _NOT_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
@@ -49,11 +61,27 @@ def one_of(names: Iterable[str]) -> msgspec.Meta:
     return msgspec.Meta(extra_json_schema={"enum": sorted(names)})
 
 
+class TooManyValues(BodyTooLarge):
+    """The request body holds more values than this server accepts; send fewer, or join small values to texts."""
+
+    code = "too_many_values"
+
+    @classmethod
+    def of(cls, found: int, limit: int) -> "TooManyValues":
+        """Name the number of values, the limit and its setting."""
+        return cls(
+            f"The request body holds {found} values, more than {limit}, the limit of this server (setting "
+            "HTTP_MAX_REQUEST_BODY_VALUES); send fewer, or join small values to texts."
+        )
+
+
 def read_json(raw: bytes) -> Any:
     """Decode JSON and return plain data that can be stored and returned. Raises Invalid, which names the field.
 
     If the body is not valid JSON, the error names the field only if Python's more lenient parser can read the body.
+    Raises TooManyValues.
     """
+    limit_values(raw)
     try:
         value = load(raw)
     except RecursionError:
@@ -63,9 +91,46 @@ def read_json(raw: bytes) -> Any:
         raise Invalid([problem]) from exc
     if _may_be_deep(raw) and (path := _find_too_deep(value)) is not None:
         raise _too_deep(path)
-    if (b"\\u0000" in raw or _LONG_NUMBER in raw.translate(_DIGITS)) and (found := _find_problem(value)):
-        raise Invalid([found])
+
+    has_nul = b"\\u0000" in raw and _NUL.search(raw) is not None
+    if has_nul or (_LONG_NUMBER in raw.translate(_DIGITS) and _has_long_integer(value)):
+        what = "a NUL character, which cannot be stored" if has_nul else "an integer of more than 64 bits"
+        raise Invalid([_find_problem(value) or _problem((), f"holds {what}; it is not among the first values")])
     return value
+
+
+def limit_values(raw: bytes) -> None:
+    """Refuse JSON with more values than the current request may hold. Raises TooManyValues.
+
+    Each value but the first is behind a comma or an opening bracket, so these are counted: at first all of them, and
+    only if there are too many those outside of strings.
+    """
+    limit = value_limit.get()
+    if len(raw) <= limit or _count_values(raw) <= limit:
+        return
+
+    # A quote inside a string is behind an odd number of backslashes.
+    without_escapes = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    strings = without_escapes.count(b'"') // 2
+    # At most every second string is the key of another value.
+    found = strings // 2
+    if found <= limit:
+        found = _count_values(b"".join(without_escapes.split(b'"')[::2]))
+    if found > limit:
+        raise TooManyValues.of(found, limit)
+
+
+def _count_values(raw: bytes) -> int:
+    return 1 + raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+
+
+def _has_long_integer(value: Any) -> bool:
+    """Whether a value holds an integer that msgpack, and so this server, cannot hold."""
+    try:
+        msgspec.msgpack.encode(value)
+    except OverflowError:
+        return True
+    return False
 
 
 def text_problem(text: str) -> str | None:
@@ -92,18 +157,29 @@ def _find_problem_leniently(raw: bytes) -> Problem | None:
 
 
 def _find_problem(value: Any) -> Problem | None:
-    """Walk a value and return its first problem. The stack is explicit, because the value may be deeply nested."""
-    stack: list[tuple[Path, Any]] = [((), value)]
-    while stack:
-        path, item = stack.pop()
+    """Return the first problem of a value, or None. It is searched for among MAX_SEARCHED_VALUES values.
+
+    The stack is explicit, because the value may be deeply nested.
+    """
+    stack: list[tuple[Path, Iterator[tuple[str | int, Any]]]] = [((), iter([("", value)]))]
+    for _ in range(MAX_SEARCHED_VALUES):
+        place, items = stack[-1]
+        step, item = next(items, (None, None))
+        if step is None:
+            stack.pop()
+            if not stack:
+                return None
+            continue
+
+        # The whole value is at no step.
+        path = (*place, step) if len(stack) > 1 else ()
+        if isinstance(step, str) and (why := text_problem(step)):
+            return _problem(path, f"the name {why}")
         if isinstance(item, (dict, list)):
-            for step, child in _items(item):
-                if isinstance(step, str) and (why := text_problem(step)):
-                    return _problem((*path, step), f"the name {why}")
-                if type(child) is not bool and child is not None:
-                    stack.append(((*path, step), child))
-        elif why := _scalar_problem(item):
+            stack.append((path, _items(item)))
+        elif type(item) is not bool and (why := _scalar_problem(item)):
             return _problem(path, why)
+
     return None
 
 

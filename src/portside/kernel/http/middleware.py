@@ -23,6 +23,7 @@ from portside.kernel.errors import BadRequest, BodyTooLarge, NotFound, PortsideE
 from portside.kernel.http.cors import Cors, PageNotAllowed
 from portside.kernel.http.error_responses import ErrorFormat, error_for, error_response, refuse_websocket
 from portside.kernel.http.headers import Header, HeaderRules, first_headers, header_of, headers_for_log, request_id_of
+from portside.kernel.http.json_validation import MAX_VALUES, value_limit
 from portside.kernel.http.proxies import add_prefix, with_prefix
 from portside.kernel.logs import get_logger, log_request
 from portside.kernel.metrics import latency_of, requests_of
@@ -156,16 +157,21 @@ _MAX_DRAINED_BYTES = 128 * 1024 * 1024
 class LimitBody:
     """Refuses bodies over the limit with 413, by their declared length or while they arrive.
 
-    `special` maps prefixes of paths to limits of their own.
+    `special` maps prefixes of paths to limits of their own. Whoever decodes a body as JSON refuses more than
+    `max_values` values in it.
     """
 
-    def __init__(self, app: Any, max_bytes: int, special: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, app: Any, max_bytes: int, special: Mapping[str, int] | None = None, *, max_values: int = MAX_VALUES
+    ) -> None:
         self.app = app
         self.max_bytes = max_bytes
+        self._max_values = max_values
         self._special = tuple((special or {}).items())
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
         """Pass a request on; count the body of one that does not declare an accepted length as it is read."""
+        value_limit.set(self._max_values)
         if scope["type"] == "http" and not self._is_short(scope):
             return self._count(scope, receive, send)
         passed: Awaitable[None] = self.app(scope, receive, send)
