@@ -4,9 +4,9 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help install console up test thorough floors chaos check audit format generate lock wheel bench steps parity clean
+.PHONY: help install console up test test-all test-loaded coverage thorough floors chaos check audit format generate lock wheel bench steps parity clean
 help: ## show this list
-	@grep -E '^[a-z]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
 install: $(STAMP) ## set up the virtual environment and the console (quick when nothing changed)
 	@$(BIN)/python scripts/javascript.py build
@@ -20,8 +20,17 @@ console: $(STAMP) ## build the console and the executor of JavaScript graphs, or
 up: install ## start the platform (make up ARGS="--port 9000")
 	@exec $(BIN)/portside up $(ARGS)
 
-test: install ## run the tests
+test: install ## run the tests (make test ARGS="-k name": those that match, in one process, with their output)
 	@sh scripts/test $(ARGS)
+
+test-all: test ## run the tests, and the costlier forms of them that continuous integration runs too
+	@sh scripts/test --all -m "extended and not thorough"
+
+test-loaded: install ## run the tests beside eight busy processes (LOAD=16 for more)
+	@sh scripts/test-loaded $(ARGS)
+
+coverage: install ## run the tests, and write what they reach of Python, SQL and TypeScript to coverage/
+	@$(BIN)/python scripts/coverage.py $(ARGS)
 
 thorough: install ## run the slow tests, of twenty seconds or more
 	@sh scripts/thorough $(ARGS)
@@ -32,7 +41,7 @@ floors: $(STAMP) ## run the agent server's tests with the oldest and newest libr
 
 chaos: $(STAMP) ## break servers under load for some minutes (CHAOS_SECONDS, CHAOS_SEED; LEAK_RUNS)
 	@CHAOS_SECONDS="$${CHAOS_SECONDS:-300}" LEAK_RUNS="$${LEAK_RUNS:-2000}" \
-		sh scripts/test -n 0 -s tests/failure/test_engine_chaos.py tests/failure/test_engine_leaks.py
+		sh scripts/test -m "not thorough" tests/failure/test_engine_chaos.py tests/failure/test_engine_leaks.py
 
 check: $(STAMP) ## the gate: format, lint, types, imports, budgets, generated files, audit
 	@sh scripts/check

@@ -88,7 +88,7 @@ def uv(*arguments: str) -> None:
 
 def run_tests(python: Path, files: list[str], arguments: list[str], **environment: str) -> int:
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    command = [str(python), "-m", "pytest", *files, *arguments]
+    command = [str(python), "-m", "pytest", "-q", "-n", "4", "--capture=fd", "-m", "not thorough", *files, *arguments]
     return subprocess.run(command, cwd=ROOT, env={**kept, **environment}, check=False).returncode
 
 

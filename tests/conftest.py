@@ -1,4 +1,4 @@
-"""Fixtures every test may use: a real Postgres and empty databases on it."""
+"""Fixtures every test may use, and how a run of the tests begins, is shown and ends."""
 
 import asyncio
 import contextlib
@@ -7,25 +7,25 @@ import importlib
 import inspect
 import os
 import random
-import secrets
-import tempfile
+import sys
 import time
+import tomllib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import asyncpg
+import httpx
 import httpx2
 import hypothesis.core
 import pytest
 import websockets.sync.client
 from packaging.version import Version
 
-from portside.kernel.db import Database
-from portside.kernel.embedded import EmbeddedPostgres
-from portside.kernel.migrations import migrate
+from tests import databases, guard, servers
+from tests.databases import AGENT, AGENT_SCHEMA, MigratedDatabases, RunPostgres, schema_of, with_name
+from tests.progress import Progress
 from tests.servers import version_in_agents
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 # Until the tests are collected: nearly nothing that is imported becomes garbage, and the search costs half of the CPU.
 gc.disable()
 T = TypeVar("T")
-MEMORY = "/dev/shm"
-AGENT = ("portside.agent",)
-AGENT_SCHEMA = "portside"
+GUARD = pytest.StashKey[guard.Guard]()
+POSTGRES = pytest.StashKey[RunPostgres]()
+__all__ = ["AGENT", "AGENT_SCHEMA", "MigratedDatabases", "databases_of", "eventually", "schema_of", "with_name"]
 # Builds of all tests share what they installed, as the homes of one platform would.
 os.environ.setdefault("UV_CACHE_DIR", str(Path("~/.cache/uv").expanduser()))
 # Modules that wait more than they work, by the minute.
@@ -63,6 +63,32 @@ _timeout.connect = _timeout.read = _timeout.write = _timeout.pool = 60.0
 websockets.sync.client.connect.__kwdefaults__["open_timeout"] = 60.0
 with contextlib.suppress(ModuleNotFoundError):  # websockets 12, which projects may have, lacks it
     importlib.import_module("websockets.asyncio.client").connect.__init__.__kwdefaults__["open_timeout"] = 60.0
+
+
+def _share_ssl_contexts(transports: Any) -> None:
+    """Let clients share what they read of certificates: it takes 30 ms, and tests open thousands of clients."""
+    create = transports.create_ssl_context
+
+    @cache
+    def create_once(_certificates: tuple[str | None, ...], **options: Any) -> Any:
+        return create(**options)
+
+    def create_shared(**options: Any) -> Any:
+        certificates = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        return create_once(certificates, **options)
+
+    transports.create_ssl_context = create_shared
+
+
+_share_ssl_contexts(httpx._transports.default)
+_share_ssl_contexts(httpx2._transports.default)
+# Passwords of tests are hashed at the least cost; tests/unit/test_passwords.py knows the real one. An environment for
+# agents alone has no passwords.
+PASSWORD_COST: dict[str, int] = {}
+with contextlib.suppress(ModuleNotFoundError):
+    _logins = importlib.import_module("portside.identity.logins")
+    PASSWORD_COST.update(_logins._COST)
+    _logins._COST["n"] = 2
 # A busy machine is no bug, so examples have no time limit. pytest-timeout bounds the test.
 hypothesis.settings.register_profile(
     "portside", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
@@ -73,6 +99,29 @@ hypothesis.settings.load_profile("portside")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--fail-on-skip`, which `make thorough` uses: a program that is missing must not hide a test."""
     parser.addoption("--fail-on-skip", action="store_true", help="end with status 1 if a test was skipped")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin a run, in the process that starts the others if there are several."""
+    if hasattr(config, "workerinput"):
+        return
+
+    config.stash[GUARD] = guard.begin()
+    if config.getoption("numprocesses", None):
+        config.pluginmanager.register(Progress(config), "portside-progress")
+        if "DATABASE_URL" not in os.environ and not config.option.collectonly:
+            config.stash[POSTGRES] = server = RunPostgres()
+            os.environ[databases.SERVER] = server.url
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the run. What tests left running is killed and named."""
+    if POSTGRES in config.stash:
+        config.stash[POSTGRES].stop()
+    if GUARD in config.stash and (left := config.stash[GUARD].end()):
+        sys.stdout.write(f"{left}\n")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -102,6 +151,15 @@ def _print_seed(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:  # type: ignore[misc]
+    """Add the last lines of the servers of a failed test to its report."""
+    report = yield
+    if report.failed:
+        report.sections += [(f"last lines of {log}", text) for log, text in servers.last_lines()]
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
     """Leave modules and tests out of the garbage collections during the tests."""
     try:
@@ -120,9 +178,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((number for number, start in enumerate(LONG) if path.startswith(start)), len(LONG))
 
     items.sort(key=rank)
+    costly = tomllib.loads((folder / "extended.toml").read_text())
     for item in items:
         for needed in item.iter_markers("needs"):
             _skip_below(item, *needed.args)
+        names = costly.get(item.path.relative_to(folder).as_posix(), {})
+        if any(_is_named(item, name) for name in names):
+            item.add_marker(pytest.mark.extended)
+
+
+def _is_named(item: pytest.Item, name: str) -> bool:
+    """Whether an entry of tests/extended.toml is about this test: by its name, or by how its parameters begin."""
+    if name == "*":
+        return True
+    return item.name.startswith(name) if "[" in name else item.name.partition("[")[0] == name
 
 
 def _skip_below(item: pytest.Item, library: str, since: str) -> None:
@@ -139,160 +208,84 @@ def _version(library: str) -> str:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """The URL of a Postgres server: DATABASE_URL where it is set, else the embedded one."""
-    if url := os.environ.get("DATABASE_URL"):
+    """The URL of a Postgres server: DATABASE_URL where it is set, else that of the run."""
+    if url := os.environ.get("DATABASE_URL") or os.environ.get(databases.SERVER):
         yield url
         return
-    with tempfile.TemporaryDirectory(dir=_memory()) as folder:
-        server = EmbeddedPostgres(Path(folder))
-        yield server.acquire()
-        server.release()
 
-
-def _memory() -> str | None:
-    """A folder in memory, if there is plenty: each database is hundreds of small files, made and dropped at once."""
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available_kb = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-        space = os.statvfs(MEMORY)
-        if min(available_kb * 1024, space.f_bavail * space.f_frsize) >= 8 * 2**30 and os.access(MEMORY, os.W_OK):
-            return MEMORY
-    return None
+    server = RunPostgres()
+    yield server.url
+    server.stop()
 
 
 @pytest.fixture
 async def fresh_database(postgres: str) -> AsyncIterator[Callable[[], Awaitable[str]]]:
     """Make empty databases; they are dropped after the test."""
     names: list[str] = []
-    admin = await asyncpg.connect(postgres)
 
     async def create() -> str:
-        name = f"test_{secrets.token_hex(6)}"
-        await admin.execute(f'create database "{name}"')
-        names.append(name)
-        return with_name(postgres, name)
+        names.append(databases.new_name())
+        await databases.execute(postgres, f'create database "{names[-1]}"')
+        return with_name(postgres, names[-1])
 
     yield create
     for name in names:
-        await admin.execute(f'drop database if exists "{name}" with (force)')
-    await admin.close()
-
-
-class MigratedDatabases:
-    """Databases to copy, by the packages whose tables they have."""
-
-    def __init__(self, postgres: str) -> None:
-        self._postgres = postgres
-        self._names: dict[tuple[str, ...], str] = {}
-
-    async def copy_of(self, packages: tuple[str, ...]) -> str:
-        """Make a database that has the tables of these packages; return its name."""
-        if packages not in self._names:
-            self._names[packages] = await self._migrated(packages)
-        return await self._create(f'template "{self._names[packages]}"')
-
-    async def _migrated(self, packages: tuple[str, ...]) -> str:
-        name = await self._create()
-        db = await Database.connect(with_name(self._postgres, name), max_size=1, schema=schema_of(packages))
-        await migrate(db, list(packages), schema=schema_of(packages))
-        await db.close()
-        return name
-
-    async def _create(self, options: str = "") -> str:
-        name = f"test_{secrets.token_hex(6)}"
-        await self._execute(f'create database "{name}" {options}')
-        return name
-
-    async def drop(self, name: str) -> None:
-        """Drop a database, whoever is connected to it."""
-        await self._execute(f'drop database if exists "{name}" with (force)')
-
-    async def drop_all(self) -> None:
-        """Drop the databases that were copied."""
-        for name in self._names.values():
-            await self.drop(name)
-
-    async def _execute(self, statement: str) -> None:
-        connection = await asyncpg.connect(self._postgres)
-        await connection.execute(statement)
-        await connection.close()
-
-
-def schema_of(packages: tuple[str, ...]) -> str | None:
-    """Return the schema of the tables of these packages; None for that of Postgres."""
-    return AGENT_SCHEMA if packages == AGENT else None
+        await databases.execute(postgres, f'drop database if exists "{name}" with (force)')
 
 
 @pytest.fixture(scope="session")
-def migrated(postgres: str) -> Iterator[MigratedDatabases]:
+def migrated(postgres: str) -> MigratedDatabases:
     """The databases to copy."""
-    databases = MigratedDatabases(postgres)
-    yield databases
-    asyncio.run(databases.drop_all())
+    return MigratedDatabases(postgres)
 
 
 def databases_of(packages: Sequence[str]) -> Any:
     """Make a fixture like `fresh_database` whose databases have the tables of these packages."""
 
     @pytest.fixture
-    async def databases(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Callable[[], Awaitable[str]]]:
+    async def copies(postgres: str, migrated: MigratedDatabases) -> AsyncIterator[Callable[[], Awaitable[str]]]:
         names: list[str] = []
 
         async def create() -> str:
-            names.append(await migrated.copy_of(tuple(packages)))
+            names.append(await migrated.copy_of(packages))
             return with_name(postgres, names[-1])
 
         yield create
         for name in names:
             await migrated.drop(name)
 
-    return databases
+    return copies
 
 
 agent_databases = databases_of(AGENT)
+platform_databases = databases_of(databases.PLATFORM)
 
 
-@pytest.fixture(scope="module")
-def module_database(postgres: str) -> Iterator[str]:
-    """The URL of an empty database that the tests of one module share."""
-    with _database(postgres) as url:
-        yield url
+def _shared_database(packages: Sequence[str]) -> Any:
+    """Make a fixture: the URL of a database with the tables of these packages that the tests of one module share."""
+
+    @pytest.fixture(scope="module")
+    def database(postgres: str, migrated: MigratedDatabases) -> Iterator[str]:
+        name = asyncio.run(migrated.copy_of(packages))
+        yield with_name(postgres, name)
+        asyncio.run(migrated.drop(name))
+
+    return database
 
 
-@pytest.fixture(scope="module")
-def agent_database(postgres: str) -> Iterator[str]:
-    """The URL of another one, for an agent server beside a platform."""
-    with _database(postgres) as url:
-        yield url
-
-
-@contextlib.contextmanager
-def _database(postgres: str) -> Iterator[str]:
-    name = f"test_{secrets.token_hex(6)}"
-    asyncio.run(_administer(postgres, f'create database "{name}"'))
-    yield with_name(postgres, name)
-    asyncio.run(_administer(postgres, f'drop database if exists "{name}" with (force)'))
-
-
-async def _administer(url: str, statement: str) -> None:
-    connection = await asyncpg.connect(url)
-    await connection.execute(statement)
-    await connection.close()
-
-
-def with_name(url: str, name: str) -> str:
-    """Return the URL of another database of the same server."""
-    base, _, query = url.partition("?")
-    return f"{base.rsplit('/', 1)[0]}/{name}{'?' + query if query else ''}"
+# For an agent server; `agent_database` is another one, for an agent server beside it or beside a platform.
+module_database = _shared_database(AGENT)
+agent_database = _shared_database(AGENT)
+platform_database = _shared_database(databases.PLATFORM)
 
 
 @pytest.fixture
-async def platform(fresh_database: Callable[[], Awaitable[str]], tmp_path: Path) -> AsyncIterator["Platform"]:
+async def platform(platform_databases: Callable[[], Awaitable[str]], tmp_path: Path) -> AsyncIterator["Platform"]:
     """A platform with its listener and a database of its own."""
     # Imported here, because that module imports this one.
     from tests.platforms import open_platform
 
-    async with open_platform(tmp_path, await fresh_database()) as opened:
+    async with open_platform(tmp_path, await platform_databases()) as opened:
         yield opened
 
 
@@ -309,10 +302,24 @@ def repository(tmp_path: Path) -> "Repository":
 async def eventually(probe: Callable[[], Awaitable[T]], within_s: float = 300.0) -> T:
     """Call `probe` until it returns something true, or fail at the deadline, which no busy machine should reach."""
     deadline = time.monotonic() + within_s
+    last: object = None
     while True:
-        with contextlib.suppress(ConnectionError):
-            if found := await probe():
-                return found
+        try:
+            result = await probe()
+        except ConnectionError as exc:
+            last = exc
+        else:
+            if result:
+                return result
+            last = result
+
         if time.monotonic() > deadline:
-            pytest.fail(f"not reached within {within_s} s")
+            pytest.fail(f"waited {within_s:.0f} s for {_describe(probe)}; it last returned {last!r}")
         await asyncio.sleep(0.02)
+
+
+def _describe(probe: Callable[[], Awaitable[object]]) -> str:
+    """Name a condition, and where it is written."""
+    code = getattr(probe, "__code__", None)
+    name = getattr(probe, "__qualname__", repr(probe))
+    return f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})" if code else name

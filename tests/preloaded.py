@@ -1,4 +1,4 @@
-"""Server processes that start with their modules imported, which is most of the cost of a start.
+"""Processes of `portside` that start with their modules imported, which is most of the cost of a start.
 
 They are forked from one process that only imports modules; then they run the command as usual.
 """
@@ -9,7 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
+from collections.abc import Mapping
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,14 +26,25 @@ _SERVER.set_forkserver_preload(
 )  # fmt: skip
 # The exit code of a process can be read once: of two threads that read it at the same time, one would see 255.
 _lock = threading.Lock()
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class PreloadedProcess:
     """A `portside` command in its own process and session, with the methods of `subprocess.Popen` that tests use."""
 
-    def __init__(self, arguments: list[str], environment: dict[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        errors: Path | None = None,
+        stdin: Path = Path(os.devnull),
+        folder: Path | None = None,
+    ) -> None:
+        streams = (str(stdin), str(log), str(errors or log))
         self._process: BaseProcess = _SERVER.Process(
-            target=_run, args=(arguments, environment, str(log), str(Path.cwd())), daemon=True
+            target=_run, args=(arguments, dict(environment), streams, str(folder or Path.cwd())), daemon=True
         )
         with _lock:
             self._process.start()
@@ -58,14 +72,41 @@ class PreloadedProcess:
                 os.kill(self.pid, number)
 
 
-def _run(arguments: list[str], environment: dict[str, str], log: str, folder: str) -> None:
+def run_command(
+    *arguments: str,
+    environment: Mapping[str, str] = os.environ,
+    stdin: str = "",
+    folder: Path | None = None,
+    within_s: float = 600,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, as `subprocess.run` does. Raises TimeoutExpired; the command is killed then."""
+    with tempfile.TemporaryDirectory() as created:
+        read, written, errors = (Path(created, name) for name in ("stdin", "stdout", "stderr"))
+        read.write_text(stdin)
+        process = PreloadedProcess(
+            list(arguments), environment, written, errors=errors, stdin=read, folder=folder or Path.cwd()
+        )
+        try:
+            code = process.wait(within_s)
+        finally:
+            process.send_signal(signal.SIGKILL)
+        return subprocess.CompletedProcess(list(arguments), code, written.read_text(), errors.read_text())
+
+
+def _run(arguments: list[str], environment: dict[str, str], streams: tuple[str, str, str], folder: str) -> None:
     os.setsid()
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    for number, (path, flags) in enumerate(zip(streams, (os.O_RDONLY, _APPEND, _APPEND), strict=True)):
+        opened = os.open(path, flags, 0o644)
+        os.dup2(opened, number)
+        os.close(opened)
+
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - multiprocessing closed that of this process
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    # What the process that was forked may have read from its own environment.
+    tempfile.tempdir = None
+    time.tzset()
     sys.argv = ["portside", *arguments]
     from portside.cli.main import main
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -69,6 +70,21 @@ def free_port() -> int:
         return port
 
 
+# The logs of servers that were started last, the newest at the end.
+_logs: deque[Path] = deque(maxlen=6)
+SHOWN_LINES = 40
+
+
+def last_lines() -> list[tuple[Path, str]]:
+    """Return the ends of the logs of the servers that were started last, for the report of a failure."""
+    ends: list[tuple[Path, str]] = []
+    for log in dict.fromkeys(_logs):
+        with contextlib.suppress(OSError):
+            lines = log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
+            ends.append((log, "\n".join(lines)))
+    return ends
+
+
 class ServerProcess:
     """A `portside` command that serves HTTP; a preloaded one starts with its modules imported."""
 
@@ -84,6 +100,7 @@ class ServerProcess:
     def start(self, within_s: float = 300) -> None:
         # A second process could not listen, but the first one would answer, and nothing would stop it later.
         assert self.process is None or self.process.poll() is not None, f"{self.url} is up already"
+        _logs.append(self.log)
         environment = {**os.environ, **self.environment}
         python = AGENT_PYTHON if self.is_preloaded and self.arguments[0] == "serve" else None
         if self.is_preloaded and python is None:

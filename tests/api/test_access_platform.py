@@ -17,8 +17,8 @@ def request(**headers: str) -> Request:
     return Request({"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": raw})
 
 
-async def test_platform_decides_about_its_keys(fresh_database) -> None:
-    async with hosted(await fresh_database()) as platform:
+async def test_platform_decides_about_its_keys(platform_databases) -> None:
+    async with hosted(await platform_databases()) as platform:
         tenant = str(platform.actor.workspace_id)
         keys = PlatformAuthentication(platform.url, tenant)
         of_another = await platform.new_key(workspace_id=await platform.new_workspace("Other"))
@@ -40,8 +40,8 @@ async def test_platform_decides_about_its_keys(fresh_database) -> None:
     await keys.close()
 
 
-async def test_keys_with_equal_short_forms_are_different_callers(fresh_database) -> None:
-    async with hosted(await fresh_database()) as platform:
+async def test_keys_with_equal_short_forms_are_different_callers(platform_databases) -> None:
+    async with hosted(await platform_databases()) as platform:
         keys = PlatformAuthentication(platform.url, str(platform.actor.workspace_id))
         made = [(await platform.client.post("/api/v1/api-key", json={})).json() for _ in range(2)]
         await platform.db.pool.execute("update api_keys set short_key = 'lsv2_sk_…cafe'")
@@ -52,10 +52,10 @@ async def test_keys_with_equal_short_forms_are_different_callers(fresh_database)
 
 
 async def test_revoked_key_is_not_accepted_after_the_cache_expires(
-    fresh_database, monkeypatch: pytest.MonkeyPatch
+    platform_databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "ACCEPTED_TTL_S", 0)
-    async with hosted(await fresh_database()) as platform:
+    async with hosted(await platform_databases()) as platform:
         keys = PlatformAuthentication(platform.url, str(platform.actor.workspace_id))
         made = (await platform.client.post("/api/v1/api-key", json={"description": "short"})).json()
         given = request(x_api_key=made["key"])
@@ -70,8 +70,8 @@ async def test_revoked_key_is_not_accepted_after_the_cache_expires(
     await keys.close()
 
 
-async def test_tokens_are_verified_while_the_platform_is_away(fresh_database) -> None:
-    async with control(await fresh_database()) as plane:
+async def test_tokens_are_verified_while_the_platform_is_away(platform_databases) -> None:
+    async with control(await platform_databases()) as plane:
         deployment = (await plane.create())["id"]
         url = f"{plane.client.base_url}/v2/deployments/{deployment}"
         made = (await plane.client.post(f"/v2/deployments/{deployment}/token")).json()["access_token"]

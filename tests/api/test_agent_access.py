@@ -135,8 +135,8 @@ def good(response: httpx2.Response) -> Any:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def site(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    async with control(module_database) as plane:
+async def site(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    async with control(platform_database) as plane:
         plane.set_services(address=PlatformAddress(str(plane.client.base_url).rstrip("/")))
         made = [await plane.create(name) for name in ("open", "guarded")]
         found = (await plane.listener.desired(await plane.listener.connect()))["deployments"]
@@ -149,7 +149,7 @@ async def site(module_database: str, tmp_path_factory: pytest.TempPathFactory) -
 
             def start(name: str) -> str:
                 folder = tmp_path_factory.mktemp(name)
-                server = agent_server(module_database, folder, project="guarded", **environments[name])
+                server = agent_server(platform_database, folder, project="guarded", **environments[name])
                 return servers.enter_context(server).url
 
             urls = [await asyncio.to_thread(start, name) for name in ("open", "guarded")]

@@ -104,15 +104,15 @@ class Watched:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: Any, mail_server: Any) -> AsyncIterator[Watched]:
+async def platform(platform_database: str, tmp_path_factory: Any, mail_server: Any) -> AsyncIterator[Watched]:
     mailbox, port = mail_server
     settings = PlatformSettings(
         rate_limits=False, alert_check_s=0.1, alert_private_hosts=True, smtp_host="localhost", smtp_port=port,
         smtp_from="portside@example.com", smtp_user="portside", smtp_password=PASSWORD,
     )  # fmt: skip
     home = Home(tmp_path_factory.mktemp("home"))
-    async with open_platform(home, settings, module_database) as app, serving(app.asgi) as url:
-        db = await Database.connect(module_database)
+    async with open_platform(home, settings, platform_database) as app, serving(app.asgi) as url:
+        db = await Database.connect(platform_database)
         assert app.new_key is not None
         opened = Watched(url, app.new_key, app.listener_key, db, mailbox, home)
         yield opened
@@ -346,20 +346,21 @@ async def test_the_end_of_a_certificate_is_read_from_the_server_that_shows_it(au
     await server.wait_closed()
 
 
-async def test_a_new_master_key_encrypts_channels_again(agent_database: str, tmp_path: Path) -> None:
+async def test_a_new_master_key_encrypts_channels_again(platform_databases: Any, tmp_path: Path) -> None:
     home = Home(tmp_path)
+    database = await platform_databases()
     settings = PlatformSettings(rate_limits=False, own_listener=False)
-    async with open_platform(home, settings, agent_database) as app, serving(app.asgi) as url:
+    async with open_platform(home, settings, database) as app, serving(app.asgi) as url:
         headers = {"x-api-key": app.new_key or ""}
         async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
             body = {"kind": "webhook", "name": "kept", "url": "https://example.com/hook"}
             made = (await client.post("/alerts/channels", json=body)).json()
         app.changes.close()
     before = SecretBox.from_file(home.master_key).key_id
-    await rotate_master_key(home, agent_database)
+    await rotate_master_key(home, database)
     box = SecretBox.from_file(home.master_key)
     assert box.key_id != before
-    db = await Database.connect(agent_database)
+    db = await Database.connect(database)
     (channel,) = await AlertChannels(db, box, OutboundRules(), None).list_all()
     assert (str(channel.id), channel.target) == (made["id"], "example.com/…")
     await db.close()

@@ -60,14 +60,14 @@ class Audited:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Audited]:
+async def platform(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Audited]:
     settings = PlatformSettings(rate_limits=False)
-    async with open_platform(Home(tmp_path_factory.mktemp("home")), settings, module_database) as app:
+    async with open_platform(Home(tmp_path_factory.mktemp("home")), settings, platform_database) as app:
         stop, listening = asyncio.Event(), listen("127.0.0.1", 0)
         server = Server(app.asgi, draining=app.draining, grace_s=1)
         await server.open([listening])
         serving = asyncio.create_task(server.serve_until(stop))
-        db = await Database.connect(module_database)
+        db = await Database.connect(platform_database)
         assert app.new_key is not None
         opened = Audited(f"http://127.0.0.1:{listening.getsockname()[1]}", app.new_key, app.listener_key, db)
         yield opened

@@ -63,10 +63,10 @@ FORM = """<!doctype html><form method="post" action="ACTION"><input name="user_c
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> Iterator[Fronted]:
-    with fronted(tmp_path_factory.mktemp("home") / "portside", module_database) as opened:
+def platform(tmp_path_factory: pytest.TempPathFactory, platform_database: str) -> Iterator[Fronted]:
+    with fronted(tmp_path_factory.mktemp("home") / "portside", platform_database) as opened:
         add_member(opened)
-        with opened.real_agent("hostile", module_database, **custom_app(tmp_path_factory.mktemp("app"), opened.url)):
+        with opened.real_agent("hostile", platform_database, **custom_app(tmp_path_factory.mktemp("app"), opened.url)):
             yield opened
 
 
@@ -226,10 +226,10 @@ async def test_form_of_an_agent_changes_nothing(platform: Fronted, page: Page, t
     assert platform.call("GET", "/api-key") == keys
 
 
-async def test_page_on_a_host_of_the_domain_cannot_choose_the_session(tmp_path: Path, fresh_database: Any):
+async def test_page_on_a_host_of_the_domain_cannot_choose_the_session(tmp_path: Path, platform_databases: Any):
     options = ("--domain", DOMAIN, "--agents", "host", "--tls", "internal")
     resolve = f"--host-resolver-rules=MAP {DOMAIN} 127.0.0.1, MAP *.{DOMAIN} 127.0.0.1"
-    with fronted(tmp_path / "portside", await fresh_database(), *options) as platform:
+    with fronted(tmp_path / "portside", await platform_databases(), *options) as platform:
         add_member(platform)
         platform.deploy("fake")
         url, agent = (f"https://{host}:{platform.ports['https']}" for host in (DOMAIN, f"fake.{DOMAIN}"))

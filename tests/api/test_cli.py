@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 import subprocess
-import sys
 import tarfile
 from typing import Any
 
@@ -15,6 +14,7 @@ from portside.kernel.errors import UserMistake
 from tests.api.control_server import control
 from tests.commands import run_here
 from tests.conftest import eventually
+from tests.preloaded import run_command
 from tests.receiver import Receiver, serving
 
 
@@ -30,21 +30,8 @@ def portside(platform, tmp_path):
     url, key = str(platform.client.base_url), platform.client.headers["x-api-key"]
 
     async def run(*arguments: str, key: str = key, code: int = 0, stdin: str = "", beside: bool = False) -> str:
-        command = [
-            sys.executable,
-            "-m",
-            "portside",
-            *arguments,
-            "--url",
-            url,
-            "--api-key",
-            key,
-            "--home",
-            str(tmp_path),
-        ]
-        done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, check=False, timeout=200, input=stdin
-        )
+        options = ("--url", url, "--api-key", key, "--home", str(tmp_path))
+        done = await asyncio.to_thread(run_command, *arguments, *options, stdin=stdin)
         assert done.returncode == code, done.stderr
         return done.stderr if code or beside else done.stdout
 

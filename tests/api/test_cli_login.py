@@ -32,10 +32,10 @@ SAME = {"sec-fetch-site": "same-origin"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(module_database: str) -> AsyncIterator[Hosted]:
+async def server(platform_database: str) -> AsyncIterator[Hosted]:
     # What the server logs in this process is not what the commands say.
     with capture_logs():
-        async with hosted(module_database) as running:
+        async with hosted(platform_database) as running:
             yield running
 
 

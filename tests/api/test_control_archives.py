@@ -23,8 +23,8 @@ ARCHIVE = gzip.compress(b"as good as a tar file, to who does not unpack it")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database):
-    async with control(module_database) as platform:
+async def platform(platform_database):
+    async with control(platform_database) as platform:
         yield platform
 
 

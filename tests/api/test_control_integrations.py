@@ -32,8 +32,8 @@ GONE = "0" * 40
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database):
-    async with control(module_database) as platform:
+async def platform(platform_database):
+    async with control(platform_database) as platform:
         platform.set_services(outbound_rules=OutboundRules(allow_private=True, allow_loopback=True))
         yield platform
 

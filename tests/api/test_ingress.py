@@ -28,8 +28,8 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> Iterator[Fronted]:
-    with fronted(tmp_path_factory.mktemp("a home") / "portside", module_database) as opened:
+def platform(tmp_path_factory: pytest.TempPathFactory, platform_database: str) -> Iterator[Fronted]:
+    with fronted(tmp_path_factory.mktemp("a home") / "portside", platform_database) as opened:
         opened.deploy("fake")
         yield opened
 
@@ -443,8 +443,8 @@ async def test_no_front_is_left_when_the_platform_is_killed(platform: Fronted):
     assert platform.http.get("/agents/fake/x").is_success
 
 
-async def test_without_caddy_the_platform_serves_its_port(tmp_path: Path, fresh_database: Any):
-    with fronted(tmp_path / "portside", await fresh_database(), PORTSIDE_CADDY="/nowhere/caddy") as alone:
+async def test_without_caddy_the_platform_serves_its_port(tmp_path: Path, platform_databases: Any):
+    with fronted(tmp_path / "portside", await platform_databases(), PORTSIDE_CADDY="/nowhere/caddy") as alone:
         deployment = alone.deploy("direct")
         assert deployment["source_config"]["custom_url"] == alone.agent.url
         response = alone.http.get("/agents/direct/ok")

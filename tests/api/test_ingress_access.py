@@ -28,14 +28,14 @@ class Site(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> Iterator[Site]:
-    with fronted(tmp_path_factory.mktemp("home") / "portside", module_database) as platform:
+def site(tmp_path_factory: pytest.TempPathFactory, platform_database: str) -> Iterator[Site]:
+    with fronted(tmp_path_factory.mktemp("home") / "portside", platform_database) as platform:
         workspace = platform.call("GET", "/auth")["tenant_id"]
         # Without handlers of its own, an agent asks the platform about its callers.
         own = {"LANGGRAPH_AUTH": "{}"}
         with (
-            platform.real_agent("one", module_database, **own) as one,
-            platform.real_agent("two", module_database, **own) as two,
+            platform.real_agent("one", platform_database, **own) as one,
+            platform.real_agent("two", platform_database, **own) as two,
         ):
             yield Site(platform, workspace, one["id"], two["id"])
 

@@ -90,13 +90,15 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authority]:
 
 
 @pytest.fixture(scope="module")
-def platform(authority: Authority, tmp_path_factory: pytest.TempPathFactory, module_database: str) -> Iterator[Fronted]:
+def platform(
+    authority: Authority, tmp_path_factory: pytest.TempPathFactory, platform_database: str
+) -> Iterator[Fronted]:
     environment = {
         "PORTSIDE_ACME_SERVER": authority.url, "PORTSIDE_ACME_ROOT": str(authority.root), "PORTSIDE_HTTP_PORT": "80",
         "PORTSIDE_HTTPS_PORT": "443",
     }  # fmt: skip
     home = tmp_path_factory.mktemp("acme") / "portside"
-    with web_ports(), fronted(home, module_database, "--domain", DOMAIN, "--agents", "host", **environment) as opened:
+    with web_ports(), fronted(home, platform_database, "--domain", DOMAIN, "--agents", "host", **environment) as opened:
         opened.deploy("fake")
         yield opened
 

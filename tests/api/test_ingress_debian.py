@@ -56,9 +56,9 @@ def program(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> Iterator[Fronted]:
+def platform(tmp_path_factory: pytest.TempPathFactory, platform_database: str) -> Iterator[Fronted]:
     home = tmp_path_factory.mktemp("debian") / "portside"
-    with fronted(home, module_database, PORTSIDE_CADDY=program("caddy")) as opened:
+    with fronted(home, platform_database, PORTSIDE_CADDY=program("caddy")) as opened:
         opened.deploy("fake")
         yield opened
 

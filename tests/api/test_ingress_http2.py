@@ -93,9 +93,9 @@ def _receive(secured: ssl.SSLSocket, connection: H2Connection) -> Answer:
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> Iterator[Front]:
+def front(tmp_path_factory: pytest.TempPathFactory, platform_database: str) -> Iterator[Front]:
     home = tmp_path_factory.mktemp("http2") / "portside"
-    with fronted(home, module_database, "--domain", DOMAIN, "--tls", "internal") as platform:
+    with fronted(home, platform_database, "--domain", DOMAIN, "--tls", "internal") as platform:
         platform.deploy("fake")
         opened = Front(platform, trust_of(platform))
         opened.wait_for_certificate()

@@ -70,12 +70,12 @@ class OuterCaddy:
 
 @pytest.fixture(scope="module", params=AGENTS)
 def site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, module_database: str
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, platform_database: str
 ) -> Iterator[Site]:
     folder = tmp_path_factory.getbasetemp() / "outer"
     folder.mkdir(exist_ok=True)
     arguments = ("--domain", DOMAIN, "--tls", "off", "--agents", request.param)
-    with fronted(folder / "portside", module_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as platform:
+    with fronted(folder / "portside", platform_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as platform:
         name = f"fake-{request.param}"
         platform.deploy(name)
         outer = OuterCaddy(folder, platform.url, is_by_host=request.param == "host")

@@ -8,8 +8,6 @@ import os
 import shlex
 import socket
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ import httpx2
 import pytest
 
 from tests.fronted import HEADERS, Fronted, fronted, make_certificate
+from tests.preloaded import run_command
 from tests.servers import KEY
 
 pytestmark = pytest.mark.timeout(600)
@@ -67,12 +66,12 @@ class Secured:
 
 @pytest.fixture(scope="module", params=["path", "host"])
 def secured(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, module_database: str
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, platform_database: str
 ) -> Iterator[Secured]:
     """Both forms, one after the other, with one database and one home."""
     home = tmp_path_factory.getbasetemp() / "portside with a domain"
     arguments = ("--domain", DOMAIN, "--agents", request.param, "--tls", "internal")
-    with fronted(home, module_database, *arguments) as platform:
+    with fronted(home, platform_database, *arguments) as platform:
         opened = Secured(platform, request.param)
         opened.wait_for_certificate()
         yield opened
@@ -139,12 +138,11 @@ def test_an_agent_with_a_host_of_its_own_has_an_origin_of_its_own(secured: Secur
         assert "set-cookie" not in response.headers
 
 
-def run_command(url: str, folder: Path, **environment: str) -> tuple[int, str]:
+def list_deployments(url: str, folder: Path, **environment: str) -> tuple[int, str]:
     """Run a command of a user on another machine, and return its exit code and what it prints."""
-    command = [sys.executable, "-P", "-m", "portside", "deployments", "list", "--url", url, "--api-key", KEY]
     inherited = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
     environment = {**inherited, "HOME": str(folder), **environment}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = run_command("deployments", "list", "--url", url, "--api-key", KEY, environment=environment)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -154,19 +152,19 @@ def test_the_start_names_the_root_certificate_and_commands_take_it(secured: Secu
     for line in (f"curl --cacert {shlex.quote(root)}", "PORTSIDE_CA_FILE=", "SSL_CERT_FILE=", "NODE_EXTRA_CA_CERTS="):
         assert line in greeting
     url = f"https://{DOMAIN}:{secured.port}"
-    code, text = run_command(url, tmp_path)
+    code, text = list_deployments(url, tmp_path)
     assert (code, "set PORTSIDE_CA_FILE to the file" in text) == (1, True), text
     for variable in ("PORTSIDE_CA_FILE", "SSL_CERT_FILE"):
-        code, text = run_command(url, tmp_path, **{variable: root})
+        code, text = list_deployments(url, tmp_path, **{variable: root})
         assert (code, secured.agent in text) == (0, True), text
-    code, text = run_command(url, tmp_path, PORTSIDE_CA_FILE=str(tmp_path / "missing"))
+    code, text = list_deployments(url, tmp_path, PORTSIDE_CA_FILE=str(tmp_path / "missing"))
     assert (code, "is not a readable PEM file" in text) == (1, True), text
 
 
-async def test_certificates_of_files_are_used(tmp_path: Path, fresh_database: Any):
+async def test_certificates_of_files_are_used(tmp_path: Path, platform_databases: Any):
     certificate, key = make_certificate(tmp_path, DOMAIN)
     arguments = ("--domain", DOMAIN, "--tls", "files", "--tls-certificate", str(certificate), "--tls-key", str(key))
-    with fronted(tmp_path / "portside", await fresh_database(), *arguments) as platform:
+    with fronted(tmp_path / "portside", await platform_databases(), *arguments) as platform:
         platform.deploy("fake")
         trust = ssl.create_default_context(cafile=str(certificate))
         url = f"https://{DOMAIN}:{platform.ports['https']}"

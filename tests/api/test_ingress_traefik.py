@@ -94,14 +94,14 @@ def site(
     request: pytest.FixtureRequest,
     authority: Authority,  # noqa: F811 - the fixture
     tmp_path_factory: pytest.TempPathFactory,
-    module_database: str,
+    platform_database: str,
 ) -> Iterator[Site]:
     folder = tmp_path_factory.getbasetemp() / "behind-traefik"
     (folder / request.param).mkdir(parents=True)
     arguments = ("--domain", DOMAIN, "--tls", "off", "--agents", request.param)
     with (
         web_ports(),
-        fronted(folder / "portside", module_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as platform,
+        fronted(folder / "portside", platform_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as platform,
     ):
         name = f"fake-{request.param}"
         platform.deploy(name)

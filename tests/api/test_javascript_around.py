@@ -172,13 +172,13 @@ async def test_processes_are_replaced_by_runs(client: httpx2.AsyncClient, server
     assert await process_id(client) != first
 
 
-async def test_processes_are_replaced_by_memory(fresh_database: Callable[[], Awaitable[str]], tmp_path: Path):
+async def test_processes_are_replaced_by_memory(agent_databases: Callable[[], Awaitable[str]], tmp_path: Path):
     settings = {
         "EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_START_SECS": "600",
         "EXECUTOR_MAX_MEMORY_MB": str(MAX_MEMORY_MB),
     }  # fmt: skip
     project = copy_of_project(tmp_path / "project", PROJECTS / "javascript_around")
-    with agent_server(await fresh_database(), tmp_path, project=str(project), **settings) as running:
+    with agent_server(await agent_databases(), tmp_path, project=str(project), **settings) as running:
         async with httpx2.AsyncClient(base_url=running.url, timeout=120) as client:
             heavy = await process_id(client, HELD_MB * 1_000_000)
             await eventually(lambda: replaced_for(running, "memory_mb", MAX_MEMORY_MB, client))

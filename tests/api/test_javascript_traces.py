@@ -42,20 +42,20 @@ class Traced(NamedTuple):
             found = (await self.platform.client.post("/runs/query", json={"session": [str(session.id)]})).json()["runs"]
             return found if found and all(each["end_time"] for each in found) else None
 
-        runs: list[dict[str, Any]] = await eventually(ended)
+        runs: list[dict[str, Any]] = await eventually(ended, within_s=60)
         return runs
 
 
 @pytest.fixture
 async def traced(
-    hosted_databases: Callable[[], Awaitable[str]], module_database: str, tmp_path: Path
+    hosted_databases: Callable[[], Awaitable[str]], platform_database: str, tmp_path: Path
 ) -> AsyncIterator[Traced]:
     async with hosted(await hosted_databases()) as platform:
         settings = {
             "LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": platform.url, "LANGSMITH_API_KEY": platform.key,
             "LANGSMITH_PROJECT": "in JavaScript",
         }  # fmt: skip
-        serving = javascript_server(module_database, tmp_path, **settings)
+        serving = javascript_server(platform_database, tmp_path, **settings)
         async with in_thread(serving) as server, httpx2.AsyncClient(base_url=server.url, timeout=120) as agent:
             yield Traced(agent, platform)
 

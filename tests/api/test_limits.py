@@ -45,8 +45,8 @@ async def platform(folder: Path, database: str, **settings: Any) -> AsyncIterato
             await serving
 
 
-async def test_the_documented_limits_hold_under_every_prefix(fresh_database, tmp_path) -> None:
-    async with platform(tmp_path, await fresh_database(), region=Region.EU) as client:
+async def test_the_documented_limits_hold_under_every_prefix(platform_databases, tmp_path) -> None:
+    async with platform(tmp_path, await platform_databases(), region=Region.EU) as client:
         headers_of_all = [(await client.get(f"{prefix}/workspaces")).headers for prefix in ("", "/api/v1", "/api")]
         assert [headers["x-ratelimit-remaining"] for headers in headers_of_all] == ["999", "998", "997"]
         response = await client.get("/ok", headers={"x-api-key": ""})
@@ -61,42 +61,42 @@ async def test_the_documented_limits_hold_under_every_prefix(fresh_database, tmp
         assert (await client.get("/info")).json()["region"] == "eu"
 
 
-async def test_an_operators_table_replaces_the_documented_one(fresh_database, tmp_path) -> None:
+async def test_an_operators_table_replaces_the_documented_one(platform_databases, tmp_path) -> None:
     table = tmp_path / "limits.txt"
     table.write_text("/workspaces | x-api-key | 2/600 | 9/600 | Few\n/auth | x-api-key | off | off | None\n")
-    async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)) as client:
+    async with platform(tmp_path, await platform_databases(), rate_limits_file=str(table)) as client:
         assert [(await client.get("/workspaces")).status_code for _ in range(3)] == [200, 200, 429]
         assert (await client.get("/api/v1/workspaces")).status_code == 429
         assert {(await client.get("/auth")).status_code for _ in range(5)} == {200}
         assert "x-ratelimit-limit" not in (await client.get("/sessions")).headers
 
 
-async def test_limits_can_be_switched_off(fresh_database, tmp_path) -> None:
-    async with platform(tmp_path, await fresh_database(), rate_limits=False) as client:
+async def test_limits_can_be_switched_off(platform_databases, tmp_path) -> None:
+    async with platform(tmp_path, await platform_databases(), rate_limits=False) as client:
         assert {(await client.post("/runs/stats")).status_code for _ in range(3)} != {429}
 
 
-async def test_a_table_that_cannot_be_read_stops_the_start(fresh_database, tmp_path) -> None:
+async def test_a_table_that_cannot_be_read_stops_the_start(platform_databases, tmp_path) -> None:
     table = tmp_path / "limits.txt"
     table.write_text("/workspaces | x-api-key | lots | 9/600 | Few\n")
     with pytest.raises(UserMistake, match="line 1: Invalid limit 'lots'"):
-        async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)):
+        async with platform(tmp_path, await platform_databases(), rate_limits_file=str(table)):
             pass
 
 
-async def test_forwarded_headers_of_untrusted_peers_are_ignored(fresh_database, tmp_path) -> None:
+async def test_forwarded_headers_of_untrusted_peers_are_ignored(platform_databases, tmp_path) -> None:
     table = tmp_path / "limits.txt"
     table.write_text("/info | IP | 2/600 | 2/600 | Few\n")
-    async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)) as client:
+    async with platform(tmp_path, await platform_databases(), rate_limits_file=str(table)) as client:
         claimed = [{"x-api-key": "", "x-forwarded-for": f"203.0.113.{number}"} for number in range(3)]
         assert [(await client.get("/info", headers=each)).status_code for each in claimed] == [200, 200, 429]
 
 
-async def test_requests_without_a_valid_key_get_401_until_they_flood(fresh_database, tmp_path, monkeypatch) -> None:
+async def test_requests_without_a_valid_key_get_401_until_they_flood(platform_databases, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(middleware, "UNAUTHORIZED", Limit(3, 600))
     table = tmp_path / "limits.txt"
     table.write_text("/workspaces | IP | 1/600 | 1/600 | Few\n/login | IP | 1/600 | 1/600 | Few\n")
-    async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)) as client:
+    async with platform(tmp_path, await platform_databases(), rate_limits_file=str(table)) as client:
         assert (await client.get("/workspaces")).status_code == 200
         for headers in (
             {"x-api-key": ""},
@@ -113,16 +113,16 @@ async def test_requests_without_a_valid_key_get_401_until_they_flood(fresh_datab
         assert (await client.get("/workspaces/nothing", headers={"x-api-key": ""})).status_code == 429
 
 
-async def test_a_valid_bearer_key_over_its_limit_gets_429(fresh_database, tmp_path) -> None:
+async def test_a_valid_bearer_key_over_its_limit_gets_429(platform_databases, tmp_path) -> None:
     table = tmp_path / "limits.txt"
     table.write_text("/workspaces | IP | 1/600 | 1/600 | Few\n")
-    async with platform(tmp_path, await fresh_database(), rate_limits_file=str(table)) as client:
+    async with platform(tmp_path, await platform_databases(), rate_limits_file=str(table)) as client:
         bearer = {"x-api-key": "", "authorization": f"Bearer {KEY}"}
         assert [(await client.get("/workspaces", headers=bearer)).status_code for _ in range(2)] == [200, 429]
 
 
-async def test_a_caller_sees_what_is_left_of_each_limit(fresh_database, tmp_path) -> None:
-    async with platform(tmp_path, await fresh_database()) as client:
+async def test_a_caller_sees_what_is_left_of_each_limit(platform_databases, tmp_path) -> None:
+    async with platform(tmp_path, await platform_databases()) as client:
         await client.get("/sessions")
         found = {one["match"]: one for one in (await client.get("/limits")).json()["rates"]}
         assert found["any"]["count"] == 1000

@@ -362,8 +362,8 @@ async def test_a_run_that_did_not_finish_leaves_the_list_out_of_the_row(server, 
 
 
 @pytest.mark.parametrize("names", ["*", ""])
-async def test_encrypted_lists_are_not_in_the_row_either(fresh_database, tmp_path, names: str):
-    url = await fresh_database()
+async def test_encrypted_lists_are_not_in_the_row_either(agent_databases, tmp_path, names: str):
+    url = await agent_databases()
     settings = {"GRAPH_AES_KEY": "k" * 32, "GRAPH_AES_JSON_KEYS": names}
     with agent_server(url, tmp_path, project="graphs", **settings) as server:
         thread_id, answer = await asyncio.to_thread(talk, server)

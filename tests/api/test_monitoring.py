@@ -89,10 +89,10 @@ def agent(agent_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def measured(module_database: str, agent: ServerProcess, tmp_path_factory: Any) -> AsyncIterator[Measured]:
+async def measured(platform_database: str, agent: ServerProcess, tmp_path_factory: Any) -> AsyncIterator[Measured]:
     settings = PlatformSettings(rate_limits=False, alert_check_s=0.1)
     home = Home(tmp_path_factory.mktemp("home"))
-    async with open_platform(home, settings, module_database) as app, serving(app.asgi) as url:
+    async with open_platform(home, settings, platform_database) as app, serving(app.asgi) as url:
         both = {"timeout": 60, "base_url": url}
         async with (
             httpx2.AsyncClient(headers={"x-api-key": app.new_key or ""}, **both) as client,

@@ -73,9 +73,9 @@ def issuer() -> Iterator[str]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(module_database: str, issuer: str) -> AsyncIterator[Hosted]:
+async def server(platform_database: str, issuer: str) -> AsyncIterator[Hosted]:
     provider = OidcProvider(OidcClient(issuer, CLIENT, SECRET), SecretBox(os.urandom(32)))
-    async with hosted(module_database, oidc=OidcSignIn(provider, rules_of())) as running:
+    async with hosted(platform_database, oidc=OidcSignIn(provider, rules_of())) as running:
         yield running
 
 

@@ -108,9 +108,9 @@ class Platform:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database, tmp_path_factory) -> AsyncIterator[Platform]:
+async def platform(platform_database, tmp_path_factory) -> AsyncIterator[Platform]:
     settings = PlatformSettings(http_max_request_body_bytes=MAX_BODY, rate_limits=False)
-    async with open_platform(Home(tmp_path_factory.mktemp("home")), settings, module_database) as app:
+    async with open_platform(Home(tmp_path_factory.mktemp("home")), settings, platform_database) as app:
         stop, listening = asyncio.Event(), listen("127.0.0.1", 0)
         server = Server(app.asgi, draining=app.draining, grace_s=1)
         await server.open([listening])
@@ -118,7 +118,7 @@ async def platform(module_database, tmp_path_factory) -> AsyncIterator[Platform]
         base = f"http://127.0.0.1:{listening.getsockname()[1]}"
         async with httpx2.AsyncClient(base_url=base, timeout=60, verify=False) as client:
             assert app.new_key is not None
-            yield Platform(client, app.new_key, await powerless_key(module_database))
+            yield Platform(client, app.new_key, await powerless_key(platform_database))
         app.changes.close()
         stop.set()
         await serving

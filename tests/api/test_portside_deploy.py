@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.preloaded import run_command
 from tests.repositories import AGENT, CONFIG
 from tests.servers import KEY, ServerProcess, platform_server
 
@@ -30,10 +31,7 @@ def environment(platform: ServerProcess, tmp_path: Path) -> dict[str, str]:
 
 
 def portside(environment: dict[str, str], *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "portside", *arguments], env=environment, capture_output=True, text=True,
-        check=False, timeout=400, input=typed,
-    )  # fmt: skip
+    return run_command(*arguments, environment=environment, stdin=typed)
 
 
 def test_a_graph_that_hangs_at_its_import_is_named_while_it_hangs(environment: dict[str, str], tmp_path: Path):

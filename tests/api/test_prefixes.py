@@ -30,10 +30,10 @@ class Agent(NamedTuple):
 
 @pytest.fixture(scope="module")
 def behind_front(
-    tmp_path_factory: pytest.TempPathFactory, module_database: str, agent_database: str
+    tmp_path_factory: pytest.TempPathFactory, platform_database: str, agent_database: str
 ) -> Iterator[Agent]:
     with (
-        fronted(tmp_path_factory.mktemp("home") / "portside", module_database) as platform,
+        fronted(tmp_path_factory.mktemp("home") / "portside", platform_database) as platform,
         platform.real_agent("app", agent_database, project=PROJECT, **OWN_AUTH) as made,
     ):
         url = made["source_config"]["custom_url"]

@@ -73,8 +73,8 @@ graph = (
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
-    async with open_platform(tmp_path_factory.mktemp("pins"), module_database) as platform:
+async def platform(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
+    async with open_platform(tmp_path_factory.mktemp("pins"), platform_database) as platform:
         yield platform
 
 

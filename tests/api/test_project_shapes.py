@@ -69,9 +69,9 @@ EXPECTED = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
+async def platform(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
     folder = tmp_path_factory.mktemp("shapes")
-    async with open_platform(folder, module_database, DEPLOYMENT_START_TIMEOUT_S="200") as platform:
+    async with open_platform(folder, platform_database, DEPLOYMENT_START_TIMEOUT_S="200") as platform:
         yield platform
 
 

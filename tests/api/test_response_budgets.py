@@ -80,10 +80,10 @@ def json_of(size: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def process(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def process(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     home, port = tmp_path_factory.mktemp("home"), free_port()
     settings = {
-        "DATABASE_URL": module_database, "PORTSIDE_API_KEY": KEY, "PORTSIDE_OWN_LISTENER": "false",
+        "DATABASE_URL": platform_database, "PORTSIDE_API_KEY": KEY, "PORTSIDE_OWN_LISTENER": "false",
         "RATE_LIMITS": "false", **BUDGETS,
     }  # fmt: skip
     arguments = ["up", "--home", str(home), "--port", str(port), "--no-example"]
@@ -94,7 +94,7 @@ def process(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture(scope="module")
-def filled(process: ServerProcess, module_database: str) -> dict[str, Any]:
+def filled(process: ServerProcess, platform_database: str) -> dict[str, Any]:
     """A trace of many large runs, and a dataset of as many large examples."""
 
     async def fill() -> dict[str, Any]:
@@ -107,7 +107,7 @@ def filled(process: ServerProcess, module_database: str) -> dict[str, Any]:
             }  # fmt: skip
             assert (await client.post("/runs", json=run)).is_success
             dataset = (await client.post("/datasets", json={"name": "large"})).json()["id"]
-            connection = await asyncpg.connect(module_database)
+            connection = await asyncpg.connect(platform_database)
             await connection.execute(FILL_RUNS, RUNS, json_of(RUN_BYTES))
             await connection.execute(FILL_EXAMPLES, RUNS, json_of(RUN_BYTES))
             await connection.close()
@@ -259,9 +259,9 @@ async def test_a_file_of_large_examples_is_written_in_pieces(platform: Server, f
 
 
 async def test_one_object_above_the_budget_is_read_alone(
-    platform: Server, filled: dict[str, Any], module_database: str
+    platform: Server, filled: dict[str, Any], platform_database: str
 ) -> None:
-    connection = await asyncpg.connect(module_database)
+    connection = await asyncpg.connect(platform_database)
     await connection.execute("update runs set outputs = $1 where id = $2", json_of(3 * ANSWER_BYTES), filled["root"])
     try:
         response = await platform.client.get(f"/runs/{filled['root']}")

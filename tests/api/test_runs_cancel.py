@@ -383,8 +383,8 @@ async def test_deleting_runs_that_are_not_over(client: LangGraphClient, thread_i
     assert (thread["status"], thread["values"]["done"]) == ("idle", ["a", "one", "two", "three"])
 
 
-async def test_timed_out_run_keeps_its_state(fresh_database: Callable[[], Awaitable[str]], tmp_path: Path):
-    with agent_server(await fresh_database(), tmp_path, BG_JOB_TIMEOUT_SECS="5") as server:
+async def test_timed_out_run_keeps_its_state(agent_databases: Callable[[], Awaitable[str]], tmp_path: Path):
+    with agent_server(await agent_databases(), tmp_path, BG_JOB_TIMEOUT_SECS="5") as server:
         async with get_client(url=server.url, api_key="") as client:
             # A first run may take long to begin, and the state has to be stored within the limit.
             await client.runs.wait(None, "steps", input={"done": []})

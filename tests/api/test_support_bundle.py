@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import subprocess
 import sys
 import tarfile
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,6 +17,7 @@ from portside.kernel.crypto import SecretBox
 from portside.operate.bundle import Bundle, Masks, values_of, write_bundle
 from portside.operate.findings import ExaminedInstallation
 from tests.api.control_server import create_body
+from tests.preloaded import run_command
 from tests.servers import KEY, ServerProcess, platform_server
 
 SECRET = "hunter2-of-a-deployment/with+signs="
@@ -81,9 +81,10 @@ def make_bundle(server: ServerProcess, home: Path, file: Path) -> tuple[str, dic
         "SOME_DSN": f"postgresql://me:{quote(DATABASE_PASSWORD, safe='')}@db.example.com/x",
         "NO_PROXY": "127.0.0.1",
     }  # fmt: skip
-    command = [sys.executable, "-P", "-m", "portside", "support-bundle", "--home", str(home), "--to", str(file)]
-    command += ["--port", server.url.rpartition(":")[2]]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+    port = server.url.rpartition(":")[2]
+    done = run_command(
+        "support-bundle", "--home", str(home), "--to", str(file), "--port", port, environment=environment
+    )
     assert done.returncode == 0, done.stderr
     assert file.stat().st_mode & 0o777 == 0o600
     with tarfile.open(file) as archive:

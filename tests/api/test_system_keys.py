@@ -21,8 +21,8 @@ from tests.api.control_server import Control, ListenerSide, control
 
 
 @pytest.fixture
-async def plane(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Control]:
-    async with control(await fresh_database()) as running:
+async def plane(platform_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Control]:
+    async with control(await platform_databases()) as running:
         yield running
 
 
@@ -116,8 +116,8 @@ async def test_the_listener_continues_with_its_replaced_key(plane: Control, tmp_
         await client.close()
 
 
-async def test_the_platform_replaces_its_listener_key(fresh_database, tmp_path: Path):
-    url, home, settings = await fresh_database(), Home(tmp_path), PlatformSettings(own_listener=False)
+async def test_the_platform_replaces_its_listener_key(platform_databases, tmp_path: Path):
+    url, home, settings = await platform_databases(), Home(tmp_path), PlatformSettings(own_listener=False)
     async with open_platform(home, settings, url) as platform:
         first = platform.listener_key
 

@@ -22,8 +22,8 @@ PAGE = b"<script>alert(1)</script>\r\n--\x00\xff"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(module_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(module_database) as running:
+async def server(platform_database: str) -> AsyncIterator[Hosted]:
+    async with hosted(platform_database) as running:
         yield running
 
 

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(module_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(module_database) as running:
+async def server(platform_database: str) -> AsyncIterator[Hosted]:
+    async with hosted(platform_database) as running:
         yield running
 
 

@@ -91,8 +91,8 @@ BROKEN = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(module_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(module_database) as running:
+async def server(platform_database: str) -> AsyncIterator[Hosted]:
+    async with hosted(platform_database) as running:
         assert (await running.client.post("/runs/batch", json={"post": RUNS[:4]})).status_code == 202
         # A half of a surrogate pair, which no jsonb holds.
         response = await running.client.post("/runs", content=json.dumps(RUNS[4]))

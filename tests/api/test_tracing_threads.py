@@ -51,8 +51,8 @@ def turn(thread: str, started: float, key: str = "thread_id", **fields: Any) -> 
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(module_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(module_database) as running:
+async def server(platform_database: str) -> AsyncIterator[Hosted]:
+    async with hosted(platform_database) as running:
         talks = [*turn("a", 1), *turn("a", 10, error="broken"), *turn("b", 5, "session_id"), *turn("c", 3)]
         assert (await running.client.post("/runs/batch", json={"post": talks})).status_code == 202
         yield running

@@ -54,8 +54,8 @@ RUNS = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(module_database: str) -> AsyncIterator[Hosted]:
-    async with hosted(module_database) as running:
+async def server(platform_database: str) -> AsyncIterator[Hosted]:
+    async with hosted(platform_database) as running:
         assert (await running.client.post("/runs/batch", json={"post": RUNS})).status_code == 202
         for run_id in (ROOT, MODEL, DEEP):
             await running.client.post("/feedback", json={"run_id": str(run_id), "key": "k", "score": 1})

@@ -27,8 +27,8 @@ TABLES = (
 
 
 @pytest.fixture
-async def server(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
-    async with hosted(await fresh_database()) as running:
+async def server(platform_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Hosted]:
+    async with hosted(await platform_databases()) as running:
         await migrate(running.db, ["portside.control"])
         yield running
 
@@ -102,8 +102,8 @@ async def test_deleting_a_workspace_needs_all_permissions(server: Hosted) -> Non
 
 
 @pytest.fixture
-async def platform(fresh_database: Callable[[], Awaitable[str]]) -> AsyncIterator[Control]:
-    async with control(await fresh_database()) as running:
+async def platform(platform_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Control]:
+    async with control(await platform_databases()) as running:
         yield running
 
 

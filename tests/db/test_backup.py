@@ -38,6 +38,7 @@ from portside.platform.app import check_restored, open_platform
 from portside.platform.home import Home
 from portside.platform.settings import PlatformSettings
 from tests.commands import run_here
+from tests.preloaded import run_command
 from tests.servers import free_port
 from tests.small_disk import small_disk
 
@@ -414,10 +415,7 @@ async def test_rotation_during_a_backup_keeps_both_keys(original: Original, tmp_
 
 
 def portside(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "portside", "backup", *arguments], check=False, capture_output=True, text=True,
-        env={**os.environ, "DATABASE_URL": "", **environment}, stdin=subprocess.DEVNULL, timeout=300,
-    )  # fmt: skip
+    return run_command("backup", *arguments, environment={**os.environ, "DATABASE_URL": "", **environment})
 
 
 def test_two_commands_restore_a_platform(original: Original, tmp_path: Path) -> None:

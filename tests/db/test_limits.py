@@ -43,8 +43,8 @@ class Clock:
 
 
 @pytest.fixture
-async def db(module_database: str) -> AsyncIterator[Database]:
-    database = await Database.connect(module_database)
+async def db(platform_database: str) -> AsyncIterator[Database]:
+    database = await Database.connect(platform_database)
     await migrate(database, ["portside.identity", "portside.limits"])
     yield database
     await database.close()
@@ -77,8 +77,7 @@ async def test_remaining_requests_count_a_share_that_is_on_its_way_back(db: Data
         # The shares of both budgets are returned together, and wait for the first one's row.
         await tx.connection.execute("select from rate_windows where budget = $1 for update", names[0])
         returning = asyncio.create_task(windows._return_shares(only_idle=False))
-        statements = "pg_stat_activity where datname = current_database()"
-        waiting = Query("waiting", f"select count(*) from {statements} and wait_event_type = 'Lock'")
+        waiting = Query("waiting", "select count(*) from pg_locks where not granted")
         await eventually(lambda: db.fetchval(waiting))
         spending = asyncio.create_task(windows.spend(names[1], limit))
         # Time for a statement of another connection, which is what this request must not use.
@@ -171,11 +170,11 @@ def _spend_in_a_process(url: str, name: bytes, started: Any, passed: Any) -> Non
     passed.put(asyncio.run(work()))
 
 
-async def test_four_processes_share_one_budget(db, module_database) -> None:
+async def test_four_processes_share_one_budget(db, platform_database) -> None:
     context = multiprocessing.get_context("spawn")
     name, started, passed = secrets.token_bytes(16), context.Barrier(4), context.Queue()
     workers = [
-        context.Process(target=_spend_in_a_process, args=(module_database, name, started, passed)) for _ in range(4)
+        context.Process(target=_spend_in_a_process, args=(platform_database, name, started, passed)) for _ in range(4)
     ]
     for worker in workers:
         worker.start()

@@ -45,8 +45,8 @@ def gate(tmp_path: Path) -> Path:
     return tmp_path / "gate"
 
 
-async def test_killed_run_resumes_from_its_last_checkpoint(fresh_database, tmp_path, step_log, gate):
-    with agent_server(await fresh_database(), tmp_path, STEP_LOG=str(step_log)) as server:
+async def test_killed_run_resumes_from_its_last_checkpoint(agent_databases, tmp_path, step_log, gate):
+    with agent_server(await agent_databases(), tmp_path, STEP_LOG=str(step_log)) as server:
         thread = httpx2.post(f"{server.url}/threads", json={}).json()["thread_id"]
         run = httpx2.post(f"{server.url}/threads/{thread}/runs", json=held_at("two", gate)).json()
         await begun(step_log, "two")
@@ -61,9 +61,9 @@ async def test_killed_run_resumes_from_its_last_checkpoint(fresh_database, tmp_p
         assert httpx2.get(f"{server.url}/threads/{thread}").json()["status"] == "idle"
 
 
-async def test_run_lost_too_often_ends_in_an_error(fresh_database, tmp_path, step_log, gate):
+async def test_run_lost_too_often_ends_in_an_error(agent_databases, tmp_path, step_log, gate):
     environment = {"STEP_LOG": str(step_log), "BG_JOB_MAX_RETRIES": "0"}
-    with agent_server(await fresh_database(), tmp_path, **environment) as server:
+    with agent_server(await agent_databases(), tmp_path, **environment) as server:
         thread = httpx2.post(f"{server.url}/threads", json={}).json()["thread_id"]
         run = httpx2.post(f"{server.url}/threads/{thread}/runs", json=held_at("one", gate)).json()
         body = {"assistant_id": "steps", "input": {"done": []}}
@@ -77,8 +77,8 @@ async def test_run_lost_too_often_ends_in_an_error(fresh_database, tmp_path, ste
         assert httpx2.get(f"{server.url}/threads/{thread}").json()["status"] == "idle"
 
 
-async def test_sigterm_lets_runs_end(fresh_database, tmp_path, step_log, gate):
-    with agent_server(await fresh_database(), tmp_path, STEP_LOG=str(step_log)) as server:
+async def test_sigterm_lets_runs_end(agent_databases, tmp_path, step_log, gate):
+    with agent_server(await agent_databases(), tmp_path, STEP_LOG=str(step_log)) as server:
         thread = httpx2.post(f"{server.url}/threads", json={}).json()["thread_id"]
         httpx2.post(f"{server.url}/threads/{thread}/runs", json=held_at("two", gate))
         await begun(step_log, "two")
@@ -91,8 +91,8 @@ async def test_sigterm_lets_runs_end(fresh_database, tmp_path, step_log, gate):
         assert httpx2.get(f"{server.url}/threads/{thread}").json()["values"]["done"] == ["one", "two", "three"]
 
 
-async def test_sigint_hands_runs_back(fresh_database, tmp_path, step_log, gate):
-    with agent_server(await fresh_database(), tmp_path, STEP_LOG=str(step_log)) as server:
+async def test_sigint_hands_runs_back(agent_databases, tmp_path, step_log, gate):
+    with agent_server(await agent_databases(), tmp_path, STEP_LOG=str(step_log)) as server:
         thread = httpx2.post(f"{server.url}/threads", json={}).json()["thread_id"]
         run = httpx2.post(f"{server.url}/threads/{thread}/runs", json=held_at("two", gate)).json()
         await begun(step_log, "two")

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from langgraph_sdk import get_client
 from portside.cli.client import USAGE
 from portside.kernel.embedded import EmbeddedPostgres, program
 from tests.conftest import eventually
+from tests.preloaded import run_command
 from tests.repositories import Repository
 from tests.servers import KEY, PROJECTS, ServerProcess, free_port, platform_server
 
@@ -82,11 +82,8 @@ class Original:
 
 def portside(*arguments: str, **environment: str) -> str:
     """Run a command that must succeed, and return its output."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "portside", *arguments], check=False, capture_output=True, text=True, timeout=600,
-        env={**os.environ, "DATABASE_URL": "", "PORTSIDE_BACKUP_PASSPHRASE": "correct horse battery", **environment},
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    settings = {"DATABASE_URL": "", "PORTSIDE_BACKUP_PASSPHRASE": "correct horse battery", **environment}
+    done = run_command(*arguments, environment={**os.environ, **settings})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -131,7 +128,7 @@ async def ended(http: httpx2.AsyncClient, deployment: str) -> Any:
         found = (await http.get(f"/v2/deployments/{deployment}/revisions")).json()["resources"][0]
         return found if found["status"] == "DEPLOYED" or "FAILED" in found["status"] else None
 
-    return await eventually(look)
+    return await eventually(look, 200)
 
 
 async def deploy(http: httpx2.AsyncClient, repository: Repository) -> str:

@@ -21,6 +21,7 @@ from portside.backup.history import read_attempts
 from portside.backup.restore import backups_in
 from portside.backup.stores import Store, open_store
 from tests.conftest import eventually
+from tests.preloaded import run_command
 from tests.servers import KEY, ServerProcess, free_port, platform_server
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
@@ -135,10 +136,7 @@ def test_refusals_of_a_bucket_have_reasons_without_the_secret(bucket: ObjectStor
 
 
 def portside(environment: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "portside", "backup", *arguments], check=False, capture_output=True, text=True,
-        env={**os.environ, "DATABASE_URL": "", **environment}, stdin=subprocess.DEVNULL, timeout=600,
-    )  # fmt: skip
+    return run_command("backup", *arguments, environment={**os.environ, "DATABASE_URL": "", **environment})
 
 
 async def problems(server: ServerProcess) -> dict[str, Any]:

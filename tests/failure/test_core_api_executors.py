@@ -58,7 +58,7 @@ class Cut(NamedTuple):
 
 @pytest.fixture
 async def cut(
-    request: pytest.FixtureRequest, fresh_database: Callable[[], Awaitable[str]], tmp_path: Path
+    request: pytest.FixtureRequest, agent_databases: Callable[[], Awaitable[str]], tmp_path: Path
 ) -> AsyncIterator[Cut]:
     core_port, wired = free_port(), free_port()
     wire = Wire(partial(asyncio.open_connection, "127.0.0.1", core_port))
@@ -71,7 +71,7 @@ async def cut(
     }
     near = executor_server(CRASHES, f"127.0.0.1:{core_port}", tmp_path / "other.log", **settings)
     behind = executor_server(CRASHES, f"127.0.0.1:{wired}", tmp_path / "behind.log", **settings)
-    orchestration = orchestrated(await fresh_database(), tmp_path, project="crashes", count=0, **settings)
+    orchestration = orchestrated(await agent_databases(), tmp_path, project="crashes", count=0, **settings)
     # The wire carries what they say when they stop.
     async with wire.listening_on(wired), in_thread(orchestration) as tiers:
         await asyncio.to_thread(behind.start)
@@ -248,7 +248,7 @@ async def test_run_of_a_server_that_stops_at_once_is_not_counted_as_lost(cut, tm
     assert "the server stops" in cut.tiers.orchestrator.log.read_text()
 
 
-async def test_orchestrator_needs_no_code_of_the_project(fresh_database, tmp_path):
+async def test_orchestrator_needs_no_code_of_the_project(agent_databases, tmp_path):
     """Its folder has the configuration file alone; all of the code is where the executors are."""
     bare = tmp_path / "bare"
     bare.mkdir()
@@ -256,7 +256,7 @@ async def test_orchestrator_needs_no_code_of_the_project(fresh_database, tmp_pat
     settings = {**SETTINGS, "CORE_API_KEY": "k" * 40, "CORE_API_PORT": str(free_port())}
     far = executor_server(CRASHES, f"127.0.0.1:{settings['CORE_API_PORT']}", tmp_path / "far.log", **settings)
     with orchestrated(
-        await fresh_database(), tmp_path, config=str(bare / "langgraph.json"), count=0, **settings
+        await agent_databases(), tmp_path, config=str(bare / "langgraph.json"), count=0, **settings
     ) as tiers:
         await asyncio.to_thread(far.start)
         try:
@@ -274,9 +274,9 @@ async def test_orchestrator_needs_no_code_of_the_project(fresh_database, tmp_pat
     assert [file.name for file in bare.iterdir()] == ["langgraph.json"]
 
 
-async def test_server_of_tier_queue_has_executors_for_what_another_answers(fresh_database, tmp_path):
+async def test_server_of_tier_queue_has_executors_for_what_another_answers(agent_databases, tmp_path):
     """`FF_USE_CORE_API` selects the core API for a server of any tier."""
-    url = await fresh_database()
+    url = await agent_databases()
     folders = [tmp_path / name for name in ("api", "queue")]
     for folder in folders:
         folder.mkdir()
@@ -292,11 +292,11 @@ async def test_server_of_tier_queue_has_executors_for_what_another_answers(fresh
         assert httpx2.get(f"{tiers.orchestrator.url}/threads").status_code == 404
 
 
-async def test_executors_beside_a_server_and_elsewhere_share_its_runs(fresh_database, tmp_path):
+async def test_executors_beside_a_server_and_elsewhere_share_its_runs(agent_databases, tmp_path):
     """`--executors` with `FF_USE_CORE_API`: both execute runs, and what one loses goes on in the other."""
     settings = {**SETTINGS, "CORE_API_KEY": "k" * 40, "CORE_API_PORT": str(free_port()), "N_JOBS_PER_WORKER": "1"}
     core_api, mixed = f"127.0.0.1:{settings['CORE_API_PORT']}", {**settings, "FF_USE_CORE_API": "true"}
-    with agent_server(await fresh_database(), tmp_path, project="crashes", **mixed) as server:
+    with agent_server(await agent_databases(), tmp_path, project="crashes", **mixed) as server:
         far = executor_server(CRASHES, core_api, tmp_path / "far.log", **settings)
         await asyncio.to_thread(far.start)
         try:

@@ -363,14 +363,14 @@ graph = StateGraph(State).add_node("shout", shout).add_edge(START, "shout").add_
 
 @pytest.mark.thorough
 async def test_output_of_an_agent_takes_a_bounded_part_of_the_disk(
-    disk: SmallDisk, fresh_database: Callable[[], Awaitable[str]], tmp_path: Path
+    disk: SmallDisk, agent_databases: Callable[[], Awaitable[str]], tmp_path: Path
 ):
     """An agent prints 525 MB in seconds on a disk that has less room: nothing is refused, and the log goes on."""
     repository = Repository(tmp_path / "repository")
     repository.commit("one", agent=PRINTER)
     folder = disk.path / "printing"
     folder.mkdir()
-    async with open_platform(folder, await fresh_database(), **RESERVE) as platform:
+    async with open_platform(folder, await agent_databases(), **RESERVE) as platform:
         deployment = await platform.deploy(repository)
         revision = await platform.ended(deployment)
         assert revision["status"] == "DEPLOYED", revision

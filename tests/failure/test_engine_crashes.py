@@ -244,10 +244,10 @@ async def restart_dead_servers(cluster: Cluster, over: asyncio.Event) -> None:
 
 
 async def test_paused_single_server_executes_each_run_once(
-    fresh_database: Callable[[], Awaitable[str]], tmp_path: Path
+    agent_databases: Callable[[], Awaitable[str]], tmp_path: Path
 ):
     """When it continues, it may sweep its own leases and claim the runs that it is still executing."""
-    with cluster_of(1, await fresh_database(), tmp_path) as alone:
+    with cluster_of(1, await agent_databases(), tmp_path) as alone:
         (server,) = alone.servers
         async with Client(server) as client:
             threads = [await client.thread() for _ in range(6)]

@@ -81,9 +81,9 @@ async def test_hand_back_costs_no_retry(cluster: Cluster, tmp_path: Path):
     assert await cluster.over(run) == ["success"]
 
 
-async def test_second_signal_ends_the_grace_period(fresh_database: Callable[[], Awaitable[str]], tmp_path: Path):
+async def test_second_signal_ends_the_grace_period(agent_databases: Callable[[], Awaitable[str]], tmp_path: Path):
     gate = tmp_path / "gate"
-    with cluster_of(1, await fresh_database(), tmp_path, **GRACE) as alone:
+    with cluster_of(1, await agent_databases(), tmp_path, **GRACE) as alone:
         (server,) = alone.servers
         async with Client(server) as client:
             run = await client.run(await client.thread(), gates={1: gate})
@@ -99,10 +99,10 @@ async def test_second_signal_ends_the_grace_period(fresh_database: Callable[[], 
 
 
 async def test_blocking_nodes_delay_neither_the_stop_nor_their_runs(
-    fresh_database: Callable[[], Awaitable[str]], tmp_path: Path
+    agent_databases: Callable[[], Awaitable[str]], tmp_path: Path
 ):
     """In a thread, and on the graph loop itself: nothing can stop them, so the server exits without them."""
-    with cluster_of(1, await fresh_database(), tmp_path, BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS="1") as alone:
+    with cluster_of(1, await agent_databases(), tmp_path, BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS="1") as alone:
         (server,) = alone.servers
         async with Client(server) as client:
             for graph in ("blocking", "hogging"):

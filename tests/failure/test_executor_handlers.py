@@ -165,11 +165,11 @@ class Visitors:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1200)
-async def test_every_run_ends_once_while_executors_are_killed_paused_and_cut_off(fresh_database, tmp_path) -> None:
+async def test_every_run_ends_once_while_executors_are_killed_paused_and_cut_off(agent_databases, tmp_path) -> None:
     settings = {"EXECUTORS": "1", "EXECUTOR_START_SECS": "600", "EXECUTOR_HEARTBEAT_SECS": "4"}
     settings |= {"EXECUTOR_PYTHON": str(interpreter(tmp_path)), "BG_JOB_MAX_RETRIES": "100"}
     settings["EXECUTOR_SPARES"] = "0"
-    with agent_server(await fresh_database(), tmp_path, project="guarded", **settings) as server:
+    with agent_server(await agent_databases(), tmp_path, project="guarded", **settings) as server:
         visitors = Visitors(server, 6)
 
         async def goes_on(before: int) -> None:

@@ -105,7 +105,7 @@ async def written(file: Path, attempt: int) -> Line:
         found = [line for line in lines_of(file) if line.attempt == attempt]
         return found[-1] if len(found) >= 10 else None
 
-    line: Line = await eventually(look)
+    line: Line = await eventually(look, 120)
     return line
 
 
@@ -216,23 +216,23 @@ def two_servers(
     ],
 )
 async def test_executors_of_a_paused_server_stop_its_runs(
-    fresh_database: Callable[[], Awaitable[str]], tmp_path: Path, python_project: Path, graph: str, *, stops: bool
+    agent_databases: Callable[[], Awaitable[str]], tmp_path: Path, python_project: Path, graph: str, *, stops: bool
 ):
-    with two_servers(await fresh_database(), tmp_path, python_project) as servers:
+    with two_servers(await agent_databases(), tmp_path, python_project) as servers:
         await check_take_over(servers, servers[0], graph, tmp_path, stops=stops)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("graph", "stops"), [("heeding", True), ("heedless", False)])
 async def test_executors_in_node_stop_the_runs_of_a_paused_server(
-    fresh_database: Callable[[], Awaitable[str]], tmp_path: Path, graph: str, *, stops: bool
+    agent_databases: Callable[[], Awaitable[str]], tmp_path: Path, graph: str, *, stops: bool
 ):
     project = copy_of_project(tmp_path / "project")
     (project / "ticking.mjs").write_text(JAVASCRIPT)
     graphs = {name: f"./ticking.mjs:{name}" for name in ("heeding", "heedless")}
     (project / "langgraph.json").write_text(json.dumps({"graphs": graphs}))
     runtime = {"EXECUTOR_JAVASCRIPT": str(javascript_runtime())}
-    with two_servers(await fresh_database(), tmp_path, project, **runtime) as servers:
+    with two_servers(await agent_databases(), tmp_path, project, **runtime) as servers:
         await check_take_over(servers, servers[0], graph, tmp_path, stops=stops)
 
 

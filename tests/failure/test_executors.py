@@ -131,9 +131,9 @@ def memory_group(limit_bytes: int) -> Iterator[Path]:
         group.rmdir()
 
 
-async def test_memory_that_ends_kills_the_executor_alone(fresh_database: Callable[[], Awaitable[str]], tmp_path: Path):
+async def test_memory_that_ends_kills_the_executor_alone(agent_databases: Callable[[], Awaitable[str]], tmp_path: Path):
     """The server and its executors share a limit. The system kills a process, and it is the one that used it up."""
-    url, port = await fresh_database(), free_port()
+    url, port = await agent_databases(), free_port()
     settings = {"DATABASE_URI": url, "LANGSMITH_TRACING": "false", "EXECUTORS": "2", "EXECUTOR_SPARES": "0"}
     settings |= {"BG_JOB_MAX_RETRIES": str(RETRIES), "EXECUTOR_START_SECS": "600"}
     arguments = ["serve", "--config", str(PROJECTS / "crashes" / "langgraph.json"), "--port", str(port)]
@@ -213,14 +213,14 @@ async def has_no_children(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("is_mended", [True, False], ids=["mended", "broken"])
-async def test_runs_wait_in_the_queue_while_no_executor_starts(fresh_database, tmp_path, *, is_mended):
+async def test_runs_wait_in_the_queue_while_no_executor_starts(agent_databases, tmp_path, *, is_mended):
     """They end with the reason when that takes longer than a run may take."""
     project = tmp_path / "project"
     shutil.copytree(PROJECTS / "crashes", project)
     code = project / "graphs.py"
     limits = {} if is_mended else {"BG_JOB_TIMEOUT_SECS": "5"}
     settings = {"EXECUTORS": "1", "EXECUTOR_START_SECS": "600", "EXECUTOR_IDLE_SECS": "1", **limits}
-    with agent_server(await fresh_database(), tmp_path, project=str(project), **settings) as server:
+    with agent_server(await agent_databases(), tmp_path, project=str(project), **settings) as server:
         assert server.process is not None
         await eventually(partial(has_no_children, server.process.pid))
         code.rename(tmp_path / "away")

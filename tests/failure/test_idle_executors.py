@@ -37,9 +37,9 @@ def described(client: httpx2.Client) -> dict[str, Any]:
     return {what: client.get(f"/assistants/{echo}/{what}").json() for what in ("schemas", "graph", "subgraphs")}
 
 
-async def test_idle_server_has_no_executor_and_little_memory(fresh_database, tmp_path):
+async def test_idle_server_has_no_executor_and_little_memory(agent_databases, tmp_path):
     known = {"EXECUTOR_IDLE_SECS": "1", "EXECUTOR_KNOWN_GRAPHS": str(tmp_path / "known")}
-    server = server_on(await fresh_database(), tmp_path, **known)
+    server = server_on(await agent_databases(), tmp_path, **known)
     try:
         server.start()
         assert server.process is not None
@@ -68,9 +68,9 @@ async def none_left(pid: int) -> bool:
     return not children_of(pid)
 
 
-async def test_unreadable_file_counts_as_missing(fresh_database, tmp_path):
+async def test_unreadable_file_counts_as_missing(agent_databases, tmp_path):
     (tmp_path / "known.python").write_bytes(b"\xc1 damaged")
-    server = server_on(await fresh_database(), tmp_path, EXECUTOR_KNOWN_GRAPHS=str(tmp_path / "known"))
+    server = server_on(await agent_databases(), tmp_path, EXECUTOR_KNOWN_GRAPHS=str(tmp_path / "known"))
     try:
         server.start()
         assert server.process is not None

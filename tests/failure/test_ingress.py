@@ -127,9 +127,9 @@ def agent(agent_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def front(agent: ServerProcess, module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronted]:
+def front(agent: ServerProcess, platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronted]:
     """A platform whose front serves the agent as the deployment `real`."""
-    with fronted(tmp_path_factory.mktemp("front") / "portside", module_database) as opened:
+    with fronted(tmp_path_factory.mktemp("front") / "portside", platform_database) as opened:
         opened.deploy("real", agent.url)
         yield opened
 

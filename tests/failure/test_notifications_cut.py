@@ -32,14 +32,14 @@ class CutBus:
         async def has_connected() -> bool:
             return [each.sender for each in self.received].count(NOBODY) >= count
 
-        await eventually(has_connected)
+        await eventually(has_connected, within_s=60)
 
 
 @pytest.fixture
-async def cut(fresh_database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CutBus]:
+async def cut(agent_databases, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CutBus]:
     monkeypatch.setattr(bus, "AGAIN_AFTER_S", 0.1)
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        target, url = through(await fresh_database(), Path(folder))
+        target, url = through(await agent_databases(), Path(folder))
         if target.startswith("/.s"):
             pytest.skip("the database is not behind a socket file")
         wire = Wire(partial(asyncio.open_unix_connection, target))
@@ -65,7 +65,7 @@ async def test_bus_connects_again_after_a_notification_that_could_not_be_sent(cu
     async def has_arrived() -> bool:
         return news in cut.received
 
-    await eventually(has_arrived)
+    await eventually(has_arrived, within_s=60)
 
 
 async def test_bus_that_only_listens_notices_that_its_connection_died(cut: CutBus, monkeypatch):

@@ -154,8 +154,8 @@ class Revisions:
 
 
 @pytest.fixture
-async def revisions(fresh_database, tmp_path) -> Any:
-    made = Revisions(tmp_path, await fresh_database())
+async def revisions(agent_databases, tmp_path) -> Any:
+    made = Revisions(tmp_path, await agent_databases())
     async with made.client:
         yield made
     made.stop(signal.SIGKILL)
@@ -206,7 +206,7 @@ async def counts(client: httpx2.AsyncClient, expected: dict[str, int]) -> None:
     async def are_so() -> bool:
         return bool(await used(client) == expected)
 
-    await eventually(are_so)
+    await eventually(are_so, 60)
 
 
 def path(version: str) -> list[str]:

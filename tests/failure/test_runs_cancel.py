@@ -163,8 +163,8 @@ async def test_cancelled_run_of_a_dead_worker_is_ended_by_others(replicas: list[
     assert await there.statuses(thread_id) == ["success", *(["interrupted"] if action == "interrupt" else [])]
 
 
-async def test_run_of_a_killed_worker_can_be_superseded(fresh_database: Callable[[], Any], tmp_path: Path):
-    with agent_server(await fresh_database(), tmp_path) as server:
+async def test_run_of_a_killed_worker_can_be_superseded(agent_databases: Callable[[], Any], tmp_path: Path):
+    with agent_server(await agent_databases(), tmp_path) as server:
         async with opened(server) as replica:
             thread_id = await replica.thread()
             await replica.started(thread_id, SLOW)
@@ -177,8 +177,8 @@ async def test_run_of_a_killed_worker_can_be_superseded(fresh_database: Callable
             assert await replica.statuses(thread_id) == ["success"]
 
 
-async def test_stopping_server_does_not_cancel_runs_of_its_clients(fresh_database: Callable[[], Any], tmp_path: Path):
-    with agent_server(await fresh_database(), tmp_path) as server:
+async def test_stopping_server_does_not_cancel_runs_of_its_clients(agent_databases: Callable[[], Any], tmp_path: Path):
+    with agent_server(await agent_databases(), tmp_path) as server:
         async with opened(server) as replica:
             thread_id = await replica.thread()
             gate = tmp_path / "gate"

@@ -45,8 +45,8 @@ async def cluster(servers: Cluster) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def front(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronted]:
-    with fronted(tmp_path_factory.mktemp("front") / "portside", module_database) as opened:
+def front(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronted]:
+    with fronted(tmp_path_factory.mktemp("front") / "portside", platform_database) as opened:
         yield opened
 
 

@@ -135,8 +135,8 @@ async def test_paused_owner_sends_no_late_events(all_up: Cluster, tmp_path: Path
 
 
 @pytest.fixture
-async def database(fresh_database) -> AsyncIterator[Database]:
-    db = await Database.connect(await fresh_database(), schema=SCHEMA)
+async def database(agent_databases) -> AsyncIterator[Database]:
+    db = await Database.connect(await agent_databases(), schema=SCHEMA)
     await migrate(db, ["portside.agent"], schema=SCHEMA)
     yield db
     await db.close()

@@ -27,6 +27,7 @@ from portside.kernel.errors import DependencyUnavailable, UserMistake
 from portside.kernel.version import full_version
 from portside.operate.service import running_service, unit_of
 from tests.commands import run_here
+from tests.preloaded import run_command
 from tests.servers import free_port
 
 HEAVY = ("asyncpg", "langgraph", "langchain_core", "httpx2", "cryptography", "uvicorn", "starlette")
@@ -46,10 +47,7 @@ def commands(group: click.Group, way: tuple[str, ...] = ()) -> list[tuple[str, .
 def run(*arguments: str, home: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command line as a user does, without the settings of whoever runs the tests."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("PORTSIDE_", "DATABASE_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "portside", *arguments], env=plain | environment, cwd=home, capture_output=True,
-        text=True, check=False, timeout=200, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    return run_command(*arguments, environment=plain | environment, folder=home)
 
 
 HELP_OF_ALL = f"""

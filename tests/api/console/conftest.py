@@ -11,8 +11,8 @@ from tests.platforms import Platform, open_platform
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
-    async with open_platform(tmp_path_factory.mktemp("platform"), module_database) as running:
+async def platform(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
+    async with open_platform(tmp_path_factory.mktemp("platform"), platform_database) as running:
         yield running
 
 

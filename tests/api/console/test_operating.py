@@ -23,10 +23,10 @@ SECRET = "sk-never-on-a-page"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
+async def platform(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
     """A platform that looks often at what alerts are about, and may call this machine."""
     settings = {"ALERT_CHECK_SECONDS": "0.2", "ALERT_ALLOW_PRIVATE_HOSTS": "true"}
-    async with open_platform(tmp_path_factory.mktemp("platform"), module_database, **settings) as running:
+    async with open_platform(tmp_path_factory.mktemp("platform"), platform_database, **settings) as running:
         yield running
 
 

@@ -19,9 +19,9 @@ WITHIN_MS = 120_000
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def platform(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
+async def platform(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
     folder = tmp_path_factory.mktemp("platform")
-    async with open_platform(folder, module_database, ROLL_FORWARD="on-request") as running:
+    async with open_platform(folder, platform_database, ROLL_FORWARD="on-request") as running:
         yield running
 
 

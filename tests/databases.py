@@ -1,0 +1,126 @@
+"""The Postgres of a run, and databases on it: empty ones, and copies of one that has the tables of some packages.
+
+A run of several processes has one server. The process that starts the others makes it; they find it by their
+environment. Each combination of packages is migrated once in a run.
+"""
+
+import asyncio
+import hashlib
+import os
+import secrets
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import asyncpg
+
+from portside.kernel.db import Database
+from portside.kernel.embedded import EmbeddedPostgres
+from portside.kernel.migrations import migrate
+from tests import guard
+
+AGENT = ("portside.agent",)
+AGENT_SCHEMA = "portside"
+SERVER = "PORTSIDE_TEST_POSTGRES"
+TEMPLATE_LOCK = 7_261_104
+# Stands for the packages of the platform, which an environment for agents alone does not have.
+PLATFORM = ("platform",)
+
+
+class RunPostgres:
+    """An embedded Postgres for the tests of this process, and of those that it starts."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(dir=guard.memory_folder(), prefix="postgres-")
+        self._server = EmbeddedPostgres(Path(self._folder.name))
+        self.url = self._server.acquire()
+
+    def stop(self) -> None:
+        self._server.release()
+        self._folder.cleanup()
+
+
+class MigratedDatabases:
+    """Databases to copy, by the packages whose tables they have."""
+
+    def __init__(self, postgres: str) -> None:
+        self._postgres = postgres
+        self._names: dict[tuple[str, ...], str] = {}
+
+    async def copy_of(self, packages: Sequence[str]) -> str:
+        """Make a database that has the tables of these packages; return its name."""
+        key = _packages_of_the_platform() if tuple(packages) == PLATFORM else tuple(packages)
+        if key not in self._names:
+            self._names[key] = await self._find_or_migrate(key)
+
+        name = new_name()
+        await execute(self._postgres, f'create database "{name}" template "{self._names[key]}"')
+        return name
+
+    async def _find_or_migrate(self, packages: tuple[str, ...]) -> str:
+        """Return the database to copy. The processes of a run make it once: the others wait for the first."""
+        digest = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:12]
+        name = f"{prefix()}template_{digest}"
+        admin = await asyncpg.connect(self._postgres)
+        try:
+            await admin.execute("select pg_advisory_lock($1)", TEMPLATE_LOCK)
+            if not await admin.fetchval("select 1 from pg_database where datname = $1", name):
+                unfinished = new_name()
+                await admin.execute(f'create database "{unfinished}"')
+                await _fill(with_name(self._postgres, unfinished), packages)
+                await admin.execute(f'alter database "{unfinished}" rename to "{name}"')
+        finally:
+            await admin.close()
+
+        return name
+
+    async def drop(self, name: str) -> None:
+        """Drop a database, whoever is connected to it."""
+        await execute(self._postgres, f'drop database if exists "{name}" with (force)')
+
+
+def _packages_of_the_platform() -> tuple[str, ...]:
+    from portside.platform.app import PACKAGES
+
+    return tuple(PACKAGES)
+
+
+async def _fill(url: str, packages: tuple[str, ...]) -> None:
+    db = await Database.connect(url, max_size=1, schema=schema_of(packages))
+    await migrate(db, list(packages), schema=schema_of(packages))
+    if "portside.tracing" in packages:
+        from portside.tracing.prices import sync_prices
+
+        await sync_prices(db)
+    await db.close()
+
+
+def prefix() -> str:
+    """How the names of this run's databases begin, so that they can be told from those of another run."""
+    return os.environ.get(guard.DATABASE_PREFIX, "test_")
+
+
+def new_name() -> str:
+    return f"{prefix()}{secrets.token_hex(6)}"
+
+
+def schema_of(packages: tuple[str, ...]) -> str | None:
+    """Return the schema of the tables of these packages; None for that of Postgres."""
+    return AGENT_SCHEMA if packages == AGENT else None
+
+
+def with_name(url: str, name: str) -> str:
+    """Return the URL of another database of the same server."""
+    base, _, query = url.partition("?")
+    return f"{base.rsplit('/', 1)[0]}/{name}{'?' + query if query else ''}"
+
+
+async def execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(statement)
+    await connection.close()
+
+
+def run(url: str, statement: str) -> None:
+    """Execute a statement where there is no event loop."""
+    asyncio.run(execute(url, statement))
