@@ -99,6 +99,8 @@ async def test_a_key_grants_no_more_than_it_may_itself(platform) -> None:
         ({"permissions": ["x" * 101]}, "permissions"),
         ({"permissions": ["a:b"] * 101}, "permissions"),
         ({"permissions": ["no colon"]}, "permissions"),
+        ({"permissions": ["nope:x"]}, "permissions"),
+        ({"permissions": ["deployments:reed"]}, "permissions"),
         ({"description": "x" * 1001}, "description"),
         ({"description": None}, "description"),
         ({"expires_at": "tomorrow"}, "expires_at"),

@@ -19,7 +19,7 @@ from portside.identity.authentication import (
     Authenticator,
     hash_token,
 )
-from portside.identity.roles import ORGANIZATION_ROLES, READ_ONLY, WORKSPACE_ROLES, find_role
+from portside.identity.roles import ORGANIZATION_ROLES, READ_ONLY, WORKSPACE_ROLES, check_permissions, find_role
 from portside.identity.sql import sql
 from portside.identity.types import EVERYTHING, Actor, Key, KeyRequest, NewKey, includes
 from portside.kernel.clock import now, read_utc
@@ -164,7 +164,8 @@ def _expiry(request: KeyRequest, creator: Actor | None) -> datetime | None:
 
 
 def check_grant(actor: Actor, request: KeyRequest) -> None:
-    """Refuse permissions that the actor lacks. Raises Forbidden and Invalid."""
+    """Refuse permissions that do not exist, or that the actor lacks. Raises Forbidden and Invalid."""
+    check_permissions(request.permissions or ())
     beyond = [permission for permission in granted(request) if not actor.may(permission)]
     if beyond:
         raise Forbidden(f"You can only grant permissions that you have; you lack {', '.join(beyond)}.")

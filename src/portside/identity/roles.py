@@ -10,6 +10,7 @@ import msgspec
 
 from portside.identity.types import EVERYTHING, Actor
 from portside.kernel.errors import Forbidden, Invalid
+from portside.kernel.spelling import did_you_mean
 
 ORGANIZATION_ADMIN, WORKSPACE_ADMIN = "Organization Admin", "Admin"
 _RESOURCES = (
@@ -59,6 +60,12 @@ WORKSPACE_ROLES = {
         _role("Viewer", "workspace", {f"{resource}:read" for resource in _RESOURCES}),
     )
 }
+# A key may also be for a listener, or for everything of a resource.
+KNOWN_PERMISSIONS = frozenset({
+    EVERYTHING, *_ALL_PERMISSIONS, *(f"{resource}:*" for resource in _RESOURCES),
+    "organization:*", "organization:read", "organization:manage", "organization:pats:create",
+    "listeners:*", "listeners:work",
+})  # fmt: skip
 READ_ONLY = frozenset({"organization:read", *WORKSPACE_ROLES["Viewer"].permissions})
 
 
@@ -68,6 +75,18 @@ def find_role(roles: Mapping[str, Role], given: str, field: str) -> Role:
         if given in {str(role.id), role.name, role.display_name}:
             return role
     raise Invalid.field(["body", *field.split(".")], f"is not a role; use one of {', '.join(roles)}")
+
+
+def check_permissions(permissions: Collection[str]) -> None:
+    """Refuse a name that is no permission: a key that was given it would never open anything. Raises Invalid."""
+    for number, permission in enumerate(permissions):
+        if permission in KNOWN_PERMISSIONS:
+            continue
+        resource = permission.partition(":")[0]
+        offered = sorted(known for known in KNOWN_PERMISSIONS if known.startswith(f"{resource}:"))
+        meant = did_you_mean(permission, KNOWN_PERMISSIONS)
+        hint = meant or f"; use one of {', '.join(offered or sorted({*_RESOURCES, 'organization', 'listeners'}))}"
+        raise Invalid.field(["body", "permissions", number], f"{permission} is not a permission{hint}")
 
 
 def permissions_of(organization_role: str | None, workspace_role: str | None) -> frozenset[str]:
