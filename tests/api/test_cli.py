@@ -152,7 +152,7 @@ async def test_variables_of_an_env_file_become_secrets_and_are_not_printed(platf
 async def test_a_local_repository_is_fetched_or_uploaded(platform, portside, project) -> None:
     git(project, "init", "--quiet", "--initial-branch=trunk")
     assert "has no commit on its branch yet" in await portside("deploy", str(project), "--no-wait", code=1)
-    git(project, "add", "langgraph.json")
+    git(project, "add", "langgraph.json", "a.py")
     git(project, "commit", "--quiet", "-m", "work")
     fetched = json.loads(await portside("deploy", str(project), "--name", "fetched", "--no-wait", "--json"))
     assert (fetched["source"], fetched["source_config"]["repo_url"]) == ("git_hosting", str(project))
@@ -286,6 +286,7 @@ async def test_a_failed_start_is_printed_with_its_warnings(platform, portside) -
     printed = await deploying
     assert "listening" not in printed
     assert printed.count("graph 'a' is still importing (a.py, line 3)") == 1
+    assert "the stack" not in printed
     last = printed.splitlines()[-4:]
     assert last[0] == "error: the revision failed with DEPLOY_FAILED: ImportError: cannot import name 'x'"
     assert [line.strip() for line in last[1:3]] == ["the server exited with code 1; its output:", "the rest"]

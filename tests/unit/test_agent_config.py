@@ -145,6 +145,13 @@ def test_ignored_keys_are_reported_and_accepted(tmp_path, keys: dict[str, Any], 
     assert all(found.values())
 
 
+def test_unknown_keys_have_the_nearest_known_one(tmp_path):
+    assert "did you mean 'dependencies'?" in ignored(tmp_path, dependancies=["."])["dependancies"]
+    assert "did you mean 'app'?" in ignored(tmp_path, http={"apps": "./web.py:app"})["http.apps"]
+    assert "did you mean 'path'?" in refusal(tmp_path, auth={"paths": "./auth.py:auth"})
+    assert 'there is a key "graph"' in refusal(tmp_path, graphs=None, graph=GRAPHS)
+
+
 def test_what_is_known_of_a_section_is_kept(tmp_path):
     section = {"scopes": ["user"], "ttl": {"refresh_on_read": False, "default_ttl": 5, "on": 1}}
     ttl = read(tmp_path, store=section).store.ttl

@@ -19,7 +19,7 @@ from portside.dataplane.builds.config import (
     required_python,
     suitable_versions,
 )
-from portside.dataplane.builds.environment import explain, read_pins
+from portside.dataplane.builds.environment import explain, missing_requirement, read_pins
 from portside.dataplane.builds.javascript import (
     install_command,
     install_roots,
@@ -441,3 +441,33 @@ def test_explain_names_at_most_three_packages():
     assert reason == f"library-a, library-b, library-c and 3 more give langchain-core 0.2.43; {floor}"
     reason = explain(read_pins(["langchain-core==0.2.43  # via library-a, mybot"]), ["langchain-core>=0.3.67"], {})
     assert reason == f"library-a and mybot give langchain-core 0.2.43; {floor}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (
+            [
+                "\N{MULTIPLICATION SIGN} No solution found when resolving dependencies:",
+                "  ╰─▶ Because langgrap was not found in the package",
+                "      registry and you require langgrap>=1, we can conclude",
+            ],
+            "no package index has langgrap (requirements.txt names it); correct its name",
+        ),
+        (
+            ["  cause: Because only orjson<=3.11 is available and you require orjson>=99, we can conclude"],
+            "no package index has the version of orjson that is wanted (langgraph.json names it), only orjson<=3.11",
+        ),
+        (
+            ["Because there is no version of orjson==0.0.1 and you require orjson==0.0.1, we can conclude"],
+            "no package index has orjson==0.0.1 (langgraph.json names it); name a version that exists",
+        ),
+        (["Because there is no version of other==0.0.1 and orjson depends on other"], None),
+        (["error: Failed to build `thing`"], None),
+    ],
+)
+def test_requirements_that_no_index_has_are_named_with_their_file(tmp_path: Path, lines: list[str], reason: str | None):
+    (tmp_path / "langgraph.json").write_text('{"dependencies": ["orjson"]}')
+    (tmp_path / "requirements.txt").write_text("langgrap>=1\n")
+    config = BuildConfig(path=tmp_path / "langgraph.json", requirements=[tmp_path / "requirements.txt"])
+    assert missing_requirement(lines, config) == reason

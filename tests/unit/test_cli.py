@@ -23,7 +23,7 @@ from portside.cli.deploy import name_from
 from portside.cli.login import has_browser
 from portside.cli.serve import summary
 from portside.cli.up import Greeting
-from portside.kernel.errors import DependencyUnavailable, UserMistake
+from portside.kernel.errors import DependencyUnavailable, TooManyRequests, UserMistake
 from portside.kernel.version import full_version
 from portside.operate.service import running_service, unit_of
 from tests.commands import run_here
@@ -116,7 +116,7 @@ def test_a_wrong_command_line_is_explained(arguments, says: str) -> None:
         (("deploy", "///", "--url", "http://127.0.0.1:9"), "--name"),
         (
             ("deploy", "/", "--name", "x", "--url", "http://127.0.0.1:9"),
-            "not a git repository and has no langgraph.json",
+            "has no langgraph.json",
         ),
         (("deploy", "./not-there", "--url", "http://127.0.0.1:9"), "there is no folder"),
         (
@@ -280,6 +280,19 @@ def test_error_details_of_the_platform_are_shown() -> None:
     assert explain(httpx2.Response(502, text="<html>")) == "<html>"
     assert explain(httpx2.Response(502)) == "Bad Gateway"
     assert explain(httpx2.Response(500, json=["odd"])) == '["odd"]'
+
+
+def test_a_response_says_in_words_when_to_try_again() -> None:
+    import httpx2
+
+    def said(detail: str, after: str) -> str:
+        return explain(httpx2.Response(429, json={"detail": detail}, headers={"Retry-After": after}))
+
+    default = TooManyRequests().message
+    assert said(default, "7") == "Rate limit exceeded; retry after 7 s."
+    assert said("Too many pending runs (setting MAX).", "7") == "Too many pending runs (setting MAX); try again in 7 s"
+    assert said("Rate limit exceeded; try again in 7 s.", "7") == "Rate limit exceeded; try again in 7 s."
+    assert said("Later", "Wed, 21 Oct 2026 07:28:00 GMT") == "Later"
 
 
 def shown(greeting: Greeting, capsys: pytest.CaptureFixture[str]) -> str:

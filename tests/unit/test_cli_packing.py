@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from portside.cli import deploy
 from portside.cli.deploy import Packed, pack, read_project
+from portside.cli.project_check import check_project, check_source_path
 from portside.kernel.errors import UserMistake
 
 CONFIG = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
@@ -136,7 +139,7 @@ def test_the_same_files_give_the_same_bytes(project: Path) -> None:
     [
         ({}, "nope.json", "has no nope.json"),
         ({}, "../outside.json", "is not inside"),
-        ({"langgraph.json": "{"}, "langgraph.json", "cannot read"),
+        ({"langgraph.json": "{"}, "langgraph.json", "is not valid JSON: .* \\(line 1, column 2\\)"),
         ({"langgraph.json": '{"dependencies": 1}'}, "langgraph.json", "must be a list"),
         ({"langgraph.json": '{"dependencies": ["./no"]}'}, "langgraph.json", "./no"),
     ],
@@ -157,5 +160,69 @@ def test_an_excluded_configuration_file_is_refused(project: Path, name: str) -> 
 def test_a_too_large_archive_is_refused(project: Path, monkeypatch) -> None:
     monkeypatch.setattr(deploy, "MAX_ARCHIVE_BYTES", 10)
     write(project, {f"{number}.txt": str(number) * 100_000 for number in range(20)})
-    with pytest.raises(UserMistake, match="dockerignore"):
+    write(project, {"models/large.bin": "x" * 3_000_000})
+    with pytest.raises(UserMistake, match=r"largest files so far: models/large\.bin \(2\.9 MB\), .*dockerignore"):
         packed(project)
+
+
+def checked(content: str, *files: str, config: str = "langgraph.json") -> None:
+    check_project(content.encode(), config, lambda path: path in files)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"graph": {}}', 'there is a key "graph", which must be "graphs"'),
+        ('{"graphs": {"agent": "./agnt.py:graph"}}', "graph 'agent' is in ./agnt.py, but there is no such file"),
+        ('{"graphs": {"a": {"path": "src/a.py:g"}}}', "graph 'a' is in src/a.py"),
+        ('{"graphs": {"a": "agent.py:g"}, "auth": {"path": "auth.py:auth"}}', "auth.path is in auth.py"),
+        ('{"graphs": {"a": "agent.py:g"}, "http": {"app": "./web.py:app"}}', "http.app is in ./web.py"),
+    ],
+)
+def test_mistakes_are_said_before_anything_is_packed(content: str, says: str) -> None:
+    with pytest.raises(UserMistake, match=re.escape(says)):
+        checked(content, "agent.py")
+
+
+def test_files_that_a_build_makes_and_modules_are_not_looked_for() -> None:
+    checked(
+        '{"graphs": {"a": "dist/a.js:g", "b": "package.module:g", "c": "../up/c.py:g"}}', "up/c.py", config="x/g.json"
+    )
+
+
+def test_misspelt_keys_are_said_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    checked('{"graphs": {"a": "agent.py:g"}, "dependancies": ["."]}', "agent.py")
+    assert "'dependancies' is unknown and has no effect; did you mean 'dependencies'?" in capsys.readouterr().err
+
+
+def test_files_and_folders_in_each_others_place_are_named(project: Path) -> None:
+    with pytest.raises(UserMistake, match=r"langgraph\.json is a file; name its folder: .* --config langgraph\.json"):
+        check_source_path(project / "langgraph.json", "langgraph.json")
+    with pytest.raises(UserMistake, match=r"agent\.py is a file; name the folder that has it"):
+        check_source_path(project / "agent.py", "langgraph.json")
+    write(project, {"apps/one/graph.json": "{}"})
+    with pytest.raises(UserMistake, match=r"apps is a folder; name the configuration file in it"):
+        packed(project, "apps")
+    (project / "langgraph.json").unlink()
+    with pytest.raises(UserMistake, match=r"has no langgraph\.json, but apps/one/graph\.json: deploy with --config"):
+        packed(project)
+
+
+def test_the_commit_is_checked_and_not_the_folder(project: Path) -> None:
+    def git(*arguments: str) -> None:
+        who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+        subprocess.run(["git", *who, *arguments], cwd=project, check=True, capture_output=True)
+
+    git("init", "--quiet", "--initial-branch=main")
+    write(project, {"notes": ""})
+    git("add", "notes")
+    git("commit", "--quiet", "--message=one")
+    with pytest.raises(UserMistake, match=r"langgraph\.json is not committed on main; commit it, or use --upload"):
+        deploy.check_commit(project, "main", "langgraph.json")
+    git("add", "langgraph.json")
+    git("commit", "--quiet", "--message=two")
+    with pytest.raises(UserMistake, match=r"graph 'agent' is in \./agent\.py, but there is no such file"):
+        deploy.check_commit(project, "main", "langgraph.json")
+    git("add", "agent.py")
+    git("commit", "--quiet", "--message=three")
+    deploy.check_commit(project, "main", "./langgraph.json")

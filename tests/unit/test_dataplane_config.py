@@ -74,7 +74,7 @@ def test_folders_are_relative_to_config_file(tmp_path: Path):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"graphs": {}}, "names no graph"),
+        ({"graphs": {}}, "must name at least one graph"),
         ({"graphs": {"a": 1}}, "'a'"),
         ({"node_version": "18"}, "20 or newer"),
         ({"node_version": "20.1"}, "major version alone"),
@@ -104,9 +104,26 @@ def test_missing_config_is_named(tmp_path: Path):
         read_config(tmp_path, "apps/langgraph.json")
 
 
+def test_missing_config_names_those_that_are_there(tmp_path: Path):
+    write(tmp_path, {"apps/one/graph.json": "{}"})
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BuildFailed, match=r"it has apps/one/graph\.json: name one as the configuration file"):
+        read_config(tmp_path, "langgraph.json")
+    with pytest.raises(BuildFailed, match="folder is a folder; name the configuration file in it"):
+        read_config(tmp_path, "folder")
+
+
+def test_misspelt_keys_are_kept_for_the_log(tmp_path: Path):
+    assert read_config(repository(tmp_path, dependancies=["."]), "graph.json").misspelt == {
+        "dependancies": "dependencies"
+    }
+    with pytest.raises(BuildFailed, match='there is a key "graph", which must be "graphs"'):
+        read_config(repository(tmp_path, graphs=None, graph={"a": "a.py:g"}), "graph.json")
+
+
 def test_invalid_json_names_the_file(tmp_path: Path):
     (tmp_path / "graph.json").write_text('{"graphs": ')
-    with pytest.raises(BuildFailed, match=r"graph\.json: not valid JSON"):
+    with pytest.raises(BuildFailed, match=r"graph\.json is not valid JSON: .*line 1"):
         read_config(tmp_path, "graph.json")
 
 

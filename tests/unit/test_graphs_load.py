@@ -325,7 +325,8 @@ def test_an_import_that_hangs_is_logged_with_its_stack(project, monkeypatch):
     assert "graph 'agent' (./agent.py:graph) is still importing after" in reported[0]["event"]
     assert "(agent.py, line 3: assert sys.released_by_test.wait(60))" in reported[0]["event"]
     assert 'agent.py", line 4, in <module>\n      hang()' in reported[0]["stack"]
-    assert "frozen importlib" not in reported[0]["stack"]
+    assert reported[0]["stack"].lstrip().startswith("File "), "it begins with the project's own frames"
+    assert reported[0]["stack"].count("File ") <= 3
     assert reported[0]["level"] == "warning"
 
 

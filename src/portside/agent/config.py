@@ -8,7 +8,6 @@ Images built from such a file have its sections as JSON in the environment, and 
 as well. A section from there replaces the file's. If the graphs come from there, no file is needed.
 """
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -23,10 +22,12 @@ from portside.agent.types.webhooks import WebhooksConfig
 from portside.executor.project import GraphSource, Project
 from portside.kernel.aliases import CONFIG_FILES, environment_names, is_javascript
 from portside.kernel.errors import UserMistake
+from portside.kernel.graph_config import CONFIG_KEYS, missing_graphs, parse_config, parse_json
 from portside.kernel.http.cors import CorsRules
 from portside.kernel.http.headers import HeaderRules
 from portside.kernel.http.middleware import PATH_PREFIX
 from portside.kernel.logs import get_logger
+from portside.kernel.spelling import did_you_mean
 
 log = get_logger(__name__)
 
@@ -256,10 +257,13 @@ def load_config(path: Path, environ: Mapping[str, str] | None = None) -> AgentCo
     environ = {**env, **(environ or {})}
     sources = {key: str(path) for key in content}
     for section, variable in _sections_in(environ).items():
-        if (value := _parse(variable, environ[variable])) is not None:
+        if (value := parse_json(environ[variable], variable)) is not None:
             content[section], sources[section] = value, variable
     for variable in sorted(_IGNORED_VARIABLES.keys() & environ.keys()):
         log.warning("a variable is ignored", variable=variable, reason=_IGNORED_VARIABLES[variable])
+    if not isinstance(content.get("graphs"), dict) or not content["graphs"]:
+        raise UserMistake(missing_graphs(content, sources.get("graphs", str(path))))
+
     config = _config(path, _read_sections(content, sources), sources, env)
     _refuse_javascript(config)
     return config
@@ -282,7 +286,7 @@ def _read_sections(content: dict[str, Any], sources: dict[str, str]) -> dict[str
         # Other servers store their data in the backend that these keys name, so a string here is not a mistake.
         names_backend = key in {"checkpointer", "store"} and not isinstance(value, dict)
         if names_backend or key not in {*_READ, *_KEYS}:
-            _ignore(sources[key], key, value)
+            _ignore(sources[key], key, value, meant=did_you_mean(key, CONFIG_KEYS - content.keys()))
         else:
             sections[key] = _read_keys(sources[key], key, value)
     return sections
@@ -305,7 +309,7 @@ def _config(path: Path, content: dict[str, Any], sources: dict[str, str], env: d
     _typed(source_of("ui_config"), "ui_config", content.get("ui_config") or {}, UiConfig)
     return AgentConfig(
         file=path,
-        graphs=_graphs(source_of("graphs"), content.get("graphs")),
+        graphs=_graphs(source_of("graphs"), content["graphs"]),
         dependencies=_typed(source_of("dependencies"), "dependencies", content.get("dependencies") or [], list[str]),
         env=env,
         thread_ttl=_typed(source_of("checkpointer"), "checkpointer.ttl", checkpointer.get("ttl") or {}, ThreadTtl),
@@ -358,22 +362,13 @@ def _http(source: str, section: Any) -> HttpConfig:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text("utf-8-sig")
+        content = path.read_bytes()
+    except IsADirectoryError as exc:
+        raise UserMistake(f"{path} is a folder; name the graph configuration file in it") from exc
     except OSError as exc:
         raise UserMistake(f"{path} cannot be read: {exc.strerror}") from exc
-    except UnicodeDecodeError as exc:
-        raise UserMistake(f"{path} is not UTF-8 text") from exc
-    content = _parse(str(path), text)
-    if not isinstance(content, dict):
-        raise UserMistake(f'{path} must be a JSON object such as {{"graphs": {{"agent": "./agent.py:graph"}}}}')
-    return content
 
-
-def _parse(source: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as exc:
-        raise UserMistake(f"{source} is not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
+    return parse_config(content, str(path))
 
 
 def _read_keys(source: str, key: str, value: Any) -> Any:
@@ -392,31 +387,31 @@ def _read_keys(source: str, key: str, value: Any) -> Any:
 def _known(source: str, section: str, value: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return the keys of a section with these names, and ignore the others."""
     for name in sorted(value.keys() - names):
-        _ignore(source, f"{section}.{name}", value[name])
+        _ignore(source, f"{section}.{name}", value[name], meant=did_you_mean(name, names))
     return {name: setting for name, setting in value.items() if name in names}
 
 
-def _ignore(source: str, key: str, value: Any) -> None:
-    """Log that a key is ignored. Raises UserMistake if it asks for protection."""
+def _ignore(source: str, key: str, value: Any, *, meant: str) -> None:
+    """Log that a key is ignored. Raises UserMistake if it asks for protection.
+
+    `meant` is the end of the message about an unknown key: the known key that somebody may have meant.
+    """
     if _is_off(value) or (key in _SATISFIED and _SATISFIED[key] == value):
         return
     if key.startswith(_PROTECTING):
         raise UserMistake(
             f"{source}: unknown key {key}. It may ask for protection, which the server must not run without; remove "
-            "the key to start"
+            f"the key to start{meant}"
         )
-    log.warning("a configuration key is ignored", file=source, key=key, reason=_IGNORED.get(key, "unknown key"))
+    reason = _IGNORED.get(key, f"unknown key{meant}")
+    log.warning("a configuration key is ignored", file=source, key=key, reason=reason)
 
 
 def _is_off(value: Any) -> bool:
     return value is None or value is False or value in ({}, [], "")
 
 
-def _graphs(source: str, value: Any) -> dict[str, GraphSource]:
-    if not isinstance(value, dict) or not value:
-        raise UserMistake(
-            f'{source}: "graphs" must name at least one graph, for example {{"agent": "./agent.py:graph"}}'
-        )
+def _graphs(source: str, value: dict[str, Any]) -> dict[str, GraphSource]:
     return {graph_id: _graph(source, graph_id, entry) for graph_id, entry in value.items()}
 
 

@@ -22,6 +22,7 @@ from portside.ingress.options import FrontOptions
 from portside.kernel.clock import now
 from portside.kernel.db import Database, Record
 from portside.kernel.disk import DiskWatch, measure
+from portside.kernel.shortening import first_line, shorten_line
 from portside.kernel.transient_errors import log_failure
 
 PLATFORM = "platform"
@@ -152,7 +153,12 @@ class Measurements:
     async def _failed_deployments(self) -> list[Measurement]:
         rows = await self._parts.db.fetch(sql.failed_deployments)
         return [
-            Measurement(str(row["id"]), _name(row), 1, f"{row['status']}: {row['status_message'] or 'see its log'}")
+            Measurement(
+                subject=str(row["id"]),
+                name=_name(row),
+                value=1,
+                detail=f"{row['status']}: {first_line(row['status_message'] or 'see its log', _MAX_DETAIL)}",
+            )
             for row in rows
         ]
 
@@ -164,7 +170,7 @@ class Measurements:
         return {
             "deployment_restarting": [Measurement(str(row["id"]), _name(row), recent[str(row["id"])]) for row in rows],
             "deployment_degraded": [
-                Measurement(str(row["id"]), _name(row), 1, row["metrics"]["problem"])
+                Measurement(str(row["id"]), _name(row), 1, first_line(row["metrics"]["problem"], _MAX_DETAIL))
                 for row in rows
                 if row["metrics"].get("problem")
             ],
@@ -227,7 +233,8 @@ class Measurements:
         failed = (await asyncio.to_thread(last_backup, self._parts.home)).failed
         if failed is None:
             return []
-        detail = f"{failed.started_at:%Y-%m-%d %H:%M} UTC: {' '.join((failed.error or '').split())[:_MAX_DETAIL]}"
+        error = " ".join((failed.error or "").split())
+        detail = f"{failed.started_at:%Y-%m-%d %H:%M} UTC: {shorten_line(error, _MAX_DETAIL)}"
         return [Measurement(PLATFORM, "the backup", 1, detail)]
 
     async def _backup_age(self) -> list[Measurement]:

@@ -149,7 +149,7 @@ class BucketStore:
         try:
             from obstore.store import S3Store
         except ImportError as exc:
-            raise UserMistake(f"{location} needs the extra 's3': install portside[s3]") from exc
+            raise UserMistake(f"{location} needs a client of S3: install the wheel with its extra [s3]") from exc
         if missing := [name for name in _CREDENTIALS if not environ.get(name)]:
             raise UserMistake(f"{location} needs credentials; set {' and '.join(missing)}")
         bucket, _, prefix = location.removeprefix(_S3).partition("/")

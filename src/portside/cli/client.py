@@ -7,6 +7,7 @@ folder. Secrets are typed or read from standard input, never from arguments, whi
 import contextlib
 import json
 import os
+import re
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -104,6 +105,8 @@ UPLOAD_CHUNK = 256 * 1024
 CA_FILE = "PORTSIDE_CA_FILE"
 _UNKNOWN_AUTHORITY = "CERTIFICATE_VERIFY_FAILED"
 _UNAVAILABLE = frozenset({502, 503, 504})
+# How the default messages of errors name the header.
+_RETRY_AFTER = re.compile("the number of seconds in Retry-After|Retry-After seconds")
 _NEEDS_WORKSPACE = "org_scoped_key_requires_workspace"
 _WORKSPACE_HEADER = "X-Tenant-Id"
 # These routes must work even if the login's stored workspace was deleted.
@@ -339,7 +342,22 @@ def usage_query(platform: Platform, *, days: int, by: str) -> dict[str, Any]:
 
 
 def explain(response: Any) -> str:
-    """Return the `detail` of an error as text; a failed validation names each field."""
+    """Return the `detail` of an error as text; a failed validation names each field.
+
+    A response that says when to try again says it in a header, which nobody sees in a terminal.
+    """
+    return _with_seconds(_detail_of(response), response.headers.get("retry-after"))
+
+
+def _with_seconds(detail: str, seconds: str | None) -> str:
+    if seconds is None or not seconds.isdecimal():
+        return detail
+
+    named = _RETRY_AFTER.sub(f"{seconds} s", detail)
+    return named if f"{seconds} s" in named else f"{named.rstrip('.')}; try again in {seconds} s"
+
+
+def _detail_of(response: Any) -> str:
     try:
         detail = response.json()["detail"]
     except (ValueError, KeyError, TypeError):

@@ -10,11 +10,12 @@ import contextlib
 import gzip
 import io
 import os
+import posixpath
 import re
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import IO, Any
@@ -25,11 +26,15 @@ import msgspec
 
 from portside.cli.client import CA_FILE, LOOPBACK, Platform, connection_options
 from portside.cli.output import json_option, program, say, show_json, show_text
+from portside.cli.project_check import check_project, check_source_path, missing_config
 from portside.cli.revisions import ACCESS_MODES, PIN_HOURS, agent_access_of, create_body, follow_revision
 from portside.kernel.errors import UserMistake
+from portside.kernel.graph_config import parse_config
 
 _GIT_TIMEOUT_S = 30
 _SHOWN_BRANCHES = 20
+# Of an archive that is too large.
+_SHOWN_FILES = 5
 MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
 NEVER = frozenset({".git", "__pycache__", ".venv", "venv", "node_modules", ".tox", ".mypy_cache", ".DS_Store"})
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -199,6 +204,7 @@ def _deploy(platform: Platform, options: DeployOptions, *, upload: bool) -> dict
 
     folder = Path(options.source)
     is_folder = folder.is_dir()
+    check_source_path(folder, options.config)
     if not is_folder and _looks_local(options.source):
         suggested = full_address(options.source)
         raise UserMistake(
@@ -207,9 +213,8 @@ def _deploy(platform: Platform, options: DeployOptions, *, upload: bool) -> dict
     if upload and not is_folder:
         raise UserMistake("--upload is for folders; the platform fetches a repository from its address")
     if is_folder and not is_repository(folder) and not (folder / options.config).is_file():
-        raise UserMistake(
-            f"{folder} is not a git repository and has no {options.config}; name the configuration file with --config"
-        )
+        raise UserMistake(f"{missing_config(folder, options.config)}, or name a git repository")
+
     found = [
         d for d in platform.call("GET", "/v2/deployments", name=options.name)["resources"] if d["name"] == options.name
     ]
@@ -218,7 +223,32 @@ def _deploy(platform: Platform, options: DeployOptions, *, upload: bool) -> dict
         return _deploy_folder(platform, deployed, folder, options)
     if is_folder:
         options.ref = _local_ref(folder, options.ref)
+        check_commit(folder, options.ref, options.config)
     return _deploy_repository(platform, deployed, options)
+
+
+def check_commit(folder: Path, ref: str, config: str) -> None:
+    """Check the configuration file of the commit that will be built. Raises UserMistake."""
+    name = posixpath.normpath(config)
+    entries = [entry.partition("\t") for entry in _git(folder, "ls-tree", "-r", "-z", ref).split("\0") if entry]
+    files = {path for _kind, _tab, path in entries}
+    submodules = [f"{path}/" for kind, _tab, path in entries if " commit " in kind]
+    if name not in files:
+        if (folder / name).is_file():
+            raise UserMistake(f"{config} is not committed on {ref}; commit it, or use --upload")
+        raise UserMistake(missing_config(folder, config))
+
+    def exists(path: str) -> bool:
+        # The build fetches submodules, and it follows links to folders.
+        return path in files or path.startswith(("..", *submodules)) or _is_below_link(path, files)
+
+    check_project(_git(folder, "show", f"{ref}:{name}").encode(), config, exists)
+
+
+def _is_below_link(path: str, files: Collection[str]) -> bool:
+    """Whether a part of a path is a file of the commit, which then is a link to a folder."""
+    parts = path.split("/")
+    return any("/".join(parts[:length]) in files for length in range(1, len(parts)))
 
 
 def _local_ref(folder: Path, ref: str | None) -> str:
@@ -265,6 +295,8 @@ def _deploy_folder(
             "--ref, --integration and --build-on-push are for repositories; a folder is uploaded as it is"
         )
     project = read_project(folder, options.config)
+    content = (project.root / project.config).read_bytes()
+    check_project(content, project.config, lambda path: (project.root / path).is_file())
     if project.missing_env is not None:
         say(f"{project.missing_env}; continuing without it")
     secrets = _with_env_file(project.env_file, options.secrets)
@@ -387,11 +419,12 @@ def _read_config(config: Path, folder: Path) -> dict[str, Any]:
     if not config.resolve().is_relative_to(folder):
         raise UserMistake(f"{config} is not inside {folder}; name a file in it with --config")
     try:
-        content = msgspec.json.decode(config.read_bytes(), type=dict[str, Any])
-    except FileNotFoundError as exc:
-        raise UserMistake(f"{folder} has no {config.name}; name the graph configuration file with --config") from exc
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as exc:
-        raise UserMistake(f"cannot read {config}: {exc}") from exc
+        content = parse_config(config.read_bytes(), str(config))
+    except (FileNotFoundError, IsADirectoryError) as exc:
+        raise UserMistake(missing_config(folder, config.name)) from exc
+    except OSError as exc:
+        raise UserMistake(f"cannot read {config}: {exc.strerror}") from exc
+
     if not isinstance(content.get("dependencies", []), list):
         raise UserMistake(f"{config}: dependencies must be a list")
     return content
@@ -400,35 +433,45 @@ def _read_config(config: Path, folder: Path) -> dict[str, Any]:
 def pack(project: ProjectFiles, target: IO[bytes]) -> Packed:
     """Write a project's files as .tar.gz; the same files always give the same bytes. Raises UserMistake."""
     packed, has_config = Packed(0, 0, []), False
+    sizes: dict[str, int] = {}
     # No name and no time in the gzip header: both would differ in every archive.
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=target, compresslevel=6, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, file in sorted(_files(project, packed)):
-            _add(archive, project, name, file)
+            sizes[name] = _add(archive, project, name, file)
             packed.files += 1
             has_config = has_config or name == project.config
-            _check_size(target)
+            _check_size(target, sizes)
     if not has_config:
         raise UserMistake(
             f"a .dockerignore or .gitignore in {project.root} excludes {project.config}: change it, or deploy the "
             "repository instead of the folder"
         )
-    packed.size = _check_size(target)
+    packed.size = _check_size(target, sizes)
     return packed
 
 
-def _check_size(target: IO[bytes]) -> int:
+def _check_size(target: IO[bytes], sizes: Mapping[str, int]) -> int:
+    """Return the size of the archive. Raises UserMistake that names the largest files, which have these sizes."""
     size = target.tell()
     if size > MAX_ARCHIVE_BYTES:
+        largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:_SHOWN_FILES]
+        named = ", ".join(f"{name} ({_megabytes(sizes[name])})" for name in largest)
         raise UserMistake(
-            f"the archive is larger than {MAX_ARCHIVE_BYTES // 1024**2} MB; exclude unneeded files in .dockerignore"
+            f"the archive is larger than {_megabytes(MAX_ARCHIVE_BYTES)}. The largest files so far: {named}. Exclude "
+            "what the agent does not need in .dockerignore, or deploy a git repository"
         )
     return size
 
 
-def _add(archive: tarfile.TarFile, project: ProjectFiles, name: str, file: Path) -> None:
+def _megabytes(size: int) -> str:
+    return f"{size / 1024**2:.1f}".removesuffix(".0") + " MB"
+
+
+def _add(archive: tarfile.TarFile, project: ProjectFiles, name: str, file: Path) -> int:
+    """Add a file to the archive, and return its size. Raises UserMistake."""
     entry = tarfile.TarInfo(name)
     # The values are sent as secrets, which are encrypted; the file only has to exist.
     content = b"" if file == project.env_file else None
@@ -440,6 +483,8 @@ def _add(archive: tarfile.TarFile, project: ProjectFiles, name: str, file: Path)
             archive.addfile(entry, source)
     except OSError as exc:
         raise UserMistake(f"cannot pack {file}: {exc.strerror or exc}") from exc
+
+    return entry.size
 
 
 def _files(project: ProjectFiles, packed: Packed) -> Iterator[tuple[str, Path]]:

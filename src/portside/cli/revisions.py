@@ -10,6 +10,7 @@ import click
 from portside.cli.client import Platform, PlatformUnavailable
 from portside.cli.output import show_table
 from portside.kernel.errors import UserMistake
+from portside.kernel.shortening import first_line
 
 
 def find(platform: Platform, name_or_id: str) -> dict[str, Any]:
@@ -45,6 +46,7 @@ def create_body(
     }
 
 
+SHOWN_REASON = 80
 PIN_HOURS = click.FloatRange(0, 8760)
 ACCESS_MODES = ("workspace", "permission", "roles", "none")
 
@@ -109,7 +111,7 @@ def with_shown_status(platform: Platform, deployment: dict[str, Any]) -> dict[st
 
 def reason_in_brief(shown: dict[str, Any]) -> str:
     """Return the first line of the status message of a deployment or revision."""
-    return (shown.get("status_message") or "").split("\n", 1)[0][:80]
+    return first_line(shown.get("status_message") or "", SHOWN_REASON)
 
 
 def _describe_code(config: dict[str, Any]) -> str:
@@ -170,10 +172,10 @@ class _PrintedLogs:
                 self._show(entry["message"])
 
     def print_warnings(self) -> None:
-        """Print new warnings of the server."""
+        """Print the first line of new warnings of the server; the log has their stacks."""
         for entry in self._new("deploy"):
             if entry["level"] == "WARNING":
-                self._show(entry["message"])
+                self._show(entry["message"].partition("\n")[0])
 
     def reason(self, revision: dict[str, Any]) -> str:
         """Return why the revision failed, without lines that were already printed."""

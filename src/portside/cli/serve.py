@@ -116,7 +116,7 @@ def _execute(agent_config: "AgentConfig", settings: "AgentSettings") -> None:
 def require_grpc() -> None:
     """Raise UserMistake if gRPC is not installed."""
     if find_spec("grpc") is None or find_spec("grpc_health") is None:
-        raise UserMistake("executors on other machines need gRPC: install portside[grpc]")
+        raise UserMistake("executors on other machines need gRPC: install the wheel with its extra [grpc]")
 
 
 def _serve(

@@ -66,7 +66,9 @@ def open_compute(kind: str, settings: ListenerSettings) -> Compute:
     try:
         from portside.dataplane.compute.kubernetes.target import KubernetesCompute
     except ImportError as exc:
-        raise UserMistake(f"compute kubernetes needs {exc.name}: install portside[kubernetes]") from exc
+        raise UserMistake(
+            f"compute kubernetes needs {exc.name}: install the wheel with its extra [kubernetes]"
+        ) from exc
     return KubernetesCompute.from_environment(settings, load_settings(KubernetesSettings, os.environ))
 
 

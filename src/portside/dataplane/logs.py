@@ -14,6 +14,7 @@ from typing import Any
 
 from portside.dataplane.failures import ControlPlaneRefused, ControlPlaneUnreachable
 from portside.dataplane.masking import MaskedOutput
+from portside.kernel.shortening import shorten
 from portside.kernel.supervision import Backoff, Supervision
 from portside.kernel.user_json import storable
 from portside.listener_api import NewLogEntry
@@ -52,7 +53,7 @@ class RevisionLog:
     def add(self, message: str, level: str = "INFO", timestamp: float | None = None) -> None:
         """Add one line; `timestamp` is in milliseconds since 1970, now by default."""
         moment = int(time.time() * 1000) if timestamp is None else timestamp
-        text = storable(self._mask(message)[:_MAX_MESSAGE])
+        text = storable(shorten(self._mask(message), _MAX_MESSAGE))
         self._waiting.append(NewLogEntry(moment, level, text))
         self._empty.clear()
         self._has_lines.set()

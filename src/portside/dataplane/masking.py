@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import quote
 
+from portside.kernel.shortening import shorten_line
+
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _MASK = "***"
 _MIN_LENGTH = 6
@@ -37,7 +39,7 @@ class MaskedOutput:
 
     def write(self, line: str) -> str:
         """Pass a line on, unless the limit of lines is reached; return the masked line."""
-        shown = self.mask(line)[:_MAX_LINE]
+        shown = shorten_line(self.mask(line), _MAX_LINE)
         if self._left > 0:
             self._on_line(shown)
         elif self._left == 0:

@@ -32,13 +32,14 @@ from portside.dataplane.builds.javascript import Scripts
 from portside.dataplane.builds.node import RUNTIMES, runtime_of
 from portside.dataplane.builds.sources import ArchiveSource, GitSource, Source
 from portside.dataplane.builds.wheel import is_behind, server_versions
-from portside.dataplane.compute.interface import STARTING, Build, Compute, OpenLog, Release
+from portside.dataplane.compute.interface import Build, Compute, OpenLog, Release
 from portside.dataplane.failures import BuildFailed, DeployFailed, RevisionFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import mask_values
 from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder
 from portside.kernel.logs import get_logger
+from portside.kernel.shortening import shorten
 from portside.kernel.user_json import storable
 from portside.listener_api import (
     DeploymentReport,
@@ -67,7 +68,8 @@ _CANNOT_PIN = (
 
 def reason_of(revision: DesiredRevision, failure: BaseException) -> str:
     """Return why a revision failed, without its secrets: everybody who may read the deployment reads this."""
-    return storable(mask_values(str(failure), [secret.value for secret in revision.secrets])[:_MAX_REASON])
+    masked = mask_values(str(failure), [secret.value for secret in revision.secrets])
+    return storable(shorten(masked, _MAX_REASON))
 
 
 @dataclass(frozen=True)
@@ -230,16 +232,9 @@ class Rollout:
                 await self.report_down("Nothing of this deployment runs until its active revision is built again.")
                 build = await self._rebuild(revision)
         self._is_split = build is not None and build.is_split
-        if build is not None and not self._has_servers():
-            await self.report_down(STARTING)
         await self.target.restore(await self._release(deployment, revision, build))
         if deployment.custom_url != self.target.url:
             await self._report_status("READY", None)
-
-    def _has_servers(self) -> bool:
-        """Whether servers of the deployment outlived an earlier listener, or it sleeps, as it should."""
-        state = self._folder.state
-        return state.sleep is not None or any(record.process.is_alive for record in state.replicas)
 
     async def update(self, deployment: DesiredDeployment) -> None:
         """Apply changes of the serving revision, and report its address if they changed it.
@@ -259,25 +254,20 @@ class Rollout:
 
     async def report_down(self, message: str) -> None:
         """Report that nothing of the deployment runs, and why. Raises ControlPlaneRefused."""
-        await self._report_status("UNKNOWN", storable(message[:_MAX_REASON]))
+        await self._report_status("UNKNOWN", storable(shorten(message, _MAX_REASON)))
 
     async def rollback(self, deployment: DesiredDeployment) -> None:
         """Switch back to the active revision after a switch to one that was given up before its report arrived.
 
-        Without an active revision nothing serves afterwards. Raises RevisionFailed when it cannot; the caller then
-        tries again later.
+        Raises RevisionFailed when it cannot; the caller then tries again later.
         """
         if not self._is_switching:
             return
-        # The target writes which revision serves.
-        self._folder.read_again()
         active = deployment.revision(deployment.active_revision_id)
         if active is not None and self._folder.state.active_revision_id != active.id:
             build = await self._find_or_rebuild(active) if active.source in BUILT_SOURCES else None
             await self.target.switch(await self._release(deployment, active, build))
             self._is_split = build is not None and build.is_split
-        if active is None and self.target.is_running:
-            await self.target.withdraw(deployment)
         self._is_switching = False
 
     async def fail(self, revision: DesiredRevision, failure: RevisionFailed) -> None:
@@ -298,7 +288,7 @@ class Rollout:
         self.has_unused_builds |= self.target.forget_unused()
         is_down = metrics.problem is not None and metrics.replicas == 0
         problem = metrics.problem or (_CANNOT_PIN if self._pins_threads and not self._is_split else None)
-        problem = None if problem is None else storable(problem[:_MAX_REASON])
+        problem = None if problem is None else storable(shorten(problem, _MAX_REASON))
         metrics = msgspec.structs.replace(metrics, problem=problem)
         if self._reported_metrics is None or _is_due(metrics, *self._reported_metrics):
             await self._context.control.put_metrics(self._deployment_id, metrics)

@@ -16,7 +16,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 SLOW_AFTER_S = 10.0
 _MAX_CAUSES = 5
+# Of the project, in the stack of an import that hangs.
+_SHOWN_FRAMES = 8
+# A project may have its virtual environment in its folder.
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
 _ENVIRONMENT = re.compile(r"\benv(?:ironment)?[ _]var", re.IGNORECASE)
 _MISSING = re.compile(
@@ -199,12 +203,8 @@ def _logging_slow_import(project: Project, label: str, source: str) -> Iterator[
     def watch() -> None:
         seconds, logged = SLOW_AFTER_S, ""
         while not done.wait(seconds):
-            frames = [
-                frame
-                for frame in traceback.extract_stack(sys._current_frames().get(importing))  # noqa: SLF001
-                if not frame.filename.startswith("<frozen importlib")
-            ]
-            stack = "".join(traceback.format_list(frames)).rstrip()
+            frames = traceback.extract_stack(sys._current_frames().get(importing))  # noqa: SLF001
+            stack = "".join(traceback.format_list(_own_frames(project.folder, frames))).rstrip()
             if stack != logged:
                 line = _project_line(project.folder, frames)
                 message = f"{project.file}: {label} ({source}) is still importing after {seconds:g} s{line}"
@@ -288,9 +288,23 @@ def _where(folder: Path, exc: BaseException) -> str:
 
 def _project_line(folder: Path, frames: Iterable[traceback.FrameSummary]) -> str:
     for frame in reversed(list(frames)):
-        if Path(frame.filename).is_relative_to(folder) and "site-packages" not in frame.filename:
+        if _is_of_project(folder, frame):
             return f" ({_short(folder, frame.filename)}, line {frame.lineno}: {frame.line})"
     return ""
+
+
+def _own_frames(folder: Path, frames: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Return the frames of the project, and the innermost one, which may be a library's.
+
+    Before the project's first frame are this program and the machinery of imports, which say nothing about a cause.
+    """
+    own = [frame for frame in frames if _is_of_project(folder, frame)]
+    innermost = [frame for frame in frames[-1:] if frame not in own]
+    return [*own[-_SHOWN_FRAMES:], *innermost]
+
+
+def _is_of_project(folder: Path, frame: traceback.FrameSummary) -> bool:
+    return Path(frame.filename).is_relative_to(folder) and not _INSTALLED.intersection(Path(frame.filename).parts)
 
 
 def _short(folder: Path, file: str) -> str:

@@ -229,7 +229,9 @@ class RedisBus(_ConnectedBus):
             from redis.asyncio import Redis
             from redis.exceptions import RedisError
         except ImportError as exc:
-            raise UserMistake("REDIS_URI is set, which needs the package redis: install portside[redis]") from exc
+            raise UserMistake(
+                "REDIS_URI is set, which needs the package redis: install the wheel with its extra [redis]"
+            ) from exc
         super().__init__("notifications by Redis", (OSError, RedisError))
         self._channel = channel
         try:

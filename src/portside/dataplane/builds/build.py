@@ -162,6 +162,8 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     config = await asyncio.to_thread(read_config, checkout.files, request.config_path)
     for skipped in (*config.skipped, *(f"pip_config_file: {name}" for name in config.pip.skipped)):
         output.write(f"Ignored: {skipped} (only images or pages use it, or uv has no such option)")
+    for key, meant in config.misspelt.items():
+        output.write(f"Ignored: {key} (an unknown key; did you mean {meant!r}?)")
     if config.has_javascript or config.has_ui:
         check_runtime()
     # JavaScript first, because a Python package may include the front end that it builds.

@@ -16,6 +16,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from portside.dataplane.failures import BuildFailed
 from portside.kernel.aliases import is_javascript
+from portside.kernel.errors import UserMistake
+from portside.kernel.graph_config import configs_in, missing_graphs, misspelt_keys, parse_config
 
 _MAX_PIP_CONFIG_BYTES = 100_000
 _PIP_SECTIONS = ("global", "install")
@@ -157,6 +159,8 @@ def _table(parent: dict[str, Any], name: str) -> dict[str, Any]:
 
 T = TypeVar("T")
 _MAX_BYTES = 1_000_000
+# How many configuration files an error names.
+_SHOWN_FILES = 3
 _PYTHON = re.compile(r"(3\.\d{1,2})(-[a-z]+)?")
 _NODE = re.compile(r"\d{1,3}")
 _OLDEST_NODE = 20
@@ -204,6 +208,8 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     install_command: str | None = None
     build_command: str | None = None
     skipped: list[str] = []
+    # Unknown keys of the file, with the known ones that somebody may have meant.
+    misspelt: dict[str, str] = {}
     # Whether the project has a web application of its own (`http.app`) in Python.
     has_web_app: bool = False
 
@@ -234,11 +240,14 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
     """Read the configuration file of a fetched source. Raises BuildFailed with the name of the file."""
     path = _inside(repository, repository / config_path, config_path)
     if not path.is_file():
-        raise BuildFailed(f"{config_path}: the repository has no such file")
+        raise BuildFailed(_missing_file(repository, path, config_path))
+
     content = _read(path, config_path)
-    file, every_key = _decode(content, config_path, _File), _decode(content, config_path, dict[str, Any])
-    if not file.graphs:
-        raise BuildFailed(f"{config_path}: the key 'graphs' names no graph")
+    every_key = _decode(content, config_path, dict[str, Any])
+    if not isinstance(every_key.get("graphs"), dict) or not every_key["graphs"]:
+        raise BuildFailed(missing_graphs(every_key, config_path))
+
+    file = _decode(content, config_path, _File)
     requirements, packages, projects = _dependencies(repository, path, config_path, file.dependencies)
     uv = _uv_source(repository, path, config_path, file)
     python_version = _python_version(file.python_version, config_path)
@@ -267,7 +276,18 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
         build_command=file.build_command,
         has_web_app=bool(handlers["http.app"]) and not is_javascript(handlers["http.app"]),
         skipped=[key for key in _SKIPPED if every_key.get(key)],
+        misspelt=misspelt_keys(every_key),
     )
+
+
+def _missing_file(repository: Path, path: Path, name: str) -> str:
+    """Return the error for a configuration file that is not there, which names the files that are."""
+    if path.is_dir():
+        return f"{name} is a folder; name the configuration file in it"
+
+    names = configs_in(repository)[:_SHOWN_FILES]
+    others = f"; it has {' and '.join(names)}: name one as the configuration file" if names else ""
+    return f"{name}: the repository has no such file{others}"
 
 
 def _text_at(content: dict[str, Any], key: str) -> str:
@@ -295,11 +315,11 @@ def _read(path: Path, name: str) -> bytes:
 
 def _decode(content: bytes, name: str, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(content, type=kind)
+        return msgspec.convert(parse_config(content, name), kind)
+    except UserMistake as exc:
+        raise BuildFailed(str(exc)) from exc
     except msgspec.ValidationError as exc:
         raise BuildFailed(f"{name}: {exc}") from exc
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise BuildFailed(f"{name}: not valid JSON: {exc}") from exc
 
 
 def _javascript_graphs(file: _File, name: str) -> dict[str, str]:
