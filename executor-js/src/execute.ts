@@ -195,18 +195,25 @@ export class Executor {
     if (request.strict_resume) {
       configurable[STRICT_RESUME] = true;
     }
-    const { LangChainTracer } = this.libraries.tracer;
-    const { project_name: projectName, example_id: exampleId } = request.tracer ?? {};
     return {
       configurable,
       metadata: { ...given.metadata },
       tags: given.tags ?? [],
       ...(given.recursion_limit ? { recursionLimit: given.recursion_limit } : {}),
       ...(configurable.run_id ? { runId: String(configurable.run_id) } : {}),
-      ...(request.tracer !== null && isTracing()
-        ? { callbacks: [new LangChainTracer({ projectName, exampleId })] }
-        : {}),
+      ...((request.tracer !== null || request.resume) && isTracing() ? { callbacks: [this.tracer(request)] } : {}),
     };
+  }
+
+  /** Return the tracer of a run. An attempt that continues from a checkpoint shows the input that the run was given. */
+  private tracer(request: RunRequest) {
+    const { LangChainTracer } = this.libraries.tracer;
+    const { project_name: projectName, example_id: exampleId } = request.tracer ?? {};
+    const tracer = new LangChainTracer({ projectName, exampleId });
+    if (request.resume) {
+      showInput(tracer as unknown as Fields, request.command ?? request.input);
+    }
+    return tracer;
   }
 
   /** Return the outcome of a cancelled run: its last values, open interrupts, and whether steps are left. */
@@ -217,6 +224,17 @@ export class Executor {
     return state?.createdAt === undefined
       ? { values: null, interrupts: {}, has_next: false, error: null }
       : outcomeOf(graph, state, state.values, longLists(select(graph, state.values)));
+  }
+}
+
+/** Have a tracer show this input of the root run. Newer versions make the run in a step of its own. */
+function showInput(tracer: Fields, given: unknown): void {
+  for (const name of ["handleChainStart", "_createRunForChainStart"]) {
+    const original = tracer[name];
+    if (typeof original === "function") {
+      tracer[name] = (chain: unknown, inputs: unknown, runId: string, parentRunId?: string, ...others: unknown[]) =>
+        original.call(tracer, chain, parentRunId === undefined ? given : inputs, runId, parentRunId, ...others);
+    }
   }
 }
 

@@ -36,6 +36,7 @@ from portside.executor.requests import (
     Outcome,
     RunRequest,
 )
+from portside.executor.tracing import tracer_with_input
 from portside.executor.user import User
 from portside.executor.versions import INTERRUPTS_IN_VALUES
 from portside.kernel.user_json import dump_user, plain, storable
@@ -67,9 +68,12 @@ class Execution:
         self._request = request
         self._encoder = EventEncoder(request, is_followed)
         command = None if request.command is None else parse_command(request.command)
+        given = command or request.input
         # An attempt that continues from a checkpoint has taken its input already.
-        self._input = None if request.resume else command or request.input
+        self._input = None if request.resume else given
         self._config = _config(request)
+        if request.resume and tracing_is_enabled():
+            self._config["callbacks"] = [tracer_with_input(given, request.tracer or {})]
         if self._encoder.has_channels:
             self._config["callbacks"] = [*self._config.get("callbacks", ()), ModelListener()]  # type: ignore[misc]
         self._values: Any = _MISSING
@@ -306,7 +310,7 @@ def _config(request: RunRequest) -> RunnableConfig:
     )
     if request.strict_resume:
         configurable[STRICT_RESUME] = True
-    if request.tracer and tracing_is_enabled():
+    if request.tracer and not request.resume and tracing_is_enabled():
         config["callbacks"] = [LangChainTracer(**request.tracer)]
     if given.get("recursion_limit"):
         config["recursion_limit"] = given["recursion_limit"]
