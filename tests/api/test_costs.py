@@ -1,6 +1,7 @@
 """Costs of runs are computed when a run is stored, by the price of its model that was valid then; none counts twice."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -486,3 +487,142 @@ async def test_limits_show_what_is_left_of_the_month(server: Hosted) -> None:
         None,
         None,
     )
+
+
+CACHE_PRICE = {**PRICE, "prompt_cost": "0.001", "completion_cost": "0.01"}
+FIVE_MINUTES, HOUR = "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"
+
+
+@pytest.mark.parametrize(
+    ("prices", "details", "cost", "parts"),
+    [
+        # A price of the cache is one for any lifetime.
+        ({"cache_creation": "0.002"}, {FIVE_MINUTES: 100}, "1.1", {FIVE_MINUTES: "0.2"}),
+        ({"cache_creation": "0.002"}, {HOUR: 100}, "1.1", {HOUR: "0.2"}),
+        ({FIVE_MINUTES: "0.002"}, {"cache_creation": 100}, "1.1", {"cache_creation": "0.2"}),
+        ({FIVE_MINUTES: "0.002"}, {HOUR: 100}, "1.1", {HOUR: "0.2"}),
+        ({"cache_creation": "0.002", HOUR: "0.004"}, {HOUR: 100}, "1.3", {HOUR: "0.4"}),
+        ({"cache_read": "0.0001"}, {HOUR: 100}, "1", None),
+        # The tokens of a lifetime are a part of all that were written.
+        ({"cache_creation": "0.002", HOUR: "0.004"}, {"cache_creation": 100, HOUR: 100}, "1.3", {HOUR: "0.4"}),
+        (
+            {"cache_creation": "0.002", HOUR: "0.004"},
+            {"cache_creation": 100, HOUR: 40, FIVE_MINUTES: 50},
+            "1.18",
+            {HOUR: "0.16", FIVE_MINUTES: "0.1", "cache_creation": "0.02"},
+        ),
+        ({"cache_creation": "0.002", HOUR: "0.004"}, {"cache_creation": 0, HOUR: 40}, "1.12", {HOUR: "0.16"}),
+    ],
+)
+async def test_tokens_written_to_a_cache_are_priced_once(
+    server: Hosted, prices: dict[str, str], details: dict[str, int], cost: str, parts: dict[str, str] | None
+) -> None:
+    await ask(server, "POST", "/model-price-map", {**CACHE_PRICE, "prompt_cost_details": prices})
+    run = model_run(usage(1000, 0, details), "mine-1")
+    await store(server, run)
+    found = await read(server, run)
+    assert (found["prompt_cost"], found["prompt_cost_details"]) == (cost, parts)
+
+
+@pytest.mark.parametrize(
+    ("reported", "tokens", "cost"),
+    [
+        ({"input_tokens": "1000", "output_tokens": " 50 ", "total_tokens": "1050"}, (1000, 50, 1050), "1.5"),
+        ({"input_tokens": "1e3", "output_tokens": 50.0}, (1000, 50, 1050), "1.5"),
+        ({"input_tokens": -1000, "output_tokens": 50, "total_tokens": -950}, (0, 50, 50), "0.5"),
+        ({"input_tokens": "many", "output_tokens": 50}, (0, 50, 50), "0.5"),
+        ({"input_tokens": 1000, "output_tokens": 50, "total_tokens": 7}, (1000, 50, 1050), "1.5"),
+        ({"input_tokens": 1000, "input_token_details": {"cache_read": "800", "audio": -5}}, (1000, 0, 1000), "0.28"),
+    ],
+)
+async def test_counts_may_be_text_and_are_never_negative(
+    server: Hosted, reported: dict[str, Any], tokens: tuple[int, int, int], cost: str
+) -> None:
+    details = {"cache_read": "0.0001", "audio": "0.1"}
+    await ask(server, "POST", "/model-price-map", {**CACHE_PRICE, "prompt_cost_details": details})
+    run = model_run(reported, "mine-1")
+    await store(server, run)
+    found = await read(server, run)
+    assert tuple(found[f"{name}_tokens"] for name in ("prompt", "completion", "total")) == tokens
+    assert found["total_cost"] == cost
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated")
+async def test_a_run_has_the_details_of_its_tokens(server: Hosted) -> None:
+    plain = model_run(usage(5, 5))
+    run = model_run(usage(1000, 50, {"cache_read": 800, "audio": 7}, {"reasoning": 9}))
+    lie = model_run({**usage(1000, 50), "input_token_details": {"cache_read": "x", "nested": {}, "audio": 1}})
+    await store(server, plain, run, lie)
+    found = [await read(server, one) for one in (plain, run, lie)]
+    assert [one["prompt_token_details"] for one in found] == [None, {"cache_read": 800, "audio": 7}, {"audio": 1}]
+    assert [one["completion_token_details"] for one in found] == [None, {"reasoning": 9}, None]
+
+    client = Client(api_url=server.url, api_key=server.key)
+    shown = await asyncio.to_thread(client.read_run, run["id"])
+    assert shown.prompt_token_details == {"cache_read": 800, "audio": 7}
+    selects = ["PROMPT_TOKEN_DETAILS", "COMPLETION_TOKEN_DETAILS"]
+    newer = await ask(server, "GET", f"/api/v2/runs/{run['id']}", selects=selects)
+    assert newer["prompt_token_details"] == {"raw": {"cache_read": 800, "audio": 7}}
+
+
+async def test_details_of_the_outputs_complete_the_usage(server: Hosted) -> None:
+    """The tracing SDK in its mode for OpenTelemetry sends the details in the outputs alone."""
+    await ask(server, "POST", "/model-price-map", {**CACHE_PRICE, "prompt_cost_details": {"cache_read": "0.0001"}})
+    message = {"kwargs": {"usage_metadata": usage(1000, 50, {"cache_read": 800})}}
+    outputs = {"generations": [[{"message": message}]]}
+    plain = {"input_tokens": 1000, "output_tokens": 50, "total_tokens": 1050}
+    run = model_run(plain, "mine-1", outputs=outputs)
+    other = model_run({**plain, "input_tokens": 900}, "mine-1", outputs=outputs)
+    await store(server, run, other)
+    assert (await read(server, run))["total_cost"] == "0.78"
+    assert (await read(server, other))["total_cost"] == "1.4", "the usage of another call"
+
+
+async def test_attributes_that_older_servers_left_are_read_again(server: Hosted) -> None:
+    """A run as a server stored it that knew fewer names of token counts."""
+    plain = {"input_tokens": 1000, "output_tokens": 50, "total_tokens": 1050}
+    attributes = [
+        {"gen_ai.usage.cache_read.input_tokens": 800, "gen_ai.usage.cache_creation.input_tokens": 100},
+        {"gen_ai.usage.details.cache_read_tokens": 800, "gen_ai.usage.details.cache_write_tokens": 100},
+        {"llm.token_count.prompt_details.cache_read": 800, "llm.token_count.prompt_details.cache_write": 100},
+    ]
+    runs = [model_run(plain, "mine-1", metadata=found) for found in attributes]
+    whole = {**plain, "input_token_details": {"cache_read": 800, "cache_creation": 100}}
+    runs.append(model_run(None, "mine-1", metadata={"langsmith.usage_metadata": json.dumps(whole)}))
+    text = model_run(None, "mine-1", metadata={"usage_metadata": json.dumps(whole)})
+    prices = {"cache_read": "0.0001", "cache_creation": "0.002"}
+    await ask(server, "POST", "/model-price-map", {**CACHE_PRICE, "prompt_cost_details": prices})
+    await store(server, *runs, text)
+    assert [(await read(server, run))["total_cost"] for run in (*runs, text)] == ["1.5", "1.5", "1.5", None, "0.88"]
+    for changed in (4, 0):
+        work = await ask(server, "POST", "/model-price-map/recomputations", {}, 202)
+        await finish(server, RecomputedCosts(server.db))
+        done = await ask(server, "GET", f"/model-price-map/recomputations/{work['id']}")
+        assert (done["runs"], done["changed"]) == (5, changed)
+        assert [(await read(server, run))["total_cost"] for run in (*runs, text)] == ["0.88"] * 5
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated")
+async def test_one_lie_does_not_make_a_list_unreadable(server: Hosted) -> None:
+    """Values that servers of before stored, and that the stock client cannot parse."""
+    given = {**usage(5, 5), "total_cost": 1, "input_cost_details": {"cache_read": "garbage", "audio": "0.5"}}
+    lie, honest = model_run(given), model_run(usage(5, 5))
+    await store(server, lie, honest)
+    await server.db.pool.execute(
+        """update runs set dotted_order = 'garbage.x', inputs = '"text"', outputs = '[1]', extra = '1', events = '["e"]'
+           where id = $1""",
+        UUID(lie["id"]),
+    )
+    await server.db.pool.execute(
+        """update runs set usage = '{}', prompt_cost_details = '{"audio": "0.5", "cache_read": "garbage"}'
+           where id = $1""",
+        UUID(lie["id"]),
+    )
+    client = Client(api_url=server.url, api_key=server.key)
+    listed = await asyncio.to_thread(lambda: {str(one.id): one for one in client.list_runs(project_name="p")})
+    assert set(listed) == {lie["id"], honest["id"]}
+    found = listed[lie["id"]]
+    assert (found.inputs, found.outputs, found.parent_run_ids) == ({"input": "text"}, {"output": [1]}, [])
+    assert found.events == [{"value": "e"}]
+    shown = await asyncio.to_thread(client.read_run, lie["id"])
+    assert shown.prompt_cost_details == {"audio": Decimal("0.5")}

@@ -11,6 +11,10 @@ from uuid import UUID, uuid5
 import pytest
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
@@ -298,3 +302,134 @@ async def test_an_empty_request_is_answered_in_its_own_format(server: Hosted):
         b"{}",
         "application/json",
     )
+
+
+STAMP = "20261121T020440000000Z"
+PARENT, RUN, SDK_RUN = (f"0190a0c0-0000-7000-8000-0000000000{n}" for n in ("aa", "bb", "cc"))
+# Of another trace of OpenTelemetry than the run's.
+OTHER_TRACE = "0190a0c0000070008000000000000002"
+
+
+async def test_attributes_place_a_span_below_an_existing_run(server: Hosted):
+    order = f"{STAMP}{PARENT}"
+    parent = {"id": PARENT, "trace_id": PARENT, "dotted_order": order, "name": "parent", "session_name": "p"}
+    response = await server.client.post(
+        "/runs/batch", json={"post": [{**parent, "start_time": "2026-11-21T02:04:40Z"}]}
+    )
+    assert response.status_code == 202
+    placed = {
+        "langsmith.trace.id": PARENT,
+        "langsmith.span.id": RUN,
+        "langsmith.span.parent_id": PARENT,
+        "langsmith.span.dotted_order": f"{order}.{STAMP}{RUN}",
+        "langsmith.trace.session_name": "p",
+    }
+    attached = {"langsmith.trace.id": PARENT}
+    for one in (span("placed", placed), span("attached", attached, spanId=CHILD)):
+        assert (await send(server, one)).json() == {}
+    runs = await runs_of(server)
+    child = runs["placed"]
+    assert (child["id"], child["trace_id"], child["parent_run_id"]) == (RUN, PARENT, PARENT)
+    assert child["dotted_order"] == f"{order}.{STAMP}{RUN}"
+    assert "langsmith.span.id" not in child["extra"]["metadata"]
+    assert runs["attached"]["trace_id"] == runs["attached"]["parent_run_id"] == PARENT
+    assert runs["attached"]["dotted_order"].startswith(f"{order}.")
+    assert [record["traces"] for record in await server.usage("workspace")] == [1]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0)])
+async def test_spans_find_a_parent_that_has_an_id_of_its_own(server: Hosted, order: tuple[int, ...]):
+    parent = span("parent", {"langsmith.span.id": RUN, "langsmith.trace.id": PARENT}, traceId=OTHER_TRACE)
+    child = span("child", {}, spanId=CHILD, parentSpanId=ROOT, traceId=OTHER_TRACE)
+    grandchild = span("grandchild", {}, spanId="00000000000000cc", parentSpanId=CHILD, traceId=OTHER_TRACE)
+    root = {"id": PARENT, "name": "root", "start_time": "2026-11-21T02:04:40Z"}
+    spans = [parent, child, grandchild]
+    for index in order:
+        assert (await send(server, spans[index])).status_code == 200
+    assert (await server.client.post("/runs", json=root)).status_code == 202
+    runs = await runs_of(server)
+    assert {run["trace_id"] for run in runs.values()} == {PARENT}
+    assert (runs["parent"]["id"], runs["parent"]["parent_run_id"]) == (RUN, PARENT)
+    assert (runs["child"]["parent_run_id"], runs["grandchild"]["parent_run_id"]) == (RUN, runs["child"]["id"])
+    assert runs["grandchild"]["parent_run_ids"] == [PARENT, RUN, runs["child"]["id"]]
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+async def test_spans_find_the_runs_of_the_tracing_sdk(server: Hosted, *, is_reversed: bool):
+    """The SDK gives the first half of a run's id to the spans below it as the id of their parent."""
+    order = f"{STAMP}{PARENT}.{STAMP}{SDK_RUN}"
+    made = {"langsmith.span.id": SDK_RUN, "langsmith.trace.id": PARENT, "langsmith.span.dotted_order": order}
+    trace = UUID(PARENT).hex
+    spans = [
+        span("made", made, traceId=trace, spanId="00000000000000dd"),
+        span("native", {}, traceId=trace, spanId="00000000000000ee", parentSpanId=UUID(SDK_RUN).hex[:16]),
+    ]
+    for one in reversed(spans) if is_reversed else spans:
+        assert (await send(server, one)).status_code == 200
+    runs = await runs_of(server)
+    assert runs["native"]["parent_run_ids"] == [PARENT, SDK_RUN]
+    assert runs["native"]["dotted_order"].startswith(f"{order}.")
+
+
+async def test_one_request_needs_no_second_look(server: Hosted):
+    parent = span("parent", {"langsmith.span.id": RUN, "langsmith.trace.id": RUN}, traceId=OTHER_TRACE)
+    child = span("child", {}, spanId=CHILD, parentSpanId=ROOT, traceId=OTHER_TRACE)
+    assert (await send(server, child, parent)).status_code == 200
+    runs = await runs_of(server)
+    assert (runs["child"]["trace_id"], runs["child"]["parent_run_id"]) == (RUN, RUN)
+    assert [record["traces"] for record in await server.usage("workspace")] == [1]
+
+
+async def test_the_javascript_sdk_names_spans_by_padded_ids(server: Hosted):
+    padded = f"00000000-0000-0000-0000-00{ROOT[6:]}"
+    root = span("root", {"langsmith.is_root": True}, parentSpanId="00000000000000ff")
+    child = span("child", {"langsmith.span.parent_id": padded}, spanId=CHILD, parentSpanId="00000000000000ff")
+    for one in (child, root):
+        assert (await send(server, one)).status_code == 200
+    runs = await runs_of(server)
+    assert runs["root"]["parent_run_id"] is None
+    assert runs["child"]["parent_run_ids"] == [runs["root"]["id"]]
+
+
+@pytest.mark.parametrize("order", ["garbage.x", f"{STAMP}{PARENT}", f"{STAMP}{PARENT}.{STAMP}{RUN}"])
+async def test_a_place_that_contradicts_itself_is_not_taken(server: Hosted, order: str):
+    attributes = {"langsmith.span.id": RUN, "langsmith.trace.id": RUN, "langsmith.span.dotted_order": order}
+    response = await send(server, span("lie", attributes), span("honest", spanId=CHILD))
+    told = response.json()["partialSuccess"]
+    assert (response.status_code, told["rejectedSpans"]) == (200, "0")
+    assert told["errorMessage"].startswith("lie: langsmith.span.dotted_order must")
+    runs = await runs_of(server)
+    assert set(runs) == {"lie", "honest"}
+    assert runs["lie"]["trace_id"] == str(UUID(TRACE))
+    assert runs["lie"]["extra"]["metadata"]["langsmith.span.id"] == RUN
+
+
+async def test_one_bad_span_is_refused_alone(server: Hosted):
+    bad = span("bad", {"langsmith.trace.session_id": PARENT})
+    worse = span("worse", {"langsmith.trace.session_id": "no id"}, spanId="00000000000000cc")
+    response = await send(server, bad, worse, span("good", spanId=CHILD))
+    assert response.status_code == 200
+    told = response.json()["partialSuccess"]
+    assert told["rejectedSpans"] == "2"
+    assert f"no project {PARENT} exists" in told["errorMessage"]
+    assert set(await runs_of(server)) == {"good"}
+    refused = await send(server, bad)
+    assert (refused.status_code, "no project" in refused.text) == (422, True)
+
+    request = ExportTraceServiceRequest()
+    made = request.resource_spans.add().scope_spans.add()
+    for n, attributes in enumerate(({"langsmith.trace.session_id": "no id"}, {}), start=1):
+        one = made.spans.add(trace_id=bytes.fromhex(OTHER_TRACE), span_id=bytes([n] * 8), name="wire")
+        for key, content in attributes.items():
+            one.attributes.add(key=key).value.string_value = content
+    headers = {"content-type": "application/x-protobuf"}
+    response = await server.client.post("/otel/v1/traces", content=request.SerializeToString(), headers=headers)
+    answer = ExportTraceServiceResponse.FromString(response.content)
+    assert answer.partial_success.rejected_spans == 1
+
+
+async def test_attachments_of_spans_can_be_downloaded(server: Hosted):
+    files = json.dumps([{"name": "pic", "content": "aGk=", "mime_type": "text/plain"}])
+    run = await run_from(server, {"langsmith.attachments": files})
+    link = run["s3_urls"]["attachment.pic"]["presigned_url"]
+    assert (await server.client.get(link)).content == b"hi"

@@ -27,6 +27,7 @@ from portside.tracing.ingest import (
     POSITION_FIELDS,
     parse_batch,
     parse_run,
+    raise_for_refused,
     run_update_parser,
     store_batch,
 )
@@ -117,16 +118,24 @@ def generated_writes(dice: random.Random) -> tuple[list[dict[str, Any]], list[di
         "end_time": lambda: f"2026-11-21T02:05:{dice.randrange(4):02}Z",
         "tags": lambda: [f"tag {dice.random()}"],
         "error": lambda: f"error {dice.random()}",
-        "parent_run_id": lambda: dice.choice([*ids, uuid4()]),
-        "trace_id": lambda: dice.choice(ids),
         "reference_example_id": uuid4,
         **{name: lambda: {"n": dice.random()} for name in ("inputs", "outputs", "extra", "serialized")},
         "events": lambda: [{"n": dice.random()}],
     }
 
+    def position(run_id: UUID) -> dict[str, Any]:
+        """Where a run may stand: other writes may place it elsewhere, but no write contradicts itself."""
+        above = dice.sample([one for one in ids if one != run_id], dice.randrange(3))
+        place = {
+            "trace_id": above[0] if above else run_id,
+            "parent_run_id": above[-1] if above else None,
+        }
+        order = ".".join(f"20261121T020440000000Z{one}" for one in [*above, run_id])
+        return {**{name: value for name, value in place.items() if dice.random() < 0.6}, "dotted_order": order}
+
     def write(**required: Any) -> dict[str, Any]:
         chosen = {name: make() for name, make in values.items() if dice.random() < 0.4}
-        return {**chosen, **required, "dotted_order": f"20261121T020440000000Z{dice.choice(ids)}"}
+        return {**chosen, **required, **position(required["id"])}
 
     posts = [
         write(id=run_id, name="r", start_time="2026-11-21T02:04:40Z") for run_id in ids if dice.random() < 0.8
@@ -334,9 +343,13 @@ async def test_run_ids_are_scoped_to_their_workspace(db: Database, actor: Actor)
     assert (await show_run(db, ROOT, RunQuery(), LINKS, by=actor)).name == "mine"
     assert (await show_run(db, ROOT, RunQuery(), LINKS, by=other)).name == "theirs"
     project = await ensure_project(db, actor.workspace_id, "p")
-    with pytest.raises(Invalid, match="no project"):
-        await store_batch(db, batch(post=[post(CHILD, session_id=project.id)]), by=other)
+    theirs = batch(post=[post(CHILD, session_id=project.id), post(GRANDCHILD)])
+    await store_batch(db, theirs, by=other)
+    assert [refused.run_id for refused in theirs.refused] == [CHILD]
+    with pytest.raises(Invalid, match=r"no project .* exists in this workspace; 1 other run was stored"):
+        raise_for_refused(theirs)
     assert CHILD not in await stored(db)
+    assert GRANDCHILD in await stored(db)
 
 
 async def test_concurrent_requests_create_a_project_once(db: Database, actor: Actor):

@@ -37,8 +37,10 @@ def message(number: int) -> dict[str, Any]:
 
 
 def span(trace: UUID, run_id: UUID, thread: str, messages: list[Any], **fields: Any) -> dict[str, Any]:
+    place = [trace] if run_id == trace else [trace, run_id]
+    order = ".".join(f"20261121T020440000000Z{one}" for one in place)
     return {
-        "id": run_id, "trace_id": trace, "dotted_order": f"20261121T020440000000Z{trace}", "name": "r",
+        "id": run_id, "trace_id": trace, "dotted_order": order, "name": "r",
         "run_type": "chain", "start_time": "2026-11-21T02:04:40Z", "session_name": "p",
         "inputs": {"messages": messages}, "extra": {"metadata": {"thread_id": thread}}, **fields,
     }  # fmt: skip
@@ -93,7 +95,7 @@ async def test_values_in_pieces_are_read_as_they_were_sent(
         f'{{"messages": [{spaced}], "b": 1}}',
         f'{{"a":1,"a":[{compact}]}}',
         f'{{"a":{{"b":[[{compact}]]}},"c":"]","d":[{compact}]}}',
-        f"[{numbers}]",
+        f'{{"n":[{numbers}]}}',
         f'{{"long":"{"x" * 10_000}"}}',
         f'{{"messages":[{",".join([json.dumps(message(1))] * 40)}]}}',
     ]

@@ -13,6 +13,7 @@ from tests.unit.test_tracing_multipart import TYPE, body
 
 RUN, CHILD = UUID(int=1), UUID(int=2)
 START = "2026-11-21T02:04:40.002605+00:00"
+PART = "20261121T020440002605Z"
 
 
 def run(**fields: Any) -> bytes:
@@ -30,8 +31,46 @@ def test_a_child_without_dotted_order_waits_for_its_parent():
 
 
 def test_the_trace_follows_from_the_dotted_order():
-    (write,) = parse_run(run(parent_run_id=str(CHILD), dotted_order=f"20261121T020440002605Z{CHILD}.2Z{RUN}"), "").runs
-    assert write.trace_id == CHILD
+    (write,) = parse_run(run(dotted_order=f"{PART}{CHILD}.{PART}{RUN}"), "").runs
+    assert (write.trace_id, write.parent_run_id) == (CHILD, CHILD)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"dotted_order": "garbage.x"}, "the start and the id of each run"),
+        ({"dotted_order": "...."}, "the start and the id of each run"),
+        ({"dotted_order": f"<img>{CHILD}.{PART}{RUN}"}, "the start and the id of each run"),
+        ({"dotted_order": f"{PART}{RUN}."}, "the start and the id of each run"),
+        ({"dotted_order": "x" * 20_001}, "longer than"),
+        ({"dotted_order": f"{PART}{CHILD}"}, "end with the id of this run"),
+        ({"dotted_order": f"{PART}{RUN}", "trace_id": str(CHILD)}, "begin with the id of the trace"),
+        ({"dotted_order": f"{PART}{RUN}", "parent_run_id": str(CHILD)}, "name the parent"),
+        ({"dotted_order": f"{PART}{RUN}.{PART}{RUN}"}, "as its own parent"),
+        ({"inputs": "text"}, "must be an object"),
+        ({"outputs": [1]}, "must be an object"),
+        ({"extra": 1}, "must be an object"),
+        ({"events": ["text"]}, "must be a list of objects"),
+    ],
+)
+def test_a_run_that_readers_could_not_show_is_refused_alone(fields: dict[str, Any], says: str):
+    with pytest.raises(Invalid, match=says):
+        parse_run(run(**fields), "")
+    honest = UUID(int=3)
+    batch = parse_batch(b'{"post": [' + run(**fields) + b"," + run(id=str(honest)) + b"]}", "")
+    assert [write.id for write in batch.runs] == [honest]
+    assert [refused.run_id for refused in batch.refused] == [RUN]
+    parts = body((f"post.{RUN}", run(**fields)), (f"post.{honest}", run()), (f"attachment.{RUN}.a", b"a"))
+    multipart = parse_multipart(parts, TYPE)
+    assert [write.id for write in multipart.runs] == [honest]
+    assert ([refused.run_id for refused in multipart.refused], multipart.attachments) == ([RUN], [])
+
+
+def test_a_dotted_order_gets_ids_in_small_letters():
+    run_id = UUID("0190a0c0-0000-7000-8000-0000000000ab")
+    order = f"20261121T020440Z{str(run_id).upper()}"
+    (write,) = parse_run(run(id=str(run_id), dotted_order=order), "").runs
+    assert write.dotted_order == f"20261121T020440Z{run_id}"
 
 
 def test_times_are_parsed_in_several_formats():
@@ -81,8 +120,8 @@ def test_a_batch_keeps_its_order_and_requires_ids():
     delivery = parse_batch(b'{"post": [' + run() + b'], "patch": [' + run(name="later") + b"]}", "")
     assert [(write.is_post, write.name) for write in delivery.runs] == [(True, "r"), (False, "later")]
     assert parse_batch(b"{}", "").runs == []
-    with pytest.raises(Invalid, match="id"):
-        parse_batch(b'{"post": [{"name": "x"}]}', "")
+    (refused,) = parse_batch(b'{"post": [{"name": "x"}]}', "").refused
+    assert (refused.run_id, refused.problems[0].loc) == (None, ["body", "post", "id"])
 
 
 def test_parts_set_fields_of_the_run_they_follow():
@@ -103,19 +142,23 @@ def test_parts_set_fields_of_the_run_they_follow():
     assert (delivery.attachments[0].name, delivery.attachments[0].data) == ("cat.png", b"\x89PNG\r\n")
 
 
+@pytest.mark.parametrize("name", [f"put.{RUN}", f"feedback.{RUN}.x", f"attachment.{RUN}", ""])
+def test_parts_outside_the_contract_are_refused(name: str):
+    with pytest.raises(Invalid):
+        parse_multipart(body((name, b"{}")), TYPE)
+
+
 @pytest.mark.parametrize(
-    ("name", "data"),
+    ("name", "data", "run_id"),
     [
-        ("post.nonsense", b"{}"),
-        (f"put.{RUN}", b"{}"),
-        (f"post.{RUN}.colour", b"{}"),
-        (f"post.{RUN}.inputs", b"{"),
-        (f"post.{RUN}.inputs", b"{}"),
-        (f"feedback.{RUN}", b"{}"),
-        (f"attachment.{RUN}", b""),
-        ("", b""),
+        ("post.nonsense", b"{}", None),
+        (f"post.{RUN}.colour", b"{}", RUN),
+        (f"post.{RUN}.inputs", b"{", RUN),
+        (f"post.{RUN}.inputs", b"{}", RUN),
+        (f"feedback.{RUN}", b"{}", None),
     ],
 )
-def test_parts_outside_the_contract_are_refused(name: str, data: bytes):
-    with pytest.raises(Invalid):
-        parse_multipart(body((name, data)), TYPE)
+def test_a_malformed_part_refuses_its_run(name: str, data: bytes, run_id: UUID | None):
+    batch = parse_multipart(body((f"post.{CHILD}", run()), (name, data)), TYPE)
+    assert [write.id for write in batch.runs] == [CHILD]
+    assert {refused.run_id for refused in batch.refused} == {run_id}

@@ -74,6 +74,11 @@ def shipped_table() -> str:
 @click.option("--output", "completion", required=True, metavar="USD", help="USD for a million output tokens.")
 @click.option("--cache-read", metavar="USD", help="USD for a million input tokens that were read from a cache.")
 @click.option("--cache-write", metavar="USD", help="USD for a million input tokens that were written to a cache.")
+@click.option(
+    "--cache-write-1h",
+    metavar="USD",
+    help="USD for a million input tokens that were written to a cache for an hour; without it, like --cache-write.",
+)
 @click.option("--reasoning", metavar="USD", help="USD for a million reasoning tokens; without it, like output.")
 @click.option("--provider", help="Only runs of this provider (metadata ls_provider).")
 @click.option("--from", "start", type=click.DateTime(["%Y-%m-%d"]), help="First day (UTC) of the price.")
@@ -88,10 +93,12 @@ def set_price(  # noqa: PLR0913 - one parameter for each option
 
     It replaces the workspace's price of the same model, provider and first day.
     """
-    read = {
+    cache_write = _per_token(given["cache_write"])
+    details = {
         "cache_read": _per_token(given["cache_read"]),
-        "cache_creation": _per_token(given["cache_write"]),
-        "ephemeral_5m_input_tokens": _per_token(given["cache_write"]),
+        "cache_creation": cache_write,
+        "ephemeral_5m_input_tokens": cache_write,
+        "ephemeral_1h_input_tokens": _per_token(given["cache_write_1h"]) or cache_write,
     }
     reasoning = _per_token(given["reasoning"])
     body = {
@@ -101,7 +108,7 @@ def set_price(  # noqa: PLR0913 - one parameter for each option
         "start_time": start and start.replace(tzinfo=UTC).isoformat(),
         "prompt_cost": _per_token(given["prompt"]),
         "completion_cost": _per_token(given["completion"]),
-        "prompt_cost_details": {name: price for name, price in read.items() if price is not None} or None,
+        "prompt_cost_details": {name: price for name, price in details.items() if price is not None} or None,
         "completion_cost_details": {"reasoning": reasoning} if reasoning is not None else None,
     }
     key = ("match_pattern", "provider")

@@ -57,6 +57,7 @@ EXAMPLE_FILTERS = FilterSchema(
     times={"created_at": sql.when_created_at, "modified_at": sql.when_modified_at},
     pairs={"metadata": PairedFields(sql.when_metadata, ("key", "value"))},
     searched=sql.when_searched,
+    searched_fields={"inputs": sql.when_inputs_searched, "outputs": sql.when_outputs_searched},
     metadata=sql.when_holds,
     metadata_key=sql.when_has_key,
 )

@@ -7,7 +7,7 @@ begun to be deleted keep the usage that was counted (`daily_usage`).
 """
 
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 import asyncpg
@@ -20,6 +20,7 @@ from portside.kernel.ids import uuid7
 from portside.kernel.reconcile import Status, Task
 from portside.kernel.transient_errors import log_failure
 from portside.tracing.fields import to_utc
+from portside.tracing.otlp_usage import reread_extra
 from portside.tracing.projects import show_project
 from portside.tracing.sql import sql
 from portside.tracing.stats import counted_days
@@ -171,7 +172,9 @@ class RecomputedCosts(Task):
 
     async def _compute(self, tx: Transaction, work: Record) -> Status:
         within = {name: work[name] for name in ("workspace_id", "project_id", "reached_time", "reached_id")}
-        did = await tx.fetchrow(sql.recompute_batch, **within, end_time=work["end_time"], batch=self.batch)
+        within |= {"end_time": work["end_time"], "batch": self.batch}
+        reread = await self._read_attributes(tx, work["workspace_id"], within)
+        did = await tx.fetchrow(sql.recompute_batch, **within, reread=reread)
         assert did is not None  # noqa: S101 - an aggregate has one row
         is_finished = did["runs"] < self.batch
         await tx.execute(
@@ -184,6 +187,14 @@ class RecomputedCosts(Task):
             is_finished=is_finished,
         )
         return Status({"runs": did["runs"], "changed": did["changed"]}, again=True)
+
+    async def _read_attributes(self, tx: Transaction, workspace_id: UUID, within: dict[str, Any]) -> list[UUID]:
+        """Read the attributes of OpenTelemetry again that a batch has in its metadata; return the runs that changed."""
+        rows = await tx.fetch(sql.runs_with_counts_in_metadata, **within)
+        read = {row["id"]: extra for row in rows if (extra := reread_extra(row["extra"])) is not None}
+        if read:
+            await tx.execute(sql.replace_extras, workspace_id=workspace_id, ids=list(read), extras=list(read.values()))
+        return list(read)
 
     async def _postpone(self, work: Record, failure: Exception) -> None:
         pause_s = min(self.first_pause_s * 2 ** work["failures"], self.longest_pause_s)

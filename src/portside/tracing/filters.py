@@ -8,6 +8,7 @@ In one `and`, comparisons of `feedback_key` and `feedback_score` refer to the sa
 `metadata_key` and `metadata_value` to the same metadata entry.
 """
 
+import json
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -29,8 +30,9 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
+# The escapes of JSON: clients write texts with `json.dumps`, which escapes characters beyond ASCII too.
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _COMPARISONS = frozenset({"eq", "neq", "gt", "gte", "lt", "lte", "in", "search", "exists"})
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*(ms|s|m|h|d)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, None: 1.0}
@@ -55,10 +57,11 @@ class FilterField(msgspec.Struct, frozen=True):
 
 
 class FilterValue(msgspec.Struct, frozen=True):
-    """A string, a number, true, false, null, or a list of them."""
+    """A string, a number, true, false, null, or a list of them; `written` is a string with its escapes."""
 
     value: Any
     offset: int
+    written: str = ""
 
 
 class FilterCall(msgspec.Struct, frozen=True):
@@ -97,7 +100,7 @@ class _FilterParser:
         if kind == "number":
             return FilterValue(float(text) if re.search(r"[.eE]", text) else int(text), offset)
         if kind == "text":
-            return FilterValue(_unquoted(text), offset)
+            return FilterValue(_unquoted(text), offset, text[1:-1])
         if text == "[":
             return FilterValue([self._item(part) for part in self._list("]", offset, depth)], offset)
         raise FilterInvalid.at(offset, f"unexpected {text}")
@@ -151,7 +154,22 @@ class _FilterParser:
 
 
 def _unquoted(text: str) -> str:
-    return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), text[1:-1]).replace("\x00", "")
+    """Return what a quoted text says, without NUL, which Postgres cannot store."""
+    said = _ESCAPE.sub(_unescaped, text[1:-1])
+    if not said.isascii():
+        # Two escapes may be one character: a pair of surrogates.
+        said = said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return said.replace("\x00", "")
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    escape = match[1]
+    return chr(int(escape[1:], 16)) if len(escape) == 5 else _ESCAPED.get(escape, escape)
+
+
+def text_as_json(text: str) -> str:
+    """Return a text as it stands within JSON: with escapes of quotes, backslashes and control characters."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 class PairedFields(NamedTuple):
@@ -169,13 +187,15 @@ class FilterSchema(msgspec.Struct, frozen=True):
     times: dict[str, Query]
     pairs: dict[str, PairedFields]
     searched: Query
-    """Matches rows that contain a text in any field."""
+    """Matches rows that contain a text in any field. `escaped` is the text as JSON writes it."""
     metadata: Query
     """Matches rows whose metadata contains an object."""
     metadata_key: Query | None = None
     """Matches rows whose metadata has a key."""
     tagged: Query | None = None
     any_tag: Query | None = None
+    searched_fields: dict[str, Query] = {}
+    """Fields of JSON, with the queries that search them for a text."""
     equal: dict[str, Query] = {}
     """Text fields whose equality has a query of its own, which an index serves."""
     root: Query | None = None
@@ -223,6 +243,7 @@ RUN_FILTERS = FilterSchema(
         "metadata": PairedFields(sql.when_metadata, ("key", "value")),
     },
     searched=sql.when_searched,
+    searched_fields={"inputs": sql.when_inputs_searched, "outputs": sql.when_outputs_searched},
     metadata=sql.when_metadata_holds,
     tagged=sql.when_tagged,
     any_tag=sql.when_any_tag,
@@ -275,10 +296,14 @@ class _ConditionCompiler:
             case "not" if len(tree.arguments) == 1:
                 return negate(self.compile(tree.arguments[0]))
             case "search" if len(tree.arguments) == 1:
-                return self._builder.build(self._schema.searched, value=_text(tree.arguments[0]))
+                return self._search(self._schema.searched, _text(tree.arguments[0]))
             case "has" if len(tree.arguments) == 2:
                 return self._has(*tree.arguments)
         return self._compare(tree)
+
+    def _search(self, query: Query, text: str) -> Condition:
+        values = {"value": text, "escaped": text_as_json(text)}
+        return self._builder.build(query, **{name: values[name] for name in query.parameters})
 
     def _all(self, parts: list[Any]) -> Condition:
         found: list[Condition] = []
@@ -301,10 +326,10 @@ class _ConditionCompiler:
         return self._builder.build(query, **values)
 
     def _has(self, field: Any, value: Any) -> Condition:
-        schema = self._schema
-        if isinstance(field, FilterField) and field.name == "tags" and schema.tagged:
+        schema, name = self._schema, _name(field)
+        if name == "tags" and schema.tagged:
             return self._builder.build(schema.tagged, value=[_text(value)])
-        if isinstance(field, FilterField) and field.name == "metadata":
+        if name == "metadata":
             if schema.metadata_key and not (key := _text(value)).lstrip().startswith("{"):
                 return self._builder.build(schema.metadata_key, value=key)
             return self._builder.build(schema.metadata, value=_object(value))
@@ -325,12 +350,21 @@ class _ConditionCompiler:
             return self._tags(call, schema.tagged, schema.any_tag)
         if field == "is_root" and schema.root:
             return self._root(call, schema.root)
-        if call.name == "eq" and field in schema.equal and isinstance(getattr(call.arguments[-1], "value", None), str):
-            return self._builder.build(schema.equal[field], value=_operands(call, _text)[0])
+        if (special := self._special(call, field)) is not None:
+            return special
         for fields, read in ((schema.texts, _text), (schema.numbers, _number), (schema.times, _time)):
             if field in fields:
                 return self._plain(call, fields[field], read)
         raise self._unknown_field(call, field)
+
+    def _special(self, call: FilterCall, field: str) -> Condition | None:
+        """Return the condition of a comparison that has a query of its own."""
+        schema = self._schema
+        if call.name == "eq" and field in schema.equal and isinstance(getattr(call.arguments[-1], "value", None), str):
+            return self._builder.build(schema.equal[field], value=_operands(call, _text)[0])
+        if call.name == "search" and field in schema.searched_fields:
+            return self._search(schema.searched_fields[field], _operands(call, _text)[0])
+        return None
 
     def _unknown_field(self, call: FilterCall, field: str) -> FilterInvalid:
         offset = call.arguments[0].offset if call.arguments else call.offset
@@ -363,8 +397,14 @@ class _ConditionCompiler:
 
 
 def _field(part: Any) -> str:
-    first = part.arguments[0] if isinstance(part, FilterCall) and part.arguments else None
-    return first.name if isinstance(first, FilterField) else ""
+    return _name(part.arguments[0]) if isinstance(part, FilterCall) and part.arguments else ""
+
+
+def _name(part: Any) -> str:
+    """Return the name of a field, which may be in quotes."""
+    if isinstance(part, FilterField):
+        return part.name
+    return part.value if isinstance(part, FilterValue) and isinstance(part.value, str) else ""
 
 
 def _read_pair(call: FilterCall, slot: str) -> tuple[str, list[Any]]:
@@ -434,10 +474,12 @@ def _time(part: Any) -> datetime:
 
 
 def _object(part: Any) -> dict[str, Any]:
-    try:
-        value = read_json(_text(part).encode())
-    except Invalid:
-        value = None
-    if not isinstance(value, dict):
-        raise FilterInvalid.at(part.offset, "expected a string that contains a JSON object")
-    return value
+    """Return the object in a string. Some clients escape it for the filter, others write the JSON as it is."""
+    for text in (_text(part), part.written):
+        try:
+            value = read_json(text.encode())
+        except Invalid:
+            continue
+        if isinstance(value, dict):
+            return value
+    raise FilterInvalid.at(part.offset, "expected a string that contains a JSON object")

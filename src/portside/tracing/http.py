@@ -41,9 +41,10 @@ from portside.tracing.feedback import (
     TokenRequest,
 )
 from portside.tracing.filters import FilterInvalid
-from portside.tracing.ingest import RunTooLarge
+from portside.tracing.ingest import RunsRefused, RunTooLarge
 from portside.tracing.otlp_runs import parse_otlp
 from portside.tracing.otlp_wire import JSON, OTLP_COST, PROTOBUF, is_json
+from portside.tracing.otlp_wire import encode_response as encode_spans_response
 from portside.tracing.projects import (
     CreateQuery,
     ProjectContested,
@@ -102,7 +103,8 @@ _MAX_PUBLIC_BYTES = 256 * 1024
 
 
 _REFUSALS = (
-    EncodingBroken, ProjectContested, BodyTooLarge, RunTooLarge, EncodingUnknown, Invalid, TooManyLargeReads,
+    EncodingBroken, ProjectContested, BodyTooLarge, RunTooLarge, EncodingUnknown, Invalid, RunsRefused,
+    TooManyLargeReads,
 )  # fmt: skip
 # Fields that tracers send in addition to those of runs are ignored. A body without runs is valid.
 _ANYTHING: dict[str, Any] = {"type": "object", "propertyNames": True, "additionalProperties": True}
@@ -126,27 +128,27 @@ async def show_info(ctx: Context) -> PlatformInfo:
 async def ingest_multipart(ctx: Context) -> Accepted:
     """Store the runs, feedback and attachments of a multipart body, plain or compressed with zstd or gzip."""
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
-    return await _store(ctx, ingest.parse_multipart)
+    return await _store_runs(ctx, ingest.parse_multipart)
 
 
 @routes.post("/runs/batch", status=202, permission="runs:create", raises=_ON_NEW, consumes=_LENIENT)
 async def ingest_batch(ctx: Context) -> Accepted:
     """Store the runs of `{"post": […], "patch": […]}`."""
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
-    return await _store(ctx, ingest.parse_batch)
+    return await _store_runs(ctx, ingest.parse_batch)
 
 
 @routes.post("/runs", status=202, permission="runs:create", raises=_ON_NEW, consumes=JSON_OBJECT)
 async def create_run(ctx: Context) -> Accepted:
     """Store one run."""
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
-    return await _store(ctx, ingest.parse_run)
+    return await _store_runs(ctx, ingest.parse_run)
 
 
 @routes.patch("/runs/{run_id}", status=202, permission="runs:create", raises=_REFUSALS, consumes=_LENIENT)
 async def update_run(ctx: Context, run_id: UUID) -> Accepted:
     """Store changes of a run; null leaves a field unchanged. The update may arrive before the run."""
-    return await _store(ctx, ingest.run_update_parser(run_id))
+    return await _store_runs(ctx, ingest.run_update_parser(run_id))
 
 
 @routes.post(
@@ -166,20 +168,27 @@ async def ingest_otlp(ctx: Context) -> Response:
     """
     await ctx.services.quotas.check_traces(ctx.actor.workspace_id)
     project = ctx.request.headers.get("langsmith-project") or None
-    await _store(ctx, partial(parse_otlp, project=project), cost=OTLP_COST)
-    if is_json(ctx.request.headers.get("content-type", "")):
-        return Response(b"{}", media_type=JSON)
-    return Response(b"", media_type=PROTOBUF)
+    batch = await _store(ctx, partial(parse_otlp, project=project), cost=OTLP_COST)
+    rejected, message = ingest.describe_partial_success(batch)
+    as_json = is_json(ctx.request.headers.get("content-type", ""))
+    return Response(encode_spans_response(rejected, message, as_json=as_json), media_type=JSON if as_json else PROTOBUF)
 
 
-async def _store(ctx: Context, parse: Callable[[bytes, str], IngestBatch], *, cost: int = 1) -> Accepted:
-    """Read the body of the request and store the batch that `parse` makes of it."""
+async def _store(ctx: Context, parse: Callable[[bytes, str], IngestBatch], *, cost: int = 1) -> IngestBatch:
+    """Read the body of the request and store the batch that `parse` makes of it; return what was stored."""
     services = ctx.services
     async with read_body(ctx.request, services.read_budget, services.ingest_limits, parse, cost=cost) as batch:
         max_run_bytes = services.ingest_limits.run_bytes
         await ingest.store_batch(
             ctx.db, batch, by=ctx.actor, tier=services.retention.default_tier, max_run_bytes=max_run_bytes
         )
+    return batch
+
+
+async def _store_runs(ctx: Context, parse: Callable[[bytes, str], IngestBatch]) -> Accepted:
+    """Store a batch, and say which of its runs were refused."""
+    batch = await _store(ctx, parse)
+    ingest.raise_for_refused(batch)
     return Accepted()
 
 

@@ -1,7 +1,9 @@
 """Ingest: from the body of a request to rows.
 
 1. Parse. A body (multipart, a batch or a single run) becomes an `IngestBatch` of writes. What a client may leave out of
-   a posted run is filled in where the batch is enough: a root is its own trace, and a dotted order names the trace.
+   a posted run is filled in where the batch is enough: a root is its own trace, and a dotted order names the trace. A
+   run that readers could not show, such as one whose dotted order contradicts its ids, is refused, and the others of
+   its batch are stored.
 2. Merge writes for the same run. Requests may arrive twice and in any order, so order and repetition must not matter:
    where a run stands (trace, parent, project) is set once and never moves; for every other field null never wins, a
    patch outweighs a post, and of two patches the one with the later end time wins. `merge_runs` applies the same rule
@@ -12,10 +14,10 @@
 
 A child may arrive before its parent and without a dotted order. Ingest then writes an empty row for the parent: the two
 requests meet on that row, and the one that commits last places the child under its parent, and then the children of
-what it placed.
+what it placed. A child that is a span of OpenTelemetry may wait for a run whose id it cannot know (`spans.py`).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
@@ -28,10 +30,10 @@ from msgspec.json import decode as json_decode
 from portside.identity.types import Actor
 from portside.kernel.clock import now
 from portside.kernel.db import Database, Session, Transaction
-from portside.kernel.errors import Invalid, PortsideError, Unavailable
+from portside.kernel.errors import Invalid, PortsideError, Problem, Unavailable
 from portside.kernel.ids import uuid7
 from portside.kernel.pool import is_conflict, retry_conflicts
-from portside.tracing import bodies, projects
+from portside.tracing import bodies, projects, spans
 from portside.tracing.bodies import DEFAULT_MAX_BYTES, FormPart
 from portside.tracing.fields import (
     NULL,
@@ -47,8 +49,9 @@ from portside.tracing.fields import (
     read_json,
 )
 from portside.tracing.pieces import RunPieces
+from portside.tracing.positions import check_position
 from portside.tracing.sql import sql
-from portside.tracing.types import AttachmentWrite, FeedbackWrite, IngestBatch, RunWrite
+from portside.tracing.types import AnyObject, AttachmentWrite, FeedbackWrite, IngestBatch, RefusedRun, RunWrite
 
 # Set once: a run never moves.
 POSITION_FIELDS = ("trace_id", "parent_run_id", "dotted_order", "project_id", "session_name", "reference_example_id")
@@ -61,14 +64,17 @@ PATCH_BITS = tuple((1 << index, name) for index, name in enumerate(MERGED_FIELDS
 COPY_MIN_RUNS = 50
 _TEXT_FIELDS = ("tags", "error", "inputs", "outputs", "extra", "events", "serialized")
 _JSON_FIELDS = frozenset({"inputs", "outputs", "events", "extra", "serialized"})
-_MAX_DOTTED_ORDER_CHARS = 20_000
+_OBJECT_FIELDS = ("inputs", "outputs", "extra", "serialized")
 _MAX_RUNS = 50_000
+# How many refused runs a response describes.
+_MAX_REFUSALS = 100
 _MAX_OBJECTS = 4_000_000
 _LARGE_BATCH_BYTES = 2_000_000
 _COLUMNS = tuple(name for name in RunWrite.__struct_fields__ if name not in {"is_post", "session_name"})
 _COPIED_COLUMNS = tuple(name for name in _COLUMNS if name != "tags")
 _FEEDBACK_COLUMNS = tuple(name for name in FeedbackWrite.__struct_fields__ if name != "extends_trace")
 _number = attrgetter("int")
+_decode_events = msgspec.json.Decoder(list[AnyObject]).decode
 # How the texts of interrupts begin; the SQL function `end_of_failed_run` looks at the rest.
 _MAY_BE_INTERRUPT = ("GraphInterrupt", "NodeInterrupt", "GraphDrained", "[", "\n\n", "Graph drained: ")
 
@@ -80,6 +86,12 @@ class RunTooLarge(PortsideError):
     code = "run_too_large"
 
 
+class RunsRefused(Invalid):
+    """Some runs were refused, and each problem names its run; the other runs of the request were stored."""
+
+    code = "runs_refused"
+
+
 class BatchBody(msgspec.Struct):
     """The body of POST /runs/batch."""
 
@@ -87,15 +99,11 @@ class BatchBody(msgspec.Struct):
     patch: list[msgspec.Raw] | None = None
 
 
-class _Object(msgspec.Struct):
-    """Any object."""
-
-
 class _ObjectsOfBatch(msgspec.Struct):
     """A batch of which only the kinds of its items are read."""
 
-    post: list[_Object] | None = None
-    patch: list[_Object] | None = None
+    post: list[AnyObject] | None = None
+    patch: list[AnyObject] | None = None
 
 
 # Parse
@@ -103,28 +111,57 @@ class _ObjectsOfBatch(msgspec.Struct):
 
 def parse_run(body: bytes, _content_type: str) -> IngestBatch:
     """Parse the body of POST /runs. Raises Invalid."""
-    return IngestBatch([_complete_post(_run_write(read_json(body, RunFields, "body"), None, is_post=True))])
+    fields = read_json(body, RunFields, "body")
+    return IngestBatch([_complete_post(_run_write(fields, None, is_post=True))])
 
 
 def run_update_parser(run_id: UUID) -> Callable[[bytes, str], IngestBatch]:
     """Return the parser of PATCH /runs/{run_id}."""
 
     def parse_update(body: bytes, _content_type: str) -> IngestBatch:
-        return IngestBatch([_complete_patch(_run_write(read_json(body, RunFields, "body"), run_id, is_post=False))])
+        fields = read_json(body, RunFields, "body")
+        return IngestBatch([_complete_patch(_run_write(fields, run_id, is_post=False))])
 
     return parse_update
 
 
 def parse_batch(body: bytes, _content_type: str) -> IngestBatch:
-    """Parse the body of POST /runs/batch. Raises Invalid."""
+    """Parse the body of POST /runs/batch. Raises Invalid if it is no batch; runs may be refused one by one."""
     limit_objects(body, _MAX_OBJECTS)
     if len(body) > _LARGE_BATCH_BYTES:
         # Millions of values that are no runs are refused at the first one.
         read_json(body, _ObjectsOfBatch, "body")
-    batch = read_json(body, BatchBody, "body")
-    posts = [_complete_post(_run_write(fields, None, is_post=True)) for fields in _runs_of(batch.post, "post")]
-    patches = [_complete_patch(_run_write(fields, None, is_post=False)) for fields in _runs_of(batch.patch, "patch")]
-    return IngestBatch([*posts, *patches])
+    lists = read_json(body, BatchBody, "body")
+    batch = IngestBatch()
+    for operation, runs in (("post", lists.post or ()), ("patch", lists.patch or ())):
+        if len(runs) > _MAX_RUNS:
+            raise Invalid.field(["body", operation], f"holds more than {_MAX_RUNS} runs; send smaller batches")
+        for raw in runs:
+            _add_run(batch, operation, bytes(raw))
+    _drop_refused(batch)
+    return batch
+
+
+def _add_run(batch: IngestBatch, operation: str, raw: bytes) -> None:
+    """Add a run of a batch, or say why it is refused."""
+    run_id: UUID | None = None
+    try:
+        fields = read_json(raw, RunFields, f"body.{operation}")
+        run_id = fields.id
+        if run_id is None:
+            raise Invalid.field(["body", operation, "id"], "Field required", "missing")
+        write = _run_write(fields, None, is_post=operation == "post")
+        batch.runs.append(_complete_post(write) if write.is_post else _complete_patch(write))
+    except Invalid as exc:
+        batch.refused.append(RefusedRun(run_id, exc.problems))
+
+
+def _drop_refused(batch: IngestBatch) -> None:
+    """Drop everything about refused runs: a patch without its post would be half a run."""
+    refused = {run.run_id for run in batch.refused}
+    if refused:
+        batch.runs = [write for write in batch.runs if write.id not in refused]
+        batch.attachments = [file for file in batch.attachments if file.run_id not in refused]
 
 
 def parse_multipart(body: bytes, content_type: str) -> IngestBatch:
@@ -144,33 +181,46 @@ class _MultipartReader:
         self._batch = IngestBatch()
 
     def add(self, part: FormPart) -> None:
-        """Add one part. Raises Invalid for an unknown name."""
+        """Add one part, or say why its run is refused. Raises Invalid for an unknown name."""
         kind, _, rest = part.name.partition(".")
         id_text, _, field = rest.partition(".")
-        match kind, field:
-            case "post" | "patch", "":
-                fields = read_json(part.data, RunFields, part.name)
-                self._begin(kind, _run_write(fields, parse_uuid(id_text, part.name), is_post=kind == "post"))
-            case "post" | "patch", _:
-                self._set_field(kind, parse_uuid(id_text, part.name), field, part)
-            case "feedback", "":
-                self._batch.feedback.append(_feedback_write(parse_uuid(id_text, part.name), part))
-            case "attachment", _ if field:
-                run_id, content_type = parse_uuid(id_text, part.name), plain_text(part.content_type.split(";")[0])
-                name, stored_type = name_text(field) or "file", (content_type or bodies.UNKNOWN_TYPE)[:200]
-                self._batch.attachments.append(AttachmentWrite(run_id, name, stored_type, part.data))
-            case _:
-                raise Invalid.field(
-                    ["body", part.name],
-                    "is not the name of a part; use OPERATION.ID, OPERATION.ID.FIELD or attachment.ID.NAME",
-                )
+        is_known = kind in {"post", "patch"} or (kind == "feedback" and not field) or (kind == "attachment" and field)
+        if not is_known:
+            raise Invalid.field(
+                ["body", part.name],
+                "is not the name of a part; use OPERATION.ID, OPERATION.ID.FIELD or attachment.ID.NAME",
+            )
+
+        run_id: UUID | None = None
+        try:
+            item_id = parse_uuid(id_text, part.name)
+            run_id = None if kind == "feedback" else item_id
+            self._add(kind, item_id, field, part)
+        except Invalid as exc:
+            self._batch.refused.append(RefusedRun(run_id, exc.problems))
 
     def finish(self) -> IngestBatch:
-        """Return the batch. Raises Invalid for a posted run without a required field."""
-        self._batch.runs = [
-            _complete_post(write) if write.is_post else _complete_patch(write) for write in self._writes
-        ]
+        """Return the batch."""
+        for write in self._writes:
+            try:
+                self._batch.runs.append(_complete_post(write) if write.is_post else _complete_patch(write))
+            except Invalid as exc:
+                self._batch.refused.append(RefusedRun(write.id, exc.problems))
+        _drop_refused(self._batch)
         return self._batch
+
+    def _add(self, kind: str, item_id: UUID, field: str, part: FormPart) -> None:
+        if kind == "feedback":
+            self._batch.feedback.append(_feedback_write(item_id, part))
+        elif kind == "attachment":
+            name, content_type = name_text(field) or "file", plain_text(part.content_type.split(";")[0])
+            stored_type = (content_type or bodies.UNKNOWN_TYPE)[:200]
+            self._batch.attachments.append(AttachmentWrite(item_id, name, stored_type, part.data))
+        elif field:
+            self._set_field(kind, item_id, field, part)
+        else:
+            fields = read_json(part.data, RunFields, part.name)
+            self._begin(kind, _run_write(fields, item_id, is_post=kind == "post"))
 
     def _begin(self, kind: str, write: RunWrite) -> None:
         self._writes.append(write)
@@ -186,17 +236,6 @@ class _MultipartReader:
             setattr(write, field, json_text(read_json(part.data, msgspec.Raw, part.name)))
         else:
             raise Invalid.field(["body", part.name], f"runs have no field {field[:100]}")
-
-
-def _runs_of(runs: list[msgspec.Raw] | None, where: str) -> Iterator[RunFields]:
-    """Yield the runs of a batch. Raises Invalid for too many runs, malformed ones and those without an id."""
-    if len(runs or ()) > _MAX_RUNS:
-        raise Invalid.field(["body", where], f"holds more than {_MAX_RUNS} runs; send smaller batches")
-    for raw in runs or ():
-        fields = read_json(bytes(raw), RunFields, f"body.{where}")
-        if fields.id is None:
-            raise Invalid.field(["body", where, "id"], "Field required", "missing")
-        yield fields
 
 
 def _run_write(fields: RunFields, run_id: UUID | None, *, is_post: bool) -> RunWrite:
@@ -230,32 +269,41 @@ def tags_text(tags: Iterable[str]) -> str:
 
 
 def _complete_patch(write: RunWrite) -> RunWrite:
-    _check_position(write)
+    check_position(write)
+    _check_shapes(write)
     write.patched = sum(bit for bit, name in PATCH_BITS if getattr(write, name) is not None)
     write.patch_order = write.end_time.timestamp() if write.end_time else 0.0
     return write
 
 
 def _complete_post(write: RunWrite) -> RunWrite:
-    """Fill in the position of a posted root. A child without a dotted order gets its position from its parent later."""
+    """Fill in the position of a posted root. A child without a dotted order gets its position from its parent later.
+
+    Raises Invalid.
+    """
     if write.name is None:
         raise Invalid.field(["body", str(write.id), "name"], "Field required", "missing")
-    _check_position(write)
+    check_position(write)
+    _check_shapes(write)
     if write.dotted_order is None and write.parent_run_id is None:
         write.trace_id = write.trace_id or write.id
         write.dotted_order = dotted_order_part(write.start_time or now(), write.id)
     return write
 
 
-def _check_position(write: RunWrite) -> None:
-    """Take the trace from the dotted order if only that was sent. Raises Invalid for one without a trace id."""
-    order = write.dotted_order
-    if order is None:
-        return
-    if len(order) > _MAX_DOTTED_ORDER_CHARS:
-        raise Invalid.field(["body", "dotted_order"], f"is longer than {_MAX_DOTTED_ORDER_CHARS} characters")
-    if write.trace_id is None:
-        write.trace_id = parse_uuid(order.split(".", 1)[0][-36:], "dotted_order")
+def _check_shapes(write: RunWrite) -> None:
+    """Raise Invalid for values that no client can read back: the SDKs expect objects, and a list of events."""
+    for name in _OBJECT_FIELDS:
+        value = getattr(write, name)
+        if value is not None and value.lstrip()[:1] != "{":
+            raise Invalid.field(["body", str(write.id), name], "must be an object", "type_error")
+
+    if write.events is not None:
+        try:
+            _decode_events(write.events)
+        except msgspec.DecodeError as exc:
+            problem = "must be a list of objects"
+            raise Invalid.field(["body", str(write.id), "events"], problem, "type_error") from exc
 
 
 def _feedback_write(feedback_id: UUID, part: FormPart) -> FeedbackWrite:
@@ -310,8 +358,10 @@ async def store_batch(
 ) -> None:
     """Store a batch; storing it again changes nothing. Traces of projects without a tier get `tier`.
 
-    Raises Invalid for a project that does not exist, ProjectContested, RunTooLarge and Unavailable.
+    Runs of projects that do not exist are added to those that are refused. Raises ProjectContested, RunTooLarge and
+    Unavailable.
     """
+    await _check_projects(db, by.workspace_id, batch)
     runs = merge_repeated(batch.runs)
     await _resolve_projects(db, by.workspace_id, runs)
     runs = _with_awaited_parents(runs)
@@ -319,11 +369,37 @@ async def store_batch(
     extras = _Extras(batch, _large_writes(runs, max_run_bytes), max_run_bytes, RunPieces(by.workspace_id))
     await extras.pieces.cut(runs)
     awaited = await _write_until_stored(db, runs, owner, extras)
+    awaited += await spans.connect(db, by.workspace_id, batch)
     while awaited:
         placed = await db.fetch(sql.place_children, workspace_id=by.workspace_id, ids=awaited)
         awaited = [row["id"] for row in placed if row["is_awaited"]]
     if ended := [run.id for run in runs if run.error is not None and run.error.startswith(_MAY_BE_INTERRUPT)]:
         await db.execute(sql.mark_interrupted_traces, workspace_id=by.workspace_id, ids=ended)
+
+
+def raise_for_refused(batch: IngestBatch) -> None:
+    """Raise RunsRefused if runs of a batch were refused."""
+    if not batch.refused:
+        return
+
+    stored = len({run.id for run in batch.runs})
+    others = f"; {stored} other run{' was' if stored == 1 else 's were'} stored" if stored else ""
+    problems: list[Problem] = []
+    for refused in batch.refused[:_MAX_REFUSALS]:
+        for problem in refused.problems:
+            loc = problem.loc
+            if refused.run_id is not None and str(refused.run_id) not in map(str, loc):
+                loc = [*loc[:1], str(refused.run_id), *loc[1:]]
+            problems.append(Problem(loc, problem.msg + others, problem.type))
+    raise RunsRefused(problems)
+
+
+def describe_partial_success(batch: IngestBatch) -> tuple[int, str]:
+    """Return how many spans were refused, and what to tell about them. Raises RunsRefused if none was stored."""
+    if not batch.runs:
+        raise_for_refused(batch)
+    reasons = [f"{run.run_id}: {problem.msg}" for run in batch.refused[:_MAX_REFUSALS] for problem in run.problems]
+    return len(batch.refused), "; ".join([*reasons, *batch.warnings])
 
 
 class _Extras(NamedTuple):
@@ -401,10 +477,22 @@ def _large_writes(runs: list[RunWrite], max_run_bytes: int) -> list[UUID]:
     return [run.id for run in runs if sum(len(getattr(run, name) or "") for name in _TEXT_FIELDS) > share]
 
 
+async def _check_projects(db: Session, workspace_id: UUID, batch: IngestBatch) -> None:
+    """Refuse the runs of projects that do not exist."""
+    given = {run.project_id for run in batch.runs if run.project_id is not None}
+    if not given:
+        return
+
+    unknown = await projects.unknown_projects(db, workspace_id, given)
+    for run in batch.runs:
+        if run.project_id in unknown:
+            problem = f"no project {run.project_id} exists in this workspace"
+            batch.refused.append(RefusedRun(run.id, [Problem(["body", "session_id"], problem, "value_error")]))
+    _drop_refused(batch)
+
+
 async def _resolve_projects(db: Session, workspace_id: UUID, runs: list[RunWrite]) -> None:
     """Set the project of each run: by id, else by name. A posted run that names none goes to the default project."""
-    if given := {run.project_id for run in runs if run.project_id is not None}:
-        await projects.check_projects(db, workspace_id, given)
     for run in runs:
         if run.is_post and run.session_name is None:
             run.session_name = projects.DEFAULT_PROJECT

@@ -3,271 +3,142 @@
 The attribute conventions of several instrumentations are mapped to the fields of a run. Attributes of an unknown
 convention stay in the run's metadata under their own names, so nothing is lost.
 
-The id of a run is derived from the id of its span: a span that arrives twice is one run, and a child knows the id of
-its parent before the parent arrives. The tracing SDKs derive both OpenTelemetry ids of a root from its run id; such a
-root gets its run id back.
+Where a run stands among the others is read by `otlp_places.py`, its inputs and outputs by `otlp_messages.py`, and its
+tokens by `otlp_usage.py`.
 """
 
-import math
-import re
+import base64
+import binascii
 from collections.abc import Iterable
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import UUID
 
-import msgspec
-
-from portside.kernel.user_json import MAX_DEPTH, dump_user
+from portside.kernel.errors import Invalid
+from portside.kernel.user_json import dump_user
 from portside.tracing.fields import dotted_order_part, name_text, parse_uuid, plain_text
 from portside.tracing.ingest import tags_text
-from portside.tracing.otlp_wire import Span, SpanEvent, read_spans
-from portside.tracing.types import IngestBatch, RunWrite
+from portside.tracing.otlp_attributes import SpanAttributes
+from portside.tracing.otlp_messages import read_values
+from portside.tracing.otlp_places import PLACES, SpanPlaces
+from portside.tracing.otlp_usage import read_usage
+from portside.tracing.otlp_values import decode_list, decode_object, decode_text
+from portside.tracing.otlp_wire import Span, read_spans
+from portside.tracing.types import AttachmentWrite, IngestBatch, RefusedRun, RunWrite
 
 RUN_TYPES = frozenset({"tool", "chain", "llm", "retriever", "embedding", "prompt", "parser"})
 _KINDS = {
-    "chat": "llm", "completion": "llm", "text_completion": "llm", "generate_content": "llm", "embeddings": "embedding",
-    "execute_tool": "tool", "invoke_agent": "chain", "create_agent": "chain", "agent": "chain", "workflow": "chain",
-    "task": "chain", "reranker": "retriever", "guardrail": "chain", "evaluator": "chain",
-}  # fmt: skip
+    "chat": "llm",
+    "completion": "llm",
+    "text_completion": "llm",
+    "generate_content": "llm",
+    "embeddings": "embedding",
+    "execute_tool": "tool",
+    "invoke_agent": "chain",
+    "create_agent": "chain",
+    "invoke_workflow": "chain",
+    "agent": "chain",
+    "workflow": "chain",
+    "task": "chain",
+    "reranker": "retriever",
+    "rerank": "retriever",
+    "retrieval": "retriever",
+    "guardrail": "chain",
+    "evaluator": "chain",
+}
 _KIND_NAMES = (
-    "langsmith.span.kind", "openinference.span.kind", "traceloop.span.kind", "gen_ai.operation.name",
+    "langsmith.span.kind",
+    "openinference.span.kind",
+    "traceloop.span.kind",
+    "gen_ai.operation.name",
     "llm.request.type",
-)  # fmt: skip
-_PROVIDERS = ("gen_ai.provider.name", "gen_ai.system", "llm.system")
-_MODELS = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
-_INPUTS = ("gen_ai.input.messages", "input.value", "traceloop.entity.input", "gen_ai.prompt", "prompt")
-_OUTPUTS = ("gen_ai.output.messages", "output.value", "traceloop.entity.output", "gen_ai.completion")
-_TOOLS = ("gen_ai.tool.name", "tool.name")
-# Four digits: a list has at most 10,000 items.
-_INPUT_LISTS = (r"gen_ai\.prompt\.(\d{1,4})\.(.+)", r"llm\.input_messages\.(\d{1,4})\.message\.(.+)")
-_OUTPUT_LISTS = (r"gen_ai\.completion\.(\d{1,4})\.(.+)", r"llm\.output_messages\.(\d{1,4})\.message\.(.+)")
-_DOCUMENTS = (r"retrieval\.documents\.(\d{1,4})\.document\.(.+)",)
-_REQUEST = "gen_ai.request."
-_METADATA = ("langsmith.metadata.", "traceloop.association.properties.")
-_USAGE = {
-    "gen_ai.usage.input_tokens": "input_tokens",
-    "gen_ai.usage.prompt_tokens": "input_tokens",
-    "llm.token_count.prompt": "input_tokens",
-    "gen_ai.usage.output_tokens": "output_tokens",
-    "gen_ai.usage.completion_tokens": "output_tokens",
-    "llm.token_count.completion": "output_tokens",
-    "gen_ai.usage.total_tokens": "total_tokens",
-    "llm.usage.total_tokens": "total_tokens",
-    "llm.token_count.total": "total_tokens",
+    "traceloop.llm.request.type",
+)
+# The spans of Vercel's SDK that call a model, as `ai.operationId` ends. The spans around them repeat the usage.
+_VERCEL_KINDS = {
+    "doGenerate": "llm",
+    "doStream": "llm",
+    "doEmbed": "embedding",
+    "doRerank": "retriever",
+    "toolCall": "tool",
 }
-_REASONING = ("gen_ai.usage.details.reasoning_tokens", "llm.token_count.completion_details.reasoning")
-_ROLES = {
-    "gen_ai.system.message": "system",
-    "gen_ai.user.message": "user",
-    "gen_ai.assistant.message": "assistant",
-    "gen_ai.tool.message": "tool",
+_VERCEL_OPERATION, _VERCEL_PROVIDER = "ai.operationId", "ai.model.provider"
+_PROVIDERS = ("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system", _VERCEL_PROVIDER)
+_MODELS = (
+    "gen_ai.response.model",
+    "gen_ai.request.model",
+    "llm.response.model_name",
+    "llm.request.model_name",
+    "llm.model_name",
+    "embedding.model_name",
+    "reranker.model_name",
+)
+# Names of models that say nothing about the kind of a run: agents have them too.
+_OTHER_MODELS = ("ai.response.model", "ai.model.id", "model_name")
+_TOOLS = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name")
+_PROMPT_VARIABLES = "llm.prompt_template.variables"
+_REQUESTS = ("gen_ai.request.", "ai.settings.")
+_METADATA = ("langsmith.metadata.", "traceloop.association.properties.", "ai.telemetry.metadata.")
+_PARAMETERS = {
+    "llm.presence_penalty": "presence_penalty",
+    "llm.frequency_penalty": "frequency_penalty",
+    "llm.top_k": "top_k",
+    "llm.chat.stop_sequences": "stop",
+    "ai.prompt.toolChoice": "tool_choice",
 }
-_PROMPT_EVENT, _COMPLETION_EVENT, _CHOICE_EVENT = "gen_ai.content.prompt", "gen_ai.content.completion", "gen_ai.choice"
+# Definitions of tools: numbered attributes, and lists.
+_NUMBERED_TOOLS = ("llm.tools.",)
+_LISTED_TOOLS = ("tools", "gen_ai.tool.definitions", "ai.prompt.tools")
+# The metadata that names the conversation of a run, and the attributes that do so for a span.
+_THREADS = ("session_id", "thread_id", "conversation_id")
+_CONVERSATIONS = {
+    "session.id": "session_id",
+    "gcp.vertex.agent.session_id": "session_id",
+    "gen_ai.conversation.id": "conversation_id",
+}
+_USERS = ("user.id", "enduser.id")
 _EXCEPTION = "exception"
-# With fewer brackets no JSON text is nested so deeply that it could not be encoded again as a part of a run.
-_SHALLOW = MAX_DEPTH // 2
-
-
-class SpanAttributes:
-    """The attributes of one span. Attributes that were read are not repeated in the metadata."""
-
-    def __init__(self, span: Span) -> None:
-        self._attributes, self._events = span.attributes, span.events
-        self._read: set[str] = set()
-
-    def first(self, *names: str) -> Any:
-        """Return the first of these attributes that is set."""
-        found = None
-        for name in names:
-            if name in self._attributes:
-                self._read.add(name)
-                found = self._attributes[name] if found is None else found
-        return found
-
-    def text(self, *names: str) -> str | None:
-        """Return the first of these attributes as text."""
-        found = self.first(*names)
-        return None if found is None else str(found)
-
-    def run_type(self) -> str:
-        """Return the run type: as named by an attribute, else by the attributes that exist, else chain."""
-        for name in _KIND_NAMES:
-            kind = (self.text(name) or "").lower()
-            if (kind := _KINDS.get(kind, kind)) in RUN_TYPES:
-                return kind
-        if self.first(*_TOOLS) is not None:
-            return "tool"
-        return "llm" if self.first(*_MODELS) is not None else "chain"
-
-    def project(self) -> str | None:
-        """Return the project name in the attributes."""
-        return self.text("langsmith.trace.session_name")
-
-    def project_id(self) -> UUID | None:
-        """Return the project id in the attributes. Raises Invalid if it is not a UUID."""
-        name = "langsmith.trace.session_id"
-        value = self.text(name)
-        return parse_uuid(value, name) if value else None
-
-    def tags(self) -> list[str]:
-        """Return the run's tags."""
-        value = self.first("langsmith.span.tags")
-        parts = value if isinstance(value, list) else str(value or "").split(",")
-        return [tag for part in parts if (tag := str(part).strip())]
-
-    def inputs(self) -> dict[str, Any]:
-        """Return the inputs of the run."""
-        messages = (
-            self._listed(_INPUT_LISTS) or self._role_messages(_ROLES) or self._content(_PROMPT_EVENT, "gen_ai.prompt")
-        )
-        return _as_object(self.first(*_INPUTS), messages)
-
-    def outputs(self) -> dict[str, Any]:
-        """Return the outputs of the run."""
-        documents = self._listed(_DOCUMENTS)
-        if documents:
-            return {"documents": [_document(found) for found in documents]}
-        messages = self._listed(_OUTPUT_LISTS) or self._choices()
-        messages = messages or self._content(_COMPLETION_EVENT, "gen_ai.completion")
-        return _as_object(self.first(*_OUTPUTS), messages)
-
-    def extra(self) -> dict[str, Any]:
-        """Return metadata and model parameters. Call this last: every attribute that was not read becomes metadata."""
-        metadata = _object(self.first("metadata")) | self._named(provider=_PROVIDERS, model_name=_MODELS)
-        parameters = _object(self.first("llm.invocation_parameters"))
-        for name, value in self._attributes.items():
-            if name.startswith(_REQUEST):
-                key = name.removeprefix(_REQUEST)
-                parameters["stop" if key == "stop_sequences" else key] = value
-            elif name.startswith(_METADATA):
-                metadata[next(name.removeprefix(prefix) for prefix in _METADATA if name.startswith(prefix))] = value
-            elif name not in self._read and name not in _USAGE and name not in _REASONING:
-                metadata.setdefault(name, value)
-        if usage := self._usage():
-            metadata["usage_metadata"] = usage
-        model = self.text("gen_ai.response.model")
-        if model is not None:
-            parameters.setdefault("model", model)
-        return {"metadata": metadata} | ({"invocation_params": parameters} if parameters else {})
-
-    def _named(self, **names: tuple[str, ...]) -> dict[str, str]:
-        return {f"ls_{key}": found for key, of in names.items() if (found := self.text(*of)) is not None}
-
-    def _usage(self) -> dict[str, Any]:
-        usage: dict[str, Any] = {}
-        for name, key in _USAGE.items():
-            value = self._attributes.get(name)
-            # Instrumentations report counts as doubles too, and NaN for an unknown one.
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-                usage.setdefault(key, int(value))
-        if usage and "total_tokens" not in usage:
-            usage["total_tokens"] = sum(usage.values())
-        reasoning = self.first(*_REASONING)
-        return usage | ({"output_token_details": {"reasoning": reasoning}} if reasoning is not None else {})
-
-    def _listed(self, patterns: tuple[str, ...]) -> list[dict[str, Any]]:
-        """Collect the items of a list from numbered attributes such as `gen_ai.prompt.0.role`."""
-        items: dict[int, dict[str, Any]] = {}
-        for name, value in self._attributes.items():
-            match = _match(patterns, name)
-            if match is not None:
-                items.setdefault(int(match[1]), {})[match[2]] = value
-                self._read.add(name)
-        return [items[index] for index in sorted(items)]
-
-    def _role_messages(self, roles: dict[str, str]) -> list[dict[str, Any]]:
-        """Collect messages from events that are named after their role."""
-        events = (event for event in self._events if event.name in roles)
-        return [{"role": roles[event.name], **event.attributes} for event in events]
-
-    def _choices(self) -> list[dict[str, Any]]:
-        return [
-            {"role": "assistant", **_object(event.attributes.get("message")), **_without(event, "message")}
-            for event in self._events
-            if event.name == _CHOICE_EVENT
-        ]
-
-    def _content(self, event_name: str, attribute: str) -> list[dict[str, Any]]:
-        values = (event.attributes.get(attribute) for event in self._events if event.name == event_name)
-        read: list[dict[str, Any]] = []
-        for value in values:
-            content = decode_text(value)
-            read += [item for item in content if isinstance(item, dict)] if isinstance(content, list) else []
-            if isinstance(content, str):
-                read.append({"content": content})
-        return read
-
-
-def _match(patterns: tuple[str, ...], name: str) -> "re.Match[str] | None":
-    return next((match for pattern in patterns if (match := re.fullmatch(pattern, name))), None)
-
-
-def _without(event: SpanEvent, name: str) -> dict[str, Any]:
-    return {key: value for key, value in event.attributes.items() if key != name}
-
-
-def _document(found: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "page_content": found.get("content", ""),
-        "metadata": _object(found.get("metadata"))
-        | {k: v for k, v in found.items() if k not in {"content", "metadata"}},
-        "type": "Document",
-    }
-
-
-def decode_text(value: Any) -> Any:
-    """Decode text that is a JSON object or list; return other values unchanged, and text that is nested too deeply."""
-    if not (isinstance(value, str) and value[:1] in {"{", "["}):
-        return value
-    try:
-        decoded = msgspec.json.decode(value)
-        if value.count("[") + value.count("{") > _SHALLOW:
-            # A run holds it a few levels further down, such as in the metadata of a document in a list.
-            dump_user([[[[decoded]]]])
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return value
-    return decoded
-
-
-def _object(value: Any) -> dict[str, Any]:
-    content = decode_text(value)
-    return content if isinstance(content, dict) else {}
-
-
-def _as_object(value: Any, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    if messages:
-        return {"messages": messages}
-    content = decode_text(value)
-    if isinstance(content, dict):
-        return content
-    if isinstance(content, list):
-        return {"messages": content}
-    return {} if content is None else {"value": content}
+_ATTACHMENTS = "langsmith.attachments"
+MAX_ATTACHMENTS = 100
 
 
 def parse_otlp(body: bytes, content_type: str, project: str | None) -> IngestBatch:
     """Parse a request. Runs go to the project that their span names, else to `project`. Raises Invalid."""
-    return IngestBatch([run_of(span, project) for span in read_spans(body, content_type)])
+    spans = read_spans(body, content_type)
+    places = SpanPlaces(spans)
+    batch = IngestBatch(warnings=places.warnings)
+    for span in spans:
+        run_id = places.run_id_of(span)
+        try:
+            attributes = SpanAttributes(span)
+            attachments = _attachments(attributes, run_id)
+            batch.runs.append(_run_of(span, attributes, project, places))
+            batch.attachments += attachments
+        except Invalid as exc:
+            batch.refused.append(RefusedRun(run_id, exc.problems))
+            continue
+        places.add_relations(span, batch)
+    return batch
 
 
-def run_of(span: Span, project: str | None) -> RunWrite:
-    """Return the run of a span. Ingest places a child below its parent once the parent is stored."""
-    trace_id, run_id = UUID(bytes=span.trace_id), run_id_of(span.trace_id, span.span_id)
-    attributes = SpanAttributes(span)
-    run_type, tags = attributes.run_type(), attributes.tags()
-    inputs, outputs = attributes.inputs(), attributes.outputs()
-    session = attributes.project() or project
-    name = attributes.text("langsmith.trace.name") or span.name or "span"
-    # A span that names itself as its parent would wait for itself.
-    is_root = span.parent_id in {b"", span.span_id}
-    order = dotted_order_part(span.start, run_id) if is_root and span.start else None
-    return RunWrite(
-        id=run_id,
+def _run_of(span: Span, attributes: SpanAttributes, project: str | None, places: SpanPlaces) -> RunWrite:
+    """Return the run of a span. Ingest places a child below its parent once the parent is stored. Raises Invalid."""
+    run_type = _run_type(attributes)
+    name = _name(attributes, run_type) or span.name
+    tags = _tags(attributes)
+    project_id = _uuid(attributes, "langsmith.trace.session_id")
+    example_id = _uuid(attributes, "langsmith.reference_example_id")
+    session_name = attributes.text("langsmith.trace.session_name") or project
+    inputs, outputs = read_values(attributes, run_type)
+
+    write = RunWrite(
+        id=places.run_id_of(span),
         is_post=True,
-        trace_id=trace_id,
-        parent_run_id=None if is_root else run_id_of(span.trace_id, span.parent_id),
-        dotted_order=order,
-        project_id=attributes.project_id(),
-        session_name=plain_text(session),
+        trace_id=places.trace_id_of(span),
+        parent_run_id=places.parent_run_id_of(span),
+        dotted_order=places.dotted_order_of(span),
+        project_id=project_id,
+        session_name=plain_text(session_name),
+        reference_example_id=example_id,
         name=name_text(name) or "span",
         run_type=run_type,
         start_time=span.start,
@@ -276,15 +147,162 @@ def run_of(span: Span, project: str | None) -> RunWrite:
         error=plain_text(_error(span)),
         inputs=dump_user(inputs).decode(),
         outputs=dump_user(outputs).decode(),
-        extra=dump_user(attributes.extra()).decode(),
+        extra=dump_user(_extra(attributes, span, is_placed=places.is_placed(span))).decode(),
         events=_events(span),
     )
+    if write.dotted_order is None and write.parent_run_id is None and span.start:
+        write.dotted_order = dotted_order_part(span.start, write.id)
+    return write
 
 
-def run_id_of(trace_id: bytes, span_id: bytes) -> UUID:
-    """Return the run id of a span."""
-    trace = UUID(bytes=trace_id)
-    return trace if span_id == trace_id[:8] else uuid5(trace, span_id.hex())
+# Fields
+
+
+def _run_type(attributes: SpanAttributes) -> str:
+    """Return the run type: as named by an attribute, else by the attributes that exist, else chain."""
+    for name in _KIND_NAMES:
+        kind = (attributes.text(name) or "").lower()
+        kind = _KINDS.get(kind, kind)
+        if kind in RUN_TYPES:
+            return kind
+
+    operation = attributes.values.get(_VERCEL_OPERATION)
+    if isinstance(operation, str):
+        return _VERCEL_KINDS.get(operation.rpartition(".")[2], "chain")
+    if attributes.first(*_TOOLS) is not None:
+        return "tool"
+    if attributes.first(*_MODELS) is not None:
+        return "llm"
+    return "prompt" if _PROMPT_VARIABLES in attributes.values else "chain"
+
+
+def _name(attributes: SpanAttributes, run_type: str) -> str | None:
+    """Return the name that attributes give to the run."""
+    name = attributes.text("langsmith.trace.name")
+    tool = attributes.text("tool.name", "ai.toolCall.name") if run_type == "tool" else None
+    return name or tool or attributes.text("traceloop.entity.name")
+
+
+def _uuid(attributes: SpanAttributes, name: str) -> UUID | None:
+    value = attributes.text(name)
+    return parse_uuid(value, name) if value else None
+
+
+def _tags(attributes: SpanAttributes) -> list[str]:
+    value = attributes.first("langsmith.span.tags")
+    parts = value if isinstance(value, list) else str(value or "").split(",")
+    parts = [*parts, *attributes.items("tag.tags")]
+    return [tag for part in parts if (tag := str(part).strip())]
+
+
+def _extra(attributes: SpanAttributes, span: Span, *, is_placed: bool) -> dict[str, Any]:
+    """Return metadata and model parameters. Call this last: every attribute that was not read becomes metadata."""
+    parameters = _parameters(attributes)
+    usage, counts = read_usage(attributes.values)
+    attributes.read |= counts
+    if is_placed:
+        attributes.read.update(PLACES)
+
+    metadata = decode_object(attributes.first("metadata")) | _model_of(attributes)
+    for prefix in reversed(_METADATA):
+        metadata |= {name: value for name, value in attributes.below(prefix).items() if f"{prefix}{name}" not in counts}
+    _add_conversation(metadata, attributes)
+    for name, value in {**span.resource, **attributes.rest()}.items():
+        metadata.setdefault(name, value)
+    if usage:
+        metadata["usage_metadata"] = usage
+
+    return {"metadata": metadata} | ({"invocation_params": parameters} if parameters else {})
+
+
+def _model_of(attributes: SpanAttributes) -> dict[str, str]:
+    """Return the metadata that names the provider and the model."""
+    provider, model = attributes.text(*_PROVIDERS), attributes.text(*_MODELS, *_OTHER_MODELS)
+    if provider is not None and _VERCEL_OPERATION in attributes.values:
+        # Vercel's SDK names the interface too: openai.chat, openai.responses.
+        provider = provider.partition(".")[0]
+    named = {"ls_provider": provider, "ls_model_name": model}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _parameters(attributes: SpanAttributes) -> dict[str, Any]:
+    """Return the parameters of the call."""
+    parameters = decode_object(attributes.first("llm.invocation_parameters"))
+    for prefix in reversed(_REQUESTS):
+        for name, value in attributes.below(prefix).items():
+            parameters["stop" if name == "stop_sequences" else name] = value
+    for name, key in _PARAMETERS.items():
+        if (value := attributes.first(name)) is not None:
+            parameters.setdefault(key, decode_text(value))
+
+    model = attributes.text("gen_ai.response.model")
+    if model is not None:
+        parameters.setdefault("model", model)
+    tool = attributes.text("gen_ai.tool.name", "tool.name")
+    if tool is not None:
+        parameters["tool_name"] = tool
+    arguments = attributes.first("tool_arguments")
+    if arguments is not None:
+        parameters["tool_arguments"] = decode_text(arguments)
+
+    functions = attributes.numbered("llm.request.functions.") or attributes.items("llm.request.functions")
+    if functions:
+        parameters.setdefault("functions", functions)
+    tools = _tool_definitions(attributes)
+    if tools:
+        parameters.setdefault("tools", tools)
+    return parameters
+
+
+def _tool_definitions(attributes: SpanAttributes) -> list[Any]:
+    numbered = [_definition(item) for item in attributes.numbered(*_NUMBERED_TOOLS)]
+    listed = [items for name in _LISTED_TOOLS if (items := attributes.items(name))]
+    return numbered or next(iter(listed), [])
+
+
+def _definition(item: Any) -> Any:
+    """Return the definition of a tool from attributes such as `llm.tools.0.tool.json_schema`."""
+    tool = item.get("tool") if isinstance(item, dict) else None
+    schema = tool.get("json_schema") if isinstance(tool, dict) else None
+    return decode_text(schema) if schema is not None else tool or item
+
+
+def _add_conversation(metadata: dict[str, Any], attributes: SpanAttributes) -> None:
+    """Name the conversation and the user of a span as runs do, unless its metadata names them."""
+    if not any(metadata.get(name) for name in _THREADS):
+        for name, key in _CONVERSATIONS.items():
+            value = attributes.first(name)
+            if value:
+                metadata.setdefault(key, value)
+    user = attributes.first(*_USERS)
+    if user is not None:
+        metadata.setdefault("user_id", user)
+
+
+def _attachments(attributes: SpanAttributes, run_id: UUID) -> list[AttachmentWrite]:
+    """Return the files of a span: a JSON list of objects with name, type and content in base64. Raises Invalid."""
+    items = decode_list(attributes.values.get(_ATTACHMENTS))
+    if len(items) > MAX_ATTACHMENTS:
+        raise Invalid.field(["body", _ATTACHMENTS], f"holds more than {MAX_ATTACHMENTS} files; send fewer")
+    if not items:
+        return []
+
+    attributes.read.add(_ATTACHMENTS)
+    return [_attachment(item, run_id) for item in items]
+
+
+def _attachment(item: Any, run_id: UUID) -> AttachmentWrite:
+    problem = "must be a list of objects with name, content (base64) and mime_type"
+    if not isinstance(item, dict) or not isinstance(item.get("content"), str):
+        raise Invalid.field(["body", _ATTACHMENTS], problem)
+    try:
+        data = base64.b64decode(item["content"], validate=True)
+    except (binascii.Error, ValueError):
+        raise Invalid.field(["body", _ATTACHMENTS], f"{problem}; a content is no base64") from None
+
+    name = name_text(str(item.get("name") or "")) or "file"
+    content_type = plain_text(str(item.get("mime_type") or "")) or "application/octet-stream"
+    return AttachmentWrite(run_id, name, content_type.split(";")[0][:200], data)
 
 
 def _error(span: Span) -> str | None:

@@ -13,7 +13,10 @@ from typing import Any
 
 import msgspec
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from portside.kernel.errors import Invalid
 from portside.tracing.fields import limit_objects, read_json
@@ -34,6 +37,10 @@ _MAX_ATTRIBUTE_DEPTH = 50
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_NS = int((datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH).total_seconds()) * 10**9
 _ERROR = 2
+# Attributes of a process that its spans repeat. Without a bound, a small request could become gigabytes.
+_EXPORTER = "telemetry."
+_MAX_RESOURCE_CHARS = 1_000
+_MAX_REPEATED_CHARS = 10_000_000
 
 
 def has_more_messages(body: bytes, descriptor: Any, limit: int) -> bool:
@@ -108,11 +115,28 @@ class Span(msgspec.Struct):
     events: list[SpanEvent]
     is_error: bool
     message: str
+    scope: str = ""
+    """The name of the instrumentation."""
+    resource: dict[str, Any] = {}
+    """Attributes of the process, such as service.name."""
 
 
 def is_json(content_type: str) -> bool:
     """Whether a request is in JSON and gets a response in JSON; anything else is protobuf."""
     return content_type.split(";", 1)[0].strip().lower() == JSON
+
+
+def encode_response(rejected: int, message: str, *, as_json: bool) -> bytes:
+    """Return the body of a response: empty, or the number of rejected spans and a message for people."""
+    if as_json:
+        partial = {"rejectedSpans": str(rejected), "errorMessage": message}
+        return msgspec.json.encode({"partialSuccess": partial} if message else {})
+
+    response = ExportTraceServiceResponse()
+    if message:
+        response.partial_success.rejected_spans = rejected
+        response.partial_success.error_message = message
+    return bytes(response.SerializeToString())
 
 
 def read_spans(body: bytes, content_type: str) -> list[Span]:
@@ -126,6 +150,21 @@ def read_spans(body: bytes, content_type: str) -> list[Span]:
             raise Invalid.field(["body", "spans", len(spans)], "a trace id has 16 bytes and a span id 8")
         spans.append(span)
     return spans
+
+
+def _of_process(attributes: dict[str, Any], spans: int) -> dict[str, Any]:
+    """Return the attributes of a process that its spans repeat: short ones, and not what names the exporter."""
+    kept: dict[str, Any] = {}
+    chars = 0
+    for name, value in attributes.items():
+        size = len(name) + len(str(value))
+        if name.startswith(_EXPORTER) or size > _MAX_RESOURCE_CHARS:
+            continue
+        chars += size
+        if chars * max(spans, 1) > _MAX_REPEATED_CHARS:
+            break
+        kept[name] = value
+    return kept
 
 
 def _moment(nanoseconds: int) -> datetime | None:
@@ -146,6 +185,8 @@ def _from_protobuf(body: bytes) -> Iterator[Span]:
     except DecodeError as exc:
         raise Invalid.field(["body"], "is not an ExportTraceServiceRequest in protobuf", "protobuf_invalid") from exc
     for resource in request.resource_spans:
+        spans = sum(len(scope.spans) for scope in resource.scope_spans)
+        of_process = _of_process(_plain_pairs(resource.resource.attributes), spans)
         for scope in resource.scope_spans:
             for span in scope.spans:
                 yield Span(
@@ -161,6 +202,8 @@ def _from_protobuf(body: bytes) -> Iterator[Span]:
                     ],
                     is_error=span.status.code == _ERROR,
                     message=span.status.message,
+                    scope=scope.scope.name,
+                    resource=of_process,
                 )
 
 
@@ -231,12 +274,22 @@ class _JsonSpan(msgspec.Struct, rename="camel"):
     status: _JsonStatus = msgspec.field(default_factory=_JsonStatus)
 
 
+class _JsonScopeName(msgspec.Struct):
+    name: str = ""
+
+
 class _JsonScope(msgspec.Struct):
     spans: list[_JsonSpan] = []
+    scope: _JsonScopeName | None = None
+
+
+class _JsonProcess(msgspec.Struct):
+    attributes: list[_JsonPair] = []
 
 
 class _JsonResource(msgspec.Struct, rename="camel"):
     scope_spans: list[_JsonScope] = []
+    resource: _JsonProcess | None = None
 
 
 class _JsonRequest(msgspec.Struct, rename="camel"):
@@ -247,6 +300,9 @@ def _from_json(body: bytes) -> Iterator[Span]:
     limit_objects(body, MAX_MESSAGES)
     request = read_json(body, _JsonRequest, "body")
     for resource in request.resource_spans:
+        spans = sum(len(scope.spans) for scope in resource.scope_spans)
+        process = _json_pairs(resource.resource.attributes) if resource.resource else {}
+        of_process = _of_process(process, spans)
         for scope in resource.scope_spans:
             for span in scope.spans:
                 yield Span(
@@ -263,6 +319,8 @@ def _from_json(body: bytes) -> Iterator[Span]:
                     ],
                     is_error=span.status.code in {_ERROR, "STATUS_CODE_ERROR"},
                     message=span.status.message,
+                    scope=scope.scope.name if scope.scope else "",
+                    resource=of_process,
                 )
 
 

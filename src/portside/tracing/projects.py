@@ -139,10 +139,15 @@ async def ensure_projects(db: Session, workspace_id: UUID, names: Iterable[str])
 
 async def check_projects(db: Session, workspace_id: UUID, ids: set[UUID]) -> None:
     """Check that the projects exist in the workspace. Raises Invalid."""
-    rows = await db.fetch(sql.projects_by_id, workspace_id=workspace_id, ids=sorted(ids))
-    unknown = ids - {row["id"] for row in rows}
+    unknown = await unknown_projects(db, workspace_id, ids)
     if unknown:
         raise Invalid.field(["body", "session_id"], f"no project {min(unknown)} exists in this workspace")
+
+
+async def unknown_projects(db: Session, workspace_id: UUID, ids: set[UUID]) -> set[UUID]:
+    """Return the ids of which the workspace has no project."""
+    rows = await db.fetch(sql.projects_by_id, workspace_id=workspace_id, ids=sorted(ids))
+    return ids - {row["id"] for row in rows}
 
 
 async def show_project(db: Session, workspace_id: UUID, project_id: UUID) -> TracerSession:

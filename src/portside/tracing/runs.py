@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -27,9 +28,11 @@ from portside.kernel.large_reads import reserve_page
 from portside.tracing.attachments import DownloadLinks, file_response, find_attachments
 from portside.tracing.conditions import Condition, ConditionBuilder, all_of, apply_condition, nest_condition
 from portside.tracing.fields import to_utc
-from portside.tracing.filters import RUN_FILTERS, FilterSchema, compile_filter
+from portside.tracing.filters import RUN_FILTERS, FilterSchema, compile_filter, text_as_json
+from portside.tracing.otlp_usage import read_count
+from portside.tracing.positions import ancestors_of
 from portside.tracing.sql import sql
-from portside.tracing.types import RunQuery, TracedRun
+from portside.tracing.types import AnyObject, RunQuery, TracedRun
 
 ATTACHMENTS = "s3_urls"
 _JSON = (
@@ -37,6 +40,12 @@ _JSON = (
     "completion_cost_details",
 )  # fmt: skip
 COSTS = ("prompt_cost", "completion_cost", "total_cost")
+# Values that clients expect to be objects. Servers of before stored what clients sent.
+_OBJECTS = {"inputs": "input", "outputs": "output", "extra": "value", "serialized": "value"}
+_COST_DETAILS = ("prompt_cost_details", "completion_cost_details")
+# White space before a JSON text that is looked at.
+_SPACE = 1_000
+_decode_events = msgspec.json.Decoder(list[AnyObject]).decode
 _DEFAULTS = {"inputs": b"{}"}  # SDKs refuse a run whose inputs are null
 EVERYTHING = (*_JSON, ATTACHMENTS)
 MAX_LIMIT = 100
@@ -81,14 +90,68 @@ async def show_runs(
 
 def _run(row: Record, workspace_id: UUID) -> TracedRun:
     fields: dict[str, Any] = dict(row)
+    usage = fields.pop("usage")
+    fields["prompt_token_details"] = read_token_details(usage, "input_token_details")
+    fields["completion_token_details"] = read_token_details(usage, "output_token_details")
+    for name, key in _OBJECTS.items():
+        fields[name] = _as_object(fields[name], key)
+    fields["events"] = _as_events(fields["events"])
+    for name in _COST_DETAILS:
+        fields[name] = _numbers_only(fields[name])
     for name in _JSON:
         raw = fields[name]
         fields[name] = msgspec.Raw(_DEFAULTS.get(name, b"null") if raw is None else raw)
     for name in COSTS:
         fields[name] = None if fields[name] is None else format(fields[name], "f")
-    ancestors = [part[-36:] for part in row["dotted_order"].split(".")[:-1]]
+    ancestors = ancestors_of(row["dotted_order"])
     app_path = f"/o/{workspace_id}/projects/p/{row['session_id']}/r/{row['id']}"
     return TracedRun(**fields, parent_run_ids=ancestors, app_path=app_path)
+
+
+def read_token_details(usage: Any, key: str) -> dict[str, int] | None:
+    """Return the parts of a token count that a client reported, without what is no number."""
+    details = usage.get(key) if isinstance(usage, dict) else None
+    if not isinstance(details, dict):
+        return None
+    counts = {name: read_count(value) for name, value in details.items()}
+    return {name: count for name, count in counts.items() if count is not None} or None
+
+
+def _as_object(raw: bytes | None, key: str) -> bytes | None:
+    """Return a value as an object; one bad value would make a whole list unreadable for the SDKs."""
+    if raw is None or raw[:_SPACE].lstrip()[:1] == b"{":
+        return raw
+    return b'{"' + key.encode() + b'":' + raw + b"}"
+
+
+def _as_events(raw: bytes | None) -> bytes | None:
+    """Return events without what is no object."""
+    if raw is None:
+        return None
+    try:
+        _decode_events(raw)
+    except msgspec.DecodeError:
+        events = msgspec.json.decode(raw)
+        listed = events if isinstance(events, list) else [events]
+        return msgspec.json.encode([event if isinstance(event, dict) else {"value": event} for event in listed])
+    return raw
+
+
+def _numbers_only(text: str | None) -> str | None:
+    """Return reported costs without what is no number."""
+    if text is None:
+        return None
+    costs = msgspec.json.decode(text)
+    if not isinstance(costs, dict):
+        return None
+    return msgspec.json.encode({name: cost for name, cost in costs.items() if _is_number(cost)}).decode()
+
+
+def _is_number(cost: Any) -> bool:
+    try:
+        return Decimal(str(cost)).is_finite()
+    except InvalidOperation:
+        return False
 
 
 class RunValue(msgspec.Struct):
@@ -405,10 +468,11 @@ def _column_conditions(body: RunFilters, builder: ConditionBuilder) -> list[Cond
         (sql.when_until, body.end_time and to_utc(body.end_time, "end_time")),
         (sql.when_failed, body.error),
         (sql.when_root, body.is_root),
-        (sql.when_searched, body.query or None),
     ):
         if value is not None:
             conditions.append(builder.build(query, value=value))
+    if body.query:
+        conditions.append(builder.build(sql.when_searched, value=body.query, escaped=text_as_json(body.query)))
     if body.run_type is not None:
         conditions.append(builder.build(sql.when_run_type, op="eq", value=[body.run_type]))
     if body.execution_order is not None:

@@ -4,11 +4,12 @@ User data stays the JSON text that clients sent; only the fields that the platfo
 """
 
 from datetime import datetime
-from typing import Any, NewType
+from typing import Any, NamedTuple, NewType
 from uuid import UUID
 
 import msgspec
 
+from portside.kernel.errors import Problem
 from portside.tracing.attachments import RunAttachment
 
 ProjectId = NewType("ProjectId", UUID)
@@ -20,6 +21,10 @@ class ProjectRef(msgspec.Struct, frozen=True):
 
     id: UUID
     name: str
+
+
+class AnyObject(msgspec.Struct):
+    """A JSON object with any fields; decoding it checks that it is one."""
 
 
 class RunWrite(msgspec.Struct, kw_only=True):
@@ -70,12 +75,38 @@ class AttachmentWrite(msgspec.Struct):
     data: bytes
 
 
+class RefusedRun(NamedTuple):
+    """A run that is not stored, and why; the id is None where the request has none that can be read."""
+
+    run_id: UUID | None
+    problems: list[Problem]
+
+
+class SpanAlias(NamedTuple):
+    """The id that spans derive for the run of their parent, where that run has an id of its own."""
+
+    alias_id: UUID
+    run_id: UUID
+
+
+class SpanParent(NamedTuple):
+    """The parent of a span, whose run may have an id of its own: the derived id, and the ids of OpenTelemetry."""
+
+    alias_id: UUID
+    trace_id: UUID
+    span_id: bytes
+
+
 class IngestBatch(msgspec.Struct):
-    """The writes of one request, in their order."""
+    """The writes of one request, in their order, and what of the request is not written."""
 
     runs: list[RunWrite] = []
     feedback: list[FeedbackWrite] = []
     attachments: list[AttachmentWrite] = []
+    refused: list[RefusedRun] = []
+    warnings: list[str] = []
+    span_aliases: list[SpanAlias] = []
+    span_parents: list[SpanParent] = []
 
 
 class TracedRun(msgspec.Struct, kw_only=True):
@@ -109,6 +140,8 @@ class TracedRun(msgspec.Struct, kw_only=True):
     prompt_cost: str | None
     completion_cost: str | None
     total_cost: str | None
+    prompt_token_details: dict[str, int] | None = None
+    completion_token_details: dict[str, int] | None = None
     prompt_cost_details: msgspec.Raw
     completion_cost_details: msgspec.Raw
     feedback_stats: msgspec.Raw

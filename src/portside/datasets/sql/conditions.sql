@@ -30,7 +30,14 @@ select from examples x where time_matches(x.created_at, :op::text, :value::times
 select from examples x where time_matches(x.since, :op::text, :value::timestamptz[])
 
 -- name: when_searched
-select from examples x where position(lower(:value::text) in lower(concat_ws(' ', x.inputs, x.outputs))) > 0
+select from examples x
+where json_contains(x.inputs::text, :value::text, :escaped::text) or json_contains(x.outputs::text, :value::text, :escaped::text)
+
+-- name: when_inputs_searched
+select from examples x where json_contains(x.inputs::text, :value::text, :escaped::text)
+
+-- name: when_outputs_searched
+select from examples x where json_contains(x.outputs::text, :value::text, :escaped::text)
 
 -- name: when_holds
 select from examples x where x.metadata @> :value::jsonb

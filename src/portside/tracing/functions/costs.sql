@@ -52,16 +52,73 @@ begin
 end
 $$;
 
--- Reported costs of details with text values, as computed ones have.
+-- A number that a client reported, within the range that sums can take. Some clients send numbers as text. A negative
+-- number counts as not reported.
+create or replace function amount_of(reported jsonb, key text) returns numeric
+language sql immutable
+return case jsonb_typeof(reported -> key)
+    when 'number' then
+        case when (reported ->> key)::numeric >= 0 then least((reported ->> key)::numeric, 1e15) end
+    when 'string' then
+        case when reported ->> key ~ '^ *[+]?([0-9]{1,30}([.][0-9]{0,30})?|[.][0-9]{1,30})([eE][+-]?[0-9]{1,2})? *$'
+             then least((reported ->> key)::numeric, 1e15) end
+end;
+
+-- Reported costs of details with text values, as computed ones have. What is no number is left out: the SDKs could not read
+-- the run.
 create or replace function reported_cost_details(details jsonb) returns jsonb
 language sql immutable
 return case when jsonb_typeof(details) = 'object' then (
     select jsonb_object_agg(d.key, d.value) from jsonb_each_text(details) as d (key, value)
+    where d.value ~ '^-?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,2})?$'
 ) end;
+
+-- The prices of details of a side, with those that stand for each other: a price of tokens written to a cache is one for any
+-- lifetime, unless the price has one of its own for five minutes or an hour.
+create or replace function complete_prices(prices jsonb) returns jsonb
+language sql immutable
+return jsonb_strip_nulls(jsonb_build_object(
+    'cache_creation', prices -> 'ephemeral_5m_input_tokens',
+    'ephemeral_5m_input_tokens', prices -> 'cache_creation',
+    'ephemeral_1h_input_tokens', coalesce(prices -> 'cache_creation', prices -> 'ephemeral_5m_input_tokens')
+)) || prices;
+
+-- The details of a side with `cache_creation` as the tokens that no `ephemeral_*` detail counts: those are parts of it.
+create or replace function distinct_details(details jsonb) returns jsonb
+language sql immutable
+return case
+    when details ?| array['ephemeral_5m_input_tokens', 'ephemeral_1h_input_tokens'] and details ? 'cache_creation' then
+        details || jsonb_build_object('cache_creation', greatest(
+            coalesce(amount_of(details, 'cache_creation'), 0)
+                - coalesce(amount_of(details, 'ephemeral_5m_input_tokens'), 0)
+                - coalesce(amount_of(details, 'ephemeral_1h_input_tokens'), 0),
+            0
+        ))
+    else details
+end;
+
+-- The usage in a document, also where it is JSON in a text, as an attribute of OpenTelemetry is.
+create or replace function usage_in(reported jsonb) returns jsonb
+language sql immutable
+return case jsonb_typeof(reported)
+    when 'object' then reported
+    when 'string' then nullif(parse_json(reported #>> '{}'), 'null')
+end;
+
+-- The usage in the outputs of a model run: of the run, or of the message that the model answered.
+create or replace function usage_in_outputs(outputs text) returns jsonb
+language plpgsql immutable set search_path from current
+as $$
+declare
+    doc jsonb := parse_json(outputs);
+begin
+    return coalesce(doc -> 'usage_metadata', doc #> '{generations,0,0,message,kwargs,usage_metadata}');
+end
+$$;
 
 -- What is stored about the cost of a model run: its usage and model as the client reported them, and the costs. Data that
 -- does not contain a usage is not parsed. LangChain puts the usage into the metadata; older versions only into the message
--- that the model answered.
+-- that the model answered. The tracing SDK in its mode for OpenTelemetry sends the details in that message alone.
 -- Costs that the client reported are kept as they are. Otherwise they are computed from the tokens by the price that was
 -- valid when the run started: tokens of a detail with a price of its own (cache_read, audio, reasoning) cost that, all
 -- others the price of their side. Without a price costs are null. One function, because calls cost time at ingest.
@@ -76,6 +133,7 @@ declare
     doc jsonb;
     price record;
     details jsonb;
+    prices jsonb;
     detail text;
     detail_price text;
     amount numeric;
@@ -89,11 +147,16 @@ begin
     end if;
     if position('"usage_metadata"' in extra) > 0 then
         doc := parse_json(extra);
-        usage := doc #> '{metadata,usage_metadata}';
+        usage := usage_in(doc #> '{metadata,usage_metadata}');
     end if;
     if jsonb_typeof(usage) is distinct from 'object' and position('"usage_metadata"' in outputs) > 0 then
-        details := parse_json(outputs);
-        usage := coalesce(details -> 'usage_metadata', details #> '{generations,0,0,message,kwargs,usage_metadata}');
+        usage := usage_in_outputs(outputs);
+    elsif not usage ?| array['input_token_details', 'output_token_details'] and position('_token_details"' in outputs) > 0 then
+        details := usage_in_outputs(outputs);
+        if amount_of(details, 'input_tokens') = amount_of(usage, 'input_tokens')
+            and amount_of(details, 'output_tokens') = amount_of(usage, 'output_tokens') then
+            usage := details || usage;
+        end if;
     end if;
     if jsonb_typeof(usage) is distinct from 'object' then
         usage := null;
@@ -136,14 +199,15 @@ begin
     foreach is_prompt in array array[true, false] loop
         rest := coalesce(trunc(amount_of(usage, case when is_prompt then 'input_tokens' else 'output_tokens' end)), 0);
         details := usage -> (case when is_prompt then 'input_token_details' else 'output_token_details' end);
+        prices := case when is_prompt then price.prompt_cost_details else price.completion_cost_details end;
         cost := 0;
         parts := null;
         if jsonb_typeof(details) = 'object' then
-            for detail, detail_price in
-                select * from jsonb_each_text(
-                    case when is_prompt then price.prompt_cost_details else price.completion_cost_details end
-                )
-            loop
+            if is_prompt then
+                details := distinct_details(details);
+                prices := complete_prices(prices);
+            end if;
+            for detail, detail_price in select * from jsonb_each_text(prices) loop
                 amount := least(coalesce(trunc(amount_of(details, detail)), 0), rest);
                 if amount > 0 then
                     rest := rest - amount;

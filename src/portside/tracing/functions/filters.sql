@@ -48,3 +48,16 @@ as $$
         else true
     end
 $$;
+
+-- Whether JSON contains a text: as it is written there, or within the texts that it holds. Those write quotes, backslashes and
+-- control characters with escapes; `escaped` is the text with them. Only JSON whose writer chose to escape other characters too,
+-- such as `\u00fc`, has to be decoded. PL/pgSQL, because an inlined function would read a value in pieces several times.
+create or replace function json_contains(value text, plain text, escaped text) returns boolean
+language plpgsql immutable parallel safe set search_path from current
+as $$
+begin
+    return position(lower(plain) in lower(value)) > 0
+        or (escaped <> plain and position(lower(escaped) in lower(value)) > 0)
+        or (value ~ '\\[u/]' and position(lower(escaped) in lower(parse_json(value)::text)) > 0);
+end
+$$;

@@ -36,12 +36,6 @@ return case
     else 'error'
 end;
 
--- A number that a client reported, within the range that sums can take.
-create or replace function amount_of(reported jsonb, key text) returns numeric
-language sql immutable
-return case when jsonb_typeof(reported -> key) = 'number'
-            then least(greatest((reported ->> key)::numeric, 0), 1e15) end;
-
 -- A row without a name or a project stands for a run that was not posted yet. A child whose parent never arrived is shown
 -- as a trace of its own.
 -- Only a model run (`run_type` llm) uses tokens. A chain that returns its model's output reports the same usage again, and
@@ -65,10 +59,10 @@ select r.workspace_id, r.id, r.name, coalesce(r.run_type, 'chain') as run_type,
        r.first_token_time,
        coalesce(trunc(amount_of(u.usage, 'input_tokens')), 0)::bigint as prompt_tokens,
        coalesce(trunc(amount_of(u.usage, 'output_tokens')), 0)::bigint as completion_tokens,
-       coalesce(
-           trunc(amount_of(u.usage, 'total_tokens')),
-           trunc(amount_of(u.usage, 'input_tokens')) + trunc(amount_of(u.usage, 'output_tokens')),
-           0
+       -- A total that is smaller than its parts, such as one with a negative count, is not believed.
+       greatest(
+           coalesce(trunc(amount_of(u.usage, 'total_tokens')), 0),
+           coalesce(trunc(amount_of(u.usage, 'input_tokens')), 0) + coalesce(trunc(amount_of(u.usage, 'output_tokens')), 0)
        )::bigint as total_tokens,
        -- Runs from before costs were stored have only those that clients reported.
        case when u.usage is not null then coalesce(r.prompt_cost, amount_of(u.usage, 'input_cost')) end as prompt_cost,

@@ -29,7 +29,8 @@ begin atomic
                    select coalesce(m ->> 'user_id', m ->> 'langgraph_auth_user_id')
                    from (select parse_json(extra) -> 'metadata' as m) x
                ) end
-               when 'metadata' then case when position(path in extra) > 0
+               -- Data without such a key is not parsed. A key with other characters than these may be escaped there.
+               when 'metadata' then case when position(path in extra) > 0 or path ~ '[^ !#-\[\]-~]'
                                          then parse_json(extra) -> 'metadata' ->> path end
                else ''
            end

@@ -154,7 +154,14 @@ select from readable_runs r where parse_json(r.extra) -> 'metadata' @> :value::j
 
 -- name: when_searched
 select from readable_runs r
-where position(lower(:value::text) in lower(concat_ws(' ', r.name, r.error, r.inputs, r.outputs))) > 0
+where position(lower(:value::text) in lower(concat_ws(' ', r.name, r.error))) > 0
+   or json_contains(r.inputs, :value::text, :escaped::text) or json_contains(r.outputs, :value::text, :escaped::text)
+
+-- name: when_inputs_searched
+select from readable_runs r where json_contains(r.inputs, :value::text, :escaped::text)
+
+-- name: when_outputs_searched
+select from readable_runs r where json_contains(r.outputs, :value::text, :escaped::text)
 
 -- name: when_feedback
 -- Key and score of the same piece of feedback.

@@ -122,8 +122,32 @@ order by created_at
 limit 1
 for update skip locked
 
+-- name: runs_with_counts_in_metadata
+-- The runs of a batch whose metadata has token counts under the names of OpenTelemetry's attributes. Rows are locked as in
+-- recompute_batch.
+with batch as materialized (
+    select r.id, coalesce(r.start_time, r.received_at) as began, r.extra
+    from runs r
+    where r.workspace_id = :workspace_id and (:project_id::uuid is null or r.project_id = :project_id::uuid)
+      and (coalesce(r.start_time, r.received_at), r.id) > (:reached_time::timestamptz, :reached_id::uuid)
+      and coalesce(r.start_time, r.received_at) <= :end_time::timestamptz and r.run_type = 'llm'
+    order by coalesce(r.start_time, r.received_at), r.id
+    limit :batch::int
+    for update of r
+)
+select id, extra from batch
+where extra ~ '"(gen_ai\.usage\.|llm\.usage\.|llm\.token_count\.|ai\.usage\.|langsmith\.usage_metadata)'
+  and octet_length(extra) <= 100000
+
+-- name: replace_extras
+-- The trigger computes the costs again.
+update runs r set extra = x.extra
+from unnest(:ids::uuid[], :extras::text[]) as x (id, extra)
+where r.workspace_id = :workspace_id and r.id = x.id
+
 -- name: recompute_batch
--- Rows are locked before they are read, so a run that is written meanwhile waits, and then keeps its own costs.
+-- Rows are locked before they are read, so a run that is written meanwhile waits, and then keeps its own costs. `reread` are
+-- runs whose costs were computed again already.
 with batch as materialized (
     select r.id, coalesce(r.start_time, r.received_at) as began, r.extra, r.outputs
     from runs r
@@ -146,13 +170,14 @@ changed as (
         completion_cost_details = c.completion_cost_details, price_id = c.price_id
     from computed c
     where r.workspace_id = :workspace_id and r.id = c.run_id
-      and (r.model_provider, r.model_name, r.prompt_cost, r.completion_cost, r.total_cost, r.price_id,
+      and (r.usage, r.model_provider, r.model_name, r.prompt_cost, r.completion_cost, r.total_cost, r.price_id,
            r.prompt_cost_details, r.completion_cost_details) is distinct from
-          (c.model_provider, c.model_name, c.prompt_cost, c.completion_cost, c.total_cost, c.price_id,
+          (c.usage, c.model_provider, c.model_name, c.prompt_cost, c.completion_cost, c.total_cost, c.price_id,
            c.prompt_cost_details, c.completion_cost_details)
-    returning 1
+    returning c.run_id
 )
-select count(*) as runs, (select count(*) from changed) as changed, max(began) as reached_time,
+select count(*) as runs,
+       (select count(*) from (select run_id from changed union select unnest(:reread::uuid[])) x) as changed, max(began) as reached_time,
        (array_agg(id order by began desc, id desc))[1] as reached_id
 from batch
 

@@ -80,9 +80,10 @@ select count_traces(
 -- Sets the trace and dotted order of runs that arrived without them, below the given parents and on down. It runs after
 -- the batch is committed and locks rows in the order of their ids, so it never holds rows of one batch while it waits for
 -- another. It returns the placed runs that other runs wait for: a child that this statement could not see may have been
--- committed meanwhile. Chains that are too long for a dotted order stay without one.
+-- committed meanwhile. Chains that are too long for a dotted order stay without one. A child belongs to the trace of its
+-- parent, also where it named another: a span knows only the trace of OpenTelemetry.
 with recursive found as (
-    select c.id, coalesce(c.trace_id, p.trace_id) as trace_id,
+    select c.id, coalesce(p.trace_id, c.trace_id) as trace_id,
            p.dotted_order || '.' || dotted_order_part(c.start_time, c.received_at, c.id) as dotted_order
     from runs p
     cross join lateral (
@@ -93,7 +94,7 @@ with recursive found as (
     ) c
     where p.workspace_id = :workspace_id and p.id = any(:ids::uuid[]) and length(p.dotted_order) < 20000
     union all
-    select c.id, coalesce(c.trace_id, f.trace_id),
+    select c.id, coalesce(f.trace_id, c.trace_id),
            f.dotted_order || '.' || dotted_order_part(c.start_time, c.received_at, c.id)
     from found f
     cross join lateral (
@@ -113,6 +114,54 @@ update runs r set trace_id = f.trace_id, dotted_order = f.dotted_order
 from found f join locked using (id)
 where r.workspace_id = :workspace_id and r.id = f.id and r.dotted_order is null
 returning r.id, r.is_awaited
+
+-- name: runs_of_spans
+-- The runs that the parents of waiting spans became: as the row of the derived id says, or a run of the same trace whose id
+-- begins with the span id.
+select s.alias_id, r.parent_run_id as run_id
+from unnest(:alias_ids::uuid[]) as s (alias_id)
+join runs r on r.workspace_id = :workspace_id and r.id = s.alias_id and r.name is null and r.parent_run_id is not null
+union
+select s.alias_id, r.id
+from unnest(:alias_ids::uuid[], :trace_ids::uuid[], :first_ids::uuid[], :last_ids::uuid[])
+    as s (alias_id, trace_id, first_id, last_id)
+cross join lateral (
+    -- `offset 0` forces a lookup of each span's ids.
+    select id from runs
+    where workspace_id = :workspace_id and id between s.first_id and s.last_id and id <> s.alias_id
+      and trace_id = s.trace_id and name is not null
+    offset 0
+) r
+
+-- name: adopt_spans
+-- Has spans that wait for a derived id wait for the run that it stands for. The run is marked as awaited, which waits for
+-- whoever is placing it, so that its new children are placed afterwards.
+with waiting as materialized (
+    select c.id, a.run_id
+    from unnest(:alias_ids::uuid[], :run_ids::uuid[]) as a (alias_id, run_id)
+    cross join lateral (
+        -- `offset 0` forces a lookup of each id's children, as in place_children.
+        select id from runs
+        where workspace_id = :workspace_id and parent_run_id = a.alias_id and dotted_order is null and name is not null
+        offset 0
+    ) c
+    where c.id <> a.run_id and a.alias_id <> a.run_id
+),
+locked as (
+    select id from runs
+    where workspace_id = :workspace_id and id in (select id from waiting union select run_id from waiting)
+    order by id
+    for update
+),
+awaited as (
+    update runs r set is_awaited = true
+    from (select distinct run_id from waiting) w join locked on locked.id = w.run_id
+    where r.workspace_id = :workspace_id and r.id = w.run_id and not r.is_awaited
+)
+update runs c set parent_run_id = w.run_id
+from waiting w join locked on locked.id = w.id
+where c.workspace_id = :workspace_id and c.id = w.id and c.dotted_order is null
+returning w.run_id
 
 -- name: mark_interrupted_traces
 -- Tells the roots of traces that one of their runs was interrupted. A root that has not arrived yet gets an empty row, as an

@@ -13,8 +13,8 @@ select r.id, r.name, r.run_type, r.status, r.trace_id, r.dotted_order, r.parent_
        coalesce(u.total_tokens, r.total_tokens) as total_tokens, coalesce(u.prompt_cost, r.prompt_cost) as prompt_cost,
        coalesce(u.completion_cost, r.completion_cost) as completion_cost,
        coalesce(u.total_cost, r.total_cost) as total_cost,
-       r.prompt_cost_details::text as prompt_cost_details, r.completion_cost_details::text as completion_cost_details,
-       f.stats as feedback_stats, t.tier as trace_tier
+       r.usage, r.prompt_cost_details::text as prompt_cost_details,
+       r.completion_cost_details::text as completion_cost_details, f.stats as feedback_stats, t.tier as trace_tier
 from readable_runs r
 left join lateral (
     select least(coalesce(sum(m.prompt_tokens), 0), 9e18)::bigint as prompt_tokens,
