@@ -33,7 +33,7 @@ const TITLE = { openapi: "3.1.0", info: { title: "Project", version: "1" } };
 /** The parts of Hono's context that are used here. */
 interface Context {
   env: { [EXCHANGE]?: Exchange };
-  req: { raw: Request; arrayBuffer(): Promise<ArrayBuffer> };
+  req: { raw: Request; bodyCache?: { json?: unknown }; arrayBuffer(): Promise<ArrayBuffer> };
   set(name: string, value: unknown): void;
 }
 
@@ -299,7 +299,7 @@ export class Application {
       const stop = new AbortController();
       const response = new ServerResponse(resolve, () => stop.abort());
       const [number, close] = this.exchanges.opened(readerOf(exchange, context), () => response.drained());
-      const scope = withHeaders(exchange.scope, context.req.raw.headers);
+      const scope = withHeaders(exchange.scope, headersOf(exchange, context));
       const onItem = (messages: unknown) => {
         for (const message of messages as Message[]) {
           if (message.type === "app.user") {
@@ -349,13 +349,40 @@ function setUser(context: Context, { user, permissions }: Caller): void {
 function readerOf(exchange: Exchange, context: Context): () => Promise<Message> {
   let isRead = false;
   return async () => {
-    const { raw } = context.req;
-    if ((!raw.bodyUsed && raw === exchange.request) || isRead) {
+    if (isRead || !hasOwnBody(exchange, context)) {
       return exchange.body.next();
     }
     isRead = true;
-    return { type: "http.request", body: new Uint8Array(await context.req.arrayBuffer()), more_body: false };
+    return { type: "http.request", body: await bodyOf(exchange, context), more_body: false };
   };
+}
+
+/** Return the body that middleware has left, where it is not the one that still comes from the client. */
+async function bodyOf(exchange: Exchange, context: Context): Promise<Uint8Array> {
+  const { raw, bodyCache } = context.req;
+  // Hono remembers the body that it has read, also after middleware has put another request into its place.
+  if (raw !== exchange.request && !raw.bodyUsed) {
+    return new Uint8Array(await raw.arrayBuffer());
+  }
+  if (bodyCache?.json !== undefined) {
+    return Buffer.from(JSON.stringify(await bodyCache.json));
+  }
+  return new Uint8Array(await context.req.arrayBuffer());
+}
+
+/** Whether the body that the server gets is not the one that still comes from the client. */
+function hasOwnBody(exchange: Exchange, context: Context): boolean {
+  const { raw, bodyCache } = context.req;
+  return raw !== exchange.request || raw.bodyUsed || Object.keys(bodyCache ?? {}).length > 0;
+}
+
+/** Return the headers of a request as middleware has left them; the length of another body is not known yet. */
+function headersOf(exchange: Exchange, context: Context): Headers {
+  const headers = new Headers(context.req.raw.headers);
+  if (hasOwnBody(exchange, context)) {
+    headers.delete("content-length");
+  }
+  return headers;
 }
 
 /** Return a handler as the router would, had the project registered it for every path. */

@@ -330,6 +330,27 @@ def test_the_store_is_scoped(alice: httpx2.Client, bob: httpx2.Client) -> None:
     assert good(alice.get("/store/items?namespace=notes&key=k"))["value"] == {"v": 1}
 
 
+def test_a_filter_of_the_store_is_for_namespaces_and_keys(server: ServerProcess) -> None:
+    def codes(token: dict[str, Any], namespace: list[str]) -> list[int]:
+        item = {"namespace": namespace, "key": "k"}
+        with someone(server, json.dumps(token)) as caller:
+            return [
+                caller.put("/store/items", json={**item, "value": {}}).status_code,
+                caller.get("/store/items", params={"namespace": ".".join(namespace), "key": "k"}).status_code,
+                caller.request("DELETE", "/store/items", json=item).status_code,
+                caller.post("/store/items/search", json={"namespace_prefix": namespace}).status_code,
+                caller.post("/store/namespaces", json={"prefix": namespace}).status_code,
+            ]
+
+    for own in ({"namespace": {"$contains": "zoe"}}, {"$or": [{"namespace": {"$contains": ["zoe"]}}]}):
+        assert codes(own, ["notes", "zoe"]) == [204, 200, 204, 200, 200]
+        assert codes(own, ["notes", "bob"]) == [403] * 5
+    # What lies below a namespace has another one.
+    assert codes({"namespace": ["notes", "zoe"]}, ["notes", "zoe"]) == [204, 200, 204, 500, 500]
+    # Items have no metadata that these could be compared with.
+    assert codes({"owner": {"$contains": "zoe"}}, ["notes", "zoe"]) == [500] * 5
+
+
 def test_user_named_wildcard_sees_no_items(server: ServerProcess) -> None:
     item = {"namespace": ["private"], "key": "k", "value": {}}
     with someone(server, "anna") as anna, someone(server, "*") as everybody:

@@ -60,6 +60,12 @@ def test_middleware_may_read_what_the_server_reads(site: httpx2.Client) -> None:
     assert site.post("/threads/search", json={"metadata": {"x": "y" * 2000}}).status_code == 413
 
 
+@pytest.mark.parametrize("way", ["request", "text", "json"])
+def test_middleware_may_change_what_the_server_reads(site: httpx2.Client, way: str) -> None:
+    created = site.post("/threads", json={"metadata": {"from": "x"}}, headers={"x-change": way})
+    assert created.json()["metadata"] == {"changed": way}
+
+
 def test_project_routes_come_first_and_pages_last(site: httpx2.Client) -> None:
     assert site.get("/info").json() == {"mine": "instead of yours"}
     assert site.get("/any/where").text == "page /any/where"

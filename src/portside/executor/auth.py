@@ -46,7 +46,7 @@ LOWEST_STATUS, HIGHEST_STATUS = 400, 599
 MAX_CONDITIONS = 100
 MAX_DEPTH = 10
 SCALARS = (str, bool, int, float)
-ANY, STORE = "*", "store"
+ANY = "*"
 
 
 class HandlerRefused(PortsideError):
@@ -339,9 +339,6 @@ def read_result(result: Any, resource: str, action: str) -> Filter | None:
     event = {"fields": {"resource": resource, "action": action}}
     if not isinstance(result, Mapping):
         log.error("an authorization handler returned neither a boolean, None nor a filter", extra=event)
-        raise HandlerFailed
-    if resource == STORE:
-        log.error("items of the store have no metadata to filter by: rewrite value['namespace']", extra=event)
         raise HandlerFailed
     try:
         return read_filter(result)

@@ -83,6 +83,9 @@ async def update(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
 
 
 @auth.on.store
-async def scope(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> None:
+async def scope(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
     assert isinstance(value["namespace"], tuple)
+    if (given := filter_in_token(ctx)) is not None:
+        return given
     value["namespace"] = (ctx.user["identity"], *value["namespace"])
+    return None

@@ -22,9 +22,21 @@ app.use(async (c, next) => {
   c.header("x-web", "seen");
   c.header("x-user-in-middleware", c.get("auth")?.user.identity ?? "nobody");
 });
-// Reads what the server's own route is to read as well.
+// Reads what the server's own route is to read as well, and changes it in one of the ways that Hono has.
 app.use("/threads", async (c, next) => {
   const body = await c.req.json().catch(() => ({}));
+  const changed = { ...body, metadata: { changed: c.req.header("x-change") } };
+  switch (c.req.header("x-change")) {
+    case "request":
+      c.req.raw = new Request(c.req.raw.url, { method: "POST", headers: c.req.raw.headers, body: JSON.stringify(changed) });
+      break;
+    case "text":
+      c.req.bodyCache.text = Promise.resolve(JSON.stringify(changed));
+      break;
+    case "json":
+      c.req.bodyCache.json = changed;
+      break;
+  }
   await next();
   c.header("x-read", Object.keys(body).join());
 });

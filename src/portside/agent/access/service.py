@@ -7,7 +7,7 @@ the changes that a handler makes to them.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 from uuid import UUID
@@ -342,20 +342,20 @@ class Access:
         return body, CronFilters(allowed, await self.authorize(caller, "threads", "read", {"thread_id": thread_id}))
 
     async def authorize_store(self, caller: Caller, action: str, body: T, fields: dict[str, str]) -> T:
-        """Authorize access to items of the store; the handler may rewrite the namespace.
+        """Authorize access to items of the store; the handler may rewrite the namespace, or return a filter for it.
 
-        `fields` maps the names that handlers know to those of the request. Raises what `authorize` raises, and Invalid
-        if the handler returns a bad namespace.
+        `fields` maps the names that handlers know to those of the request. Raises what `authorize` raises, Forbidden
+        for a request that the filter does not match, and Invalid if the handler returns a bad namespace.
         """
         if self._skips_handlers(caller):
             return body
+
         value = store_handler_value(body, fields)
-        if await self.authorize(caller, "store", action, value) is not None:
-            # Items have no metadata that a filter could be compared with.
-            why = "an authorization handler of the store returned a filter; let it change the namespace instead"
-            log.error(why, action=action)
-            raise HandlerFailed
-        return apply_store_changes(body, fields, value)
+        allowed = await self.authorize(caller, "store", action, value)
+        changed = apply_store_changes(body, fields, value)
+        if allowed is not None:
+            _check_store_filter(allowed, action, store_handler_value(changed, fields))
+        return changed
 
 
 def _unauthenticated(scope: Any, route: Route[Any]) -> Caller:
@@ -438,6 +438,41 @@ class StreamLimit:
         if self._open[name] == 0:
             # Otherwise the counter would grow with every caller that ever connected.
             del self._open[name]
+
+
+def _check_store_filter(allowed: Filter, action: str, value: dict[str, Any]) -> None:
+    """Compare the namespace and the key of a request with a filter. Items have no metadata to compare.
+
+    A search gets the items below its namespace: if that contains a label, theirs do too. Raises Forbidden, and
+    HandlerFailed for a filter by anything else.
+    """
+    usable = {("has", "namespace")}
+    if action not in {"search", "list_namespaces"}:
+        usable |= {("eq", "namespace"), ("eq", "key")}
+    unusable = set(_conditions(allowed)) - usable
+    if unusable:
+        log.error(
+            "an authorization handler of the store returned a filter that cannot be compared with items, which have no "
+            "metadata; filter by namespace with $contains, or let the handler change the namespace",
+            action=action,
+            conditions=sorted(f"{op} {key}" for op, key in unusable),
+        )
+        raise HandlerFailed
+    if not matches(value, allowed):
+        raise Forbidden("Forbidden")
+
+
+def _conditions(wanted: Filter) -> Iterator[tuple[str, str]]:
+    """Yield the operator and the key of each condition of a filter."""
+    for key in wanted["equal"]:
+        yield "eq", key
+    pending = list(wanted["rest"])
+    while pending:
+        condition = pending.pop()
+        if condition["op"] in {"all", "any"}:
+            pending += condition["of"]
+        else:
+            yield condition["op"], condition["key"]
 
 
 def matches(metadata: Mapping[str, Any], wanted: Filter | None) -> bool:
