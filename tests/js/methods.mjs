@@ -231,6 +231,27 @@ await check("runs.delete", async () => {
   assert.deepEqual(await client.runs.list(thread.thread_id), []);
 });
 
+await check("runs.cancelMany", async () => {
+  const threadId = await newThread();
+  const { run_id } = await client.runs.create(threadId, "echo", { input: hi, afterSeconds: 600 });
+  await client.runs.cancelMany({ threadId, runIds: [run_id] });
+  await until(async () => (await client.runs.get(threadId, run_id)).status === "interrupted");
+});
+await check("threads.prune", async () => {
+  const threadId = await newThread();
+  assert.equal((await client.threads.prune([threadId], { strategy: "delete" })).pruned_count, 1);
+  await assert.rejects(client.threads.get(threadId), /404/);
+});
+await check("threads.stream", async () => {
+  for (const transport of globalThis.WebSocket ? ["sse", "websocket"] : ["sse"]) {
+    const thread = client.threads.stream({ assistantId: "echo", transport });
+    const messages = thread.values;
+    await thread.run.start({ input: hi });
+    assert.deepEqual(texts(await messages), ["hi", "echo: hi"]);
+    await thread.close();
+  }
+});
+
 // The store
 
 const space = ["js", tag];
