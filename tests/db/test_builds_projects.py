@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -126,7 +127,7 @@ async def test_project_folders_and_requirements_share_environment(builds: Projec
             "split",
             {"requirements.txt": "langgraph==0.5.4\n"},
             ["."],
-            r"requirements\.txt gives langgraph 0\.5\.4; the agent server needs 0\.6 or newer\. The build log",
+            r"requirements\.txt gives langgraph 0\.5\.4; the agent server needs 0\.6 or newer\. Change these requirements\. The build log",
         ),
         (
             "combined",
@@ -167,6 +168,13 @@ async def test_locked_workspace_installs_its_lock_file(builds: ProjectBuilds):
     await builds.build()
     code = "import bot, lib, portside; from importlib.metadata import version; print(version('sniffio'))"
     assert await asyncio.to_thread(builds.python, code) == "1.3.0"
+
+    # Another file than the locked one, behind the same version.
+    locked = builds.project / "uv.lock"
+    entry = re.compile(r'(name = "sniffio"\n.*?\n)(?=\[\[package|\Z)', re.DOTALL)
+    forged = entry.sub(lambda found: re.sub(r"sha256:\w{64}", f"sha256:{'0' * 64}", found[1]), locked.read_text())
+    locked.write_text(forged)
+    await builds.refuses("[Hh]ash mismatch")
 
 
 async def test_project_without_build_system_installs_dependencies_only(builds: ProjectBuilds):

@@ -160,6 +160,38 @@ def test_install_roots_follow_packages_and_lock_files(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("patterns", "is_member"),
+    [
+        (["packages/*"], False),
+        (["examples/*"], True),
+        (["./examples/*/"], True),
+        (["**/bot"], True),
+        (["examples/**", "!examples/bot"], False),
+        ({"packages": ["examples/bot"]}, True),
+        ("examples/*", False),
+    ],
+)
+def test_a_package_outside_of_the_workspace_is_installed_by_itself(
+    tmp_path: Path, patterns: object, *, is_member: bool
+):
+    below = tmp_path / "examples" / "bot"
+    below.mkdir(parents=True)
+    (below / "package.json").write_text('{"dependencies": {"zod": "4"}}')
+    (tmp_path / "package.json").write_text(json.dumps({"workspaces": patterns}))
+    assert install_roots(tmp_path, below) == [tmp_path if is_member else below]
+
+
+def test_members_of_a_workspace_of_pnpm(tmp_path: Path):
+    below = tmp_path / "examples" / "bot"
+    below.mkdir(parents=True)
+    (below / "package.json").write_text('{"dependencies": {"zod": "4"}}')
+    (tmp_path / "package.json").write_text("{}")
+    for text, roots in (("packages:\n  - 'packages/*'\n", [below]), ('packages:\n- "examples/*" # all\n', [tmp_path])):
+        (tmp_path / "pnpm-workspace.yaml").write_text(text)
+        assert install_roots(tmp_path, below) == roots
+
+
+@pytest.mark.parametrize(
     ("engines", "node_version", "words"),
     [
         ({"node": "20", "npm": "10"}, None, "engines may only name node, not node, npm"),
@@ -201,7 +233,13 @@ def test_engine_sets_node_version(tmp_path: Path, package: dict[str, object], ve
             "error Error",
         ),
         ([" ERR_PNPM_FETCH_404  GET http://h/x.tgz", "This error happened"], " ERR_PNPM_FETCH_404"),
-        (["npm warn old", "npm error code E404", "npm error 404"], "npm error code"),
+        (["npm warn old", "npm error code E404", "npm error 404"], "npm error 404"),
+        (["npm error code ETARGET", "npm error notarget No matching version"], "npm error notarget No matching"),
+        (
+            ["Progress: resolved 1", "[ERR_PNPM_NO_MATCHING_VERSION] No matching", "Progress: 2"],
+            "[ERR_PNPM_NO_MATCHING",
+        ),
+        (["npm error code 1"], "npm error code 1"),
         (["one", "src/a.ts(1,2): error TS2304: Cannot find name 'x'."], "src/a.ts(1,2): error"),
         (["dependencies:", "apps/agent postinstall: Error: no network"], "apps/agent postinstall: Error"),
         (['✘ [ERROR] Could not resolve "./a"', "", "    a.ts:1:7"], "✘ [ERROR]"),

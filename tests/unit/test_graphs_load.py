@@ -330,6 +330,18 @@ def test_an_import_that_hangs_is_logged_with_its_stack(project, monkeypatch):
     assert reported[0]["level"] == "warning"
 
 
+def test_a_folder_may_have_the_name_of_an_installed_package(project):
+    """Python prefers a package with an `__init__.py`, wherever it is, to a folder without one."""
+    files = {"httpx2/bot.py": "import httpx2\nhttpx2.AsyncClient\n" + GRAPH + "graph = make('x')\n"}
+    assert load(project(files, graphs={"agent": "./httpx2/bot.py:graph"})).ids() == ["agent"]
+
+
+def test_paths_may_be_those_from_the_folder_above(project, tmp_path):
+    files = {"sub/agent.py": "from sub.helper import X\n" + GRAPH + "graph = make(X)\n", "sub/helper.py": "X = 'x'\n"}
+    config = project(files, graphs={"agent": "./sub/agent.py:graph"})
+    assert load(config.rename(tmp_path / "sub" / "langgraph.json")).ids() == ["agent"]
+
+
 def test_files_and_modules_that_are_not_there(project):
     assert "does not exist" in refusal(project({}, graphs={"agent": "./agent.py:graph"}))
     assert "No module named 'nowhere'" in refusal(project({}, graphs={"agent": "nowhere.agent:graph"}))

@@ -34,6 +34,7 @@ _MAX_CAUSES = 5
 _SHOWN_FRAMES = 8
 # A project may have its virtual environment in its folder.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_FOLDERS_ABOVE = 3
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
 _ENVIRONMENT = re.compile(r"\benv(?:ironment)?[ _]var", re.IGNORECASE)
 _MISSING = re.compile(
@@ -224,9 +225,18 @@ def _graph(project: Project, graph_id: str) -> tuple[str, str]:
 
 def _existing(project: Project, label: str, location: str) -> Path:
     file = (project.folder / location).resolve()
-    if not file.is_file():
-        raise UserMistake(f'{project.file}: {label} is in "{location}", but {file} does not exist')
-    return file
+    if file.is_file():
+        return file
+
+    # Other servers read the paths from the folder in which they are started, which is often above a file in a folder
+    # of its own.
+    for above in project.folder.resolve().parents[:_FOLDERS_ABOVE]:
+        found = (above / location).resolve()
+        if found.is_file() and found.is_relative_to(above):
+            if str(above) not in sys.path:
+                sys.path.append(str(above))
+            return found
+    raise UserMistake(f'{project.file}: {label} is in "{location}", but {file} does not exist')
 
 
 def _import_file(file: Path, roots: list[Path]) -> ModuleType:
@@ -234,9 +244,10 @@ def _import_file(file: Path, roots: list[Path]) -> ModuleType:
     if all(part.isidentifier() for part in name.split(".")) and _is_free(name, file):
         if str(root) not in sys.path:
             sys.path.insert(0, str(root))
-        module = importlib.import_module(name)
-        if _is_from(module, file):
-            return module
+        if not _is_hidden(name, root):
+            module = importlib.import_module(name)
+            if _is_from(module, file):
+                return module
     return _import_alone(file)
 
 
@@ -254,6 +265,19 @@ def _module_name(file: Path, roots: list[Path]) -> tuple[Path, str]:
 def _is_free(name: str, file: Path) -> bool:
     """Whether no other file has this module name, such as one of the standard library."""
     return name not in sys.modules or _is_from(sys.modules[name], file)
+
+
+def _is_hidden(name: str, root: Path) -> bool:
+    """Whether an installed package has the name of the file's folder.
+
+    Python prefers a package with an `__init__.py` to a folder without one, wherever the two are on the import path.
+    """
+    top, dot, _rest = name.partition(".")
+    if not dot:
+        return False
+    spec = importlib.util.find_spec(top)
+    places = (spec.submodule_search_locations if spec else None) or ()
+    return str(root / top) not in places
 
 
 def _is_from(module: ModuleType, file: Path) -> bool:

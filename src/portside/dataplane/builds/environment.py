@@ -260,7 +260,7 @@ class Environment:
         names = {self.folder / "packages.txt": config.path.name, self.folder / "locked.txt": "uv.lock"}
         pins = read_pins((self.folder / "alone.txt").read_text().splitlines())
         reason = explain(pins, requirements_of(distribution(NAME), self.content), names)
-        return reason and f"{reason}. The build log has the output of uv"
+        return reason and f"{reason}. Change these requirements. The build log has the output of uv"
 
     async def _locked(self, config: BuildConfig, source: UvSource) -> Path:
         """Export the lock file to a requirements file."""
@@ -269,7 +269,7 @@ class Environment:
         # Without a package, uv exports the workspace member of its working folder.
         cwd = source.root if source.package else config.path.parent
         outcome = await self._uv(
-            config, "export", "--frozen", "--no-dev", "--no-hashes", "--no-header", "--no-annotate", "--quiet",
+            config, "export", "--frozen", "--no-dev", "--no-header", "--no-annotate", "--quiet",
             "--python", str(python_of(self.folder)), *package, "--output-file", str(path), cwd=cwd,
         )  # fmt: skip
         if outcome.code != 0:
@@ -284,16 +284,21 @@ class Environment:
             return str(getattr(sys, "_base_executable", sys.executable))
         if found := await self._installed(specifier):
             return found[0][1]
+        needed = (
+            f"{version or suitable_versions(specifier)[0]} ({config.requires_python})"
+            if config.requires_python
+            else version
+        )
         version = version or suitable_versions(specifier)[0]
         self.output.write(f"Python {version} is not on this machine; uv downloads it")
         await self._uv(None, "python", "install", version, may_download=True)
         if found := await self._installed(specifier):
             return found[0][1]
         installed = [platform.python_version(), *(one[0] for one in await self._installed(">=3"))]
-        minors = {one.rpartition(".")[0] for one in installed}
+        has = ", ".join(sorted(set(installed), key=_numbers))
         raise BuildFailed(
-            f"the project needs Python {version}, which the listener's machine does not have and could not download: "
-            f"run 'uv python install {version}' there. It has Python {', '.join(sorted(minors, key=_numbers))}"
+            f"the project needs Python {needed}, which the listener's machine does not have and could not download: "
+            f"run 'uv python install {version}' there, or change python_version or requires-python. It has Python {has}"
         )
 
     async def _installed(self, specifier: str) -> list[tuple[str, str]]:

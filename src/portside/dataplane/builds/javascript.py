@@ -6,9 +6,11 @@ root. Without a lock file it runs in the root, or in the folder of the configura
 package. The build command always runs in the folder of the configuration file.
 """
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,7 @@ _NAMED = re.compile(
 )
 _WORD = re.compile(r"[\w-]+")
 _NODE = re.compile(r"(?P<sign>\^|~|>=|=|v)? *(?P<major>\d{1,3})(?:\.[\dx*]+){0,2}(?P<or_newer> *(?:-|\|\|).*)?")
+_PNPM_PACKAGE = re.compile(r"^\s*-\s*['\"]?([^'\"#\s]+)['\"]?\s*(?:#.*)?$", re.MULTILINE)
 _LINKER = re.compile(r"^nodeLinker: *['\"]?(pnpm|node-modules)", re.MULTILINE)
 
 
@@ -85,7 +88,7 @@ def workspace_of(folder: Path) -> Path | None:
         return None
     repository = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
     above = [] if repository is None else [each for each in folder.parents if each.is_relative_to(repository)]
-    return next((each for each in above if _is_workspace(each)), None)
+    return next((each for each in above if _is_workspace(each) and _is_member(each, folder)), None)
 
 
 def package_manager(folder: Path) -> PackageManager:
@@ -125,12 +128,16 @@ def install_roots(source: Path, config_folder: Path) -> list[Path]:
     """Return the folders to install in, the outermost first.
 
     The nearest one with a lock file above or in the configuration file's folder, else the source's root if it has a
-    package. The folder of the configuration file is another one if it has dependencies that belong to no workspace.
+    package. The folder of the configuration file is another one if it has dependencies that belong to no workspace; it
+    is the only one if the root is a workspace that it is no member of.
     """
     folders = [config_folder, *config_folder.parents]
     folders = folders[: folders.index(source) + 1] if source in folders else [config_folder]
     root = next((folder for folder in folders if _lock_file(folder)), folders[-1])
     has_own = bool({"dependencies", "devDependencies"} & _read_package(config_folder).keys())
+    if has_own and config_folder != root and _is_workspace(root) and not _is_member(root, config_folder):
+        return [config_folder]
+
     roots = [root] if _has_package(root) else []
     belongs_to_root = bool(roots) and (not has_own or _is_workspace(root))
     if config_folder not in roots and _has_package(config_folder) and not belongs_to_root:
@@ -140,6 +147,40 @@ def install_roots(source: Path, config_folder: Path) -> list[Path]:
 
 def _is_workspace(folder: Path) -> bool:
     return "workspaces" in _read_package(folder) or (folder / "pnpm-workspace.yaml").is_file()
+
+
+def _is_member(root: Path, folder: Path) -> bool:
+    """Whether a folder is a package of the workspaces of a root, by the patterns that the root has for them."""
+    given = _read_package(root).get("workspaces")
+    patterns = given.get("packages") if isinstance(given, dict) else given
+    if (root / "pnpm-workspace.yaml").is_file():
+        patterns = _PNPM_PACKAGE.findall(_beginning(root / "pnpm-workspace.yaml"))
+
+    is_member = False
+    for pattern in patterns if isinstance(patterns, list) else ():
+        if not isinstance(pattern, str):
+            continue
+        excludes, name = pattern.startswith("!"), pattern.removeprefix("!").removeprefix("./").rstrip("/")
+        if _matches(folder.relative_to(root).parts, tuple(part for part in name.split("/") if part)):
+            is_member = not excludes
+    return is_member
+
+
+def _matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    """Whether a path matches a pattern, in which `**` stands for any number of folders."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return _matches(parts, pattern[1:]) or (bool(parts) and _matches(parts[1:], pattern))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
+def _is_ignored_by_workspace(folder: Path, manager: PackageManager) -> bool:
+    """Whether a folder is below a workspace of pnpm and no member of it: pnpm would install the workspace instead."""
+    if manager.name != "pnpm" or (folder / "pnpm-workspace.yaml").is_file():
+        return False
+    root = next((each for each in folder.parents if (each / "pnpm-workspace.yaml").is_file()), None)
+    return root is not None and not _is_member(root, folder)
 
 
 def _has_package(folder: Path) -> bool:
@@ -191,8 +232,14 @@ class JavaScript:
         own = {manager.name: manager for manager in reversed(managers.values())}
         for root in roots:
             command = install or install_command(root)
+            if _is_ignored_by_workspace(root, managers[root]) and not install:
+                command += " --ignore-workspace"
             await self._prepare(command, own, root)
-            await self._run(command, root, "install_command", await self._variables(managers[root], root))
+            variables = await self._variables(managers[root], root)
+            # Two installations of yarn 1 break each other's entries in their cache.
+            is_classic = managers[root].is_classic_yarn
+            async with self.tools.alone("yarn") if is_classic else contextlib.nullcontext():
+                await self._run(command, root, "install_command", variables)
         if build:
             await self._prepare(build, own, config_folder)
             root = roots[0] if roots else config_folder

