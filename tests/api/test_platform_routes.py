@@ -49,6 +49,8 @@ ABOUT_NOTHING = {
     # Only browsers are sent to the console.
     "GET /": 404,
     "GET /console": 307,
+    "GET /o/{workspace_id}/{path...}": 307,
+    "GET /prompts/{prompt_name}/{commit}": 307,
     "GET /console/{path...}": 200 if site.is_built() else 503,
     # Forms must come from a page of the platform.
     "POST /login/key": 403,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from portside.console import site
+from portside.console.links import LinkQuery, find_page
 from portside.console.site import FileNotBuilt
 
 INDEX = "<!doctype html><title>Portside</title>"
@@ -87,3 +88,23 @@ def test_start_of_the_platform_reads_no_file_of_the_console() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "['portside'] []"
+
+
+ID, OTHER = "0190a0c0-0000-7000-8000-000000000001", "0190a0c0-0000-7000-8000-000000000002"
+
+
+@pytest.mark.parametrize(
+    ("link", "page"),
+    [
+        (f"projects/p/{ID}", f"traces/{ID}"),
+        (f"projects/p/{ID}/r/{OTHER}", f"traces?run={OTHER}"),
+        (f"datasets/{ID}", f"datasets/{ID}"),
+        (f"datasets/{ID}/e/{OTHER}", f"datasets/{ID}?example={OTHER}"),
+        (f"datasets/{ID}/compare", f"datasets/{ID}/compare?experiments={ID},{OTHER}"),
+        (f"host/deployments/{ID}", f"deployments/{ID}"),
+        ("settings/apikeys", ""),
+        ("//evil.example", ""),
+    ],
+)
+def test_links_of_sdks_lead_to_the_page_that_shows_the_same(link: str, page: str) -> None:
+    assert find_page(link, LinkQuery(f"{ID},{OTHER},//evil.example")) == page

@@ -251,6 +251,7 @@ def test_query_values_are_converted_from_text() -> None:
     pairs = [("limit", "5"), ("names", "a,b"), ("names", "c"), ("deployment_id", ID), ("enabled", "true"), ("zap", "1")]
     assert decode_query(pairs, Query) == (Query(5, ["a", "b", "c"], UUID(ID), is_enabled=True), ["zap"])
     assert decode_query([], Query) == (Query(), [])
+    assert decode_query([("names", '["a", "b"]'), ("names", "[c")], Query)[0].names == ["a", "b", "[c"]
     assert decode_query([("zap", "\0")], None) == (None, ["zap"])
 
 

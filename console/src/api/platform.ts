@@ -613,6 +613,7 @@ export interface Operations {
   "GET /model-price-map/recomputations/{recomputation_id}": { path: { recomputation_id: string }; query: Record<never, never>; body: undefined; response: Recomputation };
   "DELETE /model-price-map/{price_id}": { path: { price_id: string }; query: Record<never, never>; body: undefined; response: undefined };
   "PUT /model-price-map/{price_id}": { path: { price_id: string }; query: Record<never, never>; body: PriceRequest; response: ModelPrice };
+  "GET /o/{workspace_id}/{path}": { path: { workspace_id: string; path: string }; query: { selectedSessions?: string }; body: undefined; response: undefined };
   "GET /oauth/authorize": { path: Record<never, never>; query: { response_type: "code"; client_id: "portside-cli"; redirect_uri: string; state: string; code_challenge: string; code_challenge_method: "S256"; host_name?: string }; body: undefined; response: undefined };
   "POST /oauth/authorize": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: undefined };
   "POST /oauth/device": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: DeviceAuthorization };
@@ -643,6 +644,7 @@ export interface Operations {
   "PATCH /platform/datasets/{dataset_id}/examples": { path: { dataset_id: string }; query: Record<never, never>; body: undefined; response: Changed };
   "POST /platform/datasets/{dataset_id}/examples": { path: { dataset_id: string }; query: Record<never, never>; body: undefined; response: Changed };
   "POST /platform/examples/multipart": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Changed };
+  "GET /prompts/{prompt_name}/{commit}": { path: { prompt_name: string; commit: string }; query: Record<never, never>; body: undefined; response: undefined };
   "GET /public/download": { path: Record<never, never>; query: { token: string }; body: undefined; response: undefined };
   "GET /public/download/examples": { path: Record<never, never>; query: { token: string }; body: undefined; response: undefined };
   "GET /public/{share_token}/datasets": { path: { share_token: string }; query: Record<never, never>; body: undefined; response: Dataset };

@@ -102,6 +102,8 @@ function PlatformSession({ children }: { children: ReactNode }) {
 }
 
 function choose(workspaces: Workspace[], wanted: string | undefined): Workspace | null {
-  const named = (handle: string | null | undefined) => workspaces.find((each) => each.tenant_handle === handle);
+  // Links of SDKs name the workspace by its id.
+  const named = (handle: string | null | undefined) =>
+    workspaces.find((each) => each.tenant_handle === handle || each.id === handle);
   return named(wanted) ?? named(preferences().workspace) ?? workspaces[0] ?? null;
 }

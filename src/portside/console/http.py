@@ -1,11 +1,13 @@
 """The routes of the console: its files, and the redirect of browsers to it."""
 
 from dataclasses import dataclass
+from urllib.parse import quote
 from uuid import UUID
 
 from starlette.responses import Response
 
 from portside.console import site
+from portside.console.links import LinkQuery, find_page
 from portside.console.site import FileNotBuilt
 from portside.identity.pages import note_page
 from portside.kernel.errors import NotFound
@@ -46,6 +48,20 @@ async def complete_address(_ctx: Context) -> Response:
 async def open_shared_run(_ctx: Context, share_token: UUID) -> Response:
     """Send browsers to the page of a shared run; this is the address that SDKs return for it."""
     return _redirect(f"{site.HOME}shared/{share_token}")
+
+
+@routes.get("/o/{workspace_id}/{path...}", **_PAGE)
+async def open_linked_page(_ctx: Context, workspace_id: UUID, path: str, query: LinkQuery) -> Response:
+    """Send browsers to the page that a link of an SDK or a command line means, or to the console."""
+    page = find_page(path, query)
+    join = "&" if "?" in page else "?"
+    return _redirect(f"{site.HOME}{page}{join}workspace={workspace_id}")
+
+
+@routes.get("/prompts/{prompt_name}/{commit}", **_PAGE)
+async def open_linked_prompt(_ctx: Context, prompt_name: str, commit: str) -> Response:  # noqa: ARG001 - in the address
+    """Send browsers to the page of a prompt, at the address that SDKs return for a commit."""
+    return _redirect(f"{site.HOME}prompts/{quote(prompt_name, safe='')}")
 
 
 @routes.get("/console/{path...}", **_FILE)

@@ -5,7 +5,7 @@ never changed: it ends where the next version begins, so earlier versions stay r
 outputs and attachments from a run.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -252,6 +252,7 @@ class VersionWriter:
         _refuse_duplicate_ids(writes)
         rows = await self._existing_rows([write.id for write in writes])
         if missing := {write.id for write in writes} - set(rows):
+            await self._refuse_moves(missing)
             raise ExampleNotFound(f"Example not found: {min(missing)}")
         states = [await self._changed(rows[write.id], write) for write in writes]
         await self._check(states)
@@ -261,6 +262,7 @@ class VersionWriter:
         """Write new examples and change existing ones. Raises ExampleExists and Invalid."""
         _refuse_duplicate_ids(writes)
         rows = await self._existing_rows([write.id for write in writes])
+        await self._refuse_moves({write.id for write in writes} - set(rows))
         filled = await fill_from_runs(self._tx, self._owner["workspace_id"], writes)
         states = [
             await (self._changed(rows[write.id], write) if write.id in rows else self._new(write, index))
@@ -300,6 +302,15 @@ class VersionWriter:
     async def _existing_rows(self, ids: Iterable[UUID]) -> dict[UUID, Record]:
         rows = await self._tx.fetch(sql.examples_to_change, **self._owner, ids=list(ids))
         return {row["id"]: row for row in rows}
+
+    async def _refuse_moves(self, ids: Collection[UUID]) -> None:
+        """Raise Invalid if one of the examples is in another dataset: examples do not move."""
+        workspace_id = self._owner["workspace_id"]
+        elsewhere = await self._tx.fetch(sql.datasets_of_present_examples, workspace_id=workspace_id, ids=list(ids))
+        if elsewhere:
+            where = ["body", str(elsewhere[0]["id"]), "dataset_id"]
+            why = f"the example is in the dataset {elsewhere[0]['dataset_id']}; examples do not move to other datasets"
+            raise Invalid.field(where, why, "not_supported")
 
     async def _new(self, write: ExampleWrite, position: int) -> _State:
         if write.inputs is None:

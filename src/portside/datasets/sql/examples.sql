@@ -40,6 +40,11 @@ select distinct dataset_id, id from examples
 where workspace_id = :workspace_id and id = any(:ids::uuid[])
 order by dataset_id
 
+-- name: datasets_of_present_examples
+select id, dataset_id from examples
+where workspace_id = :workspace_id and id = any(:ids::uuid[]) and until = 'infinity'
+order by id
+
 -- name: end_examples
 update examples set until = :as_of
 where workspace_id = :workspace_id and dataset_id = :dataset_id and id = any(:ids::uuid[]) and until = 'infinity'

@@ -6,6 +6,7 @@ refused where the route has no such filter, because a client may change or delet
 refuses values that no field may hold.
 """
 
+import contextlib
 import re
 import types
 import typing
@@ -76,10 +77,18 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | 
             # msgspec would take it as the seconds since 1970.
             raise Invalid.field(["query", name], "must be a time in ISO 8601, such as 2026-01-31T12:00:00Z")
         elif name in lists:
-            values.setdefault(name, []).extend(part for part in value.split(",") if part)
+            values.setdefault(name, []).extend(_parts_of(value))
         elif value != "" or name not in values:
             values[name] = value
     return None if kind is None else convert(values, kind, "query", strict=False), ignored
+
+
+def _parts_of(value: str) -> list[str]:
+    """Return the items of a list in a query: with commas between them, or as a JSON list of texts."""
+    if value.startswith("[") and value.endswith("]"):
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(value, type=list[str])
+    return [part for part in value.split(",") if part]
 
 
 def _refuse_filter(name: str, value: str) -> None:
