@@ -127,7 +127,7 @@ async def test_project_folders_and_requirements_share_environment(builds: Projec
             "split",
             {"requirements.txt": "langgraph==0.5.4\n"},
             ["."],
-            r"requirements\.txt gives langgraph 0\.5\.4; the agent server needs 0\.6 or newer\. Change these requirements\. The build log",
+            r"requirements\.txt gives langgraph 0\.5\.4; the agent server needs 0\.6 or newer\. Change these",
         ),
         (
             "combined",

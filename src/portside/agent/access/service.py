@@ -354,7 +354,7 @@ class Access:
         allowed = await self.authorize(caller, "store", action, value)
         changed = apply_store_changes(body, fields, value)
         if allowed is not None:
-            _check_store_filter(allowed, action, store_handler_value(changed, fields))
+            check_store_filter(allowed, action, store_handler_value(changed, fields))
         return changed
 
 
@@ -440,7 +440,7 @@ class StreamLimit:
             del self._open[name]
 
 
-def _check_store_filter(allowed: Filter, action: str, value: dict[str, Any]) -> None:
+def check_store_filter(allowed: Filter, action: str, value: dict[str, Any]) -> None:
     """Compare the namespace and the key of a request with a filter. Items have no metadata to compare.
 
     A search gets the items below its namespace: if that contains a label, theirs do too. Raises Forbidden, and
