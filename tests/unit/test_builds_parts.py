@@ -1,5 +1,6 @@
 """Parts of a build that need no program: masking, install commands, addresses, pip configuration, versions."""
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -27,12 +28,13 @@ from portside.dataplane.builds.javascript import (
     node_versions,
     package_manager,
 )
-from portside.dataplane.builds.node import NodeVersions, PackageManager, decisive_lines
+from portside.dataplane.builds.node import NodeTools, NodeVersions, PackageManager, decisive_lines
 from portside.dataplane.builds.sources import address_of, is_local
 from portside.dataplane.builds.wheel import is_behind
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 from portside.listener_api import Secret
+from tests.conftest import eventually
 
 
 def test_output_masks_values_in_every_form():
@@ -250,6 +252,26 @@ def test_failure_begins_with_first_error(lines: list[str], shown: str):
     found = decisive_lines(CommandOutcome(1, lines))
     assert found.startswith(shown)
     assert "cli.js" not in found
+
+
+async def test_builds_with_yarn_1_install_one_after_the_other(tmp_path: Path):
+    written: list[str] = []
+    one, two = (NodeTools(tmp_path / name, MaskedOutput(written.append), cache=tmp_path) for name in ("one", "two"))
+    order: list[str] = []
+
+    async def install_second() -> None:
+        async with two.alone("yarn"):
+            order.append("second")
+
+    async def waits() -> bool:
+        return "Waiting for another build that installs with yarn" in "".join(written)
+
+    async with one.alone("yarn"):
+        second = asyncio.create_task(install_second())
+        await eventually(waits)
+        order.append("first")
+    await second
+    assert order == ["first", "second"]
 
 
 def test_missing_packages_are_noticed(tmp_path: Path):
