@@ -392,3 +392,16 @@ def test_merge_rules_cover_every_column():
         assert (
             f"{name} = merge_field(r.{name}, excluded.{name},\n            (r.patched & {bit}, " in sql.merge_runs.sql
         )
+
+
+async def test_children_that_are_placed_at_once_are_looked_up_one_by_one(db: Database, actor: Actor):
+    """In a new workspace, of which the planner knows nothing, thousands of them would be compared with one another."""
+    children = [post(uuid4(), parent_run_id=ROOT) for _ in range(100)]
+    await store_batch(db, batch(post=children), by=actor)
+    query = sql.place_children
+    values = query.arguments({"workspace_id": actor.workspace_id, "ids": [ROOT]})
+    plan = "\n".join(row[0] for row in await db.pool.fetch(f"explain {query.sql}", *values))
+    assert "Join Filter" not in plan, plan
+    await store_batch(db, batch(post=[post(ROOT)]), by=actor)
+    found = await stored(db)
+    assert {run["dotted_order"].count(".") for run_id, run in found.items() if run_id != ROOT} == {1}

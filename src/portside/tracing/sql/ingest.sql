@@ -82,8 +82,10 @@ select count_traces(
 -- another. It returns the placed runs that other runs wait for: a child that this statement could not see may have been
 -- committed meanwhile. Chains that are too long for a dotted order stay without one. A child belongs to the trace of its
 -- parent, also where it named another: a span knows only the trace of OpenTelemetry.
+-- The planner knows nothing of a new workspace. If it were told the workspace, or looked for runs without a dotted order, it
+-- would expect one such run, and compare each of them with each found one. Without both it looks each found one up.
 with recursive found as (
-    select c.id, coalesce(p.trace_id, c.trace_id) as trace_id,
+    select :workspace_id::uuid as workspace_id, c.id, coalesce(p.trace_id, c.trace_id) as trace_id,
            p.dotted_order || '.' || dotted_order_part(c.start_time, c.received_at, c.id) as dotted_order
     from runs p
     cross join lateral (
@@ -94,7 +96,7 @@ with recursive found as (
     ) c
     where p.workspace_id = :workspace_id and p.id = any(:ids::uuid[]) and length(p.dotted_order) < 20000
     union all
-    select c.id, coalesce(f.trace_id, c.trace_id),
+    select f.workspace_id, c.id, coalesce(f.trace_id, c.trace_id),
            f.dotted_order || '.' || dotted_order_part(c.start_time, c.received_at, c.id)
     from found f
     cross join lateral (
@@ -105,14 +107,14 @@ with recursive found as (
     where length(f.dotted_order) < 20000
 ),
 locked as (
-    select id from runs
-    where workspace_id = :workspace_id and id in (select id from found)
-    order by id
-    for update
+    select r.workspace_id, r.id, f.trace_id, f.dotted_order
+    from found f join runs r on r.workspace_id = f.workspace_id and r.id = f.id
+    order by r.id
+    for update of r
 )
-update runs r set trace_id = f.trace_id, dotted_order = f.dotted_order
-from found f join locked using (id)
-where r.workspace_id = :workspace_id and r.id = f.id and r.dotted_order is null
+update runs r set trace_id = l.trace_id, dotted_order = l.dotted_order
+from locked l
+where r.workspace_id = l.workspace_id and r.id = l.id and coalesce(r.dotted_order, '') = ''
 returning r.id, r.is_awaited
 
 -- name: runs_of_spans
