@@ -25,7 +25,8 @@ from portside.backup import stores
 from portside.backup.container import BackupRefused, EncryptedWriter, Passphrase
 from portside.backup.create import BackupTarget, SourcePlatform, create_backup
 from portside.backup.databases import BackupFailed, restore_dumps
-from portside.backup.restore import Backup, NewHome, backups_in, restore, verify
+from portside.backup.listing import backups_in, header_of
+from portside.backup.restore import Backup, NewHome, restore, verify
 from portside.backup.stores import FolderStore
 from portside.cli import service as cli_service
 from portside.control.secrets import open_all
@@ -527,7 +528,7 @@ def test_list_names_files_that_are_no_backups(stored: FolderStore, tmp_path: Pat
         "data.backup": None,
     }
     with pytest.raises(BackupRefused):
-        restoring.header_of(FolderStore(tmp_path), "other.backup")
+        header_of(FolderStore(tmp_path), "other.backup")
 
 
 def folders_beside(tmp_path: Path) -> set[Path]:

@@ -17,9 +17,11 @@ from portside.backup import wal_archive
 from portside.backup.container import Passphrase
 from portside.backup.create import BackupTarget, SourcePlatform, create_backup
 from portside.backup.databases import BackupFailed
-from portside.backup.restore import Backup, NewHome, restore
+from portside.backup.history import read_wal_state
+from portside.backup.listing import header_of, restorable_backups, spans_of
+from portside.backup.restore import Backup, NewHome, restore, verify_wal
 from portside.backup.stores import FolderStore
-from portside.backup.wal_archive import WalArchive, prune_wal
+from portside.backup.wal_archive import WalArchive, next_segment, prune_wal
 from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
@@ -157,29 +159,51 @@ async def refused(archived: Archived, tmp_path: Path, at: datetime) -> str:
 
 @pytest.mark.thorough
 async def test_times_that_the_log_does_not_reach_are_refused(archived: Archived, tmp_path: Path) -> None:
-    reason = await refused(archived, tmp_path, datetime.now(UTC) + timedelta(hours=1))
-    assert "recovery ended before configured recovery target was reached" in reason
+    """The refusal names the times that can be restored; Postgres would only say that its log ended."""
+    (span,) = spans_of(restorable_backups(archived.store))
+    assert span.since < archived.moments[0] < archived.moments[ROWS] < span.until
+    for at in (span.since - timedelta(seconds=1), datetime.now(UTC) + timedelta(hours=1)):
+        assert str(span) in await refused(archived, tmp_path, at)
 
 
-@pytest.mark.thorough
-async def test_lost_segment_is_refused(archived: Archived, tmp_path_factory, tmp_path: Path) -> None:
+async def test_lost_and_damaged_segments_are_refused_by_name(
+    archived: Archived, tmp_path_factory, tmp_path: Path
+) -> None:
     """Never a restore that stops at the hole without saying so."""
     copy = tmp_path_factory.mktemp("copy") / "stored"
     shutil.copytree(archived.store.location, copy)
     segments = sorted(path for path in (copy / "log" / installation(archived)).iterdir() if len(path.name) == 24)
     segments[-4].unlink()
     damaged = Archived(archived.home, FolderStore(copy))
-    assert "recovery ended before" in await refused(damaged, tmp_path, archived.moments[ROWS])
-    for path in segments[1:-4]:
-        path.write_bytes(path.read_bytes()[:-1])
-    assert "torn" in await refused(damaged, tmp_path, archived.moments[ROWS])
+    (span,) = spans_of(restorable_backups(damaged.store))
+    assert str(span) in await refused(damaged, tmp_path, archived.moments[ROWS])
+
+    torn = segments[-5]
+    torn.write_bytes(torn.read_bytes()[:-1])
+    assert torn.name in await refused(damaged, tmp_path, archived.moments[1])
+    backup = Backup(damaged.store, "a.backup", PASSPHRASE)
+    verified = verify_wal(backup, header_of(damaged.store, "a.backup"), lambda _: lambda _: None)
+    assert verified is not None and list(verified.damaged) == [torn.name]
+    assert "ends without its last part" in verified.damaged[torn.name]
+
+
+async def test_intact_log_is_verified_to_its_end(archived: Archived) -> None:
+    backup = Backup(archived.store, "a.backup", PASSPHRASE)
+    verified = verify_wal(backup, header_of(archived.store, "a.backup"), lambda _: lambda _: None)
+    assert verified is not None and verified.damaged == {} and verified.files > ROWS
+    assert verified.span.holds(archived.moments[ROWS])
+
+
+def test_names_of_segments_follow_each_other() -> None:
+    assert next_segment("000000010000000A000000FE") == "000000010000000A000000FF"
+    assert next_segment("000000010000000A000000FF") == "000000010000000B00000000"
 
 
 async def test_store_without_the_log_is_refused(archived: Archived, tmp_path_factory, tmp_path: Path) -> None:
     copy = tmp_path_factory.mktemp("copy")
     shutil.copy(Path(archived.store.location) / "a.backup", copy)
     reason = await refused(Archived(archived.home, FolderStore(copy)), tmp_path, archived.moments[1])
-    assert "has no WAL of this platform" in reason
+    assert "it has no WAL of this platform that follows a backup" in reason
 
 
 async def test_log_before_the_oldest_backup_is_deleted(archived: Archived, tmp_path: Path) -> None:
@@ -213,8 +237,13 @@ async def test_unreachable_store_fills_no_disk(archived: Archived, tmp_path: Pat
     assert archive.problem is not None
     assert sorted(path.name[-1] for path in spool.iterdir()) == ["2", "3", "4"]
     (tmp_path / "stored").unlink()
+    began = read_wal_state(home)
+    (spool / "000000010000000000000003").unlink()
     status = await archive.activate()
-    assert (status.did, archive.problem, list(spool.iterdir())) == ({"stored": 4}, None, [])
+    assert (status.did, archive.problem, list(spool.iterdir())) == ({"stored": 3}, None, [])
+    gap = read_wal_state(home)
+    assert began is not None and gap is not None
+    assert (gap.last_segment, gap.since > began.since) == ("000000010000000000000004", True), "a backup is due"
 
 
 async def test_segment_whose_upload_only_seemed_to_fail_is_not_stored_twice(archived: Archived, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from portside.backup.databases import BackupFailed
 from portside.backup.history import read_attempts
-from portside.backup.restore import backups_in
+from portside.backup.listing import backups_in
 from portside.backup.stores import Store, open_store
 from tests.conftest import eventually
 from tests.preloaded import run_command

@@ -17,8 +17,15 @@ from portside.backup import schedule as schedules
 from portside.backup.container import EncryptedWriter, Header, Passphrase, new_salt
 from portside.backup.create import installation_of
 from portside.backup.databases import BackupFailed
-from portside.backup.history import Attempt, last_backup, read_attempts, record_attempt
-from portside.backup.restore import ListedBackup
+from portside.backup.history import (
+    Attempt,
+    WalState,
+    last_backup,
+    read_attempts,
+    record_attempt,
+    record_wal_state,
+)
+from portside.backup.listing import ListedBackup
 from portside.backup.schedule import RETRY_AFTER, BackupPlan, next_due, prune, surplus
 from portside.backup.stores import BucketStore, FolderStore, open_store, split_location
 from portside.kernel.errors import UserMistake
@@ -62,6 +69,24 @@ def test_failed_backup_is_tried_again_soon(tmp_path: Path) -> None:
     record_attempt(tmp_path, attempt(NOW, size_bytes=None, error="disk full"))
     assert next_due(schedule(tmp_path)) == NOW + RETRY_AFTER
     assert next_due(schedule(tmp_path, every=timedelta(minutes=1))) == NOW + timedelta(minutes=1)
+
+
+def test_archived_log_needs_a_backup_that_it_follows(tmp_path: Path) -> None:
+    """The first one after the setting was switched on, and one after each gap; not another for each segment."""
+    keeping = schedule(tmp_path, keeps_log=True)
+    record_attempt(tmp_path, attempt(NOW))
+    assert next_due(keeping) == NOW + DAY, "nothing is archived yet"
+
+    record_wal_state(tmp_path, WalState(location="/b", since=NOW + timedelta(hours=1), last_segment="0" * 24))
+    assert next_due(keeping) is None
+    assert next_due(schedule(tmp_path)) == NOW + DAY, "the setting is off"
+
+    record_attempt(tmp_path, attempt(NOW + timedelta(hours=2), location="/elsewhere"))
+    assert next_due(keeping) is None, "the log is not beside it"
+    record_attempt(tmp_path, attempt(NOW + timedelta(hours=3), size_bytes=None, error="disk full"))
+    assert next_due(keeping) == NOW + timedelta(hours=3) + RETRY_AFTER
+    record_attempt(tmp_path, attempt(NOW + timedelta(hours=4)))
+    assert next_due(keeping) == NOW + timedelta(hours=4) + DAY
 
 
 def test_last_backup_names_the_failure_since(tmp_path: Path) -> None:

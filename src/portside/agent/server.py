@@ -25,6 +25,7 @@ from portside.agent.config import AgentConfig
 from portside.agent.log_reports import forwarded_logs
 from portside.agent.settings import AgentSettings
 from portside.executor.versions import missing_features
+from portside.kernel import interruption
 from portside.kernel.http.server import Server, listen
 from portside.kernel.http.shared_listeners import ConnectionShare
 from portside.kernel.logs import get_logger
@@ -83,9 +84,9 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM (runs may end within the grace period) or SIGINT (runs are handed back at once).
 
-    A second signal of either kind ends the grace period. With a `context`, this process is one of several that serve
-    together. Raises DependencyUnavailable when the port or the database is not available, and UserMistake when the
-    server would accept unauthenticated requests from other machines.
+    A second signal of either kind ends the grace period, and the next one the process. With a `context`, this process
+    is one of several that serve together. Raises DependencyUnavailable when the port or the database is not available,
+    and UserMistake when the server would accept unauthenticated requests from other machines.
     """
     with forwarded_logs(served.settings):
         await _serve(served, sockets, context, on_ready)
@@ -110,7 +111,7 @@ async def _serve(
         )
 
         stopping = _Stopping(server, app, settings)
-        stopping.follow_signals(context)
+        stopping.follow_signals(context, is_alone=context is None and sockets.private_fd is None)
         await server.open([listening])
         address = str(listening.getsockname())
         log.info("agent server ready", address=address, tier=settings.tier, graphs=list(served.config.graphs))
@@ -136,10 +137,16 @@ class _Stopping:
         self._hurry = asyncio.Event()
         self._grace_s, self._run_s = settings.bg_job_shutdown_grace_period_secs, settings.bg_job_timeout_secs
         self._retirement: asyncio.Task[None] | None = None
+        # Whether no other program supervises this process, which would kill it.
+        self._is_alone = False
         self._loop = asyncio.get_running_loop()
 
-    def follow_signals(self, context: WorkerContext | None) -> None:
-        """Stop when a signal asks for it, or when the supervisor of this process is gone. Call it before `open`."""
+    def follow_signals(self, context: WorkerContext | None, *, is_alone: bool) -> None:
+        """Stop when a signal asks for it, or when the supervisor of this process is gone. Call it before `open`.
+
+        A server that is alone ends at once, without handing its runs back, if it is asked again while it does that.
+        """
+        self._is_alone = is_alone
         self._loop.add_signal_handler(signal.SIGINT, self._at_once)
         self._loop.add_signal_handler(signal.SIGTERM, self._gracefully if context is None else self._with_others)
         if context is not None:
@@ -156,6 +163,8 @@ class _Stopping:
         _exit_after_timeout()
 
     def _at_once(self) -> None:
+        if self._hurry.is_set() and self._is_alone:
+            interruption.leave(interruption.EXIT_CODE)
         self._server.idle_drain_s = 0.0
         self._hurry.set()
         self.requested.set()
@@ -188,7 +197,7 @@ def _exit_after_timeout() -> None:
 
     def exit_now() -> None:
         log.warning("exiting although some work of this process has not ended", after_s=EXIT_TIMEOUT_S)
-        os._exit(0)
+        interruption.leave(0)
 
     timer = threading.Timer(EXIT_TIMEOUT_S, exit_now)
     timer.daemon = True

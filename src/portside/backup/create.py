@@ -27,6 +27,7 @@ from portside.backup.databases import (
 )
 from portside.backup.history import FOLDER
 from portside.backup.stores import SUFFIX, Store
+from portside.backup.work import InterruptibleWork
 from portside.kernel.crypto import merge_key_files
 from portside.kernel.files import locked, make_private_dir, write_private
 from portside.kernel.ids import uuid7
@@ -121,27 +122,30 @@ async def create_backup(origin: SourcePlatform, target: BackupTarget, progress: 
         databases = await platform_databases(origin.url)
         expected = sum(each.size_bytes for each in databases) + await asyncio.to_thread(_size_of_home, origin.home)
         with target.store.create(target.name, expected) as file:
-            writer = await asyncio.to_thread(EncryptedWriter, file, header, target.passphrase)
-            packer = Packer(writer, progress)
-            await _pack(origin, databases, packer)
-            await asyncio.to_thread(packer.close)
-            await asyncio.to_thread(writer.close)
+            work = InterruptibleWork()
+            writer = await work.run(EncryptedWriter, file, header, target.passphrase)
+            packer = Packer(writer, work.counting(progress))
+            await _pack(origin, databases, packer, work)
+            await work.run(packer.close)
+            await work.run(writer.close)
     return MadeBackup(target.name, writer.written, packer.summary)
 
 
-async def _pack(origin: SourcePlatform, databases: list[OwnedDatabase], packer: Packer) -> None:
+async def _pack(
+    origin: SourcePlatform, databases: list[OwnedDatabase], packer: Packer, work: InterruptibleWork
+) -> None:
     packer.summary.databases = {each.name: each.size_bytes for each in databases}
     keys = _read(origin.home / MASTER_KEY)
     if origin.kind == "data":
-        await copy_server(origin.url, packer, DATA)
-        await asyncio.to_thread(_add_file, packer, PASSWORD, origin.home / PASSWORD)
+        await copy_server(origin.url, packer, DATA, work)
+        await work.run(_add_file, packer, PASSWORD, origin.home / PASSWORD)
     else:
         for database in databases:
-            await asyncio.to_thread(dump_database, origin.url, database.name, packer)
-    await asyncio.to_thread(_pack_home, origin.home, packer)
+            await dump_database(origin.url, database.name, packer, work)
+    await work.run(_pack_home, origin.home, packer)
     # The master key may have been rotated meanwhile; the rows that were copied before need the older key.
     merged = merge_key_files(_read(origin.home / MASTER_KEY), keys)
-    await asyncio.to_thread(packer.add_bytes, f"{HOME}/{MASTER_KEY}", merged)
+    await work.run(packer.add_bytes, f"{HOME}/{MASTER_KEY}", merged)
 
 
 def _pack_home(home: Path, packer: Packer) -> None:

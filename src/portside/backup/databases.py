@@ -10,9 +10,9 @@ import re
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import asyncpg
@@ -22,6 +22,9 @@ from portside.kernel.embedded import program
 from portside.kernel.errors import UserMistake
 from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
+
+if TYPE_CHECKING:
+    from portside.backup.work import InterruptibleWork
 
 log = get_logger(__name__)
 _CONNECT_WITHIN_S = 60.0
@@ -107,7 +110,7 @@ async def postgres_version(url: str) -> int:
         return int(connection.get_server_version().major)
 
 
-async def copy_server(url: str, packer: Packer, prefix: str) -> None:
+async def copy_server(url: str, packer: Packer, prefix: str, work: "InterruptibleWork") -> None:
     """Add a copy of the whole server's data folder. Raises BackupFailed."""
     async with connected(url) as connection:
         # Without a replication slot, the server could remove the WAL of a long copy before its end. This temporary slot
@@ -116,22 +119,17 @@ async def copy_server(url: str, packer: Packer, prefix: str) -> None:
         await connection.fetchval("select pg_create_physical_replication_slot($1, true, true)", slot)
         access = DatabaseConnection.of(url)
         arguments = ["-D", "-", "-F", "tar", "-X", "fetch", "-c", "fast", "-d", access.dsn]
-        await asyncio.to_thread(_copy, arguments, access, packer, prefix)
+        with running("pg_basebackup", arguments, access) as process:
+            await work.run(packer.add_archive, prefix, _output_of(process), on_interrupt=process.kill)
 
 
-def _copy(arguments: list[str], access: DatabaseConnection, packer: Packer, prefix: str) -> None:
-    with running("pg_basebackup", arguments, access) as process:
-        assert process.stdout is not None  # noqa: S101 - it is a pipe
-        packer.add_archive(prefix, process.stdout)
-
-
-def dump_database(url: str, name: str, packer: Packer) -> None:
+async def dump_database(url: str, name: str, packer: Packer, work: "InterruptibleWork") -> None:
     """Add a dump of one database as it is now. Raises BackupFailed."""
     access = DatabaseConnection.of(url, name)
     # Postgres' own format without compression: the whole backup is compressed.
     with running("pg_dump", ["-F", "custom", "-Z", "0", "-d", access.dsn], access) as process:
-        assert process.stdout is not None  # noqa: S101 - it is a pipe
-        packer.add_stream(f"{DUMPS}/{name}{DUMP_SUFFIX}", process.stdout)
+        dump = f"{DUMPS}/{name}{DUMP_SUFFIX}"
+        await work.run(packer.add_stream, dump, _output_of(process), on_interrupt=process.kill)
 
 
 async def restore_dumps(url: str, folder: Path) -> None:
@@ -201,7 +199,7 @@ async def _restore(url: str, name: str | None, dump: Path, more: list[str]) -> N
     database of an embedded server has `vector`, for stores that search by meaning.
     """
     access = DatabaseConnection.of(url, name)
-    schema = await asyncio.to_thread(_output, "pg_restore", ["--section=pre-data", "-f", "-", str(dump)], access)
+    schema = await _output("pg_restore", ["--section=pre-data", "-f", "-", str(dump)], access)
     created = set(_PUBLIC_EXTENSION.findall(schema)) if name is not None else set[str]()
     for extension in sorted(created):
         try:
@@ -210,12 +208,12 @@ async def _restore(url: str, name: str | None, dump: Path, more: list[str]) -> N
             if _is_used(extension, schema):
                 raise
             log.info("an extension that nothing uses is left out", database=name, extension=extension)
-    listing = await asyncio.to_thread(_output, "pg_restore", ["--list", str(dump)], access)
+    listing = await _output("pg_restore", ["--list", str(dump)], access)
     wanted = dump.with_suffix(".list")
     lines = [line for line in listing.splitlines() if not created.intersection(_extensions_of(line))]
     await asyncio.to_thread(wanted.write_text, "\n".join(lines))
     arguments = ["--single-transaction", "--exit-on-error", "--no-owner", "--use-list", str(wanted)]
-    await asyncio.to_thread(_output, "pg_restore", [*arguments, "-d", access.dsn, *more, str(dump)], access)
+    await _output("pg_restore", [*arguments, "-d", access.dsn, *more, str(dump)], access)
 
 
 def _is_used(extension: str, schema: str) -> bool:
@@ -242,10 +240,31 @@ async def _create_extension(url: str, name: str | None, extension: str) -> None:
             ) from exc
 
 
-def _output(name: str, arguments: list[str], access: DatabaseConnection) -> str:
-    with running(name, arguments, access) as process:
-        assert process.stdout is not None  # noqa: S101 - it is a pipe
-        return process.stdout.read().decode("utf-8", "replace")
+async def _output(name: str, arguments: list[str], access: DatabaseConnection) -> str:
+    """Run a program of Postgres and return what it prints; a cancellation kills it. Raises BackupFailed."""
+    process = await asyncio.create_subprocess_exec(
+        str(program(name)), *arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=dict(access.environment), cwd="/", start_new_session=True,
+    )  # fmt: skip
+    try:
+        printed, errors = await process.communicate()
+    except BaseException:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    _check_end(name, process.returncode or 0, errors.decode("utf-8", "replace"))
+    return printed.decode("utf-8", "replace")
+
+
+def _check_end(name: str, code: int, errors: str) -> None:
+    if code != 0:
+        raise BackupFailed(f"{name} failed: {errors[-2000:].strip() or f'exit status {code}'}")
+
+
+def _output_of(process: "subprocess.Popen[bytes]") -> IO[bytes]:
+    assert process.stdout is not None  # noqa: S101 - it is a pipe
+    return process.stdout
 
 
 @contextmanager
@@ -254,7 +273,7 @@ def running(name: str, arguments: list[str], access: DatabaseConnection) -> "Ite
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             [str(program(name)), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-            env=dict(access.environment), cwd="/",
+            env=dict(access.environment), cwd="/", start_new_session=True,
         )  # fmt: skip
         try:
             yield process
@@ -264,9 +283,8 @@ def running(name: str, arguments: list[str], access: DatabaseConnection) -> "Ite
         finally:
             _close(process.stdout)
             code = process.wait()
-        if code != 0:
-            errors.seek(0)
-            raise BackupFailed(f"{name} failed: {errors.read()[-2000:].strip() or f'exit status {code}'}")
+        errors.seek(0)
+        _check_end(name, code, errors.read())
 
 
 def _close(stream: IO[bytes] | None) -> None:

@@ -33,6 +33,27 @@ class LastBackup(msgspec.Struct, kw_only=True):
     failed: Attempt | None
 
 
+class WalState(msgspec.Struct, kw_only=True):
+    """The archived WAL of a home: where it is, since when nothing of it is missing, and its last segment."""
+
+    location: str
+    since: datetime
+    last_segment: str | None = None
+
+
+def read_wal_state(home: Path) -> WalState | None:
+    """Return the state of the archived WAL, or None if none was archived."""
+    try:
+        return msgspec.json.decode((home / FOLDER / "wal.json").read_bytes(), type=WalState)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def record_wal_state(home: Path, state: WalState) -> None:
+    """Keep the state of the archived WAL; only the platform writes it."""
+    write_private(make_private_dir(home / FOLDER) / "wal.json", msgspec.json.encode(state).decode())
+
+
 def read_attempts(home: Path) -> list[Attempt]:
     """Return the attempts of a home folder, newest first."""
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from portside.backup.history import Attempt, read_attempts
-from portside.backup.restore import ListedBackup, backups_in
+from portside.backup.listing import ListedBackup, TimeSpan, backups_in, restorable_backups, spans_of
 from portside.backup.schedule import ScheduledBackups, next_due
 from portside.backup.stores import open_store
 from portside.kernel.errors import Conflict, UserMistake
@@ -42,19 +42,23 @@ class BackupSchedule(msgspec.Struct):
     keep: int
     keep_days: int
     keeps_log: bool
-    """Whether each second can be restored, not only the moments of backups."""
+    """Whether the WAL is archived, with which every second of the `restorable` times can be restored."""
     is_running: bool
     next_at: datetime | None
     restore_command: str
 
 
 class Backups(msgspec.Struct):
-    """The backups of this platform, newest first, and the last attempts. `problem` says why none can be listed."""
+    """The backups of this platform, newest first, and the last attempts. `problem` says why none can be listed.
+
+    Any second of the `restorable` times can be restored, not only the moments of backups.
+    """
 
     schedule: BackupSchedule | None
     backups: list[ListedBackup]
     attempts: list[Attempt]
     problem: str | None = None
+    restorable: list[TimeSpan] = []
 
 
 Context = kernel_routes.Context[BackupServices]
@@ -92,6 +96,8 @@ def _describe(backups: ScheduledBackups, keeps_log: bool) -> Backups:  # noqa: F
     )
     attempts = read_attempts(planned.home)[:_ATTEMPTS]
     try:
-        return Backups(schedule, backups_in(open_store(planned.location, os.environ)), attempts)
+        store = open_store(planned.location, os.environ)
+        restorable = spans_of(restorable_backups(store)) if keeps_log else []
+        return Backups(schedule, backups_in(store), attempts, restorable=restorable)
     except UserMistake as exc:
         return Backups(schedule, [], attempts, str(exc))

@@ -14,40 +14,36 @@ import fcntl
 import glob
 import os
 import shutil
-import signal
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-import msgspec
 from packaging.version import InvalidVersion, Version
 
 from portside import __version__
-from portside.backup.container import BackupRefused, EncryptedReader, Header, Passphrase, read_header
+from portside.backup.container import BackupRefused, EncryptedReader, Header, Passphrase
 from portside.backup.contents import Progress, Summary, check, unpack
 from portside.backup.create import DATA, HOME, MASTER_KEY, PASSWORD
 from portside.backup.databases import DUMPS, BackupFailed, count_rows, restore_dumps
-from portside.backup.stores import SUFFIX, Store, StoredFile
-from portside.backup.wal_archive import fetch_files, fetch_wal
+from portside.backup.listing import TimeSpan, backup_for, header_of, restorable_backups
+from portside.backup.stores import Store
+from portside.backup.wal_archive import check_wal, fetch_files, fetch_wal
+from portside.backup.work import InterruptibleWork, Phases
+from portside.kernel import interruption
 from portside.kernel.embedded import EmbeddedPostgres, bundled_version
-from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir, user_name
 from portside.kernel.migrations import migrations_of
 
 # Recover with the WAL inside the backup alone: the server asks for more, gets none, and begins a new timeline, so that
 # its WAL cannot be confused with that of the original.
 _RECOVER_ALL = {"restore_command": "false", "recovery_target_timeline": "current"}
-T = TypeVar("T")
 _SEGMENTS = "segments"
 _WORK = ".restore-"
 Check = Callable[[str, Path], Awaitable[None]]
-# Begins a phase of the work, and returns what counts its bytes.
-Phases = Callable[[str], Progress]
 
 
 @dataclass(frozen=True)
@@ -73,38 +69,12 @@ class NewHome:
     at: datetime | None = None
 
 
-class _Work:
-    """Work in threads that ends before anything is cleaned up after it, also when the command is interrupted."""
+class VerifiedWal(NamedTuple):
+    """The WAL that follows a backup: the number of files, the times that it reaches, and why each bad file is bad."""
 
-    def __init__(self, phases: Phases) -> None:
-        self._phases, self._is_interrupted = phases, threading.Event()
-
-    def phase(self, name: str) -> Progress:
-        """Begin a phase; an interrupted one ends with its next bytes."""
-        count = self._phases(name)
-
-        def progress(size: int) -> None:
-            if self._is_interrupted.is_set():
-                raise BackupFailed("the restore was interrupted; run it again")
-            count(size)
-
-        return progress
-
-    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Run in a thread. A cancellation waits for the thread, which would write on otherwise."""
-        task = asyncio.create_task(asyncio.to_thread(work, *arguments))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            self._is_interrupted.set()
-            await asyncio.wait([task])
-            raise
-
-
-def header_of(store: Store, name: str) -> Header:
-    """Return the header of a stored backup. Raises BackupRefused and BackupFailed."""
-    with store.open(name) as source:
-        return read_header(source)
+    files: int
+    span: TimeSpan
+    damaged: dict[str, str]
 
 
 def verify(backup: Backup, phases: Phases) -> tuple[Header, Summary]:
@@ -112,6 +82,19 @@ def verify(backup: Backup, phases: Phases) -> tuple[Header, Summary]:
     with backup.store.open(backup.name) as source:
         reader = EncryptedReader(source, backup.passphrase)
         return reader.header, check(reader, phases("checking the backup"))
+
+
+def verify_wal(backup: Backup, header: Header, phases: Phases) -> VerifiedWal | None:
+    """Read the WAL that follows a backup as far as there is any. Raises BackupFailed.
+
+    Returns None if none follows it.
+    """
+    for each in restorable_backups(backup.store):
+        if each.name == backup.name:
+            progress = phases("checking the WAL")
+            number, damaged = check_wal(backup.store, header, backup.passphrase, each.first_segment, progress)
+            return VerifiedWal(number, each.span, damaged)
+    return None
 
 
 async def try_restore(backup: Backup, check: Check, phases: Phases) -> dict[str, int]:
@@ -135,10 +118,16 @@ async def restore(backup: Backup, target: NewHome, phases: Phases) -> Summary:
     _check_free(target.path)
     header = await asyncio.to_thread(header_of, backup.store, backup.name)
     _check_versions(header, target)
-    work = _Work(phases)
-    _, summary = await work.run(verify, backup, work.phase)
+    if target.at is not None:
+        await asyncio.to_thread(backup_for, backup.store, target.at, backup.name)
+    work = InterruptibleWork()
+
+    def phase(name: str) -> Progress:
+        return work.counting(phases(name))
+
+    _, summary = await work.run(verify, backup, phase)
     with _parents_of(target.path), _work_folder(target.path) as folder:
-        await work.run(_unpack, backup, folder, work.phase("writing the files"))
+        await work.run(_unpack, backup, folder, phase("writing the files"))
         home = folder / HOME
         phases("recovering the databases")(0)
         if header.kind == "data":
@@ -236,7 +225,7 @@ class ArchivedWal(NamedTuple):
         fetch_files(store, self.header, passphrase, home)
 
 
-async def _recover(folder: Path, target: NewHome, wal: ArchivedWal, work: _Work) -> None:
+async def _recover(folder: Path, target: NewHome, wal: ArchivedWal, work: InterruptibleWork) -> None:
     """Let Postgres recover the copied data folder, and check it. Raises UserMistake."""
     home = folder / HOME
     make_private_dir(home / "postgres")
@@ -251,28 +240,33 @@ async def _recover(folder: Path, target: NewHome, wal: ArchivedWal, work: _Work)
             "recovery_target_time": target.at.isoformat(),
             "recovery_target_action": "promote",
         }
-    recovered = EmbeddedPostgres(home).recovered(settings)
+    postgres = EmbeddedPostgres(home)
+    recovered = postgres.recovered(settings)
     try:
-        await target.check(await work.run(recovered.__enter__), home)
+        url = await work.run(recovered.__enter__, on_interrupt=postgres.end_recovery)
+        await target.check(url, home)
+    except asyncio.CancelledError:
+        postgres.end_recovery()
+        raise
     finally:
         await work.run(recovered.__exit__, None, None, None)
 
 
-async def _restore_dumps(folder: Path, home: Path, target: NewHome, work: _Work) -> None:
+async def _restore_dumps(folder: Path, home: Path, target: NewHome, work: InterruptibleWork) -> None:
     async with _server(home, target.url, work) as url:
         await restore_dumps(url, folder / DUMPS)
         await target.check(url, home)
 
 
 @asynccontextmanager
-async def _server(home: Path, url: str | None, work: _Work) -> AsyncIterator[str]:
+async def _server(home: Path, url: str | None, work: InterruptibleWork) -> AsyncIterator[str]:
     """Return the URL of the given server, or of an embedded one in the new home, during the block."""
     if url is not None:
         yield url
         return
     embedded = EmbeddedPostgres(home)
     try:
-        yield await work.run(embedded.acquire)
+        yield await work.run(embedded.acquire, on_interrupt=embedded.release)
     finally:
         await work.run(embedded.release)
 
@@ -296,7 +290,7 @@ def _parents_of(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _work_folder(path: Path) -> Iterator[Path]:
-    """Make a private folder on the file system of a new home. It is removed at the end, also by SIGTERM.
+    """Make a private folder on the file system of a new home. It is removed at the end.
 
     Folders that killed restores of the same path left are removed first. Each restore holds a lock of its folder.
     """
@@ -304,28 +298,13 @@ def _work_folder(path: Path) -> Iterator[Path]:
     places = [(path, _WORK), beside] if path.exists() else [beside]
     for place in places:
         _remove_leftovers(*place)
-    loop, task, is_terminated = asyncio.get_running_loop(), asyncio.current_task(), threading.Event()
-    assert task is not None  # noqa: S101 - the work is a task
-
-    def terminate(*_: object) -> None:
-        is_terminated.set()
-        loop.call_soon_threadsafe(task.cancel)
-
-    # Not by raising SIGINT, which a shell lets its background jobs ignore.
-    previous = signal.signal(signal.SIGTERM, terminate)
+    folder, lock = _locked_folder(*places[0])
     try:
-        folder, lock = _locked_folder(*places[0])
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
-    except asyncio.CancelledError:
-        if is_terminated.is_set():
-            raise KeyboardInterrupt from None
-        raise
+        yield folder
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        with interruption.ending():
+            shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int]:
@@ -350,41 +329,3 @@ def _remove_leftovers(parent: Path, prefix: str) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(lock)
-
-
-class ListedBackup(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup in a store, by its header. `problem` says why the header cannot be read."""
-
-    name: str
-    size_bytes: int
-    created_at: datetime
-    kind: str = ""
-    version: str = ""
-    installation: str = ""
-    problem: str | None = None
-
-
-def backups_in(store: Store) -> list[ListedBackup]:
-    """List the backups in a store, newest first. Raises BackupFailed if it cannot be reached."""
-    found = [_listed(store, file) for file in store.list() if file.name.endswith(SUFFIX)]
-    return sorted(found, key=lambda each: each.created_at, reverse=True)
-
-
-def _listed(store: Store, file: StoredFile) -> ListedBackup:
-    try:
-        header = header_of(store, file.name)
-    except UserMistake as exc:
-        return ListedBackup(name=file.name, size_bytes=file.size_bytes, created_at=file.modified_at, problem=str(exc))
-    return ListedBackup(
-        name=file.name, size_bytes=file.size_bytes, created_at=header.created_at, kind=header.kind,
-        version=header.version, installation=header.installation,
-    )  # fmt: skip
-
-
-def newest(store: Store, at: datetime | None = None) -> str:
-    """Return the name of the newest backup in a store, or of the newest that was begun before a time."""
-    for each in backups_in(store):
-        if each.problem is None and (at is None or each.created_at < at):
-            return each.name
-    before = "" if at is None else f" from before {at.isoformat()}"
-    raise BackupFailed(f"there is no backup{before} in {store.location} that can be read")

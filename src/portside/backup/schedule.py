@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from portside.backup.create import installation_of
-from portside.backup.history import last_backup, read_attempts
-from portside.backup.restore import ListedBackup, backups_in
+from portside.backup.history import Attempt, last_backup, read_attempts, read_wal_state
+from portside.backup.listing import ListedBackup, backups_in
 from portside.backup.stores import Store
 from portside.backup.wal_archive import prune_wal
 from portside.kernel.clock import now
@@ -25,26 +25,42 @@ log = get_logger(__name__)
 # After a failure it is tried again soon, but not at once: the reason may be a full disk or an unreachable store.
 RETRY_AFTER = timedelta(minutes=15)
 _REASON_CHARACTERS = 500
+END_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True)
 class BackupPlan:
-    """Where scheduled backups of a home folder go, how often one is taken, and how many are kept for how long."""
+    """Where scheduled backups of a home folder go, how often one is taken, and how many are kept for how long.
+
+    `keeps_log` says whether the WAL is archived beside them.
+    """
 
     home: Path
     location: str
     every: timedelta
     keep: int
     keep_for: timedelta
+    keeps_log: bool = False
 
 
 def next_due(schedule: BackupPlan) -> datetime | None:
     """Return when the next backup is due; None for at once."""
-    newest = next((each for each in read_attempts(schedule.home) if each.is_scheduled), None)
-    if newest is None:
+    attempts = [each for each in read_attempts(schedule.home) if each.is_scheduled]
+    newest = next(iter(attempts), None)
+    if newest is None or (newest.error is None and _lacks_base(schedule, attempts)):
         return None
     wait = schedule.every if newest.error is None else min(RETRY_AFTER, schedule.every)
     return newest.started_at + wait
+
+
+def _lacks_base(schedule: BackupPlan, attempts: list[Attempt]) -> bool:
+    """Whether the archived WAL follows none of the backups, because it began later or a part of it was lost."""
+    wal = read_wal_state(schedule.home) if schedule.keeps_log else None
+    if wal is None:
+        return False
+    return not any(
+        each.error is None and each.location == wal.location and each.started_at >= wal.since for each in attempts
+    )
 
 
 def surplus(found: list[ListedBackup], schedule: BackupPlan, at: datetime) -> list[str]:
@@ -72,6 +88,19 @@ def prune(store: Store, schedule: BackupPlan) -> int:
         store.delete(name)
     kept = [each.created_at for each in found if each.name not in deleted]
     return len(deleted) + (prune_wal(store, min(kept)) if kept else 0)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Let a backup remove what it has written, and kill it if that takes too long."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(END_WITHIN_S):
+            await process.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 class ScheduledBackups(Task):
@@ -117,9 +146,7 @@ class ScheduledBackups(Task):
         try:
             _, errors = await process.communicate()
         except asyncio.CancelledError:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            await process.wait()
+            await _end(process)
             raise
         reason = errors.decode("utf-8", "replace").strip()[-_REASON_CHARACTERS:]
         if process.returncode == 0:

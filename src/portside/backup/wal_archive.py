@@ -10,6 +10,7 @@ may need, the master key and uploaded archives, are stored with them.
 
 import asyncio
 import io
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +21,10 @@ from typing import IO, Any
 import zstandard
 
 from portside.backup.container import BackupRefused, EncryptedReader, EncryptedWriter, Header, Passphrase
+from portside.backup.contents import Progress
 from portside.backup.create import MASTER_KEY, installation_of
 from portside.backup.databases import BackupFailed, connected
+from portside.backup.history import WalState, read_wal_state, record_wal_state
 from portside.backup.stores import Store
 from portside.kernel.crypto import merge_key_files
 from portside.kernel.embedded import SPOOL, bundled_version
@@ -41,6 +44,20 @@ MAX_SPOOLED = 256
 # A segment's time is when Postgres copied it, which is soon after its last record.
 _MARGIN = timedelta(minutes=2)
 _LEVEL = 3
+_SEGMENT = re.compile(r"[0-9A-F]{24}")
+_SEGMENTS_PER_NUMBER = 256
+
+
+def is_segment(name: str) -> bool:
+    """Whether a file is a segment, and not the history of a timeline or the end of a backup."""
+    return _SEGMENT.fullmatch(name) is not None
+
+
+def next_segment(name: str) -> str:
+    """Return the name of the segment that follows one of 16 MB on its timeline."""
+    timeline, number, part = (int(name[start : start + 8], 16) for start in (0, 8, 16))
+    number, part = divmod(number * _SEGMENTS_PER_NUMBER + part + 1, _SEGMENTS_PER_NUMBER)
+    return f"{timeline:08X}{number:08X}{part:08X}"
 
 
 class WalArchive(Task):
@@ -55,6 +72,8 @@ class WalArchive(Task):
         self._stored: set[str] | None = None
         self._last_transaction: str | None = None
         self._ended_at = 0.0
+        # Postgres archives since its start, which was before this.
+        self._began_at = datetime.now(UTC)
         self.problem: str | None = None
 
     async def activate(self) -> Status:
@@ -89,6 +108,18 @@ class WalArchive(Task):
         self._ended_at = time.monotonic()
 
     def _store_all(self) -> int:
+        """Store what is in the spool, and keep in the home since when nothing of the WAL is missing."""
+        known = read_wal_state(self._home)
+        if known is None or known.location != self._store.location:
+            known = WalState(location=self._store.location, since=self._began_at)
+        state = WalState(location=known.location, since=known.since, last_segment=known.last_segment)
+        try:
+            return self._store_spooled(state)
+        finally:
+            if state != read_wal_state(self._home):
+                record_wal_state(self._home, state)
+
+    def _store_spooled(self, state: WalState) -> int:
         installation = installation_of(self._home)
         folder = f"{FOLDER}/{installation.id}"
         if self._stored is None:
@@ -110,6 +141,11 @@ class WalArchive(Task):
                     _write(EncryptedWriter(out, header, self._passphrase), content)
                 self._stored.add(name)
                 moved += 1
+            if is_segment(path.name):
+                if state.last_segment is not None and path.name not in _expected_after(state.last_segment):
+                    log.warning("WAL is missing before a segment; a backup is taken at once", segment=path.name)
+                    state.since = datetime.now(UTC)
+                state.last_segment = path.name
             if path.parent == self._spool:
                 path.unlink()
         return moved
@@ -134,6 +170,11 @@ class WalArchive(Task):
             path.unlink()
 
 
+def _expected_after(segment: str) -> tuple[str, str]:
+    # A crash of Postgres may repeat the last one.
+    return segment, next_segment(segment)
+
+
 def _write(writer: EncryptedWriter, content: IO[bytes]) -> None:
     zstandard.ZstdCompressor(level=_LEVEL).copy_stream(content, writer)  # type: ignore[arg-type]
     writer.close()
@@ -141,18 +182,64 @@ def _write(writer: EncryptedWriter, content: IO[bytes]) -> None:
 
 @contextmanager
 def _opened(store: Store, name: str, passphrase: Passphrase) -> "Iterator[tuple[Header, Any]]":
-    with store.open(name) as source:
+    with store.open(name) as source, _named(store, name):
         reader = EncryptedReader(source, passphrase)
         if reader.header.kind != "wal" or reader.header.wal_name is None:
-            raise BackupRefused(f"{name} is not an archived WAL file; remove it from {store.location}")
+            raise BackupRefused("it is not an archived WAL file; remove it")
         yield reader.header, reader
 
 
-def _copy(name: str, reader: Any, out: IO[bytes]) -> None:
+@contextmanager
+def _named(store: Store, name: str) -> Iterator[None]:
+    """Name the file in refusals, which are written for backups."""
+    try:
+        yield
+    except BackupRefused as exc:
+        reason = str(exc).replace("the backup", "it")
+        raise BackupRefused(f"the WAL file {store.location}/{name} cannot be used: {reason}") from exc
+
+
+def _copy(reader: Any, out: Any) -> None:
     try:
         zstandard.ZstdDecompressor().copy_stream(reader, out)
     except zstandard.ZstdError as exc:
-        raise BackupRefused(f"the WAL file {name} is damaged ({exc}); choose a time before it was archived") from exc
+        raise BackupRefused(f"its content is damaged ({exc}); choose a time before it was archived") from exc
+
+
+class _Counted(io.RawIOBase):
+    """Takes what is written to it and counts its bytes."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._progress(len(data))
+        return len(data)
+
+
+def check_wal(
+    store: Store, backup: Header, passphrase: Passphrase, first: str, progress: Progress
+) -> tuple[int, dict[str, str]]:
+    """Read the segments from the first one on, and the files of the home that were stored with them.
+
+    Returns their number, and why each of the damaged ones is refused. Raises BackupFailed.
+    """
+    folder, number, damaged = f"{FOLDER}/{backup.installation}", 0, {}
+    for file in [*store.list(folder), *store.list(f"{folder}/{FILES}")]:
+        name = file.name.rpartition("/")[2]
+        if is_segment(name) and name < first:
+            continue
+        number += 1
+        try:
+            with _opened(store, file.name, passphrase) as (_header, reader):
+                _copy(reader, _Counted(progress))
+        except BackupRefused as exc:
+            damaged[name] = str(exc)
+    return number, damaged
 
 
 def fetch_wal(store: Store, backup: Header, passphrase: Passphrase, at: datetime, target: Path) -> int:
@@ -167,7 +254,7 @@ def fetch_wal(store: Store, backup: Header, passphrase: Passphrase, at: datetime
             if name != Path(name).name or header.created_at < backup.created_at - _MARGIN:
                 continue
             with (target / name).open("wb") as out:
-                _copy(file.name, reader, out)
+                _copy(reader, out)
             fetched += 1
             beyond += header.created_at > at + _MARGIN
         # Recovery needs a transaction after the point in time, which the first segment archived later may not hold.
@@ -188,7 +275,7 @@ def fetch_files(store: Store, backup: Header, passphrase: Passphrase, home: Path
             name = str(header.wal_name)
             if name == MASTER_KEY:
                 content = io.BytesIO()
-                _copy(file.name, reader, content)
+                _copy(reader, content)
                 path = home / MASTER_KEY
                 write_private(path, merge_key_files(content.getvalue(), path.read_bytes()).decode())
             elif (archive := Path(name)).parts[0] == ARCHIVES and len(archive.parts) == 2:
@@ -196,7 +283,7 @@ def fetch_files(store: Store, backup: Header, passphrase: Passphrase, home: Path
                 if not path.exists():
                     with path.open("xb") as out:
                         path.chmod(0o600)
-                        _copy(file.name, reader, out)
+                        _copy(reader, out)
 
 
 def prune_wal(store: Store, oldest: datetime) -> int:

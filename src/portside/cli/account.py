@@ -1,6 +1,5 @@
 """`portside account`: your account and password. `portside keys`: API keys, and the key that encrypts secrets."""
 
-import asyncio
 import contextlib
 import re
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from portside.cli.client import Platform, address_in, ask_secret, connect, conne
 from portside.cli.output import CommandGroup, json_option, show_json, show_table, show_text
 from portside.cli.revisions import find
 from portside.cli.service import environment
+from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _rotate_stopped(home: "Home", settings: "PlatformSettings") -> int:
     embedded = None if settings.database_url else embedded_of(settings)
     try:
         database_url = settings.database_url or (embedded.acquire() if embedded else "")
-        return asyncio.run(rotate_master_key(home, database_url))
+        return interruption.run(rotate_master_key(home, database_url))
     finally:
         if embedded is not None:
             embedded.release()

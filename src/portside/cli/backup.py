@@ -1,6 +1,5 @@
 """`portside backup`: take, list, check and restore backups of a platform."""
 
-import asyncio
 import os
 import sys
 import time
@@ -11,13 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from portside.cli.output import CommandGroup, json_option, program, say, show_json, show_table, show_text
+from portside.cli.output import CommandGroup, json_option, left_behind, program, say, show_json, show_table, show_text
 from portside.cli.service import environment
+from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
-    from portside.backup.container import Passphrase
+    from portside.backup.container import Header, Passphrase
     from portside.backup.history import Attempt
+    from portside.backup.listing import TimeSpan
     from portside.backup.restore import Backup
     from portside.backup.stores import Store
     from portside.platform.settings import PlatformSettings
@@ -93,7 +94,8 @@ def _take(
     """Take a backup, and say how large it is. Raises UserMistake."""
     from portside.platform.backups import take_backup
 
-    made, taken = take_backup(settings, store, name, passphrase, BytesRead("copied"), **how)
+    with left_behind("the backup was interrupted; no file is left of it"):
+        made, taken = take_backup(settings, store, name, passphrase, BytesRead("copied"), **how)
     say(
         f"{_size(made.size_bytes)}: {len(made.summary.databases)} databases, {made.summary.files} files, "
         f"{_size(made.summary.size_bytes)} before compression; {program()} backup verify checks it"
@@ -105,19 +107,37 @@ def _take(
 @click.option("--home", help="Folder of the platform. [default: PORTSIDE_HOME or ~/.portside]")
 @json_option
 def status(home: str | None, *, as_json: bool) -> None:
-    """Show the last backup of a platform, and whether one failed since; exit status 1 if one did."""
+    """Show the last backup of a platform, the times that can be restored, and whether a backup failed since.
+
+    The exit status is 1 if one failed.
+    """
     from portside.backup.history import last_backup
 
-    found = last_backup(_settings(os.environ, home).home_path)
+    environ = environment(None, home)
+    settings = _settings(environ, home)
+    found = last_backup(settings.home_path)
+    restorable = _restorable_times(settings, environ) if settings.backup_point_in_time else None
     if as_json:
-        show_json(msgspec.to_builtins(found))
+        show_json({**msgspec.to_builtins(found), "restorable": msgspec.to_builtins(restorable or [])})
     elif found.succeeded is None:
         show_text("there is no backup yet")
     else:
         last = found.succeeded
         show_text(f"{last.ended_at:%Y-%m-%d %H:%M:%S}Z  {last.location}/{last.name}")
+    if restorable is not None and not as_json:
+        for span in restorable:
+            show_text(f"any time can be restored {span}")
+        if not restorable:
+            show_text("no time but those of backups can be restored yet: the WAL has to follow a backup")
     if found.failed is not None:
         raise UserMistake(f"the backup of {found.failed.started_at:%Y-%m-%d %H:%M:%S}Z failed: {found.failed.error}")
+
+
+def _restorable_times(settings: "PlatformSettings", environ: Mapping[str, str]) -> "list[TimeSpan]":
+    from portside.backup.listing import restorable_backups, spans_of
+    from portside.backup.stores import open_store
+
+    return spans_of(restorable_backups(open_store(settings.backup_to or "", environ)))
 
 
 @backup.command("list")
@@ -129,7 +149,7 @@ def list_backups(location: str | None, home: str | None, *, as_json: bool) -> No
 
     Without LOCATION it lists where the platform's scheduled backups go (BACKUP_TO).
     """
-    from portside.backup.restore import backups_in
+    from portside.backup.listing import backups_in
     from portside.backup.stores import open_store
 
     environ = environment(None, home)
@@ -154,7 +174,7 @@ def list_backups(location: str | None, home: str | None, *, as_json: bool) -> No
 @click.option("--restore", "is_tried", is_flag=True, help="Also restore it into a temporary folder and count the rows.")
 @passphrase_option
 def verify(file: str | None, home: str | None, passphrase_file: str | None, *, is_tried: bool) -> None:
-    """Check that a backup is complete and unchanged, without writing anything.
+    """Check that a backup and the WAL after it are complete and unchanged, without writing anything.
 
     Without FILE it checks the newest scheduled backup of the platform (BACKUP_TO). With --restore its databases are
     recovered in a temporary folder (TMPDIR), and every secret is decrypted as a check; the platform's audit log has an
@@ -172,11 +192,29 @@ def verify(file: str | None, home: str | None, passphrase_file: str | None, *, i
         f"{chosen.name} is complete: taken at {header.created_at:%Y-%m-%d %H:%M:%S}Z by Portside {header.version}, "
         f"{len(summary.databases)} databases, {summary.files} files, {_size(summary.size_bytes)}"
     )
+    _verify_wal(chosen, header)
     if is_tried:
         asyncio.run(record_trial(_settings(environ, home), chosen.name))
         rows = asyncio.run(try_restore(chosen, check_restored, BytesRead))
         show_text("it was restored, and every secret opens:")
         show_table(("DATABASE", "ROWS"), sorted(rows.items()))
+
+
+def _verify_wal(chosen: "Backup", header: "Header") -> None:
+    """Check the WAL that follows a backup, if one does. Raises UserMistake, with the names of damaged files."""
+    from portside.backup.restore import verify_wal
+
+    wal = verify_wal(chosen, header, BytesRead)
+    if wal is None:
+        return
+    if wal.damaged:
+        for reason in wal.damaged.values():
+            show_text(reason, err=True)
+        raise UserMistake(
+            f"the WAL after {chosen.name} is damaged: {', '.join(wal.damaged)}. No time after the first of them can be "
+            "restored with this backup; take a new one, from which the WAL counts anew"
+        )
+    show_text(f"{wal.files} files of WAL after it are complete: any time can be restored {wal.span}")
 
 
 @backup.command()
@@ -200,7 +238,8 @@ def restore(file: str, home: str, time: str | None, passphrase_file: str | None)
     at = None if time is None else past(time)
     chosen = _find(file, passphrase_file, environ, at=at)
     target = NewHome(settings.home_path, settings.database_url or None, check_restored, at)
-    summary = asyncio.run(restore_backup(chosen, target, BytesRead))
+    with left_behind("the restore was interrupted; nothing is left of it"):
+        summary = interruption.run(restore_backup(chosen, target, BytesRead))
     show_text(f"restored {len(summary.databases)} databases and {summary.files} files into {settings.home_path}")
     say(f"start it: {program()} up --home {settings.home_path}")
 
@@ -219,13 +258,14 @@ def past(text: str) -> datetime:
 
 def _find(file: str, passphrase_file: str | None, environ: Mapping[str, str], *, at: datetime | None) -> "Backup":
     """Return the backup that a user names, and ask for its passphrase. Raises UserMistake."""
-    from portside.backup.restore import Backup, newest
+    from portside.backup.listing import backup_for, newest
+    from portside.backup.restore import Backup
     from portside.backup.stores import open_store, split_location
 
     location, name = split_location(file)
     store = open_store(location, environ)
     if name is None:
-        name = newest(store, at)
+        name = newest(store) if at is None else backup_for(store, at)
         say(f"the newest backup there is {name}" if at is None else f"the last backup before that is {name}")
     return Backup(store, name, read_passphrase(passphrase_file, environ, is_new=False))
 

@@ -25,9 +25,9 @@ import click
 import msgspec
 
 from portside.cli.client import CA_FILE, LOOPBACK, Platform, connection_options
-from portside.cli.output import json_option, program, say, show_json, show_text
+from portside.cli.output import json_option, left_behind, program, say, show_json, show_text
 from portside.cli.project_check import check_project, check_source_path, missing_config
-from portside.cli.revisions import ACCESS_MODES, PIN_HOURS, agent_access_of, create_body, follow_revision
+from portside.cli.revisions import ACCESS_MODES, PIN_HOURS, agent_access_of, create_body, wait_for_revision
 from portside.kernel.errors import UserMistake
 from portside.kernel.graph_config import parse_config
 
@@ -156,14 +156,18 @@ def deploy(platform: Platform, source: str, *, wait: bool, as_json: bool, upload
     creates a new revision.
     """
     parsed = _read_options(source, options)
-    deployment = _deploy(platform, parsed, upload=upload)
+    name = quote(parsed.name)
+    with left_behind(
+        f"interrupted: a revision may have been created; '{program()} deployments show {name}' lists them"
+    ):
+        deployment = _deploy(platform, parsed, upload=upload)
     for secret in deployment.get("ignored_secrets", []):
         say(
             f"{secret} is ignored: this platform does not know the key, and there is no LANGSMITH_ENDPOINT; "
             "traces arrive with the deployment's own key"
         )
     if wait:
-        follow_revision(platform, deployment["id"], deployment["latest_revision_id"], say=say)
+        wait_for_revision(platform, deployment, deployment["latest_revision_id"])
         deployment = platform.call("GET", f"/v2/deployments/{deployment['id']}")
     address = deployment["source_config"]["custom_url"]
     if as_json:

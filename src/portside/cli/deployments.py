@@ -17,10 +17,10 @@ from portside.cli.revisions import (
     describe_access,
     describe_pins,
     find,
-    follow_revision,
     reason_in_brief,
     revisions_of,
     show_revisions,
+    wait_for_revision,
     with_shown_status,
 )
 from portside.kernel.errors import UserMistake
@@ -222,7 +222,7 @@ def rollback(platform: Platform, deployment: str, revision: str | None, *, wait:
     response = platform.call("POST", f"/v2/deployments/{found['id']}/revisions/{target}/redeploy")
     say(f"revision {target} is deployed again as {response['latest_revision_id']}")
     if wait:
-        follow_revision(platform, found["id"], response["latest_revision_id"], say=say)
+        wait_for_revision(platform, found, response["latest_revision_id"])
         response = platform.call("GET", f"/v2/deployments/{found['id']}")
     if as_json:
         show_json(response)
@@ -438,6 +438,6 @@ def _change_secrets(
     if revision is not None:
         say(f"revision {revision} of {found['name']} has the new secrets")
         if wait:
-            follow_revision(platform, found["id"], revision, say=say)
+            wait_for_revision(platform, found, revision)
     if as_json:
         show_json({"deployment_id": found["id"], "revision_id": revision, "secrets": _secret_names(response)})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from portside.cli.output import say, show_text
+from portside.kernel import interruption
 from portside.kernel.aliases import EXECUTOR_VARIABLE, JAVASCRIPT_SUFFIXES
 from portside.kernel.errors import UserMistake
 
@@ -58,12 +59,13 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
     early = {f"{EXECUTOR_VARIABLE}PORTSIDE_PREPARE_SCHEMAS": "1"}
     node = node_variables(config_read, platform.home_path)
     environment = {**os.environ, **early, **node}
-    bundler = _start_bundler(path, environment, is_watching=reload) if config_read.ui else None
-    embedded = None
-    if not _names_database():
-        embedded = EmbeddedPostgres(platform.home_path, connections=platform.postgres_max_connections)
-        embedded.acquire()
+    bundler, embedded = None, None
     try:
+        if config_read.ui:
+            bundler = _start_bundler(path, environment, is_watching=reload)
+        if not _names_database():
+            embedded = EmbeddedPostgres(platform.home_path, connections=platform.postgres_max_connections)
+            embedded.acquire()
         _run(command, environment, path.parent if reload else None)
     finally:
         if bundler is not None:
@@ -81,8 +83,6 @@ def node_variables(config: "AgentConfig", home: Path) -> dict[str, str]:
     names = ("EXECUTOR_NODE", "EXECUTOR_JAVASCRIPT")
     if not (config.has_javascript or config.ui) or all(os.environ.get(name) for name in names):
         return {}
-    import asyncio
-
     from portside.dataplane.builds.config import read_node_version
     from portside.dataplane.builds.javascript import missing_packages, node_versions
     from portside.dataplane.builds.node import check_runtime, provide_node
@@ -94,7 +94,7 @@ def node_variables(config: "AgentConfig", home: Path) -> dict[str, str]:
         if (command := missing_packages(config.folder)) is not None:
             raise UserMistake(f"the packages of {config.folder} are not installed; run {command}")
         wanted = node_versions(config.folder, read_node_version(config.file))
-        provided = asyncio.run(provide_node(home / "dataplane", wanted, MaskedOutput(say)))
+        provided = interruption.run(provide_node(home / "dataplane", wanted, MaskedOutput(say)))
     except BuildFailed as exc:
         raise UserMistake(str(exc)) from exc
     return {name: os.environ.get(name) or str(path) for name, path in zip(names, provided, strict=True)}
@@ -116,11 +116,14 @@ def _run(command: list[str], environment: dict[str, str], watched: Path | None) 
     Without a folder, return when the server exits. Also exit if the first server finds no port or no database, because
     no change of a file can fix that.
     """
+    stop = threading.Event()
+    with interruption.instead(stop.set):
+        _serve_until(stop, command, environment, watched)
+
+
+def _serve_until(stop: threading.Event, command: list[str], environment: dict[str, str], watched: Path | None) -> None:
     from portside.kernel.errors import DependencyUnavailable
 
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
     server = _start(command, environment)
     try:
         if watched is None:

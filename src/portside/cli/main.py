@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import click
 
 from portside.cli.output import show_text
+from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
 
 
@@ -112,9 +113,9 @@ def main(arguments: list[str] | None = None) -> Any:
     """Run the command line.
 
     Exit status: 1 after an error, which is one line on standard error; 69 when a port or a database is not available;
-    130 after Ctrl-C. With PORTSIDE_TRACEBACK=1 an unexpected error is raised with its stack trace instead.
+    130 after Ctrl-C or SIGTERM. With PORTSIDE_TRACEBACK=1 an unexpected error is raised with its stack trace instead.
     """
-    with reported_errors():
+    with reported_errors(), interruption.handled():
         return portside(arguments, prog_name="portside", standalone_mode=False)
 
 
@@ -130,7 +131,7 @@ def reported_errors() -> Iterator[None]:
         exc.show()
         sys.exit(exc.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(interruption.EXIT_CODE)
     except Exception as exc:
         if os.environ.get("PORTSIDE_TRACEBACK") == "1":
             raise

@@ -21,8 +21,9 @@ import click
 import msgspec
 
 from portside.cli.client import Platform, PlatformUnavailable, address_in, connection_options
-from portside.cli.output import indented, json_option, program, say, show_json, show_table, show_text
+from portside.cli.output import indented, json_option, left_behind, program, say, show_json, show_table, show_text
 from portside.cli.service import ROOT, environment, installed_service
+from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -119,11 +120,9 @@ def doctor(*, given: InstallationOptions, skip: tuple[str, ...], shows_all: bool
     Run it as the user of the platform, with the settings that it runs with. The exit status is 1 if there are faults;
     warnings do not count.
     """
-    import asyncio
-
     from portside.operate.doctor import examine
 
-    diagnosis = asyncio.run(examine(given.installation, skipped=frozenset(skip)))
+    diagnosis = interruption.run(examine(given.installation, skipped=frozenset(skip)))
     if as_json:
         show_json(msgspec.to_builtins(diagnosis))
     else:
@@ -146,13 +145,11 @@ def support_bundle(*, given: InstallationOptions, to: Path | None) -> None:
 
     Run it as the user of the platform, on its machine.
     """
-    import asyncio
-
     from portside.operate.bundle import write_bundle
     from portside.platform.system import settings_in_force
 
     file = to or Path(f"portside-support-{datetime.now(UTC):%Y%m%d-%H%M%S}.tar.gz")
-    missing = asyncio.run(write_bundle(given.installation, settings_in_force(given.settings), given.environ, file))
+    missing = interruption.run(write_bundle(given.installation, settings_in_force(given.settings), given.environ, file))
     for reason in missing:
         say(f"left out: {reason}")
     show_text(f"{file} holds no secret that is known here; look into it before you send it")
@@ -230,7 +227,11 @@ def upgrade(
     if running is None:
         say(f"the platform does not run; start it with this version: {program()} up")
         return
-    _replace(given.settings.home_path, platform, running)
+    with left_behind(
+        "interrupted: the platform goes on replacing itself, and then its agents; "
+        f"{program()} upgrade --resume follows that"
+    ):
+        _replace(given.settings.home_path, platform, running)
     _warn_of_old_unit(given.settings.home_path)
     if not _state(platform)["is_automatic"]:
         say("agents keep their servers (ROLL_FORWARD=on-request); replace them with --resume, or in the console")
@@ -285,14 +286,12 @@ def _running(platform: Platform) -> "RunningPlatform | None":
 
 
 def _plan(given: InstallationOptions, running: "RunningPlatform | None") -> "UpgradePlan":
-    import asyncio
-
     from portside.kernel.settings import describe
     from portside.operate.upgrade import plan_upgrade
     from portside.platform.settings import PlatformSettings
 
     known = {name for setting in describe(PlatformSettings) for name in setting.names}
-    return asyncio.run(plan_upgrade(given.installation, running, known))
+    return interruption.run(plan_upgrade(given.installation, running, known))
 
 
 def _show(plan: "UpgradePlan") -> None:
@@ -333,7 +332,8 @@ def _back_up(given: InstallationOptions, backup_to: str | None, passphrase_file:
     passphrase = read_passphrase(passphrase_file, given.environ, is_new=True)
     store = open_store(location, given.environ)
     say(f"taking a backup to {target}")
-    _made, taken = take_backup(given.settings, store, name, passphrase, lambda _size: None)
+    with left_behind("interrupted before the upgrade: no backup is left, and nothing was changed"):
+        _made, taken = take_backup(given.settings, store, name, passphrase, lambda _size: None)
     return f"{taken.location}/{taken.name}"
 
 
@@ -352,12 +352,14 @@ def _replace(home: Path, platform: Platform, running: "RunningPlatform") -> None
     if not holder:
         raise UserMistake(f"no process holds {home}/platform.lock; start the platform: {program()} up")
     before = _state(platform)["started_at"] if running.can_hand_over else None
-    name_next(home, sys.executable)
     say("replacing the platform; requests to it wait meanwhile")
-    if running.can_hand_over:
-        os.kill(holder, SIGNAL)
-    else:
-        _start_instead(home, holder)
+    # An interruption between two of these steps would leave a platform that is stopped, and agents without a listener.
+    with interruption.deferred():
+        name_next(home, sys.executable)
+        if running.can_hand_over:
+            os.kill(holder, SIGNAL)
+        else:
+            _start_instead(home, holder)
     deadline = time.monotonic() + _STARTS_WITHIN_S
     while time.monotonic() < deadline:
         try:
@@ -444,6 +446,13 @@ def _roll_forward(platform: Platform, skip: tuple[str, ...]) -> None:
 
 def _follow(platform: Platform) -> None:
     """Say how agents get this version until none waits. Raises UserMistake at a halt."""
+    with left_behind(
+        f"interrupted: the platform goes on replacing the servers of agents; {program()} upgrade --resume follows that"
+    ):
+        _say_progress(platform)
+
+
+def _say_progress(platform: Platform) -> None:
     shown: dict[str, str] = {}
     said_at = time.monotonic()
     while True:

@@ -4,10 +4,11 @@ All output goes through this module. Logs, names and reasons come from others an
 a terminal would execute; they are escaped. Colours are removed.
 """
 
+import contextlib
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -71,6 +72,16 @@ def show_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 def say(line: str) -> None:
     """Print a progress line on standard error, so that scripts can read standard output."""
     show_text(f"· {indented(line)}", err=True)
+
+
+@contextlib.contextmanager
+def left_behind(line: str) -> Iterator[None]:
+    """Say what the block leaves if it is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(line)
+        raise
 
 
 def program() -> str:

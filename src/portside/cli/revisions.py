@@ -3,12 +3,13 @@
 import re
 import time
 from collections.abc import Callable, Sequence
+from shlex import quote
 from typing import Any
 
 import click
 
 from portside.cli.client import Platform, PlatformUnavailable
-from portside.cli.output import show_table
+from portside.cli.output import left_behind, program, say, show_table
 from portside.kernel.errors import UserMistake
 from portside.kernel.shortening import first_line
 
@@ -132,20 +133,24 @@ _FAILED = ("CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRU
 
 
 def follow_revision(
-    platform: Platform, deployment_id: str, revision_id: str, *, say: Callable[[str], None], show_log: bool = True
+    platform: Platform,
+    deployment_id: str,
+    revision_id: str,
+    *,
+    say: Callable[[str], None],
+    pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Wait until the revision is DEPLOYED. Raises UserMistake with the reason if it fails.
 
     The revision does not depend on this command, so requests are retried for a minute if the platform is unavailable.
     """
     path = f"/v2/deployments/{deployment_id}/revisions/{revision_id}"
-    logs = _PrintedLogs(platform, path, say)
+    logs = _PrintedLogs(platform, path, say, pause)
     status = ""
     while True:
-        revision = call_with_retry(platform, path)
-        if show_log:
-            logs.print_build()
-        if show_log and revision["status"] in _STARTING:
+        revision = call_with_retry(platform, path, pause=pause)
+        logs.print_build()
+        if revision["status"] in _STARTING:
             logs.print_warnings()
         if revision["status"] != status:
             status = revision["status"]
@@ -154,14 +159,25 @@ def follow_revision(
             return
         if status in _FAILED:
             raise UserMistake(logs.reason(revision))
-        time.sleep(POLL_S)
+        pause(POLL_S)
+
+
+def wait_for_revision(platform: Platform, deployment: dict[str, Any], revision_id: str) -> None:
+    """Follow a revision until it is deployed, and say what goes on if that is interrupted. Raises UserMistake."""
+    name = quote(deployment["name"])
+    with left_behind(
+        f"interrupted: the platform goes on with the revision; '{program()} deployments show {name}' says how far it is"
+    ):
+        follow_revision(platform, deployment["id"], revision_id, say=say)
 
 
 class _PrintedLogs:
     """Prints the logs of one revision, and remembers what was printed so that nothing is printed twice."""
 
-    def __init__(self, platform: Platform, path: str, say: Callable[[str], None]) -> None:
-        self._platform, self._path, self._say = platform, path, say
+    def __init__(
+        self, platform: Platform, path: str, say: Callable[[str], None], pause: Callable[[float], None]
+    ) -> None:
+        self._platform, self._path, self._say, self._pause = platform, path, say, pause
         self._offsets: dict[str, str] = {}
         self._lines: set[str] = set()
 
@@ -189,13 +205,15 @@ class _PrintedLogs:
 
     def _new(self, kind: str) -> list[dict[str, Any]]:
         path, offset = f"{self._path}/logs", self._offsets.get(kind)
-        response = call_with_retry(self._platform, path, type=kind, order="asc", limit=1000, offset=offset)
+        query = {"type": kind, "order": "asc", "limit": 1000, "offset": offset}
+        response = call_with_retry(self._platform, path, pause=self._pause, **query)
         if response["next_offset"]:
             self._offsets[kind] = response["next_offset"]
         return list(response["logs"])
 
     def _tail(self, kind: str) -> str:
-        lines = call_with_retry(self._platform, f"{self._path}/logs", type=kind, order="desc", limit=15)["logs"]
+        query = {"type": kind, "order": "desc", "limit": 15}
+        lines = call_with_retry(self._platform, f"{self._path}/logs", pause=self._pause, **query)["logs"]
         return "\n".join(entry["message"] for entry in reversed(lines))
 
     def _show(self, message: str) -> None:
@@ -204,7 +222,7 @@ class _PrintedLogs:
             self._say(f"  {line}")
 
 
-def call_with_retry(platform: Platform, path: str, **query: Any) -> Any:
+def call_with_retry(platform: Platform, path: str, *, pause: Callable[[float], None] = time.sleep, **query: Any) -> Any:
     """Send a GET request; send it again for a minute while the platform is unavailable. Raises UserMistake."""
     deadline = time.monotonic() + RETRY_FOR_S
     while True:
@@ -213,4 +231,4 @@ def call_with_retry(platform: Platform, path: str, **query: Any) -> Any:
         except PlatformUnavailable:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(POLL_S)
+            pause(POLL_S)

@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import click
 
 from portside.cli.output import show_text
+from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
 from portside.kernel.startup import defer_packages, import_without_rich
 
@@ -110,7 +111,7 @@ def _execute(agent_config: "AgentConfig", settings: "AgentSettings") -> None:
         if not settings.log_json:
             show_text("\n".join(summary(agent_config, settings)), err=True)
 
-    uvloop.run(bridge.serve(agent_config, settings, on_ready=show))
+    interruption.run(bridge.serve(agent_config, settings, on_ready=show), uvloop.new_event_loop)
 
 
 def require_grpc() -> None:
@@ -157,7 +158,8 @@ def _serve(
 
             prefix = prefix_of(agent_config, settings)
             served = msgspec.structs.replace(served, wrap=lambda app: ServeConsole(app, prefix))
-        uvloop.run(serve_agent(served, sockets, context=context, on_ready=on_ready))
+        serving = serve_agent(served, sockets, context=context, on_ready=on_ready)
+        interruption.run(serving, uvloop.new_event_loop)
 
     if settings.most_workers == 1:
         serve_here()
@@ -267,11 +269,13 @@ def _database(settings: "AgentSettings", home: str | None, config: Path) -> Iter
         return embedded.create_database(name)
 
     with ThreadPoolExecutor(1) as starter:
-        starting = starter.submit(start)
         try:
+            starting = starter.submit(start)
             yield _Database(starting.result, platform.home_path)
         finally:
-            starter.shutdown()
+            # Before the thread has ended, whose start it ends; and after it, in case it had not begun.
+            embedded.release()
+            starter.shutdown(cancel_futures=True)
             embedded.release()
 
 

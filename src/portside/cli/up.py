@@ -9,10 +9,12 @@ import os
 import shlex
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -20,8 +22,12 @@ import msgspec
 from portside.cli.client import DEFAULT_HOME, LOOPBACK, USAGE, Platform, usage_query
 from portside.cli.output import program, say, show_text
 from portside.cli.revisions import create_body, follow_revision
+from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
 from portside.platform.home import NAME, Home, make_repository
+
+if TYPE_CHECKING:
+    from portside.platform.settings import PlatformSettings
 
 
 @click.command()
@@ -52,6 +58,7 @@ def up(*, example: bool, **options: Any) -> None:
     """Start the platform: the control plane, the hosted API and a listener for this machine."""
     import uvloop
 
+    from portside.dataplane.listener import kill_all_processes
     from portside.kernel.files import raise_descriptor_limit, write_private
     from portside.kernel.logs import configure_logs
     from portside.kernel.settings import load_settings
@@ -69,6 +76,8 @@ def up(*, example: bool, **options: Any) -> None:
     home.lock()
     endpoint = _open_endpoint(home, settings, handed)
     embedded = None if settings.database_url else embedded_of(settings)
+    # Before that of Postgres. Agents that were adopted are no children of this platform's listener.
+    interruption.at_once(lambda: kill_all_processes(home.path / "dataplane"))
     try:
         say("starting Postgres" if embedded else "using the database of DATABASE_URL")
         if embedded is None:
@@ -81,7 +90,13 @@ def up(*, example: bool, **options: Any) -> None:
 
         async def on_ready(app: PlatformApp) -> None:
             write_private(home.address, settings.local_url + "\n")
-            await asyncio.to_thread(_deploy_and_greet, home, settings, app.new_key, with_example=example)
+            greeter = Greeter(home, settings, app.new_key)
+            try:
+                await interruption.in_abandoned_thread(partial(greeter.deploy_and_greet, with_example=example))
+            except asyncio.CancelledError:
+                if example and not home.example_done.exists():
+                    say("the example agent is not deployed yet; the next start goes on with it")
+                raise
 
         async def serve() -> None:
             to_hand_over = await run_platform(home, settings, database, endpoint, on_ready)
@@ -91,7 +106,7 @@ def up(*, example: bool, **options: Any) -> None:
                 # Inside of the event loop, whose end would take its child processes with it.
                 execute_next(home.path, to_hand_over)
 
-        uvloop.run(serve())
+        interruption.run(serve(), uvloop.new_event_loop)
     finally:
         if embedded is not None:
             embedded.release()
@@ -132,33 +147,64 @@ def _open_endpoint(home: Any, settings: Any, handed: Any) -> Any:
     return PublicEndpoint(handed.socket() if handed else listen(settings.host, settings.port))
 
 
-def _deploy_and_greet(home: Any, settings: Any, new_key: str | None, *, with_example: bool) -> None:
-    """Deploy the example if it is wanted, and print the message after the start."""
-    from portside.ingress.front import root_certificate
-    from portside.kernel.errors import UserMistake
-    from portside.platform.home import read_key
+class Stopped(Exception):
+    """The platform stops, and nobody waits for the example agent any more."""
 
-    key = read_key(home.api_key)
-    if key is None:
-        say(f"{home.api_key} does not exist; use an API key that you stored elsewhere")
-    # The system's log is kept, and other people read it: it gets neither a key nor a link that signs in.
-    is_logged = is_in_journal()
-    greeting = Greeting(settings.local_url, None if is_logged else new_key, home.path, public_url=settings.front.origin)
-    if settings.front.origin is None:
-        greeting.network_url = _network_url(settings.host, settings.port)
-    if settings.front.is_public and settings.tls == "internal":
-        greeting.root_certificate = root_certificate(home.path)
-    if with_example and key is not None:
-        try:
+
+class Greeter:
+    """Deploys the example and prints the message after the start, until the platform stops."""
+
+    def __init__(self, home: Home, settings: "PlatformSettings", new_key: str | None) -> None:
+        self._home, self._settings, self._new_key = home, settings, new_key
+        self._is_stopped = threading.Event()
+
+    def deploy_and_greet(self, is_stopped: threading.Event, *, with_example: bool) -> None:
+        """Deploy the example if it is wanted, and print the message."""
+        self._is_stopped = is_stopped
+        with contextlib.suppress(Stopped):
+            self._deploy_and_greet(with_example=with_example)
+
+    def say(self, line: str) -> None:
+        """Print a progress line. Raises Stopped."""
+        self.pause(0)
+        say(line)
+
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises Stopped as soon as the platform stops."""
+        if self._is_stopped.wait(seconds):
+            raise Stopped
+
+    def _deploy_and_greet(self, *, with_example: bool) -> None:
+        from portside.ingress.front import root_certificate
+        from portside.platform.home import read_key
+
+        home, settings = self._home, self._settings
+        key = read_key(home.api_key)
+        if key is None:
+            self.say(f"{home.api_key} does not exist; use an API key that you stored elsewhere")
+
+        # The system's log is kept, and other people read it: it gets neither a key nor a link that signs in.
+        is_logged = is_in_journal()
+        new_key = None if is_logged else self._new_key
+        greeting = Greeting(settings.local_url, new_key, home.path, public_url=settings.front.origin)
+        if settings.front.origin is None:
+            greeting.network_url = _network_url(settings.host, settings.port)
+        if settings.front.is_public and settings.tls == "internal":
+            greeting.root_certificate = root_certificate(home.path)
+
+        if with_example and key is not None:
+            try:
+                with contextlib.closing(Platform(settings.local_url, key)) as platform:
+                    deploy_example(platform, home, greeting, say=self.say, pause=self.pause)
+            except UserMistake as mistake:
+                self.say(f"the example agent is not running: {mistake}")
+
+        # Made last, because it is valid for a minute.
+        if key is not None and settings.host in LOOPBACK and settings.front.origin is None and not is_logged:
             with contextlib.closing(Platform(settings.local_url, key)) as platform:
-                deploy_example(platform, home, greeting, say)
-        except UserMistake as mistake:
-            say(f"the example agent is not running: {mistake}")
-    # Made last, because it is valid for a minute.
-    if key is not None and settings.host in LOOPBACK and settings.front.origin is None and not is_logged:
-        with contextlib.closing(Platform(settings.local_url, key)) as platform:
-            greeting.console_url = _console_link(platform)
-    greeting.show()
+                greeting.console_url = _console_link(platform, say=self.say)
+        self.pause(0)
+        greeting.show()
 
 
 def _network_url(host: str, port: int) -> str | None:
@@ -186,7 +232,7 @@ def is_in_journal() -> bool:
     return os.environ.get("JOURNAL_STREAM") == f"{output.st_dev}:{output.st_ino}"
 
 
-def _console_link(platform: Platform) -> str | None:
+def _console_link(platform: Platform, *, say: Callable[[str], None]) -> str | None:
     try:
         return platform.url + str(platform.call("POST", "/users/me/sign-in-links")["path"])
     except UserMistake as mistake:
@@ -282,7 +328,14 @@ class Greeting(msgspec.Struct):
         ]
 
 
-def deploy_example(platform: Platform, home: Home, greeting: Greeting, say: Callable[[str], None]) -> None:
+def deploy_example(
+    platform: Platform,
+    home: Home,
+    greeting: Greeting,
+    *,
+    say: Callable[[str], None],
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
     """Deploy the example and ask it a question, once. Later starts only wait until it is serving."""
     deployment = _find_example(platform)
     if deployment is None:
@@ -295,13 +348,13 @@ def deploy_example(platform: Platform, home: Home, greeting: Greeting, say: Call
         body = create_body(platform, NAME, str(repository), revision)
         deployment = platform.call("POST", "/v2/deployments", body=body)
     if not home.example_done.exists():
-        follow_revision(platform, deployment["id"], deployment["latest_revision_id"], say=say)
-    _wait_until_serving(platform, greeting, say)
+        follow_revision(platform, deployment["id"], deployment["latest_revision_id"], say=say, pause=pause)
+    _wait_until_serving(platform, greeting, say, pause)
     if home.example_done.exists():
         greeting.traces = _count_traces(platform)
         return
     greeting.reply = ask_agent(greeting.local_agent_url or "", platform.headers)
-    greeting.traces = _wait_for_trace(platform)
+    greeting.traces = _wait_for_trace(platform, pause)
     home.example_done.touch()
 
 
@@ -310,7 +363,9 @@ def _find_example(platform: Platform) -> dict[str, Any] | None:
     return next((dict(deployment) for deployment in found if deployment["name"] == NAME), None)
 
 
-def _wait_until_serving(platform: Platform, greeting: Greeting, say: Callable[[str], None]) -> None:
+def _wait_until_serving(
+    platform: Platform, greeting: Greeting, say: Callable[[str], None], pause: Callable[[float], None]
+) -> None:
     """Wait until the agent responds at its address. Raises UserMistake."""
     import httpx2
 
@@ -326,7 +381,7 @@ def _wait_until_serving(platform: Platform, greeting: Greeting, say: Callable[[s
                 pass
             else:
                 return
-        time.sleep(0.3)
+        pause(0.3)
     raise UserMistake(f"{NAME} does not respond; see 'portside deployments logs {NAME}'")
 
 
@@ -349,11 +404,11 @@ def ask_agent(url: str, headers: dict[str, str]) -> str:
     return str(values["messages"][-1]["content"])
 
 
-def _wait_for_trace(platform: Platform) -> int:
+def _wait_for_trace(platform: Platform, pause: Callable[[float], None]) -> int:
     """Wait until the trace of the run has arrived, and return the number of traces."""
     deadline = time.monotonic() + TRACE_WITHIN_S
     while (count := _count_traces(platform)) == 0 and time.monotonic() < deadline:
-        time.sleep(0.3)
+        pause(0.3)
     return count
 
 
@@ -376,10 +431,6 @@ def listener(compute: str) -> None:
     With --compute process they run on this machine, with --compute kubernetes on the cluster of the service account or
     of KUBECONFIG.
     """
-    import asyncio
-    import os
-    import signal
-
     import uvloop
 
     from portside.dataplane.listener import open_compute, run_listener
@@ -393,9 +444,8 @@ def listener(compute: str) -> None:
     raise_descriptor_limit()
 
     async def run() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await run_listener(settings, stop, open_compute(compute, settings))
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        with interruption.instead(lambda: loop.call_soon_threadsafe(stop.set)):
+            await run_listener(settings, stop, open_compute(compute, settings))
 
-    uvloop.run(run())
+    interruption.run(run(), uvloop.new_event_loop)

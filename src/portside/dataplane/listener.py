@@ -24,11 +24,14 @@ import msgspec
 
 from portside.dataplane.api import ControlPlane
 from portside.dataplane.builds.build import discard_unfinished
+from portside.dataplane.builds.commands import kill_strays
 from portside.dataplane.builds.environment import limit_cache
 from portside.dataplane.compute.interface import Compute
+from portside.dataplane.compute.replica import kill_replicas
 from portside.dataplane.failures import ControlPlaneRefused, ControlPlaneUnreachable, CreateFailed, RevisionFailed
 from portside.dataplane.rollout import ListenerContext, Rollout, reason_of
 from portside.dataplane.settings import ListenerSettings
+from portside.kernel import interruption
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir
 from portside.kernel.logs import get_logger
@@ -80,6 +83,8 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
     parent = os.getppid()
     make_private_dir(settings.folder)
     async with _lock_home(settings.folder / "listener.lock", stop):
+        # Replicas that were adopted are not children of this process.
+        interruption.at_once(lambda: kill_all_processes(settings.folder))
         await asyncio.to_thread(discard_unfinished, settings.folder / "deployments")
         control = ControlPlane(
             settings.control_plane_url, settings.control_plane_api_key, settings.control_plane_api_key_file
@@ -106,6 +111,12 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
         for task in tasks:
             if not task.cancelled():
                 task.result()
+
+
+def kill_all_processes(dataplane: Path) -> None:
+    """Kill all builds and replicas of a data plane's folder, whichever listener started them."""
+    kill_strays(dataplane / "deployments")
+    kill_replicas(dataplane)
 
 
 class ReconcilerSet:

@@ -16,6 +16,7 @@ import msgspec
 
 _PROC = Path("/proc")
 _POLL_S = 0.2
+_KILL_ROUNDS = 20
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
@@ -81,6 +82,18 @@ def find_processes(variable: str, folder: Path) -> list[int]:
     """Return the ids of the processes whose environment variable names a folder or one below it."""
     named = ((pid, _variable_of(pid, variable)) for pid in _running())
     return [pid for pid, path in named if path is not None and path.is_relative_to(folder)]
+
+
+def kill_processes(variable: str, folder: Path) -> None:
+    """Kill every process whose environment variable names a folder or one below it."""
+    # Repeat until none is found, because one of them may have started another meanwhile.
+    for _round in range(_KILL_ROUNDS):
+        found = find_processes(variable, folder)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
 
 
 def find_leaders(variable: str, folder: Path, argument: str) -> list[tuple[Path, ProcessIdentity]]:

@@ -18,17 +18,19 @@ import re
 import secrets
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import quote
 
+from portside.kernel import interruption
 from portside.kernel.disk import measure
 from portside.kernel.errors import UserMistake
 from portside.kernel.files import locked, make_private_dir, rotate_beyond, write_private
@@ -44,6 +46,9 @@ _CHECK_INTERVAL_S = 1.0
 _TAIL_BYTES = 800
 # initdb takes over a minute on a busy or slow machine.
 _COMMAND_TIMEOUT_S = 300
+_LOOK_EVERY_S = 0.1
+# How long a server that is being started may take to write its process id, by which it can be stopped.
+_STARTED_WITHIN_S = 10.0
 # Prefix of data folders that initdb has not finished.
 _UNFINISHED = "initdb-"
 # The server accepts one connection for each 10 MB of memory, more than a busy connection needs, within limits.
@@ -78,6 +83,9 @@ class EmbeddedPostgres:
         self._users_lock: int | None = None
         self._released = threading.Event()
         self._backoff = Backoff(limit_s=10)
+        # Held by `acquire` and `release`, which different threads may call.
+        self._is_changing = threading.Lock()
+        self._withdraw: Callable[[], None] = lambda: None
         # Why the server is down and could not be restarted; None while it runs. `GET /ok` shows it to everybody.
         self.problem: str | None = None
 
@@ -86,10 +94,20 @@ class EmbeddedPostgres:
 
         If the new server exits, it is started again until `within_s` seconds have passed.
 
-        Raises UserMistake, also for a data folder that this version cannot use. It never removes a data folder.
+        Raises UserMistake, also for a data folder that this version cannot use. It never removes a data folder. After
+        any exception the server is released.
         """
+        with self._is_changing:
+            self._released.clear()
+            self._withdraw = interruption.at_once(self._stop_at_once)
+            try:
+                return self._acquire(within_s)
+            except BaseException:
+                self._release()
+                raise
+
+    def _acquire(self, within_s: float) -> str:
         make_private_dir(self.folder)
-        self._released.clear()
         self._users_lock = os.open(self.folder / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
         with self._start_lock():
             fcntl.flock(self._users_lock, fcntl.LOCK_SH)
@@ -144,20 +162,54 @@ class EmbeddedPostgres:
         )
 
     def release(self) -> None:
-        """Stop using the server. The last program that uses the home stops it."""
-        if self._users_lock is None:
-            return
+        """Stop using the server. The last program that uses the home stops it. A start in another thread ends soon."""
         self._released.set()
-        with self._start_lock():
-            try:
-                fcntl.flock(self._users_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                pass
-            else:
-                self._run("pg_ctl", "stop", "-D", str(self.data), "-m", "fast", "-w", "-t", "30", check=False)
-                shutil.rmtree(self._socket_folder(), ignore_errors=True)
-        os.close(self._users_lock)
-        self._users_lock = None
+        with self._is_changing:
+            self._release()
+
+    def _release(self) -> None:
+        self._released.set()
+        if self._users_lock is not None:
+            with interruption.ending(), self._start_lock():
+                if self._is_last_user():
+                    self._stop()
+                    shutil.rmtree(self._socket_folder(), ignore_errors=True)
+            os.close(self._users_lock)
+            self._users_lock = None
+        self._withdraw()
+
+    def _is_last_user(self) -> bool:
+        """Whether no other program uses the home; then none begins to before this one has closed its lock."""
+        if self._users_lock is None:
+            return False
+        try:
+            fcntl.flock(self._users_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def _stop(self) -> None:
+        arguments = ("stop", "-D", str(self.data), "-w", "-t", "30")
+        done = self._run("pg_ctl", *arguments, "-m", "fast", check=False)
+        if done.returncode != 0 and self._process_id() is not None:
+            # The shutdown checkpoint takes too long. The next start recovers from the log.
+            log.warning("the embedded Postgres does not stop, and is stopped at once", folder=str(self.folder))
+            self._run("pg_ctl", *arguments, "-m", "immediate", check=False)
+
+    def _stop_at_once(self) -> None:
+        """Ask the server to end without a checkpoint, unless another program uses it. Does not wait for that."""
+        if self._is_last_user() and (pid := self._process_id()) is not None:
+            os.kill(pid, signal.SIGQUIT)
+
+    def _process_id(self) -> int | None:
+        """Return the process id of the server, or None if none runs or it has not written it yet."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pid = int((self.data / "postmaster.pid").read_text().split()[0])
+            # The file of a server that was killed stays, and another process may have got its id.
+            folder = Path(f"/proc/{pid}/cwd")
+            is_server = folder.readlink() == self.data.resolve() if Path("/proc/self").exists() else self._responds()
+            return pid if is_server else None
+        return None
 
     def stop_leftover(self) -> None:
         """Stop a server that outlived its program, on a data folder that is about to be removed."""
@@ -191,21 +243,34 @@ class EmbeddedPostgres:
         folder = self._private_socket_folder()
         # Without a hot standby the number of connections need not be that of the original.
         flags = f"-c unix_socket_directories={folder} -c hot_standby=off -c archive_mode=off"
+        withdraw = interruption.at_once(self._end_recovery_at_once)
         try:
             arguments = ("-D", str(self.data), "-l", str(self.folder / "log"), "-t", "30", "-o", flags)
-            self._run("pg_ctl", "start", *arguments, check=False)
+            self._run("pg_ctl", "start", *arguments, check=False, is_start=True)
             self._wait_for_recovery(folder)
             configuration.write_text(kept)
             yield self.url(SUPERUSER)
         finally:
-            self._run("pg_ctl", "stop", "-D", str(self.data), "-m", "fast", "-w", "-t", "300", check=False)
+            mode = "immediate" if self._released.is_set() else "fast"
+            self._run("pg_ctl", "stop", "-D", str(self.data), "-m", mode, "-w", "-t", "300", check=False)
             shutil.rmtree(folder, ignore_errors=True)
+            withdraw()
+
+    def end_recovery(self) -> None:
+        """Let `recovered` in another thread end soon: the restored folder is not wanted any more."""
+        self._released.set()
+
+    def _end_recovery_at_once(self) -> None:
+        if (pid := self._process_id()) is not None:
+            os.kill(pid, signal.SIGQUIT)
 
     def _wait_for_recovery(self, sockets: Path) -> None:
         """Wait until the server accepts connections, however long that takes. Raises UserMistake if it ends."""
         while self._run("pg_isready", "-q", "-h", str(sockets), check=False).returncode != 0:
             if self._run("pg_ctl", "status", "-D", str(self.data), check=False).returncode != 0:
                 raise UserMistake(f"Postgres cannot recover the backup: {_end_of(self.folder / 'log')}")
+            if self._released.is_set():
+                raise UserMistake("the recovery was ended")
             time.sleep(0.2)
 
     def _start_lock(self) -> AbstractContextManager[None]:
@@ -268,10 +333,14 @@ class EmbeddedPostgres:
         if not password.exists():
             write_private(password, secrets.token_urlsafe(24) + "\n")
         fresh = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.folder))
-        self._run(
-            "initdb", "-D", str(fresh), "-U", SUPERUSER, f"--pwfile={password}", "--auth=scram-sha-256",
-            "--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--no-sync",
-        )  # fmt: skip
+        try:
+            self._run(
+                "initdb", "-D", str(fresh), "-U", SUPERUSER, f"--pwfile={password}", "--auth=scram-sha-256",
+                "--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--no-sync",
+            )  # fmt: skip
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
         with (fresh / "postgresql.conf").open("a") as file:
             file.write(_CONFIGURATION)
             file.write(f"max_wal_size = '{_wal_mb(fresh)}MB'\n")
@@ -324,7 +393,7 @@ class EmbeddedPostgres:
         while True:
             done = self._run(
                 "pg_ctl", "start", "-D", str(self.data), "-l", str(self.folder / "log"), "-w", "-t", "30",
-                "-o", flags, check=False,
+                "-o", flags, check=False, is_start=True,
             )  # fmt: skip
             if done.returncode == 0 or self._is_running():
                 break
@@ -352,22 +421,55 @@ class EmbeddedPostgres:
         asyncio.run(create())
         return self.url(name)
 
-    def _run(self, program: str, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+    def _run(
+        self, program: str, *arguments: str, check: bool = True, is_start: bool = False
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a program of Postgres to its end. Raises UserMistake.
+
+        `release` ends initdb, and a start of the server; so does an interruption of the program.
+        """
         try:
             command = [*_unprivileged(), str(_binaries() / program), *arguments]
             # A file, not a pipe: the server inherits it, and an inherited pipe would never be closed.
             with tempfile.TemporaryFile("w+") as output:
-                done = subprocess.run(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, check=False,
-                    timeout=_COMMAND_TIMEOUT_S, env={**os.environ, "LC_ALL": "C"}, cwd="/",
+                # A session of its own, so that Ctrl-C in a terminal does not reach it before this program.
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True,
+                    env={**os.environ, "LC_ALL": "C"}, cwd="/", start_new_session=True,
                 )  # fmt: skip
+                try:
+                    self._wait(process, can_end=is_start or program == "initdb")
+                except BaseException:
+                    if is_start:
+                        self._wait_for_process_id(process)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                    raise
                 output.seek(0)
-                done.stderr = output.read()
+                done = subprocess.CompletedProcess(command, process.returncode, "", output.read())
         except (OSError, subprocess.TimeoutExpired) as exc:
             raise UserMistake(f"the embedded Postgres cannot run here ({exc}); {_USE_DATABASE_URL}") from exc
         if check and done.returncode != 0:
             raise UserMistake(f"{program} failed: {done.stderr.strip()[-600:]}\n{_USE_DATABASE_URL}")
         return done
+
+    def _wait(self, process: "subprocess.Popen[str]", *, can_end: bool) -> None:
+        deadline = time.monotonic() + _COMMAND_TIMEOUT_S
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LOOK_EVERY_S)
+                return
+            if can_end and self._released.is_set():
+                raise UserMistake("the embedded Postgres is not needed any more, and its start was ended")
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(process.args, _COMMAND_TIMEOUT_S)
+
+    def _wait_for_process_id(self, starting: "subprocess.Popen[str]") -> None:
+        """Wait until a server that pg_ctl starts can be stopped by its process id, or pg_ctl has ended."""
+        deadline = time.monotonic() + _STARTED_WITHIN_S
+        while self._process_id() is None and starting.poll() is None and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
 
 
 def default_connections() -> int:

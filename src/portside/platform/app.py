@@ -5,7 +5,6 @@
 
 import asyncio
 import os
-import signal
 import socket
 from collections import ChainMap
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -59,6 +58,7 @@ from portside.identity.signin import routes as sign_in
 from portside.identity.workspaces import WorkspaceDeletionChecks, mark_emptied, next_to_empty
 from portside.ingress.front import AgentsUnavailable, FromFront, Front, FrontRoutes, FrontServices, agents_pattern
 from portside.ingress.front import routes as ingress
+from portside.kernel import interruption
 from portside.kernel.crypto import SecretBox
 from portside.kernel.db import Database
 from portside.kernel.disk import DiskWatch, watched_folder
@@ -522,7 +522,7 @@ async def _running(front: Front | None, replaced: asyncio.Event) -> AsyncIterato
 async def run_platform(
     home: Home, settings: PlatformSettings, database: DatabaseInUse, endpoint: PublicEndpoint, on_ready: OnReady
 ) -> HandedOver | None:
-    """Serve until SIGINT or SIGTERM. `on_ready` runs once the server answers; an exception of it stops the platform.
+    """Serve until the program is interrupted. `on_ready` runs once the server answers; an exception of it stops that.
 
     After the signal of a hand-over, agents and the front continue, and what the next program needs is returned.
     """
@@ -531,8 +531,7 @@ async def run_platform(
     if front is not None:
         problems["front"] = lambda: front.problem
     stop, replaced = asyncio.Event(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    loop = asyncio.get_running_loop()
     # The server closes its own descriptor.
     handed = HandedOver(os.dup(endpoint.listening.fileno()))
     async with _running(front, replaced), open_platform(home, settings, database.url, problems, front) as app:
@@ -554,24 +553,26 @@ async def run_platform(
             replaced.set()
             stop.set()
 
-        asyncio.get_running_loop().add_signal_handler(SIGNAL, hand_over)
+        loop.add_signal_handler(SIGNAL, hand_over)
         stopped = asyncio.create_task(stop.wait())
         ready = asyncio.ensure_future(on_ready(app))
         try:
-            await asyncio.wait([stopped, ready], return_when=asyncio.FIRST_COMPLETED)
-            if ready.done():
-                ready.result()
-            await stopped
+            with interruption.instead(lambda: loop.call_soon_threadsafe(stop.set)):
+                await asyncio.wait([stopped, ready], return_when=asyncio.FIRST_COMPLETED)
+                if ready.done():
+                    ready.result()
+                await stopped
         finally:
             ready.cancel()
-            # The listener first: it reports the end of its deployments, so the control plane must still answer.
-            await (listener.leave_agents() if replaced.is_set() else listener.stop())
-            app.changes.close()
-            # Before the server, which would wait for the connections that the front keeps open.
-            if front is not None and not replaced.is_set():
-                await front.close()
-            closing.set()
-            await serving
+            with interruption.deferred() if replaced.is_set() else interruption.ending():
+                # The listener first: it reports the end of its deployments, so the control plane must still answer.
+                await (listener.leave_agents() if replaced.is_set() else listener.stop())
+                app.changes.close()
+                # Before the server, which would wait for the connections that the front keeps open.
+                if front is not None and not replaced.is_set():
+                    await front.close()
+                closing.set()
+                await serving
     if front is not None:
         handed.front = front.pid
     return handed if replaced.is_set() else None

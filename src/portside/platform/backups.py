@@ -15,6 +15,8 @@ from portside.backup.history import Attempt, record_attempt
 from portside.backup.schedule import BackupPlan, ScheduledBackups
 from portside.backup.stores import Store, open_store
 from portside.backup.wal_archive import WalArchive
+from portside.backup.work import InterruptibleWork
+from portside.kernel import interruption
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.errors import UserMistake
 from portside.kernel.reconcile import Task
@@ -39,7 +41,8 @@ async def origin_of(settings: PlatformSettings, *, as_dumps: bool) -> AsyncItera
     if not (embedded.data / "PG_VERSION").exists():
         raise UserMistake(f"{home} has no embedded Postgres; set DATABASE_URL as for the platform")
     try:
-        yield SourcePlatform(home, await asyncio.to_thread(embedded.acquire), "dumps" if as_dumps else "data")
+        url = await InterruptibleWork().run(embedded.acquire, on_interrupt=embedded.release)
+        yield SourcePlatform(home, url, "dumps" if as_dumps else "data")
     finally:
         await asyncio.to_thread(embedded.release)
 
@@ -61,6 +64,7 @@ def schedule_of(settings: PlatformSettings) -> BackupPlan | None:
         timedelta(hours=settings.backup_every_hours),
         settings.backup_keep,
         timedelta(days=settings.backup_keep_days),
+        settings.backup_point_in_time,
     )
 
 
@@ -104,8 +108,9 @@ def take_backup(
         )
 
     try:
-        made = asyncio.run(run())
-    except BaseException as exc:
+        made = interruption.run(run())
+    except Exception as exc:
+        # A backup that was interrupted has not failed; the next start of the platform takes it again.
         if Home(settings.home_path).master_key.exists():
             record_attempt(settings.home_path, attempt(error=str(exc) or type(exc).__name__))
         raise

@@ -26,6 +26,8 @@ RESTART_AFTER_S, RESTART_LIMIT_S = 1.0, 30.0
 # A listener that has run for so long is not one that ends again and again.
 HEALTHY_AFTER_S = 60.0
 STOP_WITHIN_S = 30.0
+# A listener that is asked again kills its deployments.
+KILL_WITHIN_S = 5.0
 MAX_LOG_BYTES = 10_000_000
 
 
@@ -92,18 +94,20 @@ class ListenerProcess:
         self._keeper = asyncio.create_task(Supervision("the listener", on_failure=self._cannot_start).run(self._keep))
 
     async def stop(self) -> None:
-        """Ask the process to stop its deployments and itself; kill it after `STOP_WITHIN_S`."""
+        """Ask the process to stop its deployments and itself. After `STOP_WITHIN_S` it kills them, or is killed."""
         process = await self._stop_restarting()
         if process is None:
             return
-        # The process may end at any moment by itself.
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOP_WITHIN_S):
-                await process.wait()
-        except TimeoutError:
-            await _kill(process)
+
+        for within_s in (STOP_WITHIN_S, KILL_WITHIN_S):
+            # The process may end at any moment by itself.
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await process.wait()
+                    return
+        await _kill(process)
 
     async def leave_agents(self) -> None:
         """End the process and leave its agents to the next listener, as after a crash."""

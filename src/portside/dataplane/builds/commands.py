@@ -19,14 +19,13 @@ import msgspec
 
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
-from portside.dataplane.processes import ProcessIdentity, find_processes, kill_group
+from portside.dataplane.processes import ProcessIdentity, kill_group, kill_processes
 from portside.kernel.supervision import describe_exit
 
 _CHUNK = 65_536
 _MAX_LINE = 8000
 _TAIL_LINES = 30
 _BUILD_VARIABLE = "PORTSIDE_BUILD"
-_STRAY_ROUNDS = 20
 _DRAIN_S = 2.0
 
 # Variables of the listener that a program may see: those about the network, and none that is secret.
@@ -181,14 +180,7 @@ def kill_leftovers(build: Path) -> None:
 
 def kill_strays(folder: Path) -> None:
     """Kill every process of the builds in a folder or below it."""
-    # Repeat until none is found, because one of them may have started another meanwhile.
-    for _round in range(_STRAY_ROUNDS):
-        found = find_processes(_BUILD_VARIABLE, folder)
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        if not found:
-            return
+    kill_processes(_BUILD_VARIABLE, folder)
 
 
 def _process_file(build: Path) -> Path:

@@ -30,7 +30,7 @@ from portside.dataplane.compute.server_metrics import read_version
 from portside.dataplane.compute.server_output import open_output, output_since, server_failure
 from portside.dataplane.compute.sockets import StableSocket, is_refused, open_private, probe
 from portside.dataplane.failures import DeployFailed, ServerFailed
-from portside.dataplane.processes import ProcessIdentity, find_leaders, kill_group
+from portside.dataplane.processes import ProcessIdentity, find_leaders, kill_group, kill_processes
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord
 from portside.kernel.supervision import describe_exit
 
@@ -224,6 +224,11 @@ def pinned_revision(revision_id: UUID, build: Build, folder: DeploymentFolder, u
         },
         "until": until,
     }
+
+
+def kill_replicas(dataplane: Path) -> None:
+    """Kill all replicas with their children, also those that no state file names."""
+    kill_processes(_VARIABLE, dataplane)
 
 
 def find_replicas(dataplane: Path) -> dict[UUID, list[ReplicaRecord]]:

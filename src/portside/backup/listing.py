@@ -1,0 +1,168 @@
+"""What a store holds: its backups, and the times that can be restored with them and the WAL beside them.
+
+Everything is read from names and headers, so nobody needs the passphrase. When a backup ends, Postgres archives a small
+file whose name has the segment in which the backup began. From that segment on, the WAL is of use until the first
+segment that is missing.
+"""
+
+import re
+from datetime import datetime
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from portside.backup.container import Header, read_header
+from portside.backup.databases import BackupFailed
+from portside.backup.stores import SUFFIX, Store, StoredFile
+from portside.backup.wal_archive import FOLDER, is_segment, next_segment
+from portside.kernel.errors import UserMistake
+
+_ENDED = re.compile(r"(?P<segment>[0-9A-F]{24})\.[0-9A-F]{8}\.backup")
+
+
+def header_of(store: Store, name: str) -> Header:
+    """Return the header of a stored backup. Raises BackupRefused and BackupFailed."""
+    with store.open(name) as source:
+        return read_header(source)
+
+
+class ListedBackup(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup in a store, by its header. `problem` says why the header cannot be read."""
+
+    name: str
+    size_bytes: int
+    created_at: datetime
+    kind: str = ""
+    version: str = ""
+    installation: str = ""
+    problem: str | None = None
+
+
+def backups_in(store: Store) -> list[ListedBackup]:
+    """List the backups in a store, newest first. Raises BackupFailed if it cannot be reached."""
+    found = [_listed(store, file) for file in store.list() if file.name.endswith(SUFFIX)]
+    return sorted(found, key=lambda each: each.created_at, reverse=True)
+
+
+def _listed(store: Store, file: StoredFile) -> ListedBackup:
+    try:
+        header = header_of(store, file.name)
+    except UserMistake as exc:
+        return ListedBackup(name=file.name, size_bytes=file.size_bytes, created_at=file.modified_at, problem=str(exc))
+    return ListedBackup(
+        name=file.name, size_bytes=file.size_bytes, created_at=header.created_at, kind=header.kind,
+        version=header.version, installation=header.installation,
+    )  # fmt: skip
+
+
+class TimeSpan(msgspec.Struct, frozen=True):
+    """A time span whose every second can be restored."""
+
+    since: datetime
+    until: datetime
+
+    def __str__(self) -> str:
+        return f"from {self.since:%Y-%m-%d %H:%M:%S}Z to {self.until:%Y-%m-%d %H:%M:%S}Z"
+
+    def holds(self, at: datetime) -> bool:
+        """Whether a time is in the span."""
+        return self.since <= at <= self.until
+
+
+class RestorableBackup(NamedTuple):
+    """A backup with the WAL beside it: the segment that a restore begins with, and the times that it reaches."""
+
+    name: str
+    installation: str
+    first_segment: str
+    span: TimeSpan
+
+
+def restorable_backups(store: Store) -> list[RestorableBackup]:
+    """Return the backups from which times can be restored, the newest first. Raises BackupFailed."""
+    backups = [each for each in backups_in(store) if each.kind == "data" and each.problem is None]
+    found: list[RestorableBackup] = []
+    for installation in {each.installation for each in backups}:
+        own = [each for each in backups if each.installation == installation]
+        found += _restorable_of(store, installation, sorted(own, key=lambda each: each.created_at))
+    return sorted(found, key=lambda each: each.span.since, reverse=True)
+
+
+def _restorable_of(store: Store, installation: str, backups: list[ListedBackup]) -> list[RestorableBackup]:
+    """Return those of one home; `backups` are ordered by time."""
+    folder = f"{FOLDER}/{installation}/"
+    names = [file.name.removeprefix(folder) for file in store.list(folder.rstrip("/"))]
+    segments = sorted(name for name in names if is_segment(name))
+    archived_at: dict[str, datetime] = {}
+
+    def time_of(name: str) -> datetime:
+        if name not in archived_at:
+            archived_at[name] = header_of(store, folder + name).created_at
+        return archived_at[name]
+
+    ends = sorted((time_of(name), match["segment"]) for name in names if (match := _ENDED.fullmatch(name)))
+    found = []
+    for backup, following in pairwise([*backups, None]):
+        assert backup is not None  # noqa: S101 - only the last one is
+        for ended_at, first in ends:
+            is_own = backup.created_at <= ended_at and (following is None or ended_at < following.created_at)
+            if is_own and (last := _last_of_run(segments, first)) is not None:
+                span = TimeSpan(ended_at, max(ended_at, time_of(last)))
+                found.append(RestorableBackup(backup.name, installation, first, span))
+                break
+    return found
+
+
+def _last_of_run(segments: list[str], first: str) -> str | None:
+    """Return the last segment before one is missing, or None if the first one is."""
+    if first not in segments:
+        return None
+    last = first
+    for name in segments[segments.index(first) + 1 :]:
+        if name != next_segment(last):
+            break
+        last = name
+    return last
+
+
+def spans_of(backups: list[RestorableBackup]) -> list[TimeSpan]:
+    """Return the time spans of backups, the earliest first; those that overlap are joined."""
+    joined: list[TimeSpan] = []
+    for span in sorted((each.span for each in backups), key=lambda each: each.since):
+        if joined and span.since <= joined[-1].until:
+            joined[-1] = TimeSpan(joined[-1].since, max(joined[-1].until, span.until))
+        else:
+            joined.append(span)
+    return joined
+
+
+def describe_spans(location: str, backups: list[RestorableBackup]) -> str:
+    """Say which times can be restored."""
+    if not backups:
+        return (
+            f"no time can be restored from {location}: it has no WAL of this platform that follows a backup, because "
+            "BACKUP_POINT_IN_TIME was off, or the WAL was deleted with older backups"
+        )
+    return f"the times that can be restored from {location} are {' and '.join(map(str, spans_of(backups)))}"
+
+
+def backup_for(store: Store, at: datetime, name: str | None = None) -> str:
+    """Return the name of the newest backup, or check the named one, from which a time can be restored.
+
+    Raises BackupFailed, with the times that can be.
+    """
+    found = [each for each in restorable_backups(store) if name in {None, each.name}]
+    for each in found:
+        if each.span.holds(at):
+            return each.name
+    source = store.location if name is None else f"{store.location}/{name}"
+    raise BackupFailed(f"--at {at.isoformat()}: {describe_spans(source, found)}")
+
+
+def newest(store: Store) -> str:
+    """Return the name of the newest backup in a store. Raises BackupFailed."""
+    for each in backups_in(store):
+        if each.problem is None:
+            return each.name
+    raise BackupFailed(f"there is no backup in {store.location} that can be read")
