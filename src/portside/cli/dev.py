@@ -39,6 +39,7 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
     home folder. The studio at /studio talks to the agent in a browser, offline and without an account. Threads survive
     restarts; they are stored in Postgres, as in production.
     """
+    interruption.accept_sigint()
     from portside.agent.config import find_config, load_config
     from portside.kernel.embedded import EmbeddedPostgres
     from portside.kernel.logs import configure_logs

@@ -66,6 +66,7 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
 
     Threads and runs are stored in the Postgres of DATABASE_URI, or in the embedded one in PORTSIDE_HOME.
     """
+    interruption.accept_sigint()
     # Imported objects are never garbage; collections during the imports would take a tenth of the start.
     gc.disable()
     defer_packages()

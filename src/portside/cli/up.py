@@ -59,8 +59,7 @@ def up(*, example: bool, **options: Any) -> None:
     import uvloop
 
     from portside.dataplane.listener import kill_all_processes
-    from portside.kernel.files import raise_descriptor_limit, write_private
-    from portside.kernel.logs import configure_logs
+    from portside.kernel.files import write_private
     from portside.kernel.settings import load_settings
     from portside.platform.app import DatabaseInUse, PlatformApp, run_platform
     from portside.platform.backups import embedded_of
@@ -70,8 +69,7 @@ def up(*, example: bool, **options: Any) -> None:
 
     handed = take()
     settings = load_settings(PlatformSettings, os.environ, **options)
-    configure_logs(level=settings.log_level, as_json=settings.log_json)
-    raise_descriptor_limit()
+    _prepare_process(settings)
     home = Home(settings.home_path)
     home.lock()
     endpoint = _open_endpoint(home, settings, handed)
@@ -111,6 +109,15 @@ def up(*, example: bool, **options: Any) -> None:
         if embedded is not None:
             embedded.release()
         say("stopped")
+
+
+def _prepare_process(settings: "PlatformSettings") -> None:
+    from portside.kernel.files import raise_descriptor_limit
+    from portside.kernel.logs import configure_logs
+
+    interruption.accept_sigint()
+    configure_logs(level=settings.log_level, as_json=settings.log_json)
+    raise_descriptor_limit()
 
 
 def _open_endpoint(home: Any, settings: Any, handed: Any) -> Any:
@@ -433,6 +440,7 @@ def listener(compute: str) -> None:
     """
     import uvloop
 
+    interruption.accept_sigint()
     from portside.dataplane.listener import open_compute, run_listener
     from portside.dataplane.settings import ListenerSettings
     from portside.kernel.files import raise_descriptor_limit

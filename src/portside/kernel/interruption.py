@@ -63,6 +63,12 @@ def handled() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+def accept_sigint() -> None:
+    """Handle SIGINT also where it was ignored: to a program that serves somebody sends it on purpose."""
+    if _state.owner == os.getpid():
+        signal.signal(signal.SIGINT, _handle)
+
+
 def run(work: Coroutine[Any, Any, T], loop_factory: "Callable[[], asyncio.AbstractEventLoop] | None" = None) -> T:
     """Run asynchronous work, which the first signal cancels. Raises KeyboardInterrupt after that.
 
