@@ -22,7 +22,7 @@ export type AuditPage = { items: (AuditEntry)[]; cursor: number | null };
 
 export type BackupSchedule = { location: string; every_hours: number; keep: number; keep_days: number; keeps_log: boolean; is_running: boolean; next_at: string | null; restore_command: string };
 
-export type Backups = { schedule: BackupSchedule | null; backups: (ListedBackup)[]; attempts: (Attempt)[]; problem?: string | null };
+export type Backups = { schedule: BackupSchedule | null; backups: (ListedBackup)[]; attempts: (Attempt)[]; problem?: string | null; restorable?: (TimeSpan)[] };
 
 export type BatchIngestConfig = { use_multipart_endpoint?: boolean; scale_up_qsize_trigger?: number; scale_up_nthreads_limit?: number; scale_down_nempty_trigger?: number; size_limit?: number; size_limit_bytes?: number };
 
@@ -425,6 +425,8 @@ export type TagPatch = { commit_id: string };
 export type TestResult = { is_delivered: boolean; error: string | null };
 
 export type ThreadsQuery = { project_id: string; filter?: string | null; trace_filter?: string | null; tree_filter?: string | null; min_start_time?: string | null; max_start_time?: string | null; page_size?: number; cursor?: string | null; thread_filter?: string | null; ai_search?: string | null };
+
+export type TimeSpan = { since: string; until: string };
 
 export type Token = { id: string; url: string; expires_at: string; feedback_key: string };
 

@@ -1,6 +1,5 @@
 """`portside backup`: take, list, check and restore backups of a platform."""
 
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -194,8 +193,9 @@ def verify(file: str | None, home: str | None, passphrase_file: str | None, *, i
     )
     _verify_wal(chosen, header)
     if is_tried:
-        asyncio.run(record_trial(_settings(environ, home), chosen.name))
-        rows = asyncio.run(try_restore(chosen, check_restored, BytesRead))
+        with left_behind("the check was interrupted; nothing is left of it"):
+            interruption.run(record_trial(_settings(environ, home), chosen.name))
+            rows = interruption.run(try_restore(chosen, check_restored, BytesRead))
         show_text("it was restored, and every secret opens:")
         show_table(("DATABASE", "ROWS"), sorted(rows.items()))
 

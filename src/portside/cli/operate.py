@@ -167,7 +167,7 @@ def _find(environ: Mapping[str, str], **options: Any) -> InstallationOptions:
         if options["port"] is None and "PORTSIDE_PORT" not in environ:
             port = urlsplit(address_in(str(settings.home_path))).port
             settings = load_settings(PlatformSettings, environ, **{**options, "port": port})
-        return InstallationOptions(environ, settings, installation_of(settings, PACKAGES))
+        return InstallationOptions(environ, settings, installation_of(settings, PACKAGES, environ=environ))
     except UserMistake as mistake:
         home = {name: environ[name] for name in ("PORTSIDE_HOME",) if name in environ}
         settings = load_settings(PlatformSettings, home, **options)

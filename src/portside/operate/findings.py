@@ -1,6 +1,6 @@
 """The input and the findings of the doctor. A fault stops something that should work; a warning may be intended."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -52,6 +52,10 @@ class ExaminedInstallation(msgspec.Struct, frozen=True, kw_only=True):
     oidc_issuer: str | None = None
     rate_limits_file: str | None = None
     model_prices_file: str | None = None
+    backup_to: str | None = None
+    keeps_wal: bool = False
+    store_environment: Mapping[str, str] = {}
+    """The variables that name the store of backups and its credentials."""
     problem: str | None = None
 
     @property

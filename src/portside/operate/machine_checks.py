@@ -11,10 +11,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from portside.backup.history import last_backup
+from portside.backup.listing import restorable_backups, spans_of
+from portside.backup.stores import open_store
 from portside.ingress.caddy import INSTALL_CADDY, find_caddy
 from portside.kernel.crypto import SecretBox
 from portside.kernel.disk import WATCHED_FOLDER, find_shortage, measure, megabytes, read_notice
@@ -27,6 +29,8 @@ from portside.operate.findings import Check, ExaminedInstallation, Finding, faul
 # A file may be newer than the clock by this much: clocks of file servers differ.
 _AHEAD_S = 120
 _OLD_BACKUP_DAYS = 7
+# The platform archives once a minute while it runs.
+_OLD_WAL = timedelta(hours=1)
 # The first of January 2025. A clock that shows an earlier time was never set.
 _EARLIEST_TIME = 1_735_689_600
 _FEW_DESCRIPTORS, _MIN_DESCRIPTORS = 8192, 1024
@@ -358,6 +362,27 @@ def check_backup(installation: ExaminedInstallation) -> Iterator[Finding]:
         yield warning(name, "there is no backup of this platform", how)
 
 
+def check_point_in_time(installation: ExaminedInstallation) -> Iterator[Finding]:
+    """Check that any time can be restored up to now, if the platform archives its WAL."""
+    name, location = "point-in-time", installation.backup_to
+    if not installation.keeps_wal or location is None:
+        return
+    how = "the log of the platform says why; 'portside backup status' shows the times"
+    try:
+        spans = spans_of(restorable_backups(open_store(location, installation.store_environment)))
+    except UserMistake as exc:
+        yield warning(name, f"the archived WAL cannot be read: {exc}", "make the location of BACKUP_TO readable")
+        return
+    if not spans:
+        yield warning(name, "no time but those of backups can be restored: no backup precedes the archived WAL", how)
+        return
+    text = f"any time can be restored {' and '.join(map(str, spans))}"
+    if datetime.now(UTC) - spans[-1].until > _OLD_WAL:
+        yield warning(name, f"{text}, and none after that", how)
+    else:
+        yield fine(name, text)
+
+
 CHECKS: dict[str, Check] = {
     "home": check_home,
     "keys": check_keys,
@@ -372,6 +397,7 @@ CHECKS: dict[str, Check] = {
     "port": check_port,
     "files": check_files,
     "backup": check_backup,
+    "point-in-time": check_point_in_time,
 }
 
 

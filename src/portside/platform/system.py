@@ -4,7 +4,8 @@ No response contains a secret. A text setting is shown only if `SHOWN` names it,
 """
 
 import asyncio
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -151,7 +152,10 @@ def settings_in_force(settings: PlatformSettings) -> list[SettingInForce]:
 
 
 def installation_of(
-    settings: PlatformSettings, packages: Sequence[str], problem: str | None = None
+    settings: PlatformSettings,
+    packages: Sequence[str],
+    problem: str | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> ExaminedInstallation:
     """Return what `portside doctor` examines. `problem` is what is wrong with the settings."""
     return ExaminedInstallation(
@@ -171,6 +175,9 @@ def installation_of(
         oidc_issuer=settings.oidc_issuer,
         rate_limits_file=settings.rate_limits_file,
         model_prices_file=settings.model_prices_file,
+        backup_to=settings.backup_to,
+        keeps_wal=settings.backup_point_in_time,
+        store_environment={name: value for name, value in environ.items() if name.startswith("AWS_")},
         problem=problem,
     )
 

@@ -1,4 +1,4 @@
-import type { Attempt, BackupSchedule, ListedBackup } from "../../api/platform";
+import type { Attempt, BackupSchedule, ListedBackup, TimeSpan } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Command } from "../../ui/Copy";
@@ -7,7 +7,7 @@ import { bytes } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
 import { Status } from "../../ui/Status";
 import { Table } from "../../ui/Table";
-import { Ago, AgoOrNever, duration } from "../../ui/Time";
+import { Ago, AgoOrNever, duration, Exact } from "../../ui/Time";
 
 const EVERY_MS = 5_000;
 const SCHEDULED = "BACKUP_TO=/mnt/backups PORTSIDE_BACKUP_PASSPHRASE_FILE=/etc/portside/passphrase portside up";
@@ -23,7 +23,7 @@ export function BackupsTab() {
   }
   if (found.error) return <Problem error={found.error} retry={() => void found.refetch()} />;
   if (!found.data) return null;
-  const { schedule, backups, attempts, problem } = found.data;
+  const { schedule, backups, attempts, problem, restorable = [] } = found.data;
   if (!schedule) {
     return (
       <Empty title="No backups are scheduled" command={SCHEDULED}>
@@ -37,7 +37,7 @@ export function BackupsTab() {
     <>
       <section className="card" aria-label="Schedule">
         <h2>Backups</h2>
-        <Facts schedule={schedule} newest={backups[0]} failed={failed} />
+        <Facts schedule={schedule} newest={backups[0]} failed={failed} restorable={restorable} />
         {failed && <Failure of={failed} />}
         {problem && (
           <p className="card-body bad-text" role="alert">
@@ -58,13 +58,27 @@ export function BackupsTab() {
           {take.error && <Problem error={take.error} />}
           <p className="soft small">
             On an empty machine with Portside this restores the newest backup. It asks for the passphrase
-            {schedule.keeps_log ? "; with --at TIME it restores any second since the oldest one." : "."}
+            {schedule.keeps_log ? "; with --at TIME it restores any second of the times above." : "."}
           </p>
           <Command text={schedule.restore_command} />
         </div>
       </section>
       {backups.length === 0 && !problem && <Empty title="No backup yet">The first one is being taken.</Empty>}
       {backups.length > 0 && <List backups={backups} />}
+    </>
+  );
+}
+
+// From when to when any second can be restored: from the end of a backup to the newest log that was archived.
+function Restorable({ spans }: { spans: TimeSpan[] }) {
+  if (spans.length === 0) return <span className="soft">not yet: the log has to follow a backup</span>;
+  return (
+    <>
+      {spans.map((span) => (
+        <div key={span.since}>
+          <Exact at={span.since} /> to <Exact at={span.until} />
+        </div>
+      ))}
     </>
   );
 }
@@ -84,9 +98,10 @@ interface FactsProps {
   schedule: BackupSchedule;
   newest: ListedBackup | undefined;
   failed: Attempt | null;
+  restorable: TimeSpan[];
 }
 
-function Facts({ schedule, newest, failed }: FactsProps) {
+function Facts({ schedule, newest, failed, restorable }: FactsProps) {
   return (
     <dl className="card-body facts">
       <div>
@@ -112,7 +127,11 @@ function Facts({ schedule, newest, failed }: FactsProps) {
       <div>
         <dt>Any second</dt>
         <dd>
-          {schedule.keeps_log ? "can be restored" : <span className="soft">no: BACKUP_POINT_IN_TIME is off</span>}
+          {schedule.keeps_log ? (
+            <Restorable spans={restorable} />
+          ) : (
+            <span className="soft">no: BACKUP_POINT_IN_TIME is off</span>
+          )}
         </dd>
       </div>
       <div>
