@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from portside.control import deployments
+from portside.control.deployments import move_repositories
 from portside.control.resources import with_defaults
 from portside.control.sql import sql
 from tests.api.control_server import ADDRESS, Control, control
@@ -142,6 +143,35 @@ async def test_the_desired_revisions_are_the_unfinished_ones_and_the_active_one(
         (made["latest_revision_id"], 1, "DEPLOYED"), (at_work, 3, "CREATING"), (waiting, 4, "QUEUED"),
     ]  # fmt: skip
     assert deployment["active_revision_id"] == made["latest_revision_id"]
+
+
+async def test_a_replaced_revision_is_there_for_a_listener_that_lost_its_build(plane: Control) -> None:
+    """A thread may be pinned to it. Nobody but a listener reads its secrets there."""
+    made = await plane.create(secrets=[{"name": "TOKEN", "value": "one"}])
+    listener_id = await plane.listener.connect()
+    await plane.listener.deploy(made["id"], made["latest_revision_id"], "a" * 40)
+    newer = (await plane.patch(made["id"], source_revision_config={"repo_ref": "b"}))["latest_revision_id"]
+    await plane.listener.deploy(made["id"], newer)
+    desired = (await plane.listener.desired(listener_id))["deployments"]
+    listed = [r["id"] for d in desired if d["id"] == made["id"] for r in d["revisions"]]
+    assert listed == [newer]
+
+    path = f"/internal/deployments/{made['id']}/revisions/{made['latest_revision_id']}"
+    found = (await plane.client.get(path)).json()
+    assert (found["repo_commit_sha"], found["number"], found["secrets"]) == (
+        "a" * 40, 1, [{"name": "TOKEN", "value": "one"}],
+    )  # fmt: skip
+    reader = await plane.headers("deployments:read", "deployments:update")
+    assert (await plane.client.get(path, headers=reader)).status_code == 403
+    assert (await plane.client.get(path.replace(made["id"], str(uuid4())))).status_code == 404
+
+
+async def test_repositories_in_a_home_that_was_moved_are_found_again(plane: Control) -> None:
+    urls = ("/srv/old/examples/one", "file:///srv/old/two", "/srv/older/x", "https://git.example/srv/old/x")
+    made = [await plane.create(f"moved-{number}", source_config={"repo_url": url}) for number, url in enumerate(urls)]
+    assert await move_repositories(plane.db, "/srv/old", "/new") == 2
+    found = [(await plane.get(each["id"]))["source_config"]["repo_url"] for each in made]
+    assert found == ["/new/examples/one", "file:///new/two", *urls[2:]]
 
 
 async def test_a_deployment_report_is_stored(plane: Control) -> None:

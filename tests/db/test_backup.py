@@ -103,8 +103,10 @@ async def fill(original: Original) -> None:
     for left_out in ("dataplane/uv-cache/x", "dataplane/deployments/1/state.json", "logs/listener.log"):
         (original.home / left_out).parent.mkdir(parents=True, exist_ok=True)
         (original.home / left_out).write_text("{}")
-    (original.home / "dataplane/deployments/1/home").mkdir()
-    (original.home / "dataplane/deployments/1/home/notes").write_text("kept by the agent")
+    # An agent's own file may have the name of one of the platform that is left out.
+    for kept in ("home/notes", "home/state.json", "home/logs/today", "sources/2/HEAD", "served.json"):
+        (original.home / "dataplane/deployments/1" / kept).parent.mkdir(parents=True, exist_ok=True)
+        (original.home / "dataplane/deployments/1" / kept).write_text("kept")
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +171,17 @@ async def test_everything_comes_back(original: Original, stored: FolderStore, tm
     _, summary = await asyncio.to_thread(verify, Backup(stored, f"{kind}.backup", PASSPHRASE), silently)
     assert list(summary.databases) == ["portside", AGENT]
     home = tmp_path / "new home"
-    await restore(Backup(stored, f"{kind}.backup", PASSPHRASE), NewHome(home, None, check_restored), silently)
-    for name in ("master-key", "api-key", "archives/1.tar.gz", "dataplane/deployments/1/home/notes"):
+    moved: list[tuple[str, str]] = []
+
+    async def move(_url: str, before: str, after: str) -> None:
+        moved.append((before, after))
+
+    target = NewHome(home, None, check_restored, move=move)
+    await restore(Backup(stored, f"{kind}.backup", PASSPHRASE), target, silently)
+    assert moved == [(str(original.home), str(home))]
+    of_agents = ("home/notes", "home/state.json", "home/logs/today", "sources/2/HEAD", "served.json")
+    kept = ("master-key", "api-key", "archives/1.tar.gz", *(f"dataplane/deployments/1/{name}" for name in of_agents))
+    for name in kept:
         assert (home / name).read_bytes() == (original.home / name).read_bytes()
     assert (home.stat().st_mode & 0o777, (home / "master-key").stat().st_mode & 0o777) == (0o700, 0o600)
     for left_out in ("logs", "backups", "dataplane/uv-cache", "dataplane/deployments/1/state.json"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def source(url: str, credential: Secret | None = None, limit: int = LIMIT) -> Gi
 async def fetch(wanted: GitSource, folder: Path, lines: list[str] | None = None) -> Path:
     checkout = wanted.checkout(folder, MaskedOutput((lines if lines is not None else []).append, wanted.hidden))
     await checkout.fetch()
-    await asyncio.to_thread(checkout.remove_history)
+    await asyncio.to_thread(checkout.keep_history, None)
     return checkout.files
 
 
@@ -109,6 +110,36 @@ async def test_local_repository_may_have_local_submodule(tmp_path: Path):
     top = with_submodule(tmp_path / "hosted", "top", str(below.folder), below)
     files = await fetch(source(str(top.folder)), tmp_path / "out")
     assert (files / "below" / "file").read_text() == "1"
+
+
+async def test_kept_history_replaces_repositories_that_are_gone(tmp_path: Path, hosted: GitHost):
+    """With the submodules, and with the history that tools look for; a damaged one is fetched again."""
+    below = Repository(hosted.folder / "below")
+    below.commit({"file": "1"})
+    top = with_submodule(hosted.folder, "top", f"{hosted.url}/below", below)
+    commit = top.git("rev-parse", "HEAD")
+    wanted, kept = source(f"{hosted.url}/top", CREDENTIAL), tmp_path / "sources" / "one"
+    first = wanted.checkout(tmp_path / "first", MaskedOutput(lambda _: None, wanted.hidden))
+    assert await first.fetch() == commit
+    await asyncio.to_thread(first.keep_history, kept)
+    assert CREDENTIAL.value not in "".join(path.read_text("latin-1") for path in kept.rglob("*") if path.is_file())
+
+    shutil.rmtree(hosted.folder / "below")
+    shutil.rmtree(hosted.folder / "top")
+    offline = GitSource(f"{hosted.url}/top", "main", commit, LIMIT, CREDENTIAL, kept)
+    again = offline.checkout(tmp_path / "again", MaskedOutput(lambda _: None))
+    assert await again.fetch() == commit
+    assert (again.files / "below" / "file").read_text() == "1"
+    assert (again.files / ".git").is_dir(), "tools ask it for the version"
+
+    for pack in kept.rglob("*.pack"):
+        pack.chmod(0o600)
+        pack.write_bytes(b"damaged")
+    lines: list[str] = []
+    damaged = offline.checkout(tmp_path / "damaged", MaskedOutput(lines.append))
+    with pytest.raises(BuildFailed):
+        await damaged.fetch()
+    assert any("cannot be used" in line for line in lines)
 
 
 async def test_remote_repository_cannot_have_local_submodule(tmp_path: Path, hosted: GitHost):

@@ -386,6 +386,31 @@ async def test_executor_far_above_its_memory_is_killed(project):
         assert (await execute(pool, "nothing"))["do"] == "nothing"
 
 
+async def test_short_run_after_a_wake_starts_no_spare(project, monkeypatch):
+    """One that is still under way, or another one later, does."""
+    monkeypatch.setattr("portside.agent.executors.pool.SPARES_BEGIN_AFTER_S", 2000.0)
+    async with started(program_of(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
+        [first] = pool.executors
+        assert (await execute(pool, "nothing"))["do"] == "nothing"
+        # As if most of an hour had passed since then.
+        first.joined_at, pool._run_at = first.joined_at - 3000.0, pool._run_at - 3000.0
+        pool._start_missing()
+        assert not pool._starting
+        _, task = await hold(pool, "wait")
+        pool._start_missing()
+        assert len(pool._starting) == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+def early_spares(monkeypatch) -> None:
+    """Let a spare begin with the first run."""
+    monkeypatch.setattr("portside.agent.executors.pool.SPARES_BEGIN_AFTER_S", -3600.0)
+
+
+@pytest.mark.usefixtures("early_spares")
 async def test_spare_is_ready_when_an_executor_ends(project):
     """There is one once there are runs, it executes none before, and it ends some time after the last."""
     async with started(program_of(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
@@ -410,6 +435,7 @@ async def test_spare_is_ready_when_an_executor_ends(project):
         assert (await execute(pool, "nothing"))["done"] == f"nothing in {spare.process.pid}"
 
 
+@pytest.mark.usefixtures("early_spares")
 async def test_spare_is_not_started_with_the_executor_that_a_run_waits_for(project):
     """Both would import the project at once, so that the run waits longer."""
     async with started(program_of(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
@@ -449,6 +475,7 @@ async def test_run_waits_in_the_queue_while_executors_do_not_start(project, monk
         assert await call()
 
 
+@pytest.mark.usefixtures("early_spares")
 async def test_spare_ends_when_there_were_no_runs_for_long(project, monkeypatch):
     monkeypatch.setattr("portside.agent.executors.pool.SPARES_KEPT_S", 0.5)
     async with started(program_of(project), PoolLimits(spares=1)) as pool:

@@ -2,11 +2,12 @@
 
 import asyncio
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 from portside.dataplane.api import ControlPlane
 from portside.dataplane.compute.interface import OpenLog
-from portside.dataplane.listener import ReconcilerSet
+from portside.dataplane.listener import FirstStarts, ReconcilerSet
 from portside.dataplane.rollout import ListenerContext
 from portside.dataplane.settings import ListenerSettings
 from portside.listener_api import Desired, DesiredDeployment
@@ -18,7 +19,7 @@ class SlowlyClosing:
     """A compute and its only target, whose servers take until `may_end` to stop."""
 
     compute_type, builds_sources = "process", True
-    url, is_running = "http://127.0.0.1:1", False
+    url, is_running, is_starting = "http://127.0.0.1:1", False, False
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
@@ -36,6 +37,28 @@ class SlowlyClosing:
         self.closes += 1
         await self.may_end.wait()
         self.ends += 1
+
+
+class Starting(NamedTuple):
+    """What `FirstStarts` asks of the reconciler of a deployment that served before."""
+
+    has_started: asyncio.Event
+
+    @property
+    def is_starting(self) -> bool:
+        return not self.has_started.is_set()
+
+
+async def test_builds_wait_for_agents_that_served_before():
+    starts, agents = FirstStarts(), [Starting(asyncio.Event()), Starting(asyncio.Event())]
+    await starts.wait()  # nothing is known yet, so nothing is to be built
+    starts.expect(agents)  # type: ignore[arg-type]
+    starts.expect([Starting(asyncio.Event())])  # type: ignore[list-item]  # deployments that came later
+    waiting = asyncio.create_task(starts.wait())
+    agents[0].has_started.set()
+    assert not (await asyncio.wait([waiting], timeout=0.5))[0]
+    agents[1].has_started.set()
+    await waiting
 
 
 async def test_unlisted_deployment_is_closed_once_however_often_it_is_not_listed(tmp_path: Path):

@@ -186,7 +186,24 @@ def test_state_survives_and_damaged_file_starts_empty(tmp_path: Path):
     folder.remove_replica(process)
     assert DeploymentFolder(tmp_path, deployment_id).state.replicas == []
     (folder.path / "state.json").write_text("{")
-    assert DeploymentFolder(tmp_path, deployment_id).state.port is None
+    damaged = DeploymentFolder(tmp_path, deployment_id).state
+    assert (damaged.port, damaged.active_revision_id) == (None, second)
+    # A backup has no more than that: the rest is of the machine where it was taken.
+    (folder.path / "state.json").unlink()
+    restored = DeploymentFolder(tmp_path, deployment_id).state
+    assert (restored.active_revision_id, restored.previous_revision_id) == (second, first)
+    assert restored.earlier == again.earlier and first in restored.earlier
+
+
+def test_source_of_a_commit_is_kept_as_long_as_its_revision(tmp_path: Path):
+    folder, kept, old = DeploymentFolder(tmp_path, uuid4()), uuid4(), uuid4()
+    for revision_id, commit in ((kept, "a" * 40), (old, "b" * 40)):
+        folder.source(revision_id).mkdir(parents=True)
+        (folder.source(revision_id) / "HEAD").write_text(f"{commit}\n")
+    assert folder.find_source("a" * 40) == folder.source(kept)
+    assert folder.find_source("c" * 40) is None and folder.find_source(None) is None
+    folder.remove_revisions_except({kept})
+    assert folder.find_source("b" * 40) is None and folder.find_source("a" * 40) is not None
 
 
 def test_damaged_file_of_one_deployment_or_of_ports_stops_no_listener(tmp_path: Path):

@@ -35,6 +35,7 @@ from portside.kernel.version import full_version
 
 HOME, DATA, PASSWORD = "home", "postgres/data", "postgres/password"
 MASTER_KEY = "master-key"
+HOME_BEFORE = "home-before.json"
 _IDENTITY = "installation.json"
 # Left out of the home folder: what can be made again, what is valid on this machine only, and the database, which is
 # copied by itself.
@@ -44,6 +45,12 @@ LEFT_OUT = (
     "dataplane/deployments/*/state.json", "dataplane/deployments/*/database-password",
     "dataplane/deployments/*/revisions", "dataplane/deployments/*/logs",
 )  # fmt: skip
+
+
+class BackedUpHome(msgspec.Struct):
+    """Where the home folder was: paths below it, which some rows hold, lead into the new one after a restore."""
+
+    path: str
 
 
 class HomeIdentity(msgspec.Struct):
@@ -143,6 +150,8 @@ async def _pack(
         for database in databases:
             await dump_database(origin.url, database.name, packer, work)
     await work.run(_pack_home, origin.home, packer)
+    before = BackedUpHome(path=str(origin.home.absolute()))
+    await work.run(packer.add_bytes, HOME_BEFORE, msgspec.json.encode(before))
     # The master key may have been rotated meanwhile; the rows that were copied before need the older key.
     merged = merge_key_files(_read(origin.home / MASTER_KEY), keys)
     await work.run(packer.add_bytes, f"{HOME}/{MASTER_KEY}", merged)
@@ -167,7 +176,13 @@ def _size_of_home(home: Path) -> int:
 
 
 def _is_left_out(name: str) -> bool:
-    return name == MASTER_KEY or any(fnmatchcase(name, pattern) for pattern in LEFT_OUT)
+    parts = name.split("/")
+    return name == MASTER_KEY or any(_matches(parts, pattern.split("/")) for pattern in LEFT_OUT)
+
+
+def _matches(parts: list[str], pattern: list[str]) -> bool:
+    """Whether each part of a path matches that of the pattern; a star stands for one folder alone."""
+    return len(parts) == len(pattern) and all(map(fnmatchcase, parts, pattern))
 
 
 def _add_file(packer: Packer, name: str, path: Path) -> None:

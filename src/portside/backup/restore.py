@@ -22,12 +22,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 from packaging.version import InvalidVersion, Version
 
 from portside import __version__
 from portside.backup.container import BackupRefused, EncryptedReader, Header, Passphrase
 from portside.backup.contents import Progress, Summary, check, unpack
-from portside.backup.create import DATA, HOME, MASTER_KEY, PASSWORD
+from portside.backup.create import DATA, HOME, HOME_BEFORE, MASTER_KEY, PASSWORD, BackedUpHome
 from portside.backup.databases import DUMPS, BackupFailed, count_rows, restore_dumps
 from portside.backup.listing import TimeSpan, backup_for, header_of, restorable_backups
 from portside.backup.stores import Store
@@ -44,6 +45,7 @@ _RECOVER_ALL = {"restore_command": "false", "recovery_target_timeline": "current
 _SEGMENTS = "segments"
 _WORK = ".restore-"
 Check = Callable[[str, Path], Awaitable[None]]
+Move = Callable[[str, str, str], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,15 @@ class NewHome:
     """The home folder to make. Dumps go into the server of `url`, or into an embedded one if it is None.
 
     `check` opens the restored database as the platform does, with the folder that becomes the home. The data is as it
-    was `at` a time, or at the end of the backup if that is None.
+    was `at` a time, or at the end of the backup if that is None. `move` gets the database, and the paths of the home
+    before and now.
     """
 
     path: Path
     url: str | None
     check: Check
     at: datetime | None = None
+    move: Move | None = None
 
 
 class VerifiedWal(NamedTuple):
@@ -244,7 +248,7 @@ async def _recover(folder: Path, target: NewHome, wal: ArchivedWal, work: Interr
     recovered = postgres.recovered(settings)
     try:
         url = await work.run(recovered.__enter__, on_interrupt=postgres.end_recovery)
-        await target.check(url, home)
+        await _finish(url, home, folder, target)
     except asyncio.CancelledError:
         postgres.end_recovery()
         raise
@@ -255,7 +259,17 @@ async def _recover(folder: Path, target: NewHome, wal: ArchivedWal, work: Interr
 async def _restore_dumps(folder: Path, home: Path, target: NewHome, work: InterruptibleWork) -> None:
     async with _server(home, target.url, work) as url:
         await restore_dumps(url, folder / DUMPS)
-        await target.check(url, home)
+        await _finish(url, home, folder, target)
+
+
+async def _finish(url: str, home: Path, folder: Path, target: NewHome) -> None:
+    """Check a database that was restored, and let the paths in it lead into the new home."""
+    await target.check(url, home)
+    before = folder / HOME_BEFORE
+    # Backups of earlier versions do not say where the home was.
+    if target.move is not None and before.exists():
+        was = msgspec.json.decode(before.read_bytes(), type=BackedUpHome)
+        await target.move(url, was.path, str(target.path.absolute()))
 
 
 @asynccontextmanager

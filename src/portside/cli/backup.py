@@ -231,13 +231,13 @@ def restore(file: str, home: str, time: str | None, passphrase_file: str | None)
     """
     from portside.backup.restore import NewHome
     from portside.backup.restore import restore as restore_backup
-    from portside.platform.app import check_restored
+    from portside.platform.app import check_restored, move_paths
 
     environ = environment(None, home)
     settings = _settings(environ, home)
     at = None if time is None else past(time)
     chosen = _find(file, passphrase_file, environ, at=at)
-    target = NewHome(settings.home_path, settings.database_url or None, check_restored, at)
+    target = NewHome(settings.home_path, settings.database_url or None, check_restored, at, move_paths)
     with left_behind("the restore was interrupted; nothing is left of it"):
         summary = interruption.run(restore_backup(chosen, target, BytesRead))
     show_text(f"restored {len(summary.databases)} databases and {summary.files} files into {settings.home_path}")

@@ -31,6 +31,7 @@ from portside.control.errors import (
     ListenerNotFound,
     NameTaken,
     NotBeingDeleted,
+    RevisionNotFound,
 )
 from portside.control.integrations import check_integration, credential_of
 from portside.control.listeners import Placement
@@ -58,7 +59,7 @@ from portside.identity.keys import KeyFilter, KeyNotFound, Owner, Revocation
 from portside.identity.types import KeyRequest, NewKey
 from portside.kernel.aliases import canonical_source
 from portside.kernel.clock import iso
-from portside.kernel.db import Record, Session, Transaction
+from portside.kernel.db import Database, Record, Session, Transaction
 from portside.kernel.errors import BadRequest, Invalid
 from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
@@ -349,6 +350,21 @@ async def wait_for_desired(scope: Scope, address: PlatformAddress, listener_id: 
         _desired_deployment(scope, address, list(group)) for _, group in groupby(rows, key=lambda row: row["id"])
     ]
     return Desired(generation, deployments)
+
+
+async def find_desired_revision(scope: Scope, deployment_id: UUID, revision_id: UUID) -> DesiredRevision:
+    """Return any revision of a deployment as a listener builds it. Raises RevisionNotFound."""
+    row = await scope.db.fetchrow(
+        sql.desired_revision, id=revision_id, deployment_id=deployment_id, workspace_id=scope.workspace_id
+    )
+    if row is None:
+        raise RevisionNotFound.of(revision_id)
+    return _desired_revision(scope, row)
+
+
+async def move_repositories(db: Database, before: str, after: str) -> int:
+    """Change the addresses of repositories in a folder that was moved; return how many deployments have one there."""
+    return len(await db.fetch(sql.move_repositories, before=before, after=after))
 
 
 async def _wait_for_change(scope: Scope, query: DesiredQuery) -> int:

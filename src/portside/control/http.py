@@ -92,6 +92,7 @@ from portside.listener_api import (
     DeploymentReport,
     Desired,
     DesiredQuery,
+    DesiredRevision,
     LogBatch,
     MetricsReport,
     RevisionReport,
@@ -513,6 +514,12 @@ async def connect_listener(ctx: Context, body: Connect) -> Connected:
 async def get_desired(ctx: Context, listener_id: UUID, query: DesiredQuery) -> Desired:
     """Return the desired state as soon as it differs from the listener's."""
     return await deployments.wait_for_desired(scope_of(ctx), ctx.services.address, listener_id, query)
+
+
+@_dataplane.get(_INTERNAL_REVISION, permission=_LISTENER_PERMISSION, raises=(RevisionNotFound,))
+async def get_desired_revision(ctx: Context, deployment_id: UUID, revision_id: UUID) -> DesiredRevision:
+    """Return a revision as a listener builds it, also one that was replaced."""
+    return await deployments.find_desired_revision(scope_of(ctx), deployment_id, revision_id)
 
 
 @_dataplane.put(

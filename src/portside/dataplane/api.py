@@ -26,6 +26,7 @@ from portside.listener_api import (
     Connected,
     DeploymentReport,
     Desired,
+    DesiredRevision,
     LogBatch,
     LogType,
     MetricsReport,
@@ -68,6 +69,12 @@ class ControlPlane:
         path = f"/internal/listeners/{listener_id}/desired?after={after}&wait_s={wait_s}"
         raw = await self._call("GET", path, timeout_s=wait_s + _TIMEOUT_S)
         return msgspec.json.decode(raw, type=Desired)
+
+    async def revision(self, deployment_id: UUID, revision_id: UUID) -> DesiredRevision:
+        """Return a revision of any status, with retries. Raises ControlPlaneRefused."""
+        path = f"/internal/deployments/{deployment_id}/revisions/{revision_id}"
+        raw = await self._retry_until_answered(lambda: self._call("GET", path))
+        return msgspec.json.decode(raw, type=DesiredRevision)
 
     async def report_deployment(self, deployment_id: UUID, report: DeploymentReport) -> None:
         """Report the status of a deployment, with retries. Raises ControlPlaneRefused."""

@@ -55,6 +55,7 @@ _MAX_BUILDS = 2
 _REPORT_METRICS_EVERY_S = 5.0
 _LIMIT_CACHE_EVERY_S = 3600.0
 _RESTORE_FIRST_S, _RESTORE_LIMIT_S = 1.0, 300.0
+_STARTS_WITHIN_S, _STARTS_POLL_S = 120.0, 0.2
 
 
 def open_compute(kind: str, settings: ListenerSettings) -> Compute:
@@ -89,7 +90,9 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
         control = ControlPlane(
             settings.control_plane_url, settings.control_plane_api_key, settings.control_plane_api_key_file
         )
-        reconcilers = ReconcilerSet(ListenerContext(settings, control, compute, asyncio.Semaphore(_MAX_BUILDS)))
+        starts = FirstStarts()
+        context = ListenerContext(settings, control, compute, asyncio.Semaphore(_MAX_BUILDS), starts.wait)
+        reconcilers = ReconcilerSet(context, starts)
         # The listener stops as soon as one of these ends.
         tasks = [
             asyncio.create_task(reconcilers.run()),
@@ -119,11 +122,32 @@ def kill_all_processes(dataplane: Path) -> None:
     kill_replicas(dataplane)
 
 
+class FirstStarts:
+    """What builds wait for after a start of the listener: agents that served before are started first.
+
+    Both take the machine's processors, and somebody may wait for an agent. One that cannot be started holds up nobody.
+    """
+
+    def __init__(self) -> None:
+        self._reconcilers: list[Reconciler] | None = None
+        self._deadline = time.monotonic() + _STARTS_WITHIN_S
+
+    def expect(self, reconcilers: list["Reconciler"]) -> None:
+        """Name the deployments of the first desired state; later calls change nothing."""
+        if self._reconcilers is None:
+            self._reconcilers = reconcilers
+
+    async def wait(self) -> None:
+        """Wait until they serve, cannot, or take too long."""
+        while time.monotonic() < self._deadline and any(each.is_starting for each in self._reconcilers or ()):  # noqa: ASYNC110 - many tasks change it
+            await asyncio.sleep(_STARTS_POLL_S)
+
+
 class ReconcilerSet:
     """Polls the desired state and runs one reconciler for each deployment."""
 
-    def __init__(self, context: ListenerContext) -> None:
-        self._context = context
+    def __init__(self, context: ListenerContext, starts: FirstStarts | None = None) -> None:
+        self._context, self._starts = context, starts or FirstStarts()
         self._reconcilers: dict[UUID, Reconciler] = {}
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self._listener_id: UUID | None = None
@@ -203,6 +227,7 @@ class ReconcilerSet:
             reconciler = self._reconcilers[deployment.id] = Reconciler(self._context, deployment)
             supervision = Supervision(f"deployment {deployment.id}")
             self._tasks[deployment.id] = asyncio.create_task(supervision.run(reconciler.run))
+        self._starts.expect(list(self._reconcilers.values()))
         for unlisted in self._reconcilers.keys() - {deployment.id for deployment in desired.deployments}:
             self._drop(unlisted)
 
@@ -270,6 +295,14 @@ class Reconciler:
                     # Not `wait_for`, which on Python 3.11 may drop the cancellation that ends this task.
                     async with asyncio.timeout(backoff.next() if failed else restore_in_s):
                         await self._changed.wait()
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the active revision served before this listener, and still has to be started."""
+        if self.is_finished or self._desired.active_revision_id is None or self._desired.status == "AWAITING_DELETE":
+            return False
+        has_failed = time.monotonic() < self._restore_at
+        return self._rollout.target.is_starting or not (self._was_restored or has_failed)
 
     async def report_metrics(self) -> None:
         """Report what the deployment uses. Raises ControlPlaneUnreachable and ControlPlaneRefused."""

@@ -8,6 +8,7 @@ failure ends the revision with a reason, and the previous revision keeps serving
 """
 
 import asyncio
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from portside.dataplane.builds.node import RUNTIMES, runtime_of
 from portside.dataplane.builds.sources import ArchiveSource, GitSource, Source
 from portside.dataplane.builds.wheel import is_behind, server_versions
 from portside.dataplane.compute.interface import Build, Compute, OpenLog, Release
-from portside.dataplane.failures import BuildFailed, DeployFailed, RevisionFailed
+from portside.dataplane.failures import BuildFailed, ControlPlaneRefused, DeployFailed, RevisionFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import mask_values
 from portside.dataplane.settings import ListenerSettings
@@ -72,14 +73,22 @@ def reason_of(revision: DesiredRevision, failure: BaseException) -> str:
     return storable(shorten(masked, _MAX_REASON))
 
 
+async def _nothing_starts() -> None:
+    """Return at once."""
+
+
 @dataclass(frozen=True)
 class ListenerContext:
-    """What all deployments of a listener share. `build_slots` limits how many builds run at once."""
+    """What all deployments of a listener share. `build_slots` limits how many builds run at once.
+
+    `wait_for_starts` waits until the agents that served before a restart of the listener are started again.
+    """
 
     settings: ListenerSettings
     control: ControlPlane
     compute: Compute
     build_slots: asyncio.Semaphore
+    wait_for_starts: Callable[[], Awaitable[None]] = _nothing_starts
 
 
 @dataclass(frozen=True)
@@ -149,9 +158,10 @@ class Builder:
             await build_log.close()
 
     async def discard(self, revision_id: UUID) -> None:
-        """Remove a revision's build; a build that it only reuses stays."""
+        """Remove a revision's build and its source; a build that it only reuses stays."""
         if not self.folder.unshare_revision(revision_id):
             await asyncio.to_thread(discard_build, self.folder.revision(revision_id))
+            await asyncio.to_thread(shutil.rmtree, self.folder.source(revision_id), ignore_errors=True)
 
     def _request(self, revision: DesiredRevision) -> BuildRequest:
         if not revision.graph_config_path:
@@ -171,6 +181,7 @@ class Builder:
             self.settings.folder / RUNTIMES,
             self.settings.disk_reserve,
             self.settings.deployment_layout,
+            kept=self.folder.source(revision.id),
         )
 
     def _source(self, revision: DesiredRevision) -> Source:
@@ -180,7 +191,8 @@ class Builder:
         if revision.source != _GIT or not revision.repo_url:
             raise BuildFailed(f"this listener cannot build the source {revision.source!r}")
         ref, commit = revision.repo_ref, revision.repo_commit_sha
-        return GitSource(revision.repo_url, ref, commit, limit, revision.repo_credential)
+        kept = self.folder.find_source(commit)
+        return GitSource(revision.repo_url, ref, commit, limit, revision.repo_credential, kept)
 
 
 def _secrets_of(revision: DesiredRevision) -> dict[str, str]:
@@ -232,6 +244,9 @@ class Rollout:
                 await self.report_down("Nothing of this deployment runs until its active revision is built again.")
                 build = await self._rebuild(revision)
         self._is_split = build is not None and build.is_split
+        if deployment.pin_threads:
+            # Before anything serves: a thread that goes on now would go on with newer code.
+            await self._rebuild_earlier(deployment, revision)
         await self.target.restore(await self._release(deployment, revision, build))
         if deployment.custom_url != self.target.url:
             await self._report_status("READY", None)
@@ -324,6 +339,7 @@ class Rollout:
                 "this listener's compute only serves container images and builds no sources; deploy an image, or use a "
                 "listener with compute process"
             )
+        await self._context.wait_for_starts()
         async with self._context.build_slots:
             if revision.status != "BUILDING":
                 await self._report_revision(revision, "BUILDING")
@@ -342,6 +358,21 @@ class Rollout:
     async def _rebuild(self, revision: DesiredRevision) -> Build:
         async with self._context.build_slots:
             return await self._builder.build(revision)
+
+    async def _rebuild_earlier(self, deployment: DesiredDeployment, active: DesiredRevision) -> None:
+        """Build the revisions again that threads may continue with, if a restore of a backup lost their builds."""
+        for revision_id in self.target.earlier() - {active.id}:
+            if find_build(self._folder.revision(revision_id)) is not None:
+                continue
+            try:
+                earlier = await self._context.control.revision(deployment.id, revision_id)
+                if earlier.source in BUILT_SOURCES:
+                    await self.report_down(
+                        f"Nothing runs until revision {revision_id} is built again, for its threads."
+                    )
+                    await self._rebuild(earlier)
+            except (BuildFailed, ControlPlaneRefused, OSError) as exc:
+                log.error("pinned threads cannot continue with it", revision=str(revision_id), reason=str(exc))  # noqa: TRY400
 
     async def _release(self, deployment: DesiredDeployment, revision: DesiredRevision, build: Build | None) -> Release:
         """Return a release with the builds of the earlier revisions that threads may continue with."""

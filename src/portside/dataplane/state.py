@@ -1,6 +1,9 @@
 """The state of one deployment that the data plane keeps on disk.
 
 deployments/<id>/state.json          port, active and previous revision, replicas that were started
+                 served.json         the revisions of it, for backups: the rest is of this machine alone
+                 sources/<revision>/ what a revision was built from, as a .git folder; builds of the same commit
+                                     use it, so that they need no git host
                  database-password   (0600)
                  pinned-revisions.json  the revisions that threads continue with, for its servers
                  images.json         images that revisions are pinned to (compute/containers/)
@@ -12,6 +15,7 @@ deployments/<id>/state.json          port, active and previous revision, replica
 Listeners of other versions read and write these files, so names and keys must not change.
 """
 
+import contextlib
 import shutil
 import time
 from collections.abc import Collection
@@ -64,6 +68,14 @@ class DeploymentState(msgspec.Struct):
     earlier: dict[UUID, float] = {}
 
 
+class ServedRevisions(msgspec.Struct):
+    """The part of the state that a backup holds."""
+
+    active_revision_id: UUID | None = None
+    previous_revision_id: UUID | None = None
+    earlier: dict[UUID, float] = {}
+
+
 class DeploymentFolder:
     """The folder of one deployment; nothing is created before it is needed."""
 
@@ -71,7 +83,9 @@ class DeploymentFolder:
         self.path = dataplane / "deployments" / str(deployment_id)
         self.password_file = self.path / "database-password"
         self.pinned_revisions = self.path / "pinned-revisions.json"
-        self._state_file = self.path / "state.json"
+        self._state_file, self._served_file = self.path / "state.json", self.path / "served.json"
+        self._sources = self.path / "sources"
+        self._saved_served = b""
         self.state = self._load()
 
     def home(self) -> Path:
@@ -116,10 +130,29 @@ class DeploymentFolder:
         shared.unlink(missing_ok=True)
         return True
 
+    def source(self, revision_id: UUID) -> Path:
+        """Return the folder for what a revision was built from, which may not exist."""
+        return self._sources / str(revision_id)
+
+    def find_source(self, commit: str | None) -> Path | None:
+        """Return the .git folder of a build of a commit, if one was kept."""
+        for kept in self._sources.iterdir() if commit and self._sources.is_dir() else ():
+            with contextlib.suppress(OSError):
+                # A commit is checked out, and no branch.
+                if (kept / "HEAD").read_text().strip() == commit:
+                    return kept
+        return None
+
     def save(self) -> None:
-        """Write the state file."""
+        """Write the state files."""
         make_private_dir(self.path)
         write_private(self._state_file, msgspec.json.encode(self.state).decode())
+        state = self.state
+        served = ServedRevisions(state.active_revision_id, state.previous_revision_id, state.earlier)
+        content = msgspec.json.encode(served)
+        if content != self._saved_served:
+            write_private(self._served_file, content.decode())
+            self._saved_served = content
 
     def activate(self, revision_id: UUID) -> None:
         """Record the revision that serves now, and the one that served before."""
@@ -158,7 +191,7 @@ class DeploymentFolder:
         names = {str(revision_id) for revision_id in kept}
         names |= {self.revision(revision_id).resolve().name for revision_id in kept}
         removed = set()
-        for parent in (self.path / "revisions", self.path / "logs"):
+        for parent in (self.path / "revisions", self.path / "logs", self._sources):
             for entry in parent.iterdir() if parent.exists() else ():
                 name = entry.name.split(".", 1)[0]
                 if name not in names:
@@ -177,12 +210,24 @@ class DeploymentFolder:
         try:
             return msgspec.json.decode(self._state_file.read_bytes(), type=DeploymentState)
         except FileNotFoundError:
-            return DeploymentState()
+            return self._load_served()
         except msgspec.MsgspecError:
             log.exception(
-                "a deployment's state file is damaged; starting with an empty state", path=str(self._state_file)
+                "a deployment's state file is damaged; only its revisions are known", path=str(self._state_file)
             )
+            return self._load_served()
+
+    def _load_served(self) -> DeploymentState:
+        """Return the state of a deployment that was restored from a backup, or that is new."""
+        try:
+            served = msgspec.json.decode(self._served_file.read_bytes(), type=ServedRevisions)
+        except (FileNotFoundError, msgspec.MsgspecError):
             return DeploymentState()
+        return DeploymentState(
+            active_revision_id=served.active_revision_id,
+            previous_revision_id=served.previous_revision_id,
+            earlier=served.earlier,
+        )
 
 
 def _remove(entry: Path) -> None:

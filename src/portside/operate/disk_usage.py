@@ -49,7 +49,12 @@ _FILES_OF_HOME = {
     "backups": "backups", "ingress": "front",
     "postgres/data/pg_wal": "write-ahead log",
 }  # fmt: skip
-_FILES_OF_DEPLOYMENT = {"revisions": "builds", "logs": "logs", "home": "files of agents"}
+_FILES_OF_DEPLOYMENT = {
+    "revisions": "builds",
+    "sources": "sources of builds",
+    "logs": "logs",
+    "home": "files of agents",
+}
 
 
 class SpaceTaken(msgspec.Struct):

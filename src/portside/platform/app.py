@@ -34,7 +34,7 @@ from portside.console.http import ConsoleServices
 from portside.console.http import routes as console
 from portside.control.addresses import NO_ROUTER, PublicAddresses
 from portside.control.archives import ArchiveStore, UnusedArchives
-from portside.control.deployments import describe_deployments
+from portside.control.deployments import describe_deployments, move_repositories
 from portside.control.deployments import empty_workspace as empty_control
 from portside.control.http import routes as control
 from portside.control.polling import PolledBranches
@@ -438,6 +438,15 @@ async def check_restored(url: str, home: Path) -> None:
         await migrate(db, PACKAGES)
         await open_all(db, await check_key(db, Home(home)))
         await record_operation(db, "backup.restore")
+    finally:
+        await db.close()
+
+
+async def move_paths(url: str, before: str, after: str) -> None:
+    """Let the paths in a restored database lead into the new home folder."""
+    db = await Database.connect(url)
+    try:
+        await move_repositories(db, before, after)
     finally:
         await db.close()
 

@@ -42,8 +42,9 @@ UNUSED_KEPT_S = 30.0
 # A process that lives this long counts as a successful start, which resets the back-off.
 STEADY_AFTER_S = 10.0
 SPARES_KEPT_S = 300.0
-# An earlier spare would compete for the processor with the executor that a run waits for, and with the first runs.
-SPARES_BEGIN_AFTER_S = 2.0
+# An earlier spare would compete for the processor with the executor that a run waits for, and with the first runs. And
+# a server that is woken for one short run would import the project twice.
+SPARES_BEGIN_AFTER_S = 10.0
 # A process above its memory limit by this factor is killed: otherwise the OOM killer might choose the server.
 KILL_ABOVE = 1.25
 LONGEST_REASON = 500
@@ -397,9 +398,11 @@ class ExecutorPool:
             task.add_done_callback(self._starting.discard)
 
     def _is_steady(self, usable: list[Executor]) -> bool:
-        """Whether all wanted executors have been there for longer than SPARES_BEGIN_AFTER_S."""
-        now = time.monotonic()
-        served = [each for each in usable[: self._wanted] if now - each.joined_at > SPARES_BEGIN_AFTER_S]
+        """Whether all wanted executors have had runs for longer than SPARES_BEGIN_AFTER_S, or one has a suspect."""
+        if any(each.is_reserved for each in usable):
+            # All other runs wait for another process.
+            return True
+        served = [each for each in usable[: self._wanted] if self._run_at - each.joined_at > SPARES_BEGIN_AFTER_S]
         return len(served) == self._wanted
 
     async def _try_to_start(self) -> None:

@@ -158,3 +158,9 @@ for update of d skip locked
 
 -- name: replace_deployment_key
 update deployments set service_key_id = :service_key_id, service_key_sealed = :service_key_sealed where id = :id
+
+-- name: move_repositories
+-- After a restore: repositories in the home folder of before are in the new one, as the example's is.
+update deployments set repo_url = replace(repo_url, :before || '/', :after || '/')
+where starts_with(repo_url, :before || '/') or starts_with(repo_url, 'file://' || :before || '/')
+returning id

@@ -81,3 +81,15 @@ left join revisions r on r.deployment_id = d.id and (
 )
 where d.workspace_id = :workspace_id and d.assigned_listener_id = :listener_id
 order by d.created_at, d.id, r.number
+
+-- name: desired_revision
+-- Any revision of a deployment, also one that was replaced, with the same columns as desired_state.
+select d.deployment_type, d.repo_url,
+       r.id as revision_id, r.number, r.status as revision_status, r.source, r.repo_ref, r.repo_commit_sha,
+       r.graph_config_path, r.source_tarball_path, r.image_uri, r.install_command, r.build_command, r.resource_spec,
+       r.secret_references, r.built_from, r.secrets_sealed, r.ignored_secrets, r.created_at,
+       i.id as integration_id, i.kind, i.base_url, i.token_sealed
+from revisions r
+join deployments d on d.id = r.deployment_id
+left join integrations i on i.id = d.integration_id
+where r.id = :id and r.deployment_id = :deployment_id and d.workspace_id = :workspace_id

@@ -73,7 +73,8 @@ class BuildRequest:
     """What to build, and where. The log masks the values of the secrets.
 
     `cache` is the folder of uv's cache, `node_cache` that of the caches of npm and others; None means their defaults.
-    `runtimes` has the JavaScript executor, by versions.
+    `runtimes` has the JavaScript executor, by versions. `kept` is where the history of the source goes, for builds of
+    the same commit when its repository is gone.
     """
 
     folder: Path
@@ -88,6 +89,7 @@ class BuildRequest:
     runtimes: Path | None = None
     reserve: DiskReserve = NO_RESERVE
     layout: Layout = "split"
+    kept: Path | None = None
 
 
 def find_build(folder: Path) -> BuildRecord | None:
@@ -183,7 +185,7 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
         content = EXECUTOR if layout == "split" else SERVER
         wheel = await asyncio.to_thread(pack_wheel, request.wheels, content)
         await Environment(request.folder, output, request.cache, content).create(config, wheel)
-    await asyncio.to_thread(checkout.remove_history)
+    await asyncio.to_thread(checkout.keep_history, request.kept)
     await asyncio.to_thread(kill_strays, request.folder)
     output.write("Build finished")
     return BuildRecord(commit, str(config.path.relative_to(checkout.files.resolve())), layout)

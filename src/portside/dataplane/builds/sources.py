@@ -20,7 +20,7 @@ import tarfile
 import threading
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Protocol, cast
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -28,6 +28,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from portside.dataplane.builds.commands import BuildCommand, minimal_environment, run
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput, mask_credentials
+from portside.kernel.files import make_private_dir
 from portside.listener_api import Secret
 
 _SIZE_CHECK_S = 0.5
@@ -41,8 +42,8 @@ class Checkout(Protocol):
     async def fetch(self) -> str:
         """Fetch the files; return the commit, or "" for a source without one. Raises BuildFailed."""
 
-    def remove_history(self) -> None:
-        """Remove files that only the build needed."""
+    def keep_history(self, kept: Path | None) -> None:
+        """Move what the source can be checked out from again to a folder, if one is given, and remove the rest."""
 
 
 class Source(Protocol):
@@ -149,8 +150,8 @@ class ArchiveCheckout:
         self._archive.unlink()
         return ""
 
-    def remove_history(self) -> None:
-        """Do nothing: an archive has no history."""
+    def keep_history(self, kept: Path | None) -> None:
+        """Do nothing: the control plane keeps the archive."""
 
 
 async def unpack(archive: Path, folder: Path, max_bytes: int) -> None:
@@ -399,7 +400,8 @@ _SILENT = MaskedOutput(lambda _line: None)
 class GitSource:
     """A commit of a git repository; a known `commit` overrides the `ref`.
 
-    `credential` is a user name and a password or token for the repository's host, unless the URL has one.
+    `credential` is a user name and a password or token for the repository's host, unless the URL has one. `kept` is a
+    .git folder with the commit, from an earlier build: then nothing is fetched.
     """
 
     url: str
@@ -407,6 +409,7 @@ class GitSource:
     commit: str | None
     max_bytes: int
     credential: Secret | None = None
+    kept: Path | None = None
 
     @property
     def title(self) -> str:
@@ -435,17 +438,48 @@ class GitCheckout:
 
     async def fetch(self) -> str:
         """Fetch and check out, with submodules; return the commit. Raises BuildFailed with git's error."""
+        if self._source.kept is not None and await self._check_out_kept(self._source.kept):
+            return self._source.commit or ""
         self.files.mkdir(parents=True)
         await self._git.run(self.files, "init", "--quiet", "--template=")
         await within_size(self._fetch(), self.files, self._source.max_bytes, "repository")
         return (await self._git.run(self.files, "rev-parse", "--verify", "HEAD", output=_SILENT))[-1]
 
-    def remove_history(self) -> None:
-        """Remove the .git folders, which the running agent does not need."""
+    def keep_history(self, kept: Path | None) -> None:
+        """Move the .git folder, which the running agent does not need, to another place, or remove it."""
         self._git.remove_configuration()
-        shutil.rmtree(self.files / ".git", ignore_errors=True)
+        history = self.files / ".git"
+        if kept is not None and history.is_dir():
+            # Names the repository's address, and is of no further use.
+            (history / "FETCH_HEAD").unlink(missing_ok=True)
+            shutil.rmtree(kept, ignore_errors=True)
+            make_private_dir(kept.parent)
+            history.rename(kept)
+        shutil.rmtree(history, ignore_errors=True)
         for folder in self._submodules:
             (folder / ".git").unlink(missing_ok=True)
+
+    async def _check_out_kept(self, kept: Path) -> bool:
+        """Check the commit out from a .git folder that an earlier build kept; return whether that was possible.
+
+        The project's own code ran beside that folder, so git gets no credential here.
+        """
+        git, self._git = self._git, replace(self._git, secret=None)
+        try:
+            self.files.mkdir(parents=True)
+            await asyncio.to_thread(shutil.copytree, kept, self.files / ".git", symlinks=True)
+            await self._git.run(self.files, "checkout", "--quiet", "--force", "--detach", self._source.commit or "")
+            fetching = self._fetch_submodules(self.files, git.address, 1)
+            await within_size(fetching, self.files, self._source.max_bytes, "repository")
+        except (BuildFailed, OSError, shutil.Error) as exc:
+            git.output.write(f"The copy of this commit from an earlier build cannot be used: {exc}")
+            await asyncio.to_thread(shutil.rmtree, self.files, ignore_errors=True)
+            self._submodules = []
+            return False
+        finally:
+            self._git = git
+        git.output.write("Using the copy of this commit from an earlier build")
+        return True
 
     async def _fetch(self) -> None:
         commit = self._source.commit or self._source.ref or ""

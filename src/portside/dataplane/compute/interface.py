@@ -78,6 +78,10 @@ class Target(Protocol):
     def is_running(self) -> bool:
         """Whether a release serves or is being restored."""
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether the servers of a release that is being restored are still being started on this machine."""
+
     async def is_provisioned(self) -> bool:
         """Whether `provision` succeeded before, and what it made is still there."""
 

@@ -31,7 +31,7 @@ from portside.dataplane.builds.wheel import version_in
 from portside.dataplane.compute.activation import LATER, NOW, WORK, SleepCycle, StartQueue, Urgency, WakeQueue
 from portside.dataplane.compute.containers.manager import ContainerHost, ContainerManager
 from portside.dataplane.compute.databases import UNREACHABLE, Databases
-from portside.dataplane.compute.interface import Build, OpenLog, Release, ReplicaSet
+from portside.dataplane.compute.interface import STARTING, Build, OpenLog, Release, ReplicaSet
 from portside.dataplane.compute.replica import ReplicaPlan, binaries_of, find_replicas, pinned_revision
 from portside.dataplane.compute.replica_set import HAND_BACK_S, ProcessReplicaSet, ReplicaContext
 from portside.dataplane.compute.resource_usage import cores_for
@@ -202,6 +202,14 @@ class MachineTarget:
     def is_running(self) -> bool:
         """Whether a release serves, is being restored, or sleeps."""
         return self.current is not None or self._cycle.is_asleep
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a release is being restored and does not serve yet, and no start of it has failed."""
+        if self.current is None or not self._is_restoring:
+            return False
+        latest = self.current.metrics()
+        return latest is None or latest.problem in {None, STARTING}
 
     async def is_provisioned(self) -> bool:
         """Whether the database was created before, and is still there when this listener first looks."""

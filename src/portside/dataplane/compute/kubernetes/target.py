@@ -114,6 +114,11 @@ class KubernetesTarget:
         """Whether a release serves."""
         return self._serving is not None
 
+    @property
+    def is_starting(self) -> bool:
+        """Return False: the cluster starts servers, and this machine builds nothing."""
+        return False
+
     async def is_provisioned(self) -> bool:
         """Always: the first release creates Postgres, because its resource_spec says whether and how large."""
         return True
