@@ -586,6 +586,7 @@ export interface Operations {
   "GET /info/health": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: unknown };
   "DELETE /internal/deployments/{deployment_id}": { path: { deployment_id: string }; query: Record<never, never>; body: undefined; response: undefined };
   "PUT /internal/deployments/{deployment_id}/metrics": { path: { deployment_id: string }; query: Record<never, never>; body: MetricsReport; response: undefined };
+  "GET /internal/deployments/{deployment_id}/revisions/{revision_id}": { path: { deployment_id: string; revision_id: string }; query: Record<never, never>; body: undefined; response: DesiredRevision };
   "GET /internal/deployments/{deployment_id}/revisions/{revision_id}/archive": { path: { deployment_id: string; revision_id: string }; query: Record<never, never>; body: undefined; response: undefined };
   "POST /internal/deployments/{deployment_id}/revisions/{revision_id}/logs": { path: { deployment_id: string; revision_id: string }; query: Record<never, never>; body: LogBatch; response: undefined };
   "PUT /internal/deployments/{deployment_id}/revisions/{revision_id}/status": { path: { deployment_id: string; revision_id: string }; query: Record<never, never>; body: RevisionReport; response: undefined };
