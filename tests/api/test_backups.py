@@ -23,7 +23,7 @@ async def test_platform_without_a_schedule_says_so(
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = await platform.call("GET", "/system/backups")
-    assert found == {"schedule": None, "backups": [], "attempts": [], "problem": None}
+    assert found == {"schedule": None, "backups": [], "attempts": [], "problem": None, "restorable": []}
     monkeypatch.setenv("PORTSIDE_BACKUP_PASSPHRASE", "correct horse battery")
     monkeypatch.setenv("DATABASE_URL", platform.database_url)
     by_hand = ("backup", "create", "--home", str(platform.home), "--to", str(tmp_path / "stored"))
