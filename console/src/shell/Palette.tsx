@@ -1,12 +1,16 @@
-// The command palette: every place and every deployment, by a few letters. Opened with Ctrl-K.
+// The command palette: places, deployments, datasets, prompts and tracing projects by a few letters; traces, runs and
+// threads by their ids. Opened with Ctrl-K.
 
+import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useEffect, useMemo, useRef, useState } from "react";
+import { callAgent } from "../api/agent";
 import { useApi } from "../api/queries";
 import { ownAgent } from "../api/server";
+import { type Agent, useAgents } from "../pages/agents/useAgents";
 import { preferences, setPreferences } from "../preferences";
 import { Icon, type IconName } from "../ui/Icon";
-import { useMay } from "./session";
+import { useMay, useWorkspaceId } from "./session";
 
 interface Entry {
   id: string;
@@ -55,8 +59,8 @@ function OpenPalette({ onClose }: { onClose: () => void }) {
         aria-expanded="true"
         aria-controls="palette-entries"
         aria-activedescendant={entries[chosen] && `entry-${entries[chosen].id}`}
-        aria-label="Search places and deployments"
-        placeholder="Search places and deployments"
+        aria-label="Search by name or id"
+        placeholder="A place, a name, or the id of a trace, run or thread"
         value={text}
         onChange={(event) => {
           setText(event.target.value);
@@ -106,6 +110,7 @@ function useEntries(text: string): Entry[] {
     { query: { name_contains: text.trim().toLowerCase(), limit: SHOWN } },
     { keep: true, enabled: useMay("deployments:read") },
   );
+  const others = useFound(text);
   return useMemo(() => {
     const go = (to: string) => () => void navigate({ to });
     const fixed: Entry[] = [
@@ -176,6 +181,95 @@ function useEntries(text: string): Entry[] {
     const wanted = text.trim().toLowerCase();
     const known = fixed.filter((entry) => ownAgent === null || OF_AGENT.has(entry.id));
     const matching = known.filter((entry) => entry.title.toLowerCase().includes(wanted));
-    return [...matching, ...deployments].slice(0, SHOWN);
-  }, [navigate, mayCreate, mayManage, mayReadLog, found.data, text]);
+    return [...matching, ...deployments, ...others].slice(0, SHOWN);
+  }, [navigate, mayCreate, mayManage, mayReadLog, found.data, others, text]);
+}
+
+const ID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
+const FOUND = 5;
+const LEAST_CHARS = 2;
+const ANSWERS_WITHIN_MS = 5_000;
+
+// What has this name or this id.
+function useFound(typed: string): Entry[] {
+  const navigate = useNavigate();
+  const text = typed.trim();
+  const isId = ID.test(text);
+  const isName = ownAgent === null && !isId && text.length >= LEAST_CHARS;
+  const query = { name_contains: text, limit: FOUND };
+  const mayReadRuns = useMay("runs:read");
+  const datasets = useApi("GET /datasets", { query }, { enabled: useMay("datasets:read") && isName }).data;
+  const projects = useApi("GET /sessions", { query }, { enabled: useMay("projects:read") && isName }).data;
+  const prompts = useApi(
+    "GET /repos",
+    { query: { query: text, limit: FOUND } },
+    { enabled: useMay("prompts:read") && isName },
+  ).data;
+  const run = useApi(
+    "GET /v2/runs/{run_id}",
+    { path: { run_id: text }, query: { selects: ["NAME", "TRACE_ID"] } },
+    { enabled: ownAgent === null && isId && mayReadRuns },
+  ).data;
+  const threads = useThreadsWithId(isId ? text : null);
+  return useMemo(() => {
+    const go = (to: string) => () => void navigate({ to });
+    const entries: Entry[] = threads.map(({ agent, threadId }) => ({
+      id: `thread-${agent.id}`,
+      title: `Thread ${threadId.slice(-8)}`,
+      detail: `of ${agent.name}`,
+      icon: "agents",
+      run: go(`/agents/${agent.id}/threads/${threadId}`),
+    }));
+    if (run) {
+      const isTrace = run.trace_id === text;
+      entries.push({
+        id: "run",
+        title: `${run.name ?? "Run"} ${text.slice(-8)}`,
+        detail: isTrace ? "trace" : "run",
+        icon: "traces",
+        run: () => void navigate({ to: "/traces", search: { run: text } }),
+      });
+    }
+    for (const each of isName ? (projects ?? []) : []) {
+      const run = go(`/traces/${each.id}`);
+      entries.push({ id: `project-${each.id}`, title: each.name, detail: "traces", icon: "traces", run });
+    }
+    for (const each of isName ? (datasets ?? []) : []) {
+      const run = go(`/datasets/${each.id}`);
+      entries.push({ id: `dataset-${each.id}`, title: each.name, detail: "dataset", icon: "datasets", run });
+    }
+    for (const each of isName ? (prompts?.repos ?? []) : []) {
+      const run = go(`/prompts/${each.repo_handle}`);
+      entries.push({ id: `prompt-${each.id}`, title: each.repo_handle, detail: "prompt", icon: "prompts", run });
+    }
+    return entries;
+  }, [navigate, threads, run, projects, datasets, prompts, text, isName]);
+}
+
+interface FoundThread {
+  agent: Agent;
+  threadId: string;
+}
+
+const NO_THREADS: FoundThread[] = [];
+
+// Every agent that is awake is asked; those that do not answer soon have no part in it.
+function useThreadsWithId(threadId: string | null): FoundThread[] {
+  const workspace = useWorkspaceId();
+  const agents = (useAgents().agents ?? []).filter((each) => !each.isAsleep);
+  const found = useQuery({
+    queryKey: [workspace, "thread of any agent", threadId, agents.map((each) => each.id)],
+    enabled: threadId !== null,
+    queryFn: async ({ signal }) => {
+      const body = { ids: [threadId ?? ""], limit: 1, select: ["thread_id" as const] };
+      const within = AbortSignal.any([signal, AbortSignal.timeout(ANSWERS_WITHIN_MS)]);
+      const asked = agents.map((agent) => callAgent(agent.id, "POST /threads/search", { body }, within));
+      const answers = await Promise.allSettled(asked);
+      return agents.flatMap((agent, index): FoundThread[] => {
+        const answer = answers[index];
+        return answer?.status === "fulfilled" && answer.value.length > 0 ? [{ agent, threadId: threadId ?? "" }] : [];
+      });
+    },
+  });
+  return found.data ?? NO_THREADS;
 }

@@ -4,6 +4,7 @@ import { useRef, useState } from "react";
 import { ownAgent } from "../api/server";
 import { setPreferences, usePreferences } from "../preferences";
 import { Icon, type IconName } from "../ui/Icon";
+import { Progress } from "../ui/Progress";
 import { useNarrow } from "../ui/useNarrow";
 import { Account, WorkspaceSwitch } from "./Account";
 import { Breadcrumb } from "./Breadcrumb";
@@ -99,7 +100,7 @@ export function Shell() {
             </button>
             <ViewTools />
           </div>
-          <Progress />
+          <Reading />
         </div>
         <main id="page" tabIndex={-1}>
           <Outlet />
@@ -211,8 +212,8 @@ function PlaceLink({ place, onLeave }: { place: Place; onLeave?: (() => void) | 
   );
 }
 
-// A line while something is read for the first time; the last content stays below it.
-function Progress() {
+// The last content stays below the line.
+function Reading() {
   const count = useIsFetching({ predicate: (query) => query.state.data === undefined });
-  return count > 0 ? <div className="progress" role="progressbar" aria-label="Loading" /> : null;
+  return count > 0 ? <Progress /> : null;
 }

@@ -8,6 +8,7 @@ import type { Identity, Workspace } from "../api/platform";
 import { ownAgent } from "../api/server";
 import { preferences, setPreferences } from "../preferences";
 import { Problem } from "../ui/Problem";
+import { Progress } from "../ui/Progress";
 
 interface Session {
   identity: Identity;
@@ -98,7 +99,7 @@ function PlatformSession({ children }: { children: ReactNode }) {
       </main>
     );
   }
-  return <div className="progress" role="progressbar" aria-label="Loading" />;
+  return <Progress />;
 }
 
 function choose(workspaces: Workspace[], wanted: string | undefined): Workspace | null {

@@ -31,7 +31,7 @@ export function CopyButton({ text, what }: { text: string | (() => string); what
 
 // Browsers offer the clipboard only over TLS and on this machine. Elsewhere the text is selected and copied, in the
 // dialog of the button if it has one: everything outside of a modal dialog cannot be selected.
-async function copy(text: string, button: Element): Promise<boolean> {
+export async function copy(text: string, button: Element): Promise<boolean> {
   if (navigator.clipboard) {
     return navigator.clipboard.writeText(text).then(
       () => true,

@@ -22,5 +22,5 @@ export function Markdown({ text }: { text: string }) {
   useLayoutEffect(() => {
     element.current?.replaceChildren(render ? render(text) : text);
   }, [render, text]);
-  return <div className={render ? "markdown" : "markdown plain"} ref={element} />;
+  return <div className={render ? "markdown" : "markdown plain"} dir="auto" ref={element} />;
 }

@@ -134,6 +134,8 @@ export function JsonInput({ label, hint = "", isRequired = false, rows = 3, valu
       {({ required: _required, ...attributes }) => (
         <textarea
           {...attributes}
+          // Text that is no JSON yet has no value. Without this, the form would be sent without it.
+          ref={(element) => element?.setCustomValidity(problem ?? "")}
           className="code"
           rows={Math.min(Math.max(rows, text.split("\n").length), 20)}
           spellCheck={false}

@@ -1,3 +1,4 @@
+import { useRef } from "react";
 import { Icon } from "./Icon";
 
 export interface SecretDraft {
@@ -13,6 +14,20 @@ export function emptySecret(): SecretDraft {
   return { key: lastKey, name: "", value: "" };
 }
 
+/** What the rows set; rows without a name and a value are left out. */
+export function namedSecrets(drafts: SecretDraft[]): { name: string; value: string }[] {
+  return drafts.filter((each) => !isEmpty(each)).map(({ name, value }) => ({ name: name.trim(), value }));
+}
+
+/** Whether a row has a value that would be lost, because it has no name. */
+export function lacksName(drafts: SecretDraft[]): boolean {
+  return drafts.some((each) => each.value !== "" && !each.name.trim());
+}
+
+function isEmpty({ name, value }: SecretDraft): boolean {
+  return value === "" && !name.trim();
+}
+
 // Names and values to set. Values are typed here and never shown again.
 export function SecretFields({
   drafts,
@@ -23,6 +38,14 @@ export function SecretFields({
   onChange: (drafts: SecretDraft[]) => void;
   errors?: Record<number, string>;
 }) {
+  const added = useRef<number | null>(null);
+  const add = () => {
+    // A row that is still empty is the one to fill in.
+    const draft = drafts.find(isEmpty) ?? emptySecret();
+    added.current = draft.key;
+    if (drafts.includes(draft)) document.getElementById(`secret-${draft.key}`)?.focus();
+    else onChange([...drafts, draft]);
+  };
   const change = (key: number, changes: Partial<SecretDraft>) =>
     onChange(drafts.map((each) => (each.key === key ? { ...each, ...changes } : each)));
   return (
@@ -31,8 +54,11 @@ export function SecretFields({
         <div key={draft.key}>
           <div className="secret">
             <input
+              id={`secret-${draft.key}`}
+              // biome-ignore lint/a11y/noAutofocus: somebody has just asked for this row
+              autoFocus={draft.key === added.current}
               aria-label={`Name of secret ${index + 1}`}
-              aria-invalid={Boolean(errors?.[index])}
+              aria-invalid={Boolean(errors?.[index]) || lacksName([draft])}
               placeholder="NAME"
               autoComplete="off"
               spellCheck={false}
@@ -56,11 +82,12 @@ export function SecretFields({
               <Icon name="close" />
             </button>
           </div>
+          {lacksName([draft]) && !errors?.[index] && <p className="error">A value needs a name.</p>}
           {errors?.[index] && <p className="error">{errors[index]}</p>}
         </div>
       ))}
       <div>
-        <button type="button" className="button" onClick={() => onChange([...drafts, emptySecret()])}>
+        <button type="button" className="button" onClick={add}>
           <Icon name="plus" />
           Add a secret
         </button>

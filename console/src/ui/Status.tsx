@@ -62,17 +62,20 @@ export function RevisionState({ status, title }: { status: RevisionStatus; title
   return <Status tone={tone} word={word} title={title ?? null} />;
 }
 
-// An agent that sleeps is well: the next request wakes it.
-export function DeploymentState({
-  of,
-  title,
-}: {
-  of: Pick<Deployment, "status" | "is_asleep">;
-  title?: string | null;
-}) {
-  const [tone, word]: [Tone, string] =
-    of.status === "READY" && of.is_asleep ? ["idle", "Asleep"] : DEPLOYMENT[of.status];
+type StateOf = Pick<Deployment, "status" | "is_asleep" | "active_revision_id" | "latest_revision_id">;
+
+export function DeploymentState({ of, title }: { of: StateOf; title?: string | null }) {
+  const [tone, word] = stateOf(of);
   return <Status tone={tone} word={word} title={title ?? null} />;
+}
+
+// READY alone says that there is a database for the agent: without an active revision nothing has served yet. An agent
+// that sleeps is well: the next request wakes it.
+function stateOf({ status, is_asleep, active_revision_id, latest_revision_id }: StateOf): [Tone, string] {
+  if (status === "READY" && active_revision_id === null) return ["busy", "Not serving yet"];
+  if (status === "READY" && is_asleep) return ["idle", "Asleep"];
+  if (status === "UNUSED" && latest_revision_id !== null) return ["bad", "Never served"];
+  return DEPLOYMENT[status];
 }
 
 export function isInProgress(status: RevisionStatus): boolean {

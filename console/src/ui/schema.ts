@@ -40,7 +40,13 @@ export function hasMessages(schema: Schema | null | undefined): boolean {
   const properties = schema?.properties;
   if (!schema || !isBranch(properties) || !("messages" in properties)) return false;
   const found = resolve(properties.messages as Schema, schema);
-  return found.type === "array" || variantsOf(found).some((each) => resolve(each, schema).type === "array");
+  return isConversation(found) || variantsOf(found).some((each) => isConversation(resolve(each, schema)));
+}
+
+// LangGraph marks the field for JavaScript; a graph in JavaScript without types says nothing but its name.
+function isConversation(field: Schema): boolean {
+  const isUntyped = field.type === undefined && choicesOf(field).length === 0 && variantsOf(field).length === 0;
+  return field.type === "array" || field.langgraph_type === "messages" || isUntyped;
 }
 
 function resolve(field: Schema, root: Schema): Schema {

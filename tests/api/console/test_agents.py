@@ -78,6 +78,11 @@ async def test_threads_are_found_by_id_metadata_and_state(agent: Agent, page: Pa
         await expect(row_of_bob).to_be_hidden()
         await expect(row_of_ada).to_be_visible()
     await expect(page).to_have_url(re.compile(f"q={ada}"))
+    await expect(page.get_by_role("heading", level=1, name="Threads of studio-agent")).to_have_count(1)
+    await page.keyboard.press("Control+k")
+    await page.get_by_role("combobox", name="Search by name or id").fill(bob)
+    await expect(page.get_by_role("option", name=re.compile("Thread"))).to_contain_text("of studio-agent")
+    await page.keyboard.press("Escape")
     await page.get_by_label("Search threads").fill("")
     await expect(row_of_bob).to_be_visible()
     await page.get_by_label("State").select_option("Waits for a person")
@@ -164,6 +169,9 @@ async def test_chat_streams_answers_and_tools(platform: Platform, agent: Agent, 
     await expect(answer.locator("strong", has_text="hello")).to_have_count(1)
     await expect(answer).to_contain_text("<script>alert(1)</script>")
     await expect(answer.locator("script")).to_have_count(0)
+    await expect(answer.locator(".token-text")).to_have_text("'hello'")
+    await answer.get_by_role("button", name="Copy the code").click()
+    await expect(answer.get_by_role("button", name="Copy the code")).to_have_text(re.compile("Copied|Could not"))
     await check_accessible(page)
     await page.reload()
     await expect(page.get_by_role("article")).to_have_count(5)
@@ -199,6 +207,10 @@ async def test_run_is_followed_after_a_refresh_and_in_a_second_tab(agent: Agent,
     await page.get_by_role("button", name="Stop").click()
     for each in (page, second):
         await expect(each.get_by_role("button", name="Send")).to_be_visible()
+        # What was written stays on the page, and nothing looks like a failure.
+        await expect(message(each, "not part of the thread")).to_contain_text("word29")
+        await expect(each.get_by_text("model was stopped")).to_be_visible()
+        await expect(each.get_by_text("CancelledError")).to_have_count(0)
     await second.close()
 
 
@@ -298,6 +310,10 @@ async def test_form_is_made_from_the_schema(agent: Agent, page: Page) -> None:
     await page.get_by_label("Name").fill("tea")
     await page.get_by_label("Count").fill("3")
     await page.get_by_label("Mood").select_option("busy")
+    await page.get_by_label("Tags").fill("hot")
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.get_by_label("Tags")).to_be_focused()
+    await expect(page.get_by_role("button", name="Run")).to_be_enabled()
     await page.get_by_label("Tags").fill('["hot"]')
     await check_accessible(page)
     await page.get_by_role("button", name="Run").click()
@@ -359,6 +375,7 @@ async def test_inbox_lists_waiting_threads_and_answers_in_place(agent: Agent, pa
     await expect(attention).to_contain_text("Waits for a person")
     await attention.get_by_role("link", name=re.compile("thread")).click()
     row = page.get_by_role("listitem").filter(has_text="please mail the inbox")
+    await expect(row).to_contain_text("Send this mail?")
     await row.get_by_role("button", expanded=False).first.click()
     await expect(page).to_have_url(re.compile(f"thread={thread}"))
     await check_accessible(page)
@@ -368,6 +385,19 @@ async def test_inbox_lists_waiting_threads_and_answers_in_place(agent: Agent, pa
     await expect(row).to_contain_text("answered")
     await row.get_by_role("link", name="Studio").click()
     await expect(message(page, "decided: approve")).to_be_visible()
+
+
+async def test_forks_are_no_questions(agent: Agent, page: Page) -> None:
+    thread = await agent.say("hello before a fork")
+    asking = await agent.say("please mail after the fork")
+    await agent.call("POST", f"threads/{thread}/state", values={"notes": ["forked"]}, as_node="__start__")
+    assert (await agent.call("GET", f"threads/{thread}"))["status"] == "interrupted"
+    await page.goto(f"{agent.pages.partition('/console/')[0]}/console/inbox")
+    await expect(page.get_by_role("listitem").filter(has_text="please mail after the fork")).to_be_visible()
+    await expect(page.get_by_role("listitem").filter(has_text="hello before a fork")).to_have_count(0)
+    await page.goto(f"{agent.pages}/threads?q={thread}")
+    await expect(page.get_by_role("row", name=re.compile("hello before"))).to_contain_text("Paused")
+    await agent.call("DELETE", f"threads/{asking}")
 
 
 async def test_inbox_says_that_somebody_else_answered(agent: Agent, page: Page) -> None:

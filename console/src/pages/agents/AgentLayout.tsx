@@ -18,8 +18,16 @@ const PARTS = [
   { to: "/agents/$deploymentId/store", title: "Store" },
 ] as const;
 
+// The page of one thread has a heading of its own.
+const HAS_HEADING = "/agents/$deploymentId/threads/$threadId";
+
+function partAt(path: string) {
+  return PARTS.find((part) => path.startsWith(part.to)) ?? PARTS[0];
+}
+
 export function AgentLayout() {
   const { deploymentId } = agentRoute.useParams();
+  const path = useMatches().at(-1)?.fullPath ?? "";
   const { agents, refused, error } = useAgents();
   const reason = refused.find((each) => each.id === deploymentId)?.reason;
   useEffect(() => setPreferences({ agent: deploymentId }), [deploymentId]);
@@ -28,6 +36,11 @@ export function AgentLayout() {
   if (!agents && !error) return null;
   return (
     <div className="agent">
+      {path !== HAS_HEADING && (
+        <h1 className="hidden">
+          {partAt(path).title} of {agents?.find((each) => each.id === deploymentId)?.name ?? "the agent"}
+        </h1>
+      )}
       <div className="agent-head">
         <AgentSwitch deploymentId={deploymentId} />
         <nav className="tabs" aria-label="Parts of the agent">
@@ -50,8 +63,7 @@ export function AgentLayout() {
 
 function AgentSwitch({ deploymentId }: { deploymentId: string }) {
   const navigate = useNavigate();
-  const path = useMatches().at(-1)?.fullPath ?? "";
-  const current = PARTS.find((part) => path.startsWith(part.to)) ?? PARTS[0];
+  const current = partAt(useMatches().at(-1)?.fullPath ?? "");
   const agents = useAgents().agents ?? [];
   if (ownAgent !== null) return <OwnToken />;
   return (

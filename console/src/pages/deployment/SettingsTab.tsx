@@ -10,7 +10,7 @@ import { TextField } from "../../ui/Field";
 import { typedNumber } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
-import { emptySecret, type SecretDraft, SecretFields } from "../../ui/Secrets";
+import { emptySecret, lacksName, namedSecrets, type SecretDraft, SecretFields } from "../../ui/Secrets";
 import { SourceForm } from "./SourceForm";
 import { useDeployment } from "./useDeployment";
 
@@ -42,7 +42,7 @@ function Secrets({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate:
     setDrafts([]);
     setRemoved([]);
   });
-  const set = drafts.filter((each) => each.name.trim()).map(({ name, value }) => ({ name: name.trim(), value }));
+  const set = namedSecrets(drafts);
   const save = (event: FormEvent) => {
     event.preventDefault();
     change.mutate({ path: { deployment_id: deployment.id }, body: { secret_changes: { set, unset: removed } } });
@@ -91,7 +91,7 @@ function Secrets({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate:
             {change.error && <Problem error={change.error} />}
             {(set.length > 0 || removed.length > 0) && (
               <div>
-                <button type="submit" className="button main" disabled={change.isPending}>
+                <button type="submit" className="button main" disabled={change.isPending || lacksName(drafts)}>
                   Save and deploy
                 </button>
               </div>

@@ -9,7 +9,7 @@ import { Field, SelectField, TextField } from "../../ui/Field";
 import { typedNumber } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { Problem } from "../../ui/Problem";
-import { type SecretDraft, SecretFields } from "../../ui/Secrets";
+import { namedSecrets, type SecretDraft, SecretFields } from "../../ui/Secrets";
 
 interface Draft {
   source: "git_hosting" | "external_image";
@@ -273,9 +273,7 @@ function ImageFields({ draft, set, errors }: PartProps) {
 
 // Texts are sent as they are: the API validates, and its answer stands at the field.
 function bodyOf(draft: Draft, integrations: Integration[]): DeploymentCreate {
-  const secrets = draft.secrets
-    .filter((each) => each.name || each.value)
-    .map(({ name, value }) => ({ name: name.trim(), value }));
+  const secrets = namedSecrets(draft.secrets);
   if (draft.source === "external_image") {
     const spec = { min_scale: typedNumber(draft.min_scale), max_scale: typedNumber(draft.max_scale) };
     return {

@@ -10,6 +10,7 @@ import { Empty } from "../../ui/Empty";
 import { Problem } from "../../ui/Problem";
 import { Ago } from "../../ui/Time";
 import { Interrupts } from "../studio/Interrupts";
+import { questionText } from "../studio/interrupts";
 import { contentText } from "../threads/thread";
 import { NotAsked } from "./NotAsked";
 import { keyOf, MOST_THREADS, questionsOf, useWaiting, type Waiting } from "./useWaiting";
@@ -21,7 +22,7 @@ export function InboxPage() {
   const { thread: opened } = inboxRoute.useSearch();
   const navigate = useNavigate();
   const [isWaking, setWaking] = useState(false);
-  const { waiting, complete, silent, refused, notAsked, asleep, isRead } = useWaiting(EVERY_MS, isWaking);
+  const { waiting, complete, silent, refused, asleep, isRead } = useWaiting(EVERY_MS, isWaking);
   const [answered, setAnswered] = useState<Set<string>>(new Set());
   const rows = useStable(waiting);
   const show = (id: string | undefined) =>
@@ -45,7 +46,7 @@ export function InboxPage() {
         <h1>Inbox</h1>
         {isRead && rows.length > 0 && <span className="soft">{left} waiting, longest first</span>}
       </div>
-      <NotAsked refused={refused} notAsked={notAsked} />
+      <NotAsked refused={refused} />
       {silent.length > 0 && (
         <p className="soft" role="status">
           {silent.map((each) => each.name).join(", ")}: does not answer or may not be called, so what waits there is not
@@ -63,7 +64,7 @@ export function InboxPage() {
       {isRead && rows.length === 0 && (
         <Empty
           title={
-            refused.length + notAsked.length + silent.length + asleep.length > 0
+            refused.length + silent.length + asleep.length > 0
               ? "Nobody waits, as far as you may see"
               : "Nobody waits for you"
           }
@@ -143,13 +144,17 @@ function WaitingThread({ waiting, isOpen, state, onToggle, onAnswered }: RowProp
       setSending(false);
     }
   };
+  const asked = questions.map((each) => questionText(each.value)).find(Boolean);
   const last = contentText(thread.extracted?.last).slice(0, 160);
   return (
     <li className={state === "waiting" ? "card waiting" : "card waiting answered"}>
       <div className="waiting-head">
         <button type="button" className="waiting-toggle" aria-expanded={isOpen} onClick={onToggle}>
           <span className="name">{agent.name}</span>
-          <span className="soft waiting-last">{last || `thread ${threadId.slice(-8)}`}</span>
+          <span className="waiting-text">
+            <strong>{asked || "asks a question"}</strong>
+            <span className="soft waiting-last">{last || `thread ${threadId.slice(-8)}`}</span>
+          </span>
         </button>
         <span className="soft">{stateText(state, questions.length)}</span>
         <span className="soft">{thread.updated_at && <Ago at={thread.updated_at} />}</span>

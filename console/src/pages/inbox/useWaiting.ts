@@ -9,9 +9,10 @@ import { useWorkspaceId } from "../../shell/session";
 import { type Agent, useAgents } from "../agents/useAgents";
 
 const AT_ONCE = 4;
-// Each is a request every few seconds.
-const MOST_AGENTS = 200;
+const MOST_AGENTS = 50;
 export const MOST_THREADS = 25;
+const PAGE = 50;
+const MOST_PAGES = 6;
 const ANSWERS_WITHIN_MS = 10_000;
 
 export interface Waiting {
@@ -26,15 +27,16 @@ export function keyOf({ agent, thread }: Waiting): string {
 
 /**
  * The waiting threads, longest waits first, and the agents that could not or may not be asked. Agents that sleep are
- * asked, and so woken, only with `isWaking`. `complete` are the agents whose waiting threads are all listed, `notAsked`
- * those beyond the number that is asked.
+ * asked, and so woken, only with `isWaking`. `complete` are the agents whose waiting threads are all listed.
  */
 export function useWaiting(everyMs: number, isWaking = false) {
   const workspace = useWorkspaceId();
   const { isLive } = usePreferences();
   const { agents, refused } = useAgents();
-  const awake = useMemo(() => (agents ?? []).filter((agent) => isWaking || !agent.isAsleep), [agents, isWaking]);
-  const asked = useMemo(() => awake.slice(0, MOST_AGENTS), [awake]);
+  const asked = useMemo(
+    () => (agents ?? []).filter((agent) => isWaking || !agent.isAsleep).slice(0, MOST_AGENTS),
+    [agents, isWaking],
+  );
   return useQueries({
     queries: asked.map((agent) => ({
       queryKey: [workspace, "agent", agent.id, "waiting"],
@@ -51,7 +53,6 @@ export function useWaiting(everyMs: number, isWaking = false) {
         })
         .sort((one, other) => (one.thread.updated_at ?? "").localeCompare(other.thread.updated_at ?? "")),
       refused,
-      notAsked: awake.slice(MOST_AGENTS),
       complete: asked
         .filter((_, index) => (results[index]?.data?.length ?? MOST_THREADS) < MOST_THREADS)
         .map((agent) => agent.id),
@@ -62,23 +63,34 @@ export function useWaiting(everyMs: number, isWaking = false) {
   });
 }
 
+// The threads that ask something. One that only stopped before a node, after a fork or at a breakpoint, is interrupted
+// too, but asks nothing; pages are read until there are enough that do.
 async function ask(agent: Agent, signal: AbortSignal): Promise<Thread[]> {
-  return inTurn(() =>
-    callAgent(
-      agent.id,
-      "POST /threads/search",
-      {
-        body: {
-          status: "interrupted",
-          limit: MOST_THREADS,
-          sort_by: "updated_at",
-          sort_order: "asc",
-          select: ["thread_id", "metadata", "interrupts", "updated_at"],
-          extract: { last: "values.messages[-1].content" },
-        },
+  const asking: Thread[] = [];
+  for (let page = 0; page < MOST_PAGES && asking.length < MOST_THREADS; page += 1) {
+    const found = await inTurn(() => interrupted(agent, page * PAGE, signal));
+    asking.push(...found.filter((each) => questionsOf(each).length > 0));
+    if (found.length < PAGE) break;
+  }
+  return asking.slice(0, MOST_THREADS);
+}
+
+function interrupted(agent: Agent, offset: number, signal: AbortSignal): Promise<Thread[]> {
+  return callAgent(
+    agent.id,
+    "POST /threads/search",
+    {
+      body: {
+        status: "interrupted",
+        limit: PAGE,
+        offset,
+        sort_by: "updated_at",
+        sort_order: "asc",
+        select: ["thread_id", "metadata", "interrupts", "updated_at"],
+        extract: { last: "values.messages[-1].content" },
       },
-      AbortSignal.any([signal, AbortSignal.timeout(ANSWERS_WITHIN_MS)]),
-    ),
+    },
+    AbortSignal.any([signal, AbortSignal.timeout(ANSWERS_WITHIN_MS)]),
   );
 }
 

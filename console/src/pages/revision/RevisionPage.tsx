@@ -1,10 +1,11 @@
 import { Link, useNavigate } from "@tanstack/react-router";
-import { useCallback } from "react";
+import { useCallback, useState } from "react";
 import { call } from "../../api/client";
 import type { LogFilter, Move, Revision } from "../../api/platform";
 import { useApi, useChange } from "../../api/queries";
 import { revisionRoute } from "../../router";
 import { useMay } from "../../shell/session";
+import { Confirm } from "../../ui/Confirm";
 import { ShortId } from "../../ui/Copy";
 import { Icon } from "../../ui/Icon";
 import { LogView } from "../../ui/LogView";
@@ -59,7 +60,7 @@ export function RevisionPage() {
       {revision.status_message && <p className="notice">{revision.status_message}</p>}
       <Timeline moves={moves} isOver={!isInProgress(revision.status)} />
       <Changes revision={revision} />
-      <Log isInProgress={isInProgress(revision.status)} />
+      <Log hasServed={moves.some((move) => move.status === "DEPLOYING") && !isInProgress(revision.status)} />
     </div>
   );
 }
@@ -71,7 +72,9 @@ function Actions({ revision, moves }: { revision: Revision; moves: Move[] }) {
   const deployment = useDeployment(deploymentId).data;
   const path = { deployment_id: deploymentId, revision_id: revision.id };
   const interrupt = useChange("POST /v2/deployments/{deployment_id}/revisions/{revision_id}/interrupt");
+  const [isAsking, setAsking] = useState(false);
   const redeploy = useChange("POST /v2/deployments/{deployment_id}/revisions/{revision_id}/redeploy", (made) => {
+    setAsking(false);
     if (!made.latest_revision_id) return;
     void navigate({
       to: "/deployments/$deploymentId/revisions/$revisionId",
@@ -79,6 +82,7 @@ function Actions({ revision, moves }: { revision: Revision; moves: Move[] }) {
     });
   });
   if (!mayUpdate || !deployment || deployment.status === "AWAITING_DELETE") return null;
+  const again = () => redeploy.mutate({ path });
   const isActive = deployment.active_revision_id === revision.id;
   const isBuilt = moves.some((move) => BUILT.has(move.status)) || Boolean(revision.source_revision_config.image_uri);
   const error = interrupt.error ?? redeploy.error;
@@ -100,13 +104,29 @@ function Actions({ revision, moves }: { revision: Revision; moves: Move[] }) {
           type="button"
           className="button"
           disabled={redeploy.isPending}
-          onClick={() => redeploy.mutate({ path })}
+          onClick={isActive ? again : () => setAsking(true)}
         >
           <Icon name={isActive ? "rotate" : "back"} />
           {isActive ? "Redeploy" : "Roll back to this"}
         </button>
       )}
-      {error && <Problem error={error} />}
+      {isAsking && (
+        <Confirm
+          title="Roll back?"
+          action="Roll back"
+          isDisabled={redeploy.isPending}
+          error={redeploy.error}
+          onConfirm={again}
+          onClose={() => setAsking(false)}
+        >
+          <p>
+            This revision ({codeOf(revision)}, created <Ago at={revision.created_at} />) takes the place of the one that
+            serves now, with its own code, secrets and resources. Threads and their data stay. Runs in progress go on
+            with the older code.
+          </p>
+        </Confirm>
+      )}
+      {error && !isAsking && <Problem error={error} />}
     </>
   );
 }
@@ -196,11 +216,12 @@ function ShortCommit({ sha }: { sha: string }) {
   return <code title={sha}>{sha.slice(0, 12)}</code>;
 }
 
-function Log({ isInProgress: isBuilding }: { isInProgress: boolean }) {
+// A revision whose servers were never started, because its build failed, has a build log alone.
+function Log({ hasServed }: { hasServed: boolean }) {
   const { deploymentId, revisionId } = revisionRoute.useParams();
   const { log, q, level } = revisionRoute.useSearch();
   const navigate = useNavigate();
-  const type = log === "build" || (log === undefined && isBuilding) ? "build" : "deploy";
+  const type = log === "build" || (log === undefined && !hasServed) ? "build" : "deploy";
   const to = "/deployments/$deploymentId/revisions/$revisionId";
   const params = { deploymentId, revisionId };
   const read = useCallback(

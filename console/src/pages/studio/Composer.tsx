@@ -14,13 +14,13 @@ export interface Said {
 interface Props {
   schema: Schema | null | undefined;
   isRunning: boolean;
-  mayStop: boolean;
-  onSend: (input: Record<string, unknown>, said: Said | null) => void;
+  // Whether the agent has taken it; what it has not taken stays here.
+  onSend: (input: Record<string, unknown>, said: Said | null) => Promise<boolean>;
   onStop: () => void;
 }
 
 // What goes to the agent: a chat box if its input has messages, and a form for the other fields of its input.
-export function Composer({ schema, isRunning, mayStop, onSend, onStop }: Props) {
+export function Composer({ schema, isRunning, onSend, onStop }: Props) {
   const isChat = hasMessages(schema);
   const [text, setText] = useState("");
   const [images, setImages] = useState<string[]>([]);
@@ -29,11 +29,13 @@ export function Composer({ schema, isRunning, mayStop, onSend, onStop }: Props) 
   const file = useRef<HTMLInputElement>(null);
   const others = fieldsOf(schema).filter((each) => !isChat || each.name !== "messages");
   const isEmpty = isChat && !text.trim() && images.length === 0;
-  const send = () => {
+  const send = async () => {
     if (isRunning || isEmpty) return;
-    onSend(values, isChat ? { text, images } : null);
     setText("");
     setImages([]);
+    if (await onSend(values, isChat ? { text, images } : null)) return;
+    setText((typed) => typed || text);
+    setImages((added) => (added.length > 0 ? added : images));
   };
   const add = async (files: Iterable<File>) => {
     for (const each of files) {
@@ -56,12 +58,17 @@ export function Composer({ schema, isRunning, mayStop, onSend, onStop }: Props) 
       aria-label="Input"
       onSubmit={(event) => {
         event.preventDefault();
-        send();
+        void send();
       }}
     >
       {others.length > 0 &&
         (isChat ? (
-          <details>
+          <details
+            // A browser cannot point at a field that is folded away.
+            onInvalidCapture={(event) => {
+              event.currentTarget.open = true;
+            }}
+          >
             <summary>More input: {others.map((each) => each.title).join(", ")}</summary>
             <SchemaForm schema={schema} values={values} onChange={setValues} without={["messages"]} />
           </details>
@@ -90,6 +97,7 @@ export function Composer({ schema, isRunning, mayStop, onSend, onStop }: Props) 
             aria-label="Message"
             placeholder="Message"
             title="Enter sends, Shift+Enter begins a line"
+            dir="auto"
             rows={Math.min(text.split("\n").length, 8)}
             value={text}
             onChange={(event) => setText(event.target.value)}
@@ -97,7 +105,7 @@ export function Composer({ schema, isRunning, mayStop, onSend, onStop }: Props) 
             onKeyDown={(event) => {
               if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
               event.preventDefault();
-              send();
+              event.currentTarget.form?.requestSubmit();
             }}
           />
         )}
@@ -126,7 +134,7 @@ export function Composer({ schema, isRunning, mayStop, onSend, onStop }: Props) 
           </>
         )}
         {isRunning ? (
-          <button type="button" className="button" disabled={!mayStop} onClick={onStop}>
+          <button type="button" className="button" onClick={onStop}>
             <Icon name="stop" /> Stop
           </button>
         ) : (

@@ -75,28 +75,58 @@ function Question({ interrupt, onChange }: { interrupt: StateInterrupt; onChange
 
 function FreeQuestion({ value, onChange }: { value: unknown; onChange: (answer: unknown) => void }) {
   const [isJson, setJson] = useState(false);
+  const [choice, setChoice] = useState<boolean | null>(null);
+  const [typed, setTyped] = useState("");
+  const group = useId();
   const text = textOf(value);
+  const choose = (next: boolean) => {
+    setChoice(next);
+    setTyped("");
+    onChange(next);
+  };
+  const type = (next: string) => {
+    setChoice(null);
+    setTyped(next);
+    onChange(next === "" ? undefined : next);
+  };
   return (
     <div className="card-body stack">
       {text !== undefined ? <Markdown text={text} /> : <Json value={value} name="question" open={3} />}
       {isJson ? (
         <JsonInput label="Answer as JSON" value={undefined} onChange={onChange} />
       ) : (
-        <Field label="Answer">
-          {(attributes) => (
-            <textarea
-              {...attributes}
-              rows={2}
-              onChange={(event) => onChange(event.target.value === "" ? undefined : event.target.value)}
-            />
-          )}
-        </Field>
+        <>
+          <fieldset className="decisions">
+            <legend className="hidden">Yes or no</legend>
+            {[true, false].map((each) => (
+              <label
+                key={String(each)}
+                className={choice === each ? "decision chosen" : "decision"}
+                title={`Sent as ${each}`}
+              >
+                <input type="radio" name={group} checked={choice === each} onChange={() => choose(each)} />
+                {each ? "Yes" : "No"}
+              </label>
+            ))}
+          </fieldset>
+          <Field label="Answer">
+            {(attributes) => (
+              <textarea
+                {...attributes}
+                rows={2}
+                dir="auto"
+                value={typed}
+                onChange={(event) => type(event.target.value)}
+              />
+            )}
+          </Field>
+        </>
       )}
       <button
         type="button"
         className="link small left"
         onClick={() => {
-          onChange(undefined);
+          type("");
           setJson(!isJson);
         }}
       >

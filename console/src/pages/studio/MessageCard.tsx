@@ -1,11 +1,11 @@
 import { memo } from "react";
 import { Icon } from "../../ui/Icon";
-import { Json, LongText, PREVIEW_CHARS, summaryOf } from "../../ui/Json";
+import { Json, LongText, PREVIEW_CHARS } from "../../ui/Json";
 import { Markdown } from "../../ui/Markdown";
+import { Picture, pictureOf } from "../../ui/Picture";
 import { asBlocks, type Block, type Item, type Message, type ToolCall } from "./messages";
 
 const ROLES: Record<string, string> = { human: "You", ai: "Agent", tool: "Tool", system: "System" };
-const OWN_IMAGE = /^data:image\/(png|jpeg|gif|webp);base64,/;
 const TEXTS = new Set(["text", "text_delta", "output_text"]);
 // Said again as tool calls, or of no use to a reader.
 const LEFT_OUT = new Set(["tool_use", "tool_call", "tool_call_chunk", "input_json_delta", "function_call"]);
@@ -27,8 +27,13 @@ export const MessageCard = memo(function MessageCard({ item, isStreaming, onEdit
         <strong>{ROLES[message.type] ?? message.type}</strong>
         {message.name && <code className="soft">{message.name}</code>}
         {isStreaming && <span className="soft small">writes…</span>}
+        {message.isUnsaved && (
+          <span className="tag unsaved" title="The run was broken off before a checkpoint had this message">
+            not part of the thread
+          </span>
+        )}
         <span className="message-actions">
-          {onEdit && message.type === "human" && (
+          {onEdit && !message.isUnsaved && message.type === "human" && (
             <button
               type="button"
               className="copy"
@@ -39,7 +44,7 @@ export const MessageCard = memo(function MessageCard({ item, isStreaming, onEdit
               <Icon name="edit" />
             </button>
           )}
-          {onAgain && message.type === "ai" && (
+          {onAgain && !message.isUnsaved && message.type === "ai" && (
             <button
               type="button"
               className="copy"
@@ -73,17 +78,18 @@ function BlockView({ block, type }: { block: Block; type: string }) {
   const kind = String(block.type ?? "");
   if (TEXTS.has(kind) && typeof block.text === "string") {
     if (block.text.length > 10 * PREVIEW_CHARS) return <LongText text={block.text} name="message" />;
-    return type === "human" ? <p className="said">{block.text}</p> : <Markdown text={block.text} />;
+    return type === "human" ? (
+      <p className="said" dir="auto">
+        {block.text}
+      </p>
+    ) : (
+      <Markdown text={block.text} />
+    );
   }
   if (LEFT_OUT.has(kind) || isReasoning(kind)) return null;
-  const image = imageOf(block);
-  if (image === null) return <Json value={block} name={kind || "content"} open={0} />;
-  if (OWN_IMAGE.test(image)) return <img className="said-image" src={image} alt="In this message" />;
-  return (
-    <a className="text" href={/^https?:/.test(image) ? image : undefined} target="_blank" rel="noopener noreferrer">
-      Image at {summaryOf(image)}
-    </a>
-  );
+  const picture = pictureOf(block);
+  if (picture !== null) return <Picture address={picture} />;
+  return <Json value={block} name={kind || "content"} open={0} />;
 }
 
 function ToolCard({
@@ -135,17 +141,4 @@ function reasoningOf(message: Message): string {
     .map((block) => block.thinking ?? block.reasoning ?? block.text)
     .filter((text) => typeof text === "string");
   return [...(typeof beside === "string" ? [beside] : []), ...within].join("\n");
-}
-
-function imageOf(block: Block): string | null {
-  if (block.type === "image_url") {
-    const found = block.image_url as { url?: unknown } | string | undefined;
-    return typeof found === "string" ? found : typeof found?.url === "string" ? found.url : null;
-  }
-  if (block.type !== "image") return null;
-  if (typeof block.url === "string") return block.url;
-  const source = block.source as { data?: string; media_type?: string; url?: string } | undefined;
-  if (source?.url) return source.url;
-  const [data, type] = [block.data ?? block.base64 ?? source?.data, block.mime_type ?? source?.media_type];
-  return typeof data === "string" ? `data:${String(type ?? "image/png")};base64,${data}` : null;
 }

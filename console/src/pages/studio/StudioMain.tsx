@@ -8,6 +8,7 @@ import { Json, summaryOf } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
 import { Status } from "../../ui/Status";
 import { hasMessages, type Schema } from "../../ui/schema";
+import { isStopped } from "../threads/thread";
 import { Composer } from "./Composer";
 import { Conversation } from "./Conversation";
 import { EditMessage } from "./EditMessage";
@@ -16,6 +17,8 @@ import type { Item } from "./messages";
 import { RunFooter } from "./RunFooter";
 import { humanMessage, type Studio } from "./useStudio";
 import { type Beginning, useStudioRuns } from "./useStudioRuns";
+
+const LONG_MS = 8_000;
 
 interface Props extends Beginning {
   inputSchema: Schema | undefined;
@@ -26,7 +29,7 @@ interface Props extends Beginning {
 
 export function StudioMain({ inputSchema, isLeaf, onLatest, ...beginning }: Props) {
   const { threadId, checkpoint, assistant, studio, onStart } = beginning;
-  const { state, live, isRunning, items } = studio;
+  const { state, isRunning, items } = studio;
   const [editing, setEditing] = useState<string | null>(null);
   const runs = useStudioRuns({
     ...beginning,
@@ -45,13 +48,14 @@ export function StudioMain({ inputSchema, isLeaf, onLatest, ...beginning }: Prop
   // Until the state that a run left has been read, its messages are in no checkpoint that is known here.
   const isSettled = studio.overlay === null;
   const last = items.at(-1)?.message;
+  const shown = runs.pending ? [...items, { message: runs.pending, results: new Map() }] : items;
   const edited = items.find((each) => each.message.id === editing);
   const isChat = hasMessages(inputSchema);
   return (
     <div className="studio-main">
       <Conversation
         key={threadId ?? "new"}
-        items={items}
+        items={shown}
         streaming={isRunning && last?.type === "ai" ? last.id : null}
         onEdit={isSettled && !runs.isStarting ? onEdit : null}
         onAgain={isSettled && !runs.isStarting ? onAgain : null}
@@ -64,7 +68,7 @@ export function StudioMain({ inputSchema, isLeaf, onLatest, ...beginning }: Prop
             <Json value={studio.values} name="state" open={2} />
           </div>
         )}
-        <Progress studio={studio} />
+        <Progress studio={studio} isStarting={runs.isStarting} />
         <Outcome studio={studio} onAnswer={(resume) => void runs.start({ command: { resume } })} />
         {!isRunning && threadId && <RunFooter state={state.data} />}
       </Conversation>
@@ -81,8 +85,7 @@ export function StudioMain({ inputSchema, isLeaf, onLatest, ...beginning }: Prop
           key={assistant.graph_id}
           schema={inputSchema}
           isRunning={isRunning || runs.isStarting}
-          mayStop={Boolean(live?.runId)}
-          onSend={(input, said) => void runs.send(input, said)}
+          onSend={(input, said) => runs.send(input, said)}
           onStop={() => void runs.stop()}
         />
       )}
@@ -107,25 +110,41 @@ function Begin({ isChat, threadId, error }: BeginProps) {
   );
 }
 
-function Progress({ studio }: { studio: Studio }) {
+function Progress({ studio, isStarting }: { studio: Studio; isStarting: boolean }) {
   const { live, isRunning } = studio;
-  if (!live || !isRunning) return null;
-  const running = [...live.nodes].filter(([, state]) => state === "running").map(([node]) => node);
+  const isWaiting = isStarting || (isRunning && live?.phase === "starting");
+  const isLong = useIsLong(isWaiting);
+  if (!isStarting && (!live || !isRunning)) return null;
+  const running = [...(live?.nodes ?? [])].filter(([, state]) => state === "running").map(([node]) => node);
   const words =
-    live.phase === "reconnecting"
-      ? "The connection was lost; it is tried again"
-      : running.length > 0
-        ? running.join(", ")
-        : live.phase === "starting"
-          ? "Starts"
-          : "Runs";
-  const said = live.custom.at(-1);
+    isWaiting && isLong
+      ? "The agent has not answered yet. What you sent is kept here; Stop gives it back to you"
+      : isWaiting
+        ? "Starts"
+        : live?.phase === "reconnecting"
+          ? "The connection was lost; it is tried again"
+          : running.length > 0
+            ? running.join(", ")
+            : "Runs";
+  const said = isWaiting ? undefined : live?.custom.at(-1);
   return (
     <div className="run-progress" role="status">
       <Status tone="busy" word={words} />
       {said !== undefined && <code className="soft">{summaryOf(said)}</code>}
     </div>
   );
+}
+
+// Whether something has been so for longer than an agent needs to wake.
+function useIsLong(isSo: boolean): boolean {
+  const [isLong, setLong] = useState(false);
+  useEffect(() => {
+    setLong(false);
+    if (!isSo) return;
+    const timer = setTimeout(() => setLong(true), LONG_MS);
+    return () => clearTimeout(timer);
+  }, [isSo]);
+  return isLong;
 }
 
 interface OutcomeProps {
@@ -139,11 +158,17 @@ function Outcome({ studio: { state, live, isRunning }, onAnswer }: OutcomeProps)
   const interrupts = isRunning ? [] : (state.data?.interrupts ?? []);
   return (
     <>
-      {failed.map((task) => (
-        <p key={task.id} className="notice">
-          {task.name}: {task.error}
-        </p>
-      ))}
+      {failed.map((task) =>
+        isStopped(task.error) ? (
+          <p key={task.id} className="soft" role="status">
+            {task.name} was stopped. What it had written is not part of the thread; send a message to go on.
+          </p>
+        ) : (
+          <p key={task.id} className="notice">
+            {task.name}: {task.error}
+          </p>
+        ),
+      )}
       {live?.error && failed.length === 0 && <Problem error={live.error} />}
       {interrupts.length > 0 && (
         <Interrupts

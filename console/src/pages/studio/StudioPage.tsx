@@ -45,8 +45,15 @@ export function StudioPage() {
   if (!found.data || !isKnown) return null;
   const assistants = found.data as Assistant[];
   const assistant = assistantOf(assistants, wanted, thread.data?.metadata);
-  if (!assistant)
-    return <Empty title="No assistant">The agent's configuration file names no graph that it serves.</Empty>;
+  if (!assistant) {
+    return (
+      <Empty title="The agent lists no assistant for you">
+        Each graph of an agent has an assistant. The agent's own rules (<code>auth.on</code>) hide them here: let a
+        handler return <code>None</code> if <code>isinstance(ctx.user, Auth.types.StudioUser)</code>, as the guide
+        “Protect an agent” shows. In JavaScript, compare <code>user.kind</code> with <code>"StudioUser"</code>.
+      </Empty>
+    );
+  }
   return <OpenStudio key={deploymentId} deploymentId={deploymentId} assistants={assistants} assistant={assistant} />;
 }
 

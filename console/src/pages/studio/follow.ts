@@ -38,6 +38,7 @@ class RunFollower {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private reading: AbortController | null = null;
   private readonly listeners = new Set<() => void>();
+  private onTaken: (isTaken: boolean) => void = () => {};
   onEnd: (threadId: string) => void = () => {};
 
   constructor(deploymentId: string) {
@@ -55,9 +56,9 @@ class RunFollower {
 
   /**
    * Start a run and follow it. `pending` is the message that is shown until the run has it, and `base` the state from
-   * which the run begins, if that is not the one that is shown.
+   * which the run begins, if that is not the one that is shown. Returns whether the agent has taken the run.
    */
-  start(threadId: string, body: RunCreate, pending?: Message, base?: unknown) {
+  async start(threadId: string, body: RunCreate, pending?: Message, base?: unknown): Promise<boolean> {
     const live = this.begin(threadId, null);
     live.values = base;
     if (pending) live.messages.set(pending.id, pending);
@@ -69,7 +70,21 @@ class RunFollower {
         { path: { thread_id: threadId }, body },
         { ...options, idempotencyKey: key },
       );
+    const isTaken = new Promise<boolean>((resolve) => {
+      this.onTaken = resolve;
+    });
     void this.read(live, open);
+    if (await isTaken) return true;
+    // The message is in no run: it goes back to who wrote it.
+    if (pending) live.messages.delete(pending.id);
+    if (this.live === live) this.show();
+    return false;
+  }
+
+  /** Stop waiting for an agent that has not taken the run. */
+  giveUp() {
+    this.reading?.abort();
+    if (this.live && this.live.runId === null) this.end(this.live, null);
   }
 
   /** Follow a run that somebody else started, or this page before it was loaded again. */
@@ -80,6 +95,7 @@ class RunFollower {
 
   /** Stop reading; the run goes on. */
   close() {
+    this.onTaken(false);
     this.reading?.abort();
     this.reading = null;
     clearTimeout(this.timer);
@@ -87,6 +103,7 @@ class RunFollower {
   }
 
   private begin(threadId: string, runId: string | null): Live {
+    this.onTaken(false);
     this.reading?.abort();
     this.reading = new AbortController();
     this.live = {
@@ -154,6 +171,7 @@ class RunFollower {
 
   private name(live: Live, location: string | null) {
     live.runId ??= location?.split("/").at(-1) ?? null;
+    this.onTaken(true);
     this.showSoon();
   }
 
@@ -161,6 +179,7 @@ class RunFollower {
     live.phase = "ended";
     live.endedAt = Date.now();
     live.error = error ?? live.error;
+    this.onTaken(false);
     for (const [node, state] of live.nodes) if (state === "running") live.nodes.set(node, "waiting");
     this.show();
     this.onEnd(live.threadId);

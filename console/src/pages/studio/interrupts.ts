@@ -1,7 +1,7 @@
 // The questions of agents to people, in the forms that clients know: requests for actions, which are approved, edited,
 // rejected or answered, and anything else, which is answered with a text or JSON.
 
-import { isBranch } from "../../ui/Json";
+import { isBranch, summaryOf } from "../../ui/Json";
 
 export type Decision = "approve" | "edit" | "reject" | "respond" | "ignore";
 
@@ -43,6 +43,16 @@ export function questionOf(value: unknown): Question {
     return { form: "responses", actions: requests.map(inboxAction) };
   }
   return { form: "free", actions: [] };
+}
+
+/** What a question asks, in a line: its own words, else the action that it is about. */
+export function questionText(value: unknown): string {
+  if (typeof value === "string") return value;
+  const [action] = questionOf(value).actions;
+  if (action) return action.description.split("\n", 1)[0] || `${action.name} ${summaryOf(action.args)}`;
+  const named = isBranch(value) ? ["question", "message", "text", "description", "title"] : [];
+  const own = named.map((key) => (value as Record<string, unknown>)[key]).find((each) => typeof each === "string");
+  return typeof own === "string" ? own : summaryOf(value);
 }
 
 function middlewareAction(

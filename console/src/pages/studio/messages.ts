@@ -16,6 +16,8 @@ export interface Message {
   tool_calls?: ToolCall[];
   tool_call_id?: string;
   status?: string;
+  // Of a run that was stopped or failed before a checkpoint had it.
+  isUnsaved?: boolean;
   additional_kwargs?: Record<string, unknown>;
 }
 

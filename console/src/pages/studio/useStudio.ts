@@ -4,7 +4,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef } from "react";
 import { callAgent } from "../../api/agent";
 import { useAgentApi } from "../../api/agentQueries";
-import type { ListedRun, RunCreate } from "../../api/agentServer";
+import type { ListedRun, RunCreate, ThreadState } from "../../api/agentServer";
 import type { ApiError } from "../../api/client";
 import { useWorkspaceId } from "../../shell/session";
 import { useStateAt, useThread } from "../threads/useThread";
@@ -30,7 +30,11 @@ export function useStudio(deploymentId: string, threadId: string | undefined, ch
   // Until the state that a run left has been read, what the run streamed is newer.
   const overlay = live && (isRunning || state.dataUpdatedAt <= live.endedAt || state.isPlaceholderData) ? live : null;
   const values = overlay?.values ?? state.data?.values;
-  const messages = useMemo(() => merge(messagesOf(values), overlay), [values, overlay]);
+  const broken = !overlay && live && isBroken(live, state.data) ? live : null;
+  const messages = useMemo(() => {
+    const saved = merge(messagesOf(values), overlay);
+    return broken ? [...saved, ...unsavedOf(broken, saved)] : saved;
+  }, [values, overlay, broken]);
   const items = useItems(messages);
   const tree = useTree(deploymentId, threadId, changedAt);
   return { follower, live, overlay, thread, state, isRunning, values, items, tree };
@@ -51,6 +55,7 @@ function useItems(messages: Message[]): Item[] {
 
 function isSame(one: Item, other: Item): boolean {
   if (one.message.content !== other.message.content || one.message.type !== other.message.type) return false;
+  if (one.message.isUnsaved !== other.message.isUnsaved) return false;
   if (one.message.tool_calls?.length || other.message.tool_calls?.length) return false;
   return typeof one.message.content === "string";
 }
@@ -84,6 +89,18 @@ function useRunsOfOthers(
 
 function underWay(runs: ListedRun[]): string | undefined {
   return (runs.find((run) => run.status === "running") ?? runs.findLast((run) => run.status === "pending"))?.run_id;
+}
+
+// Whether a run was stopped or failed, so that what it has streamed last is in no checkpoint.
+function isBroken(live: Live, state: ThreadState | undefined): boolean {
+  return live.error !== null || (state?.tasks ?? []).some((task) => task.error);
+}
+
+// What people have read of a run that was broken off stays on the page, marked as no part of the thread.
+function unsavedOf(live: Live, saved: Message[]): Message[] {
+  const known = new Set(saved.map((each) => each.id));
+  const unsaved = [...live.messages.values()].filter((each) => !known.has(each.id) && each.type !== "tool");
+  return unsaved.map((each) => ({ ...each, isUnsaved: true }));
 }
 
 function merge(base: Message[], overlay: Live | null): Message[] {
@@ -133,7 +150,7 @@ export function humanMessage(text: string, images: string[]): Message {
   };
 }
 
-export async function createThread(deploymentId: string): Promise<string> {
-  const made = await callAgent(deploymentId, "POST /threads", { body: {} });
+export async function createThread(deploymentId: string, signal: AbortSignal): Promise<string> {
+  const made = await callAgent(deploymentId, "POST /threads", { body: {} }, signal);
   return made.thread_id ?? "";
 }

@@ -31,61 +31,84 @@ export function useStudioRuns(beginning: Beginning) {
   // From the click until the run is requested, which can first need a thread or a checkpoint. A second click meanwhile
   // must not start a second run.
   const [isStarting, setStarting] = useState(false);
-  const starting = useRef(false);
+  const starting = useRef<AbortController | null>(null);
+  // What somebody has said, until the agent's thread has it.
+  const [pending, setPending] = useState<Message | null>(null);
 
-  const attempt = async (step: () => Promise<unknown>) => {
+  const attempt = async <T>(step: () => Promise<T>): Promise<T | undefined> => {
     setProblem(null);
     try {
-      await step();
+      return await step();
     } catch (failure) {
-      setProblem(failure instanceof ApiError ? failure : new ApiError(500, String(failure), [], null));
+      const isGivenUp = failure instanceof Error && failure.name === "AbortError";
+      if (!isGivenUp) setProblem(failure instanceof ApiError ? failure : new ApiError(500, String(failure), [], null));
+      return undefined;
     }
   };
-  const startOnce = async (step: () => Promise<unknown>) => {
-    if (starting.current) return;
-    starting.current = true;
+  // Returns whether the agent has taken the run.
+  const startOnce = async (step: (signal: AbortSignal) => Promise<boolean>): Promise<boolean> => {
+    if (starting.current) return false;
+    const controller = new AbortController();
+    starting.current = controller;
     setStarting(true);
-    await attempt(step);
-    starting.current = false;
+    const isTaken = await attempt(() => step(controller.signal));
+    starting.current = null;
+    setPending(null);
     setStarting(false);
+    return isTaken === true;
   };
-  const begin = async (changes: Partial<RunCreate>, pending?: Message, base?: unknown) => {
+  const begin = async (
+    signal: AbortSignal,
+    changes: Partial<RunCreate>,
+    message?: Message,
+    base?: unknown,
+  ): Promise<boolean> => {
     setSent((count) => count + 1);
-    const id = threadId ?? (await createThread(deploymentId));
+    setPending(message ?? null);
+    const id = threadId ?? (await createThread(deploymentId, signal));
     const from = checkpoint ? fromCheckpoint(checkpoint) : {};
     const options = { ...runOptions(items.length), ...settings, ...from, ...changes };
-    follower.start(
+    const isTaken = follower.start(
       id,
       { assistant_id: assistant.assistant_id, ...options },
-      pending,
+      message,
       base ?? (checkpoint ? state.data?.values : undefined),
     );
+    setPending(null);
     onStart(id);
+    return await isTaken;
   };
   return {
     problem,
     isStarting,
+    pending,
     // Counts what was sent.
     sent,
-    start: (changes: Partial<RunCreate>) => startOnce(() => begin(changes)),
+    start: (changes: Partial<RunCreate>) => startOnce((signal) => begin(signal, changes)),
     send: (input: Record<string, unknown>, said: Said | null) => {
       const message = said ? humanMessage(said.text, said.images) : undefined;
-      return startOnce(() => begin({ input: message ? { ...input, messages: [message] } : input }, message));
+      return startOnce((signal) =>
+        begin(signal, { input: message ? { ...input, messages: [message] } : input }, message),
+      );
     },
     // A run from before a message: with another message in its place, or with the same input again.
     rerun: (item: Item, replacement?: Message) =>
-      startOnce(async () => {
+      startOnce(async (signal) => {
         const tip = checkpoint ?? state.data?.checkpoint?.checkpoint_id;
-        if (!threadId || !tip) return;
+        if (!threadId || !tip) return false;
         const before = await checkpointBefore(deploymentId, threadId, tip, item.message.id);
         if (!before) throw new ApiError(409, "No checkpoint is left from before this message.", [], null);
         const base = (await readState(deploymentId, threadId, before)).values;
         const input = replacement ? { messages: [replacement] } : null;
-        await begin({ ...fromCheckpoint(before), input }, replacement, base ?? {});
+        return await begin(signal, { ...fromCheckpoint(before), input }, replacement, base ?? {});
       }),
     stop: () =>
       attempt(async () => {
-        if (!live?.runId) return;
+        if (!live?.runId || starting.current) {
+          starting.current?.abort();
+          follower.giveUp();
+          return;
+        }
         const path = { thread_id: live.threadId, run_id: live.runId };
         const operation = "POST /threads/{thread_id}/runs/{run_id}/cancel";
         await callAgent(deploymentId, operation, { path, query: { wait: true } });

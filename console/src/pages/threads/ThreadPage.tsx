@@ -10,7 +10,7 @@ import { Ago } from "../../ui/Time";
 import { differences } from "./diff";
 import { RunsTab } from "./RunsTab";
 import { Timeline } from "./Timeline";
-import { ThreadState } from "./thread";
+import { isStopped, ThreadState } from "./thread";
 import { useStateAt, useThread } from "./useThread";
 
 const EVERY_MS = 3_000;
@@ -46,7 +46,7 @@ export function ThreadPage() {
           <h1>
             Thread <ShortId id={threadId} what="thread id" />
           </h1>
-          <ThreadState status={thread.status} />
+          <ThreadState status={thread.status} interrupts={thread.interrupts} />
           <span className="soft">{thread.updated_at && <Ago at={thread.updated_at} />}</span>
         </div>
         <Link
@@ -126,7 +126,7 @@ function StateView({ deploymentId, threadId, checkpoint, changedAt }: ViewProps)
       ))}
       {failed.map((task) => (
         <p key={task.id} className="notice">
-          {task.name}: {task.error}
+          {task.name}: {isStopped(task.error) ? "was stopped" : task.error}
         </p>
       ))}
       {next && next.length > 0 && (

@@ -29,7 +29,7 @@ export function ThreadsPage() {
         ...search,
         ...(status ? { status: status as ThreadStatus } : {}),
         sort_by: sort === "created_at" ? sort : "updated_at",
-        select: ["thread_id", "status", "metadata", "created_at", "updated_at"],
+        select: ["thread_id", "status", "interrupts", "metadata", "created_at", "updated_at"],
         extract: { first: "values.messages[0].content", last: "values.messages[-1].content" },
         limit: PAGE,
         offset,
@@ -116,7 +116,11 @@ function columnsOf(deploymentId: string): Column<Thread>[] {
         </Link>
       ),
     },
-    { title: "State", width: "minmax(140px, 160px)", show: (each) => <ThreadState status={each.status} /> },
+    {
+      title: "State",
+      width: "minmax(140px, 160px)",
+      show: (each) => <ThreadState status={each.status} interrupts={each.interrupts} />,
+    },
     {
       title: "Began with",
       width: "minmax(140px, 1.2fr)",

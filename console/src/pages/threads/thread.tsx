@@ -1,6 +1,6 @@
 // A thread in words: its state, what it is about, and the searches that find it.
 
-import type { ThreadSearch } from "../../api/agentServer";
+import type { Thread, ThreadSearch } from "../../api/agentServer";
 import { isBranch, summaryOf } from "../../ui/Json";
 import { Status } from "../../ui/Status";
 
@@ -13,9 +13,17 @@ export const STATES: [ThreadStatus, string][] = [
   ["error", "Failed"],
 ];
 
-export function ThreadState({ status }: { status: ThreadStatus | undefined }) {
+// A thread that stopped before a node, because of a fork, a breakpoint or a person, is interrupted without a question.
+export function ThreadState({ status, interrupts }: Pick<Thread, "status" | "interrupts">) {
   const tone = status === "busy" ? "busy" : status === "error" ? "bad" : status === "interrupted" ? "wait" : "idle";
-  return <Status tone={tone} word={STATES.find(([state]) => state === status)?.[1] ?? "–"} />;
+  const asks = interrupts === undefined || Object.keys(interrupts ?? {}).length > 0;
+  const word = status === "interrupted" && !asks ? "Paused" : STATES.find(([state]) => state === status)?.[1];
+  return <Status tone={tone} word={word ?? "–"} />;
+}
+
+/** Whether the error of a task says that somebody stopped its run. */
+export function isStopped(error: string | null | undefined): boolean {
+  return /^(CancelledError|AbortError|Error: Abort)/.test(error ?? "");
 }
 
 /** The text of a message's content, which is a text or a list of blocks. */

@@ -1,6 +1,7 @@
 import { useState } from "react";
 import { isBranch, Json, LongText } from "../../ui/Json";
 import { Markdown } from "../../ui/Markdown";
+import { Picture, pictureOf } from "../../ui/Picture";
 import { type Message, parsed } from "./messages";
 
 const SHOWN = 40;
@@ -27,7 +28,7 @@ export function Chat({ messages }: { messages: Message[] }) {
           <MessageText message={message} />
           {message.others.map((part, place) => (
             // biome-ignore lint/suspicious/noArrayIndexKey: see above
-            <Json key={place} value={part} name="part" open={0} />
+            <Part key={place} value={part} />
           ))}
           {message.toolCalls.map((call, place) => (
             // biome-ignore lint/suspicious/noArrayIndexKey: see above
@@ -42,6 +43,11 @@ export function Chat({ messages }: { messages: Message[] }) {
       ))}
     </ol>
   );
+}
+
+function Part({ value }: { value: unknown }) {
+  const picture = isBranch(value) ? pictureOf(value) : null;
+  return picture === null ? <Json value={value} name="part" open={0} /> : <Picture address={picture} />;
 }
 
 function MessageText({ message }: { message: Message }) {
