@@ -85,6 +85,12 @@ const revisionsTab = createRoute({
   component: lazyRouteComponent(() => import("./pages/deployment/RevisionsTab"), "RevisionsTab"),
 });
 
+const activityTab = createRoute({
+  getParentRoute: () => deploymentRoute,
+  path: "/activity",
+  component: lazyRouteComponent(() => import("./pages/deployment/ActivityTab"), "ActivityTab"),
+});
+
 export const logTab = createRoute({
   getParentRoute: () => deploymentRoute,
   path: "/log",
@@ -370,7 +376,7 @@ const routeTree = root.addChildren([
   home,
   deploymentsRoute,
   newDeployment,
-  deploymentRoute.addChildren([revisionsTab, logTab, settingsTab]),
+  deploymentRoute.addChildren([revisionsTab, activityTab, logTab, settingsTab]),
   revisionRoute,
   agents,
   inboxRoute,

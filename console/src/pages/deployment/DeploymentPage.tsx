@@ -70,6 +70,7 @@ export function DeploymentPage() {
         <Fact title="Source">
           <span title={originOf(deployment)}>{originOf(deployment)}</span>
         </Fact>
+        <Commit deployment={deployment} />
         <Replicas deploymentId={deploymentId} />
         <Fact title="Created">
           <Ago at={deployment.created_at} />
@@ -81,6 +82,9 @@ export function DeploymentPage() {
       <nav className="tabs" aria-label="Parts of the deployment">
         <Link to="/deployments/$deploymentId" params={{ deploymentId }} activeOptions={{ exact: true }}>
           Revisions
+        </Link>
+        <Link to="/deployments/$deploymentId/activity" params={{ deploymentId }}>
+          Activity
         </Link>
         <Link to="/deployments/$deploymentId/log" params={{ deploymentId }}>
           Server log
@@ -124,6 +128,30 @@ function DeployNewest({ deployment }: { deployment: Deployment }) {
       </button>
       {deploy.error && <Problem error={deploy.error} />}
     </>
+  );
+}
+
+// The commit that serves, which is not always the newest one.
+function Commit({ deployment }: { deployment: Deployment }) {
+  const revisionId = deployment.active_revision_id;
+  const active = useApi(
+    "GET /v2/deployments/{deployment_id}/revisions/{revision_id}",
+    { path: { deployment_id: deployment.id, revision_id: revisionId ?? "" } },
+    { enabled: revisionId !== null },
+  ).data;
+  const commit = active?.source_revision_config.repo_commit_sha;
+  if (!active || !commit) return null;
+  return (
+    <Fact title="Commit">
+      <Link
+        to="/deployments/$deploymentId/revisions/$revisionId"
+        params={{ deploymentId: deployment.id, revisionId: active.id }}
+        className="text"
+      >
+        <code>{commit.slice(0, 12)}</code>
+      </Link>{" "}
+      <CopyButton text={commit} what="commit" />
+    </Fact>
   );
 }
 

@@ -1,7 +1,12 @@
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useAgentApi, useAgentChange } from "../../api/agentQueries";
 import type { FoundRun, Run } from "../../api/agentServer";
+import { useApi } from "../../api/queries";
+import { ownAgent } from "../../api/server";
+import { useMay } from "../../shell/session";
 import { ShortId } from "../../ui/Copy";
+import { ErrorText } from "../../ui/ErrorText";
+import { plain } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { Json } from "../../ui/Json";
 import { Problem } from "../../ui/Problem";
@@ -12,6 +17,7 @@ import { retryOf } from "./retry";
 import { isActive, WaitsFor } from "./waiting";
 
 const EVERY_MS = 3_000;
+const TRACED_CHARS = 100_000;
 
 interface Props {
   deploymentId: string;
@@ -44,13 +50,52 @@ export function RunDetails({ deploymentId, runId, threadId, nameOf, onClose }: P
               <Actions deploymentId={deploymentId} run={run} whole={whole.data} />
             </div>
             <Facts deploymentId={deploymentId} run={run} nameOf={nameOf} />
-            {run.error && <p className="notice">{String(run.error.message ?? run.error.error ?? "It failed.")}</p>}
+            {run.error && <Failure run={run} deploymentId={deploymentId} />}
             <h3>Input</h3>
             <Json value={whole.data.kwargs.input ?? whole.data.kwargs.command ?? null} name="input" open={2} />
           </>
         )}
       </div>
     </SidePanel>
+  );
+}
+
+// Why a run failed: the error with the line of the agent's own code, what the agent wrote meanwhile, and the way to try
+// again with another input.
+function Failure({ run, deploymentId }: { run: FoundRun; deploymentId: string }) {
+  const mayRead = useMay("runs:read");
+  const values = useApi(
+    "GET /runs/{run_id}/values",
+    { path: { run_id: run.run_id }, query: { chars: TRACED_CHARS } },
+    { enabled: mayRead && ownAgent === null },
+  ).data;
+  const { error, message } = run.error ?? {};
+  const said = [error, message].filter(Boolean).join(": ") || "It failed.";
+  const traced = values?.values.find((each) => each.name === "error")?.text;
+  return (
+    <>
+      <ErrorText text={traced ? plain(traced) : said} />
+      <p className="row">
+        <Link
+          to="/agents/$deploymentId/studio"
+          params={{ deploymentId }}
+          search={{ thread: run.thread_id, assistant: run.assistant_id }}
+          className="text"
+        >
+          Edit the message and fork in the studio
+        </Link>
+        {ownAgent === null && (
+          <Link
+            to="/deployments/$deploymentId/log"
+            params={{ deploymentId }}
+            search={{ q: run.run_id }}
+            className="text"
+          >
+            Log of this run
+          </Link>
+        )}
+      </p>
+    </>
   );
 }
 

@@ -13,9 +13,12 @@ interface Props {
   nodes: Map<string, NodeState>;
   // The nodes that a thread goes on with.
   next: string[];
+  // The nodes before which runs stop.
+  pauses: string[];
+  onPauses: (nodes: string[]) => void;
 }
 
-export function GraphPanel({ deploymentId, assistantId, nodes, next }: Props) {
+export function GraphPanel({ deploymentId, assistantId, nodes, next, pauses, onPauses }: Props) {
   const found = useAgentApi(
     deploymentId,
     "GET /assistants/{assistant_id}/graph",
@@ -25,9 +28,27 @@ export function GraphPanel({ deploymentId, assistantId, nodes, next }: Props) {
   if (!found.data) {
     return found.error ? <Problem error={found.error} retry={() => void found.refetch()} /> : null;
   }
+  const names = found.data.nodes.map((each) => String(each.id)).filter((name) => !/^__|:/.test(name));
   return (
-    <Suspense fallback={<p className="soft card-body">Drawing…</p>}>
-      <GraphView drawing={found.data} states={nodes} next={next} />
-    </Suspense>
+    <>
+      <Suspense fallback={<p className="soft card-body">Drawing…</p>}>
+        <GraphView drawing={found.data} states={nodes} next={next} />
+      </Suspense>
+      <details className="pauses">
+        <summary>{pauses.length > 0 ? `Pauses before ${pauses.join(", ")}` : "Pause before a node"}</summary>
+        {names.map((name) => (
+          <label key={name} className="check">
+            <input
+              type="checkbox"
+              checked={pauses.includes(name)}
+              onChange={(event) =>
+                onPauses(event.target.checked ? [...pauses, name] : pauses.filter((each) => each !== name))
+              }
+            />
+            {name}
+          </label>
+        ))}
+      </details>
+    </>
   );
 }

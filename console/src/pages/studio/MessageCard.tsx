@@ -1,4 +1,7 @@
+import { Link } from "@tanstack/react-router";
 import { memo } from "react";
+import { ownAgent } from "../../api/server";
+import { compact, count } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { Json, LongText, PREVIEW_CHARS } from "../../ui/Json";
 import { Markdown } from "../../ui/Markdown";
@@ -67,12 +70,40 @@ export const MessageCard = memo(function MessageCard({ item, isStreaming, onEdit
         // biome-ignore lint/suspicious/noArrayIndexKey: blocks of a message are only ever added at its end
         <BlockView key={index} block={block} type={message.type} />
       ))}
+      {message.type === "ai" && !isStreaming && <Facts message={message} />}
       {message.tool_calls?.map((call) => (
         <ToolCard key={call.id} call={call} result={results.get(call.id)} isStreaming={isStreaming} />
       ))}
     </article>
   );
 });
+
+// The id of the call of a model, in the ids that LangChain gives to its messages.
+const OF_MODEL_CALL = /^(?:lc_)?run-+([0-9a-f]{8}-[0-9a-f-]{27})/;
+
+// Which model wrote a message, what it used, and the call of the model in the trace.
+function Facts({ message }: { message: Message }) {
+  const { usage_metadata: usage, response_metadata: about, id } = message;
+  const model = about?.model_name ?? about?.model;
+  const [, call] = OF_MODEL_CALL.exec(id) ?? [];
+  const used = usage?.total_tokens ?? (usage?.input_tokens ?? 0) + (usage?.output_tokens ?? 0);
+  if (typeof model !== "string" && !used && !call) return null;
+  return (
+    <p className="message-facts soft small">
+      {typeof model === "string" && <code>{model}</code>}
+      {used > 0 && (
+        <span title={`${count(usage?.input_tokens ?? 0)} in, ${count(usage?.output_tokens ?? 0)} out`}>
+          {compact(used)} tokens
+        </span>
+      )}
+      {call && ownAgent === null && (
+        <Link to="/traces" search={{ run: call }} className="text">
+          Trace
+        </Link>
+      )}
+    </p>
+  );
+}
 
 function BlockView({ block, type }: { block: Block; type: string }) {
   const kind = String(block.type ?? "");

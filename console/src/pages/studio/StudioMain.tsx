@@ -69,7 +69,11 @@ export function StudioMain({ inputSchema, isLeaf, onLatest, ...beginning }: Prop
           </div>
         )}
         <Progress studio={studio} isStarting={runs.isStarting} />
-        <Outcome studio={studio} onAnswer={(resume) => void runs.start({ command: { resume } })} />
+        <Outcome
+          studio={studio}
+          onAnswer={(resume) => void runs.start({ command: { resume } })}
+          onContinue={checkpoint && !isLeaf ? null : () => void runs.start({ input: null })}
+        />
         {!isRunning && threadId && <RunFooter state={state.data} />}
       </Conversation>
       {runs.problem && <Problem error={runs.problem} />}
@@ -150,24 +154,36 @@ function useIsLong(isSo: boolean): boolean {
 interface OutcomeProps {
   studio: Studio;
   onAnswer: (resume: Record<string, unknown>) => void;
+  // Absent where another control goes on.
+  onContinue: (() => void) | null;
 }
 
 // How the last run ended: what failed, and what it asks.
-function Outcome({ studio: { state, live, isRunning }, onAnswer }: OutcomeProps) {
+function Outcome({ studio: { state, live, isRunning }, onAnswer, onContinue }: OutcomeProps) {
   const failed = isRunning ? [] : (state.data?.tasks ?? []).filter((task) => task.error);
   const interrupts = isRunning ? [] : (state.data?.interrupts ?? []);
+  const next = isRunning ? [] : (state.data?.next ?? []);
+  const isPaused = next.length > 0 && interrupts.length === 0;
   return (
     <>
       {failed.map((task) =>
         isStopped(task.error) ? (
           <p key={task.id} className="soft" role="status">
-            {task.name} was stopped. What it had written is not part of the thread; send a message to go on.
+            {task.name} was stopped. What it had written is not part of the thread.
           </p>
         ) : (
           <p key={task.id} className="notice">
             {task.name}: {task.error}
           </p>
         ),
+      )}
+      {isPaused && onContinue && (
+        <p className="row">
+          {failed.length === 0 && <span className="soft">Paused before {next.join(", ")}.</span>}
+          <button type="button" className="button" onClick={onContinue}>
+            <Icon name="play" /> {failed.length === 0 ? "Continue" : "Try again"}
+          </button>
+        </p>
       )}
       {live?.error && failed.length === 0 && <Problem error={live.error} />}
       {interrupts.length > 0 && (

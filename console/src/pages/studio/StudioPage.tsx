@@ -15,6 +15,7 @@ import { GraphPanel } from "./GraphPanel";
 import { StatePanel } from "./StatePanel";
 import { StudioHead } from "./StudioHead";
 import { StudioMain } from "./StudioMain";
+import { ThreadsPanel } from "./ThreadsPanel";
 import { branchOf, type Studio, THREAD_EVERY_MS, useStudio } from "./useStudio";
 
 const PANELS = [
@@ -22,6 +23,7 @@ const PANELS = [
   ["graph", "Graph"],
   ["state", "State"],
   ["assistant", "Assistant"],
+  ["threads", "Threads"],
 ] as const;
 
 export function StudioPage() {
@@ -87,6 +89,8 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
   );
   const studio = useStudio(deploymentId, threadId, checkpoint);
   const [context, setContext] = useState<Record<string, unknown>>({});
+  // Nodes before which runs of this page stop.
+  const [pauses, setPauses] = useState<string[]>([]);
   const schemas = useAgentApi(
     deploymentId,
     "GET /assistants/{assistant_id}/schemas",
@@ -111,7 +115,10 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
         assistant={assistant}
         threadId={threadId}
         checkpoint={checkpoint}
-        settings={settingsOf(assistant, context, isContext)}
+        settings={{
+          ...settingsOf(assistant, context, isContext),
+          ...(pauses.length > 0 ? { interrupt_before: pauses } : {}),
+        }}
         studio={studio}
         inputSchema={schemas?.input_schema as Schema | undefined}
         isLeaf={branch.isLeaf}
@@ -127,7 +134,19 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
           selected={panel.shown}
           search={(next, old) => ({ ...old, panel: next })}
         />
-        {panel.shown === "assistant" ? (
+        {panel.shown === "threads" ? (
+          <div className="studio-panel-body">
+            <ThreadsPanel
+              deploymentId={deploymentId}
+              threadId={threadId}
+              onOpen={(each) => {
+                const ran = each.metadata?.assistant_id;
+                const { thread_id: thread } = each;
+                show({ thread, checkpoint: undefined, ...(ran ? { assistant: String(ran) } : {}) }, false);
+              }}
+            />
+          </div>
+        ) : panel.shown === "assistant" ? (
           <div className="studio-panel-body">
             <AssistantPanel
               deploymentId={deploymentId}
@@ -146,6 +165,8 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
             threadId={threadId}
             studio={studio}
             isState={panel.shown === "state"}
+            pauses={pauses}
+            onPauses={setPauses}
             onEdited={() => show({ checkpoint: undefined })}
           />
         )}
@@ -169,11 +190,14 @@ interface ThreadPanelProps {
   threadId: string | undefined;
   studio: Studio;
   isState: boolean;
+  pauses: string[];
+  onPauses: (nodes: string[]) => void;
   onEdited: () => void;
 }
 
 // The state of the thread, or where in the graph it is.
-function ThreadPanel({ deploymentId, assistant, threadId, studio, isState, onEdited }: ThreadPanelProps) {
+function ThreadPanel({ studio, isState, pauses, onPauses, onEdited, ...where }: ThreadPanelProps) {
+  const { deploymentId, assistant, threadId } = where;
   const { state, live, isRunning, overlay } = studio;
   if (isState) {
     return (
@@ -195,6 +219,8 @@ function ThreadPanel({ deploymentId, assistant, threadId, studio, isState, onEdi
         assistantId={assistant.assistant_id}
         nodes={live?.nodes ?? new Map()}
         next={isRunning ? [] : (state.data?.next ?? [])}
+        pauses={pauses}
+        onPauses={onPauses}
       />
     </div>
   );

@@ -19,6 +19,8 @@ export interface Message {
   // Of a run that was stopped or failed before a checkpoint had it.
   isUnsaved?: boolean;
   additional_kwargs?: Record<string, unknown>;
+  response_metadata?: Record<string, unknown>;
+  usage_metadata?: { input_tokens?: number; output_tokens?: number; total_tokens?: number } | null;
 }
 
 interface Chunk extends Message {

@@ -6,6 +6,7 @@ import { type ApiError, request } from "../../api/client";
 import type { RunValue, RunValues } from "../../api/platform";
 import { useApi } from "../../api/queries";
 import { CopyButton } from "../../ui/Copy";
+import { ErrorText } from "../../ui/ErrorText";
 import { plain } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { bytes, isBranch, Json, LongText, PREVIEW_CHARS } from "../../ui/Json";
@@ -122,9 +123,10 @@ function Shown({ text, name, isFailure }: { text: string; name: string; isFailur
   const messages = useMemo(() => (name === "inputs" || name === "outputs" ? messagesOf(value) : null), [value, name]);
   const command = name === "inputs" ? commandOf(value) : null;
   const [isRaw, setRaw] = useState(false);
+  if (name === "error" && isFailure) return <ErrorText text={String(value)} />;
   if (name === "error") {
     return (
-      <div className={isFailure ? "value-error" : "value-text"}>
+      <div className="value-text">
         <CopyButton text={text} what="error" />
         <LongText text={String(value)} name="error" />
       </div>

@@ -3,7 +3,7 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef } from "react";
 import { useKey } from "../../shell/keys";
-import { compact } from "../../ui/format";
+import { compact, cost } from "../../ui/format";
 import { Icon } from "../../ui/Icon";
 import { duration } from "../../ui/Time";
 import { RunMark } from "../traces/RunMark";
@@ -76,6 +76,7 @@ export function Waterfall({ tree, shown, closed, selected, onSelect, onToggle }:
       <div className="waterfall-head" aria-hidden="true">
         <span>Span</span>
         <span className="number extra">Tokens</span>
+        <span className="number extra">Cost</span>
         <span className="number">Time</span>
         <span className="ticks extra">
           {Array.from({ length: TICKS }, (_, tick) => (
@@ -172,6 +173,7 @@ function Row({ node, top, isSelected, isClosed, startMs, spanMs, endMs, onSelect
         {isClosed && <span className="soft small">+{compact(below)}</span>}
       </span>
       <span className="number soft extra">{node.tokens > 0 ? compact(node.tokens) : ""}</span>
+      <span className="number soft extra">{node.cost === null ? "" : cost(node.cost)}</span>
       <span className="number">{node.endMs === null ? "…" : duration(node.endMs - node.startMs)}</span>
       <span className="span-track extra" aria-hidden="true">
         <span
