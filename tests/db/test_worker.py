@@ -276,6 +276,8 @@ async def test_rollback_that_comes_while_a_run_ends_removes_it(process: Process)
     await statements.cancel_runs(process.db, CancelScope(), Cancellation("rollback", ""))
     attempt.end.set()
     await process.wait_for_status(run_id, None)
+    # The worker hears of it a moment after the others who ask the database.
+    await process.wait_until_idle()
     assert process.handler.ended == [(run_id, ENDS["rollback"])]
 
 
