@@ -88,7 +88,7 @@ class Machine:
             state = self.run("systemctl", "is-system-running", check=False).stdout.strip()
             return state in ("running", "degraded")
 
-        await eventually(is_up, 120)
+        await eventually(is_up)
 
     def _start(self) -> None:
         with (self._folder / "console.log").open("ab") as console:

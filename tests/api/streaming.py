@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import httpx2
 
-WITHIN_S = 60.0
+WITHIN_S = 300.0
 
 
 class Sent(NamedTuple):

@@ -42,7 +42,7 @@ class Traced(NamedTuple):
             found = (await self.platform.client.post("/runs/query", json={"session": [str(session.id)]})).json()["runs"]
             return found if found and all(each["end_time"] for each in found) else None
 
-        runs: list[dict[str, Any]] = await eventually(ended, within_s=60)
+        runs: list[dict[str, Any]] = await eventually(ended)
         return runs
 
 

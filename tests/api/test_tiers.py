@@ -174,5 +174,5 @@ async def test_an_idle_server_holds_three_connections_at_most(
         return bool(await admin.fetchval(count) <= 3 * len(tiers))
 
     assert not await are_few_left()
-    await eventually(are_few_left, 150)
+    await eventually(are_few_left)
     await admin.close()

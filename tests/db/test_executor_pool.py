@@ -151,7 +151,7 @@ async def hold(pool: ExecutorPool, do: str, *modes: str) -> tuple[ExecutorProces
             )
 
     task = asyncio.create_task(run())
-    return await asyncio.wait_for(began, 60), task
+    return await asyncio.wait_for(began, 300), task
 
 
 async def test_executor_says_what_its_graphs_are_and_executes_them(project):
@@ -302,7 +302,7 @@ async def test_events_that_nobody_follows_come_together_or_after_a_moment(projec
         call = request("wait")
         call.is_unfollowed = True
         waiting = asyncio.create_task(executor.link.call(messages.EXECUTE, call, on_item=take))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await came.wait()
         assert batches == [["values"]]
         waiting.cancel()
@@ -337,7 +337,7 @@ async def test_run_is_stopped_when_its_lease_is_not_renewed(project):
             asyncio.create_task(executor.link.call(messages.EXECUTE, call, on_item=lambda _events: begun.set()))
             for call in reversed(calls)
         ]
-        await asyncio.wait_for(begun.wait(), 60)
+        await asyncio.wait_for(begun.wait(), 300)
         renewed = messages.Leases(leases=[(2, executor.clock_s(time.monotonic()) + 3600), (99, 1.0)])
         await executor.link.call(messages.LEASES, renewed)
         with pytest.raises(CallFailed) as failed:

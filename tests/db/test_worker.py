@@ -322,7 +322,7 @@ async def test_leases_are_renewed_while_a_run_cannot_be_returned(process: Proces
             async def is_renewed(before: float = before) -> bool:
                 return process.worker._active[running].leased_until != before
 
-            await eventually(is_renewed, within_s=60)
+            await eventually(is_renewed)
     await process.wait_for_status(stopped, "pending")
 
 
@@ -374,7 +374,7 @@ async def test_failed_claim_releases_its_slots(process: Process):
     async def is_free() -> bool:
         return process.worker.free_slots == 1
 
-    await eventually(is_free, 60)
+    await eventually(is_free)
     await process.db.pool.execute("alter table runs_away rename to runs")
     await process.execute()
 

@@ -92,12 +92,12 @@ class Cluster:
     async def start(self, *servers: ServerProcess) -> None:
         """Start servers, all that are down where none is named, and wait until they answer."""
         down = servers or [server for server in self.servers if not is_up(server)]
-        await asyncio.gather(*(asyncio.to_thread(server.start, 120) for server in down))
+        await asyncio.gather(*(asyncio.to_thread(server.start) for server in down))
 
     def start_all(self) -> None:
         """Do as `start` where there is no event loop."""
         with ThreadPoolExecutor(max(1, len(self.servers))) as pool:
-            list(pool.map(lambda server: server.start(120), self.servers))
+            list(pool.map(lambda server: server.start(), self.servers))
 
     def close(self) -> None:
         """Kill every server."""
@@ -186,7 +186,7 @@ class Cluster:
         found = dict(rows[0]) if rows else {}
         return {**found, "values": json.loads(found["values"])} if found.get("values") else found
 
-    async def over(self, *runs: str, within_s: float = 120) -> list[str]:
+    async def over(self, *runs: str, within_s: float = 300) -> list[str]:
         """Wait until runs are over; return their statuses."""
         query = "select status from runs where run_id = any($1::uuid[]) order by number"
 
@@ -219,7 +219,7 @@ async def is_closed(server: ServerProcess) -> bool:
     return False
 
 
-async def patiently(look: Callable[[], Awaitable[Any]], within_s: float = 120) -> Any:
+async def patiently(look: Callable[[], Awaitable[Any]], within_s: float = 300) -> Any:
     """Ask until the answer is true, but not often: the servers need the processor more."""
     answer: Any = None
 

@@ -128,7 +128,7 @@ async def ended(http: httpx2.AsyncClient, deployment: str) -> Any:
         found = (await http.get(f"/v2/deployments/{deployment}/revisions")).json()["resources"][0]
         return found if found["status"] == "DEPLOYED" or "FAILED" in found["status"] else None
 
-    return await eventually(look, 200)
+    return await eventually(look)
 
 
 async def deploy(http: httpx2.AsyncClient, repository: Repository) -> str:

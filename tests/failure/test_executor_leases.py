@@ -105,7 +105,7 @@ async def written(file: Path, attempt: int) -> Line:
         found = [line for line in lines_of(file) if line.attempt == attempt]
         return found[-1] if len(found) >= 10 else None
 
-    line: Line = await eventually(look, 120)
+    line: Line = await eventually(look)
     return line
 
 

@@ -164,7 +164,7 @@ async def truly_ended(platform: Platform, deployment: str) -> None:
         found = (await platform.call("GET", f"/v2/deployments/{deployment}/revisions", limit=100))["resources"]
         return found if {revision["status"] for revision in found} <= AT_THE_END else None
 
-    revisions = await eventually(all_ended, 180)
+    revisions = await eventually(all_ended)
     deployed = [revision["id"] for revision in revisions if revision["status"] == "DEPLOYED"]
     active = (await platform.call("GET", f"/v2/deployments/{deployment}"))["active_revision_id"]
     assert active == (deployed[0] if deployed else None), revisions

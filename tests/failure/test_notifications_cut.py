@@ -32,7 +32,7 @@ class CutBus:
         async def has_connected() -> bool:
             return [each.sender for each in self.received].count(NOBODY) >= count
 
-        await eventually(has_connected, within_s=60)
+        await eventually(has_connected)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ async def test_bus_connects_again_after_a_notification_that_could_not_be_sent(cu
     async def has_arrived() -> bool:
         return news in cut.received
 
-    await eventually(has_arrived, within_s=60)
+    await eventually(has_arrived)
 
 
 async def test_bus_that_only_listens_notices_that_its_connection_died(cut: CutBus, monkeypatch):

@@ -206,7 +206,7 @@ async def counts(client: httpx2.AsyncClient, expected: dict[str, int]) -> None:
     async def are_so() -> bool:
         return bool(await used(client) == expected)
 
-    await eventually(are_so, 60)
+    await eventually(are_so)
 
 
 def path(version: str) -> list[str]:

@@ -80,7 +80,7 @@ async def test_agents_are_as_before_after_a_crash_and_none_holds_up_the_others(p
         is_asleep = await shows("asleep", "READY", is_asleep=True)
         return is_asleep and not servers_at(platform, made["asleep"])
 
-    await eventually(sleeps_alone, 120)
+    await eventually(sleeps_alone)
     # The third agent can no longer be started.
     folder = platform.home / "dataplane" / "deployments" / made["broken"]
     (config,) = folder.glob("revisions/*/source/langgraph.json")
@@ -92,10 +92,10 @@ async def test_agents_are_as_before_after_a_crash_and_none_holds_up_the_others(p
     await asyncio.to_thread(platform.server.start)
     await waiting
     assert {refused for client in clients for refused in client.refused} <= {(503, "1")}
-    await eventually(lambda: shows("broken", "UNKNOWN", is_asleep=False), 120)
+    await eventually(lambda: shows("broken", "UNKNOWN", is_asleep=False))
     # The agents answer before the listener says so.
-    await eventually(lambda: shows("first", "READY", is_asleep=False), 120)
-    await eventually(lambda: shows("asleep", "READY", is_asleep=True), 120)
+    await eventually(lambda: shows("first", "READY", is_asleep=False))
+    await eventually(lambda: shows("asleep", "READY", is_asleep=True))
     assert servers_at(platform, made["asleep"]) == []
 
     away.rename(config)

@@ -125,7 +125,7 @@ class Operator:
             now = self.status(NEW)
             return now["ActiveState"] == "active" and now["MainPID"] != before
 
-        await eventually(is_restarted, 120)
+        await eventually(is_restarted)
 
     @contextlib.asynccontextmanager
     async def platform(self) -> AsyncIterator[Platform]:
@@ -188,7 +188,7 @@ async def test_service_starts_again_after_reboots_power_cuts_and_crashes(operato
     await asyncio.to_thread(functools.partial(operator.install, NEW, **backups))
     await operator.answers()
     assert operator.status(NEW)["UnitFileState"] == "enabled"
-    await eventually(operator.has_backup, 120)
+    await eventually(operator.has_backup)
     for stops in (machine.shut_down, machine.cut_off, operator.crash):
         await stops()
         if stops != operator.crash:

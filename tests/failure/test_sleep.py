@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from portside.kernel.embedded import EmbeddedPostgres
-from tests.conftest import eventually
+from tests.conftest import eventually, with_name
 from tests.platforms import Platform, Repository, listener_of, open_platform, run, servers_of
 
 pytestmark = [
@@ -76,11 +76,11 @@ async def is_asleep(platform: Platform, deployment: str) -> None:
             platform.home
         )
 
-    await eventually(look, 120)
+    await eventually(look)
 
 
 async def is_awake(platform: Platform) -> None:
-    await eventually(lambda: asyncio.sleep(0, bool(servers_of(platform.home))), 120)
+    await eventually(lambda: asyncio.sleep(0, bool(servers_of(platform.home))))
 
 
 def agent(platform: Platform, **options: Any) -> httpx2.AsyncClient:
@@ -139,7 +139,7 @@ async def reported(platform: Platform, deployment: str) -> None:
     async def look() -> bool:
         return bool((await platform.call("GET", path))["measured_at"] != before)
 
-    await eventually(look, 120)
+    await eventually(look)
 
 
 async def test_clients_never_notice_that_an_agent_sleeps(platform: Platform, deployment: str):
@@ -226,7 +226,7 @@ async def test_agent_that_cannot_be_woken_says_so_and_is_woken_later(platform: P
         async def answers_again() -> bool:
             return (await client.get(f"{url}/ok")).status_code == 200
 
-        await eventually(answers_again, 120)
+        await eventually(answers_again)
 
         async def is_ready() -> bool:
             shown = await platform.call("GET", f"/v2/deployments/{deployment}")
@@ -252,7 +252,7 @@ async def test_server_killed_while_it_wakes_is_started_again(platform: Platform,
         async def answers_again() -> bool:
             return (await client.get(f"{url}/ok")).status_code == 200
 
-        await eventually(answers_again, 120)
+        await eventually(answers_again)
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ async def test_idle_agent_gives_way_to_one_that_wakes(crowded: Platform, reposit
     async def shows(deployment: str, *, asleep: bool) -> bool:
         return bool((await crowded.call("GET", f"/v2/deployments/{deployment}"))["is_asleep"] == asleep)
 
-    await eventually(lambda: shows(first, asleep=True), 120)
+    await eventually(lambda: shows(first, asleep=True))
     admin = await asyncpg.connect(crowded.database_url)
 
     async def has_no_connections(deployment: str) -> bool:
@@ -288,7 +288,7 @@ async def test_idle_agent_gives_way_to_one_that_wakes(crowded: Platform, reposit
         return await admin.fetchval(query, f"agent_{UUID(deployment).hex}") == 0
 
     # It sleeps as soon as its server accepts nothing more, which ends a moment later.
-    await eventually(lambda: has_no_connections(first), 120)
+    await eventually(lambda: has_no_connections(first))
     # Another agent holds all connections but five.
     role = f"agent_{'0' * 32}"
     await admin.execute(f"create role {role} login superuser")
@@ -309,15 +309,15 @@ async def test_idle_agent_gives_way_to_one_that_wakes(crowded: Platform, reposit
 
         # The second one was used a moment ago by its own start, and becomes idle. On a busy machine the platform may
         # take the connection that is left before the first one's server does, so that its start fails once.
-        await eventually(lambda: answers(urls[0], "The agent sleeps"), 120)
-        await eventually(lambda: shows(second, asleep=True), 60)
+        await eventually(lambda: answers(urls[0], "The agent sleeps"))
+        await eventually(lambda: shows(second, asleep=True))
         await crowded.call("PATCH", f"/v2/deployments/{first}", sleep_after_s=0)
         for _ in range(2):
             assert not await answers(urls[1])
         assert await answers(urls[0])
         for connection in held:
             await connection.close()
-        await eventually(lambda: answers(urls[1]), 120)
+        await eventually(lambda: answers(urls[1]))
     await admin.execute(f"drop role {role}")
     await admin.close()
 
@@ -333,7 +333,17 @@ async def test_delayed_run_wakes_agent(platform: Platform, deployment: str):
         # A restart does not forget what is due.
         await asyncio.to_thread(platform.server.stop)
         await asyncio.to_thread(platform.server.start)
-        await is_awake(platform)
+        database_url = with_name(platform.database_url, f"agent_{UUID(deployment).hex}")
+
+        async def has_run() -> bool:
+            # A request to the agent would wake it.
+            connection = await asyncpg.connect(database_url)
+            try:
+                return bool(await connection.fetchval("select status from portside.runs") == "success")
+            finally:
+                await connection.close()
+
+        await eventually(has_run)
         await is_asleep(platform, deployment)
         (found,) = (await client.get(f"{url}/threads/{thread}/runs")).json()
     assert found["status"] == "success"

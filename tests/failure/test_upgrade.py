@@ -135,7 +135,7 @@ async def running(installation: Installation, folder: Path) -> AsyncIterator[Pla
         holder = lock_holder(home)
         assert holder, "it runs"
         os.kill(holder, signal.SIGINT)
-        await eventually(lambda: asyncio.sleep(0, lock_holder(home) is None), 120)
+        await eventually(lambda: asyncio.sleep(0, lock_holder(home) is None))
         await asyncio.to_thread(server.process.wait, 60)
     assert processes_of(home) == []
 
@@ -309,7 +309,7 @@ async def test_agent_that_sleeps_stays_asleep_and_wakes_with_the_new_server(tmp_
         async def is_asleep() -> bool:
             return bool((await platform.call("GET", path))["is_asleep"]) and len(servers_of(platform.home)) == 1
 
-        await eventually(is_asleep, 120)
+        await eventually(is_asleep)
         upgraded = await upgrade(platform, "--no-backup")
         assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
         assert await is_asleep(), "only the server that was awake was replaced"
