@@ -77,7 +77,8 @@ async def test_remaining_requests_count_a_share_that_is_on_its_way_back(db: Data
         # The shares of both budgets are returned together, and wait for the first one's row.
         await tx.connection.execute("select from rate_windows where budget = $1 for update", names[0])
         returning = asyncio.create_task(windows._return_shares(only_idle=False))
-        waiting = Query("waiting", "select count(*) from pg_locks where not granted")
+        statements = "pg_stat_activity where datname = current_database()"
+        waiting = Query("waiting", f"select count(*) from {statements} and wait_event_type = 'Lock'")
         await eventually(lambda: db.fetchval(waiting))
         spending = asyncio.create_task(windows.spend(names[1], limit))
         # Time for a statement of another connection, which is what this request must not use.

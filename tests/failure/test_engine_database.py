@@ -64,7 +64,7 @@ async def stopped(_cluster: Cluster, engine: EmbeddedPostgres) -> AsyncIterator[
     with engine._start_lock():
         engine._run("pg_ctl", "stop", "-D", str(engine.data), "-m", "immediate", "-w")
         yield
-        await asyncio.to_thread(engine._start, 60)
+        await asyncio.to_thread(engine._start, 300)
 
 
 @contextlib.asynccontextmanager
