@@ -6,6 +6,8 @@ const FETCH = Symbol.for("langgraph_api:fetch");
 const URL_OF_API = Symbol.for("langgraph_api:url");
 const ADDRESS = "http://portside.invalid";
 const WITHOUT_BODY = new Set([101, 204, 205, 304]);
+// A graph that reads its response more slowly than the server sends it must not fill the executor's memory.
+const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
 
 /** Let the SDK's clients without an address call this server. */
 export function installLoopback(server: Server): void {
@@ -33,15 +35,18 @@ async function request(server: Server, given: Request): Promise<Response> {
     // Null when the body has ended: a cancelled stream throws if anything is added to it.
     let pieces: ReadableStreamDefaultController<Uint8Array> | null = null;
     const stop = new AbortController();
-    const stream = new ReadableStream<Uint8Array>({
-      start(controller) {
-        pieces = controller;
+    const stream = new ReadableStream<Uint8Array>(
+      {
+        start(controller) {
+          pieces = controller;
+        },
+        cancel() {
+          pieces = null;
+          stop.abort();
+        },
       },
-      cancel() {
-        pieces = null;
-        stop.abort();
-      },
-    });
+      new ByteLengthQueuingStrategy({ highWaterMark: MAX_UNREAD_BYTES }),
+    );
     const fail = (error: unknown) => {
       reject(error);
       pieces?.error(error);
@@ -50,6 +55,11 @@ async function request(server: Server, given: Request): Promise<Response> {
     let hasHead = false;
     const onItem = (item: unknown) => {
       if (hasHead) {
+        if (pieces?.desiredSize != null && pieces.desiredSize <= 0) {
+          stop.abort();
+          fail(new Error(`more than ${MAX_UNREAD_BYTES} bytes of the response to ${url.pathname} were not read`));
+          return;
+        }
         pieces?.enqueue(new Uint8Array(item as Buffer));
         return;
       }

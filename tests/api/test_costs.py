@@ -309,6 +309,20 @@ async def test_a_recomputation_can_be_cancelled(server: Hosted) -> None:
     assert (await read(server, run))["total_cost"] is None
 
 
+async def test_long_recomputation_does_not_delay_others(server: Hosted) -> None:
+    for _ in range(3):
+        await store(server, model_run(usage(1_000_000, 0), "mine-1"))
+    await ask(server, "POST", "/model-price-map", PRICE)
+    works = [await ask(server, "POST", "/model-price-map/recomputations", {}, 202) for _ in range(3)]
+    task = RecomputedCosts(server.db)
+    task.batch = 1
+    for done in ([1, 1, 1], [2, 2, 2]):
+        for _ in works:
+            await task.activate()
+        found = [await ask(server, "GET", f"/model-price-map/recomputations/{work['id']}") for work in works]
+        assert [each["runs"] for each in found] == done
+
+
 async def test_a_recomputation_that_fails_pauses_and_others_go_on(server: Hosted) -> None:
     run, theirs = model_run(usage(1_000_000, 0), "mine-1"), model_run(usage(1_000_000, 0), "mine-1")
     await store(server, run)

@@ -115,6 +115,25 @@ test("an aborted request ends the reader of its response", async () => {
   await assert.rejects(reader?.read() ?? Promise.resolve(), /read enough/);
 });
 
+test("a response that nobody reads does not fill the memory", async () => {
+  const stopped = gate();
+  const piece = Buffer.alloc(1024 * 1024);
+  const link = await linked({
+    "http.request": async (_body, call) => {
+      call.signal.addEventListener("abort", stopped.open);
+      call.send([200, []]);
+      for (let sent = 0; sent < 70 && !call.signal.aborted; sent++) call.send(piece);
+      await stopped.passed;
+    },
+  });
+  installLoopback(link as unknown as Server);
+  const place = globalThis as unknown as Record<symbol, typeof fetch>;
+  const send = place[Symbol.for("langgraph_api:fetch")] as typeof fetch;
+  const response = await send("http://portside.invalid/threads");
+  await stopped.passed;
+  await assert.rejects(response.text(), /67108864 bytes of the response to .threads were not read/);
+});
+
 test("a request that was aborted before is not sent", async () => {
   const { send } = await loopback();
   await assert.rejects(send({ signal: AbortSignal.abort(new Error("too late")) }), /too late/);

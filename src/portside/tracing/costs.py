@@ -144,7 +144,7 @@ async def _read(db: Session, workspace_id: UUID, recomputation_id: UUID | None) 
 
 
 class RecomputedCosts(Task):
-    """Computes costs again, one batch of the oldest recomputation at a time.
+    """Computes costs again, one batch of each recomputation in turn.
 
     A batch that fails is tried again after a pause, which doubles up to an hour; other recomputations go on meanwhile.
     """
@@ -156,13 +156,16 @@ class RecomputedCosts(Task):
     def __init__(self, db: Database) -> None:
         super().__init__()
         self._db = db
+        # The recomputation whose batch was done last.
+        self._last_id: UUID | None = None
 
     async def activate(self) -> Status:
         """Do one batch, unless another process is doing so."""
         work: Record | None = None
         try:
             async with self._db.transaction() as tx:
-                work = await tx.fetchrow(sql.next_recomputation)
+                work = await tx.fetchrow(sql.next_recomputation, last_id=self._last_id)
+                self._last_id = None if work is None else work["id"]
                 return Status() if work is None else await self._compute(tx, work)
         except Exception as exc:
             if work is None:

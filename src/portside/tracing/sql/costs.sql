@@ -115,10 +115,10 @@ where id = :id and workspace_id = :workspace_id and finished_at is null
 returning id
 
 -- name: next_recomputation
--- The oldest one, without those that wait after a failure.
+-- The one after :last_id, in turn, without those that wait after a failure: a long one does not hold up the others.
 select * from cost_recomputations
 where finished_at is null and cancelled_at is null and (retry_at is null or retry_at <= now())
-order by created_at
+order by coalesce(id <= :last_id::uuid, false), id
 limit 1
 for update skip locked
 
