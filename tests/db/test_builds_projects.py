@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import AsyncIterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,16 @@ async def test_locked_workspace_installs_its_lock_file(builds: ProjectBuilds):
     await builds.build()
     code = "import bot, lib, portside; from importlib.metadata import version; print(version('sniffio'))"
     assert await asyncio.to_thread(builds.python, code) == "1.3.0"
+    # The lock file does not have what the executor needs: that comes in the platform's own versions, each time.
+    beside = (builds.folder / "beside-the-lock.txt").read_text().splitlines()
+    assert f"langgraph=={metadata.version('langgraph')}" in beside
+    assert not any(line.startswith("sniffio==") for line in beside)
+    code = "from importlib.metadata import version; print(version('langgraph'), version('pydantic'))"
+    assert (
+        await asyncio.to_thread(builds.python, code)
+        == f"{metadata.version('langgraph')} {metadata.version('pydantic')}"
+    )
+    assert "Trying again" not in builds.text
 
     # Another file than the locked one, behind the same version.
     locked = builds.project / "uv.lock"

@@ -13,9 +13,9 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import NamedTuple
 
@@ -136,6 +136,25 @@ def _named_in(config: BuildConfig, package: str) -> str:
     return ""
 
 
+def versions_beside(content: WheelContent, pinned: Collection[str]) -> list[str]:
+    """Return the versions of what the platform's wheel requires, and that in turn, as the platform itself has them.
+
+    Packages that the project has pinned are left out.
+    """
+    found: dict[str, str] = {}
+    waiting = [Requirement(line) for line in requirements_of(distribution(NAME), content)]
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in found or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        with contextlib.suppress(PackageNotFoundError):
+            installed = distribution(name)
+            found[name] = installed.version
+            waiting += [Requirement(line) for line in installed.requires or ()]
+    return sorted(f"{name}=={version}" for name, version in found.items() if name not in pinned)
+
+
 log = get_logger(__name__)
 _VARIABLE = "UV_CACHE_DIR"
 _PRUNE_WITHIN_S = 300.0
@@ -220,20 +239,31 @@ class Environment:
         requirements = [part for file in config.requirements for part in ("-r", str(file))]
         projects = [part for folder in config.projects for part in ("--editable", str(folder))]
         cwd = config.path.parent
+        constraints: list[str] = []
         if config.uv is not None:
-            requirements, cwd = ["-r", str(await self._locked(config, config.uv))], config.uv.root
+            locked = await self._locked(config, config.uv)
+            requirements, cwd = ["-r", str(locked)], config.uv.root
+            constraints = ["--constraint", str(await asyncio.to_thread(self._write_constraints, locked))]
         # In a file, because other users can see arguments, and a requirement may be a URL with a token.
         if config.packages:
             packages = self.folder / "packages.txt"
             packages.write_text("".join(f"{package}\n" for package in config.packages))
             requirements += ["-r", str(packages)]
-        installed = await self._uv(
-            config, "pip", "install", "--python", str(python_of(self.folder)), *requirements, *projects,
-            "--", str(wheel), cwd=cwd,
-        )  # fmt: skip
+        install = ["pip", "install", "--python", str(python_of(self.folder)), *requirements, *projects]
+        installed = await self._uv(config, *install, *constraints, "--", str(wheel), cwd=cwd)
+        if installed.code != 0 and constraints:
+            self.output.write("Trying again with other versions of what only the platform's own wheel requires")
+            installed = await self._uv(config, *install, "--", str(wheel), cwd=cwd)
         if installed.code != 0:
             reason = await self._conflict(config, requirements, cwd) or missing_requirement(installed.tail, config)
             raise BuildFailed(f"the dependencies cannot be installed: {reason or uv_error(installed)}")
+
+    def _write_constraints(self, locked: Path) -> Path:
+        """Pin what the platform's wheel needs beside a lock file, so that two builds of one commit are equal."""
+        pinned = read_pins(locked.read_text("utf-8").splitlines())
+        path = self.folder / "beside-the-lock.txt"
+        path.write_text("".join(f"{line}\n" for line in versions_beside(self.content, pinned)), "utf-8")
+        return path
 
     async def replace_wheel(self, wheel: Path) -> None:
         """Install another version of the platform's wheel, without its dependencies. Raises BuildFailed."""
