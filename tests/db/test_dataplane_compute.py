@@ -168,6 +168,22 @@ async def test_server_gets_no_listener_variables(harness: Harness, monkeypatch: 
     assert "CONTROL_PLANE_API_KEY" not in (await get(harness.target.socket.port))["env"]
 
 
+async def test_withdrawn_release_serves_nothing_until_another_one_does(harness: Harness):
+    await harness.switch(harness.plan("given up", SLOW_S="0.5"))
+    port = harness.target.socket.port
+    slow = asyncio.create_task(get(port, "/slow"))
+    await get(port)
+    await harness.target.withdraw(desired_deployment())
+    with pytest.raises(OSError, match="onnect"):
+        await get(port)
+    assert (await slow)["name"] == "given up", "what was in flight ends"
+    assert (harness.target.is_running, harness.folder.state.active_revision_id) == (False, None)
+
+    await harness.switch(harness.plan("next"))
+    assert harness.target.socket.port == port
+    assert (await get(port))["name"] == "next"
+
+
 async def test_close_stops_draining_replicas_too(harness: Harness):
     await harness.switch(harness.plan("old", SLOW_S="600"))
     port = harness.target.socket.port

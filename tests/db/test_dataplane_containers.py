@@ -112,8 +112,9 @@ def containers_of(deployment_id: UUID) -> list[str]:
     return podman("ps", "--all", "--quiet", "--filter", f"label=portside.deployment={deployment_id}").split()
 
 
-def podman(*arguments: str) -> str:
-    return subprocess.run(["podman", *arguments], capture_output=True, text=True, check=True, timeout=120).stdout
+def podman(*arguments: str, given: str | None = None) -> str:
+    command = ["podman", *arguments]
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
 @pytest.fixture
@@ -313,6 +314,33 @@ async def test_revision_stays_pinned_to_image_id(harness: Harness):
     await harness.replica_set(again).start()
     with pytest.raises(DeployFailed, match="cannot be pulled"):
         await harness.replica_set(harness.revision("three", named)).start()
+
+
+@pytest.mark.thorough
+async def test_pulled_images_of_replaced_revisions_are_removed(harness: Harness, tmp_path: Path):
+    with registry(tmp_path) as address:
+        names = [f"{address}/demo:{number}" for number in range(3)]
+        for number, name in enumerate(names):
+            # Each is another image.
+            podman("build", "--quiet", "--tag", name, "-", given=f"FROM {harness.image}\nLABEL number={number}\n")
+            podman("push", "--quiet", "--tls-verify=false", name)
+            podman("rmi", name)
+        revisions = [harness.revision(f"r{number}", name) for number, name in enumerate(names)]
+        sets = []
+        for revision in revisions:
+            sets.append(harness.replica_set(revision))
+            await sets[-1].start()
+        kept = {revision.id for revision in revisions[1:]}
+        await harness.manager.remove_unused_images(kept)
+        present = podman("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+        assert set(names) <= set(present), "a container still uses it"
+        await sets[0].stop(0)
+        await harness.manager.remove_unused_images(kept)
+        present = podman("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+        assert [name in present for name in names] == [False, True, True]
+        for each in sets[1:]:
+            await each.stop(0)
+        await harness.manager.clear()
 
 
 @pytest.mark.thorough

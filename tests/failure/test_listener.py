@@ -19,6 +19,7 @@ import httpx2
 import pytest
 
 from portside.dataplane.compute.databases import database_name
+from portside.dataplane.compute.interface import STARTING
 from tests.conftest import eventually
 from tests.platforms import Platform, Repository, listener_of, processes_of, run, servers_of
 
@@ -125,7 +126,37 @@ async def test_listener_killed_during_build_rebuilds(platform: Platform, reposit
     await eventually(lambda: at_work(platform, deployment, "BUILDING"))
     os.kill(listener_of(platform.server), signal.SIGKILL)
     await truly_ended(platform, deployment)
+    await says_that_it_starts_again(platform, deployment)
     await nothing_is_left(platform, [deployment])
+
+
+async def says_that_it_starts_again(platform: Platform, deployment: str) -> None:
+    """After the listener and all servers have died, a deployment is not READY before a server answers again."""
+    connection = await asyncpg.connect(platform.database_url)
+    try:
+        await connection.execute("""
+            create table reported (status text, message text);
+            create function keep_report() returns trigger language plpgsql as $$
+            begin
+                insert into reported values (new.status, new.status_message);
+                return new;
+            end $$;
+            create trigger keep_report after update on deployments for each row execute function keep_report();
+        """)
+        for process in (listener_of(platform.server), *servers_of(platform.home)):
+            os.kill(process, signal.SIGKILL)
+
+        async def is_ready_again() -> bool:
+            found = await connection.fetch("select * from reported")
+            return bool(found) and found[-1]["status"] == "READY"
+
+        await eventually(is_ready_again, 300)
+        reports = [tuple(row) for row in await connection.fetch("select * from reported")]
+        assert reports[0] == ("UNKNOWN", STARTING), reports
+        await connection.execute("drop trigger keep_report on deployments; drop function keep_report")
+    finally:
+        await connection.close()
+    assert (await platform.call("GET", f"/v2/deployments/{deployment}"))["status"] == "READY"
 
 
 async def at_work(platform: Platform, deployment: str, status: str) -> bool:

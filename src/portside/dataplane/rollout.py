@@ -33,7 +33,7 @@ from portside.dataplane.builds.javascript import Scripts
 from portside.dataplane.builds.node import RUNTIMES, runtime_of
 from portside.dataplane.builds.sources import ArchiveSource, GitSource, Source
 from portside.dataplane.builds.wheel import is_behind, server_versions
-from portside.dataplane.compute.interface import Build, Compute, OpenLog, Release
+from portside.dataplane.compute.interface import STARTING, Build, Compute, OpenLog, Release
 from portside.dataplane.failures import BuildFailed, ControlPlaneRefused, DeployFailed, RevisionFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import mask_values
@@ -244,12 +244,19 @@ class Rollout:
                 await self.report_down("Nothing of this deployment runs until its active revision is built again.")
                 build = await self._rebuild(revision)
         self._is_split = build is not None and build.is_split
+        if build is not None and not self._has_servers():
+            await self.report_down(STARTING)
         if deployment.pin_threads:
             # Before anything serves: a thread that goes on now would go on with newer code.
             await self._rebuild_earlier(deployment, revision)
         await self.target.restore(await self._release(deployment, revision, build))
         if deployment.custom_url != self.target.url:
             await self._report_status("READY", None)
+
+    def _has_servers(self) -> bool:
+        """Whether servers of the deployment outlived an earlier listener, or it sleeps, as it should."""
+        state = self._folder.state
+        return state.sleep is not None or any(record.process.is_alive for record in state.replicas)
 
     async def update(self, deployment: DesiredDeployment) -> None:
         """Apply changes of the serving revision, and report its address if they changed it.
@@ -274,15 +281,20 @@ class Rollout:
     async def rollback(self, deployment: DesiredDeployment) -> None:
         """Switch back to the active revision after a switch to one that was given up before its report arrived.
 
-        Raises RevisionFailed when it cannot; the caller then tries again later.
+        Without an active revision nothing serves afterwards. Raises RevisionFailed when it cannot; the caller then
+        tries again later.
         """
         if not self._is_switching:
             return
+        # The target writes which revision serves.
+        self._folder.read_again()
         active = deployment.revision(deployment.active_revision_id)
         if active is not None and self._folder.state.active_revision_id != active.id:
             build = await self._find_or_rebuild(active) if active.source in BUILT_SOURCES else None
             await self.target.switch(await self._release(deployment, active, build))
             self._is_split = build is not None and build.is_split
+        if active is None and self.target.is_running:
+            await self.target.withdraw(deployment)
         self._is_switching = False
 
     async def fail(self, revision: DesiredRevision, failure: RevisionFailed) -> None:

@@ -88,6 +88,10 @@ class DeploymentFolder:
         self._saved_served = b""
         self.state = self._load()
 
+    def read_again(self) -> None:
+        """Read the state that another object with this folder has written."""
+        self.state = self._load()
+
     def home(self) -> Path:
         """Return the HOME folder of the deployment's processes."""
         return make_private_dir(self.path / "home")
@@ -164,6 +168,11 @@ class DeploymentFolder:
             self.state.previous_revision_id = previous
             self.state.active_revision_id = revision_id
         self.state.sleep = None
+        self.save()
+
+    def deactivate(self) -> None:
+        """Record that no revision serves any more."""
+        self.state.active_revision_id = self.state.sleep = None
         self.save()
 
     def forget_earlier(self, unused: Collection[UUID]) -> None:

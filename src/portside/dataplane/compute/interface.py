@@ -106,6 +106,9 @@ class Target(Protocol):
         Raises DeployFailed, and then the previous release keeps serving.
         """
 
+    async def withdraw(self, deployment: DesiredDeployment) -> None:
+        """Serve nothing any more: the first release was given up after it began to serve. The data stays."""
+
     async def restore(self, release: Release) -> None:
         """Serve the active release again after a start of the listener, and retry until it serves.
 

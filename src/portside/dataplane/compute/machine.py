@@ -280,6 +280,18 @@ class MachineTarget:
             self.folder.forget_earlier(list(self.folder.state.earlier))
         self._write_pins(release.deployment)
 
+    async def withdraw(self, deployment: DesiredDeployment) -> None:
+        """Serve nothing any more. Requests and runs in flight end first; new ones find nothing that listens."""
+        await self._cycle.close()
+        current, self.current, self._release = self.current, None, None
+        self.folder.deactivate()
+        self._write_pins(deployment)
+        if current is not None:
+            await self._retire(current)
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
     async def restore(self, release: Release) -> None:
         """Serve the active release again, in the background. One that slept continues sleeping."""
         self._pin(release)
@@ -466,6 +478,10 @@ class MachineTarget:
             stopped_accepting.set()
             await replica_set.drain(self._drain_grace_s)
             self._drained_at = time.monotonic()
+        try:
+            await self._containers.remove_unused_images(self.revisions())
+        except (DeployFailed, OSError) as exc:
+            log.warning("images of replaced revisions stay", deployment=str(self._deployment_id), reason=str(exc))
 
     async def _stop_draining(self) -> None:
         for replica_set in self._draining.values():

@@ -87,8 +87,28 @@ class ImageStore:
             pin = await self._pull(runtime, revision.image_uri or "", log)
         if self._pins.get(revision.id) != pin:
             self._pins[revision.id] = pin
-            await asyncio.to_thread(write_private, self._file, msgspec.json.encode(self._pins).decode())
+            await asyncio.to_thread(self._save)
         return pin.id
+
+    async def remove_unused(self, runtime: Runtime, kept: set[UUID]) -> None:
+        """Forget the images of earlier revisions, and remove those that were pulled and that no container uses.
+
+        An image that a container still uses is tried again with the next call. Ids of revisions grow with time: one
+        that is newer than all that are kept is being rolled out.
+        """
+        earlier = [revision_id for revision_id in self._pins if kept and revision_id < max(kept)]
+        for revision_id in set(earlier) - kept:
+            pin = self._pins[revision_id]
+            sharing = [other for other in kept & self._pins.keys() if self._pins[other].id == pin.id]
+            if sharing and pin.was_pulled:
+                # It was pulled for this deployment all the same.
+                self._pins[sharing[0]] = msgspec.structs.replace(self._pins[sharing[0]], was_pulled=True)
+            if sharing or not pin.was_pulled or await _remove_image(runtime, pin):
+                del self._pins[revision_id]
+        await asyncio.to_thread(self._save)
+
+    def _save(self) -> None:
+        write_private(self._file, msgspec.json.encode(self._pins).decode())
 
     async def remove_pulled(self, runtime: Runtime) -> None:
         """Remove the images that were pulled for the deployment, except those that others use."""
@@ -131,6 +151,21 @@ def _read_pins(file: Path) -> dict[UUID, ImagePin]:
     except msgspec.MsgspecError:
         log.exception("a deployment's file of image pins is damaged; its images are pulled again", path=str(file))
         return {}
+
+
+async def _remove_image(runtime: Runtime, pin: ImagePin) -> bool:
+    """Remove an image; return whether it is gone, or belongs to somebody else, who gave it another name."""
+    with contextlib.suppress(RuntimeCommandFailed):
+        # Its name may have moved on to a newer image.
+        if await _image_id(runtime, pin.image) == pin.id:
+            await runtime.run(commands.remove_image(pin.image))
+    try:
+        if await runtime.run(commands.image_names(pin.id)):
+            return True
+        await runtime.run(commands.remove_image(pin.id))
+    except RuntimeCommandFailed:
+        return await _image_id(runtime, pin.id) is None
+    return True
 
 
 async def _image_id(runtime: Runtime, image: str) -> str | None:
@@ -410,6 +445,11 @@ class ContainerManager:
         hidden = [secret.value for secret in release.revision.secrets]
         log.hide(hidden)
         return ContainerReplicaSet(ContainerRelease(revision_id, prepare, output, timeout_s, hidden, slot), public, log)
+
+    async def remove_unused_images(self, kept: set[UUID]) -> None:
+        """Remove the images that were pulled for other revisions than the kept ones. Raises DeployFailed."""
+        if not self._images.is_empty:
+            await self._images.remove_unused(await self._host.runtime(), kept)
 
     async def clear(self) -> None:
         """Remove all containers of the deployment, and the images that were pulled for it."""

@@ -157,6 +157,13 @@ class KubernetesTarget:
         self._unfinished = None
         self._keep_applied(release)
 
+    async def withdraw(self, deployment: DesiredDeployment) -> None:
+        """Delete everything of the release but the data."""
+        await self._stop_applier()
+        if self._serving is not None:
+            self._unfinished, self._serving = self._scope_of(self._serving), None
+            await self._undo(deployment)
+
     async def restore(self, release: Release) -> None:
         """Take over the release that an earlier listener applied, and keep it applied."""
         scope = self._scope_of(release)
