@@ -25,6 +25,7 @@ from portside.dataplane.settings import ListenerSettings
 from portside.dataplane.state import DeploymentFolder
 from portside.kernel.disk import DATABASE_NOTICE, DiskReserve, watched_folder
 from portside.kernel.http.server import listen
+from portside.kernel.ids import uuid7
 from portside.listener_api import DesiredRevision, NewLogEntry, Secret
 from tests.conftest import eventually
 from tests.desired import desired_deployment, desired_revision
@@ -69,7 +70,7 @@ class Harness:
         given = [Secret(key, value) for key, value in {"NAME": name, **(secrets or {})}.items()]
         spec = {"min_scale": 1, "cpu_limit": 2, "memory_limit_mb": 300, **more.pop("resource_spec", {})}
         return desired_revision(
-            id=uuid4(), source="external_image", image_uri=image or self.image,
+            id=more.pop("id", None) or uuid4(), source="external_image", image_uri=image or self.image,
             secrets=given, resource_spec=spec, **more,
         )  # fmt: skip
 
@@ -325,7 +326,7 @@ async def test_pulled_images_of_replaced_revisions_are_removed(harness: Harness,
             podman("build", "--quiet", "--tag", name, "-", given=f"FROM {harness.image}\nLABEL number={number}\n")
             podman("push", "--quiet", "--tls-verify=false", name)
             podman("rmi", name)
-        revisions = [harness.revision(f"r{number}", name) for number, name in enumerate(names)]
+        revisions = [harness.revision(f"r{number}", name, id=uuid7()) for number, name in enumerate(names)]
         sets = []
         for revision in revisions:
             sets.append(harness.replica_set(revision))

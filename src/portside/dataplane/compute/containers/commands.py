@@ -295,8 +295,13 @@ def image_names(image: str) -> list[str]:
     return ["image", "inspect", "--format", "{{range .RepoTags}}{{.}} {{end}}", image]
 
 
+def containers_of(image: str) -> list[str]:
+    """Print the ids of all containers that use an image, also of those that have ended."""
+    return ["ps", "--all", "--quiet", "--filter", f"ancestor={image}"]
+
+
 def remove_image(image: str) -> list[str]:
-    """Remove an image; fails while a container uses it."""
+    """Remove an image; while a container uses it, the runtime refuses that, or takes only the name away."""
     return ["image", "rm", image]
 
 

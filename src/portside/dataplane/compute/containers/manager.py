@@ -2,7 +2,7 @@
 
 A revision is pinned to an image id, because a tag may move while a revision that is served again must not change. The
 pins are kept in the deployment's folder, together with whether the image was pulled for this deployment and is removed
-with it.
+with it, or when its revision is neither the active one nor the one before.
 
 The container runtime is looked up when the first image is to run, and again until one is found: a listener that only
 builds from source needs none.
@@ -156,6 +156,8 @@ def _read_pins(file: Path) -> dict[UUID, ImagePin]:
 async def _remove_image(runtime: Runtime, pin: ImagePin) -> bool:
     """Remove an image; return whether it is gone, or belongs to somebody else, who gave it another name."""
     with contextlib.suppress(RuntimeCommandFailed):
+        if await runtime.run(commands.containers_of(pin.id)):
+            return False
         # Its name may have moved on to a newer image.
         if await _image_id(runtime, pin.image) == pin.id:
             await runtime.run(commands.remove_image(pin.image))
