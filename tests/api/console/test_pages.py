@@ -6,7 +6,9 @@ Each page is used with mouse and keyboard, and read by axe in both themes and at
 import asyncio
 import re
 from pathlib import Path
+from uuid import UUID
 
+import asyncpg
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
@@ -65,6 +67,27 @@ async def test_home_shows_health_and_deployments(platform: Platform, deployment:
     await expect(page).to_have_url(f"{platform.server.url}/login")
     await page.goto(f"{platform.server.url}/console/deployments")
     await expect(page).to_have_url(f"{platform.server.url}/login?next=%2Fconsole%2Fdeployments")
+
+
+async def test_home_misses_no_deployment_of_a_later_page(platform: Platform, deployment: str, page: Page) -> None:
+    connection = await asyncpg.connect(platform.database_url)
+    # A hundred silent ones before another one, which comes on a page of its own.
+    await connection.execute(
+        """
+        insert into deployments select (jsonb_populate_record(d, jsonb_build_object(
+            'id', gen_random_uuid(), 'name', 'silent-' || n, 'status', 'UNKNOWN', 'assigned_listener_id', null,
+            'latest_revision_id', null, 'active_revision_id', null, 'created_at', d.created_at - n * interval '1 hour'
+        ))).* from deployments d, generate_series(1, 101) n where d.id = $1
+        """,
+        UUID(deployment),
+    )
+    try:
+        await page.reload()
+        await expect(page.get_by_text("of 102 serving")).to_be_visible()
+        await expect(page.get_by_role("region", name="Wants attention")).to_contain_text("silent-101")
+    finally:
+        await connection.execute("delete from deployments where name like 'silent-%'")
+        await connection.close()
 
 
 async def test_list_is_used_with_the_keyboard(deployment: str, page: Page) -> None:

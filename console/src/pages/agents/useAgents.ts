@@ -1,10 +1,10 @@
 import { useMemo } from "react";
 import type { ApiError } from "../../api/client";
 import type { Deployment } from "../../api/platform";
-import { useApi } from "../../api/queries";
 import { OWN_ID, ownAgent } from "../../api/server";
 import { useMay, useSession } from "../../shell/session";
 import { nameOf } from "../deployments/deployment";
+import { useDeployments } from "../deployments/useDeployments";
 import { refusalOf } from "./access";
 
 export interface Agent {
@@ -28,16 +28,16 @@ interface Agents {
 
 const OWN: Agent[] = [{ id: OWN_ID, name: "this agent", maySleep: false, isAsleep: false }];
 
-/** The agents that serve: deployments with an active revision, at most 100, or the one agent without a platform. */
+/** The agents that serve: deployments with an active revision, or the one agent without a platform. */
 export function useAgents(): Agents {
   const { identity } = useSession();
   const mayRead = useMay("deployments:read");
-  const found = useApi("GET /v2/deployments", { query: { limit: 100 } }, { enabled: mayRead, everyMs: 60_000 });
+  const found = useDeployments({ enabled: mayRead, everyMs: 60_000 });
   const known = useMemo(() => {
     if (ownAgent !== null) return { agents: OWN, refused: [] };
     const refused: RefusedAgent[] = [];
     const agents: Agent[] = [];
-    for (const each of found.data?.resources ?? []) {
+    for (const each of found.data ?? []) {
       if (each.active_revision_id === null) continue;
       const agent = {
         id: each.id,

@@ -33,7 +33,7 @@ export function Attention({ deployments }: { deployments: Deployment[] }) {
   const parts = Object.entries(health?.problems ?? {});
   const silent = deployments.filter((each) => each.status === "UNKNOWN");
   const failed = revisions.filter(({ revision }) => isFailed(revision.status));
-  const { waiting, refused } = useWaiting(WAITING_EVERY_MS);
+  const { waiting, refused, notAsked } = useWaiting(WAITING_EVERY_MS);
   const count = parts.length + silent.length + failed.length + waiting.length + (alerts?.length ?? 0);
   const isCalm = count === 0 && !usage?.in_reject_set;
   return (
@@ -45,7 +45,7 @@ export function Attention({ deployments }: { deployments: Deployment[] }) {
           deployments and reached limits will be listed here.
         </p>
       )}
-      <NotAsked refused={refused} />
+      <NotAsked refused={refused} notAsked={notAsked} />
       <ul>
         {parts.map(([part, problem]) => (
           <li key={part}>
@@ -121,7 +121,10 @@ export function Attention({ deployments }: { deployments: Deployment[] }) {
 function useLatestRevisions(deployments: Deployment[]) {
   const workspace = useWorkspaceId();
   const { isLive } = usePreferences();
-  const withRevision = deployments.filter((each) => each.latest_revision_id !== null);
+  // The active revision has not failed. Hundreds of deployments must not cost a request each.
+  const withRevision = deployments.filter(
+    (each) => each.latest_revision_id !== null && each.latest_revision_id !== each.active_revision_id,
+  );
   const operation = "GET /v2/deployments/{deployment_id}/revisions/{revision_id}";
   return useQueries({
     queries: withRevision.map((each) => {
@@ -129,8 +132,7 @@ function useLatestRevisions(deployments: Deployment[]) {
       return {
         queryKey: [workspace, operation, options],
         queryFn: ({ signal }: { signal: AbortSignal }) => call(operation, options, signal),
-        // The active revision is final; only one that is under way or failed may change.
-        refetchInterval: isLive && each.latest_revision_id !== each.active_revision_id ? EVERY_MS : (false as const),
+        refetchInterval: isLive ? EVERY_MS : (false as const),
       };
     }),
     combine: (results) =>

@@ -1,5 +1,4 @@
 import { Link } from "@tanstack/react-router";
-import { useApi } from "../../api/queries";
 import { useMay } from "../../shell/session";
 import { Empty } from "../../ui/Empty";
 import { Problem } from "../../ui/Problem";
@@ -7,6 +6,7 @@ import { DeploymentState } from "../../ui/Status";
 import { Ago } from "../../ui/Time";
 import { addressOf, nameOf, originOf } from "../deployments/deployment";
 import { NewDeploymentLink } from "../deployments/NewDeploymentLink";
+import { useDeployments } from "../deployments/useDeployments";
 import { Attention } from "./Attention";
 import { Figures } from "./Figures";
 
@@ -16,8 +16,8 @@ const DEPLOY = "portside deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY";
 
 export function HomePage() {
   const mayRead = useMay("deployments:read");
-  const found = useApi("GET /v2/deployments", { query: { limit: 100 } }, { everyMs: EVERY_MS, enabled: mayRead });
-  const deployments = found.data?.resources ?? [];
+  const found = useDeployments({ everyMs: EVERY_MS, enabled: mayRead });
+  const deployments = found.data ?? [];
   return (
     <div className="page">
       <div className="head">

@@ -22,7 +22,7 @@ export function InboxPage() {
   const { thread: opened } = inboxRoute.useSearch();
   const navigate = useNavigate();
   const [isWaking, setWaking] = useState(false);
-  const { waiting, complete, silent, refused, asleep, isRead } = useWaiting(EVERY_MS, isWaking);
+  const { waiting, complete, silent, refused, notAsked, asleep, isRead } = useWaiting(EVERY_MS, isWaking);
   const [answered, setAnswered] = useState<Set<string>>(new Set());
   const rows = useStable(waiting);
   const show = (id: string | undefined) =>
@@ -46,7 +46,7 @@ export function InboxPage() {
         <h1>Inbox</h1>
         {isRead && rows.length > 0 && <span className="soft">{left} waiting, longest first</span>}
       </div>
-      <NotAsked refused={refused} />
+      <NotAsked refused={refused} notAsked={notAsked} />
       {silent.length > 0 && (
         <p className="soft" role="status">
           {silent.map((each) => each.name).join(", ")}: does not answer or may not be called, so what waits there is not
@@ -64,7 +64,7 @@ export function InboxPage() {
       {isRead && rows.length === 0 && (
         <Empty
           title={
-            refused.length + silent.length + asleep.length > 0
+            refused.length + notAsked.length + silent.length + asleep.length > 0
               ? "Nobody waits, as far as you may see"
               : "Nobody waits for you"
           }

@@ -9,7 +9,8 @@ import { useWorkspaceId } from "../../shell/session";
 import { type Agent, useAgents } from "../agents/useAgents";
 
 const AT_ONCE = 4;
-const MOST_AGENTS = 50;
+// Each is a request every few seconds.
+const MOST_AGENTS = 200;
 export const MOST_THREADS = 25;
 const PAGE = 50;
 const MOST_PAGES = 6;
@@ -27,16 +28,15 @@ export function keyOf({ agent, thread }: Waiting): string {
 
 /**
  * The waiting threads, longest waits first, and the agents that could not or may not be asked. Agents that sleep are
- * asked, and so woken, only with `isWaking`. `complete` are the agents whose waiting threads are all listed.
+ * asked, and so woken, only with `isWaking`. `complete` are the agents whose waiting threads are all listed, `notAsked`
+ * those beyond the number that is asked.
  */
 export function useWaiting(everyMs: number, isWaking = false) {
   const workspace = useWorkspaceId();
   const { isLive } = usePreferences();
   const { agents, refused } = useAgents();
-  const asked = useMemo(
-    () => (agents ?? []).filter((agent) => isWaking || !agent.isAsleep).slice(0, MOST_AGENTS),
-    [agents, isWaking],
-  );
+  const awake = useMemo(() => (agents ?? []).filter((agent) => isWaking || !agent.isAsleep), [agents, isWaking]);
+  const asked = useMemo(() => awake.slice(0, MOST_AGENTS), [awake]);
   return useQueries({
     queries: asked.map((agent) => ({
       queryKey: [workspace, "agent", agent.id, "waiting"],
@@ -53,6 +53,7 @@ export function useWaiting(everyMs: number, isWaking = false) {
         })
         .sort((one, other) => (one.thread.updated_at ?? "").localeCompare(other.thread.updated_at ?? "")),
       refused,
+      notAsked: awake.slice(MOST_AGENTS),
       complete: asked
         .filter((_, index) => (results[index]?.data?.length ?? MOST_THREADS) < MOST_THREADS)
         .map((agent) => agent.id),

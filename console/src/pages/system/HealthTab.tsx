@@ -137,6 +137,9 @@ function Listeners() {
   );
 }
 
+// Each costs a request for its figures.
+const SHOWN_AGENTS = 50;
+
 function ListenerState({ of: listener }: { of: Listener }) {
   if (listener.last_seen_at === null) return <Status tone="idle" word="Not connected yet" />;
   const isSilent = Date.now() - new Date(listener.last_seen_at).getTime() > SILENT_AFTER_MS;
@@ -144,7 +147,7 @@ function ListenerState({ of: listener }: { of: Listener }) {
 }
 
 function Agents() {
-  const found = useApi("GET /v2/deployments", { query: { limit: 50 } }, { everyMs: EVERY_MS });
+  const found = useApi("GET /v2/deployments", { query: { limit: SHOWN_AGENTS } }, { everyMs: EVERY_MS });
   const deployments = found.data?.resources ?? [];
   return (
     <section className="card" aria-label="Agents">
@@ -190,6 +193,11 @@ function Agents() {
             },
           ]}
         />
+      )}
+      {deployments.length === SHOWN_AGENTS && (
+        <p className="card-body soft">
+          The {SHOWN_AGENTS} newest; <Link to="/deployments">Deployments</Link> lists all.
+        </p>
       )}
     </section>
   );
