@@ -76,7 +76,7 @@ async def test_home_misses_no_deployment_of_a_later_page(platform: Platform, dep
         """
         insert into deployments select (jsonb_populate_record(d, jsonb_build_object(
             'id', gen_random_uuid(), 'name', 'silent-' || n, 'status', 'UNKNOWN', 'assigned_listener_id', null,
-            'latest_revision_id', null, 'active_revision_id', null, 'created_at', d.created_at - n * interval '1 hour'
+            'created_at', d.created_at - n * interval '1 hour'
         ))).* from deployments d, generate_series(1, 101) n where d.id = $1
         """,
         UUID(deployment),
