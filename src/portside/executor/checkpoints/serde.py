@@ -29,6 +29,15 @@ from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from portside.executor.checkpoints.library_values import (
+    ADDRESSES,
+    DICT,
+    LIBRARY_CLASSES,
+    NUMPY,
+    make_dict,
+    numpy_kind,
+    pack,
+)
 from portside.executor.checkpoints.plain_messages import MODULE, is_plain_message
 
 log = logging.getLogger(__name__)
@@ -41,10 +50,19 @@ _VALUES = (
     IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network,
 )  # fmt: skip
 _LANGGRAPH_MODULES = frozenset({"langgraph.types", "langgraph.store.base"})
-# Attributes of pydantic models of both versions, of its secrets, and of msgspec and attrs classes.
-_MODELS = ("__pydantic_fields__", "__fields__", "get_secret_value", "__struct_fields__", "__attrs_attrs__")
-_FUNCTIONS = frozenset({("re", "compile")})
+# Attributes of pydantic models of both versions, of its secrets and URLs, and of msgspec and attrs classes.
+_MODELS = (
+    "__pydantic_fields__",
+    "__fields__",
+    "get_secret_value",
+    "unicode_string",
+    "__struct_fields__",
+    "__attrs_attrs__",
+)
+# What is found without looking for it among the loaded modules: none of it executes code that a checkpoint names.
+_HARMLESS = LIBRARY_CLASSES | {("re", "compile")}
 _OPTION = ormsgpack.OPT_NON_STR_KEYS
+_WITHOUT_PICKLE = JsonPlusSerializer()
 
 
 Modules = list[list[str]] | bool | None
@@ -82,6 +100,27 @@ class SafeSerializer(JsonPlusSerializer):
         self._json = _rule(config.allowed_json_modules)
         self._reads_json = bool(config.allowed_json_modules)
 
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Serialize a value. Raises TypeError for one that cannot be stored, or only pickled if that is not allowed."""
+        try:
+            kind, encoded = _WITHOUT_PICKLE.dumps_typed(obj)
+        except TypeError:
+            return self._dump_refused(obj)
+        if kind == "msgpack" and ADDRESSES in encoded:
+            return kind, pack(obj)
+        if kind == "bytes" and type(obj) is not bytes:
+            return "msgpack", pack(obj)
+        # What was returned for a bytearray is the value itself, which databases and links do not take.
+        return kind, bytes(encoded)
+
+    def _dump_refused(self, obj: Any) -> tuple[str, bytes]:
+        """Serialize what langgraph's serializer refuses without pickle."""
+        try:
+            return "msgpack", pack(obj)
+        except TypeError:
+            # With `pickle_fallback` langgraph pickles it.
+            return super().dumps_typed(obj)
+
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Deserialize a value. Raises UnsafeCheckpoint for a kind that could execute code and is not allowed."""
         kind, raw = data
@@ -113,8 +152,12 @@ def _rule(allowed: Modules) -> Rule:
     listed = frozenset(map(_named, allowed)) if isinstance(allowed, list) else frozenset()
 
     def find(module: str, name: str) -> Any:
-        if (module, name) in _FUNCTIONS or (module, name) in listed:
+        if (module, name) in _HARMLESS or (module, name) in listed:
             return getattr(importlib.import_module(module), name, None)
+        if (module, name) == DICT:
+            return make_dict
+        if module == NUMPY:
+            return _numpy_kind(name)
         found: Any = getattr(sys.modules.get(module) or _imported(module), name, None)
         if not isclass(found):
             return None
@@ -122,6 +165,14 @@ def _rule(allowed: Modules) -> Rule:
         return kind if _is_own(kind) or (allowed is True and _holds_data(kind)) else None
 
     return find
+
+
+def _numpy_kind(name: str) -> Any:
+    """Return what makes a value of numpy; None without numpy, so that its plain data is returned."""
+    try:
+        return numpy_kind(name)
+    except ImportError:
+        return None
 
 
 def _named(entry: Iterable[str]) -> tuple[str, str]:
