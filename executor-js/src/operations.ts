@@ -70,7 +70,9 @@ export class Operations {
   /** Return the JSON of a state, or null if the config names a checkpoint that does not exist. */
   async readState(read: StateRead): Promise<Buffer | null> {
     const graph = await this.graphs.open(read.graph_id, read.config);
-    const state = threadState(await graph.getState(read.config, { subgraphs: read.subgraphs }));
+    const state = threadState(
+      await refused(() => graph.getState(read.config, { subgraphs: read.subgraphs }), stateRefused),
+    );
     if (state.created_at === null && read.config.configurable.checkpoint_id) {
       return null;
     }
@@ -81,11 +83,8 @@ export class Operations {
   async readHistory(read: HistoryRead): Promise<Buffer> {
     const graph = await this.graphs.open(read.graph_id, read.config);
     const options = { limit: read.limit, before: before(read.before), filter: read.filter ?? undefined };
-    const states: Fields[] = [];
-    for await (const snapshot of graph.getStateHistory(read.config, options)) {
-      states.push(selected(threadState(snapshot), read.select));
-    }
-    return json(states);
+    const snapshots = await refused(() => collected(graph.getStateHistory(read.config, options)), stateRefused);
+    return json(snapshots.map((snapshot) => selected(threadState(snapshot), read.select)));
   }
 
   /** Change a state; null if the config names a checkpoint that does not exist. */
@@ -184,6 +183,18 @@ async function refused<T>(work: () => Promise<T>, refusal: (reason: string) => C
   }
 }
 
+function stateRefused(reason: string): CallFailed {
+  return new CallFailed("bad_request", `the graph refuses the values of this state: ${reason}`);
+}
+
+async function collected<T>(items: AsyncIterable<T>): Promise<T[]> {
+  const found: T[] = [];
+  for await (const item of items) {
+    found.push(item);
+  }
+  return found;
+}
+
 function drawnNode(node: Fields): Fields {
   if (typeof node.data !== "object" || node.data === null) {
     return node;
@@ -194,7 +205,7 @@ function drawnNode(node: Fields): Fields {
 
 async function changed(graph: Graph, config: Config, checkpoint: Fields): Promise<ChangedState> {
   const latest = { configurable: { thread_id: config.configurable.thread_id, checkpoint_ns: "" } };
-  const state = threadState(await graph.getState(latest));
+  const state = threadState(await refused(() => graph.getState(latest), stateRefused));
   const tasks = state.tasks as { id: string; interrupts: Fields[] }[];
   const open = tasks.filter((task) => task.interrupts.length > 0).map((task) => [task.id, task.interrupts]);
   const values = json(state.values);

@@ -1,6 +1,8 @@
 """A thread's state, its history and changing it, on a real Postgres."""
 
+import dataclasses
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -8,11 +10,13 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
+from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from portside.agent.local_graphs import PostgresSaver
 from portside.executor.load import Graphs
-from portside.executor.operations import read_history, read_state, update_state
+from portside.executor.operations import GraphOperations, read_history, read_state, update_state
+from portside.executor.requests import HistoryRead, StateChange, StateRead
 from portside.kernel.codec import load
 from portside.kernel.db import Database
 from portside.kernel.errors import BadRequest, Invalid
@@ -37,12 +41,53 @@ def boom(_: Out) -> Out:
     raise ValueError("kaboom")
 
 
+class Model(BaseModel):
+    name: str
+    count: int = 0
+
+
+class Refused(Exception):
+    """What the project's own code raises, of a class of its own."""
+
+
+@dataclasses.dataclass
+class Checked:
+    count: Any = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.count, int):
+            raise Refused(f"no number: {self.count}")
+
+
+def refusing(model: Any) -> Any:
+    """A graph whose first node writes what the model of its state refuses."""
+    builder = StateGraph(model).add_node("bad", lambda _: {"count": "many"}).add_node("after", lambda _: {})
+    return builder.add_edge(START, "bad").add_edge("bad", "after").compile()
+
+
 GRAPHS = {
+    "model": refusing(Model),
+    "dataclass": refusing(Checked),
     "two": graph(a=lambda _: {"out": "a"}, b=lambda _: {"out": "b"}),
     "asks": graph(inner=graph(ia=lambda s: {"out": interrupt({"from": s["out"]})})),
     "fails": graph(boom=boom),
     "chat": StateGraph(MessagesState).add_node("n", lambda _: {}).add_edge(START, "n").compile(),
 }
+
+
+class Operations(GraphOperations):
+    """The operations on the graphs, with the graphs."""
+
+    def __init__(self, graphs: Graphs) -> None:
+        super().__init__(graphs)
+        self.graphs: Any = graphs
+
+
+@pytest.fixture
+async def operations(agent_databases) -> AsyncIterator[Operations]:
+    db = await Database.connect(await agent_databases(), max_size=5, schema="portside")
+    yield Operations(Graphs(GRAPHS, {}).attach(PostgresSaver(db)))
+    await db.close()
 
 
 @pytest.fixture
@@ -151,6 +196,42 @@ async def test_history_newest_first_with_limit_before_and_filter(graphs):
     for bad in (3, {}, {"configurable": {}}, {"checkpoint_id": 1}, {"configurable": None}):
         with pytest.raises(Invalid):
             await read_history(two, config, limit=10, before=bad)
+
+
+@pytest.mark.parametrize(
+    ("graph_id", "reason"), [("model", "valid integer"), ("dataclass", "Refused: no number: many")]
+)
+async def test_a_state_that_the_graph_refuses_says_why_and_can_be_mended(operations, graph_id, reason):
+    config = thread()
+    async with operations.graphs.open(graph_id, config) as opened:
+        with pytest.raises(Exception, match=r"number|integer"):
+            await opened.ainvoke({"name": "n"} if graph_id == "model" else {}, config)
+
+    backend = operations.graphs.checkpointer.backend
+
+    async def read(**select: Any) -> Any:
+        row = await backend.read(config["configurable"]["thread_id"], "", None)
+        return await operations.read_state(StateRead(graph_id=graph_id, config=config, checkpoint=row, **select))
+
+    async def history(**select: Any) -> Any:
+        return await operations.read_history(HistoryRead(graph_id=graph_id, config=config, limit=9, **select))
+
+    async def update(values: Any, as_node: str) -> Any:
+        change = StateChange(graph_id=graph_id, config=config, values=values, as_node=as_node)
+        return await operations.update_state(change, backend)
+
+    for call in (read, history, partial(update, None, "__copy__")):
+        with pytest.raises(BadRequest, match=f"(?s)refuses the values.*{reason}"):
+            await call()
+    stored = load(await read(select=["values", "checkpoint"]))
+    assert (stored["values"]["count"], stored["checkpoint"]["thread_id"]) == (
+        "many",
+        config["configurable"]["thread_id"],
+    )
+    assert load(await history(select=["values"]))[0]["values"]["count"] == "many"
+    await update({"count": 1}, "bad")
+    mended = load(await read())
+    assert (mended["values"]["count"], mended["next"]) == (1, ["after"])
 
 
 async def test_an_update_makes_a_checkpoint_and_may_fork(graphs):

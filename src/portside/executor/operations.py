@@ -9,6 +9,7 @@ import functools
 import json
 import logging
 import operator
+import traceback
 import types
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from pydantic import Field, TypeAdapter, create_model
 from pydantic.errors import PydanticUserError
 
 from portside.executor.checkpoints.backend import CheckpointBackend
+from portside.executor.checkpoints.serde import UnsafeCheckpoint
 from portside.executor.commands import parse_command
 from portside.executor.errors import GraphFailed
 from portside.executor.execute import checkpoint_of, long_lists, parts_for_row, read_outcome
@@ -44,13 +46,21 @@ from portside.executor.requests import (
     StateRead,
     select_fields,
 )
-from portside.kernel.errors import BadRequest, Invalid, Problem
+from portside.kernel.errors import BadRequest, Invalid, PortsideError, Problem
 from portside.kernel.user_json import dump_user, plain
 
 log = logging.getLogger(__name__)
 Schema = dict[str, Any]
-# The exceptions for invalid values: those of langgraph, and those that reducers and conditions of a user's graph raise.
+# The exceptions for invalid values: those of langgraph, and those that models, reducers and conditions of a user's
+# graph raise. An exception of any other class is one too, unless it comes from reading or storing checkpoints.
 REFUSALS = (InvalidUpdateError, EmptyInputError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+_STORAGE = "portside.executor.checkpoints."
+STATE_REFUSED = (
+    "the graph refuses the values of this state (select=values reads them without the graph, and an update of the "
+    "state can mend them)"
+)
+# The fields of a state for which langgraph prepares the input of the next nodes.
+_FIELDS_OF_TASKS = frozenset({"next", "tasks", "interrupts"})
 _QUALIFIERS = (typing_extensions.Required, typing_extensions.NotRequired, typing_extensions.ReadOnly)
 # The schema of messages takes 0.1 s on a loop that executes runs. It never changes, so it is cached.
 _schemas: WeakKeyDictionary[Any, Schemas] = WeakKeyDictionary()
@@ -69,9 +79,11 @@ class GraphOperations:
     async def read_state(self, read: StateRead) -> bytes | None:
         """Return the JSON of a state, or None if the config names a checkpoint that does not exist.
 
-        Raises NotFound for an unknown graph, and BadRequest for an unknown subgraph.
+        Raises NotFound for an unknown graph, and BadRequest for an unknown subgraph and for values that the graph
+        refuses.
         """
-        async with self._graphs.open(read.graph_id, read.config, access="threads.read") as graph:
+        async with self._graphs.open(read.graph_id, read.config, access="threads.read") as opened:
+            graph = opened if _needs_tasks(read.select) else _without_models(opened)
             checkpointer: Any = graph.checkpointer
             # Pending writes are applied to the values by the graph's reducers.
             is_plain = not (read.subgraphs or (read.checkpoint and read.checkpoint["write_tasks"]))
@@ -87,10 +99,11 @@ class GraphOperations:
     async def read_history(self, read: HistoryRead) -> bytes:
         """Return the JSON of a list of states, newest first.
 
-        Raises NotFound for an unknown graph, BadRequest for an unknown subgraph, and Invalid if `before` names no
-        checkpoint.
+        Raises NotFound for an unknown graph, BadRequest for an unknown subgraph and for values that the graph refuses,
+        and Invalid if `before` names no checkpoint.
         """
-        async with self._graphs.open(read.graph_id, read.config, access="threads.read") as graph:
+        async with self._graphs.open(read.graph_id, read.config, access="threads.read") as opened:
+            graph = opened if _needs_tasks(read.select) else _without_models(opened)
             bounds: Any = {"limit": read.limit, "before": read.before, "filter": read.filter}
             with _reading_for_json(graph, read.config):
                 states = await read_history(graph, read.config, **bounds)
@@ -104,7 +117,9 @@ class GraphOperations:
         """
         async with self._changing(change.graph_id, change.config, scope) as graph:
             is_named = change.config["configurable"].get("checkpoint_id")
-            if is_named and (await graph.aget_state(change.config)).created_at is None:
+            checkpointer: Any = graph.checkpointer
+            # The checkpoint alone: the graph may refuse the values that this change is to mend.
+            if is_named and await checkpointer.aget_tuple(change.config) is None:
                 return None
             config = _with_graph_id(change.config, change.graph_id)
             checkpoint = await update_state(graph, config, change.values, change.as_node)
@@ -190,12 +205,14 @@ async def _changed(graph: Graph, config: Config, checkpoint: dict[str, Any]) -> 
 async def read_state(graph: Graph, config: RunnableConfig, *, subgraphs: bool = False) -> dict[str, Any]:
     """Return the state that a config names, or the latest. Without one, `metadata` and `created_at` are None.
 
-    Raises BadRequest if the config names an unknown subgraph.
+    Raises BadRequest if the config names an unknown subgraph, or if the graph refuses the values.
     """
-    with _refusing_unknown_subgraph(config):
+    with _refusing_state(config):
         try:
             return thread_state(await graph.aget_state(config, subgraphs=subgraphs))
-        except REFUSALS:
+        except Exception as exc:
+            if not is_refusal(exc):
+                raise
             # A reducer fails on the pending writes, for example on the input of a run that failed the same way.
             async for snapshot in graph.aget_state_history(config, limit=1):
                 return thread_state(snapshot)
@@ -212,12 +229,13 @@ async def read_history(
 ) -> list[dict[str, Any]]:
     """Return states, newest first. `before` may be a checkpoint id, a checkpoint or a config that holds one.
 
-    Raises Invalid if `before` names no checkpoint, and BadRequest if the config names an unknown subgraph.
+    Raises Invalid if `before` names no checkpoint, and BadRequest if the config names an unknown subgraph, or if the
+    graph refuses the values of a state.
     """
     history = graph.aget_state_history(
         config, filter=dict(filter) if filter else None, before=_before(before), limit=limit
     )
-    with _refusing_unknown_subgraph(config):
+    with _refusing_state(config):
         return [thread_state(snapshot) async for snapshot in history]
 
 
@@ -228,8 +246,16 @@ async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_nod
     """
     try:
         made = await graph.aupdate_state(config, values, as_node=as_node)
-    except REFUSALS as exc:
-        raise BadRequest(_reason(exc)) from exc
+    except Exception as exc:
+        if not is_refusal(exc):
+            raise
+        try:
+            # The graph may refuse the values that this change mends. What it makes of the new ones is read afterwards.
+            made = await _without_models(graph).aupdate_state(config, values, as_node=as_node)
+        except Exception as again:
+            if not is_refusal(again):
+                raise
+            raise BadRequest(_reason(exc)) from exc
     return checkpoint_of(made) or {}
 
 
@@ -237,7 +263,9 @@ async def apply_supersteps(graph: Graph, config: RunnableConfig, supersteps: Seq
     """Apply steps of another thread's nodes. Raises Invalid that names the field if the graph refuses them."""
     try:
         await graph.abulk_update_state(config, supersteps)
-    except REFUSALS as exc:
+    except Exception as exc:
+        if not is_refusal(exc):
+            raise
         raise Invalid.field(["body", "supersteps"], _reason(exc)) from exc
 
 
@@ -275,6 +303,25 @@ def reads_without_code(graph: Graph) -> bool:
         kind.__module__.startswith(("langgraph.channels.", "langgraph.managed.")) and kind.__name__ != "DeltaChannel"
         for kind in kinds
     )
+
+
+def is_refusal(exc: Exception) -> bool:
+    """Whether an exception says that the graph's own code refuses values, and not that checkpoints are out of reach."""
+    if isinstance(exc, PortsideError):
+        return False
+    frames = traceback.walk_tb(exc.__traceback__)
+    is_of_storage = any(frame.f_globals.get("__name__", "").startswith(_STORAGE) for frame, _ in frames)
+    return isinstance(exc, REFUSALS) or not is_of_storage
+
+
+def _needs_tasks(select: Sequence[str] | None) -> bool:
+    return not select or not _FIELDS_OF_TASKS.isdisjoint(select)
+
+
+def _without_models(graph: Graph) -> Graph:
+    """Return a graph whose states can be read although its models refuse their values: no input of nodes is made."""
+    nodes = {name: node.copy({"mapper": None}) for name, node in graph.nodes.items()}
+    return graph.copy({"nodes": nodes})
 
 
 def _reason(exc: Exception) -> str:
@@ -333,14 +380,21 @@ def _interrupt(interrupt: Interrupt) -> dict[str, Any]:
 
 
 @contextmanager
-def _refusing_unknown_subgraph(config: RunnableConfig) -> Iterator[None]:
-    """Turn the ValueError that older versions of langgraph raise for an unknown namespace into BadRequest."""
+def _refusing_state(config: RunnableConfig) -> Iterator[None]:
+    """Turn what a graph raises while one of its states is read into BadRequest with the reason.
+
+    Older versions of langgraph raise a ValueError for an unknown namespace.
+    """
     try:
         yield
-    except ValueError as exc:
-        if not config["configurable"].get("checkpoint_ns"):
-            raise
+    except UnsafeCheckpoint as exc:
         raise BadRequest(str(exc)) from exc
+    except Exception as exc:
+        if not is_refusal(exc):
+            raise
+        if config["configurable"].get("checkpoint_ns") and type(exc) is ValueError:
+            raise BadRequest(str(exc)) from exc
+        raise BadRequest(f"{STATE_REFUSED}: {_reason(exc)}") from exc
 
 
 def _is_named(config: RunnableConfig) -> bool:
