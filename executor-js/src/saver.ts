@@ -3,6 +3,7 @@
 // The columns and their forms are those of `portside/executor/checkpoints/rows.py`. The kind of a body says that a
 // JavaScript graph wrote it, so that a graph of the other language refuses the thread.
 
+import { AsyncLocalStorage } from "node:async_hooks";
 import { randomBytes } from "node:crypto";
 import type { RunnableConfig } from "@langchain/core/runnables";
 import type {
@@ -25,6 +26,8 @@ type Config = RunnableConfig & { configurable?: Fields; metadata?: Fields };
 const KIND = "javascript";
 const VALUE_KIND = "msgpack";
 const PAGE = 100;
+/** The source of a checkpoint whose run was deleted: it stays only for the channels that are stored as changes. */
+const DELETED = "deleted";
 const TASKS = "__pregel_tasks";
 /** The first version of checkpoints whose tasks are among their values. */
 const FIRST_WITH_TASKS = 4;
@@ -64,6 +67,7 @@ export class OtherLanguage extends Error {
 /** Make the checkpointer of this process, of the project's own base class. */
 export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointSaver {
   const decoder = new Decoder(libraries);
+  const isReplaying = new AsyncLocalStorage<boolean>();
 
   class ServerSaver extends libraries.checkpoint.BaseCheckpointSaver<string> {
     // The random suffix keeps two branches of a thread from sharing a version.
@@ -78,7 +82,7 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
       }
       const { threadId, checkpointNs, checkpointId } = names(config);
       const row = await server.read(threadId, checkpointNs, checkpointId);
-      if (row === null) {
+      if (row === null || ((row.metadata as Fields).source === DELETED && isReplaying.getStore() !== true)) {
         return undefined;
       }
       const found = await this.tuple(row);
@@ -86,6 +90,13 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
       const { channel_values: values, channel_versions: versions } = found.checkpoint;
       currentWork.getStore()?.pieces.read(row, values, versions);
       return found;
+    }
+
+    /** Return the changes of channels that are stored as such, also those of deleted runs. */
+    override async getDeltaChannelHistory(
+      options: Parameters<BaseCheckpointSaver["getDeltaChannelHistory"]>[0],
+    ): ReturnType<BaseCheckpointSaver["getDeltaChannelHistory"]> {
+      return isReplaying.run(true, () => super.getDeltaChannelHistory(options));
     }
 
     /** Return the checkpoint of a row, with the tasks that an older version of LangGraph stored with its parent. */

@@ -209,6 +209,67 @@ async def test_deleting_a_run_of_one_thread_spares_its_copies(saver):
 
 
 @pytest.mark.needs("langgraph", "1.2.0")
+@pytest.mark.parametrize("snapshot_frequency", [1000, 2])
+@pytest.mark.parametrize("deleted", [["one"], ["two"], ["one", "two"], ["two", "one"]], ids="+".join)
+async def test_deleting_a_run_keeps_what_later_ones_built_on(saver, deleted, snapshot_frequency):
+    config, graph = thread(), noting(saver, snapshot_frequency)
+    thread_id = config["configurable"]["thread_id"]
+    for run_id in ("one", "two", "three"):
+        await graph.ainvoke({"notes": [run_id], "log": [run_id]}, thread(thread_id=thread_id, run_id=run_id))
+    history = [state async for state in graph.aget_state_history(config)]
+    assert history[0].values["notes"] == ["one", "a", "two", "a", "three", "a"]
+    # One after the other: a checkpoint that only the second one needed goes with it.
+    for run_id in deleted:
+        await saver.adelete_for_runs([run_id], thread_id=thread_id)
+    kept = [state for state in history if state.metadata["run_id"] not in deleted]
+    left = [state async for state in graph.aget_state_history(config)]
+    assert [state.values for state in left] == [state.values for state in kept]
+    assert (await graph.aget_state(config)).values == history[0].values
+    gone = next(state for state in history if state.metadata["run_id"] in deleted)
+    assert (await graph.aget_state(gone.config)).created_at is None
+
+
+@pytest.mark.needs("langgraph", "1.2.0")
+async def test_checkpoints_that_later_ones_built_on_go_with_these(db, saver):
+    config, graph = thread(), noting(saver, 1000)
+    thread_id = config["configurable"]["thread_id"]
+    secret = "s" * 300
+    for run_id in ("one", "two", "three"):
+        given = {"notes": [run_id], "log": [secret] if run_id == "two" else []}
+        await graph.ainvoke(given, thread(thread_id=thread_id, run_id=run_id, label=f"of {run_id}"))
+    await saver.adelete_for_runs(["two"], thread_id=thread_id)
+    named = await db.pool.fetch("select metadata::text from checkpoints where thread_id = $1", thread_id)
+    assert not [row for row in named if "of two" in row[0]]
+    channels = await db.pool.fetchval(
+        "select array_agg(distinct channel) from checkpoint_writes where run_id = 'two' and thread_id = $1", thread_id
+    )
+    assert channels == ["notes"]
+    await saver.adelete_for_runs(["three"], thread_id=thread_id)
+    assert (await graph.aget_state(config)).values["notes"] == ["one", "a"]
+    assert await db.pool.fetchval("select count(*) from checkpoints where thread_id = $1", thread_id) == 3
+    await saver.adelete_for_runs(["one"], thread_id=thread_id)
+    for table in ("checkpoints", "checkpoint_values", "checkpoint_writes"):
+        assert await db.pool.fetchval(f"select count(*) from {table} where thread_id = $1", thread_id) == 0
+
+
+def noting(saver: Any, snapshot_frequency: int) -> Any:
+    """A graph with a channel that is stored as a chain of writes, with a snapshot now and then."""
+    from langgraph.channels.delta import DeltaChannel
+
+    def join(state: list[str], writes: list[list[str]]) -> list[str]:
+        return [*state, *(note for write in writes for note in write)]
+
+    class Notes(TypedDict):
+        notes: Annotated[list[str], DeltaChannel(join, snapshot_frequency=snapshot_frequency)]
+        log: Annotated[list[str], operator.add]
+
+    builder = StateGraph(Notes)
+    builder.add_node("a", lambda _: {"notes": ["a"], "log": ["a" * 300]})
+    builder.add_edge(START, "a")
+    return builder.compile(checkpointer=saver)
+
+
+@pytest.mark.needs("langgraph", "1.2.0")
 async def test_pruning_drops_unused_values_only(db, saver):
     from langgraph.channels.delta import DeltaChannel
 

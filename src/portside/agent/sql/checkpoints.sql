@@ -36,6 +36,7 @@ left join lateral (
     from checkpoints c
     where c.thread_id = requested.thread_id::text and c.checkpoint_ns = requested.checkpoint_ns
         and c.checkpoint_id between coalesce(requested.checkpoint_id, '') and coalesce(requested.checkpoint_id, '~')
+        and c.metadata ->> 'source' is distinct from 'deleted'
     order by c.checkpoint_id desc limit 1
 ) latest on true
 left join lateral (
@@ -57,6 +58,7 @@ where (:thread_id::text is null or thread_id = :thread_id)
     and (:checkpoint_id::text is null or checkpoint_id = :checkpoint_id)
     and (:before::text is null or checkpoint_id < :before)
     and (:filter::text is null or metadata @> :filter::text::jsonb)
+    and metadata ->> 'source' is distinct from 'deleted'
     and (:after_id::text is null or (checkpoint_id, thread_id, checkpoint_ns) < (:after_id, :after_thread::text, :after_ns::text))
 order by checkpoint_id desc, thread_id desc, checkpoint_ns desc limit :page_size::int
 
@@ -143,25 +145,72 @@ delete from checkpoints where thread_id = any(:thread_ids::text[])
 -- A run leaves its own checkpoints, and writes on the checkpoint that it started from. Both are deleted, with the values that
 -- no other checkpoint uses and the pieces that are in no other value. With a thread id, copies of the thread keep theirs:
 -- they have the same run ids.
-with gone as (
-    delete from checkpoints
+-- A checkpoint that counts steps since a snapshot has channels that are stored as a chain of writes, on the checkpoints
+-- before it. Where the chain of one that stays goes through deleted ones, those are only emptied: they keep what such
+-- channels need, and get the source 'deleted', which hides them. They are deleted when nothing needs them any more.
+with recursive touched as materialized (
+    select thread_id, checkpoint_ns from checkpoints
     where metadata ->> 'run_id' = any(:run_ids::text[]) and (:thread_id::text is null or thread_id = :thread_id)
-    returning thread_id, checkpoint_ns, checkpoint_id
+    union
+    select thread_id, checkpoint_ns from checkpoint_writes
+    where run_id = any(:run_ids::text[]) and (:thread_id::text is null or thread_id = :thread_id)
+), partial as materialized (
+    select
+        c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_id, c.metadata -> 'counters_since_delta_snapshot' as counters
+    from touched join checkpoints c using (thread_id, checkpoint_ns)
+    where c.metadata ? 'counters_since_delta_snapshot'
+), candidates as materialized (
+    select c.thread_id, c.checkpoint_ns, c.checkpoint_id
+    from touched join checkpoints c using (thread_id, checkpoint_ns)
+    where c.metadata ->> 'run_id' = any(:run_ids::text[]) or c.metadata ->> 'source' = 'deleted'
+), needed as (
+    select p.thread_id, p.checkpoint_ns, p.parent_id as checkpoint_id
+    from partial p
+    where (p.thread_id, p.checkpoint_ns, p.parent_id) in (select c.* from candidates c)
+        and (p.thread_id, p.checkpoint_ns, p.checkpoint_id) not in (select c.* from candidates c)
+    union
+    select p.thread_id, p.checkpoint_ns, p.parent_id
+    from needed n join partial p using (thread_id, checkpoint_ns, checkpoint_id)
+    where (p.thread_id, p.checkpoint_ns, p.parent_id) in (select c.* from candidates c)
+), gone as materialized (
+    select c.* from candidates c except select n.* from needed n
+), chained as materialized (
+    -- The checkpoints and channels whose writes and values a checkpoint that stays is read with.
+    select distinct p.thread_id, p.checkpoint_ns, p.parent_id as checkpoint_id, counted.channel
+    from partial p cross join jsonb_object_keys(p.counters) as counted (channel)
+    where p.parent_id is not null
+        and (p.thread_id, p.checkpoint_ns, p.checkpoint_id) not in (select g.* from gone g)
+), checkpoints_gone as (
+    delete from checkpoints c
+    where (c.thread_id, c.checkpoint_ns, c.checkpoint_id) in (select g.* from gone g)
+), checkpoints_emptied as (
+    update checkpoints c set
+        metadata = jsonb_build_object(
+            'source', 'deleted', 'step', c.metadata -> 'step', 'parents', coalesce(c.metadata -> 'parents', '{}')
+        ) || case when c.metadata ? 'counters_since_delta_snapshot' then jsonb_build_object(
+            'counters_since_delta_snapshot', c.metadata -> 'counters_since_delta_snapshot'
+        ) else '{}' end,
+        (channels, versions) = (
+            select coalesce(array_agg(h.channel), '{}'), coalesce(array_agg(h.version), '{}')
+            from unnest(c.channels, c.versions) as h (channel, version)
+            where (c.thread_id, c.checkpoint_ns, c.checkpoint_id, h.channel) in (select k.* from chained k)
+        )
+    where (c.thread_id, c.checkpoint_ns, c.checkpoint_id) in (select n.* from needed n)
 ), writes_gone as (
     delete from checkpoint_writes w
-    where (w.run_id = any(:run_ids::text[]) and (:thread_id::text is null or w.thread_id = :thread_id))
-        or (w.thread_id, w.checkpoint_ns, w.checkpoint_id) in (select g.thread_id, g.checkpoint_ns, g.checkpoint_id from gone g)
+    where (
+        (w.run_id = any(:run_ids::text[]) and (:thread_id::text is null or w.thread_id = :thread_id))
+        or (w.thread_id, w.checkpoint_ns, w.checkpoint_id) in (select c.* from candidates c)
+    ) and (w.thread_id, w.checkpoint_ns, w.checkpoint_id, w.channel) not in (select k.* from chained k)
     returning w.thread_id, w.checkpoint_ns, w.checkpoint_id, w.task_id, w.idx, w.pieces
-), touched as (
-    select distinct thread_id, checkpoint_ns from gone
 ), used as (
     select c.thread_id, c.checkpoint_ns, h.channel, h.version
     from touched t
     join checkpoints c using (thread_id, checkpoint_ns)
     cross join unnest(c.channels, c.versions) as h (channel, version)
-    where not exists (
-        select from gone g
-        where (g.thread_id, g.checkpoint_ns, g.checkpoint_id) = (c.thread_id, c.checkpoint_ns, c.checkpoint_id)
+    where (c.thread_id, c.checkpoint_ns, c.checkpoint_id) not in (select g.* from gone g) and (
+        (c.thread_id, c.checkpoint_ns, c.checkpoint_id) not in (select n.* from needed n)
+        or (c.thread_id, c.checkpoint_ns, c.checkpoint_id, h.channel) in (select k.* from chained k)
     )
 ), values_gone as (
     delete from checkpoint_values v using touched t

@@ -4,12 +4,12 @@ Each step stores only the channels that it changed.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import signature
 from random import getrandbits
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -35,8 +35,13 @@ from portside.executor.checkpoints.rows import (
 )
 from portside.executor.checkpoints.serde import SafeSerializer, make_serde
 
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import DeltaChannelHistory
+
 PAGE = 100
 DURABILITY = "__pregel_durability"
+# The source of a checkpoint whose run was deleted: it stays only for the channels that are stored as changes.
+DELETED = "deleted"
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,6 +49,7 @@ CheckpointName = tuple[str, str, str | None]
 """A thread, a namespace, and a checkpoint's id unless it is the latest."""
 _preloaded: ContextVar[tuple[CheckpointName, Any] | None] = ContextVar("preloaded_checkpoint", default=None)
 _is_for_json: ContextVar[bool] = ContextVar("is_for_json", default=False)
+_is_replaying: ContextVar[bool] = ContextVar("is_replaying", default=False)
 
 
 def _declared(method: F) -> F:
@@ -110,13 +116,27 @@ class Checkpointer(BaseCheckpointSaver[str]):
             row = preloaded[1]
             return read_tuple(self.serde, row, self._json_values()) if row else None
         row = await self.backend.read(*_name_of(config))
-        if row is None:
+        if row is None or (row["metadata"].get("source") == DELETED and not _is_replaying.get()):
             return None
         found = read_tuple(self.serde, row)
         if any(len(data) >= MIN_BYTES for data in row["value_datas"] or ()):
             # Remembered now, before the graph can change the objects.
             self.pieces.remember(row["thread_id"], row["checkpoint_ns"], known_values(row, found))
         return found
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, "DeltaChannelHistory"]:
+        """Return the changes of channels that are stored as such, also those of deleted runs."""
+        with _replaying():
+            return await super().aget_delta_channel_history(config=config, channels=channels)
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, "DeltaChannelHistory"]:
+        """Return the same from another thread."""
+        with _replaying():
+            return super().get_delta_channel_history(config=config, channels=channels)
 
     def long_lists(self, config: RunnableConfig, values: dict[str, Any]) -> dict[str, str]:
         """Return the versions of those values of a run that are long lists in its last checkpoint, by their keys."""
@@ -198,7 +218,7 @@ class Checkpointer(BaseCheckpointSaver[str]):
     async def adelete_for_runs(self, run_ids: Sequence[str], *, thread_id: str | None = None) -> None:
         """Delete the checkpoints of these runs; with a thread id, those of copies of the thread stay.
 
-        Channels that are stored as a chain of writes (langgraph's DeltaChannel) lose what the deleted runs added to it.
+        Channels that are stored as a chain of writes (langgraph's DeltaChannel) keep what the deleted runs added to it.
         """
         if thread_id is not None:
             self.pieces.forget(thread_id)
@@ -282,6 +302,16 @@ class Checkpointer(BaseCheckpointSaver[str]):
                 "in async code use ainvoke, astream, aget_state and so on"
             )
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+@contextmanager
+def _replaying() -> Iterator[None]:
+    """Read checkpoints of deleted runs, which are hidden otherwise."""
+    token = _is_replaying.set(True)
+    try:
+        yield
+    finally:
+        _is_replaying.reset(token)
 
 
 def _name_of(config: RunnableConfig) -> CheckpointName:
