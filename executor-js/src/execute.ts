@@ -11,7 +11,7 @@ import type { Graph, Graphs, Snapshot } from "./project.js";
 
 import { currentWork, type Fields, RunRows, type Server, type Work } from "./server.js";
 import { LEASE_LOST, Pending } from "./stopping.js";
-import { json, plain } from "./values.js";
+import { isPlainRecord, json, plain } from "./values.js";
 
 const INTERRUPT = "__interrupt__";
 const POSITION = ["checkpoint_id", "checkpoint_ns", "checkpoint_map"];
@@ -19,6 +19,9 @@ const REFUSALS = new Set(["UnknownInterruptError", "OtherLanguage"]);
 // Shorter values are in the thread's row as a whole.
 const LONG_BYTES = 8192;
 const STRICT_RESUME = "__pregel_strict_resume";
+// What a graph sends to a graph of another server that is one of its nodes: that it resumes, so that the input is not
+// applied again, and the answers to questions by their ids. Both do no more than a command of a client can.
+const [RESUMING, RESUME_MAP] = ["__pregel_resuming", "__pregel_resume_map"];
 
 /** One run of a graph: `RunRequest` of `portside/executor/requests.py`. */
 export interface RunRequest {
@@ -183,13 +186,13 @@ export class Executor {
     }
   }
 
-  /** Make the graph's config. What steers LangGraph from the inside is not a client's to set. */
+  /** Make the graph's config. What steers LangGraph from the inside is not a client's to set, except a resume. */
   private config(request: RunRequest): Fields {
     const given = request.config;
     const dropped = request.resume ? POSITION : [];
     const configurable: Fields = Object.fromEntries(
       Object.entries(given.configurable ?? {}).filter(
-        ([key]) => !key.startsWith("__pregel_") && !dropped.includes(key),
+        ([key, value]) => (!key.startsWith("__pregel_") || isResume(key, value)) && !dropped.includes(key),
       ),
     );
     if (request.strict_resume) {
@@ -236,6 +239,11 @@ function showInput(tracer: Fields, given: unknown): void {
         original.call(tracer, chain, parentRunId === undefined ? given : inputs, runId, parentRunId, ...others);
     }
   }
+}
+
+/** Whether a part of a client's config is how a parent graph on another server resumes this one. */
+function isResume(key: string, value: unknown): boolean {
+  return (key === RESUMING && value === true) || (key === RESUME_MAP && isPlainRecord(value));
 }
 
 function isBefore(version: string, wanted: number[]): boolean {

@@ -22,6 +22,20 @@ const CLASSES: Record<string, [module: string, name: string]> = {
   chat: ["chat", "ChatMessage"],
 };
 const MODULE = "langchain_core.messages.";
+/** The views of binary data beside Uint8Array, which is what stored bytes are read as. */
+const VIEWS: Record<string, new (buffer: ArrayBuffer) => ArrayBufferView> = {
+  DataView,
+  Int8Array,
+  Uint8ClampedArray,
+  Int16Array,
+  Uint16Array,
+  Int32Array,
+  Uint32Array,
+  Float32Array,
+  Float64Array,
+  BigInt64Array,
+  BigUint64Array,
+};
 const MAX_DEPTH = 200;
 const LONE_SURROGATE = /(?<!\\)((?:\\\\)*)\\ud[89a-f][0-9a-f]{2}/g;
 
@@ -164,8 +178,8 @@ function plainInstance(value: object, depth: number): unknown {
   if (value instanceof Error) {
     return { name: value.name, message: value.message };
   }
-  if (value instanceof Uint8Array) {
-    return Buffer.from(value).toString("utf8");
+  if (value instanceof ArrayBuffer || ArrayBuffer.isView(value)) {
+    return isNumbers(value) ? [...value] : bytesOf(value).toString("base64");
   }
   if (isSend(value)) {
     return { node: value.node, input: plainPart(value.args, depth) };
@@ -178,6 +192,21 @@ function plainInstance(value: object, depth: number): unknown {
     return shown === value ? mappedRecord({ ...value }, depth) : plainPart(shown, depth);
   }
   return mappedRecord({ ...value }, depth);
+}
+
+type Numbers = ArrayBufferView & Iterable<number | bigint>;
+
+/** Whether a value is a typed array of numbers, and not of bytes. */
+function isNumbers(value: object): value is Numbers {
+  const isBytes = value instanceof Uint8Array || value instanceof DataView;
+  return ArrayBuffer.isView(value) && !isBytes;
+}
+
+/** Return the bytes of a buffer or of a view of one. */
+function bytesOf(value: ArrayBuffer | ArrayBufferView): Buffer {
+  return value instanceof ArrayBuffer
+    ? Buffer.from(value)
+    : Buffer.from(value.buffer, value.byteOffset, value.byteLength);
 }
 
 function plainPart(value: unknown, depth: number): unknown {
@@ -230,6 +259,13 @@ function toExtension(value: object): Extension | null {
   }
   if ("lg_name" in value && value.lg_name === "DeltaSnapshot") {
     return new Extension(SNAPSHOT, (value as unknown as { value: unknown }).value);
+  }
+  if (value instanceof ArrayBuffer) {
+    return new Extension(ONE, [OURS, "ArrayBuffer", bytesOf(value)]);
+  }
+  const view = Object.keys(VIEWS).find((name) => value.constructor === VIEWS[name]);
+  if (view !== undefined) {
+    return new Extension(ONE, [OURS, view, bytesOf(value as ArrayBufferView)]);
   }
   if (value instanceof Uint8Array || !("toJSON" in value) || typeof value.toJSON !== "function") {
     return null;
@@ -315,7 +351,16 @@ function ours(name: string, given: unknown): unknown {
       const { name: kind, message } = given as { name: string; message: string };
       return Object.assign(new Error(message), { name: kind });
     }
-    default:
-      return given;
+    case "ArrayBuffer":
+      return copied(given as Uint8Array);
+    default: {
+      const View = VIEWS[name];
+      return View === undefined ? given : new View(copied(given as Uint8Array));
+    }
   }
+}
+
+/** Return bytes in a buffer of their own: those of a row share one, at any position. */
+function copied(bytes: Uint8Array): ArrayBuffer {
+  return new Uint8Array(bytes).buffer;
 }

@@ -111,6 +111,43 @@ def test_what_graphs_return(client: httpx2.Client, graph: str, body: dict[str, A
     assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
 
 
+def test_binary_data_is_base64_and_stays_what_it_is(client: httpx2.Client):
+    thread = asked(client, "POST", "/threads", metadata={})["thread_id"]
+    form = ["//4=", "YWJj", [1.5, 2]]
+    sent = events(
+        client, f"/threads/{thread}/runs/stream", assistant_id="binary", input={}, stream_mode=["custom", "values"]
+    )
+    assert [data for name, data in sent if name == "custom"] == [form]
+    assert sent[-1][1]["data"] == form
+    values = asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="binary", input={})
+    assert values == {"data": form, "classes": ["Uint8Array", "ArrayBuffer", "Float32Array"], "sent": [1.5, 2]}
+
+
+def test_deleting_a_run_keeps_what_later_ones_built_on(client: httpx2.Client):
+    thread = asked(client, "POST", "/threads", metadata={})["thread_id"]
+    for note in ("one", "two", "three"):
+        asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="noting", input={"notes": [note]})
+    values = {"notes": ["one", "noted", "two", "noted", "three", "noted"]}
+    assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
+    second = asked(client, "GET", f"/threads/{thread}/runs")[1]["run_id"]
+    assert client.delete(f"/threads/{thread}/runs/{second}").status_code == 204
+    assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
+    history = asked(client, "GET", f"/threads/{thread}/history?limit=20")
+    assert len(history) == 6
+    assert second not in {state["metadata"]["run_id"] for state in history}
+
+
+def test_a_resumed_graph_does_not_take_its_input_again(client: httpx2.Client):
+    thread, first = on_thread(client, "ask", input={"question": "q"})
+    # As a graph of another server sends it whose node this graph is.
+    resumed: dict[str, Any] = {"assistant_id": "ask", "input": {"question": "again"}}
+    config = {"configurable": {"__pregel_resuming": True}}
+    again = asked(client, "POST", f"/threads/{thread}/runs/wait", **resumed, config=config)
+    assert again == first
+    config["configurable"]["__pregel_resume_map"] = {first["__interrupt__"][0]["id"]: "stop"}
+    assert asked(client, "POST", f"/threads/{thread}/runs/wait", **resumed, config=config)["answer"] == "stop"
+
+
 def test_pieces_of_messages_arrive_in_both_forms(client: httpx2.Client):
     body = {"assistant_id": "fake_chat", "input": message("go")}
     pieces = [data[0] for name, data in events(client, "/runs/stream", stream_mode=["messages-tuple"], **body)

@@ -137,3 +137,21 @@ async def test_an_interrupt_inside_another_graph(remote: Callable[[str], RemoteG
     assert first["__interrupt__"][0].value == {"question": "approve?", "text": "a!"}
     # The library does not hand the answer on to the far graph; its thread has the same id and takes it itself.
     assert await remote("approval").ainvoke(Command(resume="yes"), config) == {"text": "done:yes", "decision": "yes"}
+
+
+class Answered(TypedDict):
+    foo: Annotated[list[str], operator.add]
+    answer: str
+
+
+async def test_a_resumed_graph_does_not_take_its_input_again(remote: Callable[[str], RemoteGraph]):
+    local = StateGraph(Answered).add_node("far", remote("nested_approval")).add_edge(START, "far")
+    graph, config = local.compile(checkpointer=InMemorySaver()), new_thread()
+    [asked] = (await graph.ainvoke({"foo": ["in"]}, config))["__interrupt__"]
+    before = (await remote("nested_approval").aget_state(config)).values
+    [again] = (await graph.ainvoke(Command(resume="yes"), config))["__interrupt__"]
+    # The library does not hand on an answer without an id, but the question is the same one.
+    assert again == asked
+    assert (await remote("nested_approval").aget_state(config)).values == before
+    answered = await graph.ainvoke(Command(resume={asked.id: "yes"}), config)
+    assert "__interrupt__" not in answered

@@ -46,6 +46,9 @@ _MISSING = object()
 LONG_BYTES = 8192
 # Langgraph has no public name for it.
 STRICT_RESUME = "__pregel_strict_resume"
+# What a graph sends to a graph of another server that is one of its nodes: that it resumes, so that the input is not
+# applied again, and the answers to questions by their ids. Both do no more than a command of a client can.
+RESUMING, RESUME_MAP = "__pregel_resuming", "__pregel_resume_map"
 USER = "langgraph_auth_user"
 _HAS_INTERRUPTS_IN_VALUES = INTERRUPTS_IN_VALUES.is_available
 _POSITION = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
@@ -293,13 +296,13 @@ def _text(failure: BaseException) -> str:
 
 
 def _config(request: RunRequest) -> RunnableConfig:
-    """Make the graph's config. What steers langgraph from the inside is not a client's to set."""
+    """Make the graph's config. What steers langgraph from the inside is not a client's to set, except a resume."""
     given = request.config
     dropped = _POSITION if request.resume else ()
     configurable = {
         key: value
         for key, value in (given.get("configurable") or {}).items()
-        if not key.startswith("__pregel_") and key not in dropped
+        if (not key.startswith("__pregel_") or _is_resume(key, value)) and key not in dropped
     }
     if user := configurable.get(USER):
         configurable[USER] = User(user)
@@ -317,6 +320,11 @@ def _config(request: RunRequest) -> RunnableConfig:
     if run_id := configurable.get("run_id"):
         config["run_id"] = UUID(str(run_id))
     return config
+
+
+def _is_resume(key: str, value: Any) -> bool:
+    """Whether a part of a client's config is how a parent graph on another server resumes this one."""
+    return (key == RESUMING and value is True) or (key == RESUME_MAP and isinstance(value, dict))
 
 
 def _latest(config: RunnableConfig) -> RunnableConfig:

@@ -1,6 +1,6 @@
 import { getHeapStatistics, setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { Annotation, entrypoint, StateGraph, task } from "@langchain/langgraph";
+import { Annotation, DeltaChannel, entrypoint, StateGraph, task } from "@langchain/langgraph";
 
 const State = Annotation.Root({
   steps: Annotation({ reducer: (left, right) => left.concat(right), default: () => [] }),
@@ -31,6 +31,25 @@ export const heap = new StateGraph(Annotation.Root({ bytes: Annotation() }))
     return { bytes: getHeapStatistics().used_heap_size };
   })
   .addEdge("__start__", "measure");
+
+// Binary data, and the classes that it has when it is read again.
+export const binary = new StateGraph(Annotation.Root({ data: Annotation(), classes: Annotation(), sent: Annotation() }))
+  .addNode("keep", ({ data, sent }, { writer }) => {
+    if (data !== undefined) {
+      return { classes: data.map((each) => (each instanceof Uint8Array ? "Uint8Array" : each.constructor.name)), sent: [...data[2]] };
+    }
+    const made = [new Uint8Array([255, 254]), new Uint8Array([97, 98, 99]).buffer, new Float32Array([1.5, 2])];
+    writer?.(made);
+    return { data: made, sent };
+  })
+  .addEdge("__start__", "keep");
+
+// A channel that is stored as a chain of writes.
+const Notes = Annotation.Root({
+  notes: () => new DeltaChannel((notes, writes) => notes.concat(...writes)),
+});
+
+export const noting = new StateGraph(Notes).addNode("note", () => ({ notes: ["noted"] })).addEdge("__start__", "note");
 
 const Ledger = Annotation.Root({
   key: Annotation(),
