@@ -337,6 +337,36 @@ async def test_commands_and_events_over_one_websocket(server):
         assert (await say(socket, 6, "nonsense"))["error"] == "unknown_command"
 
 
+async def test_subscriptions_that_are_sent_together_share_one_sequence(server):
+    async with follower(server, new_id()) as socket:
+        await say(socket, 1, "run.start", assistant_id="echo", input=HI)
+        watched = await say(socket, 2, "subscription.subscribe", channels=["lifecycle"])
+        seen = [await read(socket) for _ in range(2)]
+        assert [event["params"]["data"]["event"] for event in seen] == ["running", "completed"]
+
+        # The run is over. What a client sends together must not hear of its end before it has heard of the rest.
+        for number, channels in ((3, ["lifecycle"]), (4, ["values"]), (5, ["lifecycle", "values"])):
+            params = {"channels": channels}
+            await socket.send(json.dumps({"id": number, "method": "subscription.subscribe", "params": params}))
+        answers = [await read(socket) for _ in range(3)]
+        assert [answer["id"] for answer in answers] == [3, 4, 5]
+        replayed = [answer["result"]["replayed_events"] for answer in answers]
+        assert replayed == [2, 2, 4]
+        events = [await read(socket) for _ in range(4)]
+        numbers = [event["seq"] for event in events]
+        assert numbers == sorted(set(numbers))
+        assert [event["method"] for event in events] == ["lifecycle", "values", "values", "lifecycle"]
+
+        # Later events come once, in order, although several subscriptions want them.
+        left = watched["result"]["subscription_id"]
+        await say(socket, 6, "subscription.unsubscribe", subscription_id=left)
+        *early, _ = await ask(socket, 7, "run.start", assistant_id="echo", input=HI)
+        later = [*early, *[await read(socket) for _ in range(4 - len(early))]]
+        numbers += [event["seq"] for event in later]
+        assert numbers == sorted(set(numbers))
+        assert later[-1]["params"]["data"]["event"] == "completed"
+
+
 async def test_a_connection_is_refused_before_it_is_made(server):
     for path, status in [("threads/abc/stream/events", 422), (f"threads/{new_id()}/elsewhere", 404)]:
         with pytest.raises(InvalidStatus) as refused:

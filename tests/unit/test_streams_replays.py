@@ -231,7 +231,8 @@ async def test_event_sequence_numbers_kept_events_in_slices():
     other.cancel()
     assert joined.sequence is again.sequence
     assert turns >= len(run.log.history.blocks())
-    reader, replayed = joined.read(ChannelFilter(frozenset({"custom"})), is_sse=False)
+    placed, replayed = joined.sequence.place(ChannelFilter(frozenset({"custom"})))
+    reader = joined.read_frames([placed])
     assert replayed == COUNT
     frames = await reader.take()
     assert 0 < len(frames) < COUNT / 5

@@ -222,8 +222,7 @@ async def _authorize(ctx: Context, thread_id: UUID, action: str = "read") -> Cal
 )
 async def command_thread(ctx: Context, thread_id: UUID) -> Response:
     """Act on a command of the event streaming protocol, and answer as the protocol does."""
-    subscriptions = Subscriptions(ctx.services.hub, thread_id)
-    response, is_command = await _commands(ctx, thread_id, subscriptions).act(await ctx.request.body())
+    response, is_command = await _commands(ctx, thread_id, None).act(await ctx.request.body())
     return Response(response, 200 if is_command else 400, media_type="application/json")
 
 
@@ -240,15 +239,15 @@ async def stream_thread_events(ctx: Context, thread_id: UUID) -> Response:
     wanted = read_stream_request(await ctx.request.body(), ctx.request.headers.get("last-event-id"))
     check = await _access(ctx, thread_id).authorize_follow()
     joined = await EventSequence.join(ctx.services.hub, thread_id)
-    reader, _ = joined.read(wanted, is_sse=True)
-    return EventStream(check.filtered(reader))
+    return EventStream(check.filtered(joined.read_sse(wanted)))
 
 
 @sockets.add(WEBSOCKET, "/threads/{thread_id}/stream/events", stays_open=True)
 async def serve_connection(ctx: SocketContext, thread_id: UUID) -> None:
     """Take commands and send the events that they subscribe to, over one connection."""
-    connection = ClientConnection(ctx.frames(), ctx.send, await _access(ctx, thread_id).authorize_follow())
-    subscriptions = Subscriptions(ctx.services.hub, thread_id, connection.add)
+    subscriptions = Subscriptions(ctx.services.hub, thread_id)
+    check = await _access(ctx, thread_id).authorize_follow()
+    connection = ClientConnection(ctx.frames(), ctx.send, subscriptions, check)
     await connection.serve(_commands(ctx, thread_id, subscriptions))
 
 
@@ -256,7 +255,7 @@ def _access(ctx: Context | SocketContext, thread_id: UUID) -> ThreadAccess:
     return ThreadAccess(ctx.services.access, caller_of(ctx), thread_id)
 
 
-def _commands(ctx: Context | SocketContext, thread_id: UUID, subscriptions: Subscriptions) -> Commands:
+def _commands(ctx: Context | SocketContext, thread_id: UUID, subscriptions: Subscriptions | None) -> Commands:
     services = (ctx.db, ctx.services.runs, ctx.services.states)
     return Commands(services, _access(ctx, thread_id), ctx.request.state.request_id, subscriptions)
 

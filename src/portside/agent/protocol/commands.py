@@ -8,14 +8,14 @@ meaning. They are answered like any unknown command.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from portside.agent.access.service import NO_CHECK, Access, DeferredThreadCheck
-from portside.agent.protocol.sequence import EventSequence, SequenceReader
+from portside.agent.protocol.sequence import EventSequence, JoinedSequence, SequenceReader, seq_of
 from portside.agent.protocol.wire import (
     ChannelFilter,
     CommandError,
@@ -52,10 +52,11 @@ from portside.kernel.errors import BadRequest, PortsideError
 from portside.kernel.ids import uuid7
 
 SUBSCRIPTIONS_LIMIT = 100
-OnSubscribe = Callable[[SequenceReader], None]
 PROTOCOL_FLAG = {STREAM_PROTOCOL: "v2"}
 DEFAULT_CHECKPOINTS = 10
 FRAMES_BETWEEN_YIELDS = 16
+# Frames that arrive within this time were sent at once.
+TOGETHER_WITHIN_S = 0.01
 Send = Callable[[bytes], Awaitable[None]]
 
 
@@ -80,37 +81,66 @@ class ThreadAccess(NamedTuple):
 
 
 class Subscriptions:
-    """The subscriptions of one client to one thread.
+    """The subscriptions of one client to one thread, over a connection of its own.
 
-    `on_subscribe` gets the reader of each one. Without it, over plain HTTP, nobody could read the events.
+    One reader serves them all. It gives each event once and in order, whichever of them want it: clients find an
+    event's subscriptions by their filters. If each had a reader of its own, the end of a run could overtake an earlier
+    event for another subscription, and clients take no event of a run after its end.
     """
 
-    def __init__(self, hub: Hub, thread_id: UUID, on_subscribe: OnSubscribe | None = None) -> None:
+    def __init__(self, hub: Hub, thread_id: UUID) -> None:
         self._hub = hub
         self._thread_id = thread_id
-        self._on_subscribe = on_subscribe
-        self._readers: dict[str, SequenceReader] = {}
+        self._joined: JoinedSequence | None = None
+        # Those that the reader serves, and those that wait for the next `begin`.
+        self._begun: dict[str, ChannelFilter] = {}
+        self._new: dict[str, ChannelFilter] = {}
+        self._last_frame = b""
+        self.is_changed = False
+        """Whether there are other subscriptions than those that the reader serves."""
+        self.reader: SequenceReader | None = None
+        """The reader of all subscriptions that have begun; None if there are none."""
+        self.has_begun = asyncio.Event()
+        """Set by `begin`."""
 
     async def subscribe(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Subscribe. Raises BadRequest for invalid parameters, and CommandError for too many subscriptions."""
-        wanted: ChannelFilter = read_filter(params)
-        subscription_id = str(uuid7())
-        if self._on_subscribe is None:
-            return {"subscription_id": subscription_id, "replayed_events": 0}
-        if len(self._readers) >= SUBSCRIPTIONS_LIMIT:
+        """Add a subscription, whose events come after the next `begin`.
+
+        Raises BadRequest for invalid parameters, and CommandError for too many subscriptions.
+        """
+        wanted = read_filter(params)
+        if len(self._begun) + len(self._new) >= SUBSCRIPTIONS_LIMIT:
             raise CommandError("not_supported", f"A connection may have {SUBSCRIPTIONS_LIMIT} subscriptions.")
-        joined = await EventSequence.join(self._hub, self._thread_id)
-        reader, replayed = joined.read(wanted, is_sse=False)
-        self._readers[subscription_id] = reader
-        self._on_subscribe(reader)
+
+        self._joined = await EventSequence.join(self._hub, self._thread_id)
+        placed, replayed = self._joined.sequence.place(wanted)
+
+        subscription_id = str(uuid7())
+        self._new[subscription_id] = placed
+        self.is_changed = True
         return {"subscription_id": subscription_id, "replayed_events": replayed}
 
     def unsubscribe(self, subscription_id: str) -> bool:
         """End a subscription; False if there is none with this id."""
-        reader = self._readers.pop(subscription_id, None)
-        if reader is not None:
-            reader.unsubscribe()
-        return reader is not None
+        ended = self._new.pop(subscription_id, None) or self._begun.pop(subscription_id, None)
+        self.is_changed = self.is_changed or ended is not None
+        return ended is not None
+
+    def begin(self) -> None:
+        """Have one reader serve all subscriptions from now on; those that were served continue where they are."""
+        sent = seq_of(self._last_frame)
+        self._begun = {name: wanted.after(sent) for name, wanted in self._begun.items()} | self._new
+        self._new, self._last_frame, self.is_changed = {}, b"", False
+
+        if self.reader is not None:
+            self.reader.replace()
+        assert self._joined is not None  # noqa: S101 - nothing changes before the first subscription
+        self.reader = self._joined.read_frames([*self._begun.values()]) if self._begun else None
+        self.has_begun.set()
+
+    def note_sent(self, frame: bytes) -> None:
+        """Note the last frame of the reader that was sent."""
+        self._last_frame = frame
 
 
 class Commands:
@@ -121,7 +151,7 @@ class Commands:
         services: tuple[Database, Runs, States],
         access: ThreadAccess,
         request_id: str,
-        subscriptions: Subscriptions,
+        subscriptions: Subscriptions | None,
     ) -> None:
         self._db, self._runs, self._states = services
         self._access, self._thread_id = access, access.thread_id
@@ -243,13 +273,17 @@ class Commands:
     async def _subscribe(self, params: dict[str, Any]) -> dict[str, Any]:
         await self._access.authorize_follow()
         try:
-            return await self._subscriptions.subscribe(params)
+            if self._subscriptions is not None:
+                return await self._subscriptions.subscribe(params)
+            # Over plain HTTP nobody could read the events.
+            read_filter(params)
         except BadRequest as exc:
             raise CommandError("invalid_argument", str(exc)) from exc
+        return {"subscription_id": str(uuid7()), "replayed_events": 0}
 
     async def _unsubscribe(self, params: dict[str, Any]) -> dict[str, Any]:
         subscription_id = read_params(params, Unsubscribe).subscription_id
-        if not self._subscriptions.unsubscribe(subscription_id):
+        if self._subscriptions is None or not self._subscriptions.unsubscribe(subscription_id):
             raise CommandError("no_such_subscription", f"Unknown subscription: {subscription_id[:100]}")
         return {}
 
@@ -345,70 +379,91 @@ def _summary(state: dict[str, Any]) -> dict[str, Any]:
 class ClientConnection:
     """One client's connection: its commands one after the other, and its events between the responses.
 
-    It ends when the client leaves, or when a subscription ends that the client did not end.
+    It ends when the client leaves, or when the events end although the client wants more.
     """
 
-    def __init__(self, frames: AsyncIterator[str], send: Send, check: DeferredThreadCheck = NO_CHECK) -> None:
+    def __init__(
+        self,
+        frames: AsyncIterator[str],
+        send: Send,
+        subscriptions: Subscriptions,
+        check: DeferredThreadCheck = NO_CHECK,
+    ) -> None:
         self._frames = frames
-        self._check = check
         self._send = send
-        self._new_readers: list[SequenceReader] = []
-        self._tasks: set[asyncio.Task[bool]] = set()
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def add(self, reader: SequenceReader) -> None:
-        """Add a subscription. Its events begin after the response to the command that made it."""
-        self._new_readers.append(reader)
+        self._subscriptions = subscriptions
+        self._check = check
+        self._incoming: asyncio.Future[str | None] | None = None
 
     async def serve(self, commands: Commands) -> None:
         """Serve the client until it leaves. Raises what acting on a command and sending raise."""
-        self._start(self._serve_commands(commands))
+        tasks = [asyncio.create_task(self._serve_commands(commands)), asyncio.create_task(self._send_events())]
         try:
-            await self._over
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            running: list[asyncio.Future[Any]] = [*tasks]
+            if self._incoming is not None:
+                running.append(self._incoming)
+            for each in running:
+                each.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
-    async def _serve_commands(self, commands: Commands) -> bool:
-        async for frame in self._frames:
+    async def _serve_commands(self, commands: Commands) -> None:
+        incoming = self._receive()
+        while (frame := await incoming) is not None:
+            incoming = self._receive()
             try:
                 response, _ = await commands.act(frame)
             except BadRequest as exc:
                 response = error_response(None, CommandError("invalid_argument", str(exc)))
             await self._send(response)
-            for reader in self._new_readers:
-                self._start(self._send_events(reader))
-            self._new_readers.clear()
-        return True
 
-    async def _send_events(self, reader: SequenceReader) -> bool:
+            if self._subscriptions.is_changed and not await _comes_soon(incoming):
+                self._subscriptions.begin()
+
+    def _receive(self) -> "asyncio.Future[str | None]":
+        self._incoming = asyncio.ensure_future(anext(self._frames, None))
+        return self._incoming
+
+    async def _send_events(self) -> None:
         is_allowed = False
-        while waiting := await reader.take():
+        while True:
+            reader = self._subscriptions.reader
+            if reader is None:
+                self._subscriptions.has_begun.clear()
+                await self._subscriptions.has_begun.wait()
+                continue
+
+            frames = await reader.take()
+            if not frames and not reader.is_replaced:
+                return
             # Repeated until it passes: the thread may be created after the client began to follow it.
-            is_allowed = is_allowed or await self._check.passes()
+            is_allowed = is_allowed or not frames or await self._check.passes()
             if not is_allowed:
-                return True
-            for number, frame in enumerate(waiting, 1):
-                await self._send(frame)
-                if number % FRAMES_BETWEEN_YIELDS == 0:
-                    # Sending to a fast reader never waits: let other work run.
-                    await asyncio.sleep(0)
-        return not reader.is_unsubscribed
+                return
+            await self._send_frames(reader, frames)
 
-    def _start(self, work: Coroutine[Any, Any, bool]) -> None:
-        """Run a task that says by its result whether the connection ends with it."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._note_end)
+    async def _send_frames(self, reader: SequenceReader, frames: list[bytes]) -> None:
+        for number, frame in enumerate(frames, 1):
+            if reader.is_replaced:
+                # The next reader begins with the first frame that was not sent.
+                return
+            self._subscriptions.note_sent(frame)
+            await self._send(frame)
+            if number % FRAMES_BETWEEN_YIELDS == 0:
+                # Sending to a fast reader never waits: let other work run.
+                await asyncio.sleep(0)
 
-    def _note_end(self, task: asyncio.Task[bool]) -> None:
-        self._tasks.discard(task)
-        # Retrieved also when the connection has ended: asyncio logs exceptions that nobody retrieves.
-        failure = None if task.cancelled() else task.exception()
-        if task.cancelled() or self._over.done():
-            return
-        if failure is not None:
-            self._over.set_exception(failure)
-        elif task.result():
-            self._over.set_result(None)
+
+async def _comes_soon(incoming: "asyncio.Future[str | None]") -> bool:
+    """Wait a moment for the client's next frame.
+
+    Clients send several subscriptions at once. All of them are in place before the first one's events are sent, or the
+    end of a run that is over could be sent before an earlier event that only another one wants.
+    """
+    # In two parts: the loop may have been busy during the first one, and not have read what had arrived.
+    for _ in range(2):
+        await asyncio.wait([incoming], timeout=TOGETHER_WITHIN_S / 2)
+    return incoming.done()

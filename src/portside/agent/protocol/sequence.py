@@ -10,7 +10,7 @@ A `Converter` turns each event of the log into events of the protocol; an `Agent
 
 import asyncio
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary, WeakSet
@@ -38,6 +38,8 @@ SLOW_READER = b'{"type":"error","id":null,"error":"unknown_error","message":"The
 _CONVERTED = frozenset({"updates", "messages", "custom", "tasks", "checkpoints"})
 _INTERRUPT_KEY = b'"__interrupt__"'
 _TERMINAL = frozenset({"completed", "failed", "interrupted"})
+# Comes after the id of an event, which is JSON text: a quote inside of it would follow a backslash.
+_SEQ_KEY = b'","seq":'
 Namespace = tuple[str, ...]
 # How many events of a block are on each channel and namespace.
 Tally = Counter[tuple[str, Namespace]]
@@ -182,19 +184,21 @@ PROTOCOL_EVENT_RULES: ItemRules[ProtocolEvent] = ItemRules(lambda event: len(eve
 
 
 class SequenceView(NamedTuple):
-    """The events that a reader asked for, as server-sent events or as plain frames."""
+    """The events that a reader asked for by one or more filters, as server-sent events or as plain frames."""
 
-    wanted: ChannelFilter
+    filters: tuple[ChannelFilter, ...]
     is_sse: bool
 
     @property
     def key(self) -> Hashable:
         """Equal for equal frames; None for plain ones, which are encoded already."""
-        return self._replace(wanted=self.wanted._replace(since=None)) if self.is_sse else None
+        return self if self.is_sse else None
 
     def wants(self, event: ProtocolEvent) -> bool:
         """Whether the reader asked for an event."""
-        return self.wanted.wants(event.channel, event.namespace)
+        return any(
+            event.seq > (wanted.since or 0) and wanted.wants(event.channel, event.namespace) for wanted in self.filters
+        )
 
     def frame(self, event: ProtocolEvent) -> bytes:
         """Encode an event."""
@@ -210,12 +214,12 @@ class SequenceReader(ReplayBuffer[ProtocolEvent]):
         # Keeps the subscription to other processes alive.
         self.remote: object = None
         self.is_sse = view.is_sse
-        self.is_unsubscribed = False
+        self.is_replaced = False
 
-    def unsubscribe(self) -> None:
-        """End the reader because its client asked for that."""
-        self.is_unsubscribed = True
-        self.end()
+    def replace(self) -> None:
+        """End the reader at once, because another one of its client continues where its last frames were taken."""
+        self.is_replaced = True
+        self.stop()
 
 
 class EventSequence:
@@ -231,6 +235,7 @@ class EventSequence:
         self._tallies: WeakKeyDictionary[Block[ProtocolEvent], Tally] = WeakKeyDictionary()
         self._converters: dict[Segment, Converter] = {}
         self._readers: WeakSet[SequenceReader] = WeakSet()
+        self._is_ended = self._is_cut = False
 
     @classmethod
     async def join(cls, hub: Hub, thread_id: UUID) -> "JoinedSequence":
@@ -278,19 +283,36 @@ class EventSequence:
         """The id of the last event, and its number."""
         return self.last_event_id, self.last_seq
 
-    def read(self, wanted: ChannelFilter, *, is_sse: bool) -> tuple[SequenceReader, int]:
-        """Add a reader; return it with the number of earlier events that it will get."""
-        reader = SequenceReader(self, SequenceView(wanted, is_sse))
+    def place(self, wanted: ChannelFilter) -> tuple[ChannelFilter, int]:
+        """Return a filter that names where its events begin, and how many of them are kept already."""
         since = wanted.since or 0
         if since > self.last_seq:
             # Another server gave this number, or this one before it dropped the sequence: every kept event is new.
             # A forged number must not use up the numbers of the thread, which Postgres and clients can only represent
             # up to a limit.
             self.last_seq, since = max(self.last_seq, min(since, ADOPTED_SEQ_LIMIT)), 0
+        return wanted._replace(since=since), self._count(wanted, since)
+
+    def read_sse(self, wanted: ChannelFilter) -> SequenceReader:
+        """Add a reader of server-sent events."""
+        placed, _ = self.place(wanted)
+        # Readers that differ only in where they begin share what is encoded: the cursor knows where that is.
+        return self._add(SequenceView((placed._replace(since=None),), is_sse=True), placed.since or 0)
+
+    def read_frames(self, filters: Sequence[ChannelFilter]) -> SequenceReader:
+        """Add a reader of the events that any of some filters wants, each of them once and in order."""
+        return self._add(SequenceView(tuple(filters), is_sse=False), min(wanted.since or 0 for wanted in filters))
+
+    def _add(self, view: SequenceView, since: int) -> SequenceReader:
+        reader = SequenceReader(self, view)
         if self._history.has_after(since):
             reader.cursor = Cursor(self._history, after=since)
         self._readers.add(reader)
-        return reader, self._count(wanted, since)
+        if self._is_ended:
+            reader.end()
+        elif self._is_cut:
+            reader.cut()
+        return reader
 
     def take(self, segment: Segment, event: StreamEvent) -> None:
         """Number an event of the log and send it to the readers."""
@@ -317,6 +339,7 @@ class EventSequence:
 
     def end(self) -> None:
         """End every reader: the thread was deleted."""
+        self._is_ended = True
         for reader in self._readers:
             reader.end()
         # Cursors continue reading the former history.
@@ -325,6 +348,7 @@ class EventSequence:
 
     def cut(self) -> None:
         """Cut every reader: this process stops, and the thread continues."""
+        self._is_cut = True
         for reader in self._readers:
             reader.cut()
 
@@ -361,15 +385,30 @@ class JoinedSequence(NamedTuple):
     sequence: EventSequence
     remote: object
 
-    def read(self, wanted: ChannelFilter, *, is_sse: bool) -> tuple[SequenceReader, int]:
-        """Add a reader; return it with the number of earlier events that it will get."""
-        reader, replayed = self.sequence.read(wanted, is_sse=is_sse)
+    def read_sse(self, wanted: ChannelFilter) -> SequenceReader:
+        """Add a reader of server-sent events."""
+        reader = self.sequence.read_sse(wanted)
         reader.remote = self.remote
-        return reader, replayed
+        return reader
+
+    def read_frames(self, filters: Sequence[ChannelFilter]) -> SequenceReader:
+        """Add a reader of the events that any of some filters wants."""
+        reader = self.sequence.read_frames(filters)
+        reader.remote = self.remote
+        return reader
 
 
 # Only one task at a time starts the sequence of a thread.
 _starting: WeakKeyDictionary[EventLog, asyncio.Lock] = WeakKeyDictionary()
+
+
+def seq_of(frame: bytes) -> int:
+    """Return the number of an event from its frame; 0 for a frame that has none."""
+    begin = frame.find(_SEQ_KEY)
+    if begin < 0:
+        return 0
+    begin += len(_SEQ_KEY)
+    return int(frame[begin : frame.index(b",", begin)])
 
 
 def _frame(seq: int, event_id: str, event: StreamEvent, what: tuple[str, Namespace, bytes]) -> bytes:
@@ -377,7 +416,7 @@ def _frame(seq: int, event_id: str, event: StreamEvent, what: tuple[str, Namespa
     millis = event.event_id.partition("-")[0]
     return b"".join(
         (
-            b'{"type":"event","event_id":', dump_api(event_id), b',"seq":', str(seq).encode(),
+            b'{"type":"event","event_id":', dump_api(event_id), _SEQ_KEY[1:], str(seq).encode(),
             b',"method":', dump_api(method), b',"params":{"namespace":', dump_api(list(namespace)),
             b',"timestamp":', millis.encode(), b',"data":', data, b"}}",
         )

@@ -176,6 +176,10 @@ class ChannelFilter(NamedTuple):
     depth: int | None = None
     since: int | None = None
 
+    def after(self, seq: int) -> "ChannelFilter":
+        """Return the filter for the events after a number that it has not skipped yet."""
+        return self._replace(since=max(self.since or 0, seq))
+
     def wants(self, channel: str, namespace: tuple[str, ...]) -> bool:
         """Whether the reader asked for the events of a channel and namespace."""
         if channel not in self.channels and not (channel.startswith(NAMED_CUSTOM) and "custom" in self.channels):

@@ -274,6 +274,12 @@ class ReplayBuffer(Generic[T]):
         self._is_ended = True
         self._wake.set()
 
+    def stop(self) -> None:
+        """Stop the iterator without the frames that wait, which another reader will get."""
+        self._waiting.clear()
+        self.cursor = None
+        self.end()
+
     def cut(self) -> None:
         """Have the iterator raise StreamCut once no frame waits, unless it has ended."""
         if not self._is_ended:
