@@ -25,6 +25,7 @@ from packaging.version import Version
 
 from tests import databases, guard, servers
 from tests.databases import AGENT, AGENT_SCHEMA, MigratedDatabases, RunPostgres, schema_of, with_name
+from tests.preloaded import stop_forking
 from tests.progress import Progress
 from tests.servers import version_in_agents
 
@@ -120,6 +121,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End the run. What tests left running is killed and named."""
     if POSTGRES in config.stash:
         config.stash[POSTGRES].stop()
+    stop_forking()
     if GUARD in config.stash and (left := config.stash[GUARD].end()):
         sys.stdout.write(f"{left}\n")
 

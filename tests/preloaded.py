@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -70,6 +71,13 @@ class PreloadedProcess:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+
+def stop_forking() -> None:
+    """End the process that forks the others, and remove its files, before the guard looks for what is left."""
+    forkserver._forkserver._stop()
+    util._exit_function()
+    resource_tracker._resource_tracker._stop()
 
 
 def run_command(

@@ -149,7 +149,8 @@ def test_sizes_and_depths_are_limited(http: httpx2.Client) -> None:
     wide = json.dumps({"metadata": dict.fromkeys(map(str, range(20_000)), 0)}).encode()
     json_type = {"Content-Type": "application/json", "Accept": "application/json"}
     assert http.post("/threads", content=deep, headers=json_type).status_code == 422
-    assert http.post("/threads", content=b"[" * 1_000_000, headers=json_type).status_code == 422
+    assert http.post("/threads", content=b"[" * 100_000, headers=json_type).status_code == 422
+    assert http.post("/threads", content=b"[" * 1_000_000, headers=json_type).status_code == 413
     assert http.post("/threads", content=wide, headers=json_type).status_code < 500
     assert http.post("/mcp", content=b"[" * 100_000, headers=json_type).status_code == 400
     assert http.post("/threads", content=b" " * 25_000_001, headers=json_type).status_code == 413

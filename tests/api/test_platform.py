@@ -373,6 +373,8 @@ def test_killed_platform_loses_nothing(tmp_path: Path):
         assert (kept["metadata"]["kept"], kept["values"]) == ("yes", {"text": "one: hi"})
         assert platform.get(deployment["id"])["active_revision_id"] == deployment["active_revision_id"]
         platform.http.close()
+        # The greeting comes after the server answers.
+        wait_for(lambda: "API key        in " in server.log.read_text())
         assert server.stop(signal.SIGTERM) == 0
     log_text = server.log.read_text()
     assert log_text.count(KEY) == 1, "the first key is shown only at the first start"

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 from langchain_core.runnables import RunnableLambda
 
-from portside.executor.tracing import tracer_with_input
+from portside.executor.tracer import tracer_with_input
 
 
 class Recorder:

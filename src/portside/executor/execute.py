@@ -36,7 +36,7 @@ from portside.executor.requests import (
     Outcome,
     RunRequest,
 )
-from portside.executor.tracing import tracer_with_input
+from portside.executor.tracer import tracer_with_input
 from portside.executor.user import User
 from portside.executor.versions import INTERRUPTS_IN_VALUES
 from portside.kernel.user_json import dump_user, plain, storable
