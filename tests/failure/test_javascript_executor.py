@@ -39,7 +39,7 @@ def javascript_only(database_url: str, folder: Path, **environment: str) -> Iter
     config = json.loads((project / "langgraph.json").read_text())
     graphs = {name: config["graphs"][name] for name in ("stages", "failing", "steps", "blocking", "heap")}
     (project / "langgraph.json").write_text(json.dumps({"graphs": graphs}))
-    settings = {"BG_JOB_MAX_RETRIES": "1", "EXECUTOR_HEARTBEAT_SECS": "3", "EXECUTOR_START_SECS": "600", **environment}
+    settings = {"BG_JOB_MAX_RETRIES": "1", "EXECUTOR_HEARTBEAT_SECS": "8", "EXECUTOR_START_SECS": "600", **environment}
     settings["EXECUTOR_JAVASCRIPT"] = str(javascript_runtime())
     with agent_server(database_url, folder, project=str(project), **settings) as running:
         yield running
