@@ -15,7 +15,8 @@ class Progress:
     """Replaces the dots of pytest."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
+        self._config = config
+        self._reporter: pytest.TerminalReporter | None = None
         self._session: pytest.Session | None = None
         self._began_at = time.monotonic()
         self._shown_at = self._began_at
@@ -25,6 +26,8 @@ class Progress:
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session
+        # It is made after this object.
+        self._reporter = self._config.pluginmanager.get_plugin("terminalreporter")
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """Count a report as pytest would, without a letter for it."""

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -133,6 +134,17 @@ def test_commands_print_through_the_module_that_escapes() -> None:
     commands = ROOT / "src" / "portside" / "cli"
     found = {file.name for file in commands.glob("*.py") if printing.search(file.read_text("utf-8"))}
     assert found == {"output.py"}
+
+
+def test_the_list_of_costlier_tests_names_tests_that_exist() -> None:
+    folder = ROOT / "tests"
+    costly = tomllib.loads((folder / "extended.toml").read_text("utf-8"))
+
+    for file, names in costly.items():
+        text = (folder / file).read_text("utf-8")
+        for name, held_by in names.items():
+            assert name == "*" or f"def {name.partition('[')[0]}(" in text, f"{file}: {name}"
+            assert held_by, f"{file}: {name} does not say what holds its rule"
 
 
 def test_every_measurement_can_be_imported() -> None:
