@@ -54,7 +54,9 @@ class MigratedDatabases:
             self._names[key] = await self._find_or_migrate(key)
 
         name = new_name()
-        await execute(self._postgres, f'create database "{name}" template "{self._names[key]}"')
+        # Copying files takes half of the CPU of copying pages through the log.
+        copied = f'template "{self._names[key]}" strategy file_copy'
+        await execute(self._postgres, f'create database "{name}" {copied}')
         return name
 
     async def _find_or_migrate(self, packages: tuple[str, ...]) -> str:

@@ -19,12 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(
-    [
-        "portside.cli.main", "portside.cli.serve", "portside.agent.server", "portside.agent.local_graphs",
-        "portside.cli.up", "portside.platform.app",
-    ]
-)  # fmt: skip
+_SERVER.set_forkserver_preload(["tests.warm"])
 # The exit code of a process can be read once: of two threads that read it at the same time, one would see 255.
 _lock = threading.Lock()
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
