@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help install console up test test-all test-loaded coverage thorough floors chaos check audit format generate lock wheel bench steps parity clean
+.PHONY: help install console up test test-all test-loaded thorough floors chaos check audit format generate lock wheel bench steps parity clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
@@ -28,9 +28,6 @@ test-all: test ## run the tests, and the costlier forms of them that continuous 
 
 test-loaded: install ## run the tests beside eight busy processes (LOAD=16 for more)
 	@sh scripts/test-loaded $(ARGS)
-
-coverage: install ## run the tests, and write what they reach of Python, SQL and TypeScript to coverage/
-	@$(BIN)/python scripts/coverage.py $(ARGS)
 
 thorough: install ## run the slow tests, of twenty seconds or more
 	@sh scripts/thorough $(ARGS)

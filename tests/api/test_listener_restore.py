@@ -147,7 +147,10 @@ async def test_new_revision_replaces_one_that_cannot_be_restored(
 ) -> None:
     deployment, thread = await deployed(platform, repository)
     await asyncio.to_thread(platform.server.stop)
-    shutil.rmtree(platform.home / "dataplane" / "deployments" / deployment / "revisions")
+    folder = platform.home / "dataplane" / "deployments" / deployment
+    shutil.rmtree(folder / "revisions")
+    # What the revision was built from is lost too: it could be built again without the repository.
+    shutil.rmtree(folder / "sources")
     shutil.rmtree(repository.folder)
     await asyncio.to_thread(platform.server.start)
     await shown(platform, deployment, "UNKNOWN", "Nothing of this deployment runs.")
