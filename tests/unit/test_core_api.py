@@ -1,6 +1,7 @@
 """The core API: its messages are those of links on one machine, are all documented, and arrive as they were sent."""
 
 import asyncio
+import contextlib
 import dataclasses
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from portside.agent.config import load_config
 from portside.agent.executors.core_api import bridge
+from portside.agent.executors.core_api import session as sessions
 from portside.agent.executors.core_api.bridge import Bridge, ConnectionLost
 from portside.agent.executors.core_api.codec import (
     GO_AWAY,
@@ -23,7 +25,7 @@ from portside.agent.executors.core_api.codec import (
     encoded_frame,
     parsed_frames,
 )
-from portside.agent.executors.core_api.session import PeerCredentials, credentials_of
+from portside.agent.executors.core_api.session import PeerCredentials, PeerSession, credentials_of
 from portside.agent.settings import AgentSettings
 from portside.core.v1 import core_pb2 as core
 from portside.executor import link as links
@@ -338,3 +340,30 @@ def test_any_of_several_keys_is_accepted():
 def test_settings_that_cannot_be_used_are_named(given, reason):
     with pytest.raises(UserMistake, match=reason):
         credentials_of(AgentSettings(**given))
+
+
+async def test_a_session_ends_though_its_read_cannot_be_cancelled(monkeypatch: pytest.MonkeyPatch):
+    """As gRPC's may, when it cancels the call because the peer was killed."""
+    monkeypatch.setattr(sessions, "END_WITHIN_S", 0.0)
+    may_end = asyncio.Event()
+    reads = asyncio.Event()
+
+    async def read() -> bytes:
+        reads.set()
+        while not may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await may_end.wait()
+        raise ConnectionError
+
+    async def write(_data: bytes) -> None:
+        return
+
+    session = PeerSession({}, is_executor=False, on_hello=lambda _body: None)
+    running = asyncio.create_task(session.run(read, write))
+    await reads.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert session.is_closed
+    await session.wait_closed()
+    may_end.set()

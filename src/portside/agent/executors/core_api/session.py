@@ -93,8 +93,12 @@ class PeerSession(Link):
         finally:
             for task in (reading, writing):
                 task.cancel()
-            await asyncio.gather(reading, writing, return_exceptions=True)
+            # First, because gRPC may not end a read that is cancelled while its call is: the loss would stay unknown.
             self.connection_lost(reason)
+            ended, _ = await asyncio.wait([reading, writing], timeout=END_WITHIN_S)
+            for task in ended:
+                # Its failure is the reason above, or comes of the cancellation.
+                _ = task.cancelled() or task.exception()
 
     @property
     def unfinished(self) -> list[asyncio.Future[Any]]:
