@@ -187,7 +187,7 @@ async def test_node_ends_with_its_server(client: httpx2.AsyncClient, server: Ser
     await begin(client, "stages", file=str(ledger))
     pid = int((await reached(ledger, 2))[0][1])
     before = ticks(pid)
-    await begin(client, "failing", how="loop")
+    loop = await begin(client, "failing", how="loop")
 
     async def loops() -> bool:
         return ticks(pid) > before + 100
@@ -201,6 +201,10 @@ async def test_node_ends_with_its_server(client: httpx2.AsyncClient, server: Ser
     await eventually(is_gone)
     allow(ledger)
     server.start()
+
+    # The next attempt loops as well, and a test that comes after this one may share its process.
+    await client.post(f"{loop}/cancel?wait=true")
+    assert (await ended(client, loop))["status"] == "interrupted"
 
 
 async def test_events_that_nobody_follows_come_together_or_after_a_moment(tmp_path: Path):
