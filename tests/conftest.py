@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 import random
+import signal
 import sys
 import time
 import tomllib
@@ -62,6 +63,11 @@ LONG = (
     "api/test_platform_routes.py",
     "api/test_costs.py",
 )
+
+
+# A shell lets its background jobs ignore Ctrl-C, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _draw_uuid() -> uuid.UUID:
