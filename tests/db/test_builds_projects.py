@@ -17,10 +17,11 @@ from uv import find_uv_bin
 
 from portside.dataplane.builds.build import BuildRecord, BuildRequest, Layout, build_revision, discard_unfinished
 from portside.dataplane.builds.config import read_config
-from portside.dataplane.builds.environment import python_of
+from portside.dataplane.builds.environment import Environment, python_of
 from portside.dataplane.builds.javascript import JavaScript, Scripts
 from portside.dataplane.builds.node import NodeTools, node_of
 from portside.dataplane.builds.sources import ArchiveSource
+from portside.dataplane.builds.wheel import WheelContent, pack_wheel
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.logs import RevisionLog
 from portside.dataplane.masking import MaskedOutput
@@ -180,12 +181,61 @@ async def test_locked_workspace_installs_its_lock_file(builds: ProjectBuilds):
     )
     assert "Trying again" not in builds.text
 
-    # Another file than the locked one, behind the same version.
-    locked = builds.project / "uv.lock"
-    entry = re.compile(r'(name = "sniffio"\n.*?\n)(?=\[\[package|\Z)', re.DOTALL)
-    forged = entry.sub(lambda found: re.sub(r"sha256:\w{64}", f"sha256:{'0' * 64}", found[1]), locked.read_text())
-    locked.write_text(forged)
+    forge(builds.project / "uv.lock", "sniffio")
     await builds.refuses("[Hh]ash mismatch")
+
+
+def forge(lock: Path, package: str) -> None:
+    """Make a lock file name another file than the real one, behind the same version."""
+    entry = re.compile(rf'(name = "{package}"\n.*?\n)(?=\[\[package|\Z)', re.DOTALL)
+    lock.write_text(entry.sub(lambda found: re.sub(r"sha256:\w{64}", f"sha256:{'0' * 64}", found[1]), lock.read_text()))
+
+
+async def install(project: Path, **config: object) -> tuple[str, str]:
+    """Install a project beside an empty wheel of the platform; return the version of sniffio, and the log."""
+    (project / "langgraph.json").write_text(json.dumps({"graphs": GRAPHS, **config}))
+    folder, lines = project.parent / "build", list[str]()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    empty = WheelContent("nothing", ("__init__.py",), ())
+    wheel = await asyncio.to_thread(pack_wheel, project.parent / "wheels", empty)
+    read = await asyncio.to_thread(read_config, project, "langgraph.json")
+    await Environment(folder, MaskedOutput(lines.append), content=empty).create(read, wheel)
+    code = "import bot, lib; from importlib.metadata import version; print(version('sniffio'))"
+    shown = await asyncio.to_thread(subprocess.check_output, [python_of(folder), "-P", "-c", code], text=True, cwd="/")
+    return shown.strip(), "\n".join(lines)
+
+
+async def test_lock_file_beside_a_project_is_used_if_it_fits(builds: ProjectBuilds):
+    workspace = '[tool.uv.workspace]\nmembers = ["bot", "lib"]\n[tool.uv.sources]\nlib = { workspace = true }\n'
+    builds.write(
+        {
+            "pyproject.toml": workspace,
+            "bot/pyproject.toml": pyproject("bot", "lib", "sniffio>=1.2"),
+            "bot/bot/__init__.py": "",
+            "lib/pyproject.toml": pyproject("lib"),
+            "lib/lib/__init__.py": "",
+        }
+    )
+    lock = [find_uv_bin(), "lock", "--quiet", "--python", sys.executable, "--upgrade-package", "sniffio==1.3.0"]
+    await asyncio.to_thread(subprocess.run, lock, cwd=builds.project, check=True)
+    version, log = await install(builds.project, dependencies=["./bot"])
+    assert version == "1.3.0"
+    assert "Installing the versions of uv.lock, with its hashes" in log
+
+    # The locked version does not fit another dependency, but the range of the project does.
+    version, log = await install(builds.project, dependencies=["./bot", "sniffio==1.3.1"])
+    assert version == "1.3.1"
+    assert "The versions of uv.lock do not go together with what else is needed" in log
+
+    forge(builds.project / "uv.lock", "sniffio")
+    with pytest.raises(BuildFailed, match=r"[Hh]ash mismatch"):
+        await install(builds.project, dependencies=["./bot"])
+
+    builds.write({"bot/pyproject.toml": pyproject("bot", "lib", "sniffio>=1.3.1")})
+    version, log = await install(builds.project, dependencies=["./bot"])
+    assert version == "1.3.1"
+    assert "uv.lock does not fit its pyproject.toml and is not used" in log
 
 
 async def test_project_without_build_system_installs_dependencies_only(builds: ProjectBuilds):
@@ -215,14 +265,21 @@ OTHER_PYTHON = other_python()
 async def test_other_python_is_selected_by_requirement(builds: ProjectBuilds, monkeypatch: pytest.MonkeyPatch, by: str):
     assert OTHER_PYTHON is not None
     minor = OTHER_PYTHON.name.removeprefix("python")
-    monkeypatch.setenv("PATH", f"{OTHER_PYTHON.parent}{os.pathsep}{os.environ['PATH']}")
+    if by == "requires-python":
+        monkeypatch.setenv("PATH", f"{OTHER_PYTHON.parent}{os.pathsep}{os.environ['PATH']}")
+    else:
+        kept_by_pyenv = builds.project.parent / "pyenv" / "versions" / "other" / "bin"
+        kept_by_pyenv.mkdir(parents=True)
+        (kept_by_pyenv / OTHER_PYTHON.name).symlink_to(OTHER_PYTHON)
+        monkeypatch.setenv("PYENV_ROOT", str(builds.project.parent / "pyenv"))
     required = f"=={minor}.*" if by == "requires-python" else ">=3.9"
     project = f'[project]\nname = "x"\nversion = "1"\nrequires-python = "{required}"\n'
-    chosen = {"python_version": minor} if by == "python_version" else {}
+    chosen = {"python_version": f"{minor}.39"} if by == "python_version" else {}  # a patch that nobody has
     builds.write({"pyproject.toml": project}, dependencies=["."], **chosen)
     await builds.build()
     code = "import sys; print(*sys.version_info[:2], sep='.')"
     assert await asyncio.to_thread(builds.python, code) == minor
+    assert (f"another patch of Python {minor} is used" in builds.text) == (by == "python_version")
 
 
 PACKAGE = {"name": "front", "version": "1.0.0", "dependencies": {"local": "file:./local"}}

@@ -52,6 +52,8 @@ def test_python_version_comes_from_file_within_requires_python(tmp_path: Path):
     write(tmp_path, {"b/pyproject.toml": LISTED})
     config = read_config(repository(tmp_path, dependencies=["./a", "./b"], python_version="3.12-slim"), "graph.json")
     assert (config.python_version, config.requires_python) == ("3.12", ">=3.12,>=3.11")
+    config = read_config(repository(tmp_path, dependencies=["./a"], python_version="3.12.4-slim"), "graph.json")
+    assert config.python_version == "3.12.4"
     words = r"python_version 3\.11 is outside requires-python '>=3\.12' of a/pyproject\.toml"
     with pytest.raises(BuildFailed, match=words):
         read_config(repository(tmp_path, dependencies=["./a"], python_version="3.11"), "graph.json")
@@ -84,7 +86,7 @@ def test_folders_are_relative_to_config_file(tmp_path: Path):
         ({"dependencies": ["./nowhere"]}, "'./nowhere'"),
         ({"dependencies": [".."]}, "leads out"),
         ({"python_version": "3.9"}, "3.11 or newer"),
-        ({"python_version": "3.12.1"}, "major.minor"),
+        ({"python_version": "3.12.1.2"}, "major.minor or with a patch"),
         ({"source": {"kind": "pip"}}, "the only supported kind is 'uv'"),
         ({"source": {"kind": "uv"}}, "no pyproject.toml with a uv.lock"),
         ({"source": {"kind": "uv"}, "dependencies": ["orjson"]}, "remove 'dependencies'"),

@@ -105,7 +105,7 @@ def required_python(folder: Path) -> str:
 
 def _check_version(version: str | None, specifier: str, name: str) -> None:
     """Raise BuildFailed if a specifier excludes the wanted version, or every version that Portside supports."""
-    if version is not None and not _allows_minor(specifier, version):
+    if version is not None and not _allows(specifier, version):
         raise BuildFailed(
             f"python_version {version} is outside requires-python '{specifier}' of {name}; change one of the two"
         )
@@ -119,7 +119,7 @@ def _check_version(version: str | None, specifier: str, name: str) -> None:
 def suitable_versions(specifier: str) -> list[str]:
     """Return the minor versions that a specifier allows, the oldest first."""
     minors = (f"{_OLDEST_PYTHON[0]}.{minor}" for minor in range(_OLDEST_PYTHON[1], _NEWEST_MINOR + 1))
-    return [minor for minor in minors if _allows_minor(specifier, minor)]
+    return [minor for minor in minors if _allows(specifier, minor)]
 
 
 def is_allowed(version: str, specifier: str) -> bool:
@@ -127,8 +127,11 @@ def is_allowed(version: str, specifier: str) -> bool:
     return SpecifierSet(specifier).contains(version, prereleases=True)
 
 
-def _allows_minor(specifier: str, minor: str) -> bool:
-    return any(is_allowed(f"{minor}.{patch}", specifier) for patch in range(_PATCHES))
+def _allows(specifier: str, version: str) -> bool:
+    """Whether a specifier allows a version, or any patch of it if it has none."""
+    has_patch = version.count(".") > 1
+    versions = [version] if has_patch else [f"{version}.{patch}" for patch in range(_PATCHES)]
+    return any(is_allowed(each, specifier) for each in versions)
 
 
 def _from_poetry(given: Any) -> Any:
@@ -161,7 +164,7 @@ T = TypeVar("T")
 _MAX_BYTES = 1_000_000
 # How many configuration files an error names.
 _SHOWN_FILES = 3
-_PYTHON = re.compile(r"(3\.\d{1,2})(-[a-z]+)?")
+_PYTHON = re.compile(r"(?P<version>(?P<minor>3\.\d{1,2})(?:\.\d{1,2})?)(?:-[a-z]+)?")
 _NODE = re.compile(r"\d{1,3}")
 _OLDEST_NODE = 20
 
@@ -182,6 +185,14 @@ class UvSource(msgspec.Struct, frozen=True):
     package: str | None
 
 
+class FoundLock(msgspec.Struct, frozen=True):
+    """A `uv.lock` that nobody asked for, of a project among the dependencies; `name` is its path in the source."""
+
+    project: Path
+    file: Path
+    name: str
+
+
 class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What to install, and for which Python and Node.
 
@@ -196,6 +207,7 @@ class BuildConfig(msgspec.Struct, frozen=True, kw_only=True):
     packages: list[str] = []
     projects: list[Path] = []
     uv: UvSource | None = None
+    found_locks: list[FoundLock] = []
     pip: PipConfig = msgspec.field(default_factory=PipConfig)
     python_version: str | None = None
     requires_python: str = ""
@@ -260,6 +272,9 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
         packages=packages,
         projects=projects,
         uv=uv,
+        found_locks=_find_locks(
+            repository, [*projects, *(file.parent for file in requirements if file.name == "pyproject.toml")]
+        ),
         pip=_pip_config(repository, path, file.pip_config_file),
         python_version=python_version,
         requires_python=_requires_python(
@@ -384,6 +399,24 @@ def _requires_python(repository: Path, folders: list[Path], version: str | None)
     return ",".join(dict.fromkeys(found.values()))
 
 
+def _find_locks(repository: Path, folders: list[Path]) -> list[FoundLock]:
+    """Return the lock file of each folder, which lies in it or in the root of its workspace."""
+    top = repository.resolve()
+    found: list[FoundLock] = []
+    for folder in dict.fromkeys(folders):
+        above = [each for each in folder.parents if each.is_relative_to(top) and _is_workspace(each)]
+        for root in [folder, *above]:
+            lock = root / "uv.lock"
+            if lock.is_file() and lock.resolve().is_relative_to(top):
+                found.append(FoundLock(folder, lock, str(lock.relative_to(top))))
+                break
+    return found
+
+
+def _is_workspace(folder: Path) -> bool:
+    return "workspace" in _table(_table(_read_pyproject(folder), "tool"), "uv")
+
+
 def _uv_source(repository: Path, path: Path, name: str, file: _File) -> UvSource | None:
     if file.source is None:
         return None
@@ -414,13 +447,14 @@ def _inside(repository: Path, path: Path, name: str) -> Path:
 
 
 def _python_version(value: str | float | None, name: str) -> str | None:
-    """Return the version as major.minor, without the suffix of an image name as in 3.12-slim."""
+    """Return the version, which may have a patch, without the suffix of an image name as in 3.12-slim."""
     if value is None:
         return None
+
     match = _PYTHON.fullmatch(str(value))
-    if match is None or tuple(int(part) for part in match[1].split(".")) < _OLDEST_PYTHON:
-        raise BuildFailed(f"{name}: python_version '{value}' must be 3.11 or newer, as major.minor")
-    return match[1]
+    if match is None or tuple(int(part) for part in match["minor"].split(".")) < _OLDEST_PYTHON:
+        raise BuildFailed(f"{name}: python_version '{value}' must be 3.11 or newer, as major.minor or with a patch")
+    return match["version"]
 
 
 def _node_version(value: str | int | None, name: str) -> int | None:

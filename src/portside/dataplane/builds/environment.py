@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from packaging.version import Version
 from uv import find_uv_bin
 
 from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
-from portside.dataplane.builds.config import BuildConfig, UvSource, is_allowed, suitable_versions
+from portside.dataplane.builds.config import BuildConfig, FoundLock, UvSource, is_allowed, suitable_versions
 from portside.dataplane.builds.sources import folder_size
 from portside.dataplane.builds.wheel import NAME, SERVER, WheelContent, requirements_of
 from portside.dataplane.failures import BuildFailed
@@ -220,6 +220,17 @@ def python_of(folder: Path) -> Path:
 
 
 @dataclass(frozen=True)
+class _Inputs:
+    """What is installed: requirements files, of which some are exported lock files, and projects in place."""
+
+    files: list[Path]
+    projects: list[Path]
+    # The folder from which relative paths in the files count.
+    cwd: Path
+    locks: list[Path] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Environment:
     """The virtual environment of one revision's folder."""
 
@@ -236,31 +247,83 @@ class Environment:
         created = await self._uv(config, "venv", "--no-project", "--python", interpreter, str(self.folder / "venv"))
         if created.code != 0:
             raise BuildFailed(f"the virtual environment cannot be created: {' '.join(created.tail[-3:])}")
-        requirements = [part for file in config.requirements for part in ("-r", str(file))]
-        projects = [part for folder in config.projects for part in ("--editable", str(folder))]
-        cwd = config.path.parent
-        constraints: list[str] = []
+        inputs = await self._inputs(config)
+        installed = await self._install(config, inputs, wheel)
+        if installed.code != 0 and inputs.locks and config.uv is None and _has_no_solution(installed):
+            self.output.write(
+                "The versions of uv.lock do not go together with what else is needed: installing what pyproject.toml "
+                "asks for"
+            )
+            inputs = self._inputs_without_locks(config)
+            installed = await self._install(config, inputs, wheel)
+        if installed.code != 0:
+            reason = await self._conflict(config, inputs) or missing_requirement(installed.tail, config)
+            raise BuildFailed(f"the dependencies cannot be installed: {reason or uv_error(installed)}")
+
+    async def _inputs(self, config: BuildConfig) -> _Inputs:
+        """Return what to install: what lock files list with its hashes, and everything else that the project names."""
+        inputs = self._inputs_without_locks(config)
         if config.uv is not None:
             locked = await self._locked(config, config.uv)
-            requirements, cwd = ["-r", str(locked)], config.uv.root
-            constraints = ["--constraint", str(await asyncio.to_thread(self._write_constraints, locked))]
+            return replace(inputs, files=[locked, *inputs.files], cwd=config.uv.root, locks=[locked])
+
+        locks: list[Path] = []
+        for number, lock in enumerate(config.found_locks):
+            path = self.folder / f"locked-{number}.txt"
+            if await self._export_found_lock(lock, path):
+                locks.append(path)
+        return replace(inputs, files=[*locks, *inputs.files], locks=locks)
+
+    def _inputs_without_locks(self, config: BuildConfig) -> _Inputs:
+        files = [*config.requirements]
+
         # In a file, because other users can see arguments, and a requirement may be a URL with a token.
         if config.packages:
             packages = self.folder / "packages.txt"
             packages.write_text("".join(f"{package}\n" for package in config.packages))
-            requirements += ["-r", str(packages)]
-        install = ["pip", "install", "--python", str(python_of(self.folder)), *requirements, *projects]
-        installed = await self._uv(config, *install, *constraints, "--", str(wheel), cwd=cwd)
-        if installed.code != 0 and constraints:
-            self.output.write("Trying again with other versions of what only the platform's own wheel requires")
-            installed = await self._uv(config, *install, "--", str(wheel), cwd=cwd)
-        if installed.code != 0:
-            reason = await self._conflict(config, requirements, cwd) or missing_requirement(installed.tail, config)
-            raise BuildFailed(f"the dependencies cannot be installed: {reason or uv_error(installed)}")
+            files.append(packages)
 
-    def _write_constraints(self, locked: Path) -> Path:
-        """Pin what the platform's wheel needs beside a lock file, so that two builds of one commit are equal."""
-        pinned = read_pins(locked.read_text("utf-8").splitlines())
+        return _Inputs(files=files, projects=config.projects, cwd=config.path.parent)
+
+    async def _install(self, config: BuildConfig, inputs: _Inputs, wheel: Path) -> CommandOutcome:
+        """Install; beside lock files with the platform's own versions of what its wheel needs, if that is possible."""
+        files = [part for file in inputs.files for part in ("-r", str(file))]
+        projects = [part for folder in inputs.projects for part in ("--editable", str(folder))]
+        install = ["pip", "install", "--python", str(python_of(self.folder)), *files, *projects]
+        if not inputs.locks:
+            return await self._uv(config, *install, "--", str(wheel), cwd=inputs.cwd)
+
+        constraints = await asyncio.to_thread(self._write_constraints, inputs.locks)
+        constrained = ["--constraint", str(constraints)]
+        installed = await self._uv(config, *install, *constrained, "--", str(wheel), cwd=inputs.cwd)
+        if installed.code != 0:
+            self.output.write("Trying again with other versions of what only the platform's own wheel requires")
+            installed = await self._uv(config, *install, "--", str(wheel), cwd=inputs.cwd)
+        return installed
+
+    async def _export_found_lock(self, lock: FoundLock, path: Path) -> bool:
+        """Write what a lock file lists that was found beside a project. False if it does not fit the pyproject.toml.
+
+        uv compares the two without a network. Packages in folders are left out: they are installed in place.
+        """
+        outcome = await self._uv(
+            None, "export", "--locked", "--offline", "--no-default-groups", "--no-emit-project", "--no-emit-workspace",
+            "--no-emit-local", "--no-header", "--no-annotate", "--quiet", "--python", str(python_of(self.folder)),
+            "--output-file", str(path), cwd=lock.project, variables=await asyncio.to_thread(_index_of, lock.file),
+            output=self.output.silent(),
+        )  # fmt: skip
+        if outcome.code != 0:
+            self.output.write(
+                f"{lock.name} does not fit its pyproject.toml and is not used: installing what pyproject.toml asks for"
+            )
+            return False
+
+        self.output.write(f"Installing the versions of {lock.name}, with its hashes")
+        return True
+
+    def _write_constraints(self, locks: Sequence[Path]) -> Path:
+        """Pin what the platform's wheel needs beside lock files, so that two builds of one commit are equal."""
+        pinned = {name for locked in locks for name in read_pins(locked.read_text("utf-8").splitlines())}
         path = self.folder / "beside-the-lock.txt"
         path.write_text("".join(f"{line}\n" for line in versions_beside(self.content, pinned)), "utf-8")
         return path
@@ -274,20 +337,20 @@ class Environment:
         if installed.code != 0:
             raise BuildFailed(f"the platform's wheel cannot be installed: {uv_error(installed)}")
 
-    async def _conflict(self, config: BuildConfig, requirements: list[str], cwd: Path) -> str | None:
+    async def _conflict(self, config: BuildConfig, inputs: _Inputs) -> str | None:
         """Explain a conflict of the project with the agent server; None when something else is wrong."""
         projects = self.folder / "projects.txt"
         projects.write_text("".join(f"-e {folder}\n" for folder in config.projects))
-        lists = [part for part in requirements if part != "-r"]
+        lists = [str(file) for file in inputs.files]
         silent = self.output.silent()
         alone = await self._uv(
             config, "pip", "compile", "--quiet", "--no-header", "--annotation-style", "line",
             "--python", str(python_of(self.folder)), "--output-file", str(self.folder / "alone.txt"), *lists,
-            str(projects), cwd=cwd, output=silent,
+            str(projects), cwd=inputs.cwd, output=silent,
         )  # fmt: skip
         if alone.code != 0:
             return None
-        names = {self.folder / "packages.txt": config.path.name, self.folder / "locked.txt": "uv.lock"}
+        names = {self.folder / "packages.txt": config.path.name, **dict.fromkeys(inputs.locks, "uv.lock")}
         pins = read_pins((self.folder / "alone.txt").read_text().splitlines())
         reason = explain(pins, requirements_of(distribution(NAME), self.content), names)
         return reason and f"{reason}. Change these requirements. The build log has the output of uv"
@@ -307,33 +370,53 @@ class Environment:
         return path
 
     async def _interpreter(self, config: BuildConfig) -> str:
-        """Return the interpreter: the listener's own if it fits, else an installed one, else one that uv downloads."""
-        version = config.python_version
-        specifier = ",".join(part for part in (version and f"=={version}.*", config.requires_python) if part)
-        if is_allowed(platform.python_version(), specifier):
-            return str(getattr(sys, "_base_executable", sys.executable))
-        if found := await self._installed(specifier):
-            return found[0][1]
-        needed = (
-            f"{version or suitable_versions(specifier)[0]} ({config.requires_python})"
-            if config.requires_python
-            else version
+        """Return the interpreter: the listener's own if it fits, else an installed one, else one that uv downloads.
+
+        Without a wanted patch, another patch of the same minor version does.
+        """
+        version = config.python_version or ""
+        minor = ".".join(version.split(".")[:2])
+        specifier = _joined(
+            version and (f"=={version}" if version != minor else f"=={minor}.*"), config.requires_python
         )
-        version = version or suitable_versions(specifier)[0]
-        self.output.write(f"Python {version} is not on this machine; uv downloads it")
-        await self._uv(None, "python", "install", version, may_download=True)
-        if found := await self._installed(specifier):
-            return found[0][1]
+        if found := await self._find(specifier):
+            return found
+
+        download = version or suitable_versions(specifier)[0]
+        self.output.write(f"Python {download} is not on this machine; uv downloads it")
+        await self._uv(None, "python", "install", download, may_download=True)
+        if found := await self._find(specifier):
+            return found
+
+        if version != minor and (found := await self._find(_joined(f"=={minor}.*", config.requires_python))):
+            self.output.write(
+                f"Python {version} could not be downloaded: another patch of Python {minor} is used, {found}"
+            )
+            return found
+
+        needed = f"{download} ({config.requires_python})" if config.requires_python else download
         installed = [platform.python_version(), *(one[0] for one in await self._installed(">=3"))]
         has = ", ".join(sorted(set(installed), key=_numbers))
         raise BuildFailed(
             f"the project needs Python {needed}, which the listener's machine does not have and could not download: "
-            f"run 'uv python install {version}' there, or change python_version or requires-python. It has Python {has}"
+            f"run 'uv python install {download}' there, or change python_version or requires-python. It has Python "
+            f"{has}"
         )
+
+    async def _find(self, specifier: str) -> str | None:
+        """Return the listener's own interpreter if it fits, else an installed one, else None."""
+        if is_allowed(platform.python_version(), specifier):
+            return str(getattr(sys, "_base_executable", sys.executable))
+
+        found = await self._installed(specifier)
+        return found[0][1] if found else None
 
     async def _installed(self, specifier: str) -> list[tuple[str, str]]:
         """Return version and path of installed interpreters that fit: oldest minor version first, its newest patch."""
-        listed = await self._uv(None, "python", "list", "--only-installed", specifier, output=self.output.silent())
+        path = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, await asyncio.to_thread(_pyenv_folders))])
+        listed = await self._uv(
+            None, "python", "list", "--only-installed", specifier, output=self.output.silent(), variables={"PATH": path}
+        )
         found = [
             (match["version"], str(self.folder / match["path"]))
             for line in listed.tail
@@ -348,9 +431,11 @@ class Environment:
         cwd: Path | None = None,
         output: MaskedOutput | None = None,
         may_download: bool = False,
+        variables: Mapping[str, str] | None = None,
     ) -> CommandOutcome:
         variables = {
             **({} if config is None else config.pip.variables),
+            **(variables or {}),
             **({} if may_download else {"UV_PYTHON_DOWNLOADS": "never"}),
         }
         command = uv_command(arguments, self.folder, self.cache, variables)
@@ -372,6 +457,31 @@ def uv_command(
         "GIT_TERMINAL_PROMPT": "0",
     }
     return BuildCommand([find_uv_bin(), *arguments], build, environment, build)
+
+
+def _pyenv_folders() -> list[Path]:
+    """Return where pyenv keeps interpreters: of those on the PATH it shows only the ones that somebody selected."""
+    root = os.environ.get("PYENV_ROOT") or Path(os.environ.get("HOME", "/"), ".pyenv")
+    return sorted(Path(root).glob("versions/*/bin"))
+
+
+def _joined(*specifiers: str) -> str:
+    return ",".join(specifier for specifier in specifiers if specifier)
+
+
+def _has_no_solution(outcome: CommandOutcome) -> bool:
+    """Whether uv found no versions that go together; other failures, such as a false hash, are no reason to go on."""
+    output = " ".join(" ".join(outcome.tail).split())
+    return "No solution found" in output or "conflicting URLs" in output
+
+
+_REGISTRY = re.compile(r'^source = \{ registry = "(https?://[^"]+)" \}$', re.MULTILINE)
+
+
+def _index_of(lock: Path) -> dict[str, str]:
+    """Return uv's variable for the index of a lock file, so that a mirror of this machine does not make it differ."""
+    indexes = set(_REGISTRY.findall(lock.read_text("utf-8", "replace")))
+    return {"UV_DEFAULT_INDEX": indexes.pop(), "UV_INDEX": ""} if len(indexes) == 1 else {}
 
 
 def _numbers(version: str) -> list[int]:
