@@ -84,6 +84,8 @@ function optionsFor({ name, file, folder, shared }: Components, isWatched: boole
   return {
     stdin: { contents: entry(resolve(folder, file)), resolveDir: folder, sourcefile: `ui ${name}` },
     entryNames: "entrypoint",
+    // Components may import each other by paths from the folder of the configuration file, with no tsconfig.json.
+    nodePaths: [folder],
     outdir: join(folder, ".langgraph_api", "ui", name),
     write: false,
     bundle: true,

@@ -1,4 +1,5 @@
 import { useStreamContext } from "@langchain/langgraph-sdk/react-ui";
+import { again } from "components/words";
 import { greeting } from "greetings";
 import { useState } from "react";
 import "./styles.css";
@@ -12,7 +13,7 @@ function Weather(props: { city: string }) {
   const [clicks, setClicks] = useState(0);
   return (
     <button type="button" className="mine p-[17px]" onClick={() => setClicks(clicks + 1)}>
-      {`${greeting} sun in ${props.city}, ${values.city} again, ${clicks} clicks`}
+      {`${greeting} sun in ${props.city}, ${values.city} ${again}, ${clicks} clicks`}
     </button>
   );
 }
