@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: help install console up test test-all test-loaded thorough floors chaos check audit format generate lock wheel bench steps parity clean
+.PHONY: help install console up test test-all test-loaded thorough floors chaos coverage check audit format generate lock wheel bench steps parity clean
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | sort
 
@@ -40,6 +40,9 @@ chaos: $(STAMP) ## break servers under load for some minutes (CHAOS_SECONDS, CHA
 	@CHAOS_SECONDS="$${CHAOS_SECONDS:-300}" LEAK_RUNS="$${LEAK_RUNS:-2000}" \
 		sh scripts/test -m "not thorough" tests/failure/test_engine_chaos.py tests/failure/test_engine_leaks.py
 
+coverage: install ## run the tests and show what none of them executes (make coverage ARGS="-k name")
+	@$(BIN)/python scripts/measure_coverage.py $(ARGS)
+
 check: $(STAMP) ## the gate: format, lint, types, imports, budgets, generated files, audit
 	@sh scripts/check
 
@@ -69,4 +72,4 @@ parity: $(STAMP) ## compare with the reference server; writes docs/parity.md (ma
 	@sh scripts/parity $(ARGS)
 
 clean: ## remove the virtual environment and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache console/node_modules src/portside/console/static executor-js/node_modules src/portside/executor_js
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .coverage console/node_modules src/portside/console/static executor-js/node_modules src/portside/executor_js

@@ -1,4 +1,4 @@
-// Builds the executor into files without packages but those of `runtime`: `node build.mjs FOLDER`.
+// Builds the executor into files without packages but those of `runtime`: `node build.mjs FOLDER [--source-maps]`.
 
 import { copyFile, mkdir } from "node:fs/promises";
 import { createRequire } from "node:module";
@@ -18,6 +18,8 @@ await build({
   format: "esm",
   logLevel: "warning",
   legalComments: "inline",
+  // Beside the files, which are the same with and without: `make coverage` finds the sources by them.
+  sourcemap: process.argv.includes("--source-maps") ? "external" : false,
   // The reader of types requires its compiler.
   banner: {
     js: 'import { createRequire as __createRequire } from "node:module";\nconst require = __createRequire(import.meta.url);',

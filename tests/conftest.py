@@ -252,7 +252,7 @@ async def fresh_database(postgres: str) -> AsyncIterator[Callable[[], Awaitable[
 
     yield create
     for name in names:
-        await databases.execute(postgres, f'drop database if exists "{name}" with (force)')
+        await databases.drop(postgres, name)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ import asyncpg
 from portside.kernel.db import Database
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.migrations import migrate
-from tests import guard
+from tests import guard, sql_functions
 
 AGENT = ("portside.agent",)
 AGENT_SCHEMA = "portside"
@@ -34,8 +34,10 @@ class RunPostgres:
         self._folder = tempfile.TemporaryDirectory(dir=guard.memory_folder(), prefix="postgres-")
         self._server = EmbeddedPostgres(Path(self._folder.name))
         self.url = self._server.acquire()
+        asyncio.run(sql_functions.count_calls(self.url))
 
     def stop(self) -> None:
+        asyncio.run(sql_functions.note_all_calls(self.url))
         self._server.release()
         self._folder.cleanup()
 
@@ -78,7 +80,7 @@ class MigratedDatabases:
 
     async def drop(self, name: str) -> None:
         """Drop a database, whoever is connected to it."""
-        await execute(self._postgres, f'drop database if exists "{name}" with (force)')
+        await drop(self._postgres, name)
 
 
 def _packages_of_the_platform() -> tuple[str, ...]:
@@ -121,6 +123,12 @@ async def execute(url: str, statement: str) -> None:
     connection = await asyncpg.connect(url)
     await connection.execute(statement)
     await connection.close()
+
+
+async def drop(url: str, name: str) -> None:
+    """Drop a database of this server, whoever is connected to it."""
+    await sql_functions.note_calls(with_name(url, name), name)
+    await execute(url, f'drop database if exists "{name}" with (force)')
 
 
 def run(url: str, statement: str) -> None:
