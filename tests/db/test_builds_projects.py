@@ -238,6 +238,16 @@ async def test_lock_file_beside_a_project_is_used_if_it_fits(builds: ProjectBuil
     assert "uv.lock does not fit its pyproject.toml and is not used" in log
 
 
+async def test_poetry_without_build_system_is_the_reason(builds: ProjectBuilds):
+    # Two top-level packages, which setuptools refuses.
+    files = {"one/__init__.py": "", "other/__init__.py": "", "pyproject.toml": '[tool.poetry]\nname = "two"\n'}
+    builds.write(files)
+    with pytest.raises(
+        BuildFailed, match=r"^the dependencies cannot be installed: pyproject\.toml has \[tool\.poetry\]"
+    ):
+        await install(builds.project, dependencies=["."])
+
+
 async def test_project_without_build_system_installs_dependencies_only(builds: ProjectBuilds):
     # Two top-level packages, which the default build backend refuses.
     listed = '[project]\nname = "two"\nversion = "1"\ndependencies = ["sniffio==1.3.0"]\n'

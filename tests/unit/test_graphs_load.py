@@ -287,6 +287,13 @@ def test_a_missing_variable_is_named_with_the_option_that_sets_it(project, monke
     assert "a-value-that-is-secret" not in message
 
 
+def test_a_missing_package_is_explained_by_what_builds_read(project):
+    config = project({"src/bot.py": "import missing"}, dependencies=["./src"], graphs={"agent": "./src/bot.py:graph"})
+    assert 'the dependency "./src" has no requirements.txt and no pyproject.toml' in refusal(config)
+    project({"src/pyproject.toml": "[tool.poetry]\n"}, dependencies=["./src"], graphs={"agent": "./src/bot.py:graph"})
+    assert 'add [build-system] with requires = ["poetry-core"]' in refusal(config)
+
+
 @pytest.mark.parametrize(
     "code", ["{}['MODEL_KEY']", "raise ValueError('GRAPH_RECURSION_LIMIT is missing')", "import os\nos.environ[3]"]
 )

@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import threading
+import tomllib
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -102,7 +103,7 @@ def named_failure(project: Project, label: str, source: str, exc: BaseException)
     described = f"{type(exc).__name__}: {message}" if message else type(exc).__name__
     hint = hint_of_variables(missing_variables(exc))
     if isinstance(exc, ModuleNotFoundError):
-        hint = "; add the package that has it to the project's dependencies"
+        hint = _hint_of_package(project)
     return UserMistake(
         f"{project.file}: {label} ({source}) does not load: {described}{_where(project.folder, exc)}{hint}"
     )
@@ -126,6 +127,42 @@ def hint_of_variables(names: list[str]) -> str:
         f"; {', '.join(names)} {verb} not set: deploy with {options}, use 'portside secrets set', or write it to the "
         "env file of the configuration"
     )
+
+
+_PACKAGE_FILES = ("pyproject.toml", "setup.py", "requirements.txt")
+_BUILD_SYSTEM_OF_POETRY = (
+    'add [build-system] with requires = ["poetry-core"] and build-backend = "poetry.core.masonry.api"'
+)
+
+
+def _hint_of_package(project: Project) -> str:
+    """Return the end of an error message: what to do about a package that is not installed."""
+    for entry in project.dependencies:
+        folder = project.folder / entry
+        if not entry.startswith(".") or not folder.is_dir():
+            continue
+        if not any((folder / name).is_file() for name in _PACKAGE_FILES):
+            return (
+                f'; the dependency "{entry}" has no requirements.txt and no pyproject.toml, so a build installs '
+                "nothing for it: add one there, or name the file that lists the packages as a dependency"
+            )
+        if _lacks_build_system(folder):
+            return (
+                f'; pyproject.toml of the dependency "{entry}" has [tool.poetry] and no [build-system], so a build '
+                f"does not read the packages that it lists: {_BUILD_SYSTEM_OF_POETRY}"
+            )
+    return "; add the package that has it to the project's dependencies"
+
+
+def _lacks_build_system(folder: Path) -> bool:
+    """Whether a folder lists packages for poetry alone, which builds read only with poetry's build system."""
+    try:
+        content = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    tool = content.get("tool")
+    has_others = {"build-system", "project"} & content.keys() or (folder / "setup.py").is_file()
+    return isinstance(tool, dict) and "poetry" in tool and not has_others
 
 
 def _message_of(exc: BaseException) -> str:

@@ -90,6 +90,13 @@ def is_virtual(folder: Path) -> bool:
     return not is_project(folder) and "project" in _read_pyproject(folder)
 
 
+def is_poetry_alone(folder: Path) -> bool:
+    """Whether a folder is a project that only poetry can read: it names no build system."""
+    content = _read_pyproject(folder)
+    has_others = bool({"build-system", "project"} & content.keys()) or (folder / "setup.py").is_file()
+    return "poetry" in _table(content, "tool") and not has_others
+
+
 def required_python(folder: Path) -> str:
     """Return the version specifier of Python in a folder's `pyproject.toml`; empty without one."""
     content = _read_pyproject(folder)

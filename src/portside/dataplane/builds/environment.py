@@ -25,7 +25,14 @@ from packaging.version import Version
 from uv import find_uv_bin
 
 from portside.dataplane.builds.commands import BuildCommand, CommandOutcome, minimal_environment, run
-from portside.dataplane.builds.config import BuildConfig, FoundLock, UvSource, is_allowed, suitable_versions
+from portside.dataplane.builds.config import (
+    BuildConfig,
+    FoundLock,
+    UvSource,
+    is_allowed,
+    is_poetry_alone,
+    suitable_versions,
+)
 from portside.dataplane.builds.sources import folder_size
 from portside.dataplane.builds.wheel import NAME, SERVER, WheelContent, requirements_of
 from portside.dataplane.failures import BuildFailed
@@ -121,6 +128,18 @@ def missing_requirement(tail: Sequence[str], config: BuildConfig) -> str | None:
         offered = f"{match['name']}{match['versions'] or ''}"
         return f"no package index has the version of {match['name']} that is wanted{where}, only {offered}"
     return f"no package index has {match['name']}{match['versions'] or ''}{where}; name a version that exists"
+
+
+def missing_build_system(config: BuildConfig) -> str | None:
+    """Say which project is poetry's and names no build system, because uv then takes another one; None without one."""
+    folder = next((folder for folder in config.projects if is_poetry_alone(folder)), None)
+    if folder is None:
+        return None
+    path = Path(os.path.relpath(folder / "pyproject.toml", config.path.parent))
+    return (
+        f"{path} has [tool.poetry] and no [build-system], so it is built by setuptools, which does not know poetry's "
+        'fields: add [build-system] with requires = ["poetry-core"] and build-backend = "poetry.core.masonry.api"'
+    )
 
 
 def _named_in(config: BuildConfig, package: str) -> str:
@@ -257,7 +276,11 @@ class Environment:
             inputs = self._inputs_without_locks(config)
             installed = await self._install(config, inputs, wheel)
         if installed.code != 0:
-            reason = await self._conflict(config, inputs) or missing_requirement(installed.tail, config)
+            reason = (
+                missing_build_system(config)
+                or await self._conflict(config, inputs)
+                or missing_requirement(installed.tail, config)
+            )
             raise BuildFailed(f"the dependencies cannot be installed: {reason or uv_error(installed)}")
 
     async def _inputs(self, config: BuildConfig) -> _Inputs:
