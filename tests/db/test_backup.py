@@ -260,11 +260,20 @@ async def test_folder_of_another_user_is_refused(stored: FolderStore, tmp_path: 
     assert re.search(r"belongs to the user \w+: restore as", reason)
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param({"version": "999.0.0"}, "made by Portside 999.0.0, which is newer", id="version"),
+        pytest.param({"migrations": {"identity": 9999}}, "migration 9999 of identity", id="migration"),
+        pytest.param({"migrations": {"unheard_of": 1}}, "migration 1 of unheard_of", id="package"),
+        pytest.param({"migrations": {"console": 1}}, "migration 1 of console", id="package without tables"),
+        pytest.param({"version": "not a version"}, "its header names no version", id="no version"),
+    ],
+)
 async def test_backups_of_newer_versions_are_refused(
-    original: Original, stored: FolderStore, tmp_path: Path, monkeypatch
+    original: Original, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], reason: str
 ) -> None:
     made: Any = EncryptedWriter.__init__
-    changes: dict[str, Any] = {}
 
     def newer(self: Any, out: Any, header: Any, passphrase: Any) -> None:
         for name, content in changes.items():
@@ -273,21 +282,12 @@ async def test_backups_of_newer_versions_are_refused(
 
     monkeypatch.setattr(EncryptedWriter, "__init__", newer)
     store = FolderStore(tmp_path)
-    backup = Backup(store, "newer.backup", PASSPHRASE)
-    for changes, reason in (  # noqa: B007 - `newer` reads it
-        ({"version": "999.0.0"}, "made by Portside 999.0.0, which is newer"),
-        ({"migrations": {"identity": 9999}}, "migration 9999 of identity"),
-        ({"migrations": {"unheard_of": 1}}, "migration 1 of unheard_of"),
-        ({"migrations": {"console": 1}}, "migration 1 of console"),
-        ({"version": "not a version"}, "its header names no version"),
-    ):
-        await create_backup(
-            SourcePlatform(original.home, original.url, "dumps"),
-            BackupTarget(store, "newer.backup", PASSPHRASE),
-            lambda _: None,
-        )
-        assert reason in await refused(backup, tmp_path / "new")
-        store.delete("newer.backup")
+    await create_backup(
+        SourcePlatform(original.home, original.url, "dumps"),
+        BackupTarget(store, "newer.backup", PASSPHRASE),
+        lambda _: None,
+    )
+    assert reason in await refused(Backup(store, "newer.backup", PASSPHRASE), tmp_path / "new")
 
 
 @pytest.mark.parametrize("kind", [pytest.param("data", marks=pytest.mark.thorough), "dumps"])
