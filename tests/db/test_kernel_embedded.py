@@ -272,8 +272,28 @@ async def test_restored_data_folder_works_with_its_password(tmp_path) -> None:
     await asyncio.to_thread(server.release)
 
 
+def descendants(pid: int) -> list[int]:
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:  # it has ended meanwhile
+        return []
+    return [each for child in children for each in (child, *descendants(child))]
+
+
+def end_with_descendants(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process and all that it started, as the loss of power would, and wait until none of them writes."""
+    process.send_signal(signal.SIGSTOP)
+    found = descendants(process.pid)
+    for each in (*found, process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+    process.wait()
+    while any(lives(each) for each in found):
+        time.sleep(0.001)
+
+
 def is_interrupted(home: Path, files: int) -> bool:
-    """Kill a first start when initdb has written some files; return whether that came before its end."""
+    """Kill a first start as soon as initdb has written some files; return whether that came before its end."""
     folder = home / "postgres"
     left_before = set(folder.glob("initdb-*"))
     program = f"""
@@ -288,9 +308,8 @@ EmbeddedPostgres(pathlib.Path({str(home)!r})).acquire()
 
     while progress() < files and starting.poll() is None:
         time.sleep(0.001)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(starting.pid, signal.SIGKILL)
-    starting.wait()
+    if starting.poll() is None:
+        end_with_descendants(starting)
     if (folder / "data").exists():
         return False
 
@@ -300,7 +319,7 @@ EmbeddedPostgres(pathlib.Path({str(home)!r})).acquire()
 
 
 def test_interrupted_first_start_is_repeated(tmp_path) -> None:
-    """The process group of the first start is killed at several moments of initdb; the next start succeeds."""
+    """The first start is killed with all that it started at several moments of initdb; the next start succeeds."""
     folder = tmp_path / "postgres"
     for files in (1, 20, 400):
         # On a busy machine initdb may be quicker than the test, which then tries again.
