@@ -339,14 +339,19 @@ def test_interrupted_first_start_is_repeated(tmp_path) -> None:
 
 
 def test_used_data_folder_is_never_removed(tmp_path, user, home) -> None:
+    """What an interrupted initdb left is: no server was ever started on it."""
     folder = tmp_path / "postgres"
     used = folder / "initdb-by-hand"
     used.mkdir(parents=True)
     (used / "postmaster.opts").write_text("used")
+    interrupted = folder / "initdb-interrupted"
+    interrupted.mkdir()
+    (interrupted / "PG_VERSION").write_text("18")
     server = EmbeddedPostgres(tmp_path)
     server.acquire()
     server.release()
     assert (used / "postmaster.opts").exists()
+    assert not interrupted.exists()
 
 
 async def test_supervisor_survives_a_lack_of_descriptors(home) -> None:
