@@ -4,6 +4,7 @@
 // LangGraph's SDK: a script that sets `__LGUI_NAME`, whose `render` puts a component into a shadow root of the page.
 // React and the SDK are those of the page, which offers its packages in `LGUI_REQUIRE`.
 
+import { existsSync } from "node:fs";
 import { mkdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";
 import { type BuildOptions, build, context, type Plugin } from "esbuild";
@@ -17,6 +18,7 @@ const OF_THE_PAGE = [
   "@langchain/langgraph-sdk/react",
   "@langchain/langgraph-sdk/react-ui",
 ];
+const FOLDERS_ABOVE = 3;
 const FILES = ["entrypoint.js", "entrypoint.css"];
 const WITHIN_THE_SCRIPT = [".gif", ".jpeg", ".jpg", ".otf", ".png", ".svg", ".ttf", ".webp", ".woff", ".woff2"];
 
@@ -82,7 +84,7 @@ export function render(name, shadowRootId) {
 
 function optionsFor({ name, file, folder, shared }: Components, isWatched: boolean): BuildOptions {
   return {
-    stdin: { contents: entry(resolve(folder, file)), resolveDir: folder, sourcefile: `ui ${name}` },
+    stdin: { contents: entry(file), resolveDir: folder, sourcefile: `ui ${name}` },
     entryNames: "entrypoint",
     // Components may import each other by paths from the folder of the configuration file, with no tsconfig.json.
     nodePaths: [folder],
@@ -102,6 +104,15 @@ function optionsFor({ name, file, folder, shared }: Components, isWatched: boole
   };
 }
 
+/** The file of components: from the folder of the configuration file, else from the nearest one above that has it. */
+function placeOf(folder: string, file: string): string {
+  const folders = [folder];
+  for (let above = 0; above < FOLDERS_ABOVE; above += 1) {
+    folders.push(dirname(folders[above] as string));
+  }
+  return folders.map((each) => resolve(each, file)).find((path) => existsSync(path)) ?? resolve(folder, file);
+}
+
 async function componentsOf(configFile: string): Promise<Components[]> {
   const config = JSON.parse(await readFile(configFile, "utf8")) as {
     ui?: Record<string, string>;
@@ -109,7 +120,7 @@ async function componentsOf(configFile: string): Promise<Components[]> {
   };
   const folder = dirname(resolve(configFile));
   const shared = config.ui_config?.shared ?? [];
-  return Object.entries(config.ui ?? {}).map(([name, file]) => ({ name, file, folder, shared }));
+  return Object.entries(config.ui ?? {}).map(([name, file]) => ({ name, file: placeOf(folder, file), folder, shared }));
 }
 
 async function main(configFile: string, isWatched: boolean): Promise<void> {

@@ -169,6 +169,10 @@ def checked(content: str, *files: str, config: str = "langgraph.json") -> None:
     check_project(content.encode(), config, lambda path: path in files)
 
 
+def test_a_file_may_be_named_from_the_folder_above_its_configuration() -> None:
+    checked('{"graphs": {"a": "./sub/agent.py:graph"}}', "sub/agent.py", config="sub/langgraph.json")
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

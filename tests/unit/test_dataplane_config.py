@@ -73,6 +73,15 @@ def test_folders_are_relative_to_config_file(tmp_path: Path):
     assert config.path == below / "graph.json"
 
 
+def test_paths_may_be_those_from_the_top_of_the_repository(tmp_path: Path):
+    write(tmp_path, {"app/agent.ts": "", "app/x.py": "", "requirements.txt": "", "app/lib/pyproject.toml": BUILT})
+    repository(tmp_path / "app", graphs={"a": "./app/agent.ts:g"}, dependencies=["./app/lib", "./requirements.txt"])
+    config = read_config(tmp_path, "app/graph.json")
+    assert config.javascript_graphs == {"a": "./agent.ts:g"}
+    assert config.projects == [tmp_path / "app" / "lib"]
+    assert config.requirements == [tmp_path / "requirements.txt"]
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [

@@ -1,10 +1,19 @@
 """What is said of a graph configuration file that cannot be read, and of keys that nobody knows."""
 
+from pathlib import Path
+
 import pytest
 
 from portside.agent import config as agent_config
 from portside.kernel.errors import UserMistake
-from portside.kernel.graph_config import CONFIG_KEYS, configs_in, missing_graphs, misspelt_keys, parse_config
+from portside.kernel.graph_config import (
+    CONFIG_KEYS,
+    configs_in,
+    missing_graphs,
+    misspelt_keys,
+    parse_config,
+    with_paths_from_above,
+)
 from portside.kernel.spelling import did_you_mean, nearest
 
 
@@ -69,3 +78,41 @@ def test_configuration_files_are_found_near_the_top(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
     assert configs_in(tmp_path) == ["graph.json", "apps/one/langgraph.json"]
+
+
+def test_a_path_counts_from_the_folder_of_the_file_or_else_from_one_above(tmp_path: Path):
+    sub = tmp_path / "top" / "sub"
+    for name in ("sub/agent.ts", "sub/both.ts", "both.ts", "lib/x", "requirements.txt", "cards.tsx", "auth.ts"):
+        (tmp_path / "top" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "top" / name).touch()
+    (tmp_path / "outside.ts").touch()
+    content = {
+        "graphs": {
+            "above": "./sub/agent.ts:graph", "own": {"path": "both.ts:graph"}, "python": "./sub/agent.py:graph",
+            "outside": "./outside.ts",
+        },
+        "dependencies": [".", "./lib", "./requirements.txt", "./gone", "httpx"],
+        "ui": {"agent": "cards.tsx"},
+        "auth": {"path": "./auth.ts:auth"},
+    }  # fmt: skip
+    assert with_paths_from_above(content, sub, tmp_path / "top") == {
+        "graphs": {
+            "above": "./agent.ts:graph", "own": {"path": "both.ts:graph"}, "python": "./sub/agent.py:graph",
+            "outside": "./outside.ts",
+        },
+        "dependencies": [".", "../lib", "../requirements.txt", "./gone", "httpx"],
+        "ui": {"agent": "../cards.tsx"},
+        "auth": {"path": "../auth.ts:auth"},
+    }  # fmt: skip
+
+
+def test_the_env_file_may_be_that_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "sub").mkdir()
+    config = tmp_path / "sub" / "langgraph.json"
+    config.write_text('{"graphs": {"a": "./a.py:graph"}, "env": ".env"}')
+    (tmp_path / ".env").write_text("FROM=above")
+    assert agent_config.load_config(config).env == {}
+    monkeypatch.chdir(tmp_path)
+    assert agent_config.load_config(config).env == {"FROM": "above"}
+    (tmp_path / "sub" / ".env").write_text("FROM=beside")
+    assert agent_config.load_config(config).env == {"FROM": "beside"}

@@ -22,7 +22,7 @@ from portside.agent.types.webhooks import WebhooksConfig
 from portside.executor.project import GraphSource, Project
 from portside.kernel.aliases import CONFIG_FILES, environment_names, is_javascript
 from portside.kernel.errors import UserMistake
-from portside.kernel.graph_config import CONFIG_KEYS, missing_graphs, parse_config, parse_json
+from portside.kernel.graph_config import CONFIG_KEYS, missing_graphs, parse_config, parse_json, with_paths_from_above
 from portside.kernel.http.cors import CorsRules
 from portside.kernel.http.headers import HeaderRules
 from portside.kernel.http.middleware import PATH_PREFIX
@@ -252,7 +252,7 @@ def load_config(path: Path, environ: Mapping[str, str] | None = None) -> AgentCo
     Raises UserMistake that names the file or the variable, the key and the remedy.
     """
     path = path.resolve()
-    content = {} if path.name == GRAPHS_VARIABLE else _read_json(path)
+    content = {} if path.name == GRAPHS_VARIABLE else with_paths_from_above(_read_json(path), path.parent)
     env = _env(path, content.pop("env", None))
     environ = {**env, **(environ or {})}
     sources = {key: str(path) for key in content}
@@ -452,6 +452,10 @@ def _env(path: Path, value: Any) -> dict[str, str]:
         given = _typed(str(path), "env", value, dict[str, str | int | float | bool | None])
         return {name: _as_text(setting) for name, setting in given.items() if setting is not None}
     file = path.parent / value
+    here = Path.cwd()
+    if not file.is_file() and path.is_relative_to(here):
+        # As other servers read it. Not from other folders above: their files may belong to something else.
+        file = here / value
     if not file.is_file():
         log.info("the env file is missing and counts as empty", file=str(path), env=value)
         return {}

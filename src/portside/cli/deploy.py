@@ -29,7 +29,7 @@ from portside.cli.output import json_option, left_behind, program, say, show_jso
 from portside.cli.project_check import check_project, check_source_path, missing_config
 from portside.cli.revisions import ACCESS_MODES, PIN_HOURS, agent_access_of, create_body, wait_for_revision
 from portside.kernel.errors import UserMistake
-from portside.kernel.graph_config import parse_config
+from portside.kernel.graph_config import parse_config, with_paths_from_above
 
 _GIT_TIMEOUT_S = 30
 _SHOWN_BRANCHES = 20
@@ -389,7 +389,7 @@ def read_project(folder: Path, config_name: str) -> ProjectFiles:
     folders = [folder, *(_folder(config, part) for part in named), *_workspace(config.resolve().parent)]
     root = Path(os.path.commonpath(folders))
     env = content.get("env")
-    env_file, missing_env = (config.parent / env).resolve() if isinstance(env, str) and env else None, None
+    env_file, missing_env = _env_file(config, folder, env) if isinstance(env, str) and env else None, None
     if env_file is not None and not (env_file.is_file() and env_file.is_relative_to(root)):
         env_file, missing_env = None, f'{config}: env is "{env}", but there is no such file in {root}'
     # A folder inside another one is packed with it.
@@ -397,6 +397,12 @@ def read_project(folder: Path, config_name: str) -> ProjectFiles:
         one for one in dict.fromkeys(folders) if not any(one != two and one.is_relative_to(two) for two in folders)
     ]
     return ProjectFiles(root, outer, config.resolve().relative_to(root).as_posix(), env_file, missing_env)
+
+
+def _env_file(config: Path, folder: Path, name: str) -> Path:
+    """Return the file that `env` names, from the folder of the configuration file or else from the deployed one."""
+    beside = (config.parent / name).resolve()
+    return beside if beside.is_file() else (folder / name).resolve()
 
 
 def _workspace(folder: Path) -> list[Path]:
@@ -431,7 +437,7 @@ def _read_config(config: Path, folder: Path) -> dict[str, Any]:
 
     if not isinstance(content.get("dependencies", []), list):
         raise UserMistake(f"{config}: dependencies must be a list")
-    return content
+    return with_paths_from_above(content, config.parent, folder)
 
 
 def pack(project: ProjectFiles, target: IO[bytes]) -> Packed:

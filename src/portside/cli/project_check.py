@@ -13,6 +13,7 @@ from portside.cli.output import say
 from portside.kernel.errors import UserMistake
 from portside.kernel.graph_config import (
     CONFIG_KEYS,
+    FOLDERS_ABOVE,
     configs_in,
     missing_graphs,
     misspelt_keys,
@@ -51,8 +52,13 @@ def _check_file(label: str, entry: Any, config: str, exists: Exists) -> None:
     if not file.endswith(".py"):
         return
 
-    path = posixpath.normpath(posixpath.join(posixpath.dirname(config), file))
-    if not exists(path):
+    # The executor imports it from the folder of the configuration file, or from the nearest one above that has it.
+    folder = posixpath.dirname(config)
+    folders = [folder]
+    while folder:
+        folder = posixpath.dirname(folder)
+        folders.append(folder)
+    if not any(exists(posixpath.normpath(posixpath.join(each, file))) for each in folders[: FOLDERS_ABOVE + 1]):
         raise UserMistake(f"{config}: {label} is in {file}, but there is no such file")
 
 

@@ -5,11 +5,12 @@ a file that none of them can read, and of a key that none of them knows.
 """
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from portside.kernel.aliases import CONFIG_FILES
+from portside.kernel.aliases import CONFIG_FILES, is_javascript
 from portside.kernel.errors import UserMistake
 from portside.kernel.spelling import nearest
 
@@ -81,6 +82,73 @@ def missing_graphs(content: Mapping[str, object], source: str) -> str:
     if instead is not None:
         return f'{source}: there is a key "{instead}", which must be "graphs", such as {EXAMPLE}'
     return f'{source}: "graphs" must name at least one graph, such as {EXAMPLE}'
+
+
+FOLDERS_ABOVE = 3
+"""How many folders above the file's own one may be meant by a path in it."""
+
+
+# Where a file has paths; `*` stands for each entry.
+_PATHS = (
+    ("graphs", "*"), ("graphs", "*", "path"), ("dependencies", "*"), ("ui", "*"), ("pip_config_file",),
+    ("auth", "path"), ("http", "app"), ("store", "index", "embed"),
+)  # fmt: skip
+
+
+def with_paths_from_above(content: Mapping[str, Any], folder: Path, top: Path | None = None) -> dict[str, Any]:
+    """Return the content of a file in which each path counts from the file's folder.
+
+    Other servers read the paths from the folder in which they are started, which is often above a file in a folder of
+    its own. The file's own folder wins; without the path there, it is the nearest folder above that has it, up to
+    `top`. Graphs and handlers in Python are left as they are: who imports them adds their folder to the import path.
+    """
+    own = folder.resolve()
+    above = [each for each in own.parents[:FOLDERS_ABOVE] if top is None or each.is_relative_to(top.resolve())]
+
+    def moved(text: str) -> str:
+        path, export = _parts(text)
+        if path is None or _exists(own / path):
+            return text
+        found = next((each / path for each in above if _exists(each / path)), None)
+        if found is None:
+            return text
+        relative = os.path.relpath(found.resolve(), own)
+        return f"{relative if relative.startswith('..') else f'./{relative}'}{export}"
+
+    changed: Any = content
+    for keys in _PATHS:
+        changed = _changed(changed, keys, moved)
+    return dict(changed)
+
+
+def _changed(value: Any, keys: tuple[str, ...], change: Callable[[str], str]) -> Any:
+    """Return a copy of a value in which the texts at some keys are changed; what is of another kind stays."""
+    if not keys:
+        return change(value) if isinstance(value, str) else value
+
+    first, rest = keys[0], keys[1:]
+    if isinstance(value, dict):
+        return {key: _changed(each, rest, change) if first in {key, "*"} else each for key, each in value.items()}
+    if isinstance(value, list) and first == "*":
+        return [_changed(each, rest, change) for each in value]
+    return value
+
+
+def _parts(text: str) -> tuple[str | None, str]:
+    """Return the path in a text, and the export behind it; the path is None if it is no path or is in Python."""
+    if is_javascript(text):
+        file, separator, name = text.rpartition(":")
+        return (file, f":{name}") if separator else (text, "")
+    is_code = text.rpartition(":")[0].endswith(".py")
+    is_path = text.strip().startswith(".") or text.endswith((".tsx", ".jsx", ".conf"))
+    return (text.strip() if is_path and not is_code else None), ""
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def configs_in(folder: Path) -> list[str]:

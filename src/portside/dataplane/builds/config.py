@@ -17,7 +17,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from portside.dataplane.failures import BuildFailed
 from portside.kernel.aliases import is_javascript
 from portside.kernel.errors import UserMistake
-from portside.kernel.graph_config import configs_in, missing_graphs, misspelt_keys, parse_config
+from portside.kernel.graph_config import configs_in, missing_graphs, misspelt_keys, parse_config, with_paths_from_above
 
 _MAX_PIP_CONFIG_BYTES = 100_000
 _PIP_SECTIONS = ("global", "install")
@@ -262,11 +262,11 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
         raise BuildFailed(_missing_file(repository, path, config_path))
 
     content = _read(path, config_path)
-    every_key = _decode(content, config_path, dict[str, Any])
+    every_key = with_paths_from_above(_decode(content, config_path, dict[str, Any]), path.parent, repository)
     if not isinstance(every_key.get("graphs"), dict) or not every_key["graphs"]:
         raise BuildFailed(missing_graphs(every_key, config_path))
 
-    file = _decode(content, config_path, _File)
+    file = _convert(every_key, config_path, _File)
     requirements, packages, projects = _dependencies(repository, path, config_path, file.dependencies)
     uv = _uv_source(repository, path, config_path, file)
     python_version = _python_version(file.python_version, config_path)
@@ -337,9 +337,15 @@ def _read(path: Path, name: str) -> bytes:
 
 def _decode(content: bytes, name: str, kind: type[T]) -> T:
     try:
-        return msgspec.convert(parse_config(content, name), kind)
+        parsed = parse_config(content, name)
     except UserMistake as exc:
         raise BuildFailed(str(exc)) from exc
+    return _convert(parsed, name, kind)
+
+
+def _convert(parsed: dict[str, Any], name: str, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(parsed, kind)
     except msgspec.ValidationError as exc:
         raise BuildFailed(f"{name}: {exc}") from exc
 
