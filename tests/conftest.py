@@ -17,14 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import httpx
 import httpx2
 import hypothesis.core
 import pytest
 import websockets.sync.client
 from packaging.version import Version
 
-from tests import databases, guard, servers
+from tests import certificates, databases, guard, servers
 from tests.databases import AGENT, AGENT_SCHEMA, MigratedDatabases, RunPostgres, schema_of, with_name
 from tests.preloaded import stop_forking
 from tests.progress import Progress
@@ -86,23 +85,7 @@ with contextlib.suppress(ModuleNotFoundError):  # websockets 12, which projects 
     importlib.import_module("websockets.asyncio.client").connect.__init__.__kwdefaults__["open_timeout"] = 60.0
 
 
-def _share_ssl_contexts(transports: Any) -> None:
-    """Let clients share what they read of certificates: it takes 30 ms, and tests open thousands of clients."""
-    create = transports.create_ssl_context
-
-    @cache
-    def create_once(_certificates: tuple[str | None, ...], **options: Any) -> Any:
-        return create(**options)
-
-    def create_shared(**options: Any) -> Any:
-        certificates = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-        return create_once(certificates, **options)
-
-    transports.create_ssl_context = create_shared
-
-
-_share_ssl_contexts(httpx._transports.default)
-_share_ssl_contexts(httpx2._transports.default)
+certificates.share()
 # Passwords of tests are hashed at the least cost; tests/unit/test_passwords.py knows the real one. An environment for
 # agents alone has no passwords.
 PASSWORD_COST: dict[str, int] = {}

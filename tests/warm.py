@@ -1,6 +1,10 @@
-"""What the process that forks commands and servers of tests has imported."""
+"""What the process that forks commands and servers of tests has imported, read and prepared."""
 
+import httpcore2
 import httpx2
+import uvicorn.lifespan.on
+import uvicorn.protocols.http.httptools_impl
+import uvloop
 
 import portside.agent.local_graphs
 import portside.agent.server
@@ -12,6 +16,12 @@ import portside.cli.deployments
 import portside.cli.main
 import portside.cli.serve
 import portside.cli.up
+import portside.dataplane.listener
 import portside.platform.app
+from tests import certificates
 
-__all__ = ["httpx2", "portside"]
+__all__ = ["httpcore2", "httpx2", "portside", "uvicorn", "uvloop"]
+
+certificates.share()
+# The first client of a process reads the certificates.
+httpx2.Client().close()
