@@ -29,6 +29,8 @@ PINS = {
     "protobuf": ["protobuf==3.20.3"],
     "orjson": ["orjson==3.10.1"],
     "langgraph": ["langgraph==0.6.0", "langgraph-sdk==0.2.0", "langchain-core==0.3.67", "pydantic==2.9.2"],
+    "langgraph-0-4": ["langgraph==0.4.5", "langchain-core==0.3.59"],
+    "langgraph-0-5": ["langgraph==0.5.4", "langchain-core==0.3.72"],
     "langgraph-api": ["langgraph-api"],
     "all": ["starlette==0.27.0", "pydantic==2.9.2", "httpx==0.25.2", "websockets==10.4", "uvicorn==0.22.0"],
 }
@@ -108,6 +110,7 @@ async def answers(url: str, key: str, pins: list[str]) -> None:
         assert "error" not in events
         state = await client.threads.get_state(thread)
         assert state["next"] == ["ask"]
+        assert state["interrupts"] == [{"value": "go on?", "id": state["interrupts"][0]["id"]}]
         assert {name: state["values"]["versions"][name] for name in pinned} == pinned
         done = await client.runs.wait(thread, "agent", command={"resume": "yes"})
         assert done["allowed"] == "yes"

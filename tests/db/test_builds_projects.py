@@ -127,9 +127,9 @@ async def test_project_folders_and_requirements_share_environment(builds: Projec
     [
         (
             "split",
-            {"requirements.txt": "langgraph==0.5.4\n"},
+            {"requirements.txt": "langgraph==0.3.34\n"},
             ["."],
-            r"requirements\.txt gives langgraph 0\.5\.4; the agent server needs 0\.6 or newer\. Change these",
+            r"requirements\.txt gives langgraph 0\.3\.34; the agent server needs 0\.4 or newer\. Change these",
         ),
         (
             "combined",

@@ -26,6 +26,7 @@ from portside.executor.channels import Channels, ModelListener
 from portside.executor.checkpoints.saver import Checkpointer
 from portside.executor.commands import parse_command
 from portside.executor.errors import RunTimeout, check_size
+from portside.executor.interrupts import id_of, with_id, with_ids
 from portside.executor.load import Graph, Graphs, context_for
 from portside.executor.requests import (
     INTERRUPT,
@@ -38,7 +39,7 @@ from portside.executor.requests import (
 )
 from portside.executor.tracer import tracer_with_input
 from portside.executor.user import User
-from portside.executor.versions import INTERRUPTS_IN_VALUES
+from portside.executor.versions import CONTEXT, INTERRUPTS_IN_VALUES
 from portside.kernel.user_json import dump_user, plain, storable
 
 _MISSING = object()
@@ -145,8 +146,7 @@ class Execution:
             "subgraphs": request.stream_subgraphs,
             "interrupt_before": request.interrupt_before or None,
             "interrupt_after": request.interrupt_after or None,
-            "context": context_for(graph.context_schema, request.context),
-            "durability": request.durability if graph.checkpointer else None,
+            **_context_and_durability(graph, request),
         }
         chunks: Any
         if "events" in request.stream_modes:
@@ -181,6 +181,19 @@ class Execution:
         encoded = self._last_values_event if is_encoded else dump_user(values)
         outcome = Outcome(values=encoded, interrupts={}, has_next=False, error=None)
         return _without_long_lists(outcome, values, long_lists(graph.checkpointer, self._config, values))
+
+
+def _context_and_durability(graph: Graph, request: RunRequest) -> dict[str, Any]:
+    """Return the options for a run's context and for how its checkpoints are written.
+
+    Before langgraph 0.6 a graph has no context, and writes each checkpoint in the background or only the last one.
+    """
+    if CONTEXT.is_available:
+        return {
+            "context": context_for(graph.context_schema, request.context),
+            "durability": request.durability if graph.checkpointer else None,
+        }
+    return {"checkpoint_during": request.durability != "exit" if graph.checkpointer else None}
 
 
 async def execute(
@@ -225,7 +238,7 @@ async def read_outcome(graphs: Graphs, request: RunRequest) -> Outcome:
 def _outcome(graph: Graph, state: StateSnapshot, values: Any, versions: dict[str, str]) -> Outcome:
     # A task with a result was answered, although older versions of langgraph still list its interrupts.
     open_tasks = [task for task in state.tasks if task.interrupts and task.result is None]
-    waiting = [interrupt for task in open_tasks for interrupt in task.interrupts]
+    waiting = [with_id(interrupt) for task in open_tasks for interrupt in task.interrupts]
     interrupts = {task.id: [_interrupt(interrupt) for interrupt in task.interrupts] for task in open_tasks}
     selected = values = _select(values, _output_keys(graph))
     if waiting:
@@ -278,8 +291,9 @@ async def _with_interrupts(chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[
     values: dict[tuple[str, ...], Any] = {}
     async with aclosing(chunks):
         async for chunk in chunks:
-            yield chunk
             namespace, mode, payload = chunk if len(chunk) == 3 else ((), *chunk)
+            payload = with_ids(mode, payload)
+            yield namespace, mode, payload
             if mode == "values":
                 values[namespace] = payload
             elif mode == "updates" and isinstance(payload, dict) and payload.get(INTERRUPT):
@@ -350,7 +364,7 @@ def _select(values: Any, keys: str | list[str]) -> Any:
 def _interrupt(interrupt: Any) -> dict[str, Any]:
     """Return an interrupt as its thread stores it. Older versions of langgraph have no `response_schema`."""
     schema = getattr(interrupt, "response_schema", None)
-    plain = {"id": interrupt.id, "value": interrupt.value}
+    plain = {"id": id_of(interrupt), "value": interrupt.value}
     return plain if schema is None else {**plain, "response_schema": schema}
 
 

@@ -10,7 +10,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -29,7 +29,11 @@ from portside.kernel.errors import NotFound, UserMistake
 
 log = logging.getLogger(__name__)
 AccessContext = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
-Graph = Pregel[Any, Any, Any, Any]
+if TYPE_CHECKING:
+    Graph = Pregel[Any, Any, Any, Any]
+else:
+    # Before langgraph 0.6 the class has no parameters.
+    Graph = Pregel
 
 
 class GraphUse(NamedTuple):

@@ -31,6 +31,7 @@ from portside.executor.checkpoints.serde import UnsafeCheckpoint
 from portside.executor.commands import parse_command
 from portside.executor.errors import GraphFailed
 from portside.executor.execute import checkpoint_of, long_lists, parts_for_row, read_outcome
+from portside.executor.interrupts import id_of
 from portside.executor.load import Graph, Graphs
 from portside.executor.requests import (
     ChangedState,
@@ -46,6 +47,7 @@ from portside.executor.requests import (
     StateRead,
     select_fields,
 )
+from portside.executor.versions import CONTEXT
 from portside.kernel.errors import BadRequest, Invalid, PortsideError, Problem
 from portside.kernel.user_json import dump_user, plain
 
@@ -376,7 +378,7 @@ def _metadata(snapshot: StateSnapshot) -> dict[str, Any] | None:
 
 
 def _interrupt(interrupt: Interrupt) -> dict[str, Any]:
-    return {"id": interrupt.id, "value": interrupt.value}
+    return {"id": id_of(interrupt), "value": interrupt.value}
 
 
 @contextmanager
@@ -443,11 +445,16 @@ def schemas_of(graph: Any) -> Schemas:
 
 def _schemas_of(graph: Any) -> Schemas:
     context = _attempt("context", lambda: _context_schema(graph))
+    if not CONTEXT.is_available:
+        config = _attempt("config", lambda: _config_schema(graph))
+    else:
+        config = {} if context is None and _has_no_context(graph) else context
+
     return Schemas(
         input_schema=_attempt("input", lambda: _input_schema(graph)),
         output_schema=_attempt("output", lambda: _output_schema(graph)),
         state_schema=_attempt("state", lambda: _state_schema(graph)),
-        config_schema={} if context is None and _has_no_context(graph) else context,
+        config_schema=config,
         context_schema=context,
     )
 
@@ -466,13 +473,25 @@ def _attempt(kind: str, make: Callable[[], Schema | None]) -> Schema | None:
 
 
 def _input_schema(graph: Any) -> Schema:
-    kind = graph.builder.input_schema if isinstance(graph, CompiledStateGraph) else graph.InputType
+    kind = _of_builder(graph, "input") if isinstance(graph, CompiledStateGraph) else graph.InputType
     return _made(graph.get_input_jsonschema, kind)
 
 
 def _output_schema(graph: Any) -> Schema:
-    kind = graph.builder.output_schema if isinstance(graph, CompiledStateGraph) else graph.OutputType
+    kind = _of_builder(graph, "output") if isinstance(graph, CompiledStateGraph) else graph.OutputType
     return _made(graph.get_output_jsonschema, kind)
+
+
+def _of_builder(graph: Any, which: str) -> Any:
+    """Return a type of a graph's builder, whose attributes had other names before langgraph 0.5."""
+    builder = graph.builder
+    return getattr(builder, f"{which}_schema", None) or getattr(builder, which)
+
+
+def _config_schema(graph: Any) -> Schema | None:
+    """Return the schema of `configurable`, which graphs have instead of a context before langgraph 0.6."""
+    kind = getattr(graph, "config_type", None)
+    return {} if kind is None else TypeAdapter(modern(kind)).json_schema()
 
 
 def _context_schema(graph: Any) -> Schema | None:

@@ -46,13 +46,14 @@ class Feature(NamedTuple):
 
 
 ENCRYPTION = Feature("encryption.path", "langgraph-sdk", (0, 2, 14))
+CONTEXT = Feature("the context of a run", "langgraph", (0, 6))
 SERVER_RUNTIME = Feature("a graph factory that takes a runtime", "langgraph-sdk", (0, 3, 5))
 INTERRUPTS_IN_VALUES = Feature("interrupts in the values of a stream", "langgraph", (1, 0, 4))
 RESPONSE_SCHEMAS = Feature("interrupts with a schema for their answer", "langgraph", (1, 2, 12))
 CACHE = Feature("langgraph_sdk.cache", "langgraph-sdk", (0, 3, 10))
 STRICT_RESUME = Feature("refusing an answer to an interrupt that is not open", "langgraph", (1, 2, 20))
 TOOL_EVENTS = Feature("events of tools", "langgraph", (1, 2, 0))
-_LOGGED_AT_START = (ENCRYPTION, SERVER_RUNTIME, CACHE, TOOL_EVENTS, STRICT_RESUME)
+_LOGGED_AT_START = (CONTEXT, ENCRYPTION, SERVER_RUNTIME, CACHE, TOOL_EVENTS, STRICT_RESUME)
 
 
 def installed_libraries() -> dict[str, str]:

@@ -26,13 +26,17 @@ NAME = "portside"
 
 
 class WheelContent(NamedTuple):
-    """What a wheel has: files and folders of the package (folders end in a slash), and requirements by their names."""
+    """What a wheel has: files and folders of the package (folders end in a slash), and requirements by their names.
+
+    `changed` has the requirements that differ from those of the platform.
+    """
 
     summary: str
     files: tuple[str, ...]
     required: tuple[str, ...]
     extras: tuple[str, ...] = ()
     has_command: bool = False
+    changed: tuple[tuple[str, str], ...] = ()
 
 
 # pyproject.toml has the versions.
@@ -50,7 +54,7 @@ SERVER = WheelContent(
     ("grpc", "redis"),
     has_command=True,
 )  # fmt: skip
-# langgraph brings everything else that the executor imports.
+# langgraph brings everything else that the executor imports. It executes graphs of older versions than the server does.
 EXECUTOR = WheelContent(
     "The part of Portside that executes a project's graphs.",
     (
@@ -58,6 +62,7 @@ EXECUTOR = WheelContent(
         "kernel/http/in_process.py", "kernel/startup.py", "kernel/user_json.py",
     ),
     ("langgraph",),
+    changed=(("langgraph", "langgraph>=0.4,<2"),),
 )  # fmt: skip
 _EXECUTORS = EXECUTOR._replace(files=(*EXECUTOR.files, "executor_js/"))
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -133,6 +138,7 @@ def requirements_of(platform: Distribution, content: WheelContent = SERVER) -> l
     lines = platform.requires or []
     needed = {match[0]: line for line in lines if not _EXTRA.search(line) and (match := _REQUIREMENT.match(line))}
     extras = [line for line in lines if (match := _EXTRA.search(line)) and match[1] in content.extras]
+    needed.update(content.changed)
     return [*(needed[name] for name in content.required), *extras]
 
 
