@@ -169,6 +169,11 @@ def checked(content: str, *files: str, config: str = "langgraph.json") -> None:
     check_project(content.encode(), config, lambda path: path in files)
 
 
+def test_a_priority_object_is_said_to_have_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    checked('{"graphs": {"a": "./a.py:graph"}, "priority": {"path": "./p.py:priority"}}', "a.py")
+    assert "'priority' has no effect: runs are ordered by run_priority" in capsys.readouterr().err
+
+
 def test_a_file_may_be_named_from_the_folder_above_its_configuration() -> None:
     checked('{"graphs": {"a": "./sub/agent.py:graph"}}', "sub/agent.py", config="sub/langgraph.json")
 

@@ -35,6 +35,9 @@ def check_project(content: bytes, config: str, exists: Exists) -> None:
     for key in misspelt_keys(parsed):
         say(f"{config}: the key {key!r} is unknown and has no effect{did_you_mean(key, CONFIG_KEYS - parsed.keys())}")
 
+    if parsed.get("priority"):
+        say(f"{config}: the key 'priority' has no effect: runs are ordered by run_priority of their assistants")
+
     for graph_id, graph in graphs.items():
         _check_file(f"graph {graph_id!r}", graph, config, exists)
     for section, key in (("auth", "path"), ("http", "app"), ("encryption", "path")):

@@ -77,6 +77,10 @@ export const auth = new Auth()
   })
   .on("store", ({ user, value }) => {
     assert(Array.isArray(value.namespace));
+    const wanted = filterInToken(user.identity);
+    if (wanted) {
+      return wanted;
+    }
     value.namespace = [user.identity, ...value.namespace];
   });
 
