@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 from portside.dataplane.api import ControlPlane
+from portside.dataplane.build_slots import BuildSlots
 from portside.dataplane.compute.interface import OpenLog, Release
 from portside.dataplane.listener import ReconcilerSet
 from portside.dataplane.rollout import ListenerContext
@@ -63,7 +64,7 @@ async def test_interrupt_during_switch_rolls_back(control_databases, tmp_path: P
             control_plane_url=base, control_plane_api_key=key, portside_home=str(tmp_path), compute_id="compute"
         )
         api, compute = ControlPlane(base, key), RecordingCompute()
-        listener = ReconcilerSet(ListenerContext(settings, api, compute, asyncio.Semaphore(1)))
+        listener = ReconcilerSet(ListenerContext(settings, api, compute, BuildSlots(1)))
         working = asyncio.create_task(listener.run())
         try:
             await _interrupt_a_switch(plane, compute)

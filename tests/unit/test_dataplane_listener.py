@@ -6,6 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from portside.dataplane.api import ControlPlane
+from portside.dataplane.build_slots import BuildSlots
 from portside.dataplane.compute.interface import OpenLog
 from portside.dataplane.listener import FirstStarts, ReconcilerSet
 from portside.dataplane.rollout import ListenerContext
@@ -66,7 +67,7 @@ async def test_unlisted_deployment_is_closed_once_however_often_it_is_not_listed
         control_plane_url="http://127.0.0.1:1", control_plane_api_key="key", portside_home=str(tmp_path)
     )
     api, compute = ControlPlane(settings.control_plane_url, "key"), SlowlyClosing()
-    reconcilers = ReconcilerSet(ListenerContext(settings, api, compute, asyncio.Semaphore(1)))  # type: ignore[arg-type]
+    reconcilers = ReconcilerSet(ListenerContext(settings, api, compute, BuildSlots(1)))  # type: ignore[arg-type]
     reconcilers._apply(Desired(1, [desired_deployment()]))
     for generation in range(2, 5):
         reconcilers._apply(Desired(generation, []))

@@ -23,9 +23,10 @@ from uuid import UUID
 import msgspec
 
 from portside.dataplane.api import ControlPlane
+from portside.dataplane.build_slots import BuildSlots
 from portside.dataplane.builds.build import discard_unfinished
 from portside.dataplane.builds.commands import kill_strays
-from portside.dataplane.builds.environment import limit_cache
+from portside.dataplane.builds.environment import is_cache_too_large, limit_cache
 from portside.dataplane.compute.interface import Compute
 from portside.dataplane.compute.replica import kill_replicas
 from portside.dataplane.failures import ControlPlaneRefused, ControlPlaneUnreachable, CreateFailed, RevisionFailed
@@ -53,7 +54,8 @@ _LOCK_WAIT_S = 30.0
 _PARENT_CHECK_S = 1.0
 _MAX_BUILDS = 2
 _REPORT_METRICS_EVERY_S = 5.0
-_LIMIT_CACHE_EVERY_S = 3600.0
+# Also after each build; while builds run more often.
+_LIMIT_CACHE_EVERY_S, _LOOK_AT_CACHE_EVERY_S = 3600.0, 60.0
 _RESTORE_FIRST_S, _RESTORE_LIMIT_S = 1.0, 300.0
 _STARTS_WITHIN_S, _STARTS_POLL_S = 120.0, 0.2
 
@@ -91,7 +93,7 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
             settings.control_plane_url, settings.control_plane_api_key, settings.control_plane_api_key_file
         )
         starts = FirstStarts()
-        context = ListenerContext(settings, control, compute, asyncio.Semaphore(_MAX_BUILDS), starts.wait)
+        context = ListenerContext(settings, control, compute, BuildSlots(_MAX_BUILDS), starts.wait)
         reconcilers = ReconcilerSet(context, starts)
         # The listener stops as soon as one of these ends.
         tasks = [
@@ -191,12 +193,10 @@ class ReconcilerSet:
 
         async def limit_forever() -> None:
             while True:
-                async with contextlib.AsyncExitStack() as all_slots:
-                    # Every slot, so that no build uses the cache meanwhile.
-                    for _ in range(_MAX_BUILDS):
-                        await all_slots.enter_async_context(slots)
-                    await limit_cache(settings.folder, settings.build_cache_max_bytes)
-                await asyncio.sleep(_LIMIT_CACHE_EVERY_S)
+                if await is_cache_too_large(settings.folder, settings.build_cache_max_bytes):
+                    async with slots.alone("the package caches are above BUILD_CACHE_MAX_BYTES and are emptied first"):
+                        await limit_cache(settings.folder, settings.build_cache_max_bytes)
+                await slots.wait_for_end(_LOOK_AT_CACHE_EVERY_S if slots.has_builds else _LIMIT_CACHE_EVERY_S)
 
         await Supervision("size of the build cache").run(limit_forever)
 

@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 
 from portside.dataplane.api import ControlPlane
+from portside.dataplane.build_slots import BuildSlots
 from portside.dataplane.builds.build import (
     BuildRecord,
     BuildRequest,
@@ -87,7 +88,7 @@ class ListenerContext:
     settings: ListenerSettings
     control: ControlPlane
     compute: Compute
-    build_slots: asyncio.Semaphore
+    build_slots: BuildSlots
     wait_for_starts: Callable[[], Awaitable[None]] = _nothing_starts
 
 
@@ -138,9 +139,8 @@ class Builder:
             return not wants_one_process(_secrets_of(revision))
         return not is_behind(folder / "venv")
 
-    async def build(self, revision: DesiredRevision) -> Build:
-        """Build a revision from scratch; its build log is shipped when this returns. Raises BuildFailed."""
-        build_log = self.open_log(revision.id)
+    async def build(self, revision: DesiredRevision, build_log: RevisionLog) -> Build:
+        """Build a revision from scratch. Raises BuildFailed."""
         # Another build of the same commit may have other versions of libraries.
         self.folder.forget_graphs(revision.id)
         try:
@@ -154,8 +154,6 @@ class Builder:
             log.exception("a build failed unexpectedly", revision=str(revision.id))
             build_log.add(f"The build failed unexpectedly: {exc}", "ERROR")
             raise BuildFailed(f"the build failed unexpectedly: {type(exc).__name__}: {exc}") from exc
-        finally:
-            await build_log.close()
 
     async def discard(self, revision_id: UUID) -> None:
         """Remove a revision's build and its source; a build that it only reuses stays."""
@@ -352,10 +350,14 @@ class Rollout:
                 "listener with compute process"
             )
         await self._context.wait_for_starts()
-        async with self._context.build_slots:
-            if revision.status != "BUILDING":
-                await self._report_revision(revision, "BUILDING")
-            build = await self._builder.build(revision)
+        build_log = self._builder.open_log(revision.id)
+        try:
+            async with self._context.build_slots.take(lambda reason: build_log.add(f"Waiting: {reason}")):
+                if revision.status != "BUILDING":
+                    await self._report_revision(revision, "BUILDING")
+                build = await self._builder.build(revision, build_log)
+        finally:
+            await build_log.close()
         await self._report_revision(revision, "AWAITING_DEPLOY", commit=build.commit or None)
         return build
 
@@ -368,8 +370,12 @@ class Rollout:
             raise DeployFailed(f"the revision's build is lost, and building it again failed: {exc}") from exc
 
     async def _rebuild(self, revision: DesiredRevision) -> Build:
-        async with self._context.build_slots:
-            return await self._builder.build(revision)
+        build_log = self._builder.open_log(revision.id)
+        try:
+            async with self._context.build_slots.take(lambda reason: build_log.add(f"Waiting: {reason}")):
+                return await self._builder.build(revision, build_log)
+        finally:
+            await build_log.close()
 
     async def _rebuild_earlier(self, deployment: DesiredDeployment, active: DesiredRevision) -> None:
         """Build the revisions again that threads may continue with, if a restore of a backup lost their builds."""

@@ -189,6 +189,15 @@ def node_cache_folder(dataplane: Path) -> Path:
     return dataplane / "node-cache"
 
 
+async def is_cache_too_large(dataplane: Path, limit_bytes: int) -> bool:
+    """Whether the package caches are together larger than the limit; builds may run meanwhile."""
+    return await _sum_of_sizes(_limited_folders(dataplane)) > limit_bytes
+
+
+def _limited_folders(dataplane: Path) -> list[Path]:
+    return [node_cache_folder(dataplane), *([] if os.environ.get(_VARIABLE) else [cache_folder(dataplane)])]
+
+
 async def limit_cache(dataplane: Path, limit_bytes: int) -> None:
     """Shrink the package caches when they are together larger than the limit; no build may run meanwhile.
 
@@ -196,7 +205,7 @@ async def limit_cache(dataplane: Path, limit_bytes: int) -> None:
     builds keep their own links to the files, or copies. With UV_CACHE_DIR set uv's cache is the operator's, and is
     neither counted nor removed.
     """
-    folders = [node_cache_folder(dataplane), *([] if os.environ.get(_VARIABLE) else [cache_folder(dataplane)])]
+    folders = _limited_folders(dataplane)
     if await _sum_of_sizes(folders) <= limit_bytes:
         return
     if not os.environ.get(_VARIABLE):
