@@ -127,6 +127,13 @@ def with_name(url: str, name: str) -> str:
     return f"{base.rsplit('/', 1)[0]}/{name}{'?' + query if query else ''}"
 
 
+def with_user(url: str, user: str, password: str) -> str:
+    """Return the URL of the same database for another user."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{user}:{password}@{host}").geturl()
+
+
 async def execute(url: str, statement: str) -> None:
     connection = await asyncpg.connect(url)
     await connection.execute(statement)

@@ -144,19 +144,16 @@ async def restore_dumps(url: str, folder: Path) -> None:
     if len(others) != 1:
         raise BackupFailed(f"the backup must hold one dump of a platform's database, and holds {len(others)}")
     (own,) = others
-    created: list[str] = []
+    undoing: list[str] = []
     async with connected(url) as connection:
         await _check_empty(connection, agents)
         try:
             for name in agents:
-                created.append(name)
-                await _create_database(connection, name)
+                await _create_database(connection, name, undoing)
                 await _restore(url, name, dumps[name], ["--role", name])
             await _restore(url, None, dumps[own], [])
         except BaseException:
-            for name in created:
-                await connection.execute(f'drop database if exists "{name}" with (force)')
-                await connection.execute(f'drop role if exists "{name}"')
+            await _undo(connection, undoing)
             raise
 
 
@@ -181,14 +178,39 @@ async def _check_empty(connection: Any, agents: list[str]) -> None:
         )
 
 
-async def _create_database(connection: Any, name: str) -> None:
+async def _create_database(connection: Any, name: str, undoing: list[str]) -> None:
+    """Create the role and the database of a deployment. Raises BackupFailed.
+
+    `undoing` gets the statements that undo it.
+    """
     try:
-        await connection.execute(f'create role "{name}" login')
+        await _create(connection, f'role "{name}" login', undoing, f'drop role if exists "{name}"')
         await connection.execute(f'grant "{name}" to current_user')
-        await connection.execute(f'create database "{name}" owner "{name}"')
+
+        drop = f'drop database if exists "{name}" with (force)'
+        await _create(connection, f'database "{name}" owner "{name}"', undoing, drop)
         await connection.execute(f'revoke connect on database "{name}" from public')
     except asyncpg.PostgresError as exc:
         raise BackupFailed(f"the database {name} cannot be created: {exc}") from exc
+
+
+async def _create(connection: Any, what: str, undoing: list[str], undo: str) -> None:
+    undoing.append(undo)
+    try:
+        await connection.execute(f"create {what}")
+    except asyncpg.PostgresError:
+        # It was refused, so something of this name belongs to somebody else. If it is interrupted, it may be there.
+        undoing.pop()
+        raise
+
+
+async def _undo(connection: Any, undoing: list[str]) -> None:
+    """Execute statements, the last first. What cannot be undone is logged: the failure before it matters more."""
+    for statement in reversed(undoing):
+        try:
+            await connection.execute(statement)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+            log.warning("a restore failed, and leaves something behind", statement=statement, reason=str(exc))
 
 
 async def _restore(url: str, name: str | None, dump: Path, more: list[str]) -> None:
