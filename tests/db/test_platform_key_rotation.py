@@ -1,6 +1,7 @@
 """Rotation of the master key, while the platform is stopped and while it runs, also after an interruption."""
 
 import asyncio
+import base64
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from portside.kernel.errors import UserMistake
 from portside.platform import master_key
 from portside.platform.app import open_platform, rotate_master_key
 from portside.platform.home import Home
-from portside.platform.master_key import KeyRotation, check_key
+from portside.platform.master_key import KeyRotation, check_key, rotate_stopped
 from portside.platform.settings import PlatformSettings
 from tests.conftest import eventually
 from tests.servers import KEY, platform_server
@@ -92,6 +93,46 @@ async def test_running_platform_rotates_and_keeps_the_previous_key(fresh_databas
     with pytest.raises(UserMistake, match="does not decrypt the secrets"):
         await check_key(db, home)
     await connection.close()
+    await db.close()
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+async def test_key_of_another_platform_is_not_rotated(platform_databases, tmp_path: Path) -> None:
+    """Nothing is written that would make the right key, once it is there again, an older one; nor do kept keys help."""
+    home, right = Home(tmp_path), SecretBox(b"r" * 32)
+    home.master_key.write_text(base64.b64encode(b"w" * 32).decode())
+    previous_file(home.master_key).write_text(base64.b64encode(b"p" * 32).decode())
+    before = contents_of(tmp_path)
+    db = await Database.connect(await platform_databases())
+    await check_master_key(db, right)
+
+    with pytest.raises(UserMistake, match="does not decrypt the secrets of this database"):
+        await rotate_stopped(db, home)
+
+    assert contents_of(tmp_path) == before
+    # Now the right one was kept, and the database follows to the current key.
+    previous_file(home.master_key).write_text(base64.b64encode(b"r" * 32).decode())
+    assert (await check_key(db, home)).keys == SecretBox(b"w" * 32).keys
+    await check_master_key(db, SecretBox(b"w" * 32))
+    await db.close()
+
+
+async def test_damaged_key_file_ends_no_rotation(platform_databases, tmp_path: Path) -> None:
+    home, db = Home(tmp_path), await Database.connect(await platform_databases())
+    rotation = KeyRotation(db, home, await check_key(db, home))
+    await rotation.begin()
+    both = home.master_key.read_text()
+    home.master_key.write_text(both[:-9])
+
+    with pytest.raises(UserMistake, match="restore it from a backup"):
+        await rotation.begin()
+
+    assert home.master_key.read_text() == both[:-9]
+    home.master_key.write_text(both)
+    await check_master_key(db, SecretBox.from_file(home.master_key))
     await db.close()
 
 
