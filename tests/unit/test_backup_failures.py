@@ -1,0 +1,153 @@
+"""What goes wrong with backups is named, and destroys no other backup."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from portside.backup.container import BackupRefused, EncryptedWriter, Header, Passphrase, new_salt
+from portside.backup.databases import BackupFailed
+from portside.backup.history import record_attempt
+from portside.backup.schedule import ScheduledBackups
+from portside.backup.stores import FolderStore
+from portside.backup.wal_archive import check_wal, fetch_files, fetch_wal
+from tests.conftest import eventually
+from tests.unit.test_backup_schedule import attempt, schedule
+
+PASSPHRASE = Passphrase("correct horse battery")
+NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
+SEGMENT = "000000010000000000000001"
+
+
+def test_existing_backup_is_not_replaced(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "stored")
+    with store.create("a.backup") as out:
+        out.write(b"the first")
+
+    with pytest.raises(BackupFailed, match=r"a\.backup exists already; choose another name"), store.create("a.backup"):
+        raise AssertionError
+
+    with store.open("a.backup") as source:
+        assert source.read(100) == b"the first"
+
+
+def test_backup_that_cannot_be_completed_leaves_no_file(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "stored")
+
+    with pytest.raises(BackupFailed, match="No space left"), store.create("a.backup") as out:
+        out.write(b"a half")
+        raise OSError(28, "No space left on device")
+
+    assert os.listdir(tmp_path / "stored") == []  # noqa: PTH208
+
+
+def header(kind: str = "wal", wal_name: str | None = SEGMENT) -> Header:
+    return Header(
+        kind=kind,  # type: ignore[arg-type]
+        created_at=NOW,
+        version="0.1.0",
+        postgres=18,
+        installation="own",
+        salt=new_salt(),
+        scrypt_log_n=14,
+        wal_name=wal_name,
+    )
+
+
+@contextlib.contextmanager
+def stored(store: FolderStore, name: str, of: Header) -> Iterator[EncryptedWriter]:
+    with store.create(name) as out:
+        writer = EncryptedWriter(out, of, PASSPHRASE)
+        yield writer
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("of", "content", "reason"),
+    [
+        (header("data", None), b"", "it is not an archived WAL file; remove it"),
+        (header(), b"no frame of zstandard", "its content is damaged .*; choose a time before it was archived"),
+    ],
+    ids=["a backup", "damaged"],
+)
+def test_file_that_is_no_wal_is_refused_by_name(tmp_path: Path, of: Header, content: bytes, reason: str) -> None:
+    store = FolderStore(tmp_path / "stored")
+    with stored(store, f"log/own/{SEGMENT}", of) as out:
+        out.write(content)
+
+    with pytest.raises(BackupRefused, match=f"the WAL file .*{SEGMENT} cannot be used: {reason}"):
+        fetch_wal(store, header(), PASSPHRASE, NOW, tmp_path)
+
+    number, damaged = check_wal(store, header(), PASSPHRASE, SEGMENT, lambda _size: None)
+    assert (number, list(damaged)) == (1, [SEGMENT])
+
+
+@pytest.mark.parametrize("name", ["../outside", "archives/../../outside", "/tmp/outside", "postgres/password"])
+def test_files_beside_the_wal_cannot_be_written_elsewhere(tmp_path: Path, name: str) -> None:
+    store, home = FolderStore(tmp_path / "stored"), tmp_path / "home"
+    home.mkdir()
+    with stored(store, "log/own/files/1", header(wal_name=name)):
+        pass
+
+    fetch_files(store, header(), PASSPHRASE, home)
+
+    assert list(home.iterdir()) == []
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["home", "stored"]
+
+
+async def test_failed_backup_is_a_problem_until_one_succeeds(tmp_path: Path) -> None:
+    """The command itself fails: there is no platform in this folder."""
+    plan = schedule(tmp_path / "home")
+    backups = ScheduledBackups(plan, {"PORTSIDE_HOME": str(plan.home), "DATABASE_URL": ""})
+    backups.request()
+
+    assert (await backups.activate()).did == {"taken": 0, "failed": 1}
+    assert backups.problem == "The last scheduled backup failed; the log has the reason."
+    assert not backups.is_running
+
+    # The history says the same after a restart, until another backup was taken.
+    record_attempt(plan.home, attempt(datetime.now(UTC), size_bytes=None, error="the disk is full"))
+    assert (await backups.activate()).did == {}, "it is tried again later"
+    assert backups.problem is not None and "the disk is full" not in backups.problem
+    record_attempt(plan.home, attempt(datetime.now(UTC)))
+    assert ((await backups.activate()).did, backups.problem) == ({}, None)
+
+
+def process_with(variable: str) -> str | None:
+    """Return the id of a process that has a variable in its environment."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{variable}\0" in (process / "environ").read_text():
+                return process.name
+    return None
+
+
+async def test_platform_that_stops_ends_its_backup(tmp_path: Path) -> None:
+    # The command waits for somebody who writes to this pipe, and nobody does.
+    passphrase = tmp_path / "passphrase"
+    os.mkfifo(passphrase)
+    plan = schedule(tmp_path / "home")
+    environment = {
+        "PORTSIDE_HOME": str(plan.home),
+        "DATABASE_URL": "",
+        "BACKUP_TO": str(tmp_path / "stored"),
+        "PORTSIDE_BACKUP_PASSPHRASE_FILE": str(passphrase),
+    }
+    backups = ScheduledBackups(plan, environment)
+    backups.request()
+
+    async def command() -> str | None:
+        return process_with(f"PORTSIDE_HOME={plan.home}")
+
+    running = asyncio.create_task(backups.activate())
+    assert await eventually(command)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert await command() is None
+    assert not backups.is_running
