@@ -306,7 +306,8 @@ def print_limits() -> None:
     started = lines_of("started")
     lost = len(started - lines_of("saved"))
     print(f"""
-{len(started)} Python processes were measured; the lines of {lost} are missing, because they were killed.
+{len(started)} Python processes were measured. The lines of {lost} are missing: they were killed, or took
+another user's rights.
 Not followed: executors and builds in environments of projects, containers, the console in browsers, JavaScript graphs
 of deployments, and SQL functions in the Postgres of platforms that bring their own.
 Each line: {PAGES / "index.html"}""")

@@ -94,7 +94,12 @@ class _Measurement:
         self._begin()
 
     def save(self) -> None:
+        """Write the lines of this process, if it can."""
         self._coverage.stop()
+        # A process that took another user's rights may not write there, and must print nothing.
+        if not os.access(self._results, os.W_OK):
+            return
+
         self._coverage.save()
         self._notes.add(SAVED, str(os.getpid()))
 
