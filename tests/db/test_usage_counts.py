@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 
 from portside.kernel.db import Database
@@ -13,6 +14,7 @@ from portside.tracing.sql import sql as counting
 from portside.usage.counts import QUERIES, TOTALS_LOCK, PastHours, range_arguments, read_series
 from portside.usage.ranges import read_range
 from portside.usage.sql import sql
+from tests.conftest import eventually
 
 PACKAGES = ("portside.identity", "portside.tracing", "portside.usage")
 
@@ -195,6 +197,27 @@ async def test_one_process_counts_at_a_time(db: Database):
         assert await tx.fetchval(counting.try_lock, name=TOTALS_LOCK)
         assert not (await PastHours(db).activate()).did
     assert (await PastHours(db).activate()).did == {"hours": 24, "days": 1}
+
+
+async def test_another_process_counts_after_the_one_that_was_cut_off(db: Database):
+    """What the first one has counted by then is not counted twice."""
+    workspaces = [uuid4(), uuid4()]
+    await receive(db, workspaces, 100)
+    before = await all_counts(db, workspaces)
+    waiting = "select pid from pg_locks where relation = 'counted_hours'::regclass and not granted"
+
+    async with db.transaction() as gate:
+        # It has counted the hours, and waits to say so.
+        await gate.connection.execute("lock table counted_hours in share mode")
+        first = asyncio.create_task(PastHours(db).activate())
+        pid = await eventually(lambda: db.pool.fetchval(waiting))
+        assert not (await PastHours(db).activate()).did
+        await db.pool.fetchval("select pg_terminate_backend($1)", pid)
+        with pytest.raises((OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
+            await first
+
+    assert (await PastHours(db).activate()).did == {"hours": 24, "days": 1}
+    assert await all_counts(db, workspaces) == before
 
 
 async def test_several_processes_count_each_hour_once(db: Database):
