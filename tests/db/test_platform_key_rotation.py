@@ -7,12 +7,13 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import asyncpg
 import httpx2
 import pytest
 
-from portside.control.secrets import check_master_key
+from portside.control.secrets import check_master_key, reencrypt
 from portside.kernel.crypto import SecretBox, begin_rotation, previous_file
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
@@ -92,6 +93,70 @@ async def test_running_platform_rotates_and_keeps_the_previous_key(fresh_databas
     await connection.execute(store, stored, first.encrypt(b"restored", stored))
     with pytest.raises(UserMistake, match="does not decrypt the secrets"):
         await check_key(db, home)
+    await connection.close()
+    await db.close()
+
+
+# Stands for a value of each type, in columns that need one.
+ANY = {
+    "uuid": "gen_random_uuid()",
+    "text": "'x'",
+    "jsonb": "'{}'",
+    "timestamp with time zone": "now()",
+    "boolean": "true",
+    "integer": "1",
+    "bigint": "1",
+    "bytea": "''",
+    "ARRAY": "'{}'",
+}
+SEALED = """
+select table_name, array_agg(column_name::text) as columns from information_schema.columns
+where table_schema = current_schema() and column_name like '%\\_sealed' group by 1 order by 1
+"""
+NEEDED = """
+select column_name, data_type from information_schema.columns
+where table_schema = current_schema() and table_name = $1 and is_nullable = 'NO' and column_default is null
+    and is_generated = 'NEVER' and is_identity = 'NO' and column_name <> 'id' and column_name not like '%\\_sealed'
+"""
+CHECKS = "select conname from pg_constraint where conrelid = $1::text::regclass and contype = 'c'"
+
+
+async def store_sealed(connection: asyncpg.Connection, table: str, columns: list[str], box: SecretBox) -> str:
+    """Store a row whose encrypted columns have a value each; its other columns say nothing. Return its id."""
+    for row in await connection.fetch(CHECKS, table):
+        await connection.execute(f'alter table {table} drop constraint "{row["conname"]}"')
+    needed = {row["column_name"]: ANY[row["data_type"]] for row in await connection.fetch(NEEDED, table)}
+    number = str(uuid4())
+    names = ["id", *columns, *needed]
+    values = ["$1::text::uuid", *(f"${place}" for place in range(2, len(columns) + 2)), *needed.values()]
+    encrypted = [box.encrypt(f"{table}.{column}".encode(), number) for column in columns]
+    await connection.execute(
+        f"insert into {table} ({', '.join(names)}) values ({', '.join(values)})", number, *encrypted
+    )
+    return number
+
+
+async def test_every_encrypted_column_gets_the_new_key(platform_databases) -> None:
+    """One that was forgotten could not be read any more after the older key is gone."""
+    url = await platform_databases()
+    older, newer = SecretBox(b"o" * 32), SecretBox(b"n" * 32)
+    connection, db = await asyncpg.connect(url), await Database.connect(url)
+    # Rows of other tables, and triggers, are not what this is about.
+    await connection.execute("set session_replication_role = replica")
+    sealed = {row["table_name"]: row["columns"] for row in await connection.fetch(SEALED)}
+    ids = {table: await store_sealed(connection, table, columns, older) for table, columns in sealed.items()}
+
+    both = SecretBox(*newer.keys, *older.keys)
+    count = sum(len(columns) for columns in sealed.values())
+    assert await reencrypt(db, both) == count > 5
+    assert await reencrypt(db, both) == 0
+
+    for table, columns in sealed.items():
+        row = await connection.fetchrow(f"select * from {table} where id = $1::text::uuid", ids[table])
+        assert row is not None
+        assert {column: newer.decrypt(row[column], ids[table]) for column in columns} == {
+            column: f"{table}.{column}".encode() for column in columns
+        }
     await connection.close()
     await db.close()
 
