@@ -84,6 +84,8 @@ function Actions({ revision, moves }: { revision: Revision; moves: Move[] }) {
   if (!mayUpdate || !deployment || deployment.status === "AWAITING_DELETE") return null;
   const again = () => redeploy.mutate({ path });
   const isActive = deployment.active_revision_id === revision.id;
+  // Where nothing has served yet there is nothing to roll back from.
+  const takesPlace = deployment.active_revision_id !== null && !isActive;
   const isBuilt = moves.some((move) => BUILT.has(move.status)) || Boolean(revision.source_revision_config.image_uri);
   const error = interrupt.error ?? redeploy.error;
   return (
@@ -104,10 +106,10 @@ function Actions({ revision, moves }: { revision: Revision; moves: Move[] }) {
           type="button"
           className="button"
           disabled={redeploy.isPending}
-          onClick={isActive ? again : () => setAsking(true)}
+          onClick={takesPlace ? () => setAsking(true) : again}
         >
-          <Icon name={isActive ? "rotate" : "back"} />
-          {isActive ? "Redeploy" : "Roll back to this"}
+          <Icon name={takesPlace ? "back" : "rotate"} />
+          {takesPlace ? "Roll back to this" : "Redeploy"}
         </button>
       )}
       {isAsking && (
