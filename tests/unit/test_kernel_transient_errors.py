@@ -20,6 +20,7 @@ from tests.conftest import eventually
         asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"),
         asyncpg.CannotConnectNowError("the database system is starting up"),
         asyncpg.DiskFullError("could not extend file"),
+        asyncpg.ReadOnlySQLTransactionError("cannot execute INSERT in a read-only transaction"),
     ],
 )
 def test_lost_database_is_transient(failure):

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -145,6 +146,23 @@ def test_the_list_of_costlier_tests_names_tests_that_exist() -> None:
         for name, held_by in names.items():
             assert name == "*" or f"def {name.partition('[')[0]}(" in text, f"{file}: {name}"
             assert held_by, f"{file}: {name} does not say what holds its rule"
+            for module, holder in _holders(file, held_by):
+                found = re.search(
+                    rf"((?:@pytest[^\n]*\n)*)(?:async )?def {holder}\(", (folder / module).read_text("utf-8")
+                )
+                assert found, f"{file}: {name} names {module}: {holder}, which does not exist"
+                assert holder not in costly.get(module, {}), f"{file}: {name} names {holder}, which has moved too"
+                assert "thorough" not in found[1], f"{file}: {name} names {holder}, which is thorough"
+
+
+def _holders(file: str, held_by: str) -> Iterator[tuple[str, str]]:
+    """Yield the tests that a text names, each with its module: the last one that the text named before it."""
+    module = file
+    for named in re.finditer(r"(\w+/test_\w+\.py)|\b(test_\w+)\b(?!\.py)", held_by):
+        if named[1]:
+            module = named[1]
+        else:
+            yield module, named[2]
 
 
 def test_every_measurement_can_be_imported() -> None:
