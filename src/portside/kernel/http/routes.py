@@ -389,7 +389,9 @@ class Api(Generic[S]):
         if route.query_type is not None or ctx.scope["query_string"]:
             text = ctx.scope["query_string"].decode("latin-1")
             pairs = parse_qsl(text, keep_blank_values=True) if text else ()
-            query, ignored = decode_query(pairs, route.query_type)
+            # The query of a page is for its scripts, which read it in the browser.
+            is_page = route.query_type is None and route.media_type == "text/html"
+            query, ignored = decode_query(() if is_page else pairs, route.query_type)
             if route.query_type is not None:
                 arguments["query"] = query
         if route.body_type is not None and ((raw := await ctx.request.body()) or not route.body_optional):
