@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import socket
@@ -18,6 +19,7 @@ from portside import __version__
 from portside.agent.config import AgentConfig, GraphSource, HttpConfig
 from portside.agent.settings import AgentSettings
 from portside.cli import main as cli
+from portside.cli.backup import read_passphrase
 from portside.cli.client import explain, plain_url
 from portside.cli.deploy import name_from
 from portside.cli.login import has_browser
@@ -325,6 +327,31 @@ def test_a_backup_without_a_passphrase_or_a_terminal_says_how_to_give_one(tmp_pa
     done = run("backup", "create", "--to", str(tmp_path / "backup"), "--home", str(tmp_path))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "--passphrase-file FILE" in done.stderr
+
+
+class Terminal(io.StringIO):
+    """A standard input at which a user sits."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_the_passphrase_of_a_new_backup_is_asked_for_twice(monkeypatch: pytest.MonkeyPatch, *, is_new: bool) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def prompt(_text: str, **how: Any) -> str:
+        asked.append(how)
+        return "correct horse battery"
+
+    monkeypatch.setattr(click, "prompt", prompt)
+    monkeypatch.setattr(sys, "stdin", Terminal())
+
+    passphrase = read_passphrase(None, {}, is_new=is_new)
+
+    assert passphrase._text == b"correct horse battery"
+    assert [how["confirmation_prompt"] for how in asked] == [is_new]
+    assert [how["hide_input"] for how in asked] == [True]
 
 
 def test_next_steps_without_the_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
