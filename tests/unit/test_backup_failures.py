@@ -12,6 +12,7 @@ import pytest
 from portside.backup.container import BackupRefused, EncryptedWriter, Header, Passphrase, new_salt
 from portside.backup.databases import BackupFailed
 from portside.backup.history import record_attempt
+from portside.backup.restore import _parents_of, _work_folder
 from portside.backup.schedule import ScheduledBackups
 from portside.backup.stores import FolderStore
 from portside.backup.wal_archive import check_wal, fetch_files, fetch_wal
@@ -43,6 +44,51 @@ def test_backup_that_cannot_be_completed_leaves_no_file(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     assert os.listdir(tmp_path / "stored") == []  # noqa: PTH208
+
+
+@contextlib.contextmanager
+def begun_restore(home: Path) -> Iterator[Path]:
+    """Begin a restore into a folder, as `restore` does, and give it something to work on."""
+    with _parents_of(home), _work_folder(home) as folder:
+        (folder / "home").mkdir()
+        (folder / "home" / "master.key").write_text("a key")
+        yield folder
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["disk", "user"])
+def test_failed_restore_into_a_new_folder_leaves_neither_it_nor_its_parents(
+    tmp_path: Path, failure: BaseException
+) -> None:
+    home = tmp_path / "outer" / "inner" / "home"
+
+    with pytest.raises((BackupFailed, KeyboardInterrupt)) as raised, begun_restore(home) as folder:
+        assert folder.parent == home.parent, "the result is moved by a rename"
+        raise failure
+
+    assert list(tmp_path.iterdir()) == []
+    if isinstance(failure, OSError):
+        assert str(raised.value) == f"cannot restore into {home}: No space left on device; nothing is left of it"
+
+
+def test_failed_restore_into_an_existing_folder_leaves_it_empty(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+
+    with pytest.raises(BackupFailed, match="nothing is left of it"), begun_restore(home) as folder:
+        assert folder.parent == home, "the folder beside it may be root's"
+        raise OSError(28, "No space left on device")
+
+    assert [*tmp_path.rglob("*")] == [home]
+
+
+def test_failed_restore_keeps_what_others_wrote_beside_it(tmp_path: Path) -> None:
+    home = tmp_path / "outer" / "home"
+
+    with pytest.raises(BackupFailed), begun_restore(home):
+        (home.parent / "of somebody else").write_text("kept")
+        raise OSError(28, "No space left on device")
+
+    assert [*home.parent.iterdir()] == [home.parent / "of somebody else"]
 
 
 def header(kind: str = "wal", wal_name: str | None = SEGMENT) -> Header:
