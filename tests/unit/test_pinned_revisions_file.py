@@ -22,3 +22,16 @@ def test_file_that_cannot_be_read_is_logged_once_until_that_changes(tmp_path: Pa
             assert list(file.read()) == [revision_id]
     assert [each["event"] for each in logged] == ["the file of pinned revisions cannot be read"] * 3
     assert "revisions of threads" not in str(PROBLEMS)
+
+
+def test_threads_leave_a_revision_after_its_time_limit(tmp_path: Path) -> None:
+    path, limits = tmp_path / "revisions.json", {uuid4(): None, uuid4(): 4e9, uuid4(): 1.0}
+    unlimited, within, past = limits
+    entry = {"config": "c", "python": "p", "known_graphs": "k"}
+    path.write_bytes(dump_api([{**entry, "id": revision_id, "until": until} for revision_id, until in limits.items()]))
+
+    file = RevisionsFile(path)
+
+    assert set(file.available()) == {unlimited, within}
+    # Its name is still known, so that the reason why a thread left it can be said.
+    assert past in file.read()
