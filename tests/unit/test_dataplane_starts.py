@@ -4,9 +4,16 @@ import asyncio
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
+import httpx2
 import pytest
+from structlog.testing import capture_logs
 
+from portside.dataplane.compute import activation
 from portside.dataplane.compute.activation import LATER, NOW, WORK, SleepCycle, StartQueue, Urgency
+from portside.dataplane.compute.sockets import StableSocket
+from portside.dataplane.failures import DeployFailed, NoConnectionsLeft
+from portside.dataplane.state import SleepRecord
+from portside.kernel.http.server import listen
 from tests.conftest import eventually
 
 
@@ -123,3 +130,70 @@ async def test_caller_that_no_longer_waits_leaves_the_answer_to_the_other():
     await asyncio.gather(first, return_exceptions=True)
     cycle.stop()
     assert await second is False
+
+
+class UnwakeableDeployment:
+    """A deployment that sleeps, and whose servers fail to start as `failures` say, in this order."""
+
+    def __init__(self, *failures: Exception | None) -> None:
+        self._failures = list(failures)
+        self.socket = StableSocket(listen("127.0.0.1", 0), None)
+
+    def is_stopping(self) -> bool:
+        return False
+
+    async def wake(self) -> None:
+        if (failure := self._failures.pop(0)) is not None:
+            raise failure
+
+
+@pytest.mark.parametrize(
+    ("failure", "detail"),
+    [
+        (DeployFailed("its port is taken"), activation._FAILED),
+        (OSError(28, "No space left on device"), activation._FAILED),
+        (NoConnectionsLeft("Postgres has no connections left"), activation._NO_ROOM),
+    ],
+)
+async def test_requests_to_an_agent_that_cannot_be_woken_are_told_to_come_later(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, detail: str
+) -> None:
+    # The agent is not tried again during the test.
+    monkeypatch.setattr(activation, "_WAKE_AGAIN_S", 36000.0)
+    deployment = UnwakeableDeployment(failure)
+    cycle = SleepCycle(deployment)  # type: ignore[arg-type]
+    cycle.set_after(3600)
+    cycle.start(SleepRecord(due_at=None))
+    try:
+        async with httpx2.AsyncClient(trust_env=False, timeout=60) as client:
+            # The first one wakes the agent, and gets the same answer as those that follow.
+            for _ in range(2):
+                response = await client.get(f"http://127.0.0.1:{deployment.socket.port}/ok")
+                assert (response.status_code, response.json()) == (503, {"detail": detail})
+                assert 0 < int(response.headers["retry-after"]) <= 36000
+        assert cycle.problem == f"The agent sleeps and could not be woken: {failure}"
+        assert cycle.is_asleep
+    finally:
+        await cycle.close()
+        deployment.socket.close()
+
+
+async def test_agent_that_cannot_be_woken_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activation, "_WAKE_AGAIN_S", 0.001)
+    failed, no_room = DeployFailed("its port is taken"), NoConnectionsLeft("Postgres has no connections left")
+    deployment = UnwakeableDeployment(failed, failed, failed, no_room, failed, None, failed)
+    cycle = SleepCycle(deployment)  # type: ignore[arg-type]
+    woken, problems = list[bool](), list[str | None]()
+    try:
+        with capture_logs() as logged:
+            for _ in range(7):
+                woken.append(await cycle._wake())
+                problems.append(cycle.problem)
+    finally:
+        deployment.socket.close()
+
+    assert woken == [False] * 5 + [True, False]
+    assert [problem is None for problem in problems] == woken
+    # A connection may be free soon, so that failure does not count; a success starts over.
+    delays = [each["again_in_s"] for each in logged if each["event"] == "a deployment cannot be woken"]
+    assert delays == [0.001, 0.002, 0.004, 0.001, 0.008, 0.001]
