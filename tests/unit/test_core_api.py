@@ -6,12 +6,14 @@ import dataclasses
 import re
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from grpc.aio import EOF
 
 from portside.agent.config import load_config
 from portside.agent.executors.core_api import bridge
@@ -25,16 +27,19 @@ from portside.agent.executors.core_api.codec import (
     encoded_frame,
     parsed_frames,
 )
+from portside.agent.executors.core_api.listener import ConnectedExecutor
 from portside.agent.executors.core_api.session import PeerCredentials, PeerSession, credentials_of
+from portside.agent.executors.member import Executor
 from portside.agent.settings import AgentSettings
 from portside.core.v1 import core_pb2 as core
 from portside.executor import link as links
 from portside.executor import messages, requests
 from portside.executor.checkpoints import backend as rows
-from portside.executor.link import ProtocolBroken, decode, encode
+from portside.executor.link import Link, ProtocolBroken, decode, encode
 from portside.executor.messages import CheckpointPut, ExecutorHello, GraphCall, Pong, ServerHello
 from portside.executor.requests import GraphFacts, HistoryRead, Outcome, RunRequest, Schemas, StateRead
 from portside.kernel.errors import UserMistake
+from tests.unit.executor_peer import Peer
 
 PROTO = Path(core.__file__).with_name("core.proto").read_text("utf-8")
 DESCRIBED = core.DESCRIPTOR.message_types_by_name
@@ -367,3 +372,139 @@ async def test_a_session_ends_though_its_read_cannot_be_cancelled(monkeypatch: p
     assert session.is_closed
     await session.wait_closed()
     may_end.set()
+
+
+# The end of sessions
+
+
+def bridge_of(tmp_path: Path, **settings: Any) -> Bridge:
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"agent": "./agent.py:graph"}}')
+    config = load_config(tmp_path / "langgraph.json")
+    return Bridge(config, AgentSettings(tier="executor", core_api="127.0.0.1:1", **settings))
+
+
+def executor_of(link: Link, clock_s: float = 0.0) -> Executor:
+    hello = ExecutorHello(protocol=1, language="Python", pid=1, clock_s=clock_s)
+    return Executor(link, hello, name="one", heartbeat_s=5.0)
+
+
+async def test_session_ends_when_the_orchestrator_is_silent_for_too_long(tmp_path, monkeypatch):
+    """Seconds in which this side reads nothing are not counted, nor those before the orchestrator was heard again."""
+    served = bridge_of(tmp_path, executor_heartbeat_secs=3)
+    session, _ = served._opened(None)
+    seconds = iter(["silent", "silent", "heard", "silent", "silent", "paused", "silent", "silent", "silent"])
+
+    async def pass_a_second(_delay_s: float) -> None:
+        assert not session.is_closed
+        second = next(seconds)
+        session.is_reading_paused = second == "paused"
+        if second == "heard":
+            session.heard_at += 1
+
+    monkeypatch.setattr(bridge, "asyncio", SimpleNamespace(sleep=pass_a_second))
+    await served._watch(session)
+    assert next(seconds, None) is None
+    assert session._reason == "the orchestrator was not heard for 3 s"
+    assert session._aborted.done()
+
+
+def pong_of(session: PeerSession) -> dict[str, Any]:
+    """Return what a session answers to a ping."""
+    session._take_ping(0, None, 0)
+    kind, _, pong = decoded_frame(core.Frame.FromString(session._outgoing.pop()))
+    assert kind == links.PONG
+    return pong
+
+
+async def test_pong_tells_the_memory_and_the_clock_of_the_executor(tmp_path):
+    before_s = time.monotonic()
+    executor = executor_of(Link({}), clock_s=before_s + 1000)
+    executor.memory_bytes = 7
+    session, _ = bridge_of(tmp_path)._opened(executor)
+    pong = pong_of(session)
+    after_s = time.monotonic()
+    assert pong["memory_bytes"] == 7
+    assert before_s + 999.999 <= pong["clock_s"] <= after_s + 1000.001
+
+
+async def test_pong_of_an_executor_whose_clock_is_unknown_tells_no_clock(tmp_path):
+    session, _ = bridge_of(tmp_path)._opened(executor_of(Link({})))
+    assert pong_of(session)["clock_s"] == 0
+
+
+async def test_session_without_an_executor_answers_pings(tmp_path):
+    session, _ = bridge_of(tmp_path)._opened(None)
+    assert pong_of(session) == on_a_link(Pong())
+
+
+async def lost_session(served: Bridge, executor: Executor, peer: Peer) -> PeerSession:
+    """Return a session that was lost while the executor served a call of it."""
+    session, _ = served._opened(executor)
+    session._take_call(1, ["schemas", {}], 10)
+    assert await peer.next_frame() == (links.CALL, 1)
+    session.connection_lost(None)
+    assert await peer.next_frame() == (links.CANCEL, 1)
+    return session
+
+
+async def test_executor_that_does_not_stop_the_work_of_a_lost_session_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(bridge, "STOPPED_WITHIN_S", 0.0)
+    served = bridge_of(tmp_path)
+    executor = executor_of(link := Link({}))
+    session = await lost_session(served, executor, Peer(link))
+    await served._stop_work(executor, session)
+    assert link.is_closed
+    assert executor._killed_because == "did not stop the runs of a lost connection"
+
+
+async def test_executor_that_stops_the_work_of_a_lost_session_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(bridge, "STOPPED_WITHIN_S", 3600.0)
+    served = bridge_of(tmp_path)
+    executor = executor_of(link := Link({}))
+    session = await lost_session(served, executor, peer := Peer(link))
+    stopping = asyncio.create_task(served._stop_work(executor, session))
+    peer.send(links.ERROR, 1, {"code": "cancelled", "message": "the call was cancelled"})
+    await stopping
+    assert not session.unfinished
+    assert not link.is_closed
+
+
+async def test_executor_that_has_ended_is_not_killed_for_the_work_of_a_lost_session(tmp_path, monkeypatch):
+    """The reason why it ended stays."""
+    monkeypatch.setattr(bridge, "STOPPED_WITHIN_S", 0.0)
+    served = bridge_of(tmp_path)
+    executor = executor_of(link := Link({}))
+    session = await lost_session(served, executor, Peer(link))
+    link._reason = "was killed by SIGKILL"
+    await served._stop_work(executor, session)
+    assert executor._killed_because is None
+
+
+async def connected(*, is_planned: bool | None) -> ConnectedExecutor:
+    """Return an executor whose server has ended the session so; None if the connection was lost without a word."""
+    sent: asyncio.Queue[Any] = asyncio.Queue()
+    session = PeerSession({}, is_executor=False, on_hello=lambda _body: None)
+    executor = ConnectedExecutor(session, ExecutorHello(protocol=1, language="Python", pid=1), heartbeat_s=5.0)
+    of_bridge = PeerSession({}, is_executor=True, on_hello=lambda _body: None)
+    if is_planned is not None:
+        of_bridge.close("its executor was stopped", is_planned=is_planned)
+        await of_bridge._write_all(sent.put)
+    await sent.put(EOF)
+    await session.run(sent.get, sent.put)
+    return executor
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+async def test_end_that_the_executors_server_planned_is_on_purpose(is_planned):
+    """Its runs lose no attempt then."""
+    executor = await connected(is_planned=is_planned)
+    assert await executor.wait_ended() == "its executor was stopped"
+    assert executor.has_ended_on_purpose == is_planned
+    assert executor.is_retiring == is_planned
+
+
+async def test_lost_connection_is_no_end_on_purpose():
+    executor = await connected(is_planned=None)
+    assert await executor.wait_ended() == "lost its connection"
+    assert not executor.has_ended_on_purpose
+    assert not executor.is_retiring
