@@ -508,3 +508,50 @@ async def test_lost_connection_is_no_end_on_purpose():
     assert await executor.wait_ended() == "lost its connection"
     assert not executor.has_ended_on_purpose
     assert not executor.is_retiring
+
+
+class EndedExecutor(Executor):
+    """An executor whose process has ended, on purpose or not."""
+
+    is_ended_by_its_server = False
+
+    async def wait_ended(self) -> str:
+        return "its process has ended"
+
+    @property
+    def has_ended_on_purpose(self) -> bool:
+        return self.is_ended_by_its_server
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+async def test_bridge_tells_whether_it_ended_an_executor_on_purpose(tmp_path, is_planned):
+    to_bridge: asyncio.Queue[Any] = asyncio.Queue()
+    to_orchestrator: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def end_stream() -> None:
+        to_orchestrator.put_nowait(EOF)
+        to_bridge.put_nowait(EOF)
+
+    async def close_channel() -> None:
+        pass
+
+    stream = SimpleNamespace(
+        read=to_bridge.get, write=to_orchestrator.put, done_writing=end_stream, cancel=lambda: None
+    )
+    channel = SimpleNamespace(stream_stream=lambda _method: lambda **_options: stream, close=close_channel)
+    served: Any = bridge_of(tmp_path)
+    served._credentials = SimpleNamespace(connect=lambda *_arguments: channel, metadata=())
+
+    link = Link({})
+    Peer(link)
+    executor = EndedExecutor(link, ExecutorHello(protocol=1, language="Python", pid=1), name="one", heartbeat_s=5.0)
+    executor.is_ended_by_its_server = is_planned
+
+    # The executor ends when the orchestrator has got its hello.
+    orchestrator = PeerSession({}, is_executor=False, on_hello=lambda _body: link.abort("ended"))
+    orchestrator.hello(ServerHello(protocol=messages.PROTOCOL, file="", graphs={}, dependencies=[], env={}, loops=1))
+    running = asyncio.create_task(orchestrator.run(to_orchestrator.get, to_bridge.put))
+    await asyncio.wait_for(served._serve(executor, "one"), 60)
+    await running
+    assert orchestrator.close_reason == "its process has ended"
+    assert orchestrator.was_planned == is_planned
