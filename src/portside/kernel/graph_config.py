@@ -90,9 +90,15 @@ FOLDERS_ABOVE = 3
 
 # Where a file has paths; `*` stands for each entry.
 _PATHS = (
-    ("graphs", "*"), ("graphs", "*", "path"), ("dependencies", "*"), ("ui", "*"), ("pip_config_file",),
-    ("auth", "path"), ("http", "app"), ("store", "index", "embed"),
-)  # fmt: skip
+    ("graphs", "*"),
+    ("graphs", "*", "path"),
+    ("dependencies", "*"),
+    ("ui", "*"),
+    ("pip_config_file",),
+    ("auth", "path"),
+    ("http", "app"),
+    ("store", "index", "embed"),
+)
 
 
 def with_paths_from_above(content: Mapping[str, Any], folder: Path, top: Path | None = None) -> dict[str, Any]:
