@@ -39,6 +39,8 @@ class Guard:
 def begin() -> Guard:
     """Start the guard of this process. From now on it and its children have their temporary files in the folder."""
     folder = Path(tempfile.mkdtemp(prefix="pt-"))
+    # Programs of other users reach what a test gives them in it. They cannot list it.
+    folder.chmod(0o711)
     prefix = f"test_{folder.name[3:]}_".lower()
     # The guard itself must not carry the mark of the run.
     process = subprocess.Popen(

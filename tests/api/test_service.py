@@ -20,6 +20,7 @@ import msgspec
 import pytest
 
 from portside.cli.service import installed_service
+from portside.kernel.disk import WATCHED_FOLDER
 from portside.operate.service import Service, is_booted
 from tests.commands import run_here
 from tests.conftest import eventually
@@ -137,10 +138,12 @@ def test_wrong_settings_are_refused(tmp_path: Path):
 def test_command_of_the_unit_serves_as_an_ordinary_user():
     """The command of the unit, with its user, mask and environment, gives a platform whose files are that user's."""
     with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder) / "home"
-        home.mkdir(mode=0o700)
+        home, temporary = Path(folder) / "home", Path(folder) / "tmp"
         Path(folder).chmod(0o755)
-        os.chown(home, 65534, 65534)
+        for each in (home, temporary):
+            each.mkdir(mode=0o700)
+            os.chown(each, 65534, 65534)
+
         unit = Service(home=home, user="nobody").unit
         command = re.search(r"^ExecStart=(.+)$", unit, re.MULTILINE)
         assert command is not None
@@ -152,14 +155,15 @@ def test_command_of_the_unit_serves_as_an_ordinary_user():
             pytest.skip("an ordinary user cannot read this installation")
         port = free_port()
         environment = {"PORTSIDE_PORT": str(port), "PORTSIDE_API_KEY": KEY, "DATABASE_URL": "", "HOME": str(home)}
-        environment |= {"PORTSIDE_OWN_LISTENER": "false"}
+        environment |= {"PORTSIDE_OWN_LISTENER": "false", "TMPDIR": str(temporary)}
         server = ServerProcess(arguments[4:], f"http://127.0.0.1:{port}", environment, Path(folder) / "log")
         server.starter = as_user
         server.start()
         try:
             assert httpx2.get(f"{server.url}/info", timeout=60).status_code == 200
             assert {path.stat().st_uid for path in home.iterdir()} == {65534}
-            assert not [path for path in home.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o077]
+            private = [path for path in home.rglob("*") if not path.is_symlink() and path != home / WATCHED_FOLDER]
+            assert not [path for path in private if path.stat().st_mode & 0o077]
         finally:
             assert server.stop() == 0
 
