@@ -23,6 +23,7 @@ from portside.kernel.clock import now
 from portside.kernel.db import Database, Record
 from portside.kernel.disk import DiskWatch, measure
 from portside.kernel.shortening import first_line, shorten_line
+from portside.kernel.timeouts import timeout
 from portside.kernel.transient_errors import log_failure
 
 PLATFORM = "platform"
@@ -281,7 +282,7 @@ async def certificate_end(host: str, port: int, name: str) -> datetime:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # Whether browsers trust it is no question here, and an expired one must be read too.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    async with asyncio.timeout(CONNECT_S):
+    async with timeout(CONNECT_S):
         _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
     try:
         shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)

@@ -20,6 +20,7 @@ from portside.backup.wal_archive import prune_wal
 from portside.kernel.clock import now
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
+from portside.kernel.timeouts import timeout
 
 log = get_logger(__name__)
 # After a failure it is tried again soon, but not at once: the reason may be a full disk or an unreachable store.
@@ -95,7 +96,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:
-        async with asyncio.timeout(END_WITHIN_S):
+        async with timeout(END_WITHIN_S):
             await process.wait()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):

@@ -25,6 +25,7 @@ from portside.kernel.errors import BadRequest, BodyTooLarge, Conflict, NotFound,
 from portside.kernel.files import make_private_dir
 from portside.kernel.ids import uuid7
 from portside.kernel.reconcile import Status, Task
+from portside.kernel.timeouts import timeout
 from portside.listener_api import DeploymentStatus
 
 MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
@@ -202,7 +203,7 @@ async def receive_archive(
         raise UploadNotExpected
     async with store.open_upload(archive_id) as partial:
         try:
-            async with asyncio.timeout(UPLOAD_WITHIN_S):
+            async with timeout(UPLOAD_WITHIN_S):
                 size = await partial.write(chunks)
         except TimeoutError as exc:
             raise UploadTooSlow from exc

@@ -9,7 +9,6 @@ read before the rows. The rows may therefore be newer than the generation, which
 older. A deployment belongs to the first listener that took it.
 """
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
@@ -63,6 +62,7 @@ from portside.kernel.db import Database, Record, Session, Transaction
 from portside.kernel.errors import BadRequest, Invalid
 from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
+from portside.kernel.timeouts import timeout
 from portside.kernel.user_json import storable
 from portside.listener_api import (
     DeploymentReport,
@@ -377,7 +377,7 @@ async def _wait_for_change(scope: Scope, query: DesiredQuery) -> int:
         if generation != query.after or remaining_s <= 0 or scope.changes.closed:
             return generation
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(POLL_S, remaining_s)):
+            async with timeout(min(POLL_S, remaining_s)):
                 await changed.wait()
 
 

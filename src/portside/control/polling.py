@@ -35,6 +35,7 @@ from portside.kernel.errors import PortsideError
 from portside.kernel.logs import get_logger
 from portside.kernel.outbound import OutboundRules, fetch, network_of, resolve
 from portside.kernel.reconcile import Status, Task
+from portside.kernel.timeouts import timeout
 from portside.kernel.user_json import storable
 from portside.listener_api import RevisionStatus, Secret
 
@@ -103,7 +104,7 @@ async def _resolve_remote(url: str, credential: Secret | None, rules: OutboundRu
     if host is None:
         return _Remote(url, credential)
     try:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with timeout(TIMEOUT_S):
             addresses = await resolve(host, rules)
     except PortsideError as exc:
         raise PollFailed(exc.message) from exc
@@ -165,7 +166,7 @@ async def _run(argv: list[str], folder: str, remote: _Remote) -> str:
         raise PollFailed(f"git cannot be run: {exc.strerror}") from exc
     assert process.stdout is not None  # noqa: S101 - narrows the type
     try:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with timeout(TIMEOUT_S):
             output = (await _read(process.stdout)).decode(errors="replace")
             code = await process.wait()
     except TimeoutError as exc:

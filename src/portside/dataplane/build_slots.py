@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from portside.kernel.timeouts import timeout
+
 
 class BuildSlots:
     """Lets `count` builds run at once, in the order in which they came."""
@@ -59,7 +61,7 @@ class BuildSlots:
     async def wait_for_end(self, within_s: float) -> None:
         """Wait until a build has ended since the last call, for at most this time."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
+            async with timeout(within_s):
                 await self._ended.wait()
         self._ended.clear()
 

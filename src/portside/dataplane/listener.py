@@ -38,6 +38,7 @@ from portside.kernel.files import make_private_dir
 from portside.kernel.logs import get_logger
 from portside.kernel.settings import load_settings
 from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.timeouts import timeout
 from portside.kernel.version import full_version
 from portside.listener_api import (
     ABANDONED,
@@ -293,7 +294,7 @@ class Reconciler:
                 restore_in_s = None if self._was_restored else max(0.0, self._restore_at - time.monotonic())
                 with contextlib.suppress(TimeoutError):
                     # Not `wait_for`, which on Python 3.11 may drop the cancellation that ends this task.
-                    async with asyncio.timeout(backoff.next() if failed else restore_in_s):
+                    async with timeout(backoff.next() if failed else restore_in_s):
                         await self._changed.wait()
 
     @property

@@ -16,6 +16,7 @@ from portside.dataplane.failures import ControlPlaneRefused, ControlPlaneUnreach
 from portside.dataplane.masking import MaskedOutput
 from portside.kernel.shortening import shorten
 from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.timeouts import timeout
 from portside.kernel.user_json import storable
 from portside.listener_api import NewLogEntry
 
@@ -62,7 +63,7 @@ class RevisionLog:
         """Wait until all lines have been shipped, for at most this time."""
         self._flushing.set()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
+            async with timeout(within_s):
                 await self._empty.wait()
         self._flushing.clear()
 
@@ -87,7 +88,7 @@ class RevisionLog:
         while not (self._is_closed and self._empty.is_set()):
             await self._has_lines.wait()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_BATCH_WINDOW_S):
+                async with timeout(_BATCH_WINDOW_S):
                     await self._flushing.wait()
             await self._ship_waiting()
             self._backoff.reset()

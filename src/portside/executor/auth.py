@@ -36,6 +36,7 @@ from portside.executor.project import Project
 from portside.executor.requests import Filter
 from portside.executor.user import Identity, NotAuthenticated, NoUser, identity_of
 from portside.kernel.errors import Forbidden, PortsideError, Unauthorized, UserMistake
+from portside.kernel.timeouts import timeout
 from portside.kernel.user_json import plain
 
 log = logging.getLogger(__name__)
@@ -177,7 +178,7 @@ class Authentication:
     async def __call__(self, connection: HttpConnection) -> Identity:
         """Return whom the handler finds. Raises Unauthorized, HandlerRefused and HandlerFailed."""
         try:
-            async with asyncio.timeout(HANDLER_TIMEOUT_S):
+            async with timeout(HANDLER_TIMEOUT_S):
                 return identity_of(await self._call(connection))
         except (AssertionError, NotAuthenticated) as exc:
             raise Unauthorized(UNAUTHORIZED) from exc
@@ -318,7 +319,7 @@ class AuthorizationHandlers:
         names: dict[str, Any] = {"resource": resource, "action": action}
         context = Auth.types.AuthContext(permissions=list(caller.permissions), user=caller.user, **names)
         try:
-            async with asyncio.timeout(HANDLER_TIMEOUT_S):
+            async with timeout(HANDLER_TIMEOUT_S):
                 result = await handler(ctx=context, value=value)
         except AssertionError as exc:
             raise Forbidden("Forbidden") from exc

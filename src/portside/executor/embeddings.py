@@ -16,6 +16,7 @@ from portside.executor.errors import EmbeddingFailed
 from portside.executor.imports import add_to_path, import_named, named_failure
 from portside.executor.project import Project
 from portside.kernel.errors import UserMistake
+from portside.kernel.timeouts import timeout
 
 T = TypeVar("T")
 EMBED_LABEL = "store.index.embed"
@@ -46,7 +47,7 @@ class ProjectEmbeddings:
 
     async def _call(self, call: Callable[[], Awaitable[Any]]) -> Any:
         try:
-            async with asyncio.timeout(EMBEDDING_TIMEOUT_S):
+            async with timeout(EMBEDDING_TIMEOUT_S):
                 if not self._is_async or self._loop in (None, asyncio.get_running_loop()):
                     return _sized(await call())
                 return _sized(await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_await(call), self._loop)))

@@ -12,6 +12,7 @@ from portside.executor.imports import add_to_path, import_named
 from portside.executor.project import Project
 from portside.executor.versions import ENCRYPTION
 from portside.kernel.errors import PortsideError, UserMistake
+from portside.kernel.timeouts import timeout
 
 if TYPE_CHECKING:
     # Older SDKs have no encryption, and then none of this is called.
@@ -139,7 +140,7 @@ class EncryptionHandlers:
         self, name: str, call: Callable[[], Awaitable[T]], failure: type[PortsideError] = EncryptionFailed
     ) -> T:
         async def timed() -> T:
-            async with asyncio.timeout(HANDLER_TIMEOUT_S):
+            async with timeout(HANDLER_TIMEOUT_S):
                 return await call()
 
         try:

@@ -40,6 +40,7 @@ from portside.executor.requests import (
 from portside.executor.tracer import tracer_with_input
 from portside.executor.user import User
 from portside.executor.versions import CONTEXT, INTERRUPTS_IN_VALUES
+from portside.kernel.timeouts import timeout
 from portside.kernel.user_json import dump_user, plain, storable
 
 _MISSING = object()
@@ -207,7 +208,7 @@ async def execute(
 
     While `is_followed`, if given, returns False, no events are made of the values: nobody would get them.
     """
-    execution, limit = Execution(graphs, request, is_followed), asyncio.timeout(timeout_s)
+    execution, limit = Execution(graphs, request, is_followed), timeout(timeout_s)
     checkpointer = graphs.checkpointer
     thread_id = (request.config.get("configurable") or {}).get("thread_id", "")
     remembering = checkpointer.remembering(thread_id) if isinstance(checkpointer, Checkpointer) else nullcontext()

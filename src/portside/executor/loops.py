@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from portside.executor.errors import RunTimeout
+from portside.kernel.timeouts import timeout
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -180,7 +181,7 @@ async def _wait_for_jobs(*jobs: concurrent.futures.Future[Any]) -> None:
 
 async def _wait_for_stop(has_stopped: asyncio.Event) -> None:
     try:
-        async with asyncio.timeout(STOP_WITHIN_S):
+        async with timeout(STOP_WITHIN_S):
             await has_stopped.wait()
     except TimeoutError:
         log.warning("cancelled work still runs: a node blocks its thread")

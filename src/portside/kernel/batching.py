@@ -27,6 +27,7 @@ from typing import Generic, TypeVar
 
 import asyncpg
 
+from portside.kernel.timeouts import timeout
 from portside.kernel.transient_errors import is_transient, log_failure
 
 Item = TypeVar("Item")
@@ -128,7 +129,7 @@ class Batcher(Generic[Item, Result]):
     async def close(self, within_s: float) -> None:
         """Send what waits for at most this long, then drop the rest and stop."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
+            async with timeout(within_s):
                 await self.flush()
         self.discard()
         senders = list(self._senders)

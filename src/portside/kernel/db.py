@@ -27,6 +27,7 @@ from portside.kernel.errors import DependencyUnavailable
 from portside.kernel.large_reads import FREE_BYTES, reserve_chunk
 from portside.kernel.pool import Connection, Pool, enable_keepalive
 from portside.kernel.spool import spooled
+from portside.kernel.timeouts import timeout
 from portside.kernel.transient_errors import join_library_outages, log_failure
 from portside.kernel.user_json import dump_jsonb
 
@@ -347,7 +348,7 @@ class Database(Session):
     async def close(self) -> None:
         """Close the pool. Connections still in use after five seconds are terminated."""
         try:
-            async with asyncio.timeout(5):
+            async with timeout(5):
                 await self.pool.close()
         except TimeoutError:
             self.pool.terminate()

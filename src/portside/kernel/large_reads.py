@@ -23,6 +23,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from portside.kernel.errors import PortsideError, Unavailable
+from portside.kernel.timeouts import timeout
 
 FREE_BYTES = 1_000_000
 WAIT_S = 10.0
@@ -112,7 +113,7 @@ class ReadBudget:
         # Bytes may have been released between `try_reserve` and the append, when nobody was in line yet.
         self.release(0)
         try:
-            async with asyncio.timeout(self._wait_s if wait_s is None else wait_s):
+            async with timeout(self._wait_s if wait_s is None else wait_s):
                 await asyncio.shield(granted)
         except (TimeoutError, asyncio.CancelledError) as exc:
             self._abandon(size, granted)

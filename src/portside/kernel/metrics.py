@@ -17,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Histogram,
 from prometheus_client.metrics_core import Metric
 
 from portside import __version__
+from portside.kernel.timeouts import timeout
 
 WORKER_LABEL = "worker"
 # A process that does not answer within this time is left out of a response: Prometheus waits ten seconds by default.
@@ -126,7 +127,7 @@ class Siblings:
     async def _ask(self, number: int) -> bytes:
         """Return the answer of one process; empty if it is being started, or too busy."""
         try:
-            async with asyncio.timeout(ASK_WITHIN_S):
+            async with timeout(ASK_WITHIN_S):
                 reader, writer = await asyncio.open_unix_connection(self._paths[number])
                 try:
                     return await reader.read()

@@ -25,6 +25,7 @@ import httpx
 from cachetools import LRUCache
 
 from portside.kernel.errors import BadRequest, Unavailable
+from portside.kernel.timeouts import timeout
 
 Network = Literal["public", "private", "loopback", "reserved"]
 # Networks that the standard library does not classify. The reserved ones hold metadata services of clouds, which return
@@ -134,7 +135,7 @@ async def _open(
         raise HostUnknown(f"Invalid URL: {exc}") from exc
     host = host_of(parsed)
     try:
-        async with asyncio.timeout(rules.timeout_s):
+        async with timeout(rules.timeout_s):
             address = (await resolve(host, rules))[0]
             pinned, extensions = parsed.copy_with(host=address), {"sni_hostname": host}
             # Uncompressed: a small compressed response could fill the memory before its size is known.

@@ -20,6 +20,7 @@ import asyncpg
 
 from portside.kernel.large_reads import ReadReservation, RowMeter, current_read
 from portside.kernel.logs import get_logger
+from portside.kernel.timeouts import timeout
 from portside.kernel.transient_errors import DatabaseUnreachable, log_failure
 
 log = get_logger(__name__)
@@ -98,7 +99,7 @@ class _BackgroundSlot:
         if marked is None or marked is not asyncio.current_task():
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BACKGROUND_WAITS_S):
+            async with timeout(BACKGROUND_WAITS_S):
                 await self._lock.acquire()
                 self._has_lock = True
 

@@ -15,6 +15,7 @@ from portside.kernel.clock import now
 from portside.kernel.logs import get_logger
 from portside.kernel.pool import background
 from portside.kernel.supervision import Supervision
+from portside.kernel.timeouts import timeout
 from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
@@ -92,7 +93,7 @@ class Driver:
                 continue
             with contextlib.suppress(TimeoutError):
                 # Not `wait_for`, which on Python 3.11 may drop the cancellation that ends this task.
-                async with asyncio.timeout(task.report.every_s):
+                async with timeout(task.report.every_s):
                     await task.signal.wait()
             task.signal.clear()
 

@@ -7,6 +7,7 @@ It works whether or not the platform runs, and changes nothing. The checks are i
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 
+from portside.kernel.timeouts import timeout
 from portside.operate.findings import Check, Diagnosis, ExaminedInstallation, Finding, fault, warning
 from portside.operate.machine_checks import CHECKS
 from portside.operate.service_checks import SERVICE_CHECKS
@@ -60,7 +61,7 @@ async def _collect(found: AsyncIterator[Finding], into: list[Finding]) -> None:
 async def _run(name: str, checking: Awaitable[None], into: list[Finding]) -> None:
     """Await a check; one that fails or takes too long adds a warning to what it has found by then."""
     try:
-        async with asyncio.timeout(CHECK_WITHIN_S):
+        async with timeout(CHECK_WITHIN_S):
             await checking
     except Exception as exc:  # noqa: BLE001 - reported, and the other checks continue
         # A TimeoutError has no text.

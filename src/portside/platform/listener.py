@@ -17,6 +17,7 @@ from portside.kernel.files import rotate_beyond
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
 from portside.kernel.supervision import Backoff, Supervision, describe_exit
+from portside.kernel.timeouts import timeout
 from portside.platform.home import Home, read_key
 
 log = get_logger(__name__)
@@ -104,7 +105,7 @@ class ListenerProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(within_s):
+                async with timeout(within_s):
                     await process.wait()
                     return
         await _kill(process)
@@ -157,7 +158,7 @@ class ListenerProcess:
 
     async def _wait_for_end(self, process: asyncio.subprocess.Process) -> int:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HEALTHY_AFTER_S):
+            async with timeout(HEALTHY_AFTER_S):
                 return await process.wait()
         self._end_problem = None
         return await process.wait()

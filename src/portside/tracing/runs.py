@@ -5,7 +5,6 @@ start time and id of the run next to which its page begins, so new runs do not m
 next run would exceed the byte budget of one response.
 """
 
-import asyncio
 import base64
 import binascii
 import time
@@ -25,6 +24,7 @@ from portside.kernel.db import Record, Session
 from portside.kernel.errors import BadRequest, Invalid, NotFound
 from portside.kernel.http.json_validation import one_of
 from portside.kernel.large_reads import reserve_page
+from portside.kernel.timeouts import timeout
 from portside.tracing.attachments import DownloadLinks, file_response, find_attachments
 from portside.tracing.conditions import Condition, ConditionBuilder, all_of, apply_condition, nest_condition
 from portside.tracing.fields import to_utc
@@ -315,7 +315,7 @@ async def _search(  # noqa: PLR0913 - one search with many parameters
             sql.newest_runs, all_of([condition, *_condition_after(position, goes_down=True)]), limit=limit, shown=shown
         )
         with suppress(TimeoutError):
-            async with asyncio.timeout(search.seconds / 2):
+            async with timeout(search.seconds / 2):
                 return await db.fetch(statement, **values), None
     rows: list[Record] = []
     size = FIRST_WINDOW

@@ -85,6 +85,7 @@ from portside.kernel.errors import PortsideError, UserMistake
 from portside.kernel.http.sse import StreamCut
 from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
+from portside.kernel.timeouts import timeout
 
 log = get_logger(__name__)
 # The namespace of the ids of threads that are made from the names of contexts.
@@ -387,7 +388,7 @@ class A2A:
                 return state
             # A cancellation has no event, and an event of another server may be late.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(QUESTION_POLL_S):
+                async with timeout(QUESTION_POLL_S):
                     if not await answers.take():
                         await asyncio.sleep(QUESTION_POLL_S)
 

@@ -54,6 +54,7 @@ from portside.executor.checkpoints.stored_pieces import array_text
 from portside.kernel.batching import Batcher
 from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Record, Session
+from portside.kernel.timeouts import timeout
 
 WRITE_DELAY_S = 0.005
 # A database that takes longer is out of service: the runs are returned to the queue.
@@ -320,7 +321,7 @@ class CheckpointWriter:
             rows.merge(part)
         if rows.pieces and not rows.is_encrypted:
             share_parts(rows)
-        async with asyncio.timeout(WRITE_TIMEOUT_S):
+        async with timeout(WRITE_TIMEOUT_S):
             written = await self._db.fetch(
                 sql.write_checkpoints,
                 threads=[buffer.thread_id for buffer in buffers],

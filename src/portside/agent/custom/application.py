@@ -3,7 +3,6 @@
 `executor/application.py` has the application itself.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
@@ -24,6 +23,7 @@ from portside.kernel.http.error_responses import ErrorFormat, error_for, error_r
 from portside.kernel.http.middleware import ErrorResponses
 from portside.kernel.http.websockets import SocketApi
 from portside.kernel.logs import get_logger
+from portside.kernel.timeouts import timeout
 
 log = get_logger(__name__)
 
@@ -231,5 +231,5 @@ class ProjectRoutes:
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, within_s: float) -> int:
         """Call a route and return the status. Raises TimeoutError, and what the route raises."""
         transport = httpx.ASGITransport(self._custom)
-        async with asyncio.timeout(within_s), httpx.AsyncClient(transport=transport, base_url=PROJECT_HOST) as client:
+        async with timeout(within_s), httpx.AsyncClient(transport=transport, base_url=PROJECT_HOST) as client:
             return (await client.post(url, headers=dict(headers), content=body)).status_code

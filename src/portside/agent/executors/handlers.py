@@ -29,6 +29,7 @@ from portside.executor.user import Identity, StudioCaller, StudioUser, User
 from portside.executor.values import pack, unpack
 from portside.kernel.aliases import is_javascript
 from portside.kernel.errors import Unavailable, UserMistake
+from portside.kernel.timeouts import timeout
 
 ANY = "*"
 # Longer than the executor's own time limits for these handlers (`executor/encryption.py`, `executor/embeddings.py`).
@@ -112,7 +113,7 @@ class HandlersExecutor:
         Raises the errors that `call` raises.
         """
         try:
-            async with asyncio.timeout(within_s):
+            async with timeout(within_s):
                 while True:
                     async with self._pool.for_call() as executor:
                         try:

@@ -29,6 +29,7 @@ from portside.executor.requests import GraphFacts
 from portside.kernel.errors import Unavailable, UserMistake
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.timeouts import timeout
 
 log = get_logger(__name__)
 LOOK_EVERY_S = 1.0
@@ -254,7 +255,7 @@ class ExecutorPool:
                 raise Unavailable(f"no executor is ready: {reason}; try again later")
             self._waiting += 1
             try:
-                async with asyncio.timeout(LOOK_EVERY_S):
+                async with timeout(LOOK_EVERY_S):
                     await self._changed.wait()
             except TimeoutError:
                 continue
@@ -308,7 +309,7 @@ class ExecutorPool:
             self._due.clear()
             try:
                 # Not `wait_for`, which on Python 3.11 may drop a cancellation.
-                async with asyncio.timeout(None if self._is_at_rest else LOOK_EVERY_S):
+                async with timeout(None if self._is_at_rest else LOOK_EVERY_S):
                     await self._due.wait()
             except TimeoutError:
                 continue

@@ -24,6 +24,7 @@ from portside.executor.link import Handlers, Link
 from portside.executor.messages import LOG_LINE, ExecutorHello, ServerHello
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import describe_exit
+from portside.kernel.timeouts import timeout
 
 log = get_logger(__name__)
 EXIT_WITHIN_S = 5.0
@@ -88,7 +89,7 @@ class ExecutorProcess(Executor):
         await self.link.wait_closed()
         if self.is_retiring:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(EXIT_WITHIN_S):
+                async with timeout(EXIT_WITHIN_S):
                     await self.process.wait()
         with contextlib.suppress(ProcessLookupError):
             if self.process.returncode is None:
@@ -109,7 +110,7 @@ class ExecutorProcess(Executor):
         self.retiring.set()
         self.link.close("the server stops")
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(EXIT_WITHIN_S):
+            async with timeout(EXIT_WITHIN_S):
                 await self.process.wait()
         self.kill("the server stops")
         await self.process.wait()

@@ -18,6 +18,7 @@ from portside.agent.types.runs import Run
 from portside.kernel.codec import dump_api, load
 from portside.kernel.http.sse import EventStream, StreamCut
 from portside.kernel.logs import get_logger
+from portside.kernel.timeouts import timeout
 
 log = get_logger(__name__)
 NEWLINE = b"\n"
@@ -85,7 +86,7 @@ async def _with_links(result: Awaitable[bytes], run_id: UUID, keys: list[str]) -
     if not isinstance(values, dict):
         return dump_api(values)
     try:
-        async with asyncio.timeout(LINKS_WITHIN_S):
+        async with timeout(LINKS_WITHIN_S):
             links = await asyncio.to_thread(lambda: feedback_links(_langsmith_client(), run_id, keys))
     except Exception as exc:  # noqa: BLE001 - the result is worth more than the links
         log.warning("feedback links could not be created", run_id=str(run_id), error=type(exc).__name__)

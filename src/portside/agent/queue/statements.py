@@ -23,6 +23,7 @@ from portside.kernel.codec import dump_api, load
 from portside.kernel.db import Database, Session
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
+from portside.kernel.timeouts import timeout
 from portside.kernel.user_json import dump_jsonb, without_nul
 
 log = get_logger(__name__)
@@ -239,7 +240,7 @@ async def admit_runs(
             admission.kwargs |= stored_context()
     access = [None if admission.access is None else dump_api(admission.access).decode() for admission in admissions]
     with ADMISSIONS.time():
-        async with asyncio.timeout(STATEMENT_TIMEOUT_S):
+        async with timeout(STATEMENT_TIMEOUT_S):
             rows = await db.fetch(
                 sql.admit_runs,
                 admissions=[admission.as_json() for admission in admissions],
@@ -254,7 +255,7 @@ async def admit_runs(
 async def claim_runs(db: Database, worker_id: UUID, limit: int) -> list[ClaimedRun]:
     """Claim up to `limit` runs in the order of their queue positions: the oldest first, moved by their priority."""
     with CLAIMS.time():
-        async with asyncio.timeout(STATEMENT_TIMEOUT_S):
+        async with timeout(STATEMENT_TIMEOUT_S):
             rows = await db.fetch(sql.claim_runs, worker_id=worker_id, lease_s=LEASE_S, limit=limit)
     return [ClaimedRun(**dict(row)) for row in rows]
 
@@ -289,7 +290,7 @@ async def end_runs(
     if db.codec is None:
         # The driver encodes each item of a list; null in place of a list without values saves that.
         rare = {name: column if any(column or ()) else None for name, column in rare.items()}
-    async with asyncio.timeout(STATEMENT_TIMEOUT_S):
+    async with timeout(STATEMENT_TIMEOUT_S):
         rows = await db.fetch(
             sql.end_runs,
             worker_id=worker_id,
@@ -396,7 +397,7 @@ async def hand_back_runs(
     db: Database, worker_id: UUID, attempts: Mapping[UUID, int], *, delay_s: float = 0.0, is_suspect: bool = False
 ) -> None:
     """Return runs, each with its attempt, to the queue; they continue from their last checkpoints."""
-    async with asyncio.timeout(STATEMENT_TIMEOUT_S):
+    async with timeout(STATEMENT_TIMEOUT_S):
         await db.execute(
             sql.hand_back_runs,
             worker_id=worker_id,
@@ -412,7 +413,7 @@ async def lose_attempt(db: Database, worker_id: UUID, run: ClaimedRun, *, max_re
 
     Returns how many attempts were lost if the run may not be tried again, and then leaves its lease as it is.
     """
-    async with asyncio.timeout(STATEMENT_TIMEOUT_S):
+    async with timeout(STATEMENT_TIMEOUT_S):
         attempts: int | None = await db.fetchval(
             sql.lose_attempt, worker_id=worker_id, run_id=run.run_id, attempt=run.attempt, max_retries=max_retries
         )
@@ -494,7 +495,7 @@ class ExpiredLeases(Task):
 
     async def activate(self) -> Status:
         """Release one batch."""
-        async with asyncio.timeout(STATEMENT_TIMEOUT_S):
+        async with timeout(STATEMENT_TIMEOUT_S):
             rows = await self._db.fetch(sql.release_expired_runs, limit=self.batch, max_attempts=self._max_attempts)
         for row in rows:
             log.warning("a run's worker was lost", run_id=str(row["run_id"]), outcome=row["outcome"])

@@ -77,6 +77,7 @@ from portside.kernel.errors import Invalid
 from portside.kernel.http.sse import StreamCut
 from portside.kernel.ids import uuid7
 from portside.kernel.logs import get_logger
+from portside.kernel.timeouts import timeout
 from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
@@ -534,7 +535,7 @@ def _scope_of(body: CancelMany) -> CancelScope:
 async def _wait(change: asyncio.Event) -> None:
     """Wait until a run starts or ends in this process; for a run of another process, a moment."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(ELSEWHERE_POLL_S):
+        async with timeout(ELSEWHERE_POLL_S):
             await change.wait()
 
 

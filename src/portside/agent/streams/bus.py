@@ -22,6 +22,7 @@ from portside.agent.streams.events import Chunk
 from portside.kernel.db import Database
 from portside.kernel.errors import UserMistake
 from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.timeouts import timeout
 
 # The sender of the notification that a bus makes itself each time it connects: others may have been missed before.
 NOBODY = UUID(int=0)
@@ -183,7 +184,7 @@ class PostgresBus(_ConnectedBus):
         """
         async with self._sending:
             try:
-                async with asyncio.timeout(WITHIN_S):
+                async with timeout(WITHIN_S):
                     await connection.execute(statement, *values)
             except TimeoutError:
                 # A network that drops packets closes nothing: until TCP gave up, each statement would wait as long.
@@ -206,7 +207,7 @@ class PostgresBus(_ConnectedBus):
             receive(Notification(sender=NOBODY, many=True), [])
             while not lost.is_set():
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(CHECK_EVERY_S):
+                    async with timeout(CHECK_EVERY_S):
                         await lost.wait()
                 if not lost.is_set():
                     await self._execute(connection, "select")

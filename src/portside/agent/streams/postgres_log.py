@@ -21,6 +21,7 @@ from portside.kernel.batching import Batcher
 from portside.kernel.db import Database
 from portside.kernel.logs import get_logger
 from portside.kernel.reconcile import Status, Task
+from portside.kernel.timeouts import timeout
 from portside.kernel.transient_errors import log_failure
 
 log = get_logger(__name__)
@@ -62,7 +63,7 @@ class LogWriter:
     async def flush(self, within_s: float = WRITE_TIMEOUT_S) -> None:
         """Wait until all events so far are written, for at most `within_s` seconds."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
+            async with timeout(within_s):
                 losses = None
                 # A loss replaces the awaited events by markers, which have to be written too.
                 while losses != self._losses:
@@ -92,7 +93,7 @@ class LogWriter:
         bodies = await asyncio.gather(*(self._body(batch) for batch in batches))
         while True:
             try:
-                async with asyncio.timeout(WRITE_TIMEOUT_S):
+                async with timeout(WRITE_TIMEOUT_S):
                     rows = await self._db.fetch(
                         sql.append_stream_chunks,
                         thread_ids=[batch.thread_id for batch in batches],

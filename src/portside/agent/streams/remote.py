@@ -22,6 +22,7 @@ from portside.agent.streams.subscriptions import ALIVE_S, RemoteSubscription, Re
 from portside.kernel.db import Database
 from portside.kernel.pool import background
 from portside.kernel.supervision import Supervision
+from portside.kernel.timeouts import timeout
 from portside.kernel.transient_errors import is_transient, log_failure
 
 LOOK_S = 1.0
@@ -311,7 +312,7 @@ class PostgresTransport:
 
 async def _wait(event: asyncio.Event, within_s: float) -> None:
     try:
-        async with asyncio.timeout(within_s):
+        async with timeout(within_s):
             await event.wait()
     except TimeoutError:
         return
@@ -320,7 +321,7 @@ async def _wait(event: asyncio.Event, within_s: float) -> None:
 
 async def _try(what: str, work: Callable[[], Awaitable[object]], within_s: float = WITHIN_S) -> None:
     try:
-        async with asyncio.timeout(within_s):
+        async with timeout(within_s):
             await work()
     except Exception as exc:  # noqa: BLE001 - whatever it is, the next look may succeed
         log_failure(f"{what} failed, and is tried again", exc)

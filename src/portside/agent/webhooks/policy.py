@@ -17,6 +17,7 @@ import msgspec
 from portside.agent.types.webhooks import PAYLOAD_FIELDS, WebhooksConfig, WebhookUrls
 from portside.kernel.errors import Invalid, UserMistake
 from portside.kernel.outbound import AddressNotAllowed, HostUnknown, OutboundRules, host_of, resolve
+from portside.kernel.timeouts import timeout
 
 # A request waits this long for the name server; an address that was not checked by then is checked when it is called.
 CHECKED_WITHIN_S = 3.0
@@ -81,7 +82,7 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
         try:
             if not (host := self.check_syntax(url)):
                 return
-            async with asyncio.timeout(CHECKED_WITHIN_S):
+            async with timeout(CHECKED_WITHIN_S):
                 await resolve(host, self.rules)
         except UrlRefused as exc:
             raise Invalid.field(["body", "webhook"], str(exc)) from exc

@@ -48,6 +48,7 @@ from portside.dataplane.masking import MaskedOutput
 from portside.kernel.aliases import environment_names
 from portside.kernel.disk import NO_RESERVE, DiskReserve, find_shortage
 from portside.kernel.files import make_private_dir, write_private
+from portside.kernel.timeouts import timeout
 
 _MARKER = "built.json"
 _HANDLER_VARIABLES = frozenset(
@@ -121,7 +122,7 @@ async def build_revision(request: BuildRequest, log: RevisionLog) -> BuildRecord
     try:
         await asyncio.to_thread(discard_build, request.folder)
         make_private_dir(request.folder)
-        async with asyncio.timeout(request.timeout_s):
+        async with timeout(request.timeout_s):
             built = await _while_disk_has_room(request, partial(_build, request, output))
         write_private(request.folder / _MARKER, msgspec.json.encode(built).decode())
     except BaseException as exc:

@@ -38,6 +38,7 @@ from portside.dataplane.builds.wheel import NAME, SERVER, WheelContent, requirem
 from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 from portside.kernel.logs import get_logger
+from portside.kernel.timeouts import timeout
 
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+?)(?:\s.*?)?(?:\s+# via (?P<via>.+))?$")
 
@@ -231,7 +232,7 @@ async def _prune(folder: Path) -> None:
     )  # fmt: skip
     try:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PRUNE_WITHIN_S):
+            async with timeout(_PRUNE_WITHIN_S):
                 await process.wait()
     finally:
         if process.returncode is None:

@@ -37,6 +37,7 @@ from portside.dataplane.failures import BuildFailed
 from portside.dataplane.masking import MaskedOutput
 from portside.kernel.files import make_private_dir
 from portside.kernel.logs import get_logger
+from portside.kernel.timeouts import timeout
 
 log = get_logger(__name__)
 OLDEST_NODE = 20
@@ -306,7 +307,7 @@ class NodeTools:
         self.output.write("Reading the schemas of graphs from their types")
         program = [str(node_of(self.build)), str(runtime_of(self.build) / "schema-worker.mjs")]
         try:
-            async with asyncio.timeout(_READ_TYPES_WITHIN_S):
+            async with timeout(_READ_TYPES_WITHIN_S):
                 outcome = await self.run(
                     [*program, str(folder), json.dumps(dict(graphs))], folder, self.output.silent()
                 )

@@ -59,7 +59,8 @@ EXECUTOR = WheelContent(
     "The part of Portside that executes a project's graphs.",
     (
         "__init__.py", "executor/", "kernel/__init__.py", "kernel/errors.py", "kernel/http/__init__.py",
-        "kernel/http/in_process.py", "kernel/startup.py", "kernel/user_json.py",
+        "kernel/http/in_process.py", "kernel/startup.py", "kernel/timeouts.py",
+        "kernel/user_json.py",
     ),
     ("langgraph",),
     changed=(("langgraph", "langgraph>=0.4,<2"),),

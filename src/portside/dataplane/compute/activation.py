@@ -29,6 +29,7 @@ from portside.dataplane.failures import DeployFailed, NoConnectionsLeft, without
 from portside.dataplane.state import SleepRecord
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.timeouts import timeout
 
 log = get_logger(__name__)
 # An ordinary server answers after a second or two of CPU.
@@ -245,7 +246,7 @@ class SleepCycle:
             self._changed.clear()
             wait_s = None if not self._after_s else min(ASK_IDLE_EVERY_S, max(_ASK_AT_LEAST_S, self._after_s / 4))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
+                async with timeout(wait_s):
                     await self._changed.wait()
             least_s = self._after_s if self._asked is None else min(self._after_s, _GIVES_WAY_AFTER_S)
             is_idle = self._after_s > 0 and await self._is_idle(least_s)
@@ -399,7 +400,7 @@ async def refuse_connections(listening: socket.socket, for_s: float, detail: str
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, EOFError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(_REFUSE_WITHIN_S):
+            async with timeout(_REFUSE_WITHIN_S):
                 await reader.readuntil(b"\r\n\r\n")
                 retry_after = max(1, math.ceil(until - time.monotonic()))
                 writer.write(_REFUSAL_HEAD % (retry_after, len(refusal)) + refusal)

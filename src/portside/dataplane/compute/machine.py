@@ -46,6 +46,7 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.files import write_private
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Supervision
+from portside.kernel.timeouts import timeout
 from portside.kernel.version import full_version
 from portside.listener_api import ComputeType, DesiredDeployment, DesiredRevision, MetricsReport
 
@@ -511,7 +512,7 @@ class MachineTarget:
         for orphan in self._orphans:
             orphan.process.signal(number)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
+            async with timeout(grace_s):
                 await asyncio.gather(*(orphan.process.wait() for orphan in self._orphans))
         for orphan in self._orphans:
             orphan.process.kill_group()

@@ -33,6 +33,7 @@ from portside.dataplane.failures import DeployFailed, ServerFailed
 from portside.dataplane.processes import ProcessIdentity, find_leaders, kill_group, kill_processes
 from portside.dataplane.state import DeploymentFolder, ReplicaRecord
 from portside.kernel.supervision import describe_exit
+from portside.kernel.timeouts import timeout
 
 _POLL_S = 0.05
 _SLOW_POLL_S = 0.5
@@ -151,7 +152,7 @@ class Replica:
         self.process.signal(signal.SIGTERM)
         # A server that hangs may not even accept the connection that looks whether it refuses them.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_STOP_ACCEPTING_S):
+            async with timeout(_STOP_ACCEPTING_S):
                 while not self._has_ended and not await is_refused(self.port):  # noqa: ASYNC110 - of another process
                     await asyncio.sleep(_POLL_S)
 
@@ -159,7 +160,7 @@ class Replica:
         """Wait for the process to end; after the grace period, or when cancelled, kill it and its children."""
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(grace_s):
+                async with timeout(grace_s):
                     await self.wait()
         finally:
             self._close_handover_pipe()

@@ -34,6 +34,7 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.files import connection_limit, make_private_dir, short_path, write_private
 from portside.kernel.http.server import listen
 from portside.kernel.logs import get_logger
+from portside.kernel.timeouts import timeout
 
 _CONNECT_FOR_S = 20.0
 _CONNECT_AGAIN_S = 0.1
@@ -138,7 +139,7 @@ def url_of(host: str, port: int) -> str:
 async def get(port: int, path: str) -> tuple[int, bytes] | None:
     """GET a path on this machine and return status and body, or None without a response within five seconds."""
     with contextlib.suppress(OSError, TimeoutError, ValueError, IndexError):
-        async with asyncio.timeout(_PROBE_TIMEOUT_S):
+        async with timeout(_PROBE_TIMEOUT_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
                 writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
@@ -320,7 +321,7 @@ class _AcceptedEnd(RelayEnd):
             return None
         try:
             # The published port of a container that just died may accept a connection and never answer.
-            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            async with timeout(_CONNECT_TIMEOUT_S):
                 await connect(lambda: end)
         except OSError:
             return None

@@ -16,7 +16,6 @@ query parameters, `body` the decoded JSON body. The result is encoded; None make
 document is made of the same signatures (`openapi.py`).
 """
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +51,7 @@ from portside.kernel.errors import Invalid, MethodNotAllowed, NotFound, Portside
 from portside.kernel.http.decode import decode_body, decode_path, decode_query
 from portside.kernel.http.middleware import buffered_writer, drain_body
 from portside.kernel.large_reads import ReadBudget, ReadReservation, ReservationNeeded
+from portside.kernel.timeouts import timeout
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -490,7 +490,7 @@ async def _send_buffered(response: _BufferedResponse, scope: Any, send: Any) -> 
         await send({"type": "http.response.body", "body": body})
         return
     try:
-        async with asyncio.timeout(SEND_TIMEOUT_S + len(body) / MIN_BYTES_PER_S):
+        async with timeout(SEND_TIMEOUT_S + len(body) / MIN_BYTES_PER_S):
             for start in range(0, len(body), SLICE_BYTES):
                 end = start + SLICE_BYTES
                 await send({"type": "http.response.body", "body": body[start:end], "more_body": end < len(body)})

@@ -27,6 +27,7 @@ from portside.executor.link import Handler, ServedCall
 from portside.executor.messages import ExecutorHello, Retirement
 from portside.kernel.errors import DependencyUnavailable, UserMistake
 from portside.kernel.logs import get_logger
+from portside.kernel.timeouts import timeout
 
 log = get_logger(__name__)
 START_WITHIN_S = 60.0
@@ -71,7 +72,7 @@ class ConnectedExecutor(Executor):
         self.retiring.set()
         self.link.close("the orchestrator stops")
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_WITHIN_S):
+            async with timeout(STOP_WITHIN_S):
                 await self.link.wait_closed()
         self.link.abort("the orchestrator stops")
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -129,7 +130,7 @@ class ExecutorListener:
     async def _join(self, session: PeerSession, greeting: asyncio.Future[Any], handlers: dict[str, Handler]) -> None:
         """Let an executor join when it has said hello; before that it can call nothing."""
         try:
-            async with asyncio.timeout(HELLO_WITHIN_S):
+            async with timeout(HELLO_WITHIN_S):
                 hello = read_hello(await greeting)
             pool = self._pool_for(hello)
         except TimeoutError:
@@ -200,7 +201,7 @@ class GrpcServer:
         try:
             listen(self._server)
             self._server.add_insecure_port(own)
-            async with asyncio.timeout(START_WITHIN_S):
+            async with timeout(START_WITHIN_S):
                 await self._server.start()
         except (RuntimeError, TimeoutError) as exc:
             reason = str(exc) or "it took more than a minute"

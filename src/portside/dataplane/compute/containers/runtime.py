@@ -21,6 +21,7 @@ from portside.dataplane.compute.containers.commands import Isolation
 from portside.dataplane.failures import DeployFailed
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel.logs import get_logger
+from portside.kernel.timeouts import timeout
 
 log = get_logger(__name__)
 _COMMAND_S = 120.0
@@ -167,7 +168,7 @@ async def _run(argv: Sequence[str], stdin: bytes, within_s: float) -> str:
         except OSError as exc:
             raise RuntimeCommandFailed(f"{argv[0]}: {exc.strerror}") from exc
         try:
-            async with asyncio.timeout(within_s):
+            async with timeout(within_s):
                 code = await process.wait()
         except TimeoutError as exc:
             raise RuntimeCommandFailed(f"{Path(argv[0]).name} {argv[1]} took longer than {within_s:g} seconds") from exc

@@ -57,6 +57,7 @@ from portside.dataplane.logs import RevisionLog
 from portside.dataplane.settings import ListenerSettings
 from portside.kernel.logs import get_logger
 from portside.kernel.supervision import Backoff, Supervision
+from portside.kernel.timeouts import timeout
 from portside.listener_api import IN_PROGRESS, ComputeType, DesiredDeployment, MetricsReport
 
 log = get_logger(__name__)
@@ -204,7 +205,7 @@ class KubernetesTarget:
     async def destroy(self) -> None:
         """Delete all objects of the deployment with its data. Raises TimeoutError when they stay."""
         await self.close()
-        async with asyncio.timeout(_DELETE_LIMIT_S):
+        async with timeout(_DELETE_LIMIT_S):
             await delete_all(self._api, self._cluster.kubernetes.namespaces, self._deployment_id)
 
     async def close(self) -> None:
@@ -280,7 +281,7 @@ class KubernetesTarget:
         wait_s = _APPLY_AGAIN_S
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
+                async with timeout(wait_s):
                     await self._changed.wait()
             self._changed.clear()
             wait_s = _APPLY_AGAIN_S
