@@ -278,6 +278,36 @@ async def test_examples_are_written_without_multipart(server: Hosted):
     assert (missing.status_code, missing.json()) == (404, {"detail": "Example not found"})
 
 
+@pytest.mark.parametrize("form", ["multipart", "json"])
+async def test_an_example_of_another_dataset_is_a_conflict_in_every_form(server: Hosted, form: str):
+    info = (await server.client.get("/info")).json()
+    info["instance_flags"]["dataset_examples_multipart_enabled"] = form == "multipart"
+    client = Client(api_url=server.url, api_key=server.key, info=info)
+
+    def work() -> None:
+        first, second = (client.create_dataset(f"{name} {form}") for name in ("first", "second"))
+        ids = [uuid4(), uuid4()]
+        client.create_example({"n": 1}, dataset_id=first.id, example_id=ids[0])
+        # An example that was in the first dataset once is one of the second.
+        client.create_example({"n": 2}, dataset_id=first.id, example_id=ids[1])
+        client.delete_example(ids[1])
+        client.create_example({"n": 2}, dataset_id=second.id, example_id=ids[1])
+
+        updates = [ExampleUpdate(id=one, inputs={"n": 3}, dataset_id=first.id) for one in ids]
+        with pytest.raises(LangSmithConflictError, match=f"{ids[1]} is in the dataset {second.id}"):
+            client.update_examples(dataset_id=first.id, updates=updates)
+        with pytest.raises(LangSmithConflictError, match=f"{ids[1]} is in the dataset {second.id}"):
+            client.update_examples(example_ids=ids, inputs=[{"n": 3}] * 2, dataset_ids=[first.id] * 2)
+        with pytest.raises(LangSmithConflictError, match=f"{ids[1]} is in the dataset {second.id}"):
+            client.update_example(ids[1], inputs={"n": 3}, dataset_id=first.id)
+        assert [client.read_example(one).inputs for one in ids] == [{"n": 1}, {"n": 2}]
+
+        client.update_example(ids[1], inputs={"n": 4})
+        assert client.read_example(ids[1]).inputs == {"n": 4}
+
+    await asyncio.to_thread(work)
+
+
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 async def test_a_download_holds_no_connection_and_keeps_its_version(server: Hosted, form: str):
     made = (await server.client.post("/datasets", json={"name": f"slow-{form}"})).raise_for_status().json()

@@ -27,6 +27,12 @@ class ExampleExists(Conflict):
     code = "example_exists"
 
 
+class ExampleElsewhere(Conflict):
+    """The example is in another dataset, and examples do not move; name its own dataset."""
+
+    code = "example_in_another_dataset"
+
+
 class VersionNotFound(NotFound):
     """The dataset has no such version; list its versions."""
 

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from portside.datasets.attachments import AttachmentIds, check_names, link_attachments, store_attachments
 from portside.datasets.datasets import create_dataset, lock_dataset, open_share, show_dataset
-from portside.datasets.errors import ExampleExists, ExampleNotFound
+from portside.datasets.errors import ExampleElsewhere, ExampleExists, ExampleNotFound
 from portside.datasets.files import Upload, from_patch
 from portside.datasets.schemas import DatasetSchemas, Location, check_values
 from portside.datasets.sql import sql
@@ -248,7 +248,10 @@ class VersionWriter:
         return await self._write(states)
 
     async def change(self, writes: Sequence[ExampleWrite]) -> Changed:
-        """Change existing examples; null leaves a field unchanged. Raises ExampleNotFound and Invalid."""
+        """Change existing examples; null leaves a field unchanged.
+
+        Raises ExampleNotFound, ExampleElsewhere and Invalid.
+        """
         _refuse_duplicate_ids(writes)
         rows = await self._existing_rows([write.id for write in writes])
         if missing := {write.id for write in writes} - set(rows):
@@ -259,7 +262,7 @@ class VersionWriter:
         return await self._write(states)
 
     async def put(self, writes: Sequence[ExampleWrite]) -> Changed:
-        """Write new examples and change existing ones. Raises ExampleExists and Invalid."""
+        """Write new examples and change existing ones. Raises ExampleExists, ExampleElsewhere and Invalid."""
         _refuse_duplicate_ids(writes)
         rows = await self._existing_rows([write.id for write in writes])
         await self._refuse_moves({write.id for write in writes} - set(rows))
@@ -304,13 +307,11 @@ class VersionWriter:
         return {row["id"]: row for row in rows}
 
     async def _refuse_moves(self, ids: Collection[UUID]) -> None:
-        """Raise Invalid if one of the examples is in another dataset: examples do not move."""
+        """Raise ExampleElsewhere if one of the examples is in another dataset: examples do not move."""
         workspace_id = self._owner["workspace_id"]
-        elsewhere = await self._tx.fetch(sql.datasets_of_present_examples, workspace_id=workspace_id, ids=list(ids))
-        if elsewhere:
-            where = ["body", str(elsewhere[0]["id"]), "dataset_id"]
-            why = f"the example is in the dataset {elsewhere[0]['dataset_id']}; examples do not move to other datasets"
-            raise Invalid.field(where, why, "not_supported")
+        rows = await self._tx.fetch(sql.datasets_of_present_examples, workspace_id=workspace_id, ids=list(ids))
+        if rows:
+            raise _elsewhere(rows[0]["id"], rows[0]["dataset_id"])
 
     async def _new(self, write: ExampleWrite, position: int) -> _State:
         if write.inputs is None:
@@ -399,13 +400,16 @@ async def add_examples(db: Database, workspace_id: UUID, dataset_id: UUID, write
 async def change_examples(
     db: Database, workspace_id: UUID, dataset_id: UUID, writes: Sequence[ExampleWrite]
 ) -> Changed:
-    """Change examples of a dataset. Raises DatasetNotFound, ExampleNotFound and Invalid."""
+    """Change examples of a dataset. Raises DatasetNotFound, ExampleNotFound, ExampleElsewhere and Invalid."""
     async with db.transaction() as tx:
         return await (await open_writer(tx, workspace_id, dataset_id)).change(writes)
 
 
 async def put_examples(db: Database, workspace_id: UUID, writes: Iterable[tuple[ExampleWrite, UUID | None]]) -> Changed:
-    """Create or change examples in the datasets that they name. Raises DatasetNotFound, ExampleExists and Invalid."""
+    """Create or change examples in the datasets that they name.
+
+    Raises DatasetNotFound, ExampleExists, ExampleElsewhere and Invalid.
+    """
     made: list[Changed] = []
     async with db.transaction() as tx:
         for dataset_id, own_writes in _by_dataset(writes):
@@ -426,16 +430,16 @@ async def add_to_datasets(
 
 
 async def change_in_any_dataset(db: Database, workspace_id: UUID, patches: Sequence[NamedPatch]) -> ExamplesChanged:
-    """Change examples in any datasets. Raises ExampleNotFound, and Invalid because examples do not move."""
+    """Change examples in any datasets. Raises ExampleNotFound, ExampleElsewhere and Invalid."""
     async with db.transaction() as tx:
         ids = [patch.id for patch in patches]
-        rows = await tx.fetch(sql.examples_in_datasets, workspace_id=workspace_id, ids=ids)
+        rows = await tx.fetch(sql.datasets_of_present_examples, workspace_id=workspace_id, ids=ids)
         datasets = {row["id"]: row["dataset_id"] for row in rows}
         for patch in patches:
             if patch.id not in datasets:
                 raise ExampleNotFound(f"Example not found: {patch.id}")
             if patch.dataset_id not in {None, datasets[patch.id]}:
-                raise Invalid.field(["body", "dataset_id"], "examples do not move to other datasets", "not_supported")
+                raise _elsewhere(patch.id, datasets[patch.id])
         for dataset_id, writes in _by_dataset((from_patch(patch.id, patch), datasets[patch.id]) for patch in patches):
             await (await open_writer(tx, workspace_id, dataset_id)).change(writes)
     return ExamplesChanged(f"{len(ids)} examples updated", len(ids), ids)
@@ -522,6 +526,12 @@ def _state_of(row: Record) -> _State:
 
 def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def _elsewhere(example_id: UUID, dataset_id: UUID) -> ExampleElsewhere:
+    return ExampleElsewhere(
+        f"The example {example_id} is in the dataset {dataset_id}, and examples do not move; name its own dataset."
+    )
 
 
 def _exists(ids: Iterable[UUID]) -> ExampleExists:

@@ -13,6 +13,7 @@ from portside.datasets.errors import (
     ComparisonNotFound,
     DatasetExists,
     DatasetNotFound,
+    ExampleElsewhere,
     ExampleExists,
     ExampleNotFound,
     SharedDatasetNotFound,
@@ -325,7 +326,7 @@ async def create_examples(ctx: Context, body: ExampleRequests) -> list[Example]:
     return await examples.show_examples(ctx.db, ctx.actor.workspace_id, made, None, links_of(ctx), shown=shown)
 
 
-@routes.patch("/examples/bulk", permission="datasets:update", raises=(ExampleNotFound, Invalid))
+@routes.patch("/examples/bulk", permission="datasets:update", raises=(ExampleNotFound, ExampleElsewhere, Invalid))
 async def update_examples(ctx: Context, body: NamedPatches) -> ExamplesChanged:
     """Change several examples, all or none; null leaves a field unchanged."""
     return await examples.change_in_any_dataset(ctx.db, ctx.actor.workspace_id, body)
@@ -337,7 +338,9 @@ async def show_example(ctx: Context, example_id: UUID, query: AtVersion) -> Exam
     return await examples.show_example(ctx.db, ctx.actor.workspace_id, example_id, query.as_of, links_of(ctx))
 
 
-@routes.patch("/examples/{example_id}", permission="datasets:update", raises=(ExampleNotFound, Invalid))
+@routes.patch(
+    "/examples/{example_id}", permission="datasets:update", raises=(ExampleNotFound, ExampleElsewhere, Invalid)
+)
 async def update_example(ctx: Context, example_id: UUID, body: ExamplePatch) -> ExamplesChanged:
     """Change an example; null leaves a field unchanged."""
     patch = NamedPatch(id=example_id, **msgspec.structs.asdict(body))
@@ -370,7 +373,7 @@ async def upload_examples(ctx: Context, dataset_id: UUID) -> Changed:
     "/platform/datasets/{dataset_id}/examples",
     "/v1/platform/datasets/{dataset_id}/examples",
     permission="datasets:update",
-    raises=(DatasetNotFound, ExampleNotFound, *_ENCODED),
+    raises=(DatasetNotFound, ExampleNotFound, ExampleElsewhere, *_ENCODED),
     consumes=MULTIPART,
 )
 async def upload_changes(ctx: Context, dataset_id: UUID) -> Changed:
@@ -385,7 +388,7 @@ async def upload_changes(ctx: Context, dataset_id: UUID) -> Changed:
     "/v1/platform/examples/multipart",
     status=201,
     permission="datasets:update",
-    raises=(DatasetNotFound, ExampleExists, *_ENCODED),
+    raises=(DatasetNotFound, ExampleExists, ExampleElsewhere, *_ENCODED),
     consumes=MULTIPART,
 )
 async def put_examples(ctx: Context) -> Changed:
