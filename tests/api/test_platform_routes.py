@@ -51,6 +51,7 @@ ABOUT_NOTHING = {
     "GET /console": 307,
     "GET /o/{workspace_id}/{path...}": 307,
     "GET /prompts/{prompt_name}/{commit}": 307,
+    "GET /context/{prompt_name}/{commit}": 307,
     "GET /console/{path...}": 200 if site.is_built() else 503,
     # Forms must come from a page of the platform.
     "POST /login/key": 403,

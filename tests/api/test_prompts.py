@@ -15,6 +15,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.load import dumpd
 from langchain_core.prompts import ChatPromptTemplate
 from langsmith import AsyncClient, Client
+from langsmith.schemas import FileEntry, SkillEntry
 from langsmith.utils import LangSmithConflictError, LangSmithNotFoundError, LangSmithUserError
 
 from portside.prompts.types import PromptNotFound
@@ -154,7 +155,7 @@ async def test_prompts_are_listed_sorted_and_searched(server: Hosted):
     await asyncio.to_thread(work)
     for body, field in (
         ({"repo_handle": "No Name"}, "repo_handle"),
-        ({"repo_handle": "x", "repo_type": "agent"}, "repo_type"),
+        ({"repo_handle": "x", "repo_type": "file"}, "repo_type"),
         ({}, "repo_handle"),
     ):
         response = await server.client.post("/repos/", json=body)
@@ -221,3 +222,138 @@ async def test_a_prompt_that_is_deleted_meanwhile_cannot_be_changed(server: Host
         await until_a_statement_waits(server)
     response = await sent
     assert (response.status_code, response.json()["detail"]) == (404, PromptNotFound.__doc__)
+
+
+@pytest.mark.parametrize("base", ["", "/api/v1", "/api"])
+async def test_files_of_agents_and_skills_are_pushed_and_pulled(server: Hosted, base: str):
+    client, name = client_of(server, base), f"agent{base.replace('/', '-')}"
+    skill = f"skill{base.replace('/', '-')}"
+
+    def work() -> None:
+        assert not client.agent_exists(name)
+        with pytest.raises(LangSmithNotFoundError):
+            client.pull_agent(name)
+        client.push_skill(skill, files={"SKILL.md": FileEntry(content="search")}, tags=["web"])
+        files = {
+            "AGENTS.md": FileEntry(content="# one"),
+            "notes/old.md": FileEntry(content="é\n"),
+            "skills/search": SkillEntry(repo_handle=skill),
+        }
+        url = client.push_agent(name, files=files, description="answers")
+        first = client.pull_agent(f"-/{name}")
+        assert f"/context/{name}/{first.commit_hash[:8]}" in url
+        assert (first.files["AGENTS.md"], first.files["notes/old.md"]) == (files["AGENTS.md"], files["notes/old.md"])
+        link = first.files["skills/search"]
+        assert (link.type, link.repo_handle) == ("skill", skill)
+        assert link.commit_hash == client.pull_skill(skill).commit_hash
+
+        # A commit names what changes, and null removes a file. The same files again are no new commit.
+        for _ in range(2):
+            client.push_agent(name, files={"AGENTS.md": FileEntry(content="# two"), "notes/old.md": None})
+        second = client.pull_agent(name)
+        assert (set(second.files), second.files["AGENTS.md"].content) == ({"AGENTS.md", "skills/search"}, "# two")
+        assert client.pull_agent(name, version=first.commit_hash[:8]).files["AGENTS.md"].content == "# one"
+        assert client.get_prompt(name).num_commits == 2
+        with pytest.raises(LangSmithConflictError, match="not the latest"):
+            client.push_agent(name, files={"x": FileEntry(content="x")}, parent_commit=first.commit_hash)
+        client.push_agent(name, files={"x": FileEntry(content="x")}, parent_commit=second.commit_hash)
+
+        assert name in {repo.repo_handle for repo in client.list_agents(query=name).repos}
+        assert skill in {repo.repo_handle for repo in client.list_skills(query=skill).repos}
+        assert not client.list_skills(query=name).repos
+        assert not client.list_prompts(query=name, is_archived=None).repos
+
+        client.delete_skill(skill)
+        assert client.pull_agent(name).files["skills/search"].commit_hash is None
+        client.delete_agent(name)
+        assert not client.agent_exists(name)
+
+    await asyncio.to_thread(work)
+
+
+async def test_files_and_prompts_keep_apart(server: Hosted):
+    client = client_of(server)
+
+    def work() -> None:
+        client.push_prompt("kept-prompt", object=prompt("one"))
+        client.push_agent("kept-agent", files={"AGENTS.md": FileEntry(content="a")})
+        with pytest.raises(LangSmithConflictError, match="holds a prompt"):
+            client.push_agent("kept-prompt", files={"AGENTS.md": FileEntry(content="a")})
+        with pytest.raises(LangSmithConflictError, match="holds the files"):
+            client.push_prompt("kept-agent", object=prompt("one"))
+        with pytest.raises(LangSmithNotFoundError):
+            client.delete_agent("kept-prompt")
+        with pytest.raises(LangSmithNotFoundError):
+            client.pull_skill("kept-agent")
+        with pytest.raises(LangSmithNotFoundError):
+            client.pull_agent("kept-prompt")
+
+    await asyncio.to_thread(work)
+    ignored_filter = await server.client.get("/commits/-/kept-agent", params={"repo_type": "skill"})
+    assert ignored_filter.status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("path", "entry", "text"),
+    [
+        ("../AGENTS.md", {"type": "file", "content": ""}, "relative path"),
+        ("/etc/passwd", {"type": "file", "content": ""}, "relative path"),
+        ("a//b", None, "relative path"),
+        ("a/./b", {"type": "file", "content": ""}, "relative path"),
+        ("a\\..\\b", {"type": "file", "content": ""}, "relative path"),
+        ("a\n", {"type": "file", "content": ""}, "relative path"),
+        ("x" * 501, {"type": "file", "content": ""}, "relative path"),
+        ("kept/below", {"type": "file", "content": ""}, "is a file or a link"),
+        ("new", {"type": "file"}, "Field required"),
+        ("new", {"type": "skill"}, "Field required"),
+        ("new", {"type": "skill", "repo_handle": "missing"}, "there is no skill 'missing'"),
+        ("new", {"type": "skill", "repo_handle": "refusals"}, "there is no skill 'refusals'"),
+        ("new", {"type": "agent", "repo_handle": "refusals", "selector": {"type": "COMMIT"}}, "cannot be pinned"),
+        ("new", {"type": "file", "content": "x" * 4_999_999}, "5000000 bytes together"),
+    ],
+)
+async def test_a_file_that_cannot_be_kept_is_refused_by_name(server: Hosted, path: str, entry: Any, text: str):
+    await server.client.post("/repos", json={"repo_handle": "refusals", "repo_type": "agent"})
+    address = "/platform/hub/repos/-/refusals/directories"
+    first = await server.client.post(f"{address}/commits", json={"files": {"kept": {"type": "file", "content": "k"}}})
+
+    refused = await server.client.post(f"{address}/commits", json={"files": {path: entry}})
+    assert (refused.status_code, text in refused.text) == (422, True), refused.text
+    pulled = (await server.client.get(address)).json()
+    assert (pulled["commit_id"], list(pulled["files"])) == (first.json()["commit"]["id"], ["kept"])
+
+
+async def test_another_workspace_reads_public_agents_and_follows_only_public_links(server: Hosted):
+    skills = {name: {"repo_handle": name, "repo_type": "skill"} for name in ("open-skill", "closed-skill")}
+    skills["open-skill"]["is_public"] = True
+    for body in [*skills.values(), {"repo_handle": "open-agent", "repo_type": "agent", "is_public": True}]:
+        (await server.client.post("/repos", json=body)).raise_for_status()
+    hub, text = "/platform/hub/repos", {"type": "file", "content": "t"}
+    for name in skills:
+        address = f"{hub}/-/{name}/directories/commits"
+        (await server.client.post(address, json={"files": {"SKILL.md": text}})).raise_for_status()
+    links = {name: {"type": "skill", "repo_handle": name} for name in skills}
+    address = f"{hub}/-/open-agent/directories"
+    (await server.client.post(f"{address}/commits", json={"files": links})).raise_for_status()
+    owner = (await server.client.get("/settings")).json()["tenant_handle"]
+
+    other = {"X-Api-Key": await server.new_key(workspace_id=await server.new_workspace("Elsewhere"))}
+    theirs = f"{hub}/{owner}/open-agent/directories"
+    pulled = (await server.client.get(theirs, headers=other)).json()
+    assert [sorted(entry) for entry in pulled["files"].values()] == [
+        ["owner", "repo_handle", "type"],
+        ["commit_hash", "commit_id", "owner", "repo_handle", "type"],
+    ]
+    private = await server.client.get(f"{hub}/{owner}/closed-skill/directories", headers=other)
+    changes = [
+        await server.client.post(f"{theirs}/commits", headers=other, json={"files": {}}),
+        await server.client.delete(theirs, headers=other),
+    ]
+    assert (private.status_code, [change.status_code for change in changes]) == (404, [403, 403])
+    reader = {"X-Api-Key": await server.new_key("prompts:read")}
+    refused = [
+        await server.client.post(f"{address}/commits", headers=reader, json={"files": {}}),
+        await server.client.delete(address, headers=reader),
+        await server.client.get(address, headers={"X-Api-Key": "wrong"}),
+    ]
+    assert [response.status_code for response in refused] == [403, 403, 401]

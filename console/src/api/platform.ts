@@ -128,9 +128,15 @@ export type Diagnosis = { findings: (Finding)[]; faults: number; warnings: numbe
 
 export type Difference = { examples_modified?: (string)[]; examples_added?: (string)[]; examples_removed?: (string)[] };
 
+export type Directory = { commit_id: string; commit_hash: string; files: Record<string, Entry> };
+
+export type DirectoryCommitRequest = { files: Record<string, Entry | null>; parent_commit?: string | null };
+
 export type Disk = { folder: string; total_bytes: number; free_bytes: number };
 
 export type DiskReport = { folder: string; total_bytes: number; free_bytes: number; reserve_bytes: number; shortage: string | null; home_bytes: number; databases_bytes: number; databases: (DatabaseSize)[]; taken: (SpaceTaken)[] };
+
+export type Entry = { type: "agent" | "file" | "skill"; content?: string | null; repo_handle?: string | null; owner?: string | null; commit_id?: string | null; commit_hash?: string | null; selector?: unknown };
 
 export type EnvVar = { name: string; value?: string; valueFrom?: Record<string, unknown> | null };
 
@@ -278,13 +284,13 @@ export type ProjectPatch = { name?: string | null; description?: string | null; 
 
 export type ProjectRequest = { name: string; id?: string | null; description?: string | null; extra?: Record<string, unknown> | null; start_time?: string | null; default_dataset_id?: string | null; reference_dataset_id?: string | null; trace_tier?: "longlived" | "shortlived" | null };
 
-export type Prompt = { id: string; tenant_id: string; owner: string; repo_handle: string; full_name: string; description: string; readme: string; tags: (string)[]; is_public: boolean; is_archived: boolean; num_likes: number; num_downloads: number; num_views: number; num_commits: number; liked_by_auth_user: boolean; last_commit_hash: string | null; created_at: string; updated_at: string; repo_type?: string };
+export type Prompt = { id: string; tenant_id: string; owner: string; repo_handle: string; full_name: string; description: string; readme: string; tags: (string)[]; is_public: boolean; is_archived: boolean; num_likes: number; num_downloads: number; num_views: number; num_commits: number; liked_by_auth_user: boolean; last_commit_hash: string | null; created_at: string; updated_at: string; repo_type?: "agent" | "prompt" | "skill" };
 
 export type PromptList = { repos: (Prompt)[]; total: number };
 
 export type PromptPatch = { description?: string | null; readme?: string | null; tags?: (string)[] | null; is_public?: boolean | null; is_archived?: boolean | null };
 
-export type PromptRequest = { repo_handle: string; description?: string | null; readme?: string | null; tags?: (string)[] | null; is_public?: boolean; repo_type?: string };
+export type PromptRequest = { repo_handle: string; description?: string | null; readme?: string | null; tags?: (string)[] | null; is_public?: boolean; repo_type?: "agent" | "prompt" | "skill" };
 
 export type PromptResponse = { repo: Prompt };
 
@@ -534,6 +540,7 @@ export interface Operations {
   "GET /commits/{owner}/{repo}/{commit}": { path: { owner: string; repo: string; commit: string }; query: { include_model?: boolean }; body: undefined; response: Manifest };
   "GET /console": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: undefined };
   "GET /console/{path}": { path: { path: string }; query: Record<never, never>; body: undefined; response: undefined };
+  "GET /context/{prompt_name}/{commit}": { path: { prompt_name: string; commit: string }; query: Record<never, never>; body: undefined; response: undefined };
   "GET /datasets": { path: Record<never, never>; query: { id?: (string)[]; name?: string; name_contains?: string; data_type?: ("chat" | "kv" | "llm")[]; metadata?: unknown; sort_by?: "created_at" | "example_count" | "last_session_start_time" | "modified_at" | "name" | "session_count"; sort_by_desc?: boolean; limit?: number; offset?: number }; body: undefined; response: (Dataset)[] };
   "POST /datasets": { path: Record<never, never>; query: Record<never, never>; body: DatasetRequest; response: Dataset };
   "POST /datasets/comparative": { path: Record<never, never>; query: Record<never, never>; body: ComparisonRequest; response: Comparison };
@@ -647,6 +654,9 @@ export interface Operations {
   "PATCH /platform/datasets/{dataset_id}/examples": { path: { dataset_id: string }; query: Record<never, never>; body: undefined; response: Changed };
   "POST /platform/datasets/{dataset_id}/examples": { path: { dataset_id: string }; query: Record<never, never>; body: undefined; response: Changed };
   "POST /platform/examples/multipart": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Changed };
+  "DELETE /platform/hub/repos/{owner}/{repo}/directories": { path: { owner: string; repo: string }; query: { repo_type?: "agent" | "skill" }; body: undefined; response: undefined };
+  "GET /platform/hub/repos/{owner}/{repo}/directories": { path: { owner: string; repo: string }; query: { commit?: string; repo_type?: "agent" | "skill" }; body: undefined; response: Directory };
+  "POST /platform/hub/repos/{owner}/{repo}/directories/commits": { path: { owner: string; repo: string }; query: Record<never, never>; body: DirectoryCommitRequest; response: CommitResponse };
   "GET /prompts/{prompt_name}/{commit}": { path: { prompt_name: string; commit: string }; query: Record<never, never>; body: undefined; response: undefined };
   "GET /public/download": { path: Record<never, never>; query: { token: string }; body: undefined; response: undefined };
   "GET /public/download/examples": { path: Record<never, never>; query: { token: string }; body: undefined; response: undefined };
@@ -660,9 +670,9 @@ export interface Operations {
   "GET /public/{share_token}/run/{run_id}/values": { path: { share_token: string; run_id: string }; query: { chars?: number }; body: undefined; response: RunValues };
   "GET /public/{share_token}/run/{run_id}/values/{name}": { path: { share_token: string; run_id: string; name: string }; query: Record<never, never>; body: undefined; response: unknown };
   "POST /public/{share_token}/runs/query": { path: { share_token: string }; query: Record<never, never>; body: RunPage; response: FoundRuns };
-  "GET /repos": { path: Record<never, never>; query: { query?: string; match_prefix?: boolean; is_public?: boolean; is_archived?: "allow" | "false" | "true"; tags?: (string)[]; sort_field?: "num_downloads" | "num_likes" | "num_views" | "updated_at"; sort_direction?: "asc" | "desc"; limit?: number; offset?: number }; body: undefined; response: PromptList };
+  "GET /repos": { path: Record<never, never>; query: { repo_type?: "agent" | "prompt" | "skill"; query?: string; match_prefix?: boolean; is_public?: boolean; is_archived?: "allow" | "false" | "true"; tags?: (string)[]; sort_field?: "num_downloads" | "num_likes" | "num_views" | "updated_at"; sort_direction?: "asc" | "desc"; limit?: number; offset?: number }; body: undefined; response: PromptList };
   "POST /repos": { path: Record<never, never>; query: Record<never, never>; body: PromptRequest; response: PromptResponse };
-  "GET /repos/": { path: Record<never, never>; query: { query?: string; match_prefix?: boolean; is_public?: boolean; is_archived?: "allow" | "false" | "true"; tags?: (string)[]; sort_field?: "num_downloads" | "num_likes" | "num_views" | "updated_at"; sort_direction?: "asc" | "desc"; limit?: number; offset?: number }; body: undefined; response: PromptList };
+  "GET /repos/": { path: Record<never, never>; query: { repo_type?: "agent" | "prompt" | "skill"; query?: string; match_prefix?: boolean; is_public?: boolean; is_archived?: "allow" | "false" | "true"; tags?: (string)[]; sort_field?: "num_downloads" | "num_likes" | "num_views" | "updated_at"; sort_direction?: "asc" | "desc"; limit?: number; offset?: number }; body: undefined; response: PromptList };
   "POST /repos/": { path: Record<never, never>; query: Record<never, never>; body: PromptRequest; response: PromptResponse };
   "DELETE /repos/{owner}/{repo}": { path: { owner: string; repo: string }; query: Record<never, never>; body: undefined; response: unknown };
   "GET /repos/{owner}/{repo}": { path: { owner: string; repo: string }; query: Record<never, never>; body: undefined; response: PromptResponse };
@@ -726,6 +736,9 @@ export interface Operations {
   "PATCH /v1/platform/datasets/{dataset_id}/examples": { path: { dataset_id: string }; query: Record<never, never>; body: undefined; response: Changed };
   "POST /v1/platform/datasets/{dataset_id}/examples": { path: { dataset_id: string }; query: Record<never, never>; body: undefined; response: Changed };
   "POST /v1/platform/examples/multipart": { path: Record<never, never>; query: Record<never, never>; body: undefined; response: Changed };
+  "DELETE /v1/platform/hub/repos/{owner}/{repo}/directories": { path: { owner: string; repo: string }; query: { repo_type?: "agent" | "skill" }; body: undefined; response: undefined };
+  "GET /v1/platform/hub/repos/{owner}/{repo}/directories": { path: { owner: string; repo: string }; query: { commit?: string; repo_type?: "agent" | "skill" }; body: undefined; response: Directory };
+  "POST /v1/platform/hub/repos/{owner}/{repo}/directories/commits": { path: { owner: string; repo: string }; query: Record<never, never>; body: DirectoryCommitRequest; response: CommitResponse };
   "POST /v1/projects/{project_id}/deploy_logs": { path: { project_id: string }; query: Record<never, never>; body: LogFilter; response: LogPage };
   "POST /v1/projects/{project_id}/revisions/{revision_id}/build_logs": { path: { project_id: string; revision_id: string }; query: Record<never, never>; body: LogFilter; response: LogPage };
   "POST /v1/projects/{project_id}/revisions/{revision_id}/deploy_logs": { path: { project_id: string; revision_id: string }; query: Record<never, never>; body: LogFilter; response: LogPage };

@@ -44,6 +44,8 @@ _REVOKE = Action("key.revoke", ids=("key_id",))
 _UPLOAD = Action("example.create", ids=("dataset_id",))
 _CHANGE_EXAMPLES = Action("example.update", ids=("dataset_id",))
 _CREATE_PROMPT = Action("prompt.create", "create_repo")
+_COMMIT_FILES = Action("prompt.commit")
+_DELETE_FILES = Action("prompt.delete")
 _ERASE_EXAMPLES = Action("example.erase", ids=("dataset_id", "example_ids"))
 
 _IDENTITY = {
@@ -142,6 +144,10 @@ _PROMPTS = {
     "DELETE /repos/{owner}/{repo}/tags/{tag_name}": Action("prompt.untag"),
     "POST /commits/{owner}/{repo}": Action("prompt.commit"),
     "POST /likes/{owner}/{repo}": Action("prompt.like"),
+    "POST /platform/hub/repos/{owner}/{repo}/directories/commits": _COMMIT_FILES,
+    "POST /v1/platform/hub/repos/{owner}/{repo}/directories/commits": _COMMIT_FILES,
+    "DELETE /platform/hub/repos/{owner}/{repo}/directories": _DELETE_FILES,
+    "DELETE /v1/platform/hub/repos/{owner}/{repo}/directories": _DELETE_FILES,
     "POST /annotation-queues": Action("annotation_queue.create", "create_queue"),
     "PATCH /annotation-queues/{queue_id}": Action("annotation_queue.update"),
     "DELETE /annotation-queues/{queue_id}": Action("annotation_queue.delete"),

@@ -64,6 +64,12 @@ async def open_linked_prompt(_ctx: Context, prompt_name: str, commit: str) -> Re
     return _redirect(f"{site.HOME}prompts/{quote(prompt_name, safe='')}")
 
 
+@routes.get("/context/{prompt_name}/{commit}", **_PAGE)
+async def open_linked_directory(_ctx: Context, prompt_name: str, commit: str) -> Response:  # noqa: ARG001 - in the address
+    """Send browsers to the page of an agent or a skill, at the address that SDKs return for a commit."""
+    return _redirect(f"{site.HOME}prompts/{quote(prompt_name, safe='')}")
+
+
 @routes.get("/console/{path...}", **_FILE)
 async def show_console(ctx: Context, path: str) -> Response:
     """Return a file of the console; every other path is a page of it."""

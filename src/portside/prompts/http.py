@@ -1,10 +1,10 @@
-"""The routes of prompts. Clients end lists with a slash; both forms are routes."""
+"""The routes of prompts, and of the files of agents and skills. Clients end lists with a slash: both are routes."""
 
 from starlette.responses import Response
 
 from portside.kernel.errors import Invalid
 from portside.kernel.http.routes import BaseServices, Context, Routes
-from portside.prompts import repos
+from portside.prompts import directories, repos
 from portside.prompts.types import (
     CommitList,
     CommitNotFound,
@@ -13,6 +13,12 @@ from portside.prompts.types import (
     CommitResponse,
     CommitTag,
     CommitTagRequest,
+    Directory,
+    DirectoryCommitRequest,
+    DirectoryDeletion,
+    DirectoryQuery,
+    HoldsFiles,
+    HoldsNoFiles,
     LikeRequest,
     Likes,
     Manifest,
@@ -45,14 +51,14 @@ async def show_settings(ctx: Context[BaseServices]) -> Settings:
 @routes.get("/repos", permission="prompts:read")
 @routes.get("/repos/", permission="prompts:read")
 async def list_prompts(ctx: Context[BaseServices], query: PromptQuery) -> PromptList:
-    """List the prompts of the workspace, last changed first unless the query sorts them."""
+    """List the prompts of the workspace, or its agents or skills, last changed first unless the query sorts them."""
     return await repos.list_prompts(ctx.db, query, by=ctx.actor)
 
 
 @routes.post("/repos", permission="prompts:create", raises=(PromptExists, Invalid))
 @routes.post("/repos/", permission="prompts:create", raises=(PromptExists, Invalid))
 async def create_prompt(ctx: Context[BaseServices], body: PromptRequest) -> PromptResponse:
-    """Create a prompt without commits."""
+    """Create a prompt, an agent or a skill without commits."""
     return PromptResponse(await repos.create_prompt(ctx.db, body, by=ctx.actor))
 
 
@@ -125,7 +131,9 @@ async def list_commits(ctx: Context[BaseServices], owner: str, repo: str, query:
 
 
 @routes.post(
-    "/commits/{owner}/{repo}", permission="prompts:update", raises=(*_CHANGES, ParentOutdated, NothingToCommit)
+    "/commits/{owner}/{repo}",
+    permission="prompts:update",
+    raises=(*_CHANGES, HoldsFiles, ParentOutdated, NothingToCommit),
 )
 async def create_commit(ctx: Context[BaseServices], owner: str, repo: str, body: CommitRequest) -> CommitResponse:
     """Append a commit; `parent_commit` must be the latest one."""
@@ -143,3 +151,39 @@ async def pull_commit(ctx: Context[BaseServices], owner: str, repo: str, commit:
 async def like_prompt(ctx: Context[BaseServices], owner: str, repo: str, body: LikeRequest) -> Likes:
     """Like a prompt or withdraw the like; return the number of likes."""
     return await repos.like_prompt(ctx.db, owner, repo, like=body.like, by=ctx.actor)
+
+
+@routes.get(
+    "/platform/hub/repos/{owner}/{repo}/directories",
+    "/v1/platform/hub/repos/{owner}/{repo}/directories",
+    permission="prompts:read",
+    raises=(PromptNotFound, CommitNotFound),
+)
+async def pull_directory(ctx: Context[BaseServices], owner: str, repo: str, query: DirectoryQuery) -> Directory:
+    """Return the files of an agent or a skill at a commit, by default the latest one."""
+    return await directories.pull_files(ctx.db, owner, repo, query, by=ctx.actor)
+
+
+@routes.post(
+    "/platform/hub/repos/{owner}/{repo}/directories/commits",
+    "/v1/platform/hub/repos/{owner}/{repo}/directories/commits",
+    permission="prompts:update",
+    raises=(*_CHANGES, HoldsNoFiles, ParentOutdated, Invalid),
+)
+async def commit_directory(
+    ctx: Context[BaseServices], owner: str, repo: str, body: DirectoryCommitRequest
+) -> CommitResponse:
+    """Write and remove files of an agent or a skill in one commit; the other files stay."""
+    return CommitResponse(await directories.commit_files(ctx.db, owner, repo, body, by=ctx.actor))
+
+
+@routes.delete(
+    "/platform/hub/repos/{owner}/{repo}/directories",
+    "/v1/platform/hub/repos/{owner}/{repo}/directories",
+    status=204,
+    permission="prompts:delete",
+    raises=_CHANGES,
+)
+async def delete_directory(ctx: Context[BaseServices], owner: str, repo: str, query: DirectoryDeletion) -> None:
+    """Delete an agent or a skill with all its commits and tags."""
+    await directories.delete_directory(ctx.db, owner, repo, query.repo_type, by=ctx.actor)

@@ -1,4 +1,4 @@
-"""Prompts: repositories of manifests with commits, tags and likes.
+"""Prompts: repositories of manifests with commits, tags and likes; `directories.py` is about those that hold files.
 
 A prompt is addressed as `owner/name`; the owner `-` is the caller's own workspace. Callers of every workspace of this
 installation can read a public prompt; only its owner can change it. Commits form a chain: the hash of a commit covers
@@ -13,9 +13,8 @@ from uuid import UUID
 import msgspec
 
 from portside.identity.types import Actor
-from portside.kernel.db import Database, Session
+from portside.kernel.db import Database, Record, Session
 from portside.kernel.errors import Invalid
-from portside.kernel.http.routes import refuse_field
 from portside.kernel.ids import uuid7
 from portside.prompts.sql import sql
 from portside.prompts.types import (
@@ -27,6 +26,7 @@ from portside.prompts.types import (
     CommitRequest,
     CommitTag,
     CommitTagRequest,
+    HoldsFiles,
     Likes,
     Manifest,
     NothingToCommit,
@@ -40,6 +40,7 @@ from portside.prompts.types import (
     PromptQuery,
     PromptRequest,
     PromptTagNotFound,
+    RepoType,
     Settings,
 )
 
@@ -58,8 +59,15 @@ async def show_settings(db: Session, *, by: Actor) -> Settings:
     return Settings(**dict(row))
 
 
-async def find_repo(db: Session, owner: str, handle: str, *, by: Actor, to_change: bool = False) -> UUID:
-    """Return the id of a prompt that the caller may read, or change.
+class Repo(NamedTuple):
+    """A repository, and whether it holds a prompt or the files of an agent or a skill."""
+
+    id: UUID
+    repo_type: RepoType
+
+
+async def find_repo(db: Session, owner: str, handle: str, *, by: Actor, to_change: bool = False) -> Repo:
+    """Return a repository that the caller may read, or change.
 
     Raises PromptNotFound, and PromptOfOthers for one that can be read but not changed.
     """
@@ -68,8 +76,7 @@ async def find_repo(db: Session, owner: str, handle: str, *, by: Actor, to_chang
         raise PromptNotFound
     if to_change and row["workspace_id"] != by.workspace_id:
         raise PromptOfOthers
-    repo_id: UUID = row["id"]
-    return repo_id
+    return Repo(row["id"], row["repo_type"])
 
 
 async def _keep_repo(tx: Session, repo_id: UUID) -> None:
@@ -83,22 +90,20 @@ async def list_prompts(db: Session, query: PromptQuery, *, by: Actor) -> PromptL
     found = await _list(db, query, None, by=by)
     if not found and query.offset:
         # Rows carry the total, and a page behind the end has none.
-        first = await _list(db, PromptQuery(**{**_fields(query), "offset": 0, "limit": 1}), None, by=by)
+        first = await _list(db, msgspec.structs.replace(query, offset=0, limit=1), None, by=by)
         return PromptList([], first[0][1] if first else 0)
     return PromptList([prompt for prompt, _ in found], found[0][1] if found else 0)
 
 
 async def show_prompt(db: Session, owner: str, handle: str, *, by: Actor) -> Prompt:
     """Return a prompt, and count the view. Raises PromptNotFound."""
-    repo_id = await find_repo(db, owner, handle, by=by)
+    repo_id = (await find_repo(db, owner, handle, by=by)).id
     await db.execute(sql.count_view, id=repo_id)
     return await _show(db, repo_id, by=by)
 
 
 async def create_prompt(db: Session, body: PromptRequest, *, by: Actor) -> Prompt:
     """Create a prompt without commits. Raises PromptExists and Invalid."""
-    if body.repo_type != "prompt":
-        raise refuse_field("repo_type", "only repositories of prompts are supported")
     created = await db.fetchval(
         sql.create_repo,
         id=uuid7(),
@@ -108,6 +113,7 @@ async def create_prompt(db: Session, body: PromptRequest, *, by: Actor) -> Promp
         readme=body.readme or "",
         tags=body.tags or [],
         is_public=body.is_public,
+        repo_type=body.repo_type,
     )
     if created is None:
         raise PromptExists
@@ -116,20 +122,20 @@ async def create_prompt(db: Session, body: PromptRequest, *, by: Actor) -> Promp
 
 async def update_prompt(db: Session, owner: str, handle: str, patch: PromptPatch, *, by: Actor) -> Prompt:
     """Change the description of a prompt. Raises PromptNotFound and PromptOfOthers."""
-    repo_id = await find_repo(db, owner, handle, by=by, to_change=True)
+    repo_id = (await find_repo(db, owner, handle, by=by, to_change=True)).id
     await db.execute(sql.update_repo, id=repo_id, workspace_id=by.workspace_id, **_fields(patch))
     return await _show(db, repo_id, by=by)
 
 
 async def delete_prompt(db: Session, owner: str, handle: str, *, by: Actor) -> None:
     """Delete a prompt with its commits. Raises PromptNotFound and PromptOfOthers."""
-    repo_id = await find_repo(db, owner, handle, by=by, to_change=True)
+    repo_id = (await find_repo(db, owner, handle, by=by, to_change=True)).id
     await db.execute(sql.delete_repo, id=repo_id, workspace_id=by.workspace_id)
 
 
 async def like_prompt(db: Database, owner: str, handle: str, *, like: bool, by: Actor) -> Likes:
     """Like a prompt or withdraw the like; return the number of likes. Raises PromptNotFound."""
-    repo_id = await find_repo(db, owner, handle, by=by)
+    repo_id = (await find_repo(db, owner, handle, by=by)).id
     async with db.transaction() as tx:
         await _keep_repo(tx, repo_id)
         await tx.execute(sql.like_repo if like else sql.unlike_repo, id=repo_id, liked_by=_liker(by))
@@ -149,6 +155,7 @@ async def _list(db: Session, query: PromptQuery, repo_id: UUID | None, *, by: Ac
         sql.list_repos,
         id=repo_id,
         workspace_id=by.workspace_id,
+        repo_type=query.repo_type,
         liked_by=_liker(by),
         is_public=query.is_public,
         is_archived=_ARCHIVED[query.is_archived],
@@ -191,37 +198,61 @@ class CommitAddress(NamedTuple):
 async def create_commit(db: Database, owner: str, handle: str, body: CommitRequest, *, by: Actor) -> Commit:
     """Append a commit with a manifest.
 
-    Raises PromptNotFound, PromptOfOthers, ParentOutdated if the parent is not the latest commit, and NothingToCommit if
-    the manifest has not changed.
+    Raises PromptNotFound, PromptOfOthers, HoldsFiles for the repository of an agent or a skill, ParentOutdated if the
+    parent is not the latest commit, and NothingToCommit if the manifest has not changed.
     """
-    repo_id = await find_repo(db, owner, handle, by=by, to_change=True)
-    manifest_hash = hashlib.sha256(_canonical(body.manifest)).hexdigest()
+    repo = await find_repo(db, owner, handle, by=by, to_change=True)
+    if repo.repo_type != "prompt":
+        raise HoldsFiles
+
     async with db.transaction() as tx:
-        if await tx.fetchval(sql.lock_repo, repo_id=repo_id, workspace_id=by.workspace_id) is None:
-            raise PromptNotFound
-        latest = await tx.fetchrow(sql.latest_commit, repo_id=repo_id)
-        latest_hash = "" if latest is None else latest["commit_hash"]
-        _check_parent(body.parent_commit, latest_hash)
-        if latest is not None and latest["manifest_hash"] == manifest_hash:
+        latest = await lock_latest_commit(tx, repo.id, by=by)
+        check_parent(body.parent_commit, "" if latest is None else latest["commit_hash"])
+        commit = await append_commit(tx, repo.id, latest, body.manifest, body.description)
+        if latest is not None and commit.id == latest["id"]:
             raise NothingToCommit
-        commit_id = uuid7()
-        await tx.execute(
-            sql.create_commit,
-            id=commit_id,
-            repo_id=repo_id,
-            number=1 if latest is None else latest["number"] + 1,
-            parent_id=None if latest is None else latest["id"],
-            commit_hash=hashlib.sha256(f"{latest_hash}\n{manifest_hash}".encode()).hexdigest(),
-            manifest_hash=manifest_hash,
-            manifest=msgspec.json.encode(body.manifest).decode(),
-            description=body.description,
-        )
-        return (await _list_commits(tx, repo_id, commit_id, CommitQuery()))[0]
+
+        return commit
+
+
+async def lock_latest_commit(tx: Session, repo_id: UUID, *, by: Actor) -> Record | None:
+    """Return the latest commit, None without one; others wait with theirs until the transaction ends.
+
+    Raises PromptNotFound if the repository is gone.
+    """
+    if await tx.fetchval(sql.lock_repo, repo_id=repo_id, workspace_id=by.workspace_id) is None:
+        raise PromptNotFound
+
+    return await tx.fetchrow(sql.latest_commit, repo_id=repo_id)
+
+
+async def append_commit(
+    tx: Session, repo_id: UUID, latest: Record | None, manifest: dict[str, Any], description: str | None = None
+) -> Commit:
+    """Append a commit to the latest one, which is locked; return the latest one if the manifest has not changed."""
+    manifest_hash = hashlib.sha256(_canonical(manifest)).hexdigest()
+    if latest is not None and latest["manifest_hash"] == manifest_hash:
+        return (await _list_commits(tx, repo_id, latest["id"], CommitQuery()))[0]
+
+    latest_hash = "" if latest is None else latest["commit_hash"]
+    commit_id = uuid7()
+    await tx.execute(
+        sql.create_commit,
+        id=commit_id,
+        repo_id=repo_id,
+        number=1 if latest is None else latest["number"] + 1,
+        parent_id=None if latest is None else latest["id"],
+        commit_hash=hashlib.sha256(f"{latest_hash}\n{manifest_hash}".encode()).hexdigest(),
+        manifest_hash=manifest_hash,
+        manifest=msgspec.json.encode(manifest).decode(),
+        description=description,
+    )
+    return (await _list_commits(tx, repo_id, commit_id, CommitQuery()))[0]
 
 
 async def list_commits(db: Session, owner: str, handle: str, query: CommitQuery, *, by: Actor) -> CommitList:
     """List the commits of a prompt, newest first. Raises PromptNotFound."""
-    repo_id = await find_repo(db, owner, handle, by=by)
+    repo_id = (await find_repo(db, owner, handle, by=by)).id
     return CommitList(
         await _list_commits(db, repo_id, None, query), await db.fetchval(sql.count_commits, repo_id=repo_id)
     )
@@ -232,14 +263,21 @@ async def pull_commit(db: Session, address: CommitAddress, *, include_model: boo
 
     Raises PromptNotFound and CommitNotFound.
     """
-    repo_id = await find_repo(db, address.owner, address.repo, by=by)
-    row = await db.fetchrow(sql.pull_commit, repo_id=repo_id, id=await _find_commit(db, repo_id, address.commit))
-    if row is None:
-        raise CommitNotFound
+    repo = await find_repo(db, address.owner, address.repo, by=by)
+    row = await pull_row(db, repo.id, address.commit)
     manifest = msgspec.Raw(row["manifest"].encode())
     if not include_model:
         manifest = without_model(manifest)
     return Manifest(row["commit_hash"], manifest, row["description"])
+
+
+async def pull_row(db: Session, repo_id: UUID, commit: str) -> Record:
+    """Return the row of a commit, and count the pull. Raises CommitNotFound."""
+    row = await db.fetchrow(sql.pull_commit, repo_id=repo_id, id=await _find_commit(db, repo_id, commit))
+    if row is None:
+        raise CommitNotFound
+
+    return row
 
 
 async def tag_commit(db: Database, owner: str, handle: str, body: CommitTagRequest, *, by: Actor) -> CommitTag:
@@ -249,7 +287,7 @@ async def tag_commit(db: Database, owner: str, handle: str, body: CommitTagReque
     """
     if body.tag_name == LATEST:
         raise Invalid.field(["body", "tag_name"], "this name is reserved; choose another")
-    repo_id = await find_repo(db, owner, handle, by=by, to_change=True)
+    repo_id = (await find_repo(db, owner, handle, by=by, to_change=True)).id
     async with db.transaction() as tx:
         await _keep_repo(tx, repo_id)
         if await tx.fetchval(sql.commit_exists, repo_id=repo_id, id=body.commit_id) is None:
@@ -260,12 +298,12 @@ async def tag_commit(db: Database, owner: str, handle: str, body: CommitTagReque
 
 async def list_tags(db: Session, owner: str, handle: str, *, by: Actor) -> list[CommitTag]:
     """List the tags of a prompt by name. Raises PromptNotFound."""
-    return await _list_tags(db, await find_repo(db, owner, handle, by=by), None)
+    return await _list_tags(db, (await find_repo(db, owner, handle, by=by)).id, None)
 
 
 async def show_tag(db: Session, owner: str, handle: str, name: str, *, by: Actor) -> CommitTag:
     """Return a tag. Raises PromptNotFound and PromptTagNotFound."""
-    found = await _list_tags(db, await find_repo(db, owner, handle, by=by), name)
+    found = await _list_tags(db, (await find_repo(db, owner, handle, by=by)).id, name)
     if not found:
         raise PromptTagNotFound
     return found[0]
@@ -273,7 +311,7 @@ async def show_tag(db: Session, owner: str, handle: str, name: str, *, by: Actor
 
 async def delete_tag(db: Session, owner: str, handle: str, name: str, *, by: Actor) -> None:
     """Delete a tag; its commit stays. Raises PromptNotFound, PromptOfOthers and PromptTagNotFound."""
-    repo_id = await find_repo(db, owner, handle, by=by, to_change=True)
+    repo_id = (await find_repo(db, owner, handle, by=by, to_change=True)).id
     if not await db.execute(sql.delete_tag, repo_id=repo_id, name=name):
         raise PromptTagNotFound
 
@@ -293,7 +331,7 @@ def _kind(value: Any) -> str:
     return str(path[-1]) if isinstance(path, list) and path else ""
 
 
-def _check_parent(parent: str | None, latest: str) -> None:
+def check_parent(parent: str | None, latest: str) -> None:
     """Check that the parent in a request is the latest commit. Raises ParentOutdated."""
     if parent == LATEST or (parent or "") == latest:
         return

@@ -30,6 +30,8 @@ TagName = Annotated[
 ]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=100)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+RepoType = Literal["prompt", "agent", "skill"]
+DirectoryType = Literal["agent", "skill"]
 LATEST = "latest"
 
 
@@ -43,7 +45,7 @@ class Settings(msgspec.Struct):
 
 
 class Prompt(msgspec.Struct, kw_only=True):
-    """The repository of a prompt as the API returns it."""
+    """The repository of a prompt, an agent or a skill as the API returns it."""
 
     id: UUID
     tenant_id: UUID
@@ -63,7 +65,7 @@ class Prompt(msgspec.Struct, kw_only=True):
     last_commit_hash: str | None
     created_at: datetime
     updated_at: datetime
-    repo_type: str = "prompt"
+    repo_type: RepoType = "prompt"
 
 
 class PromptResponse(msgspec.Struct):
@@ -80,8 +82,9 @@ class PromptList(msgspec.Struct):
 
 
 class PromptQuery(msgspec.Struct):
-    """Filters and order of a list of prompts; `is_archived` is `allow` for both kinds."""
+    """Filters and order of a list of repositories of one type; `is_archived` is `allow` for both kinds."""
 
+    repo_type: RepoType = "prompt"
     query: Annotated[str, msgspec.Meta(max_length=1000)] | None = None
     match_prefix: bool | None = None
     is_public: bool | None = None
@@ -94,14 +97,14 @@ class PromptQuery(msgspec.Struct):
 
 
 class PromptRequest(msgspec.Struct):
-    """A prompt to create. Repositories of agents and skills are not supported and refused."""
+    """A repository to create: of a prompt, or of the files of an agent or a skill."""
 
     repo_handle: Handle
     description: Description | None = None
     readme: Readme | None = None
     tags: Tags | None = None
     is_public: bool = False
-    repo_type: str = "prompt"
+    repo_type: RepoType = "prompt"
 
 
 class PromptPatch(msgspec.Struct):
@@ -174,6 +177,49 @@ class Manifest(msgspec.Struct):
     examples: list[Any] = []
 
 
+class Entry(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A file with its content, or a link to the repository of an agent or a skill, whose latest commit it means.
+
+    The hash and the id of that commit are in responses; in requests they have no effect.
+    """
+
+    type: Literal["file", "agent", "skill"]
+    content: Annotated[str, msgspec.Meta(max_length=5_000_000)] | None = None
+    repo_handle: Handle | None = None
+    owner: Annotated[str, msgspec.Meta(max_length=200)] | None = None
+    commit_id: UUID | None = None
+    commit_hash: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    selector: Any = None
+
+
+class DirectoryCommitRequest(msgspec.Struct):
+    """Files to write by their paths, null for those to remove; the others stay. A parent must be the latest commit."""
+
+    files: Annotated[dict[str, Entry | None], msgspec.Meta(max_length=1000)]
+    parent_commit: Annotated[str, msgspec.Meta(min_length=8, max_length=64)] | None = None
+
+
+class DirectoryQuery(msgspec.Struct):
+    """The commit to read: its hash, the beginning of the hash, a tag or `latest`; and the type that is expected."""
+
+    commit: Annotated[str, msgspec.Meta(max_length=200)] | None = None
+    repo_type: DirectoryType | None = None
+
+
+class DirectoryDeletion(msgspec.Struct):
+    """The type that is expected: a repository of another type is not found."""
+
+    repo_type: DirectoryType | None = None
+
+
+class Directory(msgspec.Struct):
+    """The files of a commit by their paths."""
+
+    commit_id: UUID
+    commit_hash: str
+    files: dict[str, Entry]
+
+
 class CommitTagRequest(msgspec.Struct):
     """A tag for a commit."""
 
@@ -230,6 +276,22 @@ class PromptOfOthers(Forbidden):
 
     code = "prompt_of_others"
     error: ClassVar[str | None] = "The prompt belongs to another workspace"
+
+
+class HoldsNoFiles(Conflict):
+    """The repository holds a prompt and no files; push the files under another name."""
+
+    code = "repository_holds_a_prompt"
+    error: ClassVar[str | None] = "The repository holds a prompt and no files; push the files under another name"
+
+
+class HoldsFiles(Conflict):
+    """The repository holds the files of an agent or a skill and no prompt; push the prompt under another name."""
+
+    code = "repository_holds_files"
+    error: ClassVar[str | None] = (
+        "The repository holds the files of an agent or a skill and no prompt; push the prompt under another name"
+    )
 
 
 class CommitNotFound(NotFound):

@@ -41,6 +41,7 @@ _FILTERS = frozenset(
         "min_created_at",
         "name",
         "name_contains",
+        "repo_type",
         "status",
         "tag_value_id",
         "tag_value_ids",

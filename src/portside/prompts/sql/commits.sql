@@ -56,3 +56,18 @@ order by t.name
 
 -- name: delete_tag
 delete from prompt_tags where repo_id = :repo_id and name = :name
+
+-- name: manifest_of_commit
+select manifest from prompt_commits where repo_id = :repo_id and id = :id
+
+-- name: linked_repos
+-- The repositories that links lead to, as far as the caller's workspace may read them, with their latest commits.
+select l.owner as asked_owner, l.handle, w.tenant_handle as owner, r.repo_type, c.id as commit_id, c.commit_hash
+from (select distinct x.owner, x.handle from unnest(:owners::text[], :handles::text[]) as x (owner, handle)) l
+join prompt_repos r on r.handle = l.handle
+join workspaces w on w.id = r.workspace_id
+left join lateral (
+    select k.id, k.commit_hash from prompt_commits k where k.repo_id = r.id order by k.number desc limit 1
+) c on true
+where case when r.workspace_id = :workspace_id then l.owner in ('-', w.tenant_handle)
+           else r.is_public and w.tenant_handle = l.owner end

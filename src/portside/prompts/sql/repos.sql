@@ -2,8 +2,8 @@
 select id, display_name, created_at, tenant_handle from workspaces where id = :workspace_id
 
 -- name: find_repo
--- A prompt of the workspace itself, or a public one of another workspace.
-select r.id, r.workspace_id
+-- A repository of the workspace itself, or a public one of another workspace.
+select r.id, r.workspace_id, r.repo_type
 from prompt_repos r
 join workspaces w on w.id = r.workspace_id
 where r.handle = :handle
@@ -15,6 +15,7 @@ select r.id, r.workspace_id as tenant_id, w.tenant_handle as owner, r.handle as 
        w.tenant_handle || '/' || r.handle as full_name, r.description, r.readme, r.tags, r.is_public, r.is_archived,
        r.num_downloads, r.num_views, l.n as num_likes, coalesce(l.mine, false) as liked_by_auth_user,
        coalesce(c.number, 0) as num_commits, c.commit_hash as last_commit_hash, r.created_at, r.updated_at,
+       r.repo_type,
        count(*) over () as total
 from prompt_repos r
 join workspaces w on w.id = r.workspace_id
@@ -24,7 +25,8 @@ cross join lateral (
 left join lateral (
     select c.number, c.commit_hash from prompt_commits c where c.repo_id = r.id order by c.number desc limit 1
 ) c on true
-where case when :id::uuid is null then r.workspace_id = :workspace_id else r.id = :id::uuid end
+where case when :id::uuid is null then r.workspace_id = :workspace_id and r.repo_type = :repo_type::text
+           else r.id = :id::uuid end
   and (:is_public::boolean is null or r.is_public = :is_public::boolean)
   and (:is_archived::boolean is null or r.is_archived = :is_archived::boolean)
   and (:tags::text[] is null or r.tags @> :tags::text[])
@@ -44,8 +46,8 @@ order by
 limit :limit::int offset :offset::int
 
 -- name: create_repo
-insert into prompt_repos (id, workspace_id, handle, description, readme, tags, is_public)
-values (:id, :workspace_id, :handle, :description, :readme, :tags::text[], :is_public)
+insert into prompt_repos (id, workspace_id, handle, description, readme, tags, is_public, repo_type)
+values (:id, :workspace_id, :handle, :description, :readme, :tags::text[], :is_public, :repo_type)
 on conflict do nothing
 returning id
 
