@@ -50,7 +50,7 @@ def front(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> I
         yield opened
 
 
-async def raw(server: ServerProcess, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+async def raw(server: ServerProcess | Fronted, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
     """Send a request over a connection of its own, and return every byte until the server closes it."""
     host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -121,6 +121,33 @@ async def test_only_streams_of_runs_that_go_on_are_cut(cluster: Cluster, tmp_pat
     assert "Traceback" not in logged, logged
     assert "without completing" not in logged
     assert "Exception in ASGI" not in logged
+
+
+async def test_streams_of_a_killed_server_do_not_end_as_if_they_were_complete(
+    cluster: Cluster, front: Fronted, tmp_path: Path
+):
+    killed, _ = cluster.servers
+    deployed = await asyncio.to_thread(front.deploy, f"cut-{next(names)}", killed.url)
+    agent, gate = f"/agents/{deployed['name']}", tmp_path / "gate"
+    async with Client(killed) as client:
+        thread = await client.thread()
+        path, body = f"{agent}/threads/{thread}/runs", work(gates={1: gate}, stream_mode="custom")
+        whole = await raw(front, "POST", f"{agent}/runs/stream", work(steps=1, stream_mode="custom"))
+        streams = [asyncio.create_task(raw(front, "POST", f"{path}/stream", body))]
+        run = await begun(cluster, thread)
+        open_before = await open_streams(client)
+        followed = (f"{path}/{run}/stream", f"{agent}/threads/{thread}/stream")
+        streams += [asyncio.create_task(raw(front, "GET", each)) for each in followed]
+        await eventually(lambda: all_open(client, open_before + 2))
+    killed.kill()
+    received = await asyncio.gather(*streams)
+    gate.touch()
+    await cluster.quiet()
+    assert whole.endswith(MARK), whole
+    assert b'{"begin":1' in received[0].replace(b" ", b"")
+    for answer in received:
+        assert answer.startswith(b"HTTP/1.1 200"), answer
+        assert not answer.endswith(MARK), answer
 
 
 def is_whole(chunks: bytes) -> bool:
