@@ -6,12 +6,13 @@ import { createRequire } from "node:module";
 import { connect, createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, test } from "node:test";
+import { after, type TestContext, test } from "node:test";
 import { type Message, Outbox } from "../../executor-js/src/asgi.js";
 import { importPackage } from "../../executor-js/src/libraries.js";
 import { CallFailed, type Handler, Link } from "../../executor-js/src/link.js";
 import { installLoopback } from "../../executor-js/src/loopback.js";
 import type { Server } from "../../executor-js/src/server.js";
+import { clockSeconds, LEASE_LOST, Leases } from "../../executor-js/src/stopping.js";
 
 const folder = mkdtempSync(join(tmpdir(), "parts-"));
 
@@ -163,4 +164,68 @@ test("a package is imported, though another whose name begins with its name was 
   assert.equal((await importPackage("sockets", file))?.build, "import");
   createRequire(file)("sockets");
   assert.equal((await importPackage("sockets", file))?.build, "require");
+});
+
+/** The leases of an executor, whose timers pass when the test says so. */
+function leased(t: TestContext): { leases: Leases; ended(): number } {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const endProcess = t.mock.fn();
+  return { leases: new Leases(endProcess), ended: () => endProcess.mock.callCount() };
+}
+
+const NEVER = new AbortController().signal;
+const LONG_S = 3600;
+
+test("a run is stopped when its lease ends, unless the server renewed it or it is over", (t) => {
+  const { leases } = leased(t);
+  const [lost, renewed, unknown, over] = [clockSeconds(), clockSeconds(), 0, clockSeconds()].map((until, call) =>
+    leases.begin(call, until, NEVER),
+  );
+  leases.renew([
+    [1, clockSeconds() + LONG_S],
+    [9, clockSeconds()],
+  ]);
+  over?.close();
+  // The first timer looks at the lease, the second one gives the link time for what is on its way.
+  t.mock.timers.tick(0);
+  assert.equal(lost?.signal.aborted, false);
+  t.mock.timers.tick(100);
+  assert.deepEqual([lost?.isLost, lost?.signal.reason.code], [true, LEASE_LOST]);
+  // The server has not said yet until when it has the third one.
+  t.mock.timers.tick(60_000);
+  assert.deepEqual([renewed, unknown, over].map((lease) => [lease?.isLost, lease?.signal.aborted]), Array(3).fill([false, false]));
+});
+
+test("a renewal that was on its way when the lease ended keeps the run", (t) => {
+  const { leases } = leased(t);
+  const lease = leases.begin(1, clockSeconds(), NEVER);
+  t.mock.timers.tick(0);
+  leases.renew([[1, clockSeconds() + LONG_S]]);
+  t.mock.timers.tick(60_000);
+  assert.equal(lease.signal.aborted, false);
+});
+
+test("a run that is cancelled has the reason of its cancellation, and loses no lease", (t) => {
+  const { leases } = leased(t);
+  const cancelling = new AbortController();
+  const lease = leases.begin(1, clockSeconds(), cancelling.signal);
+  cancelling.abort(new Error("enough"));
+  t.mock.timers.tick(0);
+  t.mock.timers.tick(100);
+  assert.equal(lease.signal.reason.message, "enough");
+  assert.equal(lease.isLost, false);
+});
+
+test("an executor whose run does not stop ends when the leases of all its runs are lost", async (t) => {
+  const { leases, ended } = leased(t);
+  const stuck = leases.begin(1, clockSeconds(), NEVER);
+  const held = leases.begin(2, clockSeconds() + LONG_S, NEVER);
+  for (const passes of [0, 100, 5000]) t.mock.timers.tick(passes);
+  await assert.rejects(stuck.givenUp, (error: CallFailed) => error.code === LEASE_LOST);
+  t.mock.timers.tick(5000);
+  assert.equal(ended(), 0, "the server still has the other run");
+  held.close();
+  t.mock.timers.tick(5000);
+  assert.equal(ended(), 1);
+  stuck.close();
 });
