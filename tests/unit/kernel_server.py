@@ -55,10 +55,11 @@ async def serve(
     listening: socket.socket | None = None,
     form: ErrorFormat = ErrorFormat.PROBLEMS,
     body_within_s: float = BODY_WITHIN_S,
+    services: BaseServices | None = None,
 ) -> AsyncIterator[Served]:
     """Serve routes behind the kernel's own parts, with bodies of at most MAX_BODY bytes."""
     draining, stopping = asyncio.Event(), asyncio.Event()
-    api = Api(list(routes), BaseServices(db=None), guard)
+    api = Api(list(routes), services or BaseServices(db=None), guard)
     bounded = LimitBody(api, MAX_BODY, body_limits(api.routes), max_values=MAX_VALUES)
     app = RequestMiddleware(StripPrefix(bounded, ("/api/v1", "/api")), form, draining=draining)
     listening = listening or listen("127.0.0.1", 0)
