@@ -202,6 +202,8 @@ async def test_password_signs_in_and_is_changed_only_with_the_current_one(server
         ("/orgs/current/members", {"email": "a@b", "workspaces": [str(uuid4())]}, "workspaces"),
         ("/workspaces/current/members", {"user_id": str(uuid4())}, "user_id"),
         ("/workspaces", {"display_name": ""}, "display_name"),
+        ("/orgs/current/members", {"email": "admin\u200b@localhost"}, "email"),
+        ("/orgs/current/members", {"email": "admin@local\u202ehost"}, "email"),
         ("/workspaces", {"display_name": "x", "tenant_handle": "No Handle"}, "tenant_handle"),
         ("/api-key", {"role_id": "Viewer", "permissions": ["runs:read"]}, "permissions"),
         ("/api-key", {"workspaces": [str(uuid4())]}, "workspaces"),
@@ -324,7 +326,7 @@ async def test_operator_cannot_remove_a_workspace_admin_or_take_the_address(serv
     assert (await send(server, "DELETE", f"{members}/{user['id']}", **operator)).status_code == 204
 
     assert (await send(server, "DELETE", f"{members}/{admin['id']}")).status_code == 204
-    for email in ("ann@example.com", "Ann@Example.com"):
+    for email in ("ann@example.com", "Ann@Example.com", "\uff41nn@example.com"):
         taken = await send(server, "POST", members, {**body, "email": email}, **operator)
         assert (taken.status_code, "only an organization admin" in taken.text) == (403, True)
     # Without a password only the sign-in provider lets somebody in, who proves to have the address.
@@ -346,6 +348,12 @@ async def test_key_that_expires_makes_none_that_outlasts_it(server: Hosted):
     # A password would outlast the key, too.
     response = await send(server, "PUT", "/users/me/password", {"new": PASSWORD}, x_api_key=expiring)
     assert (response.status_code, "expires" in response.text) == (403, True)
+    # So would a new member's.
+    newcomer = {"email": "later@example.com", "password": PASSWORD}
+    response = await send(server, "POST", "/orgs/current/members", newcomer, x_api_key=expiring)
+    assert (response.status_code, "expires" in response.text) == (403, True)
+    newcomer["password"] = None
+    assert (await send(server, "POST", "/orgs/current/members", newcomer, x_api_key=expiring)).status_code == 200
     # A session ends sooner than the keys that its user makes.
     assert (await send(server, "PUT", "/users/me/password", {"new": PASSWORD})).status_code == 204
     login = await log_in(server, "admin@localhost")

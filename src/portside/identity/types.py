@@ -33,13 +33,18 @@ Name = Annotated[
         description="text without line breaks and control characters",
     ),
 ]
+# Control characters, and characters that nobody sees: an address with one looks like that of another person.
+_UNSEEN = (
+    r"\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0"
+)
 Email = Annotated[
     str,
     msgspec.Meta(
         min_length=3,
         max_length=320,
-        pattern=r"^[^\s@\x00-\x1f]+@[^\s@\x00-\x1f]+$(?!\n)",
-        description="an e-mail address",
+        pattern=rf"^[^\s@{_UNSEEN}]+@[^\s@{_UNSEEN}]+$(?!\n)",
+        description="an e-mail address without invisible characters",
     ),
 ]
 Handle = Annotated[

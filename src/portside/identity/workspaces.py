@@ -251,10 +251,18 @@ async def list_workspace_members(db: Session, actor: Actor) -> list[Member]:
 
 
 async def add_member(db: Database, actor: Actor, body: MemberRequest) -> Member:
-    """Add a user to the organization. Raises MemberTaken, Forbidden for a role above the actor's, and Invalid."""
+    """Add a user to the organization.
+
+    Raises MemberTaken, Invalid, and Forbidden for a role above the actor's and for a password that would outlast it.
+    """
     role = find_role(ORGANIZATION_ROLES, body.role_id, "role_id")
     workspace_role = find_role(WORKSPACE_ROLES, body.workspace_role, "workspace_role")
     check_outranks(actor, role)
+    if body.password is not None and actor.key_expires_at is not None:
+        raise Forbidden(
+            "A key that expires cannot choose the password of a new member, which would outlast it; sign in, use "
+            "another key, or leave the password out for somebody who signs in with OpenID Connect."
+        )
     if body.workspaces:
         check_outranks(actor, workspace_role)
         check_grant_in_workspaces(actor, workspace_role.permissions, body.workspaces)

@@ -5,10 +5,12 @@ on conflict (email) do nothing
 returning id
 
 -- name: holders_of_address
--- The member with an address in any case, and removed ones that had it: `remove_user` appends a note to it.
+-- The member with an address in any case and form, and removed ones that had it: `remove_user` appends a note to it.
 select u.removed_at from users u
 where u.organization_id = :organization_id
-  and lower(u.email) in (lower(:email::text), lower(:email::text || ' (removed ' || u.id || ')'))
+  and lower(normalize(u.email, nfkc)) in (
+      lower(normalize(:email::text, nfkc)), lower(normalize(:email::text, nfkc) || ' (removed ' || u.id || ')')
+  )
 
 -- name: lock_organization
 -- Serializes changes of members, so that two admins cannot remove each other at the same time.
