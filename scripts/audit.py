@@ -1,9 +1,9 @@
 """Checks whether a pinned dependency has a known vulnerability: `audit.py [--within S] [--write] [--database FOLDER]`.
 
 pip-audit requests the advisories of one package after the other, and caches them. Where they cannot be reached in
-time, `advisories.json` decides: a dated snapshot that says which pins were checked, and what was found. A vulnerable
-pin fails the gate either way; without advisories, so does a pin that the snapshot does not have. `--write` renews the
-snapshot.
+time, `advisories.json` decides: a dated snapshot that says which pins were checked, and what was found. It also decides
+about single pins that the index did not answer for. A vulnerable pin fails the gate either way; without advisories, so
+does a pin that the snapshot does not have. `--write` renews the snapshot.
 
 `--database` reads the advisories from a copy of the Python Packaging Advisory Database instead, for machines that reach
 nothing: a folder with its YAML files, or its git directory.
@@ -63,7 +63,7 @@ def main() -> int:
         return check_snapshot(read_snapshot(SNAPSHOT), pins)
     if options.write:
         write_snapshot(SNAPSHOT, audit)
-    return show(audit, pins)
+    return check_audit(audit, pins, read_snapshot(SNAPSHOT))
 
 
 def _options() -> argparse.Namespace:
@@ -218,6 +218,13 @@ def check_snapshot(snapshot: Audit, pins: Pins) -> int:
             "advisories can be reached, or with --database"
         )
     return 1 if failed or unknown else 0
+
+
+def check_audit(audit: Audit, pins: Pins, snapshot: Audit) -> int:
+    """Print what the advisories say; the snapshot decides about pins that the index did not answer for."""
+    skipped = {name: version for name, version in pins.items() if audit.pins.get(name) != version}
+    failed = show(audit, pins)
+    return check_snapshot(snapshot, skipped) or failed if skipped else failed
 
 
 def show(audit: Audit, pins: Pins) -> int:

@@ -58,6 +58,22 @@ def test_snapshot_decides_without_a_network(
     assert says in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("known", "findings", "status"),
+    [
+        ({"jinja2": "3.1.2", "uvloop": "0.22.1"}, [], 0),
+        ({"jinja2": "3.1.2"}, [], 1),
+        ({"jinja2": "3.1.2", "uvloop": "0.22.1"}, [("uvloop", "X-1", [])], 1),
+    ],
+)
+def test_snapshot_decides_about_pins_that_the_index_did_not_answer_for(
+    audit: ModuleType, known: dict[str, str], findings: list[Any], status: int
+):
+    answered = audit.Audit("2026-01-02", {"jinja2": "3.1.2"}, [])
+    snapshot = audit.Audit("2026-01-01", known, [audit.Finding(*each) for each in findings])
+    assert audit.check_audit(answered, audit.read_pins(LOCK), snapshot) == status
+
+
 def test_database_tells_which_versions_are_affected(audit: ModuleType, tmp_path: Path):
     def affected(version: str, *events: dict[str, str], **more: Any) -> list[str]:
         ranges = [{"type": "ECOSYSTEM", "events": list(events)}, {"type": "GIT", "events": [{"introduced": "0"}]}]
