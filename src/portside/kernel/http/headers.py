@@ -104,6 +104,7 @@ def _any_of(patterns: list[str]) -> re.Pattern[str]:
 
 
 Header = tuple[bytes, bytes]
+_BLANKS = " \t"
 # Characters that a request id may not hold: it is written to the log, which terminals show.
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
 
@@ -123,9 +124,13 @@ def first_headers(scope: Any) -> dict[bytes, bytes]:
 
 
 def cookies_of(header: str | None, name: str) -> list[str]:
-    """Return the values of all cookies with a name in a Cookie header."""
+    """Return the values of all cookies with a name in a Cookie header.
+
+    Only spaces and tabs are no part of a name. Browsers do not protect the prefix `__Host-` behind another character,
+    so a page of another host could set a cookie with one.
+    """
     pairs = (part.partition("=") for part in (header or "").split(";"))
-    return [value.strip().strip('"') for given, _, value in pairs if given.strip() == name]
+    return [value.strip(_BLANKS).strip('"') for given, _, value in pairs if given.strip(_BLANKS) == name]
 
 
 def bearer_of(authorization: str | None) -> str | None:
