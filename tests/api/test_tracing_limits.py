@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from portside.tracing import quotas
+from portside.tracing.quotas import limits_reached
 from tests.api.hosted import Hosted, hosted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -76,6 +77,23 @@ async def test_longlived_traces_beyond_the_monthly_limit_are_refused(server: Hos
     unextending = await server.client.post("/feedback", json={**body, "extend_trace_retention": False})
     assert unextending.status_code == 200
     assert (await sent(server)).status_code == 202
+
+
+async def test_the_month_in_which_a_trace_became_longlived_counts(server: Hosted):
+    workspace = await server.new_workspace("Extended")
+    headers = {"x-api-key": await server.new_key(workspace_id=workspace)}
+    assert (await sent(server, **headers)).status_code == 202
+    body = {"limit_type": "monthly_longlived_traces", "limit_value": 1}
+    assert (await server.client.put("/usage-limits", json=body, headers=headers)).status_code == 200
+
+    async def reached(change: str) -> bool:
+        await server.db.pool.execute(f"update traces set {change} where workspace_id = $1", workspace)
+        return "monthly_longlived_traces" in await limits_reached(server.db, workspace)
+
+    assert await reached("tier = 'longlived', extended_at = null")
+    assert not await reached("received_at = received_at - interval '40 days'")
+    assert await reached("extended_at = now()")
+    assert not await reached("extended_at = now() - interval '40 days'")
 
 
 async def test_usage_limits_require_the_manage_permission(server: Hosted):
