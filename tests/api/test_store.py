@@ -187,6 +187,8 @@ async def test_odd_searches_are_answered_or_refused(http: httpx2.AsyncClient, cl
         assert (response.status_code, response.json()["errors"][0]["loc"]) == (422, ["query", "namespace"])
     assert (await http.get("/store/items", params={"namespace": "a..b", "key": "k"})).status_code == 422
     assert (await http.request("DELETE", "/store/items", json={"namespace": ["odd"]})).status_code == 422
+    named = {"namespace": ["odd"], "key": "k", "filter": {"a": 1}}
+    assert (await http.request("DELETE", "/store/items", json=named)).status_code == 422
     assert (await http.post("/store/namespaces", json={"max_depth": 0})).status_code == 422
     assert (await http.post("/store/namespaces", json={})).status_code == 200
 

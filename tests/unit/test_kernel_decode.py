@@ -281,6 +281,12 @@ def test_a_filter_that_a_route_lacks_is_refused() -> None:
             decode_query([("agent_id", ID)], kind)
     assert decode_query([("agent_id", "")], Query) == (Query(), ["agent_id"])
 
+    raw = json.dumps({"id": ID, "thread_id": "t"}).encode()
+    with pytest.raises(Invalid, match=r"body\.thread_id: is a filter that this route does not support"):
+        decode_body(raw, Body, is_search=True)
+    assert decode_body(raw, Body)[1] == ["thread_id"]
+    assert decode_body(json.dumps({"id": ID, "thread_id": None}).encode(), Body, is_search=True)[1] == ["thread_id"]
+
 
 class Filters(msgspec.Struct):
     text: str | None = None

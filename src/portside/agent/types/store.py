@@ -37,7 +37,7 @@ class ItemQuery(msgspec.Struct):
     refresh_ttl: bool | None = None
 
 
-class ItemDelete(msgspec.Struct):
+class ItemDelete(msgspec.Struct, forbid_unknown_fields=True):
     """The item to delete."""
 
     key: str

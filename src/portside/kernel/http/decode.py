@@ -31,28 +31,58 @@ _ANYTHING = inspect.AnyType()
 # Names of filters that clients know. Without its filter a list holds more than the client asked for.
 _FILTERS = frozenset(
     {
+        "actor_id",
         "agent_environment",
         "agent_id",
+        "archived",
+        "assigned_to_me",
+        "assistant_id",
         "comparative_experiment_id",
+        "compute_type",
+        "dataset",
+        "dataset_id",
+        "dataset_version",
         "deployment_ids",
+        "exclude_corrections_datasets",
+        "feedback_group_id",
+        "feedback_key",
         "full_text_contains",
+        "graph_id",
+        "has_commits",
         "max_created_at",
         "metadata",
         "min_created_at",
         "name",
         "name_contains",
+        "queue_type",
         "repo_type",
+        "stats_filter",
+        "stats_start_time",
         "status",
         "tag_value_id",
         "tag_value_ids",
+        "tags",
+        "tenant_handle",
+        "tenant_id",
+        "thread_id",
+        "trace",
+        "upstream_repo_handle",
+        "upstream_repo_owner",
     }
 )
 
 
-def decode_body(raw: bytes, kind: Any) -> tuple[Any, list[str]]:
-    """Decode a JSON body. Returns the value, and the names of ignored fields. Raises Invalid."""
+def decode_body(raw: bytes, kind: Any, *, is_search: bool = False) -> tuple[Any, list[str]]:
+    """Decode a JSON body. Returns the value, and the names of ignored fields.
+
+    Raises Invalid, also for a filter in the body of a search that does not have it.
+    """
     ignored: list[str] = []
-    value = _rename(read_json(raw), kind, "", ignored)
+    fields = read_json(raw)
+    value = _rename(fields, kind, "", ignored)
+    if is_search:
+        for name in ignored:
+            _refuse_filter("body", name, isinstance(fields, dict) and fields.get(name) not in (None, [], {}, ""))
     return convert(value, kind, "body"), ignored
 
 
@@ -67,7 +97,7 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | 
     for key, value in pairs:
         name = canonical_field(key)
         if name not in names:
-            _refuse_filter(name, value)
+            _refuse_filter("query", name, bool(value))
             ignored.append(key)
         elif why := text_problem(value):
             raise Invalid.field(["query", name], why)
@@ -92,11 +122,11 @@ def _parts_of(value: str) -> list[str]:
     return [part for part in value.split(",") if part]
 
 
-def _refuse_filter(name: str, value: str) -> None:
+def _refuse_filter(part: str, name: str, has_value: bool) -> None:  # noqa: FBT001 - of the parameter before it
     """Raise Invalid for a filter that the route does not have."""
-    if name in _FILTERS and value:
+    if name in _FILTERS and has_value:
         why = "is a filter that this route does not support; leave it out, or use another filter"
-        raise Invalid.field(["query", name], why, "not_supported")
+        raise Invalid.field([part, name], why, "not_supported")
 
 
 def decode_path(name: str, text: str, kind: Any) -> Any:

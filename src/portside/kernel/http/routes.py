@@ -395,7 +395,7 @@ class Api(Generic[S]):
             if route.query_type is not None:
                 arguments["query"] = query
         if route.body_type is not None and ((raw := await ctx.request.body()) or not route.body_optional):
-            arguments["body"], unknown = decode_body(raw, route.body_type)
+            arguments["body"], unknown = decode_body(raw, route.body_type, is_search=route.read_only)
             ignored += unknown
         if ignored:
             ctx.headers["X-Ignored-Fields"] = _header_text(ignored)
