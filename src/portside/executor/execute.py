@@ -9,7 +9,7 @@ was started over the event streaming protocol has its channel events as well, un
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, nullcontext
 from typing import Any
 from uuid import UUID
@@ -200,11 +200,13 @@ def _context_and_durability(graph: Graph, request: RunRequest) -> dict[str, Any]
 async def execute(
     graphs: Graphs,
     request: RunRequest,
-    push: Callable[[Emitted], None],
+    push: Callable[[Emitted], Awaitable[None] | None],
     timeout_s: float,
     is_followed: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Execute a run to its end; `push` gets its events. Raises RunTimeout, and Invalid if its command is malformed.
+    """Execute a run to its end; `push` gets its events, and may return what the run has to wait for before the next one.
+
+    Raises RunTimeout, and Invalid if the run's command is malformed.
 
     While `is_followed`, if given, returns False, no events are made of the values: nobody would get them.
     """
@@ -216,7 +218,8 @@ async def execute(
         with remembering:
             async with limit:
                 async for emitted in execution:
-                    push(emitted)
+                    if (waiting := push(emitted)) is not None:
+                        await waiting
     except TimeoutError as exc:
         # A TimeoutError that the graph itself raises passes unchanged.
         if limit.expired():

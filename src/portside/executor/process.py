@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,13 @@ from portside.executor.tracing import watch_tracing
 from portside.executor.versions import installed_libraries
 from portside.kernel.errors import PortsideError, UserMistake
 from portside.kernel.startup import tune_garbage_collection
+from portside.kernel.timeouts import timeout
 
 log = logging.getLogger(__name__)
 EVENT_WAIT_LIMIT_S = 30.0
+# While a run waits for the link, its graph may go on emitting: langgraph keeps that, and only memory shows how much.
+LOOK_AT_MEMORY_S = 0.05
+GROWTH_LIMIT_BYTES = 32 * 1024 * 1024
 UNFOLLOWED_DELAY_S = 0.1
 UNFOLLOWED_LIMIT_BYTES = 256 * 1024
 # A run is stopped this long before the end of its lease, because that takes a moment.
@@ -320,9 +325,10 @@ class _Lease:
 class EventBatches:
     """Carries the events of a run from its graph loop to the link: what waits there is one item.
 
-    While the server does not read, events wait here. A graph that emits without a pause then waits as well, so that it
-    costs no more memory: langgraph would buffer what nobody takes. The events of a run that nobody follows wait for a
-    moment, because most such runs have ended by then.
+    While the server does not read, events wait here, and the run waits before its next event. Other runs of its loop go
+    on meanwhile. A graph that goes on emitting within a step makes langgraph keep what nobody takes: once that takes
+    much memory, the run blocks its loop, as nothing else stops such a graph. The events of a run that nobody follows
+    wait for a moment, because most such runs have ended by then.
     """
 
     def __init__(self, call: ServedCall, *, is_unfollowed: bool) -> None:
@@ -331,24 +337,58 @@ class EventBatches:
         self._taken = threading.Condition()
         self._waiting: list[tuple[str, bytes]] = []
         self._size = 0
+        # Wakes the run that waits until its events are taken, on its own loop.
+        self._wake: Callable[[], object] = lambda: None
         self._is_open = not is_unfollowed
         self._opening = self._loop.call_later(UNFOLLOWED_DELAY_S, self._open) if is_unfollowed else None
         self._is_scheduled = False
         self._draining: asyncio.Task[None] | None = None
 
-    def add(self, event: tuple[str, bytes]) -> None:
-        """Add an event, in any thread but that of the link."""
-        with self._taken:
-            if self._size >= HIGH_WATER_BYTES:
-                # Before the event and not after it: a run that emits one large event goes on at once.
-                self._taken.wait(EVENT_WAIT_LIMIT_S)
+    def add(self, event: tuple[str, bytes]) -> Awaitable[None] | None:
+        """Add an event, on the loop of the graph; if this returns something, the event is added once that was awaited.
 
+        It waits for the events before it and not for itself: a run that emits one large event goes on at once.
+        """
+        if self._size >= HIGH_WATER_BYTES:
+            return self._add_when_taken(event)
+
+        self._add(event)
+        return None
+
+    def _add(self, event: tuple[str, bytes]) -> None:
+        with self._taken:
             self._waiting.append(event)
             self._size += len(event[1])
             self._is_open = self._is_open or self._size > UNFOLLOWED_LIMIT_BYTES
             if self._is_open and not self._is_scheduled:
                 self._is_scheduled = True
                 self._loop.call_soon_threadsafe(self._send)
+
+    async def _add_when_taken(self, event: tuple[str, bytes]) -> None:
+        """Wait until the link has taken the events so far, for at most EVENT_WAIT_LIMIT_S."""
+        loop = asyncio.get_running_loop()
+        taken = asyncio.Event()
+        with self._taken:
+            if self._size < HIGH_WATER_BYTES:
+                taken.set()
+            self._wake = partial(loop.call_soon_threadsafe, taken.set)
+
+        deadline = loop.time() + EVENT_WAIT_LIMIT_S
+        memory_before = messages.memory_of("self")
+        while not taken.is_set() and loop.time() < deadline:
+            with contextlib.suppress(TimeoutError):
+                async with timeout(LOOK_AT_MEMORY_S):
+                    await taken.wait()
+
+            if messages.memory_of("self") - memory_before > GROWTH_LIMIT_BYTES:
+                self._block_until_taken(deadline - loop.time())
+
+        self._add(event)
+
+    def _block_until_taken(self, within_s: float) -> None:
+        with self._taken:
+            if self._size >= HIGH_WATER_BYTES:
+                self._taken.wait(within_s)
 
     def flush(self, *, is_last: bool = False) -> None:
         """Send what waits, although the server does not read; the last batch with the result, which follows at once."""
@@ -358,6 +398,10 @@ class EventBatches:
             events, self._waiting, self._size = self._waiting, [], 0
             self._is_scheduled = False
             self._taken.notify_all()
+            wake, self._wake = self._wake, lambda: None
+        # The loop of the graph may be closed already.
+        with contextlib.suppress(RuntimeError):
+            wake()
         if events:
             self._call.send(events, is_last=is_last)
 

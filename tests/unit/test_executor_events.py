@@ -1,0 +1,121 @@
+"""A run whose events are not taken waits alone: the other runs of its loop go on."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+from portside.executor import messages, process
+from portside.executor.link import Link, ServedCall
+from portside.executor.loops import GraphLoop
+from portside.executor.process import EventBatches
+from tests.conftest import eventually
+
+NEVER = 3600.0
+LARGE = ("custom", b"x" * process.HIGH_WATER_BYTES)
+SMALL = ("custom", b"1")
+
+
+class Wire(asyncio.Transport):
+    """A transport to a peer that reads nothing until `read`."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+        link.connection_made(self)
+        link.pause_writing()
+
+    def read(self) -> None:
+        self._link.resume_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Do nothing: `read` decides."""
+
+    def writelines(self, list_of_data: Any) -> None:
+        """Forget the frames."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Pouring:
+    """A run on a graph loop that emits a large event, and then a small one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(process, "EVENT_WAIT_LIMIT_S", NEVER)
+        link = Link({})
+        self.wire = Wire(link)
+        self.loop = GraphLoop("graphs")
+        self.emitted: list[tuple[str, bytes]] = []
+        self._batches = EventBatches(ServedCall(link, 1, 0), is_unfollowed=False)
+        self.run = asyncio.create_task(self.loop.call(self._pour()))
+
+    async def _pour(self) -> None:
+        for event in (LARGE, SMALL):
+            if (waiting := self._batches.add(event)) is not None:
+                await waiting
+            self.emitted.append(event)
+
+    async def has_emitted_one(self) -> bool:
+        return self.emitted == [LARGE]
+
+
+async def test_other_runs_of_the_loop_go_on_while_a_run_waits_for_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    pouring = Pouring(monkeypatch)
+    await eventually(pouring.has_emitted_one)
+
+    neighbour = asyncio.sleep(0, "done")
+    assert await pouring.loop.call(neighbour) == "done"
+    assert pouring.emitted == [LARGE]
+
+    pouring.wire.read()
+    await pouring.run
+    assert pouring.emitted == [LARGE, SMALL]
+    pouring.loop.close()
+
+
+async def test_a_run_that_waits_for_the_link_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    pouring = Pouring(monkeypatch)
+    await eventually(pouring.has_emitted_one)
+
+    pouring.run.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await pouring.run
+
+    assert pouring.emitted == [LARGE]
+    pouring.loop.close()
+
+
+async def test_a_run_blocks_its_loop_once_its_graph_takes_memory_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a graph emits within a step is kept by langgraph, which nothing else limits."""
+    memory = 0
+
+    def grow(_process: object) -> int:
+        nonlocal memory
+        memory += process.GROWTH_LIMIT_BYTES
+        return memory
+
+    monkeypatch.setattr(messages, "memory_of", grow)
+    here, is_blocked, is_read = asyncio.get_running_loop(), asyncio.Event(), False
+    block = EventBatches._block_until_taken
+
+    def note(batches: EventBatches, within_s: float) -> None:
+        here.call_soon_threadsafe(is_blocked.set)
+        block(batches, within_s)
+
+    monkeypatch.setattr(EventBatches, "_block_until_taken", note)
+
+    async def look() -> bool:
+        return is_read
+
+    pouring = Pouring(monkeypatch)
+    await is_blocked.wait()
+    neighbour = asyncio.create_task(pouring.loop.call(look()))
+    await asyncio.sleep(0)
+    is_read = True
+    pouring.wire.read()
+
+    assert await neighbour is True
+    await pouring.run
+    pouring.loop.close()
