@@ -198,7 +198,7 @@ async def test_lost_events_end_remote_followers_with_an_error(processes, databas
     followed = await there.hub.follow(follower, after="-1", modes=None)
     assert b"metadata" in b"".join(await followed.take())
     own = feed.follow()
-    monkeypatch.setattr(postgres_log, "PENDING_LIMIT_BYTES", 10_000)
+    monkeypatch.setattr(postgres_log, "WAITING_LIMIT_BYTES", 10_000)
     async with database.transaction() as tx:
         # Postgres takes no chunk for now.
         await tx.connection.execute("lock table stream_heads in exclusive mode")
@@ -213,6 +213,38 @@ async def test_lost_events_end_remote_followers_with_an_error(processes, databas
     await database.execute(Statement("update runs set status = 'success'"))
     here.hub.finish(begun.run_id, None)
     assert b"".join([chunk async for chunk in own]).count(b"event: custom") == 22
+
+
+async def test_a_run_that_writes_more_than_postgres_takes_loses_its_own_events_alone(processes, database, monkeypatch):
+    here, there = processes
+    feeds: list[RunStream] = []
+    followed: list[RunStream] = []
+    followers: list[LogSubscription] = []
+    for begun in (start(), start()):
+        await add_run(database, begun)
+        feeds.append(here.hub.begin(begun))
+        await here.transport.flush()
+        followed.append(there.hub.open(begun.run_id, begun.thread_id, is_resumable=True))
+        followers.append(await there.hub.follow(followed[-1], after="-1", modes=None))
+        assert b"metadata" in b"".join(await followers[-1].take())
+
+    (loud, quiet), (of_loud, of_quiet) = feeds, followers
+    monkeypatch.setattr(postgres_log, "WAITING_LIMIT_BYTES", 10_000)
+    async with database.transaction() as tx:
+        # Postgres takes no chunk for now.
+        await tx.connection.execute("lock table stream_heads in exclusive mode")
+        quiet.publish([("custom", b'"first"')])
+        await eventually(lambda: waits_for_lock(database))
+        quiet.publish([("custom", b'"second"')])
+        for _ in range(20):
+            loud.publish([("custom", b'"%s"' % (b"x" * 1000))])
+
+    assert b"StreamLost" in b"".join([chunk async for chunk in of_loud])
+    received = b""
+    while b"second" not in received:
+        received += b"".join(await of_quiet.take())
+    assert b"first" in received
+    assert b"StreamLost" not in received
 
 
 async def test_events_of_a_run_that_is_streamed_elsewhere_are_written_before_its_end(processes, database):

@@ -255,6 +255,18 @@ async def test_kept_segments_drop_the_oldest_end_above_the_limit(monkeypatch):
     assert [bool(list(thread.history)) for thread in kept] == [False, True, True]
 
 
+async def test_large_runs_take_nothing_from_what_small_ones_kept(monkeypatch):
+    monkeypatch.setattr(event_log.KeptSegments.__init__, "__defaults__", (25_000,))
+    hub, kept = Hub(keep_s=60), []
+    for size in (10, 10, 9_000, 9_000, 9_000):
+        begun = start()
+        run = hub.begin(begun)
+        run.publish([("values", b'"%s"' % (b"x" * size))])
+        hub.finish(begun.run_id, RunEnd("completed", "g"))
+        kept.append(hub.log_of(begun.thread_id))
+    assert [bool(list(thread.history)) for thread in kept] == [True, True, False, True, True]
+
+
 async def test_kept_segments_expire():
     hub, begun = Hub(keep_s=0.01), start()
     hub.begin(begun)

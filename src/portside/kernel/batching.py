@@ -11,7 +11,7 @@ Writes that no caller waits for (checkpoints, stream events). `batcher.add(item,
 `delay_s`, a batch is sent that long after its first item, or as soon as it holds `early_bytes`. `await batcher.flush()`
 waits until all added items were sent. `add` returns an event that is set once the batch of its item was sent, for
 a caller that waits only for its own item: `batcher.hurry()` and then `await sent.wait()`. `send` may merge items. To
-limit what is pending, check `pending_bytes`, and remove unsent items with `discard()`. With `add`, `send` must handle
+limit what is pending, check `pending_bytes` or `waiting_bytes`, and remove unsent items with `discard()`. With `add`, `send` must handle
 its own failures: the batcher only logs them and continues with the next batch.
 
 A batcher belongs to one event loop. Other threads use `loop.call_soon_threadsafe(batcher.add, item)`.
@@ -109,6 +109,11 @@ class Batcher(Generic[Item, Result]):
             self._is_urgent = True
             if len(self._senders) < self._max_concurrent:
                 self._start()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of all items that wait for a batch of their own, without those of batches in flight."""
+        return sum(batch.size for batch in self._waiting)
 
     async def flush(self) -> None:
         """Send what waits, and return when every item submitted so far was sent."""

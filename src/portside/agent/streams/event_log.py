@@ -5,8 +5,8 @@ follower of a run reads the run's segment. A follower of the thread, and the obs
 event streaming protocol, read the `history`, which holds the segments in order. Everything here runs on the API's
 event loop, except methods that are documented as safe in any thread.
 
-Memory is bounded three times: a run keeps its newest events only, `KeptSegments` forgets the oldest ended runs of all
-threads, and a slow follower has a bounded buffer of its own.
+Memory is bounded three times: a run keeps its newest events only, `KeptSegments` forgets ended runs of all threads,
+oldest first, and a slow follower has a bounded buffer of its own.
 """
 
 import asyncio
@@ -156,7 +156,11 @@ class Observer(Protocol):
 
 
 class KeptSegments:
-    """The segments of ended runs of all threads, for a time and up to a size; the oldest end goes first."""
+    """The segments of ended runs of all threads, for a time and up to a size.
+
+    Above that size the oldest end goes first, of the segments that are larger than an equal share of it. So a few large
+    runs do not take from many small ones what they kept.
+    """
 
     def __init__(self, keep_s: float, limit_bytes: int = KEPT_LIMIT_BYTES) -> None:
         self._keep_s = keep_s
@@ -171,7 +175,7 @@ class KeptSegments:
         self._kept.append((log, segment, segment.ended_at, segment.size))
         self._size += segment.size
         while self._kept and self._size > self._limit_bytes:
-            self._drop_first()
+            self._drop(self._oldest_large())
         self._schedule()
 
     def _schedule(self) -> None:
@@ -182,11 +186,16 @@ class KeptSegments:
     def _expire(self) -> None:
         self._timer = None
         while self._kept and self._kept[0][2] + self._keep_s <= time.monotonic():
-            self._drop_first()
+            self._drop(0)
         self._schedule()
 
-    def _drop_first(self) -> None:
-        log, segment, ended_at, size = self._kept.popleft()
+    def _oldest_large(self) -> int:
+        share = self._limit_bytes / len(self._kept)
+        return next(place for place, (_log, _segment, _ended_at, size) in enumerate(self._kept) if size > share)
+
+    def _drop(self, place: int) -> None:
+        log, segment, ended_at, size = self._kept[place]
+        del self._kept[place]
         self._size -= size
         # A run that came back to this process continues in its segment.
         if segment.ended_at == ended_at:

@@ -1,8 +1,8 @@
 """Writes events to the log in Postgres for other processes, and deletes them when they have expired.
 
-One statement writes everything that the runs of this process emitted since the last flush. The pending events are
-bounded. If Postgres is so slow that the bound is reached, they are lost: followers in other processes get an error
-event and the end of the stream. The runs themselves continue.
+One statement writes everything that the runs of this process emitted since the last flush. The events that wait are
+bounded. If Postgres is so slow that the bound is reached, those of the run with the most are lost: its followers in
+other processes get an error event and the end of the stream. The run itself continues, and other runs lose nothing.
 """
 
 import asyncio
@@ -27,7 +27,8 @@ from portside.kernel.transient_errors import log_failure
 log = get_logger(__name__)
 FLUSH_S = 0.01
 EARLY_BYTES = 64 * 1024
-PENDING_LIMIT_BYTES = 64 * 1024 * 1024
+# Of all runs. As much again may be on its way to Postgres.
+WAITING_LIMIT_BYTES = 64 * 1024 * 1024
 WRITE_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 RETRY_AFTER_S = 0.5
@@ -56,9 +57,9 @@ class LogWriter:
         if self._encryptor is not None:
             # Read it now: the task that writes runs outside the run's context.
             batch = batch._replace(context=context_of_run(batch.run_id))
-        self._batches.add(batch, sum(len(event.data) + EVENT_BYTES for event in batch.events))
-        if self._batches.pending_bytes > PENDING_LIMIT_BYTES:
-            self._lose_pending()
+        self._batches.add(batch, _size_of(batch))
+        if self._batches.waiting_bytes > WAITING_LIMIT_BYTES:
+            self._lose_most()
 
     async def flush(self, within_s: float = WRITE_TIMEOUT_S) -> None:
         """Wait until all events so far are written, for at most `within_s` seconds."""
@@ -124,14 +125,27 @@ class LogWriter:
             self.on_lost(batch.thread_id, batch.run_id)
             return pack_events([_lost_marker(batch)])
 
-    def _lose_pending(self) -> None:
-        """Drop the events that are not being written yet, and write a marker for each run that lost some."""
-        lost = _merge(self._batches.discard())
-        log.error("stream events were lost: Postgres takes them too slowly", streams=len(lost))
+    def _lose_most(self) -> None:
+        """Drop the events that wait of the run that has the most of them, and write a marker in their place."""
+        waiting = _merge(self._batches.discard())
+        lost = max(waiting, key=_size_of)
+        log.error(
+            "stream events were lost: Postgres takes them too slowly",
+            thread=str(lost.thread_id),
+            run=str(lost.run_id),
+            bytes=_size_of(lost),
+        )
+
         self._losses += 1
-        for batch in lost:
-            self._batches.add(batch._replace(events=[_lost_marker(batch)]), EVENT_BYTES)
-            self.on_lost(batch.thread_id, batch.run_id)
+        for batch in waiting:
+            kept = batch._replace(events=[_lost_marker(batch)]) if batch is lost else batch
+            self._batches.add(kept, _size_of(kept))
+
+        self.on_lost(lost.thread_id, lost.run_id)
+
+
+def _size_of(batch: EventBatch) -> int:
+    return sum(len(event.data) + EVENT_BYTES for event in batch.events)
 
 
 def _lost_marker(batch: EventBatch) -> StreamEvent:
