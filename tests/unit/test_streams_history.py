@@ -60,6 +60,23 @@ def test_emptied_block_leaves_the_history():
     assert history.size == group.size == BLOCK_BYTES + ITEM_BYTES
 
 
+def test_a_group_that_a_history_dropped_goes_on_and_evicts_what_it_had_before():
+    """A run that loses its worker leaves the history of its thread, and may come back to the same process."""
+    history = History(RULES)
+    group = BlockGroup(RULES, 2 * (BLOCK_BYTES + ITEM_BYTES))
+    for number in range(2):
+        history.append(group, Item(number, BLOCK_BYTES))
+    history.drop(group)
+    history.link(group)
+    assert (keys(history), history.size) == ([], 0)
+
+    for number in range(2, 4):
+        history.append(group, Item(number, BLOCK_BYTES))
+        assert keys(group) == [number - 1, number]
+    assert keys(history) == [2, 3]
+    assert history.size == group.size
+
+
 def test_group_may_be_kept_without_a_history_and_linked_later():
     history = History(RULES)
     group = BlockGroup(RULES, 1000)

@@ -203,6 +203,8 @@ class History(Generic[T]):
         for block in dropped:
             block.is_closed = True
             self.size -= block.size
+            # The group may go on, as that of a run does which returns: it evicts these blocks without this history.
+            block.history, block.is_private = None, True
 
     def has_after(self, after: Any) -> bool:
         """Whether the history keeps anything after a key; None is before everything."""
