@@ -1,9 +1,10 @@
 """Drills many deployments on one machine. `python -m bench.fleet [COUNT] [PART ...]`.
 
 A platform with its own Postgres gets COUNT deployments of the example agent. The parts, all by default in this order:
-`idle` (what awake deployments use), `reboot` (kill -9 of everything, then the start of all), `sleep` (what sleeping
-ones use, how one wakes by a request, a delayed run and a cron, and a start while all sleep). With `BENCH_FOLDER` the
-home stays for the next run. CPU is user and system time from /proc, so it holds on a busy machine; times do not.
+`idle` (what awake deployments use), `reboot` (kill -9 of everything, then the start of all), `storm` (runs wake all of
+them at once), `sleep` (what sleeping ones use, how one wakes by a request, a delayed run and a cron, and a start while
+all sleep). With `BENCH_FOLDER` the home stays for the next run. CPU is user and system time from /proc, so it holds on
+a busy machine; times do not.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ from portside.kernel.embedded import EmbeddedPostgres  # noqa: E402
 from portside.platform.home import make_repository  # noqa: E402
 
 COUNT = 100
-PARTS = ("idle", "reboot", "sleep")
+PARTS = ("idle", "reboot", "storm", "sleep")
 WINDOW_S = float(os.environ.get("BENCH_SECONDS", "60"))
 WITHIN_S = 3600
 SETTLE_S = 20.0
@@ -307,6 +308,31 @@ async def measure_reboot(fleet: Fleet) -> None:
     print(f"  order: {later} of {len(order) - 1} started before one that was used later", flush=True)
 
 
+async def measure_storm(fleet: Fleet) -> None:
+    """Print what it takes when runs wake all deployments at once."""
+    await fleet.set_sleep(1)
+    await fleet.are_asleep()
+    # What an agent has used is counted while it is awake.
+    await fleet.set_sleep(WITHIN_S)
+    deployments = await fleet.deployments()
+    assert all(each["is_asleep"] for each in deployments)
+
+    before, began = fleet.usage(), time.monotonic()
+    times = sorted(await asyncio.gather(*(by_request(fleet, deployment) for deployment in deployments)))
+    took_s, after = time.monotonic() - began, fleet.usage()
+
+    used = [(now - then) / len(times) for now, then in zip(after[:4], before[:4], strict=True)]
+    print(
+        f"runs wake {len(times)} at once, load {os.getloadavg()[0]:.1f}: ended after {times[0]:.1f} s (first), "
+        f"{statistics.median(times):.1f} (median), {times[-1]:.1f} (last); all {took_s:.1f} s"
+    )
+    print(
+        f"  CPU: {sum(used):.2f} s for each; server and executor {used[0]:.2f}, listener {used[1]:.2f}, "
+        f"platform {used[2]:.2f}, Postgres {used[3]:.2f}",
+        flush=True,
+    )
+
+
 async def measure_sleep(fleet: Fleet) -> None:
     """Print what sleeping deployments use, and how fast one wakes."""
     began = time.monotonic()
@@ -344,7 +370,7 @@ def print_times(name: str, times: list[float]) -> None:
 def agent(fleet: Fleet, deployment: Any) -> httpx2.AsyncClient:
     """A client of one agent."""
     url = deployment["source_config"]["custom_url"]
-    return httpx2.AsyncClient(base_url=url, headers=fleet.platform.headers, timeout=120)
+    return httpx2.AsyncClient(base_url=url, headers=fleet.platform.headers, timeout=WITHIN_S)
 
 
 async def by_request(fleet: Fleet, deployment: Any) -> float:
@@ -419,6 +445,8 @@ async def main(count: int, parts: Sequence[str]) -> None:
                 await measure_idle(fleet, "awake")
             if "reboot" in parts:
                 await measure_reboot(fleet)
+            if "storm" in parts:
+                await measure_storm(fleet)
             if "sleep" in parts:
                 await measure_sleep(fleet)
         finally:

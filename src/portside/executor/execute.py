@@ -204,9 +204,9 @@ async def execute(
     timeout_s: float,
     is_followed: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Execute a run to its end; `push` gets its events, and may return what the run has to wait for before the next one.
+    """Execute a run to its end. Raises RunTimeout, and Invalid if its command is malformed.
 
-    Raises RunTimeout, and Invalid if the run's command is malformed.
+    `push` gets the events of the run, and may return what the run has to wait for before its next one.
 
     While `is_followed`, if given, returns False, no events are made of the values: nobody would get them.
     """

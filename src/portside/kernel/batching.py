@@ -9,10 +9,10 @@ submission, because no batch is sent before its items are submitted.
 
 Writes that no caller waits for (checkpoints, stream events). `batcher.add(item, size)` returns immediately. With
 `delay_s`, a batch is sent that long after its first item, or as soon as it holds `early_bytes`. `await batcher.flush()`
-waits until all added items were sent. `add` returns an event that is set once the batch of its item was sent, for
-a caller that waits only for its own item: `batcher.hurry()` and then `await sent.wait()`. `send` may merge items. To
-limit what is pending, check `pending_bytes` or `waiting_bytes`, and remove unsent items with `discard()`. With `add`, `send` must handle
-its own failures: the batcher only logs them and continues with the next batch.
+waits until all added items were sent. `add` returns an event that is set once the batch of its item was sent, for a
+caller that waits only for its own item: `batcher.hurry()` and then `await sent.wait()`. `send` may merge items. To
+limit what is pending, check `pending_bytes` or `waiting_bytes`, and remove unsent items with `discard()`. With `add`,
+`send` must handle its own failures: the batcher only logs them and continues with the next batch.
 
 A batcher belongs to one event loop. Other threads use `loop.call_soon_threadsafe(batcher.add, item)`.
 """
