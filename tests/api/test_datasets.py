@@ -102,6 +102,9 @@ async def test_versions_keep_earlier_examples(server: Hosted):
         assert (diff.examples_added, diff.examples_removed, diff.examples_modified) == ([two.id], [one.id], [])
         diff = client.diff_dataset_versions(made.id, from_version="prod", to_version=versions[2].as_of)
         assert (diff.examples_added, diff.examples_removed, diff.examples_modified) == ([], [], [one.id])
+        # A version begins at its moment: what it replaced is no part of it.
+        diff = client.diff_dataset_versions(made.id, from_version=versions[2].as_of, to_version=versions[2].as_of)
+        assert (diff.examples_added, diff.examples_removed, diff.examples_modified) == ([], [], [])
         with pytest.raises(LangSmithError):
             list(client.list_examples(dataset_id=made.id, as_of="nothing"))
         client.delete_examples([two.id], hard_delete=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from portside.control import rules, sources
-from portside.control.content import first_content
+from portside.control.content import RevisionContent, apply_patch, first_content
 from portside.control.errors import BadCombination, IllegalTransition, Immutable, SourceNotAvailable
 from portside.control.http import routes
 from portside.control.listeners import Placement, check_compute
@@ -295,3 +295,16 @@ def test_illegal_transitions_are_refused(before: S, after: S) -> None:
 def test_logs_can_be_read_on_a_full_disk_in_their_older_form_too() -> None:
     older = [route for route in routes if route.path.startswith("/v1/projects/")]
     assert [route.stores_data for route in older] == [False] * 3
+
+
+def test_empty_list_of_secrets_removes_them_unless_it_comes_with_a_deploy():
+    """Command-line clients send one with every deploy that finds no local secrets."""
+    kept = [Secret("KEY", "value")]
+    for body, secrets in (
+        (patch(secrets=[], source_revision_config={"repo_ref": "main"}), kept),
+        (patch(source_revision_config={"repo_ref": "main"}), kept),
+        (patch(secrets=[]), []),
+    ):
+        content = RevisionContent(source="github", secrets=kept)
+        apply_patch(content, body)
+        assert content.secrets == secrets

@@ -105,3 +105,14 @@ def test_every_query_of_the_agent_is_declared() -> None:
     assert [query.name for query in sql if query.declared is None] == []
     assert sql.copy_thread.declared.documents["values"] == ModelField("thread", "values")
     assert sql.copy_thread.declared.row == {"thread_id": "target"}
+
+
+@pytest.mark.parametrize(
+    ("query", "documents"),
+    [
+        (sql.insert_cron, {"payload", "metadata", "owner"}),
+        (sql.change_cron, {"payload", "metadata"}),
+    ],
+)
+def test_what_is_encrypted_in_a_new_cron_is_encrypted_in_a_changed_one(query: Query, documents: set[str]) -> None:
+    assert set(parse_header(query).documents) == documents

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from portside.kernel.http.proxies import ForwardedHeaders, with_prefix
+from portside.kernel.http.proxies import ForwardedHeaders, prefix_of, with_prefix
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,23 @@ async def test_addresses_of_trusted_proxies_are_replaced(peer: str, seen: str):
     scope = {"type": "http", "client": (peer, 1), "headers": [(b"x-forwarded-for", b"1.2.3.4")]}
     await ForwardedHeaders(app, "10.0.0.0/8")(scope, None, None)
     assert found == [seen]
+
+
+@pytest.mark.parametrize(
+    ("peer", "prefix", "noted"),
+    [
+        ("10.0.0.1", "/agents/a", "/agents/a"), ("11.0.0.1", "/agents/a", ""), ("10.0.0.1", "/noauthors", "/noauthors"),
+        ("10.0.0.1", "/noauth", ""), ("10.0.0.1", "/noauth/x", ""),
+    ],
+)  # fmt: skip
+async def test_prefix_comes_from_trusted_proxies_and_is_not_that_of_the_server_itself(
+    peer: str, prefix: str, noted: str
+):
+    found: list[str] = []
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        found.append(prefix_of(scope))
+
+    scope = {"type": "http", "client": (peer, 1), "headers": [(b"x-forwarded-prefix", prefix.encode())]}
+    await ForwardedHeaders(app, "10.0.0.0/8")(scope, None, None)
+    assert found == [noted]
