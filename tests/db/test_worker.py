@@ -457,6 +457,28 @@ async def test_queue_of_a_database_that_dies_during_the_count_has_no_figures(age
     assert await monitor.backlog() == Backlog()
 
 
+async def test_process_is_not_idle_while_a_run_could_start(db: Database):
+    """Nobody may claim it, because all processes have ended but this one: it must not go to sleep."""
+    process = Process(db)
+    activity = Activity(ended_at=process.worker.ended_at - 3600)
+    process.worker.ended_at -= 3600
+
+    async def idle_s() -> float | None:
+        return await QueueMonitor(db, process.worker, {"api": db}).idle_s(activity)
+
+    before = await idle_s()
+    assert before is not None
+    assert before > 0
+    run_id = await process.admit()
+    assert await idle_s() == 0
+    await db.pool.execute(
+        "update runs set run_after = now() + interval '1 day', is_delayed = true where run_id = $1", run_id
+    )
+    after = await idle_s()
+    assert after is not None
+    assert after > 0
+
+
 async def test_run_that_was_being_admitted_when_the_worker_stopped_returns_to_the_queue(process: Process):
     admission = new_run(is_temporary=False)
     admission.starts = True
