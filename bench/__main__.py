@@ -26,22 +26,29 @@ def main() -> None:
     with ours() as (server, cold_start_s):
         through_front = asyncio.run(measure_front(server.port))
         columns["portside"] = {"cold_start_s": cold_start_s, **asyncio.run(measure(server))}
+
     with ours(WORKERS="2") as (server, cold_start_s):
         columns["two workers"] = {"cold_start_s": cold_start_s, **asyncio.run(measure(server))}
+
     if os.environ.get("BENCH_REFERENCE") != "0":
         began = time.perf_counter()
         with reference_process(PROJECT) as running:
             cold_start_s = time.perf_counter() - began
             figures = asyncio.run(measure(Server(running.port, running.pid)))
+
         columns["reference"] = {"cold_start_s": cold_start_s, **figures}
+
     show(columns)
     tables = {"claims behind a backlog": measure_claims()}
     if through_front:
         tables["GET /ok directly and through the front"] = through_front
+
     if THREADS:
         tables[f"searches among {THREADS} threads, {CLIENTS} clients"] = measure_searches()
+
     for name, table in tables.items():
         show_table(name, table)
+
     save({"where": where(), "agent server": columns, "ratios": ratios(columns), **tables})
 
 
@@ -69,6 +76,7 @@ def show(columns: dict[str, Figures]) -> None:
     names = dict.fromkeys(name for figures in columns.values() for name in figures)
     heads = [*columns, *(name.replace("portside ", "") for name in compared)]
     print(f"{'':<28}" + "".join(f"{head:>14}" for head in heads))
+
     for name in names:
         figures = [figures.get(name) for figures in (*columns.values(), *compared.values())]
         print(f"{name:<28}" + "".join(f"{'-':>14}" if one is None else f"{one:14.2f}" for one in figures))

@@ -29,7 +29,7 @@ from bench.client import (  # noqa: E402
     memory_mb,
     parent_of,
     runs_figures,
-)  # fmt: skip
+)
 from bench.workload import (  # noqa: E402
     BACKLOG,
     BATCH,
@@ -58,19 +58,24 @@ async def measure(server: Server) -> Figures:
     """Return all figures of one server."""
     found: Figures = {"memory_mb": memory_mb(server.pid)}
     await load(server.port, 4, wait, 2)
+
     for clients in (1, 16):
         found |= await runs(server, clients)
         found |= await thread_runs(server, clients)
+
     for streams in STREAMS:
         p50, p99 = await first_events(server.port, streams, TOKENS, b"token 0 ")
         found |= {f"first_token_p50_ms_{streams}": p50, f"first_token_p99_ms_{streams}": p99}
+
     found["events_per_s_64"] = await events_per_s(server.port, 64, BURST, b"event: custom")
     thread = await make_thread(server.port)
-    state, search = f"/threads/{thread}/state", {"metadata": {"bench": "yes"}}
+    state = f"/threads/{thread}/state"
+    search = {"metadata": {"bench": "yes"}}
     found["state_reads_per_s_16"] = (await load(server.port, 16, lambda c: c.send("GET", state))).per_s
     found["searches_per_s_16"] = (
         await load(server.port, 16, lambda c: c.send("POST", "/threads/search", search))
     ).per_s
+
     await create_backlog(server.port)
     behind = await runs(server, 16)
     return found | {f"{name}_behind_{BACKLOG}": behind[name] for name in ("runs_per_s_16", "p50_ms_16")}
@@ -84,13 +89,16 @@ async def runs(server: Server, clients: int, request: Request = wait, prefix: st
     """Return the figures of runs that clients wait for: stateless runs of the echo graph, or those of `request`."""
     postmaster = await postmaster_of(server.database) if server.database else None
     trips = await transactions(server.database)
-    cpu, database_cpu = cpu_s(server.pid), cpu_s(postmaster) if postmaster else 0.0
+    cpu = cpu_s(server.pid)
+
+    database_cpu = cpu_s(postmaster) if postmaster else 0.0
     done = await load(server.port, clients, request)
     found = runs_figures(clients, done.per_s, done.times, cpu_s(server.pid) - cpu)
     if postmaster:
         found[f"postgres_cpu_ms_per_run_{clients}"] = (cpu_s(postmaster) - database_cpu) / len(done.times) * 1000
         trips = await transactions(server.database) - trips
         found[f"round_trips_per_run_{clients}"] = trips / len(done.times)
+
     return {f"{prefix}{name}": figure for name, figure in found.items()}
 
 
@@ -100,6 +108,7 @@ async def thread_runs(server: Server, clients: int) -> Figures:
     await connection.open()
     made = [json.loads(await connection.send("POST", "/threads", {})) for _ in range(clients * THREADS_PER_CLIENT)]
     connection.writer.close()
+
     of_client: dict[Connection, Iterator[str]] = {}
     left = iter([each["thread_id"] for each in made])
 
@@ -107,6 +116,7 @@ async def thread_runs(server: Server, clients: int) -> Figures:
         if client not in of_client:
             own = list(islice(left, THREADS_PER_CLIENT))
             of_client[client] = cycle([thread for thread in own for _ in range(RUNS_PER_THREAD)])
+
         return await client.send("POST", f"/threads/{next(of_client[client])}/runs/wait", RUN)
 
     return await runs(server, clients, run, "thread_")
@@ -127,6 +137,7 @@ async def create_backlog(port: int) -> None:
     await connection.open()
     for _ in range(BACKLOG // BATCH):
         await connection.send("POST", "/runs/batch", [LATER] * BATCH)
+
     connection.writer.close()
 
 
@@ -134,6 +145,7 @@ async def transactions(database: str | None) -> int:
     """Return how many transactions Postgres has committed; each round trip of the server is one."""
     if database is None:
         return 0
+
     connection = await asyncpg.connect(database)
     try:
         await asyncio.sleep(1.5)  # Postgres publishes its counters once a second
@@ -148,6 +160,7 @@ async def make_thread(port: int) -> str:
     made = json.loads(await connection.send("POST", "/threads", {"metadata": {"bench": "yes"}}))
     await connection.send("POST", f"/threads/{made['thread_id']}/runs/wait", RUN)
     connection.writer.close()
+
     return made["thread_id"]
 
 
@@ -159,9 +172,11 @@ def ours(project: Path = PROJECT, **more: str) -> Iterator[tuple[Server, float]]
     """
     with tempfile.TemporaryDirectory() as folder:
         embedded = EmbeddedPostgres(Path(folder))
-        url, port = embedded.acquire(), free_port()
+        url = embedded.acquire()
+        port = free_port()
         settings = {"DATABASE_URI": url, "LANGSMITH_TRACING": "false", "LOG_LEVEL": "WARNING", **more}
         arguments = ["serve", "--config", str(project / "langgraph.json"), "--port", str(port)]
+
         server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, Path(folder) / "log")
         try:
             server.start()

@@ -19,19 +19,24 @@ async def measure() -> Figures:
     """Return the figures that need no server, under the same names."""
     await load(1, echo, seconds=1)
     found: Figures = {}
+
     for clients in (1, 16):
         cpu_s = time.process_time()
         times, per_s = await load(clients, echo)
         cpu_s = time.process_time() - cpu_s
         alone = runs_figures(clients, per_s, times, cpu_s)
+
         # The graph keeps nothing, so a run on a thread costs it the same.
         found |= alone | {f"thread_{name}": figure for name, figure in alone.items()}
+
     for streams in STREAMS:
         p50, p99 = percentiles(await asyncio.gather(*(first_token() for _ in range(streams))))
         found |= {f"first_token_p50_ms_{streams}": p50, f"first_token_p99_ms_{streams}": p99}
+
     began = time.perf_counter()
     counts = await asyncio.gather(*(burst() for _ in range(64)))
     found["events_per_s_64"] = sum(counts) / (time.perf_counter() - began)
+
     return found
 
 
@@ -56,9 +61,11 @@ async def echo() -> object:
 
 
 async def first_token() -> float:
-    began, first = time.perf_counter(), 0.0
+    began = time.perf_counter()
+    first = 0.0
     async for _ in graphs.tokens.astream(INPUT, stream_mode="custom"):
         first = first or time.perf_counter() - began
+
     return first
 
 

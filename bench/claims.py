@@ -48,6 +48,7 @@ async def measure(db: Database, threads: int, runs: int, is_delayed: bool) -> di
     await db.pool.execute(FILL, threads, runs, is_delayed)
     await db.pool.execute(FILL, 3, 1, False)
     await db.pool.execute("vacuum analyze runs")
+
     times = []
     async with db.pool.acquire() as connection:
         for _ in range(TIMES):
@@ -55,9 +56,11 @@ async def measure(db: Database, threads: int, runs: int, is_delayed: bool) -> di
             await undone.start()
             times.append(json.loads(await connection.fetchval(CLAIM, uuid4()))[0]["Execution Time"])
             await undone.rollback()
+
         async with connection.transaction():
             await connection.execute("set local enable_seqscan = off")
             plan = json.loads(await connection.fetchval(LOOK))[0]
+
     return {
         "claim_ms": statistics.median(times),
         "look_ms": plan["Execution Time"],

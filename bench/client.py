@@ -31,6 +31,7 @@ class Connection:
         headers = await self.begin(method, path, body)
         if "content-length" in headers:
             return await self.reader.readexactly(int(headers["content-length"]))
+
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def begin(self, method: str, path: str, body: object = None) -> dict[str, str]:
@@ -38,16 +39,20 @@ class Connection:
         if self._is_closed:
             self.writer.close()
             await self.open()
+
         raw = b"" if body is None else json.dumps(body).encode()
         host = f"127.0.0.1:{self.port}"
         head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(raw)}\r\n"
         self.writer.write(f"{head}Content-Type: application/json\r\n\r\n".encode() + raw)
+
         answer = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         lines = (line.partition(": ") for line in answer.split("\r\n")[1:] if line)
         headers = {name.lower(): value for name, _, value in lines}
         self._is_closed = headers.get("connection") == "close"
+
         if " 200 " not in answer.split("\r\n", 1)[0]:
             raise RuntimeError(answer + (await self.reader.read(int(headers.get("content-length", 0)))).decode())
+
         return headers
 
     async def chunks(self):
@@ -72,10 +77,12 @@ async def load(port: int, clients: int, request: Request, seconds: float = SECON
     async def client() -> None:
         connection = Connection(port)
         await connection.open()
+
         while time.perf_counter() < until:
             began = time.perf_counter()
             await request(connection)
             times.append(time.perf_counter() - began)
+
         connection.writer.close()
 
     began = time.perf_counter()
@@ -105,10 +112,12 @@ async def first_events(port: int, streams: int, body: object, mark: bytes) -> tu
         await connection.open()
         began = time.perf_counter()
         await connection.begin("POST", "/runs/stream", body)
+
         first = 0.0
         async for chunk in connection.chunks():
             if not first and mark in chunk:
                 first = time.perf_counter() - began
+
         connection.writer.close()
         return first
 
@@ -132,11 +141,13 @@ async def events_per_s(port: int, streams: int, body: object, mark: bytes) -> fl
 def cpu_s(pid: int) -> float:
     """Return the CPU seconds of a process and its living children."""
     total = 0.0
+
     for one in family(pid):
         # A child may end meanwhile.
         with contextlib.suppress(OSError):
             fields = Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()
             total += (int(fields[11]) + int(fields[12])) / TICK
+
     return total
 
 
@@ -153,9 +164,11 @@ def family(pid: int) -> list[int]:
         with contextlib.suppress(OSError):
             if folder.name.isdigit():
                 parents[int(folder.name)] = parent_of(int(folder.name))
+
     found = [pid]
     for one in found:
         found += [child for child, parent in parents.items() if parent == one]
+
     return found
 
 

@@ -28,7 +28,8 @@ from bench.client import Connection, cpu_s  # noqa: E402
 from tests.node_packages import JAVASCRIPT_PROJECT, installed_packages, javascript_runtime  # noqa: E402
 
 SAID = 1400
-WARM_UP, SAMPLE = 20, 20
+WARM_UP = 20
+SAMPLE = 20
 # With fewer, the early and the late turns would be the same ones.
 FEWEST_TURNS = WARM_UP + 2 * SAMPLE
 TABLES = ("threads", "runs", "checkpoints", "checkpoint_values", "checkpoint_pieces", "checkpoint_writes")
@@ -44,11 +45,14 @@ async def converse(turn, turns: int, cpu, wal) -> dict[str, float]:
     """Take turns; return the cost of an early and of a late one, and what all of them wrote to the log of Postgres."""
     costs: list[tuple[float, float]] = []
     began = await wal()
+
     for _ in range(turns):
         before = cpu(), await wal()
         await turn()
         costs.append((cpu() - before[0], (await wal()) - before[1]))
-    early, late = costs[WARM_UP : WARM_UP + SAMPLE], costs[-SAMPLE:]
+
+    early = costs[WARM_UP : WARM_UP + SAMPLE]
+    late = costs[-SAMPLE:]
     return {
         "CPU of an early turn, ms": statistics.mean(cost[0] for cost in early) * 1000,
         "CPU of a late turn, ms": statistics.mean(cost[0] for cost in late) * 1000,
@@ -77,14 +81,18 @@ async def portside(server: Server, postgres: int, assistant: str, turns: int) ->
     found["dead rows of threads"] = await database.fetchval(
         "select pg_stat_force_next_flush(), n_dead_tup from pg_stat_user_tables where relname = 'threads'", column=1
     )
+
     for name, path in (("state", "state"), ("history page", "history?limit=10")):
         before = cpu_s(server.pid) + cpu_s(postgres)
+
         for _ in range(10):
             # Another thread in between would do: the cached answer of an unchanged state is another measurement.
             await client.send("PATCH", f"/threads/{thread_id}/state", {"metadata": {"n": random.random()}})
             answer = await client.send("GET", f"/threads/{thread_id}/{path}")
+
         found[f"CPU of reading a {name}, ms"] = (cpu_s(server.pid) + cpu_s(postgres) - before) * 100
         found[f"bytes of a {name}, kB"] = len(answer) / 1000
+
     await database.close()
     return found
 
@@ -95,8 +103,10 @@ WAL = "select (pg_current_wal_insert_lsn() - '0/0')::float8"
 async def table_sizes(database) -> dict[str, float]:
     rows = await database.fetch(
         "select relname, pg_total_relation_size(oid) / 1e6::float8 as mb from pg_class"
-        " where relname = any($1) and relkind = 'r'", list(TABLES)
-    )  # fmt: skip
+        " where relname = any($1) and relkind = 'r'",
+        list(TABLES),
+    )
+
     return {row["relname"]: row["mb"] for row in rows}
 
 
@@ -106,6 +116,7 @@ async def in_process(turns: int, url: str | None) -> dict[str, float]:
         from langgraph.checkpoint.memory import InMemorySaver
 
         return await own_saver(InMemorySaver(), turns, None, None)
+
     from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
     async with AsyncPostgresSaver.from_conn_string(url) as saver:
@@ -113,10 +124,12 @@ async def in_process(turns: int, url: str | None) -> dict[str, float]:
         backend = (await (await saver.conn.execute("select pg_backend_pid() as pid")).fetchone())["pid"]
         database = await asyncpg.connect(url)
         found = await own_saver(saver, turns, backend, database)
+
         found["stored in all, MB"] = await database.fetchval(
             "select sum(pg_total_relation_size(oid)) / 1e6::float8 from pg_class"
             " where relkind = 'r' and relname ~ '^checkpoint'"
         )
+
         await database.close()
         return found
 
@@ -141,6 +154,7 @@ def own_savers(turns: int, url: str) -> dict[str, dict[str, float]]:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(cache), *SAVER]
         subprocess.run(command, check=True)
         (cache / "complete").touch()
+
     found = {}
     for name, arguments in (("langgraph's Postgres saver", [url]), ("langgraph's saver for memory", [])):
         code = f"""
@@ -151,8 +165,10 @@ langgraph.checkpoint.__path__ = [*langgraph.checkpoint.__path__, {str(cache / "l
 from bench.conversations import in_process
 print(json.dumps(asyncio.run(in_process({turns}, *({arguments!r} or [None])))))
 """
+
         answer = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
         found[name] = json.loads(answer)
+
     return found
 
 
@@ -177,6 +193,7 @@ def in_javascript(turns: int) -> dict[str, dict[str, float]]:
         graphs_of = {name: f"./conversations.ts:{name}" for name in ("conversation", "tiny")}
         Path(folder, "langgraph.json").write_text(json.dumps({"node_version": "20", "graphs": graphs_of}))
         Path(folder, "node_modules").symlink_to(installed_packages(JAVASCRIPT_PROJECT) / "node_modules")
+
         with ours(Path(folder), EXECUTOR_JAVASCRIPT=str(javascript_runtime())) as (server, _):
             return in_portside(turns, server)
 
@@ -187,13 +204,16 @@ def main() -> None:
         sys.exit(
             f"Give {FEWEST_TURNS} turns or more: {SAMPLE} early and {SAMPLE} late turns follow {WARM_UP} to warm up."
         )
+
     with ours() as (server, _):
         found = in_portside(turns, server)
         if sys.argv[2:] != ["javascript"]:
             found |= own_savers(turns, asyncio.run(separate_database(server.database)))
+
     said = SAID * turns / 1e6
     print(f"{turns} turns, {said:.2f} MB said")
     report(found, said)
+
     if sys.argv[2:] == ["javascript"]:
         print("in TypeScript:")
         report(in_javascript(turns), said)
@@ -203,9 +223,11 @@ def report(found: dict[str, dict[str, float]], said: float) -> None:
     for name in dict.fromkeys(name for column in found.values() for name in column):
         figures = [column.get(name) for column in found.values()]
         print(f"{name:<36}" + "".join(f"{'-':>14}" if one is None else f"{one:14.2f}" for one in figures))
+
     print(f"{'':<36}" + "  ".join(found))
     mine, tiny, *savers = (column["stored in all, MB"] for column in list(found.values())[:3] if column)
     print(f"stored beyond a tiny state / said: {(mine - tiny) / said:.1f}")
+
     if savers:
         print(f"stored, portside / langgraph's Postgres saver: {mine / savers[0]:.3f}")
 

@@ -36,17 +36,22 @@ async def measure(orchestrator: ServerProcess, url: str, executors: int) -> None
 
         while await slots() < executors * 10:  # noqa: ASYNC110 - other processes connect
             await asyncio.sleep(0.2)
+
     print(f"{executors} executors, connected after {time.monotonic() - began:.1f} s more")
-    connection, pid = await asyncpg.connect(url), orchestrator.process.pid
+    connection = await asyncpg.connect(url)
+    pid = orchestrator.process.pid
     before = cpu_s(pid)
+
     await asyncio.sleep(SECONDS)
     print(f"  without work: {(cpu_s(pid) - before) / SECONDS * 100:.1f} % of a core, {memory_mb(pid):.0f} MB")
     port = int(orchestrator.url.rsplit(":", 1)[1])
     await load(port, 32, wait, 2.0)
+
     before = cpu_s(pid)
     done = await load(port, 32, wait, SECONDS)
     spent = (cpu_s(pid) - before) / len(done.times) * 1000
     count = await connection.fetchval("select count(*) from pg_stat_activity where datname = current_database()")
+
     print(f"  {done.per_s:.0f} runs/s, {spent:.2f} ms of CPU of the orchestrator for each, {memory_mb(pid):.0f} MB")
     print(f"  connections to Postgres: {count - 1}")
     await connection.close()
@@ -62,12 +67,14 @@ def main() -> None:
             settings = {"EXECUTORS": str(OF_A_SERVER), "N_JOBS_PER_WORKER": str(OF_A_SERVER * 10)}
             tiers = stack.enter_context(orchestrated(url, Path(folder), config=CONFIG, **settings))
             asyncio.run(measure(tiers.orchestrator, url, OF_A_SERVER))
+
             core_api = f"127.0.0.1:{tiers.orchestrator.environment['CORE_API_PORT']}"
             shared = {**settings, "CORE_API_KEY": tiers.orchestrator.environment["CORE_API_KEY"]}
             for number in range(1, most // OF_A_SERVER):
                 server = executor_server(CONFIG, core_api, Path(folder, f"more{number}.log"), **shared)
                 server.start()
                 stack.callback(server.stop)
+
             asyncio.run(measure(tiers.orchestrator, url, most))
         finally:
             stack.close()

@@ -26,7 +26,10 @@ from tests.servers import PROJECTS, ServerProcess, free_port
 
 from portside.kernel.embedded import EmbeddedPostgres
 
-SECONDS, CLIENTS, EVERY_S, KILLS = 8.0, 4, 2.0, 5
+SECONDS = 8.0
+CLIENTS = 4
+EVERY_S = 2.0
+KILLS = 5
 Fault = Callable[["Bench"], Awaitable[None]]
 
 
@@ -34,7 +37,8 @@ class Bench:
     """A server whose graphs can harm their executors."""
 
     def __init__(self, server: ServerProcess, folder: Path) -> None:
-        self.server, self.folder = server, folder
+        self.server = server
+        self.folder = folder
         self.port = int(server.url.rsplit(":", 1)[1])
 
     @property
@@ -87,12 +91,14 @@ FAULTS: dict[str, Fault] = {
 
 @contextmanager
 def server_with(embedded: EmbeddedPostgres, folder: Path, **settings: str) -> Iterator[Bench]:
-    name, port = "_".join(settings.values()), free_port()
+    name = "_".join(settings.values())
+    port = free_port()
     (own := folder / name).mkdir()
     settings |= {"DATABASE_URI": embedded.create_database(f"bench_{name}"), "LANGSMITH_TRACING": "false"}
     settings |= {"EXECUTOR_HEARTBEAT_SECS": "2", "EXECUTOR_START_SECS": "600"}
     arguments = ["serve", "--config", str(PROJECTS / "crashes" / "langgraph.json"), "--port", str(port)]
     server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, own / "log")
+
     server.start()
     try:
         yield Bench(server, own)
@@ -125,13 +131,16 @@ async def answers_under_faults(bench: Bench, windows: int) -> None:
 
     times: dict[str, list[float]] = {name: [] for name in FAULTS}
     await load(bench.port, CLIENTS, read, 2.0)
+
     for _ in range(windows):
         for name, fault in FAULTS.items():
             async with repeated(bench.execute, 0.1), repeated(lambda fault=fault: fault(bench), EVERY_S):
                 times[name] += (await load(bench.port, CLIENTS, read, SECONDS)).times
+
             # Let executors start again before the next window.
             for _ in range(3):
                 await bench.execute()
+
     quiet = percentiles(times["without faults"])[1]
     for name, found in times.items():
         p50, p99 = percentiles(found)
@@ -144,13 +153,17 @@ async def recovery(bench: Bench, name: str) -> None:
     for _ in range(KILLS):
         await bench.execute()
         await asyncio.sleep(8)
+
         # The first child is the oldest: a spare is younger.
         os.kill(min(bench.executors, key=started), signal.SIGKILL)
         began = time.perf_counter()
         await bench.execute()
         found.append(time.perf_counter() - began)
-    print(f"from kill -9 to the end of the next run, {name}: median {statistics.median(found):.2f} s, "
-          f"{min(found):.2f} to {max(found):.2f} s")  # fmt: skip
+
+    print(
+        f"from kill -9 to the end of the next run, {name}: median {statistics.median(found):.2f} s, "
+        f"{min(found):.2f} to {max(found):.2f} s"
+    )
 
 
 def started(pid: int) -> int:
@@ -165,6 +178,7 @@ def main() -> None:
         try:
             with server_with(embedded, Path(folder), EXECUTORS="2") as bench:
                 asyncio.run(answers_under_faults(bench, windows))
+
             for spares, name in (("0", "without a spare"), ("1", "with a spare")):
                 with server_with(embedded, Path(folder), EXECUTORS="1", EXECUTOR_SPARES=spares) as bench:
                     asyncio.run(recovery(bench, name))

@@ -21,7 +21,8 @@ from tests.servers import ServerProcess, free_port, orchestrated
 from portside.kernel.embedded import EmbeddedPostgres
 
 CONFIG = str(PROJECT / "langgraph.json")
-WINDOWS, SECONDS = 3, 3.0
+WINDOWS = 3
+SECONDS = 3.0
 HEAVY = {"assistant_id": "heavy", "input": {"ms": 100}}
 
 
@@ -33,6 +34,7 @@ async def measure(servers: dict[str, list[ServerProcess]], ports: dict[str, int]
     found: dict[str, dict[str, list[float]]] = {name: {} for name in servers}
     for name in servers:
         await load(ports[name], 4, wait, 2.0)
+
     for _ in range(WINDOWS):
         for name, programs in servers.items():
             pids = [program.process.pid for program in programs]
@@ -43,11 +45,13 @@ async def measure(servers: dict[str, list[ServerProcess]], ports: dict[str, int]
                 spent = (sum(map(cpu_s, pids)) - before) / len(done.times) * 1000
                 figures.setdefault(f"CPU of a run, ms, {clients} clients", []).append(spent)
                 figures.setdefault(f"run, ms, {clients} clients", []).append(statistics.median(done.times) * 1000)
+
             p50, _ = await first_events(ports[name], 1, TOKENS, b"token 0 ")
             figures.setdefault("first token, ms", []).append(p50)
             figures.setdefault("runs of 100 ms CPU in a second", []).append(
                 (await load(ports[name], 8, heavy, SECONDS)).per_s
             )
+
     for figure in next(iter(found.values())):
         print(figure + ": " + ", ".join(f"{name} {statistics.median(found[name][figure]):.2f}" for name in found))
 
@@ -57,20 +61,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         embedded = EmbeddedPostgres(Path(folder))
         embedded.acquire()
+
         servers: dict[str, list[ServerProcess]] = {}
         ports: dict[str, int] = {}
         try:
             for executors in ("0", count):
-                name, port = f"{executors} executors", free_port()
+                name = f"{executors} executors"
+                port = free_port()
                 url = embedded.create_database(f"bench_{executors}")
                 settings = {"DATABASE_URI": url, "EXECUTORS": executors, "LANGSMITH_TRACING": "false"}
                 arguments = ["serve", "--config", CONFIG, "--port", str(port)]
                 server = ServerProcess(
                     arguments, f"http://127.0.0.1:{port}", settings, Path(folder) / f"log{executors}"
                 )
+
                 server.start()
                 stack.callback(server.stop)
                 servers[name], ports[name] = [server], port
+
             (far := Path(folder, "far")).mkdir()
             tiers = stack.enter_context(
                 orchestrated(embedded.create_database("bench_core_api"), far, config=CONFIG, EXECUTORS=count)
@@ -78,6 +86,7 @@ def main() -> None:
             name = f"{count} executors by gRPC"
             servers[name] = [tiers.orchestrator, *tiers.executors]
             ports[name] = int(tiers.orchestrator.url.rsplit(":", 1)[1])
+
             asyncio.run(measure(servers, ports))
         finally:
             stack.close()

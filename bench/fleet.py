@@ -77,12 +77,16 @@ class Fleet:
     """A platform with many deployments in a home of its own."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        self.home, self.count, self.folder = folder / "home", count, folder
+        self.home = folder / "home"
+        self.count = count
+        self.folder = folder
         port_file = folder / "port"
         port = int(port_file.read_text()) if port_file.exists() else free_port()
+
         port_file.write_text(str(port))
         command = ["up", "--no-example", "--home", str(self.home), "--port", str(port)]
         self.server = ServerProcess(command, f"http://127.0.0.1:{port}", {"LANGSMITH_TRACING": "false"}, folder / "log")
+
         # The rest of the machine has the right of way.
         self.server.starter = ["nice", "-n", "5"]
         self.platform: Platform
@@ -104,7 +108,8 @@ class Fleet:
     async def fill(self) -> None:
         """Deploy what is missing, a few at a time, and wait until every deployment has an agent."""
         source = Source(make_repository(self.folder / "hello-agent"))
-        missing, slots = self.count - len(await self.deployments()), asyncio.Semaphore(BUILDS)
+        missing = self.count - len(await self.deployments())
+        slots = asyncio.Semaphore(BUILDS)
 
         async def deploy(number: int) -> None:
             async with slots:
@@ -114,6 +119,7 @@ class Fleet:
 
         began = time.monotonic()
         await asyncio.gather(*map(deploy, range(missing)))
+
         if missing > 0:
             print(
                 f"{missing} deployments built and started: {(time.monotonic() - began) / missing:.1f} s each",
@@ -147,10 +153,14 @@ class Fleet:
         assert self.server.process is not None
         agents = processes_of(self.home)
         postgres = self.postmaster()
+
         return Usage(
-            sum(map(cpu_s, agents)), cpu_s(listener_of(self.server)), cpu_s(self.server.process.pid),
-            sum(map(cpu_s, [*children(postgres), postgres])), len(agents),
-        )  # fmt: skip
+            sum(map(cpu_s, agents)),
+            cpu_s(listener_of(self.server)),
+            cpu_s(self.server.process.pid),
+            sum(map(cpu_s, [*children(postgres), postgres])),
+            len(agents),
+        )
 
     def kill_all(self) -> None:
         """End every process at once, as a loss of power does."""
@@ -160,7 +170,9 @@ class Fleet:
         for pid in [*first, *children(postgres), *processes_of(self.home)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
         self.server.process.wait()
+
         while processes_of(self.home):
             for pid in processes_of(self.home):
                 with contextlib.suppress(ProcessLookupError):
@@ -176,7 +188,8 @@ class Starts:
     """Watches the servers of all deployments start, at their private ports: a request would make one more urgent."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet, self._began = fleet, time.monotonic()
+        self._fleet = fleet
+        self._began = time.monotonic()
         self._files = list((fleet.home / "dataplane" / "deployments").glob("*/state.json"))
         self.seen: dict[Path, float] = {}
         self.serving: dict[Path, float] = {}
@@ -196,10 +209,12 @@ class Starts:
         for file in self._files:
             if file in self.serving or not (port := running_port(file)):
                 continue
+
             self.seen.setdefault(file, now)
             with contextlib.suppress(httpx2.HTTPError):
                 if (await client.get(f"http://127.0.0.1:{port}/ok?serving=1")).status_code == 200:
                     self.serving[file] = now
+
         self.most_at_once = max(self.most_at_once, len(self.seen) - len(self.serving))
 
 
@@ -209,6 +224,7 @@ def running_port(state: Path) -> int | None:
         for replica in json.loads(state.read_bytes()).get("replicas", []):
             if Path(f"/proc/{replica['process']['pid']}").exists():
                 return int(replica["port"])
+
     return None
 
 
@@ -217,6 +233,7 @@ def cpu_s(pid: int) -> float:
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(int(field) for field in fields[11:15]) / TICK
+
     return 0.0
 
 
@@ -226,6 +243,7 @@ def memory_mb(pid: int) -> float:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) / 1024
+
     return 0.0
 
 
@@ -237,19 +255,24 @@ def children(pid: int) -> list[int]:
 
 async def measure_idle(fleet: Fleet, what: str) -> None:
     """Print what all processes use while nobody uses the agents."""
-    before, began = fleet.usage(), time.monotonic()
+    before = fleet.usage()
+    began = time.monotonic()
     await asyncio.sleep(WINDOW_S)
-    after, took_s = fleet.usage(), time.monotonic() - began
+    after = fleet.usage()
+    took_s = time.monotonic() - began
     percent = [100 * (now - then) / took_s for now, then in zip(after[:4], before[:4], strict=True)]
     servers = servers_of(fleet.home)
+
     database = await asyncpg.connect(fleet.platform.database_url)
     found = await database.fetchrow(CONNECTIONS)
     assert found is not None
     agents, clients = found
+
     await database.close()
     postgres = [*children(fleet.postmaster()), fleet.postmaster()]
     print(f"{what}: {len(servers)} servers, load {os.getloadavg()[0]:.1f}, over {took_s:.0f} s")
     each = len(servers) or 1
+
     print(f"  memory of a server {sum(map(memory_mb, processes_of(fleet.home))) / each:.1f} MB")
     print(
         f"  CPU of a server {percent[0] / each:.3f} % of a core, with Postgres {(percent[0] + percent[3]) / each:.3f} %"
@@ -257,6 +280,7 @@ async def measure_idle(fleet: Fleet, what: str) -> None:
     print(
         f"  CPU of all servers {percent[0]:.1f} %, listener {percent[1]:.1f} %, platform {percent[2]:.1f} %, ", end=""
     )
+
     print(f"Postgres {percent[3]:.1f} %")
     print(f"  connections of agents {agents} ({agents / each:.2f} each), of all {clients}; ", end="")
     print(f"memory of Postgres {sum(map(memory_mb, postgres)):.0f} MB, ", end="")
@@ -274,11 +298,13 @@ async def measure_reboot(fleet: Fleet) -> None:
     starts = Starts(fleet)
     page = await fleet.platform.client.get("/console/")
     listed = len(await fleet.deployments())
+
     listed_after = time.monotonic() - began
     slowest = 0.0
 
     async def ask_platform() -> None:
         nonlocal slowest
+
         while True:
             asked = time.monotonic()
             await fleet.platform.call("GET", "/v2/deployments?limit=100")
@@ -288,8 +314,10 @@ async def measure_reboot(fleet: Fleet) -> None:
     asking = asyncio.create_task(ask_platform())
     await starts.watch()
     asking.cancel()
-    took_s, used = time.monotonic() - began, fleet.usage()
+    took_s = time.monotonic() - began
+    used = fleet.usage()
     times = sorted(starts.serving.values())
+
     print(
         f"after kill -9 of everything, load {os.getloadavg()[0]:.1f}: platform answers after {answered:.1f} s, ", end=""
     )
@@ -297,14 +325,17 @@ async def measure_reboot(fleet: Fleet) -> None:
     print(f"slowest list during the start {slowest:.2f} s")
     print(f"  servers answer after {times[0]:.1f} s (first), {statistics.median(times):.1f} (median), ", end="")
     print(f"{times[-1]:.1f} (last of {len(times)}); at most {starts.most_at_once} start at a time")
+
     print(f"  CPU: {sum(used[:4]) / len(times):.2f} s for each deployment; servers {used.servers:.1f}, ", end="")
     print(
         f"listener {used.listener:.1f}, platform {used.platform:.1f}, Postgres {used.postgres:.1f}; all {took_s:.0f} s"
     )
+
     order = [
         json.loads(file.read_bytes()).get("used_at", 0.0) for file in sorted(starts.seen, key=starts.seen.__getitem__)
     ]
     later = sum(first < second for first, second in pairwise(order))
+
     print(f"  order: {later} of {len(order) - 1} started before one that was used later", flush=True)
 
 
@@ -312,20 +343,24 @@ async def measure_storm(fleet: Fleet) -> None:
     """Print what it takes when runs wake all deployments at once."""
     await fleet.set_sleep(1)
     await fleet.are_asleep()
+
     # What an agent has used is counted while it is awake.
     await fleet.set_sleep(WITHIN_S)
     deployments = await fleet.deployments()
     assert all(each["is_asleep"] for each in deployments)
 
-    before, began = fleet.usage(), time.monotonic()
+    before = fleet.usage()
+    began = time.monotonic()
     times = sorted(await asyncio.gather(*(by_request(fleet, deployment) for deployment in deployments)))
-    took_s, after = time.monotonic() - began, fleet.usage()
+    took_s = time.monotonic() - began
+    after = fleet.usage()
 
     used = [(now - then) / len(times) for now, then in zip(after[:4], before[:4], strict=True)]
     print(
         f"runs wake {len(times)} at once, load {os.getloadavg()[0]:.1f}: ended after {times[0]:.1f} s (first), "
         f"{statistics.median(times):.1f} (median), {times[-1]:.1f} (last); all {took_s:.1f} s"
     )
+
     print(
         f"  CPU: {sum(used):.2f} s for each; server and executor {used[0]:.2f}, listener {used[1]:.2f}, "
         f"platform {used[2]:.2f}, Postgres {used[3]:.2f}",
@@ -340,22 +375,27 @@ async def measure_sleep(fleet: Fleet) -> None:
     await fleet.are_asleep()
     print(f"all asleep {time.monotonic() - began:.0f} s after the setting")
     await measure_idle(fleet, "asleep")
+
     deployments = await fleet.deployments()
     print_times("a request", [await by_request(fleet, deployment) for deployment in deployments[:WAKE]])
     for name, wake, number in (("a delayed run", by_delayed_run, WAKE), ("a cron", by_cron, 3)):
         woken = [wake(fleet, deployment, place) for place, deployment in enumerate(deployments[:number])]
         print_times(name, await asyncio.gather(*woken))
+
     await fleet.are_asleep()
     fleet.kill_all()
     began = time.monotonic()
     await asyncio.to_thread(fleet.start)
+
     answered = time.monotonic() - began
     await asyncio.sleep(20)
     used = fleet.usage()
+
     print(
         f"after kill -9 with all asleep: platform answers after {answered:.1f} s, {used.number} servers, CPU of the ",
         end="",
     )
+
     print(f"listener {used.listener:.1f} s, platform {used.platform:.1f}, Postgres {used.postgres:.1f}", flush=True)
 
 
@@ -389,6 +429,7 @@ async def by_delayed_run(fleet: Fleet, deployment: Any, place: int) -> float:
         thread = (await client.post("/threads", json={})).json()["thread_id"]
         response = await client.post(f"/threads/{thread}/runs", json={**HELLO, "after_seconds": delay_s})
         assert response.status_code == 200, response.text
+
     return await end_of_last_run(fleet, deployment, time.time() + delay_s)
 
 
@@ -401,6 +442,7 @@ async def by_cron(fleet: Fleet, deployment: Any, place: int) -> float:
         assert response.status_code == 200, response.text
         took_s = await end_of_last_run(fleet, deployment, due_at)
         await client.delete(f"/runs/crons/{response.json()['cron_id']}")
+
     return took_s
 
 
@@ -417,6 +459,7 @@ async def end_of_last_run(fleet: Fleet, deployment: Any, due_at: float) -> float
     ended_at = await eventually(look, WITHIN_S)
     await database.close()
     assert ended_at is not None
+
     return ended_at - due_at
 
 
@@ -439,14 +482,18 @@ async def main(count: int, parts: Sequence[str]) -> None:
             if "idle" in parts or "reboot" in parts:
                 await fleet.set_sleep(0)
                 await Starts(fleet).watch()
+
             if "idle" in parts:
                 await eventually(fleet.has_only_servers, WITHIN_S)
                 await asyncio.sleep(SETTLE_S)
                 await measure_idle(fleet, "awake")
+
             if "reboot" in parts:
                 await measure_reboot(fleet)
+
             if "storm" in parts:
                 await measure_storm(fleet)
+
             if "sleep" in parts:
                 await measure_sleep(fleet)
         finally:

@@ -29,10 +29,16 @@ from langgraph.checkpoint.base import BaseCheckpointSaver  # noqa: E402
 from tests.servers import free_port  # noqa: E402
 from uuid_utils import uuid7  # noqa: E402
 
-CLIENTS, ROUNDS, SECONDS = 16, 3, 4.0
+CLIENTS = 16
+ROUNDS = 3
+SECONDS = 4.0
 LEVELS = (
-    "HTTP", "two statements", "a checkpointer that stores nothing", "a thread for graphs", "checkpoints of a thread"
-)  # fmt: skip
+    "HTTP",
+    "two statements",
+    "a checkpointer that stores nothing",
+    "a thread for graphs",
+    "checkpoints of a thread",
+)
 TABLE = """
 create unlogged table if not exists floor_runs (id uuid primary key, status text, input text, output text);
 create unlogged table if not exists floor_checkpoints (id uuid primary key, body text)
@@ -87,7 +93,8 @@ class Statements:
     """The begin or the end of the runs of all clients that ask at the same time, in one statement."""
 
     def __init__(self, pool: asyncpg.Pool, statement: str) -> None:
-        self._pool, self._statement = pool, statement
+        self._pool = pool
+        self._statement = statement
         self._waiting: list[tuple[Any, str, asyncio.Future[None]]] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -96,15 +103,19 @@ class Statements:
         self._waiting.append((run_id, text, done))
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
+
         await done
 
     async def _send(self) -> None:
         while self._waiting:
-            batch, self._waiting = self._waiting, []
+            batch = self._waiting
+            self._waiting = []
             ids = [each[0] for each in batch]
             await self._pool.execute(self._statement, ids, [each[1] for each in batch])
+
             for *_, done in batch:
                 done.set_result(None)
+
         self._sending = None
 
 
@@ -113,31 +124,40 @@ async def serve(level: int, port: int, database_url: str) -> None:
     begins, reads, writes, ends = (Statements(pool, each) for each in (BEGIN, READ, WRITE, END))
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
+
     saver = EncodingSaver() if level > 3 else NothingSaver()
     graph = graphs.echo.copy(update={"checkpointer": saver}) if level > 1 else graphs.echo
 
     async def execute(run_id: Any, given: Any) -> Any:
         if level < 2:
             return await graph.ainvoke(given)
+
         config = {"configurable": {"thread_id": str(run_id)}}
         return await graph.ainvoke(given, config, durability="async")
 
     async def app(_scope: Any, receive: Any, send: Any) -> None:
         body = (await receive())["body"]
-        given, run_id = json.loads(body)["input"], uuid7()
+        given = json.loads(body)["input"]
+
+        run_id = uuid7()
         if level > 0:
             await begins.add(run_id, body.decode())
+
         working = execute(run_id, given)
         if level > 2:
             working = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(working, loop))
+
         if level > 3:
             await reads.add(run_id, "")
+
         values = await working
         if isinstance(saver, EncodingSaver):
             await writes.add(run_id, b"".join(saver.encoded.pop(str(run_id))).hex())
+
         answer = json.dumps({**values, "messages": [each.model_dump() for each in values["messages"]]}).encode()
         if level > 0:
             await ends.add(run_id, answer.decode())
+
         length = str(len(answer)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -159,9 +179,11 @@ async def compare(port: int, pid: int, database: str) -> None:
     connection = await asyncpg.connect(database)
     await connection.execute(TABLE)
     await connection.close()
+
     found: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
         found.setdefault("bare graph", []).append(await bare_ms())
+
         for level, name in enumerate(LEVELS):
             own = free_port()
             command = [sys.executable, __file__, "serve", str(level), str(own), database]
@@ -171,7 +193,9 @@ async def compare(port: int, pid: int, database: str) -> None:
                     found.setdefault(name, []).append(await measured(own, server.pid))
                 finally:
                     server.terminate()
+
         found.setdefault("portside", []).append(await measured(port, pid))
+
     least = min(found["bare graph"])
     for name, figures in found.items():
         print(f"{name:40} {min(figures):6.2f} ms  {min(figures) / least:5.2f}")
@@ -191,6 +215,7 @@ async def until_up(port: int, server: subprocess.Popen[bytes]) -> None:
             await asyncio.sleep(0.1)
         else:
             return
+
     raise RuntimeError(f"the server ended with status {server.returncode} before it answered")
 
 

@@ -18,7 +18,8 @@ from portside.ingress.config import UPSTREAMS, configuration
 from portside.ingress.front import write_upstreams
 from portside.ingress.options import FrontOptions
 
-ROUNDS, ROUND_S = 10, 0.5
+ROUNDS = 10
+ROUND_S = 0.5
 NAME = "bench"
 
 
@@ -35,7 +36,9 @@ async def measure_front(port: int) -> dict[str, Figures]:
     caddy = find_caddy(None)
     if caddy is None:
         return {}
-    front_port, bare_port = free_port(), free_port()
+
+    front_port = free_port()
+    bare_port = free_port()
     front_config = configuration(FrontOptions(port=front_port), is_old=caddy.is_old)
     with tempfile.TemporaryDirectory() as folder:
         write_upstreams(Path(folder) / UPSTREAMS, {NAME: f"127.0.0.1:{port}"})
@@ -44,9 +47,11 @@ async def measure_front(port: int) -> dict[str, Figures]:
             running(caddy.program, Path(folder) / "bare", bare(bare_port, port)) as bare_pid,
         ):
             ways = {
-                "direct": Way(port), "bare": Way(bare_port, "", bare_pid),
+                "direct": Way(port),
+                "bare": Way(bare_port, "", bare_pid),
                 "front": Way(front_port, f"/agents/{NAME}", front_pid),
-            }  # fmt: skip
+            }
+
             return {f"{clients} clients": await compare(ways, clients) for clients in (1, 16)}
 
 
@@ -65,12 +70,17 @@ async def running(program: str, folder: Path, config: dict[str, Any]) -> AsyncIt
 def bare(port: int, agent_port: int) -> dict[str, Any]:
     """Return the configuration of a Caddy that passes everything to the agent."""
     proxy = {
-        "handler": "reverse_proxy", "upstreams": [{"dial": f"127.0.0.1:{agent_port}"}],
+        "handler": "reverse_proxy",
+        "upstreams": [{"dial": f"127.0.0.1:{agent_port}"}],
         "transport": {"protocol": "http", "keep_alive": {"max_idle_conns_per_host": 512}},
-    }  # fmt: skip
+    }
+
     server = {
-        "listen": [f"127.0.0.1:{port}"], "automatic_https": {"disable": True}, "routes": [{"handle": [proxy]}],
-    }  # fmt: skip
+        "listen": [f"127.0.0.1:{port}"],
+        "automatic_https": {"disable": True},
+        "routes": [{"handle": [proxy]}],
+    }
+
     admin = {"listen": "unix/admin.sock", "config": {"persist": False}}
     return {"admin": admin, "apps": {"http": {"servers": {"bare": server}}}}
 
@@ -84,14 +94,20 @@ async def compare(ways: dict[str, Way], clients: int) -> Figures:
             before_s = cpu_s(way.pid) if way.pid else 0.0
             times[name] += (await load(way.port, clients, ask(way.prefix), ROUND_S)).times
             cpu[name] += cpu_s(way.pid) - before_s if way.pid else 0.0
+
     p50 = {name: percentiles(found)[0] for name, found in times.items()}
     cpu_us = {name: cpu[name] / len(times[name]) * 1e6 for name in ways}
     return {
-        "direct p50": p50["direct"], "bare p50": p50["bare"], "front p50": p50["front"],
-        "bare adds ms": p50["bare"] - p50["direct"], "front adds ms": p50["front"] - p50["direct"],
-        "ratio": p50["front"] / p50["direct"], "bare CPU us": cpu_us["bare"], "front CPU us": cpu_us["front"],
+        "direct p50": p50["direct"],
+        "bare p50": p50["bare"],
+        "front p50": p50["front"],
+        "bare adds ms": p50["bare"] - p50["direct"],
+        "front adds ms": p50["front"] - p50["direct"],
+        "ratio": p50["front"] / p50["direct"],
+        "bare CPU us": cpu_us["bare"],
+        "front CPU us": cpu_us["front"],
         "CPU ratio": cpu_us["front"] / cpu_us["bare"],
-    }  # fmt: skip
+    }
 
 
 def ask(prefix: str):

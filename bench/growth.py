@@ -27,7 +27,9 @@ from bench.workload import RUN, TOKENS  # noqa: E402
 SIZES = (100_000, 1_000_000)
 CHECKPOINTS = 10
 SLICE = 50_000
-CLIENTS, STREAMS, USERS = 16, 200, 5_000
+CLIENTS = 16
+STREAMS = 200
+USERS = 5_000
 THREAD = "('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))"
 TABLES = ("threads", "checkpoints", "checkpoint_values", "checkpoint_writes", "runs")
 
@@ -71,11 +73,14 @@ async def fill(url: str, template: str, first: int, last: int) -> float:
     connection = await asyncpg.connect(url, server_settings={"search_path": "portside"})
     await connection.execute("set synchronous_commit = off")
     began = time.perf_counter()
+
     for start in range(first, last + 1, SLICE):
         for statement in FILLS:
             await connection.execute(statement, start, min(start + SLICE - 1, last), template, timeout=900)
+
     for table in TABLES:
         await connection.execute(f"vacuum analyze {table}", timeout=900)
+
     await connection.close()
     return time.perf_counter() - began
 
@@ -88,6 +93,7 @@ async def table_sizes(url: str) -> str:
         )
         for table in TABLES
     ]
+
     await connection.close()
     shown = (f"{table} {rows:,.0f} + {indexes:,.0f}" for table, (rows, indexes) in zip(TABLES, sizes, strict=True))
     return "MB of rows + indexes: " + ", ".join(shown)
@@ -131,6 +137,7 @@ async def measure(server: Server, postgres: int, last: int) -> None:
         before = cpu_s(server.pid), cpu_s(postgres)
         done = await load(server.port, CLIENTS, request)
         show(name, server, postgres, before, len(done.times))
+
     before = cpu_s(server.pid), cpu_s(postgres)
     p50, p99 = await first_events(server.port, STREAMS, TOKENS, b"token 0 ")
     show(f"{STREAMS} streams at once", server, postgres, before, STREAMS)
@@ -145,9 +152,11 @@ def show(name: str, server: Server, postgres: int, before: tuple[float, float], 
 
 async def grow(server: Server, sizes: list[int]) -> None:
     """Measure an empty database, and one of each size."""
-    postgres, template = await postmaster_of(str(server.database)), await make_thread(server.port)
+    postgres = await postmaster_of(str(server.database))
+    template = await make_thread(server.port)
     print("no other threads", flush=True)
     await measure(server, postgres, 0)
+
     done = 0
     for size in sizes:
         seconds = await fill(str(server.database), template, done + 1, size)

@@ -15,7 +15,9 @@ from typing import Any
 
 from portside.executor.link import Link, ServedCall
 
-CALLS, BATCHES, BATCH = 5_000, 500, 40
+CALLS = 5_000
+BATCHES = 500
+BATCH = 40
 BODY = {"event": "values", "data": b"x" * 1_650}
 
 
@@ -25,6 +27,7 @@ async def stream(count: int, call: ServedCall) -> list[float]:
         call.send([("values", BODY["data"])] * BATCH)
         await call.drain()
         await asyncio.sleep(0)
+
     return cpu()
 
 
@@ -53,15 +56,22 @@ async def measure(end: socket.socket) -> None:
     link = await attached(end, {})
     await link.call("echo", BODY)
     began = time.perf_counter()
+
     for _ in range(CALLS):
         await link.call("echo", BODY)
+
     print(f"one call after another, 1.7 KB: {(time.perf_counter() - began) / CALLS * 1e6:.0f} µs")
-    there, here = await link.call("cpu"), cpu()
+    there = await link.call("cpu")
+    here = cpu()
+
     for _ in range(CALLS // 50):
         await asyncio.gather(*(link.call("echo", BODY) for _ in range(50)))
+
     spent = await link.call("cpu") - there + cpu() - here
     print(f"50 calls at once, 1.7 KB: {spent / CALLS * 1e6:.0f} µs of CPU a call, both processes")
-    there, here = await link.call("cpu"), cpu()
+    there = await link.call("cpu")
+    here = cpu()
+
     await link.call("stream", BATCHES, on_item=lambda _batch: None)
     spent = await link.call("cpu") - there + cpu() - here
     print(f"batches of {BATCH} events, 1.7 KB each: {spent / BATCHES / BATCH * 1e6:.1f} µs of CPU an event")

@@ -114,10 +114,12 @@ from generate_series($1::int, $2::int) n
 """
 FILLS = {
     "platform": (
-        (PROGRESS, PLACES), (RUNS, EXAMPLES, QUEUED, DATASETS), ("runs", "examples", "queued_runs", "datasets")
+        (PROGRESS, PLACES),
+        (RUNS, EXAMPLES, QUEUED, DATASETS),
+        ("runs", "examples", "queued_runs", "datasets"),
     ),
     "agent": ((PROGRESS,), (THREADS, AGENT_RUNS), ("portside.threads", "portside.runs")),
-}  # fmt: skip
+}
 EVER = "1970-01-01T00:00:00Z"
 SELECTS = [
     "ID",
@@ -139,6 +141,7 @@ def traces(**fields: Any) -> Request:
         "page_size": 50,
         "min_start_time": EVER,
     }
+
     return "POST", "/v2/runs/query", {**body, "is_root": True, **fields}
 
 
@@ -191,7 +194,7 @@ REQUESTS: dict[str, dict[str, Request]] = {
         "timed-out runs (none)": ("POST", "/runs/search", {"limit": 50, "status": ["timeout"]}),
         "runs of a thread": ("POST", "/runs/search", {"thread_id": "c4ca4238-a0b9-2382-0dcc-509a6f75849b"}),
     },
-}  # fmt: skip
+}
 
 
 async def fill(url: str, part: str, count: int) -> None:
@@ -200,6 +203,7 @@ async def fill(url: str, part: str, count: int) -> None:
     connection = await asyncpg.connect(url)
     for statement in places:
         await connection.execute(statement)
+
     # No trigger: nothing has been counted that these rows could change.
     await connection.execute("set session_replication_role = replica")
     done = await connection.fetchval("select rows from bench_lists")
@@ -210,10 +214,13 @@ async def fill(url: str, part: str, count: int) -> None:
             for statement in fills:
                 await connection.execute(statement, first, last, count, timeout=900)
             await connection.execute("update bench_lists set rows = $1", last + 1)
+
         print(f"{last + 1:,} of {count:,} after {time.perf_counter() - began:,.0f} s", flush=True)
+
     if done < count:
         for table in tables:
             await connection.execute(f"vacuum analyze {table}", timeout=900)
+
     await connection.close()
 
 
@@ -226,17 +233,21 @@ def measure(url: str, key: str, requests: dict[str, Request]) -> None:
                 began = time.perf_counter()
                 answer = client.request(method, path, json=body) if body is not None else client.request(method, path)
                 times.append((time.perf_counter() - began) * 1000)
-            first, median = times[0], statistics.median(times)
+
+            first = times[0]
+            median = statistics.median(times)
             print(f"{name:38} {first:8,.0f} ms {median:8,.0f} ms  {answer.status_code} {_count(answer)}", flush=True)
 
 
 def _count(answer: httpx2.Response) -> str:
     if not answer.is_success:
         return answer.text[:200]
+
     found = answer.json()
     if isinstance(found, dict) and "items" in found:
         more = " and more" if found.get("next_cursor") else ""
         return f"{len(found['items'])} rows{more}"
+
     return f"{len(found)} rows" if isinstance(found, list) else json.dumps(found)[:60]
 
 
@@ -251,9 +262,11 @@ def measure_platform(folder: Path, count: int) -> None:
 def measure_agent(folder: Path, count: int) -> None:
     """Lists of an agent server: threads and runs."""
     embedded = EmbeddedPostgres(folder / "agent")
-    url, port = embedded.acquire(), free_port()
+    url = embedded.acquire()
+    port = free_port()
     settings = {"DATABASE_URI": url, "LANGSMITH_TRACING": "false", "LOG_LEVEL": "WARNING"}
     arguments = ["serve", "--config", str(PROJECTS / "graphs" / "langgraph.json"), "--port", str(port)]
+
     server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, folder / "log")
     try:
         server.start()

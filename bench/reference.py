@@ -45,8 +45,10 @@ def reference_environment() -> Path:
         print(f"installing the reference server into {folder}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--requirement", str(PINS)]
+
         subprocess.run(install, check=True)
         (folder / "complete").touch()
+
     return folder
 
 
@@ -56,7 +58,9 @@ def reference_process(source: Path) -> Iterator[Reference]:
     programs = reference_environment() / "bin"
     with tempfile.TemporaryDirectory() as folder:
         project = shutil.copytree(source, Path(folder) / "project", ignore=shutil.ignore_patterns("__pycache__"))
-        port, log = free_port(), Path(folder) / "reference.log"
+        port = free_port()
+        log = Path(folder) / "reference.log"
+
         command = [str(programs / "langgraph"), "dev", "--no-browser", "--no-reload", "--host", "127.0.0.1"]
         command += ["--port", str(port), "--n-jobs-per-worker", "10"]
         environment = {**os.environ, **QUIET, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
@@ -64,6 +68,7 @@ def reference_process(source: Path) -> Iterator[Reference]:
             process = subprocess.Popen(
                 command, cwd=project, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
+
         try:
             _wait_until_ok(f"http://127.0.0.1:{port}", process, log)
             yield Reference(f"http://127.0.0.1:{port}", port, process.pid)
@@ -78,5 +83,7 @@ def _wait_until_ok(url: str, process: subprocess.Popen[bytes], log: Path) -> Non
         with contextlib.suppress(httpx2.HTTPError):
             if httpx2.get(f"{url}/ok", timeout=5, trust_env=False).status_code == 200:
                 return
+
         time.sleep(0.1)
+
     raise RuntimeError(f"the reference server did not start:\n{log.read_text()[-3000:]}")

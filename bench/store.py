@@ -23,7 +23,8 @@ from portside.kernel.db import Database
 from portside.kernel.embedded import EmbeddedPostgres
 from portside.kernel.migrations import migrate
 
-ITEMS, USERS = 100_000, 20_000
+ITEMS = 100_000
+USERS = 20_000
 FILL = """
 insert into store_items (namespace, key, value, updated_at, indexed_by)
 select
@@ -43,11 +44,13 @@ insert into store_vectors select s.id, 0, 1, m.embedding from store_items s join
 async def timed(name: str, call: Callable[[], Awaitable[Any]], times: int = 15) -> None:
     for _ in range(6):
         await call()
+
     took = []
     for _ in range(times):
         begun = time.perf_counter()
         await call()
         took.append(time.perf_counter() - begun)
+
     print(f"{name:44} {sorted(took)[times // 2] * 1000:9.2f} ms")
 
 
@@ -59,6 +62,7 @@ async def measure_plain(store: PostgresStore) -> None:
     await timed("search, 20,000 items under the prefix", lambda: store.asearch(("docs",)))
     await timed("search, 80,000 items under the prefix", lambda: store.asearch(("users",)))
     await timed("search, everything", lambda: store.asearch(()))
+
     await timed("filter n = 77 in 80,000", lambda: store.asearch(("users",), filter={"n": 77}))
     await timed("filter n > 79,990 in 80,000", lambda: store.asearch(("users",), filter={"n": {"$gt": 79_990}}))
     await timed("filter n is null in 80,000", lambda: store.asearch(("users",), filter={"n": None}))
@@ -66,6 +70,7 @@ async def measure_plain(store: PostgresStore) -> None:
     await timed("namespaces, to depth 1", lambda: store.alist_namespaces(max_depth=1))
     await timed("namespaces, by suffix", lambda: store.alist_namespaces(suffix=("memories",)))
     await timed("put", lambda: store.aput(("new",), f"{next(numbers)}", {"text": "x" * 200}))
+
     await timed(
         "put 100 in a batch",
         lambda: store.abatch([PutOp(("new",), f"{next(numbers)}", {"text": "x" * 200}) for _ in range(100)]),
@@ -83,6 +88,7 @@ async def measure_meaning(db: Database, dims: int) -> None:
         index=SearchIndex(Embedder("bench", ProjectEmbeddings("bench", ensure_embeddings(embed)), dims), 1, ["text"])
     )
     store = PostgresStore(db, setup)
+
     size = await db.pool.fetchval("select pg_size_pretty(pg_total_relation_size('store_vectors'))")
     print(f"\n{dims} dimensions, {size}")
     await timed("by meaning, a user's 4 items", lambda: store.asearch(("users", "u77"), query="q"))
@@ -99,8 +105,10 @@ async def bench(url: str) -> None:
     await db.pool.execute(FILL, ITEMS, USERS)
     await db.pool.execute("vacuum analyze store_items")
     await measure_plain(PostgresStore(db, StoreSetup()))
+
     for dims in (384, 1536):
         await measure_meaning(db, dims)
+
     await db.close()
 
 
@@ -108,6 +116,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         asyncio.run(bench(sys.argv[1]))
         return
+
     with tempfile.TemporaryDirectory() as folder:
         server = EmbeddedPostgres(Path(folder))
         try:

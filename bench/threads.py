@@ -106,6 +106,7 @@ def measure(port: int) -> dict[str, dict[str, float]]:
         done = asyncio.run(load(port, CLIENTS, search))
         p50, p99 = percentiles(done.times)
         found[name] = {"per_s": done.per_s, "p50_ms": p50, "p99_ms": p99}
+
     return found
 
 
@@ -113,9 +114,11 @@ def measure_searches() -> dict[str, dict[str, float]]:
     """Fill a database with threads and search among them."""
     with tempfile.TemporaryDirectory() as folder:
         embedded = EmbeddedPostgres(Path(folder))
-        url, port = embedded.acquire(), free_port()
+        url = embedded.acquire()
+        port = free_port()
         settings = {"DATABASE_URI": url, "LANGSMITH_TRACING": "false", "LOG_LEVEL": "WARNING"}
         arguments = ["serve", "--config", str(PROJECTS / "graphs" / "langgraph.json"), "--port", str(port)]
+
         server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, Path(folder) / "log")
         try:
             server.start()

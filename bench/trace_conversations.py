@@ -71,11 +71,14 @@ class Receiver(BaseHTTPRequestHandler):
             while size := int(self.rfile.readline(), 16):
                 body += self.rfile.read(size)
                 self.rfile.readline()
+
             self.rfile.readline()
         else:
             body = self.rfile.read(int(self.headers["Content-Length"]))
+
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
+
         self.bodies.append((body, self.headers["Content-Type"]))
         self._answer(b"{}")
 
@@ -100,6 +103,7 @@ def converse(turns: int) -> None:
         for turn in range(turns)
         for each in (AIMessage("", tool_calls=[{**call, "id": f"call_{turn}"}]), AIMessage(text(700)))
     )
+
     model = GenericFakeChatModel(messages=said)
 
     def agent(state: MessagesState) -> dict:
@@ -107,6 +111,7 @@ def converse(turns: int) -> None:
 
     builder = StateGraph(MessagesState).add_node("agent", agent).add_node("tools", ToolNode([search]))
     builder.add_edge(START, "agent").add_conditional_edges("agent", tools_condition).add_edge("tools", "agent")
+
     graph = builder.compile(checkpointer=InMemorySaver())
     for _ in range(turns):
         asked = {"messages": [{"role": "user", "content": text(200)}]}
@@ -121,19 +126,23 @@ async def store(url: str) -> dict[str, float]:
     actor = await Authenticator(db).authenticate(await first_start.set_up(db))
     postgres = await postmaster_of(url)
     before = time.process_time(), cpu_s(postgres), await db.pool.fetchval(WAL)
+
     for body, kind in Receiver.bodies:
         await store_batch(db, parse_multipart(body, kind), by=actor)
+
     found = {
         "CPU of the platform, s": time.process_time() - before[0],
         "CPU of Postgres, s": cpu_s(postgres) - before[1],
         "WAL, MB": (await db.pool.fetchval(WAL) - before[2]) / 1e6,
     }
+
     sizes = "select sum(pg_total_relation_size(to_regclass(name))) / 1e6::float8 from unnest($1::text[]) name"
     found["on disk, MB"] = await db.pool.fetchval(sizes, list(TABLES))
     began = cpu_s(postgres)
     read = "select sum(length(inputs) + length(outputs)) from readable_runs"
     found["inputs and outputs, million characters"] = await db.pool.fetchval(read) / 1e6
     found["CPU of Postgres to read them, s"] = cpu_s(postgres) - began
+
     await db.close()
     return found
 
@@ -152,15 +161,20 @@ def main() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     os.environ |= {
-        "LANGSMITH_TRACING": "true", "LANGSMITH_API_KEY": "key", "LANGSMITH_DISABLE_RUN_COMPRESSION": "true",
+        "LANGSMITH_TRACING": "true",
+        "LANGSMITH_API_KEY": "key",
+        "LANGSMITH_DISABLE_RUN_COMPRESSION": "true",
         "LANGSMITH_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
-    }  # fmt: skip
+    }
+
     converse(int(sys.argv[1]) if len(sys.argv) > 1 else 50)
     with tempfile.TemporaryDirectory() as folder:
         in_pieces = stored(Path(folder, "pieces"))
         pieces.MIN_CHARS = sys.maxsize
         whole = stored(Path(folder, "whole"))
+
     print(f"{'':<42}{'whole':>10}{'in pieces':>12}")
+
     for name in whole:
         print(f"{name:<42}{whole[name]:>10.2f}{in_pieces[name]:>12.2f}")
 

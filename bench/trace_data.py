@@ -74,6 +74,7 @@ async def fill(url: str, count: int) -> None:
     await connection.execute(NAMES, WORKSPACES)
     await connection.execute(PLACES, PROJECTS)
     await connection.execute(PROGRESS)
+
     # No trigger: nothing has been counted that these runs could change.
     await connection.execute("set session_replication_role = replica")
     loaded = await connection.fetchval("select runs from bench_loaded")
@@ -83,11 +84,13 @@ async def fill(url: str, count: int) -> None:
             await connection.execute(f"insert into bench_indexes {INDEXES}")
             for row in await connection.fetch("select name from bench_indexes"):
                 await connection.execute(f"drop index if exists {row['name']}")
+
         began = time.perf_counter()
         for first in range(loaded + 1, count + 1, SLICE):
             last = min(first + SLICE - 1, count)
             await connection.execute(RUNS, first, last, DAYS * 86_400, count, WORKSPACES * PROJECTS)
             print(f"{last:,} of {count:,}, {(last - loaded) / (time.perf_counter() - began):,.0f} a second", flush=True)
+
     await _index(connection)
     await connection.close()
 
@@ -96,12 +99,16 @@ async def _index(connection: asyncpg.Connection) -> None:
     """Make the indexes that were left out."""
     if not await connection.fetchval("select to_regclass('bench_indexes')"):
         return
+
     began = time.perf_counter()
     async with connection.transaction():
         await connection.execute("set local maintenance_work_mem = '1GB'")
         for row in await connection.fetch("select distinct definition from bench_indexes"):
             await connection.execute(row["definition"])
+
         await connection.execute("drop table bench_indexes")
+
     for table in ("runs", "traces", "projects"):
         await connection.execute(f"vacuum analyze {table}")
+
     print(f"indexed in {time.perf_counter() - began:,.0f} s", flush=True)

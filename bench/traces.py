@@ -46,9 +46,14 @@ EXPIRED_BATCHES = 20
 TIMES = 7
 # Milliseconds and runs a second, by the beginning of what is measured.
 TARGETS = {
-    "usage": 58.0, "CSV": 58.0, "latest 50": 1.3, "figures of a project": 6.0, "figures of a workspace": 320.0,
-    "posted": 48_800.0, "traces deleted": 5_000.0,
-}  # fmt: skip
+    "usage": 58.0,
+    "CSV": 58.0,
+    "latest 50": 1.3,
+    "figures of a project": 6.0,
+    "figures of a workspace": 320.0,
+    "posted": 48_800.0,
+    "traces deleted": 5_000.0,
+}
 Ask = Callable[[], Awaitable[httpx2.Response]]
 
 
@@ -70,6 +75,7 @@ def _parents() -> Iterator[tuple[int, int]]:
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
+
         # The process may have ended meanwhile.
         with contextlib.suppress(OSError):
             yield int(folder.name), int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
@@ -80,6 +86,7 @@ def _on_cpu(process: int) -> float:
     with contextlib.suppress(OSError):
         tasks = Path(f"/proc/{process}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
     return 0.0
 
 
@@ -87,7 +94,9 @@ class Figure:
     """One measured value, with the CPU that the platform and Postgres took for it, in milliseconds."""
 
     def __init__(self, name: str, value: float, cpu: tuple[float, float]) -> None:
-        self.name, self.value, self.cpu = name, value, cpu
+        self.name = name
+        self.value = value
+        self.cpu = cpu
 
     def show(self) -> None:
         """Print it in a line, beside its target."""
@@ -101,13 +110,17 @@ async def count_past_days(url: str) -> None:
     db = await Database.connect(url, max_size=1)
     # A folder may be of an older version.
     await migrate(db, ["portside.identity", "portside.tracing", "portside.usage"])
+
     backend = await db.pool.fetchval("select pg_backend_pid()")
     for name, chore in (("hours and days of usage", PastHours(db)), ("days of figures", DailyRollups(db))):
-        began, before = time.perf_counter(), _on_cpu(backend)
+        began = time.perf_counter()
+        before = _on_cpu(backend)
         while (await chore.activate()).again:
             pass
+
         spent = (_on_cpu(backend) - before) * 1000
         Figure(f"{name} counted in s", time.perf_counter() - began, (0.0, spent)).show()
+
     await db.pool.execute("vacuum analyze trace_hours, trace_days, project_days, daily_run_stats")
     await db.close()
 
@@ -116,15 +129,22 @@ async def expire(url: str) -> None:
     """Delete the oldest traces; print how many a second were, and the CPU of each, with that of the vacuum after it."""
     db = await Database.connect(url, max_size=1)
     backend = await db.pool.fetchval("select pg_backend_pid()")
-    chore, count = ExpiredTraces(db, TraceRetention(longlived_days=DAYS - 1)), 0
-    began, before = time.perf_counter(), _on_cpu(backend)
+    chore = ExpiredTraces(db, TraceRetention(longlived_days=DAYS - 1))
+    count = 0
+    began = time.perf_counter()
+    before = _on_cpu(backend)
+
     for _ in range(EXPIRED_BATCHES):
         count += (await chore.activate()).did["longlived_traces"]
-    took, deleted = time.perf_counter() - began, _on_cpu(backend)
+
+    took = time.perf_counter() - began
+    deleted = _on_cpu(backend)
     await db.pool.execute("vacuum runs, traces, stale_days")
+
     spent = {"deleted a second": deleted - before, "deleted a second, of vacuum": _on_cpu(backend) - deleted}
     for name, cpu in spent.items():
         Figure(f"traces {name}; ms for each", count / took, (0.0, cpu * 1000 / max(count, 1))).show()
+
     await db.close()
 
 
@@ -136,6 +156,7 @@ async def ingest(client: httpx2.AsyncClient, clock: Clock) -> list[Figure]:
     ended = [
         [{**{key: run[key] for key in ("id", "trace_id", "dotted_order")}, **ends} for run in runs] for runs in begun
     ]
+
     figures = []
     for name, key, batches in (("posted", "post", begun), ("patched", "patch", ended)):
         bodies = [json.dumps({key: batch}).encode() for batch in batches]
@@ -145,23 +166,33 @@ async def ingest(client: httpx2.AsyncClient, clock: Clock) -> list[Figure]:
                 answer = await client.post("/runs/batch", content=body, headers={"Content-Type": "application/json"})
                 answer.raise_for_status()
 
-        before, began = clock.read(), time.perf_counter()
+        before = clock.read()
+        began = time.perf_counter()
         await asyncio.gather(*(send(bodies[number::CLIENTS]) for number in range(CLIENTS)))
-        count, took = BATCH * len(bodies), time.perf_counter() - began
+        count = BATCH * len(bodies)
+        took = time.perf_counter() - began
         cpu = _spent(before, clock.read(), count)
+
         figures.append(
             Figure(f"{name} a second, {CLIENTS} clients, batches of {BATCH}; ms for each", count / took, cpu)
         )
+
     return figures
 
 
 def _begun(moment: str) -> dict[str, object]:
     run_id = str(uuid7())
     return {
-        "id": run_id, "trace_id": run_id, "dotted_order": f"20261121T000000000000Z{run_id}", "name": "call",
-        "run_type": "llm", "session_name": "ingested", "inputs": {"question": "lorem ipsum"}, "start_time": moment,
+        "id": run_id,
+        "trace_id": run_id,
+        "dotted_order": f"20261121T000000000000Z{run_id}",
+        "name": "call",
+        "run_type": "llm",
+        "session_name": "ingested",
+        "inputs": {"question": "lorem ipsum"},
+        "start_time": moment,
         "extra": {"metadata": {"usage_metadata": {"input_tokens": 10, "output_tokens": 20}}},
-    }  # fmt: skip
+    }
 
 
 def _spent(before: tuple[float, float], after: tuple[float, float], times: int) -> tuple[float, float]:
@@ -171,11 +202,14 @@ def _spent(before: tuple[float, float], after: tuple[float, float], times: int) 
 async def timed(name: str, ask: Ask, clock: Clock) -> Figure:
     """Return the median time of a request that is sent several times, and the CPU of each."""
     (await ask()).raise_for_status()
-    times, before = [], clock.read()
+    times = []
+    before = clock.read()
+
     for _ in range(TIMES):
         began = time.perf_counter()
         (await ask()).raise_for_status()
         times.append((time.perf_counter() - began) * 1000)
+
     return Figure(name, statistics.median(times), _spent(before, clock.read(), TIMES))
 
 
@@ -184,7 +218,8 @@ def questions(client: httpx2.AsyncClient, project: UUID, workspaces: list[UUID])
     end = dt.datetime.now(dt.UTC)
     within = {"start_time": (end - dt.timedelta(days=DAYS)).isoformat(), "end_time": end.isoformat()}
     week = {"start_time": (end - dt.timedelta(days=7)).isoformat()}
-    every, one = [str(workspace) for workspace in workspaces], {"X-Tenant-Id": str(workspaces[0])}
+    every = [str(workspace) for workspace in workspaces]
+    one = {"X-Tenant-Id": str(workspaces[0])}
     usage = "/orgs/current/billing/granular-usage"
 
     def count(path: str, by: str) -> Ask:
@@ -218,7 +253,7 @@ def questions(client: httpx2.AsyncClient, project: UUID, workspaces: list[UUID])
         "list of 20 projects with their figures": lambda: client.get(
             "/sessions", params={"include_stats": True}, headers=one
         ),
-    }  # fmt: skip
+    }
 
 
 async def measure(url: str, address: str, clock: Clock) -> list[Figure]:
@@ -237,11 +272,14 @@ async def measure(url: str, address: str, clock: Clock) -> list[Figure]:
         asked = questions(client, project, workspaces)
         for name, ask in asked.items():
             keep(await timed(name, ask, clock))
+
         for figure in await ingest(client, clock):
             keep(figure)
+
     size = await connection.fetchval("select pg_database_size(current_database())")
     keep(Figure("GB of the database", size / 1e9, (0.0, 0.0)))
     await connection.close()
+
     return figures
 
 
@@ -264,6 +302,7 @@ def platform_database(folder: Path) -> Iterator[tuple[EmbeddedPostgres, str]]:
         if not (folder / "home").exists():
             with measured_platform(folder, url):
                 pass
+
         yield embedded, url
     finally:
         embedded.release()
@@ -281,10 +320,12 @@ def main() -> None:
         asyncio.run(fill(url, count))
         print(f"{'':<58}{'ms or /s':>12}{'CPU ms':>10}{'Postgres':>10}{'target':>10}")
         asyncio.run(count_past_days(url))
+
         with measured_platform(folder, url) as server:
             process = server.process
             assert process is not None
             asyncio.run(measure(url, server.url, Clock(process.pid, embedded.data)))
+
         asyncio.run(expire(url))
 
 

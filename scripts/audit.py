@@ -30,9 +30,20 @@ LOCK = ROOT / "requirements.lock"
 SNAPSHOT = ROOT / "scripts" / "advisories.json"
 CACHE = ROOT / ".venv" / ".audit"
 COMMAND = (
-    sys.executable, "-m", "pip_audit", "--disable-pip", "--no-deps", "--format", "json", "--progress-spinner", "off",
-    "--timeout", "5", "--cache-dir", str(CACHE),
-)  # fmt: skip
+    sys.executable,
+    "-m",
+    "pip_audit",
+    "--disable-pip",
+    "--no-deps",
+    "--format",
+    "json",
+    "--progress-spinner",
+    "off",
+    "--timeout",
+    "5",
+    "--cache-dir",
+    str(CACHE),
+)
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==(?P<version>[^ ;\\]+)")
 Pins = Mapping[str, str]
 
@@ -61,8 +72,10 @@ def main() -> int:
     audit = ask(pins, options.within) if database is None else audit_with_database(database, pins)
     if audit is None:
         return check_snapshot(read_snapshot(SNAPSHOT), pins)
+
     if options.write:
         write_snapshot(SNAPSHOT, audit)
+
     return check_audit(audit, pins, read_snapshot(SNAPSHOT))
 
 
@@ -88,6 +101,7 @@ def ask(pins: Pins, within_s: float) -> Audit | None:
     deadline = time.monotonic() + within_s
     names = sorted(pins)
     report: list[dict[str, Any]] = []
+
     for asked in (names[:1], names):
         # One package is tried first: if its advisories cannot be reached, the others cannot either.
         try:
@@ -95,9 +109,11 @@ def ask(pins: Pins, within_s: float) -> Audit | None:
         except subprocess.TimeoutExpired:
             print("  the advisories did not arrive in time; make audit waits longer")
             return None
+
         if answer is None or all("skip_reason" in found for found in answer):
             print("  the advisories cannot be reached from here")
             return None
+
         report = answer
 
     known = {str(canonicalize_name(each["name"])): each["version"] for each in report if "skip_reason" not in each}
@@ -106,6 +122,7 @@ def ask(pins: Pins, within_s: float) -> Audit | None:
         for each in report
         for advisory in each.get("vulns", ())
     ]
+
     return Audit(_today().isoformat(), known, findings)
 
 
@@ -115,10 +132,12 @@ def _run_pip_audit(pins: Pins, within_s: float) -> list[dict[str, Any]] | None:
         wanted.flush()
         command = [*COMMAND, "--requirement", wanted.name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=max(within_s, 0.1), check=False)
+
     try:
         dependencies: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
     except ValueError:
         return None
+
     return dependencies
 
 
@@ -144,6 +163,7 @@ def _read_git(folder: Path, pins: Pins) -> tuple[str, Iterator[str]]:
     as_of = git("log", "-1", "--format=%cs").strip()
     paths = git("ls-tree", "-r", "--name-only", "HEAD", "vulns").splitlines()
     wanted = [path for path in paths if _package_of(path) in pins]
+
     return as_of, (git("show", f"HEAD:{path}") for path in wanted)
 
 
@@ -163,10 +183,12 @@ def find_in_advisory(advisory: Mapping[str, Any], pins: Pins) -> Iterator[Findin
     """Yield the pins that an advisory affects."""
     if advisory.get("withdrawn"):
         return
+
     for affected in advisory.get("affected", ()):
         name = str(canonicalize_name(affected["package"]["name"]))
         if name not in pins:
             continue
+
         ranges = [each["events"] for each in affected.get("ranges", ()) if each.get("type") == "ECOSYSTEM"]
         listed = {str(version) for version in affected.get("versions", ())}
         if pins[name] in listed or any(is_affected(pins[name], events) for events in ranges):
@@ -182,12 +204,15 @@ def is_affected(version: str, events: Iterable[Mapping[str, Any]]) -> bool:
         for event in events:
             if "introduced" in event and (event["introduced"] == "0" or own >= Version(str(event["introduced"]))):
                 is_inside = True
+
             if "fixed" in event and own >= Version(str(event["fixed"])):
                 is_inside = False
+
             if "last_affected" in event and own > Version(str(event["last_affected"])):
                 is_inside = False
     except InvalidVersion:
         return True
+
     return is_inside
 
 
@@ -212,11 +237,13 @@ def check_snapshot(snapshot: Audit, pins: Pins) -> int:
     print(f"  checked against the snapshot of {snapshot.as_of}, {age} days ago; newer advisories are not in it")
     unknown = {f"{name}=={version}" for name, version in pins.items() if snapshot.pins.get(name) != version}
     failed = show(snapshot, pins)
+
     if unknown:
         print(
             f"  the snapshot does not have {', '.join(sorted(unknown))}: run scripts/audit.py --write where the "
             "advisories can be reached, or with --database"
         )
+
     return 1 if failed or unknown else 0
 
 

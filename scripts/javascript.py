@@ -115,6 +115,7 @@ def main(arguments: list[str]) -> int:
             return max(check(each) for each in APPLICATIONS)
         case ["format"]:
             return max(_done(format_sources, each) for each in APPLICATIONS)
+
     print(__doc__, file=sys.stderr)
     return 2
 
@@ -132,16 +133,20 @@ def build(application: Application) -> int:
     """Put the files of the current sources into the package. Raises CannotBuildError."""
     if not application.folder.is_dir():
         return 0
+
     digest = hash_sources(application)
     if _built(application) == digest:
         return 0
+
     with _locked(application):
         cached = application.cache / digest
         if not (cached / "static" / application.result).is_file():
             print(f"· building the {application.name}", flush=True)
             _build_into(application, cached)
+
         _replace(application.target, cached / "static", digest)
         _drop_old_builds(application)
+
     return 0
 
 
@@ -156,6 +161,7 @@ def check(application: Application) -> int:
     """Run the checks of an application's sources; those of the lock file need no npm."""
     problems = check_lock_files(application)
     digest = hash_sources(application)
+
     passed = application.cache / digest / "checked"
     if not problems and not passed.exists():
         try:
@@ -163,9 +169,11 @@ def check(application: Application) -> int:
         except CannotBuildError as why:
             print(f"  the sources of the {application.name} are not checked: {why}", file=sys.stderr)
             return 0
+
         if not problems:
             passed.parent.mkdir(parents=True, exist_ok=True)
             passed.touch()
+
     problems += check_size() if application is CONSOLE else []
     print("\n".join(problems), end="\n" if problems else "")
     return 1 if problems else 0
@@ -174,6 +182,7 @@ def check(application: Application) -> int:
 def _run_checks(application: Application) -> list[str]:
     with _locked(application):
         environment = _install(application)
+
     found = []
     for name, command in CHECKS.items():
         program = [str(application.modules / ".bin" / command[0]), *command[1:]]
@@ -182,6 +191,7 @@ def _run_checks(application: Application) -> list[str]:
         )
         if done.returncode:
             found.append(f"{application.name}: {name}:\n{done.stdout}{done.stderr}")
+
     return found
 
 
@@ -198,14 +208,18 @@ def _problems_of_packages(folder: Path) -> list[str]:
     found = [
         f"{name} {version}: name one version exactly" for name, version in named.items() if not version[0].isdigit()
     ]
+
     for path, package in locked.items():
         if not path:
             continue
+
         allowed = BUILD_LICENCES if package.get("dev") or package.get("devOptional") else LICENCES
         if package.get("license") not in allowed:
             found.append(f"{path}: the licence {package.get('license')} is not on the list")
+
         if "resolved" in package:
             found.append(f"{path}: names a registry; use npm install --omit-lockfile-registry-resolved")
+
     return found
 
 
@@ -213,6 +227,7 @@ def check_size(folder: Path = CONSOLE.target) -> list[str]:
     """Return a problem if the first page is too large; the files of a page that is opened later do not count."""
     if not (folder / "index.html").is_file():
         return []
+
     size = first_page_bytes(folder)
     return [f"console: the first page has {size} bytes, {MAX_FIRST_PAGE} are allowed"] * (size > MAX_FIRST_PAGE)
 
@@ -232,6 +247,7 @@ def hash_sources(application: Application) -> str:
         if file.is_file() and not {"node_modules", "dist"} & set(name.parts):
             content = file.read_bytes()
             digest.update(f"{name.as_posix()}\0{len(content)}\0".encode() + content)
+
     return digest.hexdigest()[:32]
 
 
@@ -253,8 +269,10 @@ def _build_into(application: Application, cached: Path) -> None:
         )
         if done.returncode:
             raise CannotBuildError(f"{' '.join(application.command)} failed:\n{done.stdout}{done.stderr}")
+
         for file in application.shipped:
             shutil.copy(application.folder / file, target)
+
         shutil.rmtree(cached / "static", ignore_errors=True)
         target.rename(cached / "static")
 
@@ -266,6 +284,7 @@ def _install(application: Application) -> dict[str, str]:
     mark = application.modules / ".installed"
     if mark.exists() and mark.read_text("utf-8") == lock:
         return environment
+
     command = [*_npm(environment), "install", *NPM_OPTIONS]
     try:
         done = subprocess.run(
@@ -273,12 +292,14 @@ def _install(application: Application) -> dict[str, str]:
         )
     except (FileNotFoundError, subprocess.TimeoutExpired) as problem:
         raise CannotBuildError(f"npm did not work ({problem}); install Node {_oldest()} with npm") from problem
+
     if done.returncode:
         said = done.stderr.splitlines()
         lines = [line for line in said if line.startswith("npm error")] or said
         raise CannotBuildError(
             "npm could not download the packages; run “make console” with a network:\n" + "\n".join(lines[:3])
         )
+
     mark.write_text(lock, "utf-8")
     return environment
 
@@ -288,6 +309,7 @@ def _environment() -> dict[str, str]:
     environment = {**os.environ, **NPM}
     if _node_version("node", environment) >= OLDEST_NODE:
         return environment
+
     folder = _node_of_wheel()
     environment["PATH"] = f"{folder}{os.pathsep}{environment['PATH']}"
     return environment
@@ -305,6 +327,7 @@ def _node_version(program: str, environment: dict[str, str]) -> tuple[int, ...]:
         done = subprocess.run([program, "--version"], env=environment, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return (0,)
+
     return tuple(int(number) for number in re.findall(r"\d+", done.stdout)[:2])
 
 
@@ -314,11 +337,13 @@ def _node_of_wheel() -> Path:
     if not (folder / "node").exists():
         print("· getting Node", flush=True)
         command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", str(target), NODE_WHEEL]
+
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise CannotBuildError(
                 f"there is no Node {_oldest()}, and the wheel {NODE_WHEEL} cannot be downloaded; install Node"
             )
+
     return folder
 
 
@@ -341,6 +366,7 @@ def _drop_old_builds(application: Application) -> None:
         (each for each in application.cache.iterdir() if (each / "static").is_dir()),
         key=lambda each: each.stat().st_mtime,
     )
+
     for old in builds[:-KEPT_BUILDS]:
         shutil.rmtree(old, ignore_errors=True)
 

@@ -51,6 +51,7 @@ _WORD = re.compile(r"\w+")
 def main(arguments: list[str]) -> int:
     """Run the tests, print the summary and return the exit code of the tests."""
     code = 0
+
     if arguments != ["--report"]:
         shutil.rmtree(RESULTS, ignore_errors=True)
         DATA.mkdir(parents=True)
@@ -60,6 +61,7 @@ def main(arguments: list[str]) -> int:
     print_sql()
     print_typescript()
     print_limits()
+
     return code
 
 
@@ -68,11 +70,13 @@ def run_tests(arguments: list[str]) -> int:
     file = str(ROOT / "tests" / "measured.py")
     given = (os.getpid(), str(SOURCE), str(RESULTS))
     environment = {**os.environ, "PORTSIDE_COVERAGE": str(RESULTS), "NODE_V8_COVERAGE": str(NODE)}
+
     # Each interpreter of the checkout executes this line at its start.
     START.write_text(
         f"import sys; measured = {{'__name__': 'measured'}}; "
         f"exec(compile(open({file!r}).read(), {file!r}, 'exec'), measured); measured['begin'](*{given!r})\n"
     )
+
     try:
         return subprocess.run(["sh", "scripts/test", *arguments], cwd=ROOT, env=environment, check=False).returncode
     finally:
@@ -114,10 +118,12 @@ def measured_python() -> dict[str, Any]:
     coverage = Coverage(data_file=str(DATA / "python"), branch=True, config_file=False)
     coverage.set_option("report:exclude_also", EXCLUDED)
     coverage.set_option("report:omit", [GENERATED])
+
     if any(DATA.glob("python.*")):
         coverage.combine([str(DATA)])
     else:
         coverage.load()
+
     # A file that no process imported is in no data.
     coverage.get_data().touch_files([str(path) for path in SOURCE.rglob("*.py")])
     coverage.save()
@@ -125,6 +131,7 @@ def measured_python() -> dict[str, Any]:
     coverage.html_report(directory=str(PAGES), title="Portside", show_contexts=False)
     report = RESULTS / "python.json"
     coverage.json_report(outfile=str(report))
+
     return json.loads(report.read_text())  # type: ignore[no-any-return]
 
 
@@ -135,6 +142,7 @@ def print_python(report: dict[str, Any]) -> None:
         for name, entry in report["files"].items()
         if entry["summary"]["num_statements"]
     }
+
     packages: dict[str, list[Counts]] = defaultdict(list)
     for path, counts in files.items():
         packages[path.parts[0] if len(path.parts) > 1 else "(top)"].append(counts)
@@ -219,6 +227,7 @@ def called_functions(used: list[Statement]) -> set[str]:
     parts = list(created())
     called = set(lines_of("functions"))
     mergeable = {each.name for each in parts if each.kind == "view" or "plpgsql" not in each.text}
+
     # Tables use functions for defaults, columns and indexes.
     tables = [path.read_text("utf-8") for path in SOURCE.glob("*/migrations/*.sql")]
     words = {word for query in used for word in query.words} | set(_WORD.findall(_COMMENT.sub("", "".join(tables))))
@@ -237,6 +246,7 @@ def print_statements(statements: list[Statement]) -> None:
     by_path: dict[Path, list[str]] = defaultdict(list)
     for each in statements:
         by_path[each.path].append(each.name)
+
     for path, names in sorted(by_path.items()):
         print(f"  {path}: {', '.join(names)}")
 
@@ -265,11 +275,13 @@ def print_typescript() -> None:
                     executed[path][line] = executed[path].get(line, False) or was_executed
 
     print("\nTypeScript of executor-js, lines executed")
+
     for path in sorted((EXECUTOR_JS / "src").glob("*.ts")):
         lines = executed.get(path, {})
         missed = [line for line, was_executed in sorted(lines.items()) if not was_executed]
         share = f"{percent(len(lines) - len(missed), len(lines)):5.1f} %" if lines else "no code"
         print(f"  {share:8} {path.name:20} {f'missed: {ranges(missed)}' if missed else ''}")
+
     both = [was_executed for lines in executed.values() for was_executed in lines.values()]
     print(f"  {percent(sum(both), len(both)):5.1f} %  all")
 
@@ -298,6 +310,7 @@ def ranges(numbers: list[int]) -> str:
             found[-1].append(number)
         else:
             found.append([number])
+
     return ", ".join(f"{each[0]}-{each[-1]}" if len(each) > 1 else str(each[0]) for each in found)
 
 

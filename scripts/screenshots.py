@@ -26,11 +26,13 @@ def main(url: str = "http://127.0.0.1:8700", home: str = "~/.portside", agent: s
     if chromium is None:
         print("Chromium is not installed", file=sys.stderr)
         return 1
+
     deployments = ask(url, key, "GET", "/v2/deployments")["resources"]
     deployment = next((each for each in deployments if agent in {None, each["name"]}), None)
     if deployment is None:
         print(f"There is no deployment {agent or ''}: deploy one first", file=sys.stderr)
         return 1
+
     at = f"/console/deployments/{deployment['id']}"
     IMAGES.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
@@ -41,6 +43,7 @@ def main(url: str = "http://127.0.0.1:8700", home: str = "~/.portside", agent: s
         page.get_by_role("link", name="Trace of the last run").click()
         page.get_by_role("treeitem").first.wait_for()
         take(page, "trace")
+
         for name, path, theme in (
             ("home", "/console/", "light"),
             ("revision", f"{at}/revisions/{deployment['latest_revision_id']}?log=build", "dark"),
@@ -50,7 +53,9 @@ def main(url: str = "http://127.0.0.1:8700", home: str = "~/.portside", agent: s
             page.goto(url + path)
             page.get_by_role("heading").first.wait_for()
             take(page, name)
+
         browser.close()
+
     return 0
 
 
@@ -63,6 +68,7 @@ def sign_in(browser: Browser, url: str, key: str, theme: str) -> Page:
 
 def talk(page: Page, studio: str) -> None:
     page.goto(studio)
+
     for number, question in enumerate(QUESTIONS, start=1):
         box = page.get_by_role("textbox", name="Message")
         box.fill(question)

@@ -19,6 +19,7 @@ class SourceMap:
         content = json.loads(source_map.read_text("utf-8"))
         sources = [(source_map.parent / source).resolve() for source in content["sources"]]
         text = bundle.read_text("utf-8")
+
         # V8 counts offsets in UTF-16, as JavaScript does.
         starts = [0]
         for line in text.split("\n"):
@@ -29,6 +30,7 @@ class SourceMap:
             for line, column, source, original in _decode(content["mappings"])
             if folder in sources[source].parents
         )
+
         self._offsets = [offset for offset, _, _ in self._places]
 
     def lines(self, functions: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Path, int, bool]]:
@@ -44,6 +46,7 @@ class SourceMap:
         by_line: dict[tuple[Path, int], bool] = defaultdict(bool)
         for (_, path, line), is_missed in zip(self._places, missed, strict=True):
             by_line[path, line] |= bool(is_missed)
+
         for (path, line), is_missed in by_line.items():
             yield path, line, not is_missed
 
@@ -74,7 +77,9 @@ def _numbers(segment: str) -> list[int]:
         bits = _DIGITS[digit]
         value += (bits & 31) << shift
         shift += 5
+
         if not bits & 32:
             numbers.append(-(value >> 1) if value & 1 else value >> 1)
             value = shift = 0
+
     return numbers

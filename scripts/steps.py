@@ -45,22 +45,31 @@ class Recorder:
     def __call__(self, frame: FrameType, event: str, _arg: object) -> None:
         if event != "call":
             return
+
         code = frame.f_code
         # A coroutine is entered again whenever it goes on, the handler as well.
         if code.co_name == HANDLER and not self.is_recording:
             self._start(frame)
+
         if not self.is_recording or not code.co_filename.startswith(SOURCE):
             return
         if code.co_name in INLINE or code in self._outer:
             return
+
         self.entered.setdefault(code)
         if code.co_filename != self._last_file:
-            self._last_file, self.changes_of_file = code.co_filename, self.changes_of_file + 1
+            self._last_file = code.co_filename
+            self.changes_of_file = self.changes_of_file + 1
 
     def _start(self, frame: FrameType) -> None:
-        self.is_recording, self.entered, self.changes_of_file, self._last_file = True, {}, 0, ""
+        self.is_recording = True
+        self.entered = {}
+        self.changes_of_file = 0
+        self._last_file = ""
+
         # What called the handler, such as the middleware, was entered before it.
         self._outer.clear()
+
         while frame.f_back is not None:
             frame = frame.f_back
             self._outer.add(frame.f_code)
@@ -92,6 +101,7 @@ def stream_runs(port: int, on_done: Callable[[], None]) -> None:
     for _ in range(RUNS):
         post(f"/threads/{thread_id}/runs/stream", {**body, "stream_mode": ["custom"]})
         on_done()
+
     connection.close()
 
 
@@ -113,19 +123,23 @@ async def measure(database_url: str) -> list[tuple[list[CodeType], int]]:
     config = load_config(PROJECT)
     settings = AgentSettings(database_url=database_url)
     async with open_app(config, load_graphs(config.project), settings, database_url) as app:
-        server, listening = Server(recorder.watch(app.asgi), draining=app.draining), listen("127.0.0.1", 0)
+        server = Server(recorder.watch(app.asgi), draining=app.draining)
+        listening = listen("127.0.0.1", 0)
         await server.open([listening])
         stop = asyncio.Event()
         serving = asyncio.create_task(server.serve_until(stop, _nothing))
+
         sys.setprofile(recorder)
         await asyncio.to_thread(
             stream_runs,
             listening.getsockname()[1],
             lambda: found.append((list(recorder.entered), recorder.changes_of_file)),
         )
+
         sys.setprofile(None)
         stop.set()
         await serving
+
     # The first runs fill caches.
     return found[2:]
 
@@ -140,6 +154,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print every function, in the order of first entry")
     arguments = parser.parse_args()
     os.environ.setdefault("LANGSMITH_TRACING", "false")
+
     with tempfile.TemporaryDirectory() as folder:
         if url := os.environ.get("DATABASE_URL"):
             found = asyncio.run(measure(url))
@@ -151,13 +166,16 @@ def main() -> int:
                 found = asyncio.run(measure(embedded.acquire()))
             finally:
                 embedded.release()
+
     entered, changes = min(found, key=lambda run: len(run[0]))
     files = Counter(code.co_filename.removeprefix(SOURCE) for code in entered)
     if arguments.list:
         for code in entered:
             print(f"{code.co_filename.removeprefix(SOURCE)}:{code.co_firstlineno} {code.co_qualname}")
+
     for name, functions in sorted(files.items()):
         print(f"{functions:4} {name}")
+
     print(f"{len(entered)} functions in {len(files)} files, {changes} changes of file (smallest of {len(found)} runs)")
     return 0
 

@@ -64,15 +64,19 @@ class Machine:
     """
 
     def __init__(self, folder: Path, shared: tuple[Path, ...] = ()) -> None:
-        self._folder, self._shared = folder, shared
+        self._folder = folder
+        self._shared = shared
         self.files = folder / "files"
         self._process: subprocess.Popen[bytes] | None = None
+
         for name in ("files", "work", "root"):
             (folder / name).mkdir(parents=True)
+
         # Units that people enabled on this system are not those of the machine.
         units = self.files / "etc/systemd/system"
         units.mkdir(parents=True)
         os.setxattr(units, "trusted.overlay.opaque", b"y")
+
         for unit in ("getty.target", "systemd-logind.service", "systemd-udevd.service"):
             (units / unit).symlink_to("/dev/null")
 
@@ -85,6 +89,7 @@ class Machine:
             assert self._process.poll() is None, self.console
             if self._init() is None:
                 return False
+
             state = self.run("systemctl", "is-system-running", check=False).stdout.strip()
             return state in ("running", "degraded")
 
@@ -93,11 +98,24 @@ class Machine:
     def _start(self) -> None:
         with (self._folder / "console.log").open("ab") as console:
             self._process = subprocess.Popen(
-                ["unshare", *_NAMESPACES, "--fork", "--kill-child", "sh", "-c", _BOOT, "sh",
-                 str(self._folder), *map(str, self._shared)],
-                stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True,
+                [
+                    "unshare",
+                    *_NAMESPACES,
+                    "--fork",
+                    "--kill-child",
+                    "sh",
+                    "-c",
+                    _BOOT,
+                    "sh",
+                    str(self._folder),
+                    *map(str, self._shared),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                start_new_session=True,
                 preexec_fn=self._enter_group,  # noqa: PLW1509 - writes one file
-            )  # fmt: skip
+            )
 
     async def shut_down(self) -> None:
         """Shut it down in order, as a reboot does."""
@@ -126,10 +144,16 @@ class Machine:
         entered = ["nsenter", f"--target={self._init()}", *_NAMESPACES, "--root", "--wd", "--"]
         clean = ["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root"]
         assigned = [f"{name}={value}" for name, value in environment.items()]
+
         done = subprocess.run(
-            [*entered, *clean, *assigned, *command], capture_output=True, text=True, check=False, timeout=600,
+            [*entered, *clean, *assigned, *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
+
         assert not check or done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
         return done
 
@@ -146,6 +170,7 @@ class Machine:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         except OSError:
             return None
+
         return int(children[0]) if children else None
 
     def _enter_group(self) -> None:
@@ -183,11 +208,13 @@ def machine(folder: Path, *shared: Path) -> Iterator[Machine]:
     """A machine that is not booted yet; at the end its power is cut. Skips where this system cannot have one."""
     if os.geteuid() != 0 or shutil.which("/lib/systemd/systemd") is None:
         pytest.skip("only root can boot a machine, and only with systemd")
+
     try:
         made = Machine(folder, shared)
         made.group.stat()
     except OSError as exc:
         pytest.skip(f"no machine can be booted here: {exc}")
+
     try:
         yield made
     finally:

@@ -19,7 +19,8 @@ from tests.platforms import PASSWORD
 
 CHROMIUM = shutil.which("chromium")
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-sync"]
-WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+WIDE = {"width": 1280, "height": 800}
+NARROW = {"width": 390, "height": 844}
 WITHIN_MS = 60_000
 # Findings below these are advice.
 SERIOUS = frozenset({"serious", "critical"})
@@ -69,6 +70,7 @@ async def signed_in(browser: Browser, url: str, key: str, **options: Any) -> Asy
     async with open_console(browser, **options) as page:
         async with httpx2.AsyncClient(base_url=url, headers={"X-Api-Key": key}) as client:
             path = (await client.post("/users/me/sign-in-links")).raise_for_status().json()["path"]
+
         await page.goto(f"{url}{path}")
         await page.get_by_role("navigation", name="Places").wait_for()
         yield page
@@ -105,12 +107,14 @@ async def check_accessible(page: Page) -> None:
             await page.emulate_media(color_scheme=theme)
             await page.set_viewport_size(viewport)
             results = await Axe().run(page)
+
             found = [
                 (violation["id"], node["html"], node["failureSummary"])
                 for violation in results.response["violations"]
                 if violation["impact"] in SERIOUS
                 for node in violation["nodes"]
             ]
+
             assert found == [], (theme, viewport["width"], found)
             overflow = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert overflow <= 0, viewport
@@ -118,5 +122,6 @@ async def check_accessible(page: Page) -> None:
                 "[...document.querySelectorAll('#page')].map(each => each.scrollWidth - each.clientWidth)"
             )
             assert all(each <= 0 for each in inside), viewport
+
     await page.emulate_media(color_scheme="light")
     await page.set_viewport_size(WIDE)

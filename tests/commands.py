@@ -25,4 +25,5 @@ def run_here(*arguments: str, stdin: str = "") -> Done:
                 cli.main(list(arguments))
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else 1
+
     return Done(code, out.getvalue(), err.getvalue())

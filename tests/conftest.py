@@ -112,6 +112,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
 
     config.stash[GUARD] = guard.begin()
+
     if config.getoption("numprocesses", None):
         config.pluginmanager.register(Progress(config), "portside-progress")
         if "DATABASE_URL" not in os.environ and not config.option.collectonly:
@@ -124,6 +125,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End the run. What tests left running is killed and named."""
     if POSTGRES in config.stash:
         config.stash[POSTGRES].stop()
+
     stop_forking()
     if GUARD in config.stash and (left := config.stash[GUARD].end()):
         sys.stdout.write(f"{left}\n")
@@ -161,6 +163,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.failed:
         report.sections += [(f"last lines of {log}", text) for log, text in servers.last_lines()]
+
     return report
 
 
@@ -187,6 +190,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for needed in item.iter_markers("needs"):
             _skip_below(item, *needed.args)
+
         names = costly.get(item.path.relative_to(folder).as_posix(), {})
         if any(_is_named(item, name) for name in names):
             item.add_marker(pytest.mark.extended)
@@ -234,6 +238,7 @@ async def fresh_database(postgres: str) -> AsyncIterator[Callable[[], Awaitable[
         return with_name(postgres, names[-1])
 
     yield create
+
     for name in names:
         await databases.drop(postgres, name)
 
@@ -256,6 +261,7 @@ def databases_of(packages: Sequence[str]) -> Any:
             return with_name(postgres, names[-1])
 
         yield create
+
         for name in names:
             await migrated.drop(name)
 
@@ -320,6 +326,7 @@ async def eventually(probe: Callable[[], Awaitable[T]], within_s: float = 300.0)
 
         if time.monotonic() > deadline:
             pytest.fail(f"waited {within_s:.0f} s for {_describe(probe)}; it last returned {last!r}")
+
         await asyncio.sleep(0.02)
 
 

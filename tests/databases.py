@@ -67,6 +67,7 @@ class MigratedDatabases:
         # Copying files takes half of the CPU of copying pages through the log.
         copied = f'template "{self._names[key]}" strategy file_copy'
         await execute(self._postgres, f'create database "{name}" {copied}')
+
         return name
 
     async def _find_or_migrate(self, packages: tuple[str, ...]) -> str:
@@ -76,6 +77,7 @@ class MigratedDatabases:
         admin = await asyncpg.connect(self._postgres)
         try:
             await admin.execute("select pg_advisory_lock($1)", TEMPLATE_LOCK)
+
             if not await admin.fetchval("select 1 from pg_database where datname = $1", name):
                 unfinished = new_name()
                 await admin.execute(f'create database "{unfinished}"')
@@ -100,10 +102,12 @@ def _packages_of_the_platform() -> tuple[str, ...]:
 async def _fill(url: str, packages: tuple[str, ...]) -> None:
     db = await Database.connect(url, max_size=1, schema=schema_of(packages))
     await migrate(db, list(packages), schema=schema_of(packages))
+
     if "portside.tracing" in packages:
         from portside.tracing.prices import sync_prices
 
         await sync_prices(db)
+
     await db.close()
 
 

@@ -22,6 +22,7 @@ def desired_revision(**fields: Any) -> DesiredRevision:
         "resource_spec": {},
         "created_at": "2026-01-01T00:00:00Z",
     }
+
     return DesiredRevision(**{**given, **fields})
 
 
@@ -36,4 +37,5 @@ def desired_deployment(*revisions: DesiredRevision, **fields: Any) -> DesiredDep
         "environment": {},
         "revisions": list(revisions),
     }
+
     return DesiredDeployment(**{**given, **fields})

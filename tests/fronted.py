@@ -33,6 +33,7 @@ class FakeAgent:
         self._listening = listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+
         self._thread.start()
 
     def close(self) -> None:
@@ -56,13 +57,17 @@ class FakeAgent:
             await self._show(scope, receive, send)
 
     async def _show(self, scope: Any, receive: Any, send: Any) -> None:
-        size, is_more = 0, True
+        size = 0
+        is_more = True
         while is_more:
             message = await receive()
-            size, is_more = size + len(message.get("body", b"")), message.get("more_body", False)
+            size = size + len(message.get("body", b""))
+            is_more = message.get("more_body", False)
+
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             headers[name.decode()] = ", ".join(filter(None, (headers.get(name.decode()), value.decode())))
+
         seen = {"path": scope["raw_path"].decode(), "size": size, "headers": headers}
         answer = [(b"set-cookie", cookie.encode()) for cookie in COOKIES]
         answer += [(b"content-type", b"text/html"), (b"clear-site-data", b'"*"'), (b"service-worker-allowed", b"/")]
@@ -89,6 +94,7 @@ class FakeAgent:
         await receive()
         cookies = [(b"set-cookie", cookie.encode()) for cookie in COOKIES]
         await send({"type": "websocket.accept", "headers": cookies})
+
         while (message := await receive())["type"] == "websocket.receive":
             await send({"type": "websocket.send", "text": message["text"].upper()})
 
@@ -97,7 +103,10 @@ class Fronted:
     """A platform and its front. The test plays the listener."""
 
     def __init__(self, server: ServerProcess, home: Path, agent: FakeAgent, ports: dict[str, int]) -> None:
-        self.server, self.home, self.agent, self.ports = server, home, agent, ports
+        self.server = server
+        self.home = home
+        self.agent = agent
+        self.ports = ports
         self.url = server.url
         self.http = httpx2.Client(base_url=server.url, headers=HEADERS, timeout=60, limits=NO_IDLE_CONNECTIONS)
         listener = self.call("POST", "/internal/listeners/connect", compute_type="process", compute_id="test")
@@ -111,10 +120,15 @@ class Fronted:
     def deploy(self, name: str, url: str | None = None, **config: Any) -> dict[str, Any]:
         """Create an image deployment that answers at the fake agent, and return it."""
         made = self.call(
-            "POST", "/v2/deployments", name=name, source="external_image",
-            source_config={"resource_spec": {}, **config}, source_revision_config={"image_uri": "example/agent:1"},
+            "POST",
+            "/v2/deployments",
+            name=name,
+            source="external_image",
+            source_config={"resource_spec": {}, **config},
+            source_revision_config={"image_uri": "example/agent:1"},
             secrets=[],
-        )  # fmt: skip
+        )
+
         self.http.get(f"/internal/listeners/{self.listener}/desired")
         self.report(made["id"], url or self.agent.url)
         return self.get(made["id"])
@@ -128,6 +142,7 @@ class Fronted:
         desired = self.call("GET", f"/internal/listeners/{self.listener}/desired")["deployments"]
         (given,) = [each["environment"] for each in desired if each["id"] == made["id"]]
         folder = self.home / f"agent-{name}"
+
         folder.mkdir()
         settings = {**given, "LANGSMITH_TRACING": "false", **environment}
         with agent_server(database_url, folder, project=project, **settings) as server:
@@ -144,9 +159,11 @@ class Fronted:
         """Return the process id of the front."""
         folder = str(self.home / "ingress")
         (found,) = [
-            int(entry.name) for entry in Path("/proc").iterdir()
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
             if entry.name.isdigit() and (entry / "comm").exists() and _runs_in(entry, folder)
-        ]  # fmt: skip
+        ]
+
         return found
 
     def is_caddy(self, process_id: int) -> bool:
@@ -164,10 +181,13 @@ def _runs_in(entry: Path, folder: str) -> bool:
 def fronted(home: Path, database_url: str, *arguments: str, **environment: str) -> Iterator[Fronted]:
     ports = {"http": free_port(), "https": free_port()}
     settings = {
-        "DATABASE_URL": database_url, "PORTSIDE_OWN_LISTENER": "false",
+        "DATABASE_URL": database_url,
+        "PORTSIDE_OWN_LISTENER": "false",
         "PORTSIDE_HTTP_PORT": str(ports["http"]),
-        "PORTSIDE_HTTPS_PORT": str(ports["https"]), **environment,
-    }  # fmt: skip
+        "PORTSIDE_HTTPS_PORT": str(ports["https"]),
+        **environment,
+    }
+
     agent = FakeAgent()
     try:
         with platform_server(home, "--no-example", *arguments, **settings) as server:
@@ -192,14 +212,34 @@ def web_ports() -> Iterator[None]:
 
 def make_certificate(folder: Path, *hosts: str) -> tuple[Path, Path]:
     """Make a certificate that signs itself, and return its file and that of its key, which the first host names."""
-    host, names = hosts[0], ",".join(f"DNS:{name}" for name in hosts)
-    certificate, key = folder / f"{host}.pem", folder / f"{host}.key"
+    host = hosts[0]
+    names = ",".join(f"DNS:{name}" for name in hosts)
+    certificate = folder / f"{host}.pem"
+    key = folder / f"{host}.key"
+
     subprocess.run(
         [
-            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-days", "2", "-subj", f"/CN={host}", "-addext", f"subjectAltName={names}", "-keyout", key,
-            "-out", certificate,
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            f"/CN={host}",
+            "-addext",
+            f"subjectAltName={names}",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
         ],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+    )
+
     return certificate, key

@@ -42,6 +42,7 @@ def begin() -> Guard:
     # Programs of other users reach what a test gives them in it. They cannot list it.
     folder.chmod(0o711)
     prefix = f"test_{folder.name[3:]}_".lower()
+
     # The guard itself must not carry the mark of the run.
     process = subprocess.Popen(
         [sys.executable, "-P", __file__, str(folder), prefix],
@@ -80,17 +81,22 @@ def _in_memory(folder: Path) -> Path:
 
 
 def main() -> None:
-    folder, prefix = Path(sys.argv[1]), sys.argv[2]
+    folder = Path(sys.argv[1])
+    prefix = sys.argv[2]
+
     # Ctrl-C and the end of a terminal reach the tests; the guard ends after them.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+
     _wait_for_the_end()
 
     _wait_for_processes(folder)
     killed = _kill_all(folder)
     _unmount(folder)
+
     for each in (folder, _in_memory(folder)):
         shutil.rmtree(each, ignore_errors=True)
+
     if url := os.environ.get("DATABASE_URL"):
         _drop_databases(url, prefix)
 
@@ -123,10 +129,12 @@ def _kill_all(folder: Path) -> list[str]:
         family = _family(folder)
         if not family:
             break
+
         for pid, command in family.items():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 killed.append(command)
+
         time.sleep(0.05)
 
     return killed
@@ -139,10 +147,12 @@ def _family(folder: Path) -> dict[int, str]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
+
         with contextlib.suppress(OSError):
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
             if state == "Z":
                 continue
+
             parents[int(entry.name)] = int(parent)
             if _is_marked(entry, folder):
                 members.add(int(entry.name))
@@ -170,6 +180,7 @@ def _command(pid: int) -> str:
     with contextlib.suppress(OSError):
         command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
         return f"{pid} {command[:150]}"
+
     return str(pid)
 
 
@@ -190,6 +201,7 @@ def _drop_databases(url: str, prefix: str) -> None:
         admin = await asyncpg.connect(url)
         for row in await admin.fetch("select datname from pg_database where starts_with(datname, $1)", prefix):
             await admin.execute(f'drop database if exists "{row["datname"]}" with (force)')
+
         await admin.close()
 
     with contextlib.suppress(OSError, asyncpg.PostgresError):

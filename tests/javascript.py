@@ -41,6 +41,7 @@ def guarded_in_javascript(database_url: str, folder: Path, **environment: str) -
         "LANGSERVE_GRAPHS": json.dumps({**config["graphs"], "told": "./graphs.ts:told"}),
         **environment,
     }
+
     with agent_server(database_url, folder, project=str(project), **options) as running:
         yield running
 
@@ -60,6 +61,7 @@ def webapp_in_javascript(
     project = copy_of_project(folder / "project", PROJECTS / "webapp")
     for file in files:
         shutil.copy(file, project)
+
     section = json.loads((project / "langgraph.json").read_text())["http"]
     options = {
         "EXECUTOR_JAVASCRIPT": str(javascript_runtime()),
@@ -67,6 +69,7 @@ def webapp_in_javascript(
         "GRAPH_HTTP": json.dumps({**section, "app": "./web.ts:app", **(http or {})}),
         **environment,
     }
+
     with agent_server(database_url, folder, project=str(project), **options) as running:
         yield running
 
@@ -74,9 +77,13 @@ def webapp_in_javascript(
 async def run_command(*command: str, cwd: Path, **variables: str) -> str:
     """Return what a command prints; if it fails, so does the test."""
     process = await asyncio.create_subprocess_exec(
-        *command, cwd=cwd, env={**os.environ, **variables},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
+        *command,
+        cwd=cwd,
+        env={**os.environ, **variables},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+
     output, _ = await process.communicate()
     assert process.returncode == 0, output.decode()[-6000:]
     return output.decode()
@@ -88,6 +95,7 @@ async def bundled(script: str, folder: Path) -> Path:
     packages = installed_packages(EXECUTOR) / "node_modules"
     project = copy_of_project(folder / "project", JAVASCRIPT_PROJECT)
     bundle = project / f"{script}.test.mjs"
+
     options = [
         "--bundle",
         "--platform=node",
@@ -96,6 +104,7 @@ async def bundled(script: str, folder: Path) -> Path:
         "--external:@langchain/*",
         f"--outfile={bundle}",
     ]
+
     bundler = packages / ".bin" / "esbuild"
     await run_command(str(bundler), str(SCRIPTS / f"{script}.ts"), *options, cwd=EXECUTOR, NODE_PATH=str(packages))
     return bundle

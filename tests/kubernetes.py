@@ -43,6 +43,7 @@ def revision(**changes: Any) -> DesiredRevision:
         "secrets": [Secret("TOKEN", "s3cr3t")],
         "resource_spec": FULL_SPEC,
     }
+
     return desired_revision(**{**given, **changes})
 
 
@@ -58,6 +59,7 @@ def deployment(*revisions: DesiredRevision, **changes: Any) -> DesiredDeployment
         },
         "revisions": list(revisions),
     }
+
     return desired_deployment(**{**given, **changes})
 
 

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 MARK = "portside_is_measured"
-STARTED, SAVED, QUERIES = "started", "saved", "queries"
+STARTED = "started"
+SAVED = "saved"
+QUERIES = "queries"
 # Defines named queries.
 QUERY_MODULE = "portside.kernel.db"
 
@@ -35,9 +37,11 @@ def begin(run: int, source: str, results: str) -> None:
     measurement = _Measurement(source, results, notes)
     atexit.register(measurement.save)
     os.register_at_fork(after_in_child=measurement.begin_again)
+
     # These end a process, or the program in it, without what `atexit` would do.
     for name in ("_exit", "execv", "execve"):
         setattr(os, name, _saving_first(getattr(os, name), measurement))
+
     sys.meta_path.insert(0, _QueryModuleFinder(source, notes))
 
 
@@ -47,8 +51,10 @@ def _descends_from(ancestor: int) -> bool:
     while pid > 1:
         if pid == ancestor:
             return True
+
         with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - at the start of each process
             pid = int(file.read().rpartition(")")[2].split()[1])
+
     return False
 
 
@@ -84,6 +90,7 @@ class _Measurement:
             include=[f"{self._source}/*"],
             config_file=False,
         )
+
         # A process that executes nothing of Portside is no mistake, and must print nothing.
         self._coverage.set_option("run:disable_warnings", ["no-data-collected", "module-not-measured"])
         self._coverage.start()
@@ -153,6 +160,7 @@ def _watch_queries(module: Any, source: str, notes: _Notes) -> None:
         if is_use and query not in noted and query in packages:
             noted.add(query)
             notes.add(QUERIES, f"{packages[query]} {query.name}")
+
         return statement.__get__(query)
 
     module.Queries.__init__ = read_and_remember

@@ -30,15 +30,18 @@ def installed_packages(source: Path = SCRIPTS) -> Path:
     """Return a folder with the packages of a package.json installed; without them the test skips."""
     if not shutil.which("node") or not shutil.which("npm"):
         unavailable("node and npm are not installed")
+
     pins = (source / "package.json").read_bytes()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "portside" / "js"
     folder = cache / hashlib.sha256(pins).hexdigest()[:12]
     folder.mkdir(parents=True, exist_ok=True)
+
     # Modules that need the packages may run at once, each in a process of its own.
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
             _install(folder, pins)
+
     return folder
 
 
@@ -46,16 +49,20 @@ def javascript_runtime() -> Path:
     """Return a folder with the JavaScript executor, and its packages; without them the test skips."""
     if not (BUILT / "main.mjs").is_file():
         unavailable("the executor of JavaScript graphs is not built")
+
     packages = installed_packages(BUILT)
     # By its content: another checkout may have another build with the same packages.
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(BUILT.rglob("*")) if file.is_file()))
+
     folder = packages / digest.hexdigest()[:12]
     if not folder.is_dir():
         fresh = Path(tempfile.mkdtemp(dir=packages))
         shutil.copytree(BUILT, fresh, dirs_exist_ok=True)
         (fresh / "node_modules").symlink_to(packages / "node_modules")
+
         with contextlib.suppress(OSError):
             fresh.rename(folder)
+
     return folder
 
 
@@ -74,6 +81,8 @@ def _install(folder: Path, pins: bytes) -> None:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
     except subprocess.TimeoutExpired:
         unavailable("npm does not answer")
+
     if done.returncode:
         unavailable(f"npm cannot install the packages: {done.stderr[-500:]}")
+
     (folder / "complete").touch()

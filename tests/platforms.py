@@ -62,7 +62,9 @@ class Platform:
     """A running platform and a client that holds its first key."""
 
     def __init__(self, server: ServerProcess, home: Path, database_url: str) -> None:
-        self.server, self.home, self.database_url = server, home, database_url
+        self.server = server
+        self.home = home
+        self.database_url = database_url
         self.headers = {"X-Api-Key": (home / "api-key").read_text().strip()}
         self.client = httpx2.AsyncClient(base_url=server.url, headers=self.headers, timeout=60)
 
@@ -87,16 +89,22 @@ class Platform:
     ) -> str:
         integrations = await self.call("GET", "/v1/integrations/git_hosting/install")
         made = await self.call(
-            "POST", "/v2/deployments", name=name, source="git_hosting",
+            "POST",
+            "/v2/deployments",
+            name=name,
+            source="git_hosting",
             source_config={
-                "integration_id": integrations[0]["id"], "repo_url": str(repository.folder),
-                "deployment_type": "dev", "build_on_push": False,
+                "integration_id": integrations[0]["id"],
+                "repo_url": str(repository.folder),
+                "deployment_type": "dev",
+                "build_on_push": False,
             },
             source_revision_config={"repo_ref": "main", "graph_config_path": config},
             secrets=[
                 {"name": name, "value": value} for name, value in {"MY_SECRET": "s3cret", **(secrets or {})}.items()
             ],
-        )  # fmt: skip
+        )
+
         return str(made["id"])
 
     async def redeploy(self, deployment: str) -> None:
@@ -180,10 +188,12 @@ async def run(client: httpx2.AsyncClient, url: str, thread: str | None = None) -
 @asynccontextmanager
 async def open_platform(folder: Path, database_url: str, **environment: str) -> AsyncIterator[Platform]:
     """Run a platform whose home is in the folder; afterwards nothing of its deployments may be left."""
-    home, port = folder / "a home", free_port()
+    home = folder / "a home"
+    port = free_port()
     command = ["up", "--no-example", "--home", str(home), "--port", str(port)]
     environment = {"DATABASE_URL": database_url, "DEPLOYMENT_START_TIMEOUT_S": "200", **environment}
     server = ServerProcess(command, f"http://127.0.0.1:{port}", environment, folder / "up.log", is_preloaded=True)
+
     await asyncio.to_thread(server.start)
     platform = Platform(server, home, database_url)
     try:
@@ -193,4 +203,5 @@ async def open_platform(folder: Path, database_url: str, **environment: str) -> 
     finally:
         await platform.client.aclose()
         await asyncio.to_thread(server.stop)
+
     assert processes_of(home) == []

@@ -42,8 +42,10 @@ class PreloadedProcess:
         self._process: BaseProcess = _SERVER.Process(
             target=_run, args=(arguments, dict(environment), streams, str(folder or Path.cwd())), daemon=True
         )
+
         with _lock:
             self._process.start()
+
         self.pid: int = self._process.pid or 0
 
     @property
@@ -59,6 +61,7 @@ class PreloadedProcess:
         code = self.poll()
         if code is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -89,15 +92,18 @@ def run_command(
         process = PreloadedProcess(
             list(arguments), environment, written, errors=errors, stdin=read, folder=folder or Path.cwd()
         )
+
         try:
             code = process.wait(within_s)
         finally:
             process.send_signal(signal.SIGKILL)
+
         return subprocess.CompletedProcess(list(arguments), code, written.read_text(), errors.read_text())
 
 
 def _run(arguments: list[str], environment: dict[str, str], streams: tuple[str, str, str], folder: str) -> None:
     os.setsid()
+
     for number, (path, flags) in enumerate(zip(streams, (os.O_RDONLY, _APPEND, _APPEND), strict=True)):
         opened = os.open(path, flags, 0o644)
         os.dup2(opened, number)
@@ -107,6 +113,7 @@ def _run(arguments: list[str], environment: dict[str, str], streams: tuple[str, 
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+
     # What the process that was forked may have read from its own environment.
     tempfile.tempdir = None
     time.tzset()

@@ -22,6 +22,7 @@ class Progress:
         self._shown_at = self._began_at
         self._running: dict[str, float] = {}
         self._done = 0
+
         self._failed = 0
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -35,6 +36,7 @@ class Progress:
             return "passed", "", ""
         if report.skipped and not hasattr(report, "wasxfail"):
             return "skipped", "", ""
+
         return None
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -73,5 +75,6 @@ class Progress:
         if self._reporter is not None:
             self._reporter.ensure_newline()
             self._reporter.write_line(line)
+
             # Into a file, lines would otherwise wait for each other.
             self._reporter.flush()

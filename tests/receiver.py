@@ -18,11 +18,13 @@ class Receiver:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = b""
+
         while True:
             message = await receive()
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
+
         self.got.append(({name.decode(): value.decode() for name, value in scope["headers"]}, body))
         await send({"type": "http.response.start", "status": self.status, "headers": []})
         await send({"type": "http.response.body", "body": b""})
@@ -33,9 +35,11 @@ class Receiver:
 
 @contextlib.asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[str]:
-    stop, listening = asyncio.Event(), listen("127.0.0.1", 0)
+    stop = asyncio.Event()
+    listening = listen("127.0.0.1", 0)
     server = Server(app, draining=asyncio.Event(), grace_s=1)
     await server.open([listening])
+
     task = asyncio.create_task(server.serve_until(stop))
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"

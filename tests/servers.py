@@ -37,6 +37,7 @@ def version_in_agents(library: str) -> str:
     """Return the version of a library that the agent servers of tests run with."""
     if AGENT_PYTHON is None:
         return version(library)
+
     code = f"from importlib.metadata import version; print(version({library!r}))"
     return subprocess.check_output([AGENT_PYTHON, "-c", code], text=True).strip()
 
@@ -65,6 +66,7 @@ def free_port() -> int:
         except OSError:
             reservation.close()
             continue
+
         reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _reservations.append(reservation)
         return port
@@ -82,6 +84,7 @@ def last_lines() -> list[tuple[Path, str]]:
         with contextlib.suppress(OSError):
             lines = log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
             ends.append((log, "\n".join(lines)))
+
     return ends
 
 
@@ -91,8 +94,12 @@ class ServerProcess:
     def __init__(
         self, arguments: list[str], url: str, environment: dict[str, str], log: Path, *, is_preloaded: bool = False
     ) -> None:
-        self.arguments, self.url, self.environment, self.log = arguments, url, environment, log
+        self.arguments = arguments
+        self.url = url
+        self.environment = environment
+        self.log = log
         self.is_preloaded = is_preloaded
+
         # A command that starts a server that is not preloaded, for example one that sets limits.
         self.starter: list[str] = []
         self.process: subprocess.Popen[bytes] | PreloadedProcess | None = None
@@ -101,6 +108,7 @@ class ServerProcess:
         # A second process could not listen, but the first one would answer, and nothing would stop it later.
         assert self.process is None or self.process.poll() is not None, f"{self.url} is up already"
         _logs.append(self.log)
+
         environment = {**os.environ, **self.environment}
         python = AGENT_PYTHON if self.is_preloaded and self.arguments[0] == "serve" else None
         if self.is_preloaded and python is None:
@@ -109,9 +117,13 @@ class ServerProcess:
             with self.log.open("ab") as output:
                 self.process = subprocess.Popen(
                     [*self.starter, python or sys.executable, "-P", "-m", "portside", *self.arguments],
-                    stdin=subprocess.DEVNULL, stdout=output,
-                    stderr=output, env=environment, start_new_session=True,
-                )  # fmt: skip
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                    start_new_session=True,
+                )
+
         self.wait_until_ok(within_s)
 
     def wait_until_ok(self, within_s: float = 300) -> None:
@@ -120,7 +132,9 @@ class ServerProcess:
             with contextlib.suppress(httpx2.HTTPError):
                 if httpx2.get(f"{self.url}/ok", timeout=5).status_code == 200:
                     return
+
             time.sleep(0.05)
+
         raise AssertionError(f"{self.url} does not answer:\n{self.log.read_text()[-3000:]}")
 
     async def has_logged(self, text: str) -> bool:
@@ -135,6 +149,7 @@ class ServerProcess:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
+
         return self.wait_until_stopped()
 
     def wait_until_stopped(self) -> int:
@@ -168,9 +183,11 @@ def agent_server(
         with orchestrated(database_url, folder, project=project, **environment) as tiers:
             yield tiers.orchestrator
         return
+
     port = free_port()
     settings = {"DATABASE_URI": database_url, "LANGSMITH_TRACING": "false", **environment}
     arguments = ["serve", "--config", str(PROJECTS / project / "langgraph.json"), "--port", str(port)]
+
     server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, folder / "server.log", is_preloaded=True)
     try:
         server.start()
@@ -191,29 +208,38 @@ def orchestrated(
     database_url: str, folder: Path, *, project: str = "graphs", config: str = "", count: int = 1, **environment: str
 ) -> Iterator[Tiers]:
     """An orchestrator on a database, and servers of tier executor with a key."""
-    config, port = config or str(PROJECTS / project / "langgraph.json"), free_port()
+    config = config or str(PROJECTS / project / "langgraph.json")
+    port = free_port()
     shared = {"CORE_API_KEY": secrets.token_hex(32), "LANGSMITH_TRACING": "false", **environment}
     core_port = int(shared.get("CORE_API_PORT") or free_port())
     own = {**shared, "DATABASE_URI": database_url, "CORE_API_PORT": str(core_port), "FF_USE_CORE_API": "true"}
     command = ["serve", "--config", config, "--port"]
     url = f"http://127.0.0.1:{port}"
+
     orchestrator = ServerProcess(
-        [*command, str(port)], url, {"PORTSIDE_TIER": "orchestrator", **own, "EXECUTORS": "0"}, folder / "server.log",
+        [*command, str(port)],
+        url,
+        {"PORTSIDE_TIER": "orchestrator", **own, "EXECUTORS": "0"},
+        folder / "server.log",
         is_preloaded=True,
-    )  # fmt: skip
+    )
+
     executors = [
         executor_server(config, f"127.0.0.1:{core_port}", folder / f"executors{number}.log", **shared)
         for number in range(count)
     ]
+
     try:
         orchestrator.start()
         for executor in executors:
             executor.start()
+
         yield Tiers(orchestrator, executors)
     finally:
         # The orchestrator first: its runs are handed back while there are executors.
         if orchestrator.process is not None:
             orchestrator.stop()
+
         for executor in executors:
             if executor.process is not None:
                 executor.stop()
@@ -234,6 +260,7 @@ def platform_server(home: Path, *arguments: str, **environment: str) -> Iterator
     command = ["up", "--home", str(home), "--port", str(port), *(arguments or ("--no-example",))]
     home.mkdir(parents=True, exist_ok=True)
     settings = {"DATABASE_URL": "", "PORTSIDE_API_KEY": KEY, "LOG_LEVEL": "INFO", **environment}
+
     server = ServerProcess(command, f"http://127.0.0.1:{port}", settings, home / "up.log", is_preloaded=True)
     try:
         server.start()

@@ -41,9 +41,12 @@ async def note_calls(url: str, name: str) -> None:
         connection = await asyncpg.connect(url)
     except asyncpg.InvalidCatalogNameError:  # a test has dropped it
         return
+
     await connection.fetch(_END_OTHERS, name)
+
     while await connection.fetchval(_OTHERS, name):
         await connection.execute("select pg_stat_clear_snapshot(), pg_sleep(0.01)")
+
     rows = await connection.fetch("select distinct funcname from pg_stat_user_functions where calls > 0")
     await connection.close()
 
@@ -61,5 +64,6 @@ async def note_all_calls(url: str) -> None:
     admin = await asyncpg.connect(url)
     names = await admin.fetch("select datname from pg_database where not datistemplate and datallowconn")
     await admin.close()
+
     for row in names:
         await note_calls(with_name(url, row["datname"]), row["datname"])

@@ -23,7 +23,8 @@ from tests.servers import free_port
 
 from portside.kernel.embedded import EmbeddedPostgres
 
-WINDOWS, SECONDS = 3, 3.0
+WINDOWS = 3
+SECONDS = 3.0
 START_TIMEOUT_S = 120.0
 INPUT = {"messages": [{"role": "user", "content": "hi"}]}
 RUN = {"assistant_id": "echo", "input": INPUT}
@@ -38,16 +39,21 @@ class Column:
     """A server that is measured."""
 
     def __init__(self, name: str, command: list[str], folder: Path, environment: dict[str, str]) -> None:
-        self.name, self.port, self.figures = name, free_port(), dict[str, list[float]]()
+        self.name = name
+        self.port = free_port()
+        self.figures = dict[str, list[float]]()
         self.began = time.perf_counter()
+
         with Path(folder, f"{name.split(maxsplit=1)[0]}.log").open("wb") as log:
             command = [part.replace("PORT", str(self.port)) for part in command]
             self.process = subprocess.Popen(
                 command, cwd=folder, env={**os.environ, **environment}, stdout=log, stderr=log
             )
+
         while not self.is_up():
             assert time.perf_counter() - self.began < START_TIMEOUT_S, f"{name} does not answer"
             time.sleep(0.05)
+
         self.add("start, s", time.perf_counter() - self.began)
 
     def is_up(self) -> bool:
@@ -65,6 +71,7 @@ async def measure(columns: list[Column], runs: int) -> None:
     for column in columns:
         await load(column.port, 4, wait, SECONDS)
         column.add("memory, MB", memory_mb(column.process.pid))
+
     for _ in range(WINDOWS):
         for column in columns:
             for clients in (1, 16):
@@ -73,11 +80,14 @@ async def measure(columns: list[Column], runs: int) -> None:
                 spent = cpu_s(column.process.pid) - before
                 column.add(f"CPU of a run, ms, {clients} clients", spent / len(done.times) * 1000)
                 column.add(f"runs in a second, {clients} clients", done.per_s)
+
             column.add("first token, ms", (await first_events(column.port, 1, TOKENS, b'"o"'))[0])
+
     for column in columns:
         left = runs
         while left > 0:
             left -= len((await load(column.port, 8, wait, SECONDS)).times)
+
         column.add(f"memory after {runs} more runs, MB", memory_mb(column.process.pid))
 
 
@@ -98,25 +108,36 @@ def project(folder: Path, packages: Path) -> Path:
 
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 3000
-    packages, runtime = installed_packages(Path(__file__).parent), javascript_runtime()
+    packages = installed_packages(Path(__file__).parent)
+    runtime = javascript_runtime()
     started: list[Column] = []
     with tempfile.TemporaryDirectory() as temporary:
         embedded = EmbeddedPostgres(Path(temporary, "home"))
         embedded.acquire()
         try:
             settings = {
-                "DATABASE_URI": embedded.create_database("bench"), "EXECUTOR_JAVASCRIPT": str(runtime),
-                "LANGSMITH_TRACING": "false", "LOG_LEVEL": "WARNING",
-            }  # fmt: skip
+                "DATABASE_URI": embedded.create_database("bench"),
+                "EXECUTOR_JAVASCRIPT": str(runtime),
+                "LANGSMITH_TRACING": "false",
+                "LOG_LEVEL": "WARNING",
+            }
+
             ours = [sys.executable, "-m", "portside", "serve", "--port", "PORT"]
             theirs = [
-                str(packages / "node_modules" / ".bin" / "langgraphjs"), "dev", "--no-browser",
-                "--host", "127.0.0.1", "--port", "PORT",
-            ]  # fmt: skip
+                str(packages / "node_modules" / ".bin" / "langgraphjs"),
+                "dev",
+                "--no-browser",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                "PORT",
+            ]
+
             wanted: list[Callable[[], Column]] = [
                 lambda: Column("portside", ours, project(Path(temporary, "ours"), packages), settings),
                 lambda: Column("langgraphjs dev", theirs, project(Path(temporary, "theirs"), packages), {}),
             ]
+
             started.extend(make() for make in wanted)
             asyncio.run(measure(started, runs))
             report(started)
@@ -124,6 +145,7 @@ def main() -> None:
             for column in started:
                 column.process.terminate()
                 column.process.wait(60)
+
             embedded.release()
 
 

@@ -24,12 +24,16 @@ def main() -> int:
     reference, about = recordings.read() if options.recorded else _ask_reference(options)
     with _server(options.ours, our_server_alone) as url:
         ours = asyncio.run(perform(url, options.only))
+
     if options.only:
         reference = {script: scenes for script, scenes in _only(reference, options.only).items() if scenes}
+
     verdict = compare(reference, ours)
     _print(verdict)
+
     if not options.only and (options.report or not options.recorded):
         report.write(verdict, about)
+
     return 1 if verdict.unexplained else 0
 
 
@@ -40,15 +44,18 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="only scenes whose script.scene holds this text; writes nothing")
     parser.add_argument("--ours", default="", help="the address of a server of ours that runs already")
     parser.add_argument("--reference", default="", help="the address of a reference server that runs already")
+
     return parser.parse_args()
 
 
 def _ask_reference(options: argparse.Namespace) -> tuple[dict[str, Record], dict[str, str]]:
     with _server(options.reference, reference_server) as url:
         record = asyncio.run(perform(url, options.only))
+
     about = {"version": reference_version(), "recorded_on": dt.datetime.now(dt.UTC).date().isoformat()}
     if not options.only:
         recordings.write(record, about)
+
     return record, about
 
 
@@ -67,9 +74,11 @@ def _print(verdict: Verdict) -> None:
     for differences in verdict.unexplained.values():
         for difference in differences:
             print(difference)
+
     for entry in verdict.table:
         if not entry.used:
             print(f"not needed any more: {entry.steps} {entry.paths}")
+
     print(verdict)
 
 

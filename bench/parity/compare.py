@@ -84,6 +84,7 @@ def compare(reference: dict[str, Any], ours: dict[str, Any]) -> Verdict:
             for step in {**steps, **said}:
                 name = f"{script}.{scene}.{step}"
                 counts[_judge(verdict, name, list(_step(name, steps.get(step), said.get(step))))] += 1
+
     return verdict
 
 
@@ -93,9 +94,11 @@ def _judge(verdict: Verdict, name: str, differences: list[Difference]) -> int:
     if missing := [difference for difference, entry in covering.items() if entry is None]:
         verdict.unexplained[name] = missing
         return 3
+
     if any(entry and entry.kind == OPEN for entry in covering.values()):
         verdict.open += 1
         return 2
+
     verdict.explained += bool(differences)
     verdict.same += not differences
     return 1 if differences else 0
@@ -105,6 +108,7 @@ def _entry(table: list[Explanation], difference: Difference) -> Explanation | No
     found = next((entry for entry in table if entry.covers(difference)), None)
     if found:
         found.used += 1
+
     return found
 
 
@@ -125,6 +129,7 @@ def _events(name: str, reference: list[Any], ours: list[Any]) -> Iterator[Differ
     if names[0] != names[1]:
         yield Difference(name, "events", *names)
         return
+
     for number, (left, right) in enumerate(zip(reference, ours, strict=True)):
         yield from _values(name, f"events.{number}.{left['event']}", left, right)
 

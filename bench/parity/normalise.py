@@ -31,7 +31,8 @@ class Names:
 
     def begin(self, step: str) -> None:
         """Name the ids first seen from now on after this step."""
-        self.step, self.counts = step, Counter()
+        self.step = step
+        self.counts = Counter()
 
     def of(self, found: str, key: str) -> str:
         if found not in self.known:
@@ -39,6 +40,7 @@ class Names:
             kind = f" v{uuid.UUID(found).version}" if key in RESOURCES else ""
             self.known[found] = f"<{key}{kind} {self.step}.{self.counts[key]}>"
             self.counts[key] += 1
+
         return self.known[found]
 
     def replace(self, text: str, key: str) -> str:
@@ -64,10 +66,12 @@ def normalise(value: Any, names: Names, key: str = "id") -> Any:
             names.replace(name, "key"): normalise(item, names, name if isinstance(name, str) else "id")
             for name, item in sorted(value.items())
         }
+
     if isinstance(value, list):
         return [normalise(item, names, key) for item in value]
     if isinstance(value, str):
         return names.replace(value, key)
+
     return _number(value, key) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
@@ -76,4 +80,5 @@ def _number(value: float, key: str) -> object:
         return "<size>"
     if value > MILLISECONDS:
         return "<ms>"
+
     return round(value, 6) if isinstance(value, float) else value

@@ -47,13 +47,16 @@ async def perform(url: str, only: str = "") -> dict[str, Record]:
             for name, scene in scenes_of(module).items()
             if only in f"{script}.{name}"
         ]
+
         async with asyncio.TaskGroup() as group:
             for script, name, scene in chosen:
                 if not getattr(scene, "alone", False):
                     group.create_task(act(script, name, scene))
+
         for script, name, scene in chosen:
             if getattr(scene, "alone", False):
                 await act(script, name, scene)
+
     return {script: dict(sorted(record.items())) for script, record in found.items() if record}
 
 
@@ -63,4 +66,5 @@ async def _act(scene: Scene, client: httpx2.AsyncClient) -> dict[str, Any]:
         await scene(talk)
     except (SceneStopped, *UNEXPECTED) as stop:
         talk.steps["(stopped)"] = {"status": 0, "body": talk.names.replace(f"{type(stop).__name__}: {stop}", "id")}
+
     return talk.steps

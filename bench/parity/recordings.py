@@ -12,8 +12,10 @@ def write(record: dict[str, Record], about: dict[str, str]) -> None:
     """Keep a record, and what it is a record of."""
     for old in FOLDER.glob("*.json"):
         old.unlink()
+
     for script, scenes in record.items():
         (FOLDER / f"{script}.json").write_text(_lines(scenes), "utf-8")
+
     (FOLDER / "about.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
 
 
@@ -31,4 +33,5 @@ def _lines(scenes: Record) -> str:
             f"  {json.dumps(step)}: {json.dumps(answer, ensure_ascii=False)}" for step, answer in steps.items()
         )
         parts.append(f" {json.dumps(scene)}: {{\n{inner}\n }}")
+
     return "{\n" + ",\n".join(parts) + "\n}\n"

@@ -43,6 +43,7 @@ def _table(verdict: Verdict) -> list[str]:
     for entry in sorted(verdict.table, key=lambda entry: entry.kind):
         where, what = (", ".join(f"`{item}`" for item in items) for items in (entry.steps, entry.paths))
         rows.append(f"| {entry.kind} | {where} | {what} | {entry.why} | {entry.used} |")
+
     return [*rows, ""]
 
 
@@ -54,11 +55,13 @@ def _decided() -> list[str]:
         "",
         "The scripts have no authentication. These differences were decided separately.",
     ]
+
     return [*head, "", "| about | reference | ours | why |", "|---|---|---|---|", *rows, ""]
 
 
 def _open(verdict: Verdict) -> list[str]:
     if not verdict.unexplained:
         return []
+
     rows = [f"- `{difference}`" for differences in verdict.unexplained.values() for difference in differences]
     return ["## Unexplained differences", "", *rows, ""]

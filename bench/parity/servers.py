@@ -27,6 +27,7 @@ def our_server(database_url: str, folder: Path) -> Iterator[str]:
     arguments = ["serve", "--config", str(PROJECT / "langgraph.json"), "--port", str(port)]
     settings = {"DATABASE_URI": database_url, "N_JOBS_PER_WORKER": "10", **QUIET}
     server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, folder / "ours.log")
+
     server.start()
     try:
         yield server.url

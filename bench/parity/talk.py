@@ -35,7 +35,10 @@ class Answer:
     """What a server said, decoded."""
 
     def __init__(self, response: httpx2.Response) -> None:
-        self.status, self.headers, self.raw = response.status_code, response.headers, response.content
+        self.status = response.status_code
+        self.headers = response.headers
+
+        self.raw = response.content
         try:
             self.body = json.loads(self.raw) if self.raw else None
         except ValueError:
@@ -55,7 +58,9 @@ class Event:
     """One server-sent event."""
 
     def __init__(self, name: str, data: Any, id_: str | None) -> None:
-        self.name, self.data, self.id = name, data, id_
+        self.name = name
+        self.data = data
+        self.id = id_
 
 
 class Talk:
@@ -104,6 +109,7 @@ class Talk:
                 # A server may close a kept-alive connection after an answer of 500.
                 if is_last or not isinstance(error, (httpx2.ReadError, httpx2.RemoteProtocolError)):
                     raise SceneStopped(f"{method} {path}: {error!r}") from None
+
         raise AssertionError
 
     def _keep(self, step: str, answer: Answer, options: dict[str, Any]) -> None:
@@ -111,6 +117,7 @@ class Talk:
         body = _kept(options, answer.body)
         if isinstance(body, dict) and (answer.status >= 400 or body.get("type") == "error"):
             body = {**body, **{key: "<text>" for key in ("detail", "message") if isinstance(body.get(key), str)}}
+
         kept = {"status": answer.status, "body": normalise(body, self.names)}
         self._add(step, {**kept, "headers": self._headers(answer.headers, (*HEADERS, *options.get("look", ())))})
 
@@ -133,7 +140,10 @@ class Talk:
         method = options.get("method", "GET" if body is None else "POST")
         content = None if body is None else json.dumps(body).encode()
         headers = {**({"content-type": "application/json"} if content else {}), **options.get("headers", {})}
-        enough, events, lines = options.get("enough", lambda _events: False), [], []
+
+        enough = options.get("enough", lambda _events: False)
+        events = []
+        lines = []
         try:
             async with self.client.stream(method, path, content=content, headers=headers) as response:
                 if not response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -141,14 +151,18 @@ class Talk:
                     self._keep(step, Answer(response), options)
                     yield events
                     return
+
                 async with asyncio.timeout(TIMEOUT_S):
                     async for line in _lines(response):
                         lines.append(line)
+
                         if line in ("", "\r") and (event := _parse(lines)):
                             events.append(event)
                             if enough(events):
                                 break
+
                         lines = [] if line in ("", "\r") else lines
+
                 self._keep_events(step, response, events, options)
                 yield events
         except (httpx2.HTTPError, TimeoutError) as error:
@@ -158,11 +172,13 @@ class Talk:
     def _keep_events(self, step: str, response: httpx2.Response, events: list[Event], options: dict[str, Any]) -> None:
         if step in self.steps:
             return
+
         self.names.begin(step)
         kept = [
             {"event": self.names.replace(e.name, "event"), "data": normalise(e.data, self.names), "has_id": bool(e.id)}
             for e in _kept(options, events)
         ]
+
         headers = self._headers(response.headers, (*STREAM_HEADERS, *options.get("look", ())))
         self._add(step, {"status": response.status_code, "headers": headers, "events": kept})
 
@@ -173,6 +189,7 @@ class Talk:
             if time.monotonic() > deadline:
                 raise SceneStopped(f"{path} stayed {str(body)[:300]}")
             await asyncio.sleep(0.05)
+
         return body
 
     async def thread(self, **body: Any) -> str:
@@ -212,9 +229,12 @@ def _parse(lines: list[str]) -> Event | None:
         name, colon, value = line.rstrip("\r").partition(":")
         if colon and name:
             fields[name] = fields.get(name, "") + value.removeprefix(" ")
+
     if "event" not in fields and "data" not in fields:
         return None
+
     data = fields.get("data", "")
     with contextlib.suppress(ValueError):
         data = json.loads(data)
+
     return Event(fields.get("event", "message"), data, fields.get("id"))

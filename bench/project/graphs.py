@@ -23,6 +23,7 @@ async def say(_state: MessagesState) -> dict:
     for number in range(20):
         write(AIMessageChunk(f"token {number} ", id="answer").model_dump())
         await asyncio.sleep(0.05)
+
     return {"messages": [AIMessage("all said", id="answer")]}
 
 
@@ -36,6 +37,7 @@ async def burst_of(state: Count) -> dict:
         write({"number": number, "text": "a piece of an answer"})
         if number % 10 == 9:
             await asyncio.sleep(0)
+
     return {"count": 0}
 
 
@@ -52,6 +54,7 @@ async def work_hard(state: Work) -> dict:
     until = time.thread_time() + state["ms"] / 1000
     while time.thread_time() < until:
         sum(range(1000))
+
     return {"ms": 0}
 
 

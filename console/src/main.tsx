@@ -16,6 +16,7 @@ import { ApiError } from "./api/client";
 import { router } from "./router";
 
 const RETRIES = 2;
+
 const cache = new QueryClient({
   defaultOptions: {
     queries: {
@@ -30,6 +31,7 @@ const cache = new QueryClient({
 });
 
 const element = document.getElementById("root");
+
 if (element) {
   createRoot(element).render(
     <StrictMode>

@@ -13,6 +13,7 @@ interface Preferences {
 }
 
 const KEY = "portside-console";
+
 const DEFAULTS: Preferences = {
   theme: "system",
   zone: "local",
@@ -21,6 +22,7 @@ const DEFAULTS: Preferences = {
   workspace: null,
   agent: null,
 };
+
 const listeners = new Set<() => void>();
 let current = read();
 
@@ -45,6 +47,7 @@ export function setPreferences(changes: Partial<Preferences>) {
   } catch {
     // A browser that stores nothing keeps the choice until the page is closed.
   }
+
   show();
   for (const listener of listeners) listener();
 }
@@ -69,4 +72,5 @@ addEventListener("storage", (event) => {
   show();
   for (const listener of listeners) listener();
 });
+
 show();

@@ -23,6 +23,7 @@ function texts<N extends string>(...names: N[]) {
       const value = search[name];
       if (value !== undefined && value !== "") found[name] = String(value);
     }
+
     return found;
   };
 }
@@ -46,6 +47,7 @@ export const sharedRoute = createRoute({
 
 function Frame() {
   if (useMatch({ from: "/shared/$shareToken", shouldThrow: false })) return <Outlet />;
+
   return (
     <SessionProvider>
       <Shell />
@@ -54,6 +56,7 @@ function Frame() {
 }
 
 const AgentsHome = () => <Navigate to="/agents" replace />;
+
 const home = createRoute({
   getParentRoute: () => root,
   path: "/",
@@ -278,72 +281,85 @@ export const promptsRoute = createRoute({
   validateSearch: texts("q", "archived"),
   component: lazyRouteComponent(() => import("./pages/prompts/PromptsPage"), "PromptsPage"),
 });
+
 const newPrompt = createRoute({
   getParentRoute: () => root,
   path: "/prompts/new",
   component: lazyRouteComponent(() => import("./pages/prompts/NewPromptPage"), "NewPromptPage"),
 });
+
 export const promptRoute = createRoute({
   getParentRoute: () => root,
   path: "/prompts/$promptName",
   validateSearch: texts("view", "commit", "against", "edit"),
   component: lazyRouteComponent(() => import("./pages/prompts/PromptPage"), "PromptPage"),
 });
+
 export const auditRoute = createRoute({
   getParentRoute: () => root,
   path: "/audit",
   validateSearch: texts("actor", "action", "object", "outcome", "period", "entry"),
   component: lazyRouteComponent(() => import("./pages/audit/AuditPage"), "AuditPage"),
 });
+
 export const alertsRoute = createRoute({
   getParentRoute: () => root,
   path: "/alerts",
   validateSearch: texts("tab"),
   component: lazyRouteComponent(() => import("./pages/alerts/AlertsPage"), "AlertsPage"),
 });
+
 const people = createRoute({
   getParentRoute: () => root,
   path: "/people",
   component: lazyRouteComponent(() => import("./pages/people/PeoplePage"), "PeoplePage"),
 });
+
 export const membersTab = createRoute({
   getParentRoute: () => people,
   path: "/",
   validateSearch: texts("add"),
   component: lazyRouteComponent(() => import("./pages/people/MembersTab"), "MembersTab"),
 });
+
 export const keysTab = createRoute({
   getParentRoute: () => people,
   path: "/keys",
   validateSearch: texts("add"),
   component: lazyRouteComponent(() => import("./pages/people/KeysTab"), "KeysTab"),
 });
+
 const sessionsTab = createRoute({
   getParentRoute: () => people,
   path: "/sessions",
   component: lazyRouteComponent(() => import("./pages/people/SessionsTab"), "SessionsTab"),
 });
+
 const rolesTab = createRoute({
   getParentRoute: () => people,
   path: "/roles",
   component: lazyRouteComponent(() => import("./pages/people/RolesTab"), "RolesTab"),
 });
+
 const system = createRoute({
   getParentRoute: () => root,
   path: "/system",
   component: lazyRouteComponent(() => import("./pages/system/SystemPage"), "SystemPage"),
 });
+
 const healthTab = createRoute({
   getParentRoute: () => system,
   path: "/",
   component: lazyRouteComponent(() => import("./pages/system/HealthTab"), "HealthTab"),
 });
+
 export const gitTab = createRoute({
   getParentRoute: () => system,
   path: "/git",
   validateSearch: texts("add"),
   component: lazyRouteComponent(() => import("./pages/system/GitTab"), "GitTab"),
 });
+
 const backupsTab = createRoute({
   getParentRoute: () => system,
   path: "/backups",
@@ -361,17 +377,20 @@ const diskTab = createRoute({
   path: "/disk",
   component: lazyRouteComponent(() => import("./pages/system/DiskTab"), "DiskTab"),
 });
+
 const doctorTab = createRoute({
   getParentRoute: () => system,
   path: "/doctor",
   component: lazyRouteComponent(() => import("./pages/system/DoctorTab"), "DoctorTab"),
 });
+
 export const systemSettingsTab = createRoute({
   getParentRoute: () => system,
   path: "/settings",
   validateSearch: texts("q", "show"),
   component: lazyRouteComponent(() => import("./pages/system/SettingsTab"), "SettingsTab"),
 });
+
 const routeTree = root.addChildren([
   home,
   deploymentsRoute,

@@ -21,9 +21,11 @@ def is_signed(secret, headers, body):
     moment = headers.get("webhook-timestamp", "")
     if not moment.isascii() or not moment.isdigit() or abs(time.time() - int(moment)) > TOLERANCE_S:
         return False
+
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = f"{headers.get('webhook-id')}.{moment}.".encode() + body
     expected = b"v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256))
+
     return any(hmac.compare_digest(expected, given) for given in headers.get("webhook-signature", "").encode().split())
 
 
@@ -42,10 +44,12 @@ class Receiver(BaseHTTPRequestHandler):
         if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
             self.send_error(413)
             return
+
         body = self.rfile.read(int(length))
         is_ours = is_signed(sys.argv[1], self.headers, body)
         self.send_response(204 if is_ours else 401)
         self.end_headers()
+
         if is_ours:
             say(json.loads(body)["text"])
 

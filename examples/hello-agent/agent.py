@@ -39,6 +39,7 @@ def evaluate(node: ast.expr) -> float:
             return -evaluate(operand)
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in SIGNS:
             return SIGNS[type(sign)](evaluate(left), evaluate(right))
+
     raise ValueError
 
 
@@ -58,16 +59,20 @@ def answer(messages: list[BaseMessage]) -> AIMessage:
     last = messages[-1]
     if isinstance(last, ToolMessage):
         return AIMessage(f"I worked it out: {last.text}.")
+
     if found := SUM.search(last.text):
         arguments = {"expression": found[0].strip()}
         return AIMessage("", tool_calls=[{"name": "calculate", "args": arguments, "id": f"call_{len(messages)}"}])
+
     told = [
         found[1] for message in messages if isinstance(message, HumanMessage) if (found := NAME.search(message.text))
     ]
+
     if NAME.search(last.text):
         return AIMessage(f"Nice to meet you, {told[-1]}! I will remember your name in this thread.")
     if ASKS_NAME.search(last.text):
         return AIMessage(f"You are {told[-1]}." if told else "You have not told me yet. Try: my name is Ada.")
+
     greeting = f"Hello again, {told[-1]}!" if told else "Hello, I am a small agent!"
     return AIMessage(f"{greeting} Ask me a sum, such as 6*7, or tell me your name.")
 
@@ -86,6 +91,7 @@ class PocketModel(BaseChatModel):
         message = answer(messages)
         if message.tool_calls:
             yield ChatGenerationChunk(message=AIMessageChunk("", tool_calls=message.tool_calls))
+
         for word in re.findall(r"\s*\S+", message.text):
             await asyncio.sleep(0.02)  # real models take their time too
             yield ChatGenerationChunk(message=AIMessageChunk(word))

@@ -100,12 +100,14 @@ export class Application {
     if (typeof app?.fetch !== "function" || !Array.isArray(app.routes) || typeof app.router?.match !== "function") {
       throw new ProjectFailed(`http.app (${source}) is of type ${typeof exported}; export a Hono app, like new Hono()`);
     }
+
     this.app = app;
     this.sockets = Sockets.open(upgrade.file, upgrade.inject, (request, env) => app.fetch(request, env)).catch(
       (error) => {
         throw new CallFailed("user_mistake", `http.app (${source}) cannot serve WebSockets: ${stackOf(error)}`);
       },
     );
+
     const router = app.router;
     app.router = {
       name: router.name,
@@ -121,6 +123,7 @@ export class Application {
     const { routes } = this.app;
     const last = routes.findIndex(takesEverything);
     const known: unknown[] = routes.map((route) => [patternOf(route.path), methodsOf(route), false]);
+
     known.splice(last < 0 ? known.length : last, 0, ["", null, true]);
     const has_document = typeof this.app.getOpenAPI31Document === "function";
     return { routes: known, has_middleware: false, sees_our_sockets: false, has_document };
@@ -142,14 +145,17 @@ export class Application {
       scope: Scope;
       server_route: unknown[] | null;
     };
+
     const outbox = new Outbox(this.link, number, (messages) => call.send(messages));
     if (scope.type === "websocket") {
       await this.connect(number, scope, outbox);
       return UNROUTED;
     }
+
     const [stop, over] = [new AbortController(), new AbortController()];
     const signal = AbortSignal.any([call.signal, stop.signal]);
     const body = new Body(() => this.link.call("asgi.receive", number, { signal: over.signal }) as Promise<Message>);
+
     const exchange: Exchange = {
       number,
       scope,
@@ -159,11 +165,13 @@ export class Application {
       failure: null,
       route: UNROUTED,
     };
+
     const response = await this.answer(exchange);
     const failure = exchange.failure ?? body.failure;
     if (failure !== null && response.status >= 500) {
       throw failure;
     }
+
     // A short response ends before its client is watched.
     const watch = setTimeout(
       () =>
@@ -173,12 +181,14 @@ export class Application {
         ),
       WATCH_AFTER_MS,
     );
+
     try {
       await outbox.respond(response, signal);
     } finally {
       clearTimeout(watch);
       over.abort();
     }
+
     return exchange.route;
   }
 
@@ -186,20 +196,25 @@ export class Application {
   private async connect(number: number, scope: Scope, outbox: Outbox): Promise<void> {
     const receive = () => this.link.call("asgi.receive", number) as Promise<Message>;
     const sockets = await this.sockets;
+
     const found = this.rules.authenticates_project ? await this.authenticated(number, scope, receive) : null;
     if (!found?.refusal.length) {
       // The message that opens the connection.
       await receive();
     }
+
     const messages = found?.refusal.length ? found.refusal : sockets === null ? refusal(scope, 404) : [];
     if (sockets === null || messages.length > 0) {
       for (const message of messages) {
         await outbox.send(message);
       }
+
       return;
     }
+
     const token = newToken();
     this.connecting.set(token, found);
+
     try {
       await sockets.serve(scope, addressOf(scope), token, receive, outbox);
     } finally {
@@ -227,6 +242,7 @@ export class Application {
       incoming: { socket: { remoteAddress: address, remotePort: port } },
       [EXCHANGE]: exchange,
     };
+
     try {
       return await new Promise<Response>((resolve, reject) => {
         currentWork.run(handlerWork(reject), async () => this.app.fetch(exchange.request, env)).then(resolve, reject);
@@ -242,6 +258,7 @@ export class Application {
     const last = matched.findIndex(([[, route]]) => takesEverything(route));
     const at = last < 0 ? matched.length : last;
     const first = matched.slice(0, at).find(([[, route]]) => !isMiddleware(route))?.[0][1];
+
     // The front end's page, not the server's health check, answers `/`.
     const leavesRoot = last >= 0 && path === "/";
     const name = (first ?? matched[at]?.[0][1])?.path ?? UNROUTED;
@@ -251,29 +268,35 @@ export class Application {
       if (caller) {
         setUser(context, caller);
       }
+
       if (exchange !== undefined) {
         exchange.route = name;
         const isServerRoute = exchange.serverRoute !== null && first === undefined && !leavesRoot;
         const isNeeded = isServerRoute
           ? this.rules.is_auth_first && !exchange.serverRoute?.isPublic
           : this.rules.authenticates_project;
+
         const refusal = isNeeded ? await this.authenticate(exchange, context) : null;
         if (refusal !== null) {
           return refusal;
         }
       }
+
       await next();
       return undefined;
     });
+
     const server = matchOf(async (context, next) => {
       const exchange = context.env?.[EXCHANGE];
       // Without a page for every path, the server also answers what nobody has a route for.
       if (exchange && (exchange.serverRoute !== null || last < 0) && isSame(context.req.raw, exchange.request)) {
         return this.askServer(exchange, context);
       }
+
       await next();
       return undefined;
     });
+
     const own = leavesRoot ? [] : [server];
     return [[before, ...matched.slice(0, at), ...own, ...matched.slice(at)], ...rest];
   }
@@ -285,6 +308,7 @@ export class Application {
       if (found.refusal.length > 0) {
         return responseOfAll(found.refusal);
       }
+
       setUser(context, found);
       return null;
     } catch (error) {
@@ -300,6 +324,7 @@ export class Application {
       const response = new ServerResponse(resolve, () => stop.abort());
       const [number, close] = this.exchanges.opened(readerOf(exchange, context), () => response.drained());
       const scope = withHeaders(exchange.scope, headersOf(exchange, context));
+
       const onItem = (messages: unknown) => {
         for (const message of messages as Message[]) {
           if (message.type === "app.user") {
@@ -309,6 +334,7 @@ export class Application {
           }
         }
       };
+
       this.link
         .call(
           "app.server_route",
@@ -348,10 +374,12 @@ function setUser(context: Context, { user, permissions }: Caller): void {
 /** Return a function that reads a request's body for the server, also if middleware has read it. */
 function readerOf(exchange: Exchange, context: Context): () => Promise<Message> {
   let isRead = false;
+
   return async () => {
     if (isRead || !hasOwnBody(exchange, context)) {
       return exchange.body.next();
     }
+
     isRead = true;
     return { type: "http.request", body: await bodyOf(exchange, context), more_body: false };
   };
@@ -367,6 +395,7 @@ async function bodyOf(exchange: Exchange, context: Context): Promise<Uint8Array>
   if (bodyCache?.json !== undefined) {
     return Buffer.from(JSON.stringify(await bodyCache.json));
   }
+
   return new Uint8Array(await context.req.arrayBuffer());
 }
 
@@ -382,6 +411,7 @@ function headersOf(exchange: Exchange, context: Context): Headers {
   if (hasOwnBody(exchange, context)) {
     headers.delete("content-length");
   }
+
   return headers;
 }
 
@@ -409,6 +439,7 @@ function methodsOf(route: Route): string[] | null {
   if (route.method !== EVERY_METHOD) {
     return [route.method];
   }
+
   return isMiddleware(route) ? [] : null;
 }
 
@@ -419,7 +450,9 @@ function patternOf(path: string): string {
     if (/[{?]/.test(segment) || segment === "*") {
       return `^${pattern}(?:/.*)?$`;
     }
+
     pattern += `/${segment.startsWith(":") ? "[^/]+" : segment.replace(/[^\w]/g, "\\$&")}`;
   }
+
   return `^${pattern}/?$`;
 }

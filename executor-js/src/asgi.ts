@@ -8,6 +8,7 @@ import { CallFailed } from "./link.js";
 import type { Fields } from "./server.js";
 
 type Pair = [name: Buffer, value: Buffer];
+
 /** A message of ASGI. */
 export interface Message {
   type: string;
@@ -17,6 +18,7 @@ export interface Message {
   more_body?: boolean;
   [name: string]: unknown;
 }
+
 /** The fields of a scope that this side reads. */
 export interface Scope {
   type: string;
@@ -28,6 +30,7 @@ export interface Scope {
   client?: [host: string, port: number] | null;
   [name: string]: unknown;
 }
+
 type Receive = () => Promise<Message>;
 
 const DISCONNECTED = "client_disconnected";
@@ -59,6 +62,7 @@ export class Body {
     if (read !== undefined) {
       return read;
     }
+
     try {
       const message = await this.client();
       this.isWhole = message.type === "http.request" && !message.more_body;
@@ -67,6 +71,7 @@ export class Body {
       if (error instanceof CallFailed) {
         this.failure ??= error;
       }
+
       throw error;
     }
   }
@@ -90,16 +95,19 @@ export class Body {
         this.failure ??= new CallFailed(DISCONNECTED, "the client disconnected");
         throw this.failure;
       }
+
       const piece = message.body ?? new Uint8Array();
       if (piece.length > 0) {
         controller.enqueue(new Uint8Array(piece));
       }
+
       if (!message.more_body) {
         controller.close();
       } else if (piece.length === 0) {
         await pull(controller);
       }
     };
+
     return new ReadableStream({ pull }, { highWaterMark: 0 });
   }
 }
@@ -117,11 +125,13 @@ export function addressOf(scope: Scope): URL {
   const given = latin(scope.headers.find(([name]) => latin(name) === "host")?.[1] ?? new Uint8Array());
   // A host with other characters could move the beginning of the path.
   const scheme = scope.scheme === "https" || scope.scheme === "wss" ? "https" : "http";
+
   const origin = `${scheme}://${HOST.test(given) ? given : "localhost"}`;
   try {
     const path = encodeURI(scope.path).replace(/[?#]/g, encodeURIComponent);
     const query = latin(scope.query_string ?? new Uint8Array());
     const address = new URL(`${origin}${path}${query ? `?${query}` : ""}`);
+
     // Handlers that decide by the path must see the one that the server serves: a URL resolves `..`.
     if (address.pathname === path) {
       return address;
@@ -129,6 +139,7 @@ export function addressOf(scope: Scope): URL {
   } catch {
     // Answered below.
   }
+
   throw new CallFailed("bad_request", "The path of the request is not valid.", { status: 400 });
 }
 
@@ -162,7 +173,9 @@ export class Outbox {
     const size = [message.body, message.bytes, message.text].find((each) => each != null) as
       | { length: number }
       | undefined;
+
     this.unreadBytes += size?.length ?? 0;
+
     if (this.unreadBytes > UNREAD_BYTES) {
       await this.link.call("asgi.drain", this.number);
       this.unreadBytes = 0;
@@ -175,17 +188,21 @@ export class Outbox {
     await this.send({ type: "http.response.start", status: response.status, headers });
     const reader = response.body?.getReader();
     const stop = () => void reader?.cancel().catch(() => {});
+
     signal.addEventListener("abort", stop, { once: true });
+
     if (signal.aborted) {
       // The client left while the project made the response.
       stop();
     }
+
     try {
       for (;;) {
         const { done, value } = (await reader?.read()) ?? { done: true, value: undefined };
         if (done) {
           break;
         }
+
         for (let at = 0; at < value.length; at += PIECE_BYTES) {
           const body = value.subarray(at, at + PIECE_BYTES);
           await this.send({ type: "http.response.body", body, more_body: true });
@@ -194,6 +211,7 @@ export class Outbox {
     } finally {
       signal.removeEventListener("abort", stop);
     }
+
     await this.send({ type: "http.response.body", body: new Uint8Array(), more_body: false });
   }
 }
@@ -221,6 +239,7 @@ export class Exchanges {
     if (found === undefined) {
       throw new CallFailed("closed", "the exchange is over");
     }
+
     return found;
   }
 }
@@ -262,6 +281,7 @@ export class ServerResponse {
       if (message.body?.length) {
         this.controller?.enqueue(new Uint8Array(message.body));
       }
+
       if (!message.more_body) {
         this.end();
       }
@@ -280,6 +300,7 @@ export class ServerResponse {
     if (!this.isOver) {
       this.isOver = true;
       this.wake();
+
       if (error === undefined) {
         this.controller?.close();
       } else {

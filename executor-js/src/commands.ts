@@ -17,11 +17,14 @@ export function parseCommand(libraries: Libraries, raw: Fields, loc: Location = 
   if (goto === null && update === null && resume === null) {
     throw invalid(loc, "Give at least one of resume, update and goto", "missing");
   }
+
   const { Command, Send } = libraries.graph;
+
   const target = (given: unknown, ...at: Location): unknown => {
     if (typeof given === "string") {
       return given;
     }
+
     const { node, input } = (given ?? {}) as Fields;
     if (typeof given !== "object" || given === null) {
       throw invalid([...loc, ...at], "Expected a node name or {node, input}", "type_error");
@@ -29,21 +32,27 @@ export function parseCommand(libraries: Libraries, raw: Fields, loc: Location = 
     if (typeof node !== "string") {
       throw invalid([...loc, ...at, "node"], "Field required", "missing");
     }
+
     if (!("input" in given)) {
       throw invalid([...loc, ...at, "input"], "Field required", "missing");
     }
+
     return new Send(node, input);
   };
+
   const parts: Fields = {};
   if (goto !== null) {
     parts.goto = Array.isArray(goto) ? targets(goto, target, loc) : target(goto, "goto");
   }
+
   if (update !== null) {
     parts.update = checkedUpdate(update, loc);
   }
+
   if (resume !== null) {
     parts.resume = resume;
   }
+
   return new Command(parts as ConstructorParameters<typeof Command>[0]);
 }
 
@@ -51,6 +60,7 @@ function targets(goto: unknown[], target: (given: unknown, ...at: Location) => u
   if (new Set(goto.map((each) => typeof each)).size > 1) {
     throw invalid([...loc, "goto"], "A list must hold node names only, or {node, input} objects only");
   }
+
   return goto.map((each, index) => target(each, "goto", index));
 }
 
@@ -60,12 +70,15 @@ function checkedUpdate(update: unknown, loc: Location): unknown {
     if (typeof update !== "object") {
       throw invalid([...loc, "update"], "Expected an object or a list of [key, value] pairs", "type_error");
     }
+
     return update;
   }
+
   update.forEach((pair, index) => {
     if (!Array.isArray(pair) || pair.length !== 2 || typeof pair[0] !== "string") {
       throw invalid([...loc, "update", index], "Expected a [key, value] pair", "type_error");
     }
   });
+
   return update;
 }

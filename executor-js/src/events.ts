@@ -32,6 +32,7 @@ export class EventEncoder {
     this.hasChannels = Boolean(configurable[STREAM_PROTOCOL]);
     const requested = [...this.modes].filter((mode) => mode !== "events");
     const named = requested.map((mode) => (mode === "messages-tuple" ? "messages" : mode));
+
     this.streamed = new Set(["values", ...named, ...(this.hasChannels ? CHANNEL_MODES : [])]);
   }
 
@@ -43,6 +44,7 @@ export class EventEncoder {
     } else if (this.modes.has(mode)) {
       yield [mode + suffix, json(mode === "debug" ? withCheckpoints(payload as Fields) : payload)];
     }
+
     if (this.hasChannels && CHANNEL_MODES.includes(mode)) {
       yield [FOR_CHANNELS + mode + suffix, json(forChannels(mode, payload))];
     }
@@ -62,11 +64,13 @@ export class EventEncoder {
     if (before === undefined) {
       yield ["messages/metadata", json({ [id]: { metadata } })];
     }
+
     if (!isChunk(message)) {
       this.partial.set(id, message);
       yield ["messages/complete", json([message])];
       return;
     }
+
     const isGrowing = before !== undefined && isChunk(before);
     const merged = isGrowing ? (before as unknown as { concat(piece: Message): Message }).concat(message) : message;
     this.partial.set(id, merged);
@@ -99,6 +103,7 @@ export class EventBatches {
     this.waiting.push(event);
     this.size += event[1].length;
     this.isOpen ||= this.size > UNFOLLOWED_LIMIT_BYTES;
+
     if (this.size > ITEM_BYTES) {
       this.send();
     } else if (this.isOpen && !this.isScheduled) {
@@ -124,6 +129,7 @@ export class EventBatches {
     this.waiting = [];
     this.size = 0;
     this.isScheduled = false;
+
     if (events.length > 0) {
       this.call.send(events);
     }
@@ -135,10 +141,12 @@ function forChannels(mode: string, payload: unknown): unknown {
     const [message, metadata] = payload as [Message, Fields];
     return [isMessage(message) ? chunkFields(message) : message, metadata];
   }
+
   if (mode === "checkpoints") {
     const { metadata, config, parentConfig, parent_config: parent } = payload as Fields;
     return { metadata, config: named(config), parent_config: named(parent ?? parentConfig) };
   }
+
   return payload;
 }
 
@@ -159,6 +167,7 @@ function withCheckpoints(payload: Fields): Fields {
   if (payload.type !== "checkpoint") {
     return payload;
   }
+
   const { parentConfig, config, ...step } = payload.payload as Fields;
   const parent = parentConfig ?? step.parent_config;
   const shown = {
@@ -169,6 +178,7 @@ function withCheckpoints(payload: Fields): Fields {
     parent_config: withoutCallbacks(parent),
     tasks: ((step.tasks ?? []) as Fields[]).map(withCheckpoint),
   };
+
   return { ...payload, payload: shown };
 }
 
@@ -176,6 +186,7 @@ function withoutCallbacks(config: unknown): Fields | null {
   if (config === undefined || config === null) {
     return null;
   }
+
   const { callbacks: _, ...rest } = config as Fields;
   return rest;
 }
@@ -185,6 +196,7 @@ function withCheckpoint(task: Fields): Fields {
   if (checkpoint === null) {
     return task;
   }
+
   const { state: _, ...rest } = task;
   return { ...rest, checkpoint };
 }

@@ -84,30 +84,37 @@ export class Executor {
     const threadId = String(configurable.thread_id ?? "");
     const rows = new RunRows(this.server, threadId, request.is_ephemeral);
     const work = workOf(execution, { rows, fail: (error) => stopping.abort(error), pending });
+
     const timer = setTimeout(
       () => stopping.abort(new RunTimeout()),
       Math.min(execution.timeoutSeconds * 1000, 2 ** 31 - 1),
     );
+
     const cancel = () => stopping.abort(execution.signal.reason);
     execution.signal.addEventListener("abort", cancel, { once: true });
+
     try {
       const outcome = await currentWork.run(work, () => this.run(execution, stopping.signal));
+
       if (request.is_ephemeral) {
         rows.drop();
       } else {
         await rows.flush();
       }
+
       return outcome;
     } catch (error) {
       // Its nodes may still run, and it may be tried again: its rows are kept.
       stopping.abort(error);
       await pending.stopped();
+
       if (error instanceof CallFailed && error.code === LEASE_LOST) {
         rows.drop();
       } else {
         // What storing rows fails with is known to the server.
         await rows.flush().catch(() => {});
       }
+
       throw error;
     } finally {
       clearTimeout(timer);
@@ -118,6 +125,7 @@ export class Executor {
   private async run(execution: Execution, signal: AbortSignal): Promise<Outcome> {
     const { request, push } = execution;
     const command = request.command === null ? null : parseCommand(this.libraries, request.command);
+
     // An attempt that continues from a checkpoint has taken its input already.
     const input = request.resume ? null : (command ?? request.input);
     const config = this.config(request);
@@ -133,15 +141,18 @@ export class Executor {
           push(emitted);
         }
       }
+
       throwIfStopped(signal, execution.signal);
       const outcome = await ended(graph, request, last);
       checkSize("the result", outcome.values, request);
+
       return outcome;
     } catch (error) {
       throwIfStopped(signal, execution.signal);
       if (error instanceof CallFailed) {
         throw error;
       }
+
       return failed(signal.aborted ? signal.reason : error, graph, last, request);
     }
   }
@@ -159,6 +170,7 @@ export class Executor {
       // Older versions name the mode of an item only if there are several.
       streamMode.push(streamMode[0] === "values" ? "updates" : "values");
     }
+
     const options = {
       ...config,
       streamMode,
@@ -168,12 +180,15 @@ export class Executor {
       context: request.context ?? undefined,
       durability: graph.checkpointer ? request.durability : undefined,
     } as unknown as Parameters<Graph["stream"]>[1];
+
     if (!request.stream_modes.includes("events")) {
       for await (const chunk of await graph.stream(input as never, options)) {
         yield item(chunk as unknown as unknown[]);
       }
+
       return;
     }
+
     let root: string | null = null;
     const events: unknown = await graph.streamEvents(input as never, { ...options, version: "v2" } as never);
     for await (const event of events as AsyncIterable<{ event: string; run_id: string; data: Fields }>) {
@@ -195,9 +210,11 @@ export class Executor {
         ([key, value]) => (!key.startsWith("__pregel_") || isResume(key, value)) && !dropped.includes(key),
       ),
     );
+
     if (request.strict_resume) {
       configurable[STRICT_RESUME] = true;
     }
+
     return {
       configurable,
       metadata: { ...given.metadata },
@@ -212,10 +229,12 @@ export class Executor {
   private tracer(request: RunRequest) {
     const { LangChainTracer } = this.libraries.tracer;
     const { project_name: projectName, example_id: exampleId } = request.tracer ?? {};
+
     const tracer = new LangChainTracer({ projectName, exampleId });
     if (request.resume) {
       showInput(tracer as unknown as Fields, request.command ?? request.input);
     }
+
     return tracer;
   }
 
@@ -224,6 +243,7 @@ export class Executor {
     const config = this.config(request);
     const graph = await this.graphs.open(request.graph_id, withContext(config, request));
     const state = graph.checkpointer ? await graph.getState(latest(request)) : null;
+
     return state?.createdAt === undefined
       ? { values: null, interrupts: {}, has_next: false, error: null }
       : outcomeOf(graph, state, state.values, longLists(select(graph, state.values)));
@@ -265,6 +285,7 @@ function workOf(
 ): Work {
   const { configurable = {}, metadata = {} } = request.config;
   const runId = configurable.run_id;
+
   return {
     call,
     scope: 0,
@@ -310,12 +331,15 @@ class LastValues {
     if (namespace.length > 0 || (mode !== "values" && mode !== "updates")) {
       return;
     }
+
     const isObject = typeof payload === "object" && payload !== null;
     const stopped = isObject && INTERRUPT in payload;
     this.isStopped ||= stopped;
+
     if (mode !== "values") {
       return;
     }
+
     const values = stopped ? without(payload as Fields, INTERRUPT) : payload;
     if (!stopped || Object.keys(values as Fields).length > 0) {
       this.values = values;
@@ -340,6 +364,7 @@ export function partsForRow(encoded: Buffer, values: unknown, versions: Record<s
   if (encoded.length < LONG_BYTES || Object.keys(versions).length === 0) {
     return {};
   }
+
   const rest = Object.entries(values as Fields).filter(([name]) => !(name in versions));
   return { row_values: json(Object.fromEntries(rest)), long_values: versions };
 }
@@ -356,6 +381,7 @@ async function ended(graph: Graph, request: RunRequest, last: LastValues): Promi
       ? outcomeOf(graph, state, last.values, versions)
       : outcomeOf(graph, state, state.values, longLists(select(graph, state.values)));
   }
+
   return encoded(values);
 }
 
@@ -372,8 +398,10 @@ function failed(error: unknown, graph: Graph | null, last: LastValues, request: 
     const runId = request.config.configurable?.run_id;
     log("error", "a run failed", { graph_id: request.graph_id, run_id: runId }, error);
   }
+
   const nothing = { values: null, interrupts: {}, has_next: false };
   const outcome = last.hasValues && graph !== null ? encoded(select(graph, last.values)) : nothing;
+
   return {
     // The thread keeps the values that it had: its checkpoints have these.
     ...(isTooLarge(outcome.values, request) ? nothing : outcome),
@@ -407,6 +435,7 @@ function errorOf(error: unknown): { name: string; message: string } {
     const { name, message } = (typeof error === "object" && error !== null ? error : {}) as Fields;
     return { name: typeof name === "string" ? name : "Error", message: String(message ?? error) };
   }
+
   const name = error.name === "Error" ? error.constructor.name : error.name;
   return { name: name || "Error", message: storable(error.message) };
 }
@@ -425,12 +454,14 @@ function outcomeOf(graph: Graph, state: Snapshot, values: unknown, versions: Rec
       interrupts[task.id] = task.interrupts.map((each) => plain(shownInterrupt(each, task.id)) as Fields);
     }
   }
+
   const waiting = Object.values(interrupts).flat();
   const selected = select(graph, values);
   const isObject = typeof selected === "object" && selected !== null && !Array.isArray(selected);
   const shown = waiting.length > 0 ? { ...(isObject ? selected : {}), [INTERRUPT]: waiting } : selected;
   const whole = json(shown);
   const parts = partsForRow(whole, selected, versions);
+
   return { values: whole, ...parts, interrupts, has_next: state.next.length > 0, error: null };
 }
 
@@ -450,10 +481,12 @@ function select(graph: Graph, values: unknown): unknown {
   if (typeof values !== "object" || values === null || typeof graph.streamChannelsAsIs === "string") {
     return values;
   }
+
   const keys = graph.outputChannels as string | string[];
   const known = values as Fields;
   if (typeof keys === "string") {
     return known[keys];
   }
+
   return Object.fromEntries(keys.filter((key) => key in known).map((key) => [key, known[key]]));
 }

@@ -17,6 +17,7 @@ import { currentWork, type Fields, handlerWork } from "./server.js";
 const HANDLER_TIMEOUT_S = 30;
 const EMBEDDING_TIMEOUT_S = 60;
 const RESOURCES = new Set(["assistants", "crons", "store", "threads"]);
+
 const ACTIONS = new Set([
   "create",
   "create_run",
@@ -28,6 +29,7 @@ const ACTIONS = new Set([
   "search",
   "update",
 ]);
+
 const ANY = "*";
 /** Every handler: what a configuration names, by kind. */
 export type Sources = Partial<Record<"auth" | "app" | "embed", string>>;
@@ -47,11 +49,13 @@ export async function loadHandlers(
     serve.set("auth.authenticate", (body, call) => auth.authenticate(body as AuthenticateCall, call.signal));
     serve.set("auth.authorize", (body) => auth.authorize(body as AuthorizeCall));
   }
+
   if (sources.app !== undefined) {
     const exchanges = new Exchanges();
     const exported = await imported(folder, "http.app", sources.app);
     const upgrade = await upgradeOf(folder, sources.app);
     const app = new Application(exported, sources.app, upgrade, link, exchanges);
+
     known.app = {};
     serve.set("app.start", async (body) => app.start(body as Fields));
     serve.set("app.stop", async () => null);
@@ -60,11 +64,13 @@ export async function loadHandlers(
     serve.set("asgi.receive", (number) => exchanges.find(number).receive());
     serve.set("asgi.drain", (number) => exchanges.find(number).drain());
   }
+
   if (sources.embed !== undefined) {
     const embed = embeddingOf(await imported(folder, "store.index.embed", sources.embed), sources.embed);
     known.embed = {};
     serve.set("embed", (body) => embed(body as EmbedCall));
   }
+
   return known;
 }
 
@@ -117,13 +123,16 @@ class AuthHandlers {
         `${label} is of type ${typeof auth}; export an Auth of @langchain/langgraph-sdk/auth, like new Auth()`,
       );
     }
+
     if (typeof callbacks.authenticate !== "function") {
       throw new ProjectFailed(`${label} has no authenticate handler, so every request would be refused`);
     }
+
     const unknown = Object.keys(callbacks.callbacks ?? {}).filter((event) => keyOf(event) === null);
     if (unknown.length > 0) {
       throw new ProjectFailed(`${label} has handlers for events that do not exist: ${unknown.join(", ")}`);
     }
+
     this.callbacks = callbacks;
   }
 
@@ -151,10 +160,12 @@ class AuthHandlers {
     const { resource, action, permissions } = given;
     const callbacks = this.callbacks.callbacks ?? {};
     const event = `${resource}:${action}`;
+
     const name = [event, resource, `${ANY}:${action}`, ANY].find((each) => Object.hasOwn(callbacks, each));
     if (name === undefined) {
       return [null, [], null];
     }
+
     const value = unpackValue(given.value) as Fields;
     const before = textsOf(value);
     const user = given.user === null ? null : unpackValue(given.user.fields);
@@ -164,6 +175,7 @@ class AuthHandlers {
       const after = textsOf(value);
       const changed = [...after.keys()].filter((key) => after.get(key) !== before.get(key));
       const fields = Object.fromEntries(changed.map((key) => [key, JSON.parse(after.get(key) as string)]));
+
       return [
         changed.length > 0 ? packValue(fields) : null,
         [...before.keys()].filter((key) => !after.has(key)),
@@ -198,12 +210,15 @@ function embeddingOf(exported: unknown, source: string): (call: EmbedCall) => Pr
         "returns a list of vectors",
     );
   }
+
   const embed = async ({ texts, is_query }: EmbedCall) => {
     if (!isLangChain) {
       return (exported as (texts: string[]) => unknown)(texts);
     }
+
     return is_query ? [await given.embedQuery?.(texts[0] as string)] : given.embedDocuments?.(texts);
   };
+
   return async (call) => {
     try {
       const vectors = (await called(() => embed(call), EMBEDDING_TIMEOUT_S)) as unknown[];
@@ -221,6 +236,7 @@ function finite(number: number): number {
   if (typeof number !== "number" || !Number.isFinite(number)) {
     throw new TypeError("it returned something other than lists of numbers");
   }
+
   return number;
 }
 
@@ -241,10 +257,12 @@ function denied(error: unknown, refused: CallFailed, event: string, fields: Fiel
   if (error instanceof NotAuthenticated || (error as { code?: unknown } | null)?.code === "ERR_ASSERTION") {
     return refused;
   }
+
   const asked = refusalOf(error);
   if (asked !== null) {
     return asked;
   }
+
   log("error", event, fields, error);
   return new CallFailed("auth_failed", "Internal Server Error", { status: 500 });
 }
@@ -255,6 +273,7 @@ function refusalOf(error: unknown): CallFailed | null {
   if (!isHttpException(error) || !Number.isInteger(status) || (status as number) < 400 || (status as number) > 599) {
     return null;
   }
+
   const detail = message || STATUS_CODES[status as number] || "Refused";
   const given = new Headers((headers ?? res?.headers ?? {}) as Record<string, string>);
   return new CallFailed("refused", String(detail), { status, headers: Object.fromEntries(given) });
@@ -267,6 +286,7 @@ function isHttpException(error: unknown): boolean {
       return true;
     }
   }
+
   return false;
 }
 
@@ -282,6 +302,7 @@ function userOf(returned: unknown): Fields {
   if (!(given?.is_authenticated ?? true)) {
     throw new NotAuthenticated();
   }
+
   const permissions = Array.isArray(given?.permissions) ? given.permissions.map(String) : [];
   const display_name = String(given?.display_name || identity);
   return { ...JSON.parse(JSON.stringify(given)), identity, display_name, permissions, is_authenticated: true };
@@ -296,14 +317,17 @@ function checkedResult(result: unknown): unknown {
       if (![Object.prototype, null].includes(Object.getPrototypeOf(value))) {
         throw new TypeError("an authorization handler returned a filter with an instance of a class");
       }
+
       Object.values(value).forEach(check);
     } else if (value === undefined || typeof value === "function" || typeof value === "symbol") {
       throw new TypeError(`an authorization handler returned a filter with a value that is ${typeof value}`);
     }
   };
+
   if (result !== undefined) {
     check(result);
   }
+
   return result ?? null;
 }
 

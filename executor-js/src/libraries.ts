@@ -54,6 +54,7 @@ export async function importLibraries(file: string): Promise<Libraries> {
   const [checkpoint, core] = [find(CHECKPOINT, inGraph), find(CORE, inGraph)];
   const isRequired = wasRequired(graph);
   const load = async (from: Package, path = ".") => import(entry(from, path, isRequired));
+
   return {
     graph: await load(graph),
     checkpoint: await load(checkpoint),
@@ -82,6 +83,7 @@ export async function importPackage(name: string, file: string, by?: string): Pr
     if (error instanceof MissingLibrary) {
       return null;
     }
+
     throw error;
   }
 }
@@ -95,6 +97,7 @@ function find(name: string, file: string): Package {
       // Package managers link packages from elsewhere: their own packages are beside the real place.
       return { folder: realpathSync(place), manifest: JSON.parse(readFileSync(path, "utf8")) };
     }
+
     if (folder === dirname(folder)) {
       throw new MissingLibrary(`the project has no package ${name}: add it to package.json, and install the packages`);
     }
@@ -115,10 +118,12 @@ function hasEntry({ manifest: { exports } }: Package, path: string): boolean {
 function entry(found: Package, path: string, isRequired: boolean): string {
   const { exports, main } = found.manifest;
   const named = exports === undefined || typeof exports === "string" ? { ".": exports ?? main } : exports;
+
   const target = select((named as Record<string, unknown>)[path], isRequired ? "require" : "import");
   if (target === null) {
     throw new MissingLibrary(`${found.folder} has no entry ${path}: install a newer version of the package`);
   }
+
   return pathToFileURL(join(found.folder, target)).href;
 }
 
@@ -129,6 +134,7 @@ function select(conditions: unknown, wanted: string): string | null {
   if (typeof conditions !== "object" || conditions === null) {
     return null;
   }
+
   for (const [condition, target] of Object.entries(conditions)) {
     if (condition === wanted || condition === "node" || condition === "default") {
       const found = select(target, wanted);
@@ -137,5 +143,6 @@ function select(conditions: unknown, wanted: string): string | null {
       }
     }
   }
+
   return null;
 }

@@ -84,20 +84,25 @@ export class Link extends EventEmitter<{ close: [string] }> {
     if (this.reason !== null) {
       return Promise.reject(new LinkClosed(this.reason));
     }
+
     const { onItem, signal } = options;
     if (signal?.aborted) {
       return Promise.reject(signal.reason);
     }
+
     const number = this.nextNumber++;
+
     return new Promise<unknown>((resolve, reject) => {
       this.send(CALL, number, [method, body], true);
       const cancel = () => this.send(CANCEL, number, null);
+
       const settled =
         <T>(settle: (value: T) => void) =>
         (value: T) => {
           signal?.removeEventListener("abort", cancel);
           settle(value);
         };
+
       this.open.set(number, { resolve: settled(resolve), reject: settled(reject), onItem });
       signal?.addEventListener("abort", cancel, { once: true });
     });
@@ -118,14 +123,17 @@ export class Link extends EventEmitter<{ close: [string] }> {
     if (this.reason !== null) {
       return;
     }
+
     const frame = this.packer.pack([kind, number, body], HEADER_BYTES);
     const size = frame.length - HEADER_BYTES;
     if (size > MAX_FRAME_BYTES) {
       throw new CallFailed("too_large", `a message has ${size} bytes, more than ${MAX_FRAME_BYTES}`);
     }
+
     frame.writeUInt32BE(size, 0);
     this.queue.push(frame);
     this.queuedBytes += frame.length;
+
     if (this.queuedBytes > HIGH_WATER_BYTES) {
       this.flush();
     } else if (isUrgent) {
@@ -144,6 +152,7 @@ export class Link extends EventEmitter<{ close: [string] }> {
     if (this.queue.length === 0 || this.reason !== null) {
       return;
     }
+
     const queue = this.queue;
     this.queue = [];
     this.queuedBytes = 0;
@@ -154,26 +163,32 @@ export class Link extends EventEmitter<{ close: [string] }> {
     if (this.reason !== null) {
       return;
     }
+
     this.reason = reason;
     for (const opened of this.open.values()) {
       opened.reject(new LinkClosed(reason));
     }
+
     this.open.clear();
     for (const controller of this.served.values()) {
       controller.abort(new LinkClosed(reason));
     }
+
     this.emit("close", reason);
   }
 
   private take(data: Buffer): void {
     this.received.push(data);
     this.receivedBytes += data.length;
+
     if (this.receivedBytes < this.neededBytes) {
       return;
     }
+
     const buffer = this.received.length === 1 ? (this.received[0] as Buffer) : Buffer.concat(this.received);
     let at = 0;
     this.neededBytes = HEADER_BYTES;
+
     try {
       while (buffer.length - at >= HEADER_BYTES) {
         const start = at + HEADER_BYTES;
@@ -181,10 +196,12 @@ export class Link extends EventEmitter<{ close: [string] }> {
         if (size > MAX_FRAME_BYTES) {
           return this.abort(`a frame of ${size} bytes`);
         }
+
         if (start + size > buffer.length) {
           this.neededBytes = HEADER_BYTES + size;
           break;
         }
+
         at = start + size;
         this.takeFrame(buffer.subarray(start, at));
       }
@@ -205,6 +222,7 @@ export class Link extends EventEmitter<{ close: [string] }> {
     } catch (error) {
       return this.abort(`a frame that is not msgpack: ${error}`);
     }
+
     switch (kind) {
       case HELLO:
         return this.options.onHello(body);
@@ -233,6 +251,7 @@ export class Link extends EventEmitter<{ close: [string] }> {
     if (opened === undefined || opened.failure !== undefined) {
       return;
     }
+
     try {
       opened.onItem?.(item);
     } catch (error) {
@@ -245,6 +264,7 @@ export class Link extends EventEmitter<{ close: [string] }> {
   private finish(number: number, settle: (opened: OpenCall) => void): void {
     const opened = this.open.get(number);
     this.open.delete(number);
+
     if (opened?.failure !== undefined) {
       opened.reject(opened.failure.error);
     } else if (opened !== undefined) {
@@ -262,12 +282,14 @@ export class Link extends EventEmitter<{ close: [string] }> {
     if (handler === undefined) {
       return this.fail(number, new CallFailed("unknown_method", `there is no method '${method}'`));
     }
+
     const controller = new AbortController();
     this.served.set(number, controller);
     const call = {
       signal: controller.signal,
       send: (item: unknown, isUrgent = false) => this.send(ITEM, number, item, isUrgent),
     };
+
     // A handler that throws before its first await fails its call as well.
     const work = async () => handler(body, call);
     work()

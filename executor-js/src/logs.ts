@@ -15,6 +15,7 @@ const LEVELS = {
   debug: "debug",
   silly: "debug",
 } as const;
+
 type Level = (typeof LEVELS)[keyof typeof LEVELS];
 
 /** Write a record. The stack of an error names the lines of the project's sources. */
@@ -41,9 +42,12 @@ function sdkLogger(fields: Fields): Fields {
     const extra = given.filter((each) => typeof each === "object" && !(each instanceof Error));
     const run = currentWork.getStore()?.run;
     const all = Object.assign({}, ...(run ? [{ run_id: run[0] }] : []), fields, ...extra);
+
     log(LEVELS[level as keyof typeof LEVELS] ?? "info", String(message), all, error);
   };
+
   const methods = Object.keys(LEVELS).map((level) => [level, write.bind(null, level)]);
+
   return {
     ...Object.fromEntries(methods),
     log: write,

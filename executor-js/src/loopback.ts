@@ -30,7 +30,9 @@ async function request(server: Server, given: Request): Promise<Response> {
     ]),
     body: Buffer.from(await given.arrayBuffer()),
   };
+
   given.signal.throwIfAborted();
+
   return new Promise((resolve, reject) => {
     // Null when the body has ended: a cancelled stream throws if anything is added to it.
     let pieces: ReadableStreamDefaultController<Uint8Array> | null = null;
@@ -47,12 +49,15 @@ async function request(server: Server, given: Request): Promise<Response> {
       },
       new ByteLengthQueuingStrategy({ highWaterMark: MAX_UNREAD_BYTES }),
     );
+
     const fail = (error: unknown) => {
       reject(error);
       pieces?.error(error);
       pieces = null;
     };
+
     let hasHead = false;
+
     const onItem = (item: unknown) => {
       if (hasHead) {
         if (pieces?.desiredSize != null && pieces.desiredSize <= 0) {
@@ -60,20 +65,25 @@ async function request(server: Server, given: Request): Promise<Response> {
           fail(new Error(`more than ${MAX_UNREAD_BYTES} bytes of the response to ${url.pathname} were not read`));
           return;
         }
+
         pieces?.enqueue(new Uint8Array(item as Buffer));
         return;
       }
+
       hasHead = true;
       const [status, headers] = item as [number, [Buffer, Buffer][]];
       const named = headers.map(
         ([name, value]) => [name.toString("latin1"), value.toString("latin1")] as [string, string],
       );
+
       resolve(new Response(WITHOUT_BODY.has(status) ? null : stream, { status, headers: named }));
     };
+
     const abort = () => {
       stop.abort();
       fail(given.signal.reason);
     };
+
     given.signal.addEventListener("abort", abort, { once: true });
     server.call("http.request", body, { onItem, signal: stop.signal }).then(() => {
       pieces?.close();

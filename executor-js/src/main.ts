@@ -51,12 +51,14 @@ function main(): void {
     process.stderr.write("usage: node main.mjs --socket PATH\n");
     process.exit(2);
   }
+
   // Ctrl-C in a terminal reaches the whole group of processes; the server decides when its executors end.
   process.on("SIGINT", () => {});
   surviveUncaughtErrors();
   const handlers = new Map<string, Handler>();
   const connection = connect(socket);
   let isGreeted = false;
+
   const link: Link = new Link(connection, {
     handlers,
     pong: () => ({ blocked_s: 0, memory_bytes: memoryBytes(), clock_s: clockSeconds() }),
@@ -69,6 +71,7 @@ function main(): void {
       }
     },
   });
+
   link.on("close", () => process.exit(0));
 }
 
@@ -79,6 +82,7 @@ function surviveUncaughtErrors(): void {
     log("error", what, { run_id: work?.run?.[0] }, error);
     work?.fail(error);
   };
+
   process.on("unhandledRejection", (error) =>
     end(error, "a promise of the project was rejected, and nobody caught it"),
   );
@@ -91,9 +95,11 @@ async function prepare(link: Link, handlers: Map<string, Handler>, hello: Server
   if (hello.protocol !== PROTOCOL) {
     return { ...base, failure: `the server speaks version ${hello.protocol} of the protocol, not ${PROTOCOL}` };
   }
+
   for (const [name, value] of Object.entries(hello.env)) {
     process.env[name] ??= value;
   }
+
   const folder = dirname(hello.file);
   try {
     const hasTypeScript = await registerTypeScript();
@@ -101,21 +107,26 @@ async function prepare(link: Link, handlers: Map<string, Handler>, hello: Server
     const server = new Server(link, hello.is_encrypted);
     installLoopback(server);
     installSdkLogger();
+
     if (hello.handlers !== null) {
       return { ...base, handlers: await loadHandlers(folder, hello.handlers, link, handlers) };
     }
+
     const graphs = new Graphs(hello.graphs);
     await graphs.load(folder);
     const libraries = await importLibraries(firstFile(folder, hello.graphs));
+
     // The packages of 2024 have no store.
     const hasStore = (libraries.checkpoint as Partial<typeof libraries.checkpoint>).BaseStore !== undefined;
     graphs.attach(makeSaver(libraries, server), hasStore ? makeStore(libraries, server) : null);
     const schemas = new Schemas(libraries, folder, graphs.places);
     const leases = new Leases(() => endProcess(link));
+
     serve(handlers, { libraries, graphs, server, schemas, leases });
     if (process.env.PORTSIDE_PREPARE_SCHEMAS) {
       void schemas.prepare();
     }
+
     return { ...base, graphs: graphs.facts(), libraries: libraries.versions };
   } catch (error) {
     const reason = error instanceof ProjectFailed || (error as Error)?.name === "MissingLibrary";
@@ -148,12 +159,14 @@ interface Parts {
 function serve(handlers: Map<string, Handler>, { libraries, graphs, server, schemas, leases }: Parts): void {
   const executor = new Executor(libraries, graphs, server);
   const operations = new Operations(libraries, graphs, schemas);
+
   const serving = (method: string, work: (request: never) => Promise<unknown>) => {
     handlers.set(method, async (body) => {
       const { request, call, scope } = body as GraphCall;
       return currentWork.run(workOf(request, call, scope), () => answered(work(request as never)));
     });
   };
+
   handlers.set("execute", (body, call) => answered(execute(executor, leases, body as GraphCall, call)));
   handlers.set("leases", async (body) => leases.renew((body as { leases: [number, number][] }).leases));
   serving("read_outcome", (request) => executor.readOutcome(request));
@@ -161,6 +174,7 @@ function serve(handlers: Map<string, Handler>, { libraries, graphs, server, sche
   serving("read_history", (request) => operations.readHistory(request));
   serving("update_state", (request) => operations.updateState(request));
   serving("create_state", (request) => operations.createState(request));
+
   serving("draw", (request) => operations.draw(request));
   serving("schemas", (request) => operations.schemas(request));
   serving("subgraphs", (request) => operations.subgraphs(request));
@@ -176,8 +190,10 @@ async function execute(executor: Executor, leases: Leases, given: GraphCall, cal
     signal: lease.signal,
     push: (event: Emitted) => batches.add(event),
   };
+
   // An empty item tells the server that the run has begun, also if its first node blocks this thread.
   call.send([], true);
+
   try {
     return await Promise.race([executor.execute(execution), lease.givenUp]);
   } finally {
@@ -189,6 +205,7 @@ async function execute(executor: Executor, leases: Leases, given: GraphCall, cal
 /** Return the work of a call that executes no run; a change of a state has these fields in its metadata. */
 function workOf(request: Fields, call: number, scope: number): Work {
   const { configurable = {}, metadata = {} } = (request.config ?? {}) as { configurable?: Fields; metadata?: Fields };
+
   return {
     call,
     scope,
@@ -211,6 +228,7 @@ async function answered<T>(work: Promise<T>): Promise<T> {
     if (error instanceof OtherLanguage) {
       throw new CallFailed("other_language", error.message);
     }
+
     throw failureOf(error);
   }
 }

@@ -32,10 +32,12 @@ export class Packer {
     this.reserve(0);
     this.put(value, 0);
     const packed = Buffer.allocUnsafe(this.at);
+
     this.buffer.copy(packed, 0, 0, this.at);
     if (this.buffer.length > 4_000_000) {
       this.buffer = Buffer.allocUnsafeSlow(16_384);
     }
+
     return packed;
   }
 
@@ -80,6 +82,7 @@ export class Packer {
       this.at += 1 + size;
       return;
     }
+
     const size = Buffer.byteLength(value, "utf8");
     if (size < 32) {
       this.byte(0xa0 | size);
@@ -90,6 +93,7 @@ export class Packer {
     } else {
       this.sized(0xda, 0xdb, size);
     }
+
     this.reserve(size);
     this.buffer.write(value, this.at, "utf8");
     this.at += size;
@@ -98,6 +102,7 @@ export class Packer {
   /** Write a size of two bytes, or of four. */
   private sized(short: number, long: number, size: number): void {
     this.reserve(5);
+
     if (size < 0x10000) {
       this.buffer[this.at] = short;
       this.buffer.writeUInt16BE(size, this.at + 1);
@@ -177,17 +182,21 @@ export class Packer {
     if (depth > MAX_DEPTH) {
       throw new TypeError("a value is nested too deeply, or contains itself");
     }
+
     if (Array.isArray(value)) {
       if (value.length < 16) {
         this.byte(0x90 | value.length);
       } else {
         this.sized(0xdc, 0xdd, value.length);
       }
+
       for (const item of value) {
         this.put(item, depth + 1);
       }
+
       return;
     }
+
     const extension = value instanceof Extension ? value : this.toExtension(value);
     if (extension !== null) {
       return this.extension(extension, depth);
@@ -195,6 +204,7 @@ export class Packer {
     if (value instanceof Uint8Array) {
       return this.binary(value);
     }
+
     const record = value as Record<string, unknown>;
     const keys = Object.keys(record).filter((key) => isKept(record[key]));
     if (keys.length < 16) {
@@ -202,6 +212,7 @@ export class Packer {
     } else {
       this.sized(0xde, 0xdf, keys.length);
     }
+
     for (const key of keys) {
       this.text(key);
       this.put(record[key], depth + 1);
@@ -216,6 +227,7 @@ export class Packer {
     } else {
       this.sized(0xc5, 0xc6, value.length);
     }
+
     this.reserve(value.length);
     this.buffer.set(value, this.at);
     this.at += value.length;
@@ -250,6 +262,7 @@ function bigInteger(code: number, payload: Uint8Array): unknown {
   if (code !== BIG_INTEGER || payload.length > 4000) {
     throw new RangeError(`an extension of the unknown type ${code}`);
   }
+
   return Number(BigInt(Buffer.from(payload).toString("latin1")));
 }
 
@@ -282,6 +295,7 @@ class Reader {
     if (depth > MAX_DEPTH) {
       throw new RangeError("a value is nested too deeply");
     }
+
     const code = this.uint(1);
     if (code < 0x80) {
       return code;
@@ -289,12 +303,14 @@ class Reader {
     if (code < 0x90) {
       return this.map(code & 0x0f, depth);
     }
+
     if (code < 0xa0) {
       return this.array(code & 0x0f, depth);
     }
     if (code < 0xc0) {
       return this.text(code & 0x1f);
     }
+
     return code >= 0xe0 ? code - 0x100 : this.long(code, depth);
   }
 
@@ -363,6 +379,7 @@ class Reader {
     if (at + size > this.buffer.length) {
       throw new RangeError("a value is cut off");
     }
+
     this.at = at + size;
     return at;
   }
@@ -382,6 +399,7 @@ class Reader {
     for (let index = 0; index < size; index++) {
       items.push(this.next(depth + 1));
     }
+
     return items;
   }
 
@@ -397,6 +415,7 @@ class Reader {
         record[name] = value;
       }
     }
+
     return record;
   }
 

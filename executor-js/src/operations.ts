@@ -76,6 +76,7 @@ export class Operations {
     if (state.created_at === null && read.config.configurable.checkpoint_id) {
       return null;
     }
+
     return json(selected(state.checkpoint === null ? { ...state, ...read.without_checkpoint } : state, read.select));
   }
 
@@ -94,11 +95,13 @@ export class Operations {
     if (isNamed && (await graph.getState(change.config)).createdAt === undefined) {
       return null;
     }
+
     const values = change.values as Parameters<Graph["updateState"]>[1];
     const made = await refused(
       () => graph.updateState(change.config, values, (change.as_node ?? undefined) as never),
       (reason) => new CallFailed("bad_request", reason),
     );
+
     return changed(graph, change.config, checkpointOf(made) ?? {});
   }
 
@@ -108,10 +111,12 @@ export class Operations {
       updates: updates.map((update, index) => this.update(update, ["body", "supersteps", step, "updates", index])),
     }));
     const graph = await this.graphs.open(creation.graph_id, creation.config);
+
     await refused(
       () => graph.bulkUpdateState(creation.config, supersteps as never),
       (reason) => invalid(["body", "supersteps"], reason),
     );
+
     return changed(graph, creation.config, {});
   }
 
@@ -125,11 +130,13 @@ export class Operations {
   async draw(request: DescriptionRequest): Promise<{ nodes: unknown[]; edges: unknown[] }> {
     const graph = await this.described(request);
     const config = { ...request.config, xray: request.xray || undefined } as never;
+
     // The first versions draw at once, and without the graphs that they call.
     const drawing = await failing(request.graph_id, async () =>
       "getGraphAsync" in graph ? graph.getGraphAsync(config) : (graph as Graph).getGraph(config),
     );
     const { nodes, edges } = plain(drawing.toJSON()) as { nodes: Fields[]; edges: Fields[] };
+
     return { nodes: nodes.map(drawnNode), edges };
   }
 
@@ -143,12 +150,14 @@ export class Operations {
   async subgraphs(request: DescriptionRequest): Promise<Record<string, GraphSchemas>> {
     const graph = await this.described(request);
     const { namespace, recurse } = request;
+
     return failing(request.graph_id, async () => {
       const found: Record<string, GraphSchemas> = {};
       const isNested = namespace?.includes("|") ?? false;
       for await (const [name, subgraph] of graph.getSubgraphsAsync(namespace ?? undefined, recurse || isNested)) {
         found[name] = await this.schemaReader.ofSubgraph(request.graph_id, name, subgraph as unknown as Graph);
       }
+
       return found;
     });
   }
@@ -166,6 +175,7 @@ async function failing<T>(graphId: string, work: () => Promise<T>): Promise<T> {
     if (error instanceof CallFailed) {
       throw error;
     }
+
     const { name, message } = error as Error;
     throw new CallFailed("graph_failed", `Graph '${graphId}': ${name}: ${message}`);
   }
@@ -179,6 +189,7 @@ async function refused<T>(work: () => Promise<T>, refusal: (reason: string) => C
     if (error instanceof CallFailed || error instanceof OtherLanguage || !(error instanceof Error)) {
       throw error;
     }
+
     throw refusal(error.name === "Error" ? error.message : `${error.name}: ${error.message}`);
   }
 }
@@ -192,6 +203,7 @@ async function collected<T>(items: AsyncIterable<T>): Promise<T[]> {
   for await (const item of items) {
     found.push(item);
   }
+
   return found;
 }
 
@@ -199,6 +211,7 @@ function drawnNode(node: Fields): Fields {
   if (typeof node.data !== "object" || node.data === null) {
     return node;
   }
+
   const { id: _, ...data } = node.data as Fields;
   return { ...node, data };
 }
@@ -209,6 +222,7 @@ async function changed(graph: Graph, config: Config, checkpoint: Fields): Promis
   const tasks = state.tasks as { id: string; interrupts: Fields[] }[];
   const open = tasks.filter((task) => task.interrupts.length > 0).map((task) => [task.id, task.interrupts]);
   const values = json(state.values);
+
   return {
     checkpoint,
     values,
@@ -224,6 +238,7 @@ function threadState(snapshot: Snapshot): Fields {
   const checkpoint = configurable.checkpoint_id ? checkpointOf(snapshot.config) : null;
   const parent = checkpointOf(snapshot.parentConfig);
   const tasks = snapshot.tasks.map(threadTask);
+
   return {
     values: snapshot.values,
     next: [...snapshot.next],
@@ -242,6 +257,7 @@ function threadState(snapshot: Snapshot): Fields {
 function threadTask(task: Snapshot["tasks"][number]): Fields {
   const { state, result, error } = task as { state?: Fields; result?: unknown; error?: unknown };
   const isSnapshot = state !== undefined && "values" in state;
+
   return {
     id: task.id,
     name: task.name,
@@ -264,8 +280,10 @@ function metadata(snapshot: Snapshot, configurable: Fields): Fields | null {
   if (snapshot.metadata === undefined || !configurable.checkpoint_id) {
     return null;
   }
+
   const complete: Fields = { ...snapshot.metadata, thread_id: configurable.thread_id };
   const { checkpoint_ns: checkpointNs } = configurable;
+
   return checkpointNs
     ? {
         ...complete,
@@ -280,11 +298,13 @@ function before(raw: unknown): Config | undefined {
   if (raw == null) {
     return undefined;
   }
+
   const given = (typeof raw === "object" ? raw : { checkpoint_id: raw }) as Fields;
   const { checkpoint_id: id } = (given.configurable ?? given) as Fields;
   if (typeof id !== "string") {
     throw invalid(["body", "before"], "Expected a checkpoint id, a checkpoint, or a config with one");
   }
+
   return { configurable: { checkpoint_id: id } };
 }
 
@@ -293,11 +313,13 @@ function selected(state: Fields, fields: string[] | null): Fields {
   if (fields === null || fields.length === 0) {
     return state;
   }
+
   const shown: Fields = Object.fromEntries(fields.filter((each) => each in state).map((each) => [each, state[each]]));
   const keys = fields.filter((each) => each.startsWith("values.")).map((each) => each.slice("values.".length));
   if (keys.length > 0 && !fields.includes("values")) {
     const values = (state.values ?? {}) as Fields;
     shown.values = Object.fromEntries(keys.filter((key) => key in values).map((key) => [key, values[key]]));
   }
+
   return shown;
 }

@@ -69,14 +69,17 @@ class Piece {
     if (at + this.leaves.length > leaves.length) {
       return false;
     }
+
     let answer: boolean | null = true;
     for (let index = 0; index < this.leaves.length; index++) {
       const same = isUnchanged(this.leaves[index], this.marks[index] as Fields | null, leaves[at + index]);
       if (same === false) {
         return false;
       }
+
       answer = same === null ? null : answer;
     }
+
     return answer;
   }
 }
@@ -136,6 +139,7 @@ export class ValuePieces {
   ): Map<string, Stored> {
     const namespace = this.of(name.checkpointNs);
     const parent = namespace.known.get(name.parentId ?? "");
+
     const written = namespace.written.get(name.parentId ?? "");
     const stored = new Map<string, Stored>();
     const channels = new Map<string, Known>();
@@ -145,17 +149,22 @@ export class ValuePieces {
         if (similar !== undefined) {
           channels.set(channel, similar);
         }
+
         continue;
       }
+
       const [how, known] = store(name.threadId, value, written?.get(channel) ?? similar);
       stored.set(channel, how);
+
       if (known !== undefined) {
         channels.set(channel, known);
       }
     }
+
     if (channels.size > 0 || parent !== undefined) {
       namespace.lastPut = remember(namespace, name.id, channels, versions.all);
     }
+
     return stored;
   }
 
@@ -167,15 +176,18 @@ export class ValuePieces {
   ): Stored {
     const namespace = this.of(name.checkpointNs);
     const id = name.checkpointId ?? "";
+
     // A quick task ends before its checkpoint is put: the one before it, which this run put, has most of the value too.
     const before = (namespace.known.get(id) ?? namespace.lastPut)?.channels.get(channel);
     if (!(before instanceof CutValue && before.mayShareWith(value))) {
       return { data: encode(value), ranges: null, pieces: [] };
     }
+
     const [stored, known] = store(name.threadId, value, before);
     if (known instanceof CutValue) {
       putRecent(namespace.written, id, (namespace.written.get(id) ?? new Map()).set(channel, known));
     }
+
     return stored;
   }
 
@@ -184,14 +196,17 @@ export class ValuePieces {
     const columns = ["value_channels", "value_datas", "value_pieces", "value_sizes"] as const;
     const [names, datas, ranges, sizes] = columns.map((column) => (row[column] ?? []) as unknown[]);
     const channels = new Map<string, Known>();
+
     names?.forEach((name, index) => {
       const channel = name as string;
       const data = datas?.[index] as Buffer;
+
       const known = readKnown(values[channel], data, ranges?.[index] as string | null, sizes?.[index] as Buffer | null);
       if (known !== null) {
         channels.set(channel, known);
       }
     });
+
     if (channels.size > 0) {
       remember(this.of(row.checkpoint_ns as string), row.checkpoint_id as string, channels, versions);
     }
@@ -207,6 +222,7 @@ export class ValuePieces {
         found[channel] = last?.versions.get(channel) as string;
       }
     }
+
     return found;
   }
 
@@ -234,6 +250,7 @@ function putRecent<T>(recent: Map<string, T>, id: string, value: T): T {
   if (recent.size > RECENT) {
     recent.delete(recent.keys().next().value as string);
   }
+
   return value;
 }
 
@@ -249,6 +266,7 @@ function placeAfter(threadId: string, before: Piece | undefined): [series: numbe
       return [before.series, before.number + 1];
     }
   }
+
   const series = randomBytes(6).readUIntBE(0, 6);
   continueWith(`${threadId} ${series}`, 1);
   return [series, 0];
@@ -270,17 +288,20 @@ function store(threadId: string, value: unknown, before: Known | undefined): [St
       return cut;
     }
   }
+
   const data = encode(value);
   const whole: Stored = { data, ranges: null, pieces: [] };
   if (!isWorthCutting(value, data)) {
     return [whole, undefined];
   }
+
   if (Buffer.isBuffer(before) && sharesMuch(before, data)) {
     const cut = new Cut(threadId, value, null).result();
     if (cut !== null) {
       return cut;
     }
   }
+
   return [whole, data];
 }
 
@@ -307,15 +328,18 @@ class Cut {
     this.match(this.before?.pieces ?? []);
     const size = bytesOf(this.pieces);
     const added = bytesOf(this.pieces.filter((piece) => this.fresh.has(piece)));
+
     if (size < MIN_BYTES || size < MIN_ITEM_BYTES * this.leaves.length) {
       return null;
     }
     if (this.before !== null && 2 * added > size) {
       return null;
     }
+
     this.joinShortRanges(size);
     const count = leavesOf(this.value).length;
     const isList = Array.isArray(this.value);
+
     const stored: Stored = {
       data: headerOf(count, isList),
       ranges: `{${rangesOf(this.pieces).join(",")}}`,
@@ -323,6 +347,7 @@ class Cut {
         .filter((piece) => this.fresh.has(piece))
         .map((piece) => [piece.series, piece.number, piece.isOpener ? 0 : piece.leaves.length, piece.data]),
     };
+
     return [stored, new CutValue(isList, count, this.pieces)];
   }
 
@@ -346,6 +371,7 @@ class Cut {
     if (count === 0 || this.before?.opened.has(path)) {
       return count > 0;
     }
+
     const size = encodeLeaf(leaf).length;
     return size >= PIECE_BYTES && size >= MIN_ITEM_BYTES * count;
   }
@@ -362,16 +388,19 @@ class Cut {
         const other = byFirst.get(nameOf(leaves[at]));
         found = other === undefined ? null : this.matching(before, [other], at);
       }
+
       if (found === null) {
         this.wait(at++);
         continue;
       }
+
       this.flush();
       const piece = before[found] as Piece;
       this.pieces.push(piece);
       at += piece.leaves.length;
       expected = found + 1;
     }
+
     this.flush();
   }
 
@@ -382,6 +411,7 @@ class Cut {
       if (piece === undefined) {
         return null;
       }
+
       let holds = piece.holds(this.leaves, at);
       if (holds === null) {
         const leaves = this.leaves.slice(at, at + piece.leaves.length);
@@ -390,10 +420,12 @@ class Cut {
           piece.remember(leaves);
         }
       }
+
       if (holds) {
         return index;
       }
     }
+
     return null;
   }
 
@@ -408,8 +440,10 @@ class Cut {
     if (isOpener) {
       this.flush();
     }
+
     this.waiting.push(at);
     this.waitingBytes += this.encode(at).length;
+
     if (isOpener || this.waitingBytes >= PIECE_BYTES) {
       this.flush();
     }
@@ -419,8 +453,10 @@ class Cut {
     if (this.waiting.length === 0) {
       return;
     }
+
     const leaves = this.waiting.map((at) => this.leaves[at]);
     const data = Buffer.concat(this.waiting.map((at) => this.encode(at)));
+
     // A header changes whenever its list grows: in a series of its own it leaves those of the items in one range.
     const last = leaves[0] instanceof Opener ? undefined : this.pieces.at(-1);
     this.add(new Piece(...placeAfter(this.threadId, last), leaves, data));
@@ -441,6 +477,7 @@ class Cut {
     if (groups.length <= MAX_RANGES + 2 * openers) {
       return;
     }
+
     this.pieces = [];
     let last: Piece | undefined;
     for (const group of groups) {
@@ -449,6 +486,7 @@ class Cut {
         last = undefined;
         continue;
       }
+
       for (const piece of group) {
         last = this.add(new Piece(...placeAfter(this.threadId, last), piece.leaves, piece.data));
       }
@@ -471,6 +509,7 @@ function grouped(pieces: Piece[]): Piece[][] {
       groups.push([piece]);
     }
   }
+
   return groups;
 }
 
@@ -493,9 +532,11 @@ function sharesMuch(before: Buffer, data: Buffer): boolean {
   if (before.subarray(5, half).equals(data.subarray(5, half)) || before.subarray(-half).equals(data.subarray(-half))) {
     return true;
   }
+
   const step = Math.floor(before.length / SAMPLES);
   const starts = Array.from({ length: SAMPLES }, (_, index) => index * step + (step >> 1));
   const found = starts.filter((start) => data.includes(before.subarray(start, start + SAMPLE_BYTES)));
+
   return 2 * found.length > SAMPLES;
 }
 
@@ -504,6 +545,7 @@ function readKnown(value: unknown, data: Buffer, ranges: string | null, sizes: B
   if (!isWorthCutting(value, data)) {
     return null;
   }
+
   return ranges === null || sizes === null ? data : readPieces(value, data, ranges, sizes);
 }
 
@@ -511,6 +553,7 @@ function readKnown(value: unknown, data: Buffer, ranges: string | null, sizes: B
 function readPieces(value: Container, data: Buffer, ranges: string, sizes: Buffer): CutValue | null {
   const numbers = ranges.replace(/[{}]/g, "").split(",").map(Number);
   const [count, isList] = [leavesOf(value).length, Array.isArray(value)];
+
   const walk = new Walk(value);
   const pieces: Piece[] = [];
   let [at, index] = [headerOf(count, isList).length, 0];
@@ -518,14 +561,17 @@ function readPieces(value: Container, data: Buffer, ranges: string, sizes: Buffe
     for (let number = numbers[range + 1] as number; number < (numbers[range + 2] as number); number++, index++) {
       const [size, leaves] = [sizes.readInt32BE(8 * index), sizes.readInt32BE(8 * index + 4)];
       const part = data.subarray(at, at + size);
+
       const taken = leaves === 0 ? walk.open(part) : walk.take(leaves);
       if (taken.length === 0) {
         return null;
       }
+
       pieces.push(new Piece(numbers[range] as number, number, taken, part));
       at += size;
     }
   }
+
   return at === data.length && walk.isOver() ? new CutValue(isList, count, pieces) : null;
 }
 
@@ -545,6 +591,7 @@ class Walk {
       taken.push(...part);
       top.at += part.length;
     }
+
     return taken.length === count ? taken : [];
   }
 
@@ -555,6 +602,7 @@ class Walk {
     if (top === undefined || !(entry instanceof Entry) || !isContainer(entry.value)) {
       return [];
     }
+
     const path = pathOf(top.path, entry);
     this.stack.push({ leaves: leavesOf(entry.value), at: 0, path });
     return [new Opener(path, data)];
@@ -571,6 +619,7 @@ class Walk {
       this.stack.pop();
       top = this.stack.at(-1);
     }
+
     return top;
   }
 }
@@ -578,6 +627,7 @@ class Walk {
 /** Whether a list has the same items, and all are messages or plain data, which are read again with the same JSON. */
 function isSame(known: CutValue, value: unknown[]): boolean {
   const leaves = known.pieces.flatMap((piece) => piece.leaves);
+
   return (
     leaves.length === value.length &&
     leaves.every((item, index) => {

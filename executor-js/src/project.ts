@@ -48,6 +48,7 @@ export async function registerTypeScript(): Promise<boolean> {
     if ((error as NodeJS.ErrnoException).code === "ERR_MODULE_NOT_FOUND") {
       return false;
     }
+
     throw error;
   }
 }
@@ -67,6 +68,7 @@ export async function importExport(folder: string, label: string, source: Source
   } catch (error) {
     throw new ProjectFailed(`${label} (${source.path}) cannot be imported: ${stackOf(error)}`);
   }
+
   const inDefault = module.default as Fields | undefined;
   // A module that was loaded by `require` has its exports in `default` as well.
   const found = name in module ? module[name] : inDefault?.[name];
@@ -76,6 +78,7 @@ export async function importExport(folder: string, label: string, source: Source
       `${label} (${source.path}): ${file} exports no ${name}; it exports ${known.join(", ") || "nothing"}`,
     );
   }
+
   return found;
 }
 
@@ -94,6 +97,7 @@ export class Graphs {
     for (const [id, source] of Object.entries(this.sources)) {
       const found = await importExport(folder, `graph '${id}'`, source);
       this.places.set(id, place(folder, source));
+
       const graph = asGraph(await found);
       if (graph !== null) {
         this.exports.set(id, { graph });
@@ -116,6 +120,7 @@ export class Graphs {
       const description = this.sources[id]?.description ?? null;
       facts[id] = { description, is_factory: isFactory, is_fixed: !isFactory, language: "JavaScript" };
     }
+
     return facts;
   }
 
@@ -123,6 +128,7 @@ export class Graphs {
   attach(checkpointer: BaseCheckpointSaver, store: BaseStore | null): void {
     this.checkpointer = checkpointer;
     this.store = store;
+
     for (const [id, found] of this.exports) {
       if ("graph" in found) {
         this.exports.set(id, { graph: this.equipped(id, found.graph) });
@@ -137,14 +143,17 @@ export class Graphs {
       const known = [...this.exports.keys()].join("', '");
       throw new CallFailed("not_found", `Graph '${id}' not found. Expected one of: ['${known}']`);
     }
+
     if ("graph" in found) {
       return found.graph;
     }
+
     const made = await found.factory(config);
     const graph = asGraph(made);
     if (graph === null) {
       throw new TypeError(`the factory of graph '${id}' returned ${typeof made}; it must return a graph`);
     }
+
     return this.equipped(id, graph);
   }
 
@@ -163,11 +172,13 @@ function asGraph(value: unknown): Graph | null {
   if (isPregel(given)) {
     return value as Graph;
   }
+
   // An agent of `createAgent` holds its graph; a StateGraph becomes one.
   const held = given.graph as Fields | undefined;
   if (typeof value === "object" && held !== undefined && isPregel(held)) {
     return held as unknown as Graph;
   }
+
   return typeof value === "object" && typeof given.compile === "function" ? (given.compile() as Graph) : null;
 }
 

@@ -32,12 +32,14 @@ const TASKS = "__pregel_tasks";
 /** The first version of checkpoints whose tasks are among their values. */
 const FIRST_WITH_TASKS = 4;
 const INLINE_CHARACTERS = 256;
+
 const WRITE_INDEXES: Record<string, number> = {
   __error__: -1,
   __scheduled__: -2,
   __interrupt__: -3,
   __resume__: -4,
 };
+
 const EXCLUDED = new Set([
   "thread_id",
   "checkpoint_id",
@@ -50,6 +52,7 @@ const EXCLUDED = new Set([
   "langgraph_triggers",
   "writes",
 ]);
+
 // The step of its parent graph that a subgraph's checkpoint belongs to.
 const OF_SUBGRAPHS = ["langgraph_node", "langgraph_path", "langgraph_step", "langgraph_triggers"];
 // The caller and the request of a run are not stored with the thread's state.
@@ -80,15 +83,18 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
       if (config.configurable?.thread_id === undefined) {
         return undefined;
       }
+
       const { threadId, checkpointNs, checkpointId } = names(config);
       const row = await server.read(threadId, checkpointNs, checkpointId);
       if (row === null || ((row.metadata as Fields).source === DELETED && isReplaying.getStore() !== true)) {
         return undefined;
       }
+
       const found = await this.tuple(row);
       // Now, because the graph may change the values.
       const { channel_values: values, channel_versions: versions } = found.checkpoint;
       currentWork.getStore()?.pieces.read(row, values, versions);
+
       return found;
     }
 
@@ -106,14 +112,17 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
       if (checkpoint.v >= FIRST_WITH_TASKS || !row.parent_id) {
         return found;
       }
+
       const parent = await server.read(String(row.thread_id), String(row.checkpoint_ns), String(row.parent_id));
       const writes = parent === null ? [] : (tuple(decoder, parent).pendingWrites ?? []);
+
       const tasks = writes.filter(([, channel]) => channel === TASKS).map(([, , value]) => value);
       if (tasks.length > 0) {
         const versions = Object.values(checkpoint.channel_versions).map(String).sort();
         checkpoint.channel_values[TASKS] = tasks;
         checkpoint.channel_versions[TASKS] = versions.at(-1) ?? this.getNextVersion(undefined);
       }
+
       return found;
     }
 
@@ -126,6 +135,7 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
         before: options.before?.configurable?.checkpoint_id ?? null,
         filter: options.filter === undefined ? null : jsonb(options.filter),
       };
+
       let left = options.limit ?? Number.POSITIVE_INFINITY;
       while (left > 0) {
         const size = Math.min(left, PAGE);
@@ -133,10 +143,12 @@ export function makeSaver(libraries: Libraries, server: Server): BaseCheckpointS
         for (const row of rows) {
           yield await this.tuple(row);
         }
+
         const last = rows[rows.length - 1];
         if (last === undefined || rows.length < size) {
           return;
         }
+
         left -= size;
         query.after_id = last.checkpoint_id;
         query.after_thread = last.thread_id;
@@ -180,6 +192,7 @@ function names(config: RunnableConfig): { threadId: string; checkpointNs: string
   if (threadId === undefined || threadId === null) {
     throw new Error("a checkpointed graph needs config.configurable.thread_id");
   }
+
   return { threadId: String(threadId), checkpointNs: checkpointNs ?? "", checkpointId: checkpointId || null };
 }
 
@@ -203,6 +216,7 @@ function checkpointRows(
       stored.push(channel);
     }
   }
+
   const body = encode({ ...checkpoint, channel_values: inline });
   const rows: Rows = { checkpoints: [], values: [], pieces: [], writes: [], size: body.length };
   rows.checkpoints.push([
@@ -216,6 +230,7 @@ function checkpointRows(
     textArray(stored),
     textArray(stored.map((channel) => String(versions[channel]))),
   ]);
+
   const pieces = currentWork.getStore()?.pieces ?? new ValuePieces();
   const changed = Object.fromEntries(stored.map((channel) => [channel, values[channel]]));
   const name = { threadId, checkpointNs, parentId: checkpointId, id: checkpoint.id };
@@ -224,6 +239,7 @@ function checkpointRows(
     rows.values.push([threadId, checkpointNs, channel, version, VALUE_KIND, value.data, value.ranges, null]);
     addPieces(rows, threadId, value);
   }
+
   return rows;
 }
 
@@ -261,11 +277,13 @@ function writeRows(
   const name = { threadId, checkpointNs, checkpointId };
   const pieces = (cuts ? currentWork.getStore()?.pieces : undefined) ?? new ValuePieces();
   const isCancelled = writes.some(([channel, value]) => channel === "__error__" && isAbort(value));
+
   writes.forEach(([channel, value], number) => {
     const index = WRITE_INDEXES[channel];
     if (isCancelled && index === undefined) {
       return;
     }
+
     const stored = pieces.encodeWrite(name, channel, value);
     rows.writes.push([
       threadId,
@@ -281,8 +299,10 @@ function writeRows(
       stored.ranges,
       null,
     ]);
+
     addPieces(rows, threadId, stored);
   });
+
   return rows;
 }
 
@@ -303,11 +323,13 @@ function metadataJson(config: Config, metadata: CheckpointMetadata): string {
       }
     }
   }
+
   for (const key of Object.keys(complete)) {
     if (key === "writes" || OF_REQUESTS.some((prefix) => key.startsWith(prefix))) {
       delete complete[key];
     }
   }
+
   if (config.configurable?.checkpoint_ns) {
     for (const key of OF_SUBGRAPHS) {
       const value = config.metadata?.[key];
@@ -316,6 +338,7 @@ function metadataJson(config: Config, metadata: CheckpointMetadata): string {
       }
     }
   }
+
   return jsonb(complete);
 }
 
@@ -339,14 +362,17 @@ function tuple(decoder: Decoder, row: Fields): CheckpointTuple {
   if (row.kind !== KIND) {
     throw new OtherLanguage();
   }
+
   const checkpoint = decoder.decode(row.body as Uint8Array) as Checkpoint;
   const datas = (row.value_datas ?? []) as Uint8Array[];
   ((row.value_channels ?? []) as string[]).forEach((channel, index) => {
     checkpoint.channel_values[channel] = decoder.decode(datas[index] as Uint8Array);
   });
+
   const [tasks, written] = [(row.write_tasks ?? []) as string[], (row.write_datas ?? []) as Uint8Array[]];
   const channels = (row.write_channels ?? []) as string[];
   const named = { thread_id: row.thread_id, checkpoint_ns: row.checkpoint_ns };
+
   return {
     config: { configurable: { ...named, checkpoint_id: row.checkpoint_id } },
     checkpoint,

@@ -16,23 +16,28 @@ async function read(places: Map<string, Place>): Promise<ReadTypes> {
   const reads = new Set<string>();
   const missing = new Set<string>();
   const { readFile, fileExists } = ts.sys;
+
   ts.sys.readFile = (path, encoding) => {
     reads.add(resolve(path));
     return readFile(path, encoding);
   };
+
   ts.sys.fileExists = (path) => {
     const exists = fileExists(path);
     if (!exists && path.endsWith("/tsconfig.json")) {
       missing.add(resolve(path));
     }
+
     return exists;
   };
+
   try {
     const schemas = (await getStaticGraphSchema(Object.fromEntries(specs), {
       mainThread: true,
     })) as unknown as TypeSchemas;
     const files = [...reads].filter((path) => isSource(path) && existsSync(path));
     const hashes = files.map((path): [string, string] => [path, hashOf(readFileSync(path))]);
+
     return { schemas, files: Object.fromEntries([...hashes, ...[...missing].map((path) => [path, ""])]) };
   } finally {
     Object.assign(ts.sys, { readFile, fileExists });
@@ -44,6 +49,7 @@ async function keepAll(folder: string, graphs: Record<string, string>): Promise<
     const [file, name = "default"] = location.split(/:(?=[^:/]*$)/);
     return [id, { file: resolve(folder, file as string), name }];
   });
+
   for (const batch of batches(new Map(places))) {
     await keep(folder, batch, await read(batch));
   }
@@ -51,6 +57,7 @@ async function keepAll(folder: string, graphs: Record<string, string>): Promise<
 
 // The parser prints what the compiler says of the project.
 process.stdout.write = () => true;
+
 if (isMainThread) {
   const [folder = ".", graphs = "{}"] = process.argv.slice(2);
   await keepAll(resolve(folder), JSON.parse(graphs));
@@ -60,5 +67,6 @@ if (isMainThread) {
     // Of this thread alone, on Linux.
     setPriority(NICE);
   }
+
   parentPort?.postMessage(await read(places));
 }

@@ -60,6 +60,7 @@ export class Schemas {
     const known = declared.state && declared.input && declared.output ? {} : await this.typed(id, path);
     const named = ofChannels(graph);
     const config = declared.config ?? (hasProperties(known.config) ? known.config : undefined);
+
     return {
       input_schema: declared.input ?? known.input ?? named.input,
       output_schema: declared.output ?? known.output ?? named.output,
@@ -75,6 +76,7 @@ export class Schemas {
     if (builder === undefined) {
       return {};
     }
+
     const { getStateTypeSchema, getInputTypeSchema, getOutputTypeSchema } = this.libraries.zod ?? {};
     const state =
       this.registered(getStateTypeSchema, graph, builder._schemaRuntimeDefinition) ??
@@ -82,10 +84,12 @@ export class Schemas {
     const input =
       this.registered(getInputTypeSchema, graph, builder._inputRuntimeDefinition) ??
       this.schema(builder._inputRuntimeDefinition, "getInputJsonSchema");
+
     const output =
       this.registered(getOutputTypeSchema, graph, builder._outputRuntimeDefinition) ??
       this.schema(builder._outputRuntimeDefinition);
     const config = this.schema(builder._configRuntimeSchema ?? (graph as unknown as Fields).contextSchema);
+
     return {
       state,
       // Without one of its own the input is any part of the state.
@@ -109,11 +113,13 @@ export class Schemas {
     if (typeof definition !== "object" || definition === null) {
       return undefined;
     }
+
     const known = definition as Record<string, unknown>;
     try {
       if (typeof known[method] === "function") {
         return (known[method] as () => Fields)();
       }
+
       return isZod(definition) ? (this.libraries.toJsonSchema(definition) as Fields) : undefined;
     } catch (error) {
       log("info", "a JSON schema of a graph could not be generated", { error: String(error).slice(0, 300) });
@@ -139,10 +145,12 @@ export class Schemas {
     if ([...batch.keys()].every((id) => id in kept)) {
       return kept;
     }
+
     const read = await readTypes(batch, options);
     if (read === null) {
       return {};
     }
+
     await keep(this.folder, batch, read);
     return read.schemas;
   }
@@ -183,6 +191,7 @@ function partial(schema: Fields | undefined): Fields | undefined {
   if (schema === undefined) {
     return undefined;
   }
+
   const { required: _, ...rest } = schema;
   return rest;
 }

@@ -99,13 +99,16 @@ export class Server {
       is_awaited: isAwaited,
       ...rows,
     };
+
     const own = work?.rows;
     if (own?.threadId === threadId) {
       if (!isAwaited) {
         return own.put(checkpointNs, body, rows.size);
       }
+
       await own.flush();
     }
+
     await this.call("checkpoints.put", body);
   }
 
@@ -115,6 +118,7 @@ export class Server {
     if (own?.threadId === threadId && own.isEmpty(checkpointNs)) {
       return null;
     }
+
     return (await this.operate("read", threadId, checkpointNs, checkpointId)) as Fields | null;
   }
 
@@ -184,16 +188,20 @@ export class RunRows {
     if (this.failure !== undefined) {
       throw this.failure;
     }
+
     const put = { body: { ...body, call: currentWork.getStore()?.call ?? 0 }, size: bytes + ROWS_OVERHEAD_BYTES };
     this.namespaces.add(checkpointNs);
     this.size += put.size;
+
     if (this.isHolding) {
       this.held.push(put);
       if (this.size > EPHEMERAL_LIMIT_BYTES) {
         this.sendHeld();
       }
+
       return;
     }
+
     this.send(put);
     // A server that encrypts rows may store those of a later call first.
     if (this.server.isEncrypted || this.size > UNANSWERED_LIMIT_BYTES) {
@@ -207,6 +215,7 @@ export class RunRows {
     while (this.sent.size > 0) {
       await Promise.all(this.sent);
     }
+
     if (this.failure !== undefined) {
       throw this.failure;
     }
@@ -237,6 +246,7 @@ export class RunRows {
         this.size -= size;
         this.sent.delete(answered);
       });
+
     this.sent.add(answered);
   }
 }

@@ -46,12 +46,14 @@ export class Sockets {
     if (ws === null || server === null) {
       return null;
     }
+
     const folder = mkdtempSync(join(tmpdir(), "portside-"));
     const path = join(folder, "sockets");
     await new Promise<void>((resolve, reject) => {
       server.once("error", reject);
       server.listen(path, resolve);
     });
+
     server.unref();
     process.once("exit", () => rmSync(folder, { recursive: true, force: true }));
     return new Sockets(path, (ws.WebSocket ?? ws.default) as MakeSocket);
@@ -69,23 +71,28 @@ export class Sockets {
       scope.headers.map(([name, value]) => [latin(name), latin(value)]).filter(([name]) => !HANDSHAKE.test(name ?? "")),
     );
     const protocols = (scope.subprotocols ?? []) as string[];
+
     // A colon ends the socket's path in this address, and older versions of `ws` end the request's path at one, too.
     const path = `${address.pathname}${address.search}`.replaceAll(":", "%3A");
     const target = `ws+unix:${this.path}:${path}`;
     const socket = new this.Socket(target, protocols, { headers: { ...headers, [SOCKET_HEADER]: token } });
+
     await new Promise<void>((resolve) => {
       let [isOpen, isOver] = [false, false];
+
       const end = (...messages: Message[]) => {
         if (!isOver) {
           isOver = true;
           void sendAll(outbox, messages).finally(resolve);
         }
       };
+
       socket.on("open", () => {
         isOpen = true;
         void outbox.send({ type: "websocket.accept", subprotocol: socket.protocol || null });
         void pump(receive, socket);
       });
+
       socket.on("message", (data: Buffer, isBinary: boolean) => {
         const message = isBinary ? { bytes: data } : { text: data.toString("utf8") };
         socket.pause();
@@ -94,16 +101,19 @@ export class Sockets {
           () => socket.terminate(),
         );
       });
+
       socket.on("unexpected-response", (_request: unknown, response: IncomingMessage) => {
         response.resume();
         end(...refusal(scope, response.statusCode ?? 500));
         socket.terminate();
       });
+
       socket.on("error", (error: Error) => {
         if (!isOver) {
           log("error", "a WebSocket of the project failed", { path: scope.path }, error);
         }
       });
+
       socket.on("close", (code: number, reason: Buffer) => {
         if (isOpen) {
           const sent = code === NO_STATUS ? NORMAL : code === ABNORMAL ? FAILED : code;
@@ -123,14 +133,17 @@ async function upgradingServer(ws: Fields, file: string, inject: unknown, fetch:
     inject(server);
     return server;
   }
+
   const adapter = await importPackage("@hono/node-server", file);
   if (adapter === null || typeof adapter.upgradeWebSocket !== "function") {
     return null;
   }
+
   const make = adapter.createAdaptorServer as (options: unknown) => Server;
   const { WebSocketServer } = (ws.WebSocketServer ? ws : ws.default) as {
     WebSocketServer: new (given: object) => unknown;
   };
+
   return make({ fetch, websocket: { server: new WebSocketServer({ noServer: true }) } });
 }
 
@@ -143,6 +156,7 @@ export function refusal(scope: Scope, status: number): Message[] {
       { type: "websocket.http.response.body", body: new Uint8Array() },
     ];
   }
+
   return [{ type: "websocket.close", code: NORMAL }];
 }
 
@@ -166,6 +180,7 @@ async function pump(receive: () => Promise<Message>, socket: Socket): Promise<vo
           ? socket.close(code, String(message.reason ?? ""))
           : socket.terminate();
       }
+
       socket.send((message.text ?? message.bytes ?? "") as string | Uint8Array);
     }
   } catch {

@@ -41,6 +41,7 @@ export class Leases {
       },
       onClose: () => this.leases.delete(call),
     });
+
     this.leases.set(call, lease);
     return lease;
   }
@@ -84,6 +85,7 @@ export class Lease {
         options.onStuck();
       };
     });
+
     this.givenUp.catch(() => {});
   }
 
@@ -136,9 +138,11 @@ export class Pending {
       const forget = () => {
         this.promises.delete(value);
       };
+
       this.promises.add(value);
       value.then(forget, forget);
     }
+
     return value;
   }
 
@@ -151,6 +155,7 @@ export class Pending {
         log("warning", "cancelled work still runs: a node does not look at its signal");
         return;
       }
+
       await settledWithin([...this.promises], left);
     }
   }
@@ -161,6 +166,7 @@ async function settledWithin(promises: PromiseLike<unknown>[], milliseconds: num
   const late = new Promise((resolve) => {
     timer = setTimeout(resolve, milliseconds);
   });
+
   await Promise.race([Promise.allSettled(promises), late]);
   clearTimeout(timer);
 }
@@ -190,6 +196,7 @@ function callablePrototype(bound: unknown): Callable | null {
   if (typeof func === "function" && typeof invoke === "function") {
     return Object.getPrototypeOf(bound);
   }
+
   const inner = Array.isArray(steps) ? steps[0] : first;
   return inner === undefined || inner === null ? null : callablePrototype(inner);
 }
@@ -203,9 +210,11 @@ function watchCalls(prototype: Callable): void {
         const result = func.apply(this, args);
         return currentWork.getStore()?.track(result) ?? result;
       };
+
       watched.add(tracked);
       this.func = tracked;
     }
+
     return invoke.apply(this, given);
   };
 }

@@ -13,18 +13,21 @@ export function makeStore(libraries: Libraries, server: Server): BaseStore {
       return results.map((result, index) => decoded(operations[index] as Operation, result)) as OperationResults<Op>;
     }
   }
+
   // LangGraph gives nodes a store that collects operations. Its `listNamespaces` calls this method, which it lacks.
   const { AsyncBatchedStore } = libraries.checkpoint as unknown as { AsyncBatchedStore?: { prototype: Collecting } };
   if (AsyncBatchedStore !== undefined) {
     AsyncBatchedStore.prototype.batch = function (operations) {
       return this.store.batch(operations);
     };
+
     // It collects until the run ends: what a cancelled node that continues asks for after that would never be answered.
     const collect = AsyncBatchedStore.prototype.enqueueOperation;
     AsyncBatchedStore.prototype.enqueueOperation = async function (operation) {
       return this.isRunning ? collect.call(this, operation) : (await this.store.batch([operation]))[0];
     };
   }
+
   return new ServerStore();
 }
 
@@ -41,18 +44,22 @@ function encoded(operation: Operation): [string, Buffer] {
   if ("namespacePrefix" in op) {
     const { namespacePrefix, filter, limit, offset, query } = op;
     const fields = { namespace_prefix: namespacePrefix, filter, limit, offset, query };
+
     return [
       "search",
       json({ ...fields, filter: filter ?? null, limit: limit ?? 10, offset: offset ?? 0, query: query ?? null }),
     ];
   }
+
   if ("value" in op) {
     return ["put", json({ namespace: op.namespace, key: op.key, value: op.value ?? null, ...putOptions(op) })];
   }
   if ("namespace" in op && "key" in op) {
     return ["get", json({ namespace: op.namespace, key: op.key })];
   }
+
   const conditions = (op.matchConditions ?? []) as { matchType: string; path: string[] }[];
+
   return [
     "list",
     json({
@@ -75,6 +82,7 @@ function decoded(operation: Operation, result: unknown): unknown {
   if ("value" in operation) {
     return undefined;
   }
+
   return "key" in operation ? (result === null ? null : asItem(result as Fields)) : result;
 }
 

@@ -26,6 +26,7 @@ function candidates(source: string): Set<string> {
       found.add(word);
     }
   }
+
   return found;
 }
 
@@ -34,6 +35,7 @@ async function load(folder: string): Promise<{ compile: Compile; root: string }>
     try {
       const main = createRequire(from).resolve("tailwindcss");
       const found = await import(pathToFileURL(main).href);
+
       // Tailwind 3 has none.
       const compile: Compile | undefined = found.compile ?? found.default?.compile;
       if (compile) {
@@ -43,6 +45,7 @@ async function load(folder: string): Promise<{ compile: Compile; root: string }>
       // Try the next folder.
     }
   }
+
   throw new Error("Tailwind 4 is not installed: add tailwindcss to the packages of the project");
 }
 
@@ -52,6 +55,7 @@ async function inputs({ initialOptions }: PluginBuild): Promise<string[]> {
     name: "no-styles",
     setup: ({ onLoad }) => onLoad({ filter: /\.css$/ }, () => ({ contents: "", loader: "css" })),
   };
+
   const plugins = [ignored, ...(initialOptions.plugins ?? []).filter(({ name }) => name === "offered-by-page")];
   const { metafile } = await build({ ...initialOptions, plugins, metafile: true, write: false, logLevel: "silent" });
   return Object.keys(metafile.inputs)
@@ -70,6 +74,7 @@ async function named(sources: { base: string; pattern: string; negated?: boolean
         ? [path]
         : entries.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath ?? entry.path, entry.name));
     });
+
   return (await Promise.all(found)).flat().filter((path) => SOURCES.test(path));
 }
 
@@ -83,8 +88,10 @@ async function styleSheet(resolver: PluginBuild, root: string, id: string, base:
     if (found.errors.length > 0) {
       throw new Error(`${id}: ${found.errors[0]?.text}`);
     }
+
     path = found.path;
   }
+
   return { path, base: dirname(path), content: await readFile(path, "utf8") };
 }
 
@@ -103,11 +110,13 @@ export function tailwind(folder: string): Plugin {
       bundler.onStart(() => {
         read = undefined;
       });
+
       bundler.onLoad({ filter: /\.css$/, namespace: "file" }, async ({ path }) => {
         const source = await readFile(path, "utf8");
         if (!USES_TAILWIND.test(source)) {
           return undefined;
         }
+
         const { compile, root } = await load(folder);
         const watchFiles = [path];
         const compiler = await compile(source, {
@@ -120,12 +129,14 @@ export function tailwind(folder: string): Plugin {
             return found;
           },
         });
+
         read ??= inputs(bundler);
         // Tailwind 4.0 has another name for them.
         const sources = compiler.sources ?? (compiler as unknown as { globs: typeof compiler.sources }).globs;
         const files = [...(compiler.root === "none" ? [] : await read), ...(await named(sources))];
         const words = await Promise.all(files.map(async (file) => candidates(await readFile(file, "utf8"))));
         const contents = compiler.build([...new Set(words.flatMap((each) => [...each]))]);
+
         return { contents, loader: path.endsWith(".module.css") ? "local-css" : "css", watchFiles };
       });
     },

@@ -52,6 +52,7 @@ export function batches(places: Map<string, Place>): Map<string, Place>[] {
       found[index].set(id, place);
     }
   }
+
   return found;
 }
 
@@ -75,6 +76,7 @@ async function readKept(folder: string): Promise<Kept> {
   } catch {
     // Nothing was kept, or by another version.
   }
+
   return { version: VERSION, exports: {}, schemas: {}, files: {} };
 }
 
@@ -85,6 +87,7 @@ async function areSame(folder: string, files: Record<string, string>): Promise<b
       return false;
     }
   }
+
   return true;
 }
 
@@ -94,12 +97,14 @@ export async function keep(folder: string, places: Map<string, Place>, read: Rea
   const before = await readKept(folder);
   const files = Object.entries(read.files).map(([file, hash]) => [relative(folder, file), hash]);
   const exports = [...places].map(([id, place]) => [id, exportOf(folder, place)]);
+
   const kept: Kept = {
     version: VERSION,
     exports: { ...before.exports, ...Object.fromEntries(exports) },
     schemas: { ...before.schemas, ...read.schemas },
     files: { ...before.files, ...Object.fromEntries(files) },
   };
+
   try {
     await mkdir(dirname(path), { recursive: true });
     const temporary = `${path}.${process.pid}`;

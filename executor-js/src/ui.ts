@@ -18,6 +18,7 @@ const OF_THE_PAGE = [
   "@langchain/langgraph-sdk/react",
   "@langchain/langgraph-sdk/react-ui",
 ];
+
 const FOLDERS_ABOVE = 3;
 const FILES = ["entrypoint.js", "entrypoint.css"];
 const WITHIN_THE_SCRIPT = [".gif", ".jpeg", ".jpg", ".otf", ".png", ".svg", ".ttf", ".webp", ".woff", ".woff2"];
@@ -33,6 +34,7 @@ interface Components {
 function offeredByPage(shared: string[]): Plugin {
   const isOffered = (path: string) =>
     OF_THE_PAGE.includes(path) || shared.some((name) => path === name || path.startsWith(`${name}/`));
+
   return {
     name: "offered-by-page",
     setup({ onResolve, onLoad }) {
@@ -55,12 +57,15 @@ function written(into: string): Plugin {
         if (errors.length > 0) {
           return;
         }
+
         await mkdir(into, { recursive: true });
+
         for (const { path, contents } of outputFiles) {
           const temporary = join(into, `.${basename(path)}`);
           await writeFile(temporary, contents);
           await rename(temporary, join(into, basename(path)));
         }
+
         const made = outputFiles.map(({ path }) => basename(path));
         await Promise.all(
           FILES.filter((name) => !made.includes(name)).map((name) => rm(join(into, name), { force: true })),
@@ -110,6 +115,7 @@ function placeOf(folder: string, file: string): string {
   for (let above = 0; above < FOLDERS_ABOVE; above += 1) {
     folders.push(dirname(folders[above] as string));
   }
+
   return folders.map((each) => resolve(each, file)).find((path) => existsSync(path)) ?? resolve(folder, file);
 }
 
@@ -118,6 +124,7 @@ async function componentsOf(configFile: string): Promise<Components[]> {
     ui?: Record<string, string>;
     ui_config?: { shared?: string[] };
   };
+
   const folder = dirname(resolve(configFile));
   const shared = config.ui_config?.shared ?? [];
   return Object.entries(config.ui ?? {}).map(([name, file]) => ({ name, file: placeOf(folder, file), folder, shared }));
@@ -128,6 +135,7 @@ async function main(configFile: string, isWatched: boolean): Promise<void> {
   if (isWatched) {
     const contexts = await Promise.all(all.map((each) => context(optionsFor(each, true))));
     await Promise.all(contexts.map((each) => each.watch()));
+
     // It ends with what started it.
     process.stdin.on("close", () => process.exit()).resume();
   } else {
@@ -136,10 +144,12 @@ async function main(configFile: string, isWatched: boolean): Promise<void> {
 }
 
 const [configFile = "langgraph.json", mode] = process.argv.slice(2);
+
 main(configFile, mode === "watch").catch((error) => {
   // The bundler has said what is wrong with the sources.
   if (!error.errors) {
     process.stderr.write(`${error}\n`);
   }
+
   process.exitCode = 1;
 });

@@ -12,6 +12,7 @@ import { Extension, type FromExtension, Packer, unpack } from "./msgpack.js";
 const [ONE, SEVERAL, METHOD, MODEL, SNAPSHOT] = [0, 1, 3, 5, 7] as const;
 /** Module of classes that Python does not have: it reads the plain data in their place. */
 const OURS = "javascript";
+
 const CLASSES: Record<string, [module: string, name: string]> = {
   human: ["human", "HumanMessage"],
   ai: ["ai", "AIMessage"],
@@ -21,7 +22,9 @@ const CLASSES: Record<string, [module: string, name: string]> = {
   remove: ["modifier", "RemoveMessage"],
   chat: ["chat", "ChatMessage"],
 };
+
 const MODULE = "langchain_core.messages.";
+
 /** The views of binary data beside Uint8Array, which is what stored bytes are read as. */
 const VIEWS: Record<string, new (buffer: ArrayBuffer) => ArrayBufferView> = {
   DataView,
@@ -36,6 +39,7 @@ const VIEWS: Record<string, new (buffer: ArrayBuffer) => ArrayBufferView> = {
   BigInt64Array,
   BigUint64Array,
 };
+
 const MAX_DEPTH = 200;
 const LONE_SURROGATE = /(?<!\\)((?:\\\\)*)\\ud[89a-f][0-9a-f]{2}/g;
 
@@ -71,6 +75,7 @@ export function messageFields(message: AnyMessage): Fields {
     name: message.name ?? null,
     id: message.id ?? null,
   };
+
   if (type === "ai") {
     fields.tool_calls = (message.tool_calls ?? []).map(toolCall);
     fields.invalid_tool_calls = message.invalid_tool_calls ?? [];
@@ -82,6 +87,7 @@ export function messageFields(message: AnyMessage): Fields {
   } else if (type === "chat") {
     fields.role = message.role ?? "developer";
   }
+
   return fields;
 }
 
@@ -91,6 +97,7 @@ export function chunkFields(message: AnyMessage): Fields {
   if (!isChunk(message)) {
     return fields;
   }
+
   const kind = CLASSES[fields.type as string];
   const whole = { ...fields, type: kind === undefined ? fields.type : `${kind[1]}Chunk` };
   return fields.type === "ai" ? { ...whole, tool_call_chunks: message.tool_call_chunks ?? [] } : whole;
@@ -127,10 +134,12 @@ function plainObject(value: object, depth: number): unknown {
   if (Array.isArray(value)) {
     return mapped(value, depth);
   }
+
   const prototype = Object.getPrototypeOf(value);
   if (prototype !== Object.prototype && prototype !== null) {
     return plainInstance(value, depth);
   }
+
   return mappedRecord(value as Fields, depth);
 }
 
@@ -143,10 +152,12 @@ function mapped(list: unknown[], depth: number): unknown[] {
     if (shown !== item && copy === null) {
       copy = list.slice();
     }
+
     if (copy !== null) {
       copy[index] = shown;
     }
   }
+
   return copy ?? list;
 }
 
@@ -159,6 +170,7 @@ function mappedRecord(record: Fields, depth: number): Fields {
       copy[key] = shown;
     }
   }
+
   return copy ?? record;
 }
 
@@ -169,28 +181,33 @@ function plainInstance(value: object, depth: number): unknown {
   if (value instanceof Date) {
     return Number.isNaN(value.getTime()) ? null : value.toISOString();
   }
+
   if (value instanceof Set) {
     return mapped([...value], depth);
   }
   if (value instanceof Map) {
     return mappedRecord(Object.fromEntries(value), depth);
   }
+
   if (value instanceof Error) {
     return { name: value.name, message: value.message };
   }
   if (value instanceof ArrayBuffer || ArrayBuffer.isView(value)) {
     return isNumbers(value) ? [...value] : bytesOf(value).toString("base64");
   }
+
   if (isSend(value)) {
     return { node: value.node, input: plainPart(value.args, depth) };
   }
   if (value instanceof RegExp) {
     return String(value);
   }
+
   if ("toJSON" in value && typeof value.toJSON === "function") {
     const shown = value.toJSON();
     return shown === value ? mappedRecord({ ...value }, depth) : plainPart(shown, depth);
   }
+
   return mappedRecord({ ...value }, depth);
 }
 
@@ -222,6 +239,7 @@ export function isPlainRecord(value: unknown): value is Fields {
   if (typeof value !== "object" || value === null) {
     return false;
   }
+
   const prototype = Object.getPrototypeOf(value);
   return prototype === Object.prototype || prototype === null;
 }
@@ -231,6 +249,7 @@ function toExtension(value: object): Extension | null {
   if (isPlainRecord(value)) {
     return null;
   }
+
   if (isMessage(value)) {
     const fields = messageFields(value);
     const kind = CLASSES[fields.type as string];
@@ -238,31 +257,37 @@ function toExtension(value: object): Extension | null {
       ? new Extension(ONE, [OURS, "JSON", fields])
       : new Extension(MODEL, [MODULE + kind[0], kind[1], fields, "model_validate_json"]);
   }
+
   if (value instanceof Date && !Number.isNaN(value.getTime())) {
     return new Extension(METHOD, ["datetime", "datetime", value.toISOString().replace("Z", "+00:00"), "fromisoformat"]);
   }
   if (value instanceof Set) {
     return new Extension(ONE, ["builtins", "set", [...value]]);
   }
+
   if (value instanceof Map) {
     return new Extension(ONE, [OURS, "Map", [...value]]);
   }
   if (value instanceof RegExp) {
     return new Extension(ONE, [OURS, "RegExp", [value.source, value.flags]]);
   }
+
   if (value instanceof Error) {
     return new Extension(ONE, [OURS, "Error", { name: value.name, message: value.message }]);
   }
+
   if (isSend(value)) {
     const parts = value.timeout === undefined ? [value.node, value.args] : [value.node, value.args, value.timeout];
     return new Extension(SEVERAL, ["langgraph.types", "Send", parts]);
   }
+
   if ("lg_name" in value && value.lg_name === "DeltaSnapshot") {
     return new Extension(SNAPSHOT, (value as unknown as { value: unknown }).value);
   }
   if (value instanceof ArrayBuffer) {
     return new Extension(ONE, [OURS, "ArrayBuffer", bytesOf(value)]);
   }
+
   const view = Object.keys(VIEWS).find((name) => value.constructor === VIEWS[name]);
   if (view !== undefined) {
     return new Extension(ONE, [OURS, view, bytesOf(value as ArrayBufferView)]);
@@ -270,6 +295,7 @@ function toExtension(value: object): Extension | null {
   if (value instanceof Uint8Array || !("toJSON" in value) || typeof value.toJSON !== "function") {
     return null;
   }
+
   return new Extension(ONE, [OURS, "JSON", value.toJSON()]);
 }
 
@@ -298,11 +324,13 @@ export class Decoder {
     if (code === SEVERAL && isDigits(payload)) {
       return BigInt(Buffer.from(payload).toString("latin1"));
     }
+
     const parts = decode(payload);
     if (code === SNAPSHOT) {
       const { DeltaSnapshot } = this.libraries.checkpoint as unknown as Record<string, new (value: unknown) => unknown>;
       return DeltaSnapshot === undefined ? parts : new DeltaSnapshot(parts);
     }
+
     const [module, name, given] = parts as [string, string, unknown];
     if (code === MODEL && module.startsWith(MODULE)) {
       return this.message(given as Fields);
@@ -310,11 +338,13 @@ export class Decoder {
     if (code === METHOD && module === "datetime") {
       return new Date(given as string);
     }
+
     if (code === SEVERAL && name === "Send") {
       const [node, args, timeout] = given as [string, unknown, unknown];
       const { Send } = this.libraries.graph as unknown as { Send: new (...parts: unknown[]) => unknown };
       return timeout === undefined ? new Send(node, args) : new Send(node, args, { timeout });
     }
+
     return module === OURS ? ours(name, given) : name === "set" ? new Set(given as unknown[]) : given;
   };
 
@@ -323,9 +353,11 @@ export class Decoder {
     const { type, name, id, ...rest } = fields;
     const given = { ...rest, ...(name ? { name } : {}), ...(id ? { id } : {}) } as Fields;
     const classes = this.libraries.messages as unknown as Record<string, new (given: unknown) => unknown>;
+
     if (type === "ai" && given.usage_metadata === null) {
       delete given.usage_metadata;
     }
+
     const kind = CLASSES[type as string]?.[1];
     const Message = kind === undefined ? undefined : classes[kind];
     return Message === undefined ? fields : new Message(given);

@@ -20,9 +20,17 @@ ComputeId = Annotated[str, Meta(min_length=1, max_length=253, pattern=ONE_LINE)]
 LogType = Literal["build", "deploy"]
 ReportedDeploymentStatus = Literal["READY", "UNKNOWN", "UNUSED"]
 ReportedRevisionStatus = Literal[
-    "AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED",
-    "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "INTERRUPTED", "UNKNOWN",
-]  # fmt: skip
+    "AWAITING_BUILD",
+    "BUILDING",
+    "AWAITING_DEPLOY",
+    "DEPLOYING",
+    "DEPLOYED",
+    "CREATE_FAILED",
+    "BUILD_FAILED",
+    "DEPLOY_FAILED",
+    "INTERRUPTED",
+    "UNKNOWN",
+]
 Reason = Annotated[str, Meta(max_length=100_000)]
 Replicas = Annotated[int, Meta(ge=1, le=1000)]
 Number = Annotated[int, Meta(ge=0, le=2**53)]
@@ -61,10 +69,15 @@ class RevisionStatus(StrEnum):
 
 
 # A listener works on revisions with these statuses.
-IN_PROGRESS = frozenset({
-    RevisionStatus.CREATING, RevisionStatus.AWAITING_BUILD, RevisionStatus.BUILDING,
-    RevisionStatus.AWAITING_DEPLOY, RevisionStatus.DEPLOYING,
-})  # fmt: skip
+IN_PROGRESS = frozenset(
+    {
+        RevisionStatus.CREATING,
+        RevisionStatus.AWAITING_BUILD,
+        RevisionStatus.BUILDING,
+        RevisionStatus.AWAITING_DEPLOY,
+        RevisionStatus.DEPLOYING,
+    }
+)
 # The control plane gave these up: a listener that works on one stops.
 ABANDONED = frozenset({RevisionStatus.SKIPPED, RevisionStatus.INTERRUPTED})
 

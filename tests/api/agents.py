@@ -28,7 +28,9 @@ class Remote:
     """One agent, called by hand."""
 
     def __init__(self, http: httpx2.AsyncClient, graph_id: str, **headers: str) -> None:
-        self.http, self.path, self.headers = http, f"/a2a/{agent_id(graph_id)}", headers
+        self.http = http
+        self.path = f"/a2a/{agent_id(graph_id)}"
+        self.headers = headers
 
     async def raw(self, body: Any, **headers: str) -> dict[str, Any]:
         content = body if isinstance(body, (bytes, str)) else json.dumps(body)
@@ -59,6 +61,7 @@ class Remote:
         headers = {"accept": "text/event-stream", **self.headers}
         async with opened(self.http, "POST", self.path, json=body, headers=headers) as stream:
             events = await stream.all()
+
         assert {event.name for event in events} == {"message"}
         assert all(event.data["id"] == 7 for event in events)
         return [event.data.get("result") or event.data["error"] for event in events]

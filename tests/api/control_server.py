@@ -139,8 +139,10 @@ def create_body(name: str = "agent", **over: Any) -> dict[str, Any]:
         "source_revision_config": {"repo_ref": "main", "graph_config_path": "langgraph.json"},
         "secrets": [],
     }
+
     for key, value in over.items():
         body[key] = {**body.get(key, {}), **value} if isinstance(value, dict) else value
+
     return body
 
 
@@ -150,10 +152,13 @@ async def control(url: str) -> AsyncIterator[Control]:
     db = await Database.connect(url)
     if not await is_migrated(db):
         await migrate(db, PACKAGES)
+
     key = await first_start.set_up(db)
     assert key is not None
-    authenticator, changes = Authenticator(db), DesiredChanges()
+    authenticator = Authenticator(db)
+    changes = DesiredChanges()
     archives = tempfile.TemporaryDirectory()
+
     services = TestedServices(
         db=db,
         authenticator=authenticator,
@@ -164,11 +169,14 @@ async def control(url: str) -> AsyncIterator[Control]:
         deletion_checks=WorkspaceDeletionChecks([describe_deployments]),
         outbound_rules=OutboundRules(),
     )
+
     api = Api([*http.routes, *control_routes], services, guard)
-    stop, listening = asyncio.Event(), listen("127.0.0.1", 0)
+    stop = asyncio.Event()
+    listening = listen("127.0.0.1", 0)
     server = Server(
         RequestMiddleware(LimitBody(api, 25 * 1024 * 1024, body_limits(api.routes))), draining=asyncio.Event()
     )
+
     await server.open([listening])
     serving = asyncio.create_task(server.serve_until(stop))
     base = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -75,6 +75,7 @@ class Hosted:
             name,
             name.lower(),
         )
+
         return workspace_id
 
     async def open_transactions(self) -> int:
@@ -90,6 +91,7 @@ class Hosted:
             "workspace_ids": str(self.actor.workspace_id),
             "group_by": group_by,
         }
+
         response = await self.client.get("/api/v1/orgs/current/billing/granular-usage", params={**query, **params})
         response.raise_for_status()
         return response.json()["usage"]
@@ -106,14 +108,25 @@ async def hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
     db = await Database.connect(url)
     if not await is_migrated(db):
         await migrate(db, PACKAGES)
+
     await sync_prices(db)
     key = await first_start.set_up(db)
     assert key is not None
     authenticator = Authenticator(db)
+
     routes = [
-        *http.routes, *signin.routes, *oauth.routes, *tracing_http.routes, *charts_http.routes, *prices_http.routes,
-        *datasets_http.routes, *prompts_http.routes, *annotation_http.routes, *usage_http.routes,
-    ]  # fmt: skip
+        *http.routes,
+        *signin.routes,
+        *oauth.routes,
+        *tracing_http.routes,
+        *charts_http.routes,
+        *prices_http.routes,
+        *datasets_http.routes,
+        *prompts_http.routes,
+        *annotation_http.routes,
+        *usage_http.routes,
+    ]
+
     api = Api(
         routes,
         HostedServices(
@@ -130,11 +143,13 @@ async def hosted(url: str, **services: Any) -> AsyncIterator[Hosted]:
         ),
         guard,
     )
+
     app = RequestMiddleware(LimitBody(StripPrefix(api, ("/api/v1", "/api")), MAX_BODY_BYTES))
     stop = asyncio.Event()
     server = Server(app, draining=asyncio.Event())
     listening = listen("127.0.0.1", 0)
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
     await server.open([listening])
     serving = asyncio.create_task(server.serve_until(stop))
     try:

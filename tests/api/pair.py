@@ -20,6 +20,7 @@ def pair_of(url: str, folder: Path, **environment: str) -> Iterator[Pair]:
     """Start two servers; their environment is the same."""
     for name in ("worker", "front"):
         (folder / name).mkdir()
+
     with (
         agent_server(url, folder / "worker", project="streams", **environment) as worker,
         agent_server(url, folder / "front", project="streams", PORTSIDE_TIER="api", **environment) as front,

@@ -36,6 +36,7 @@ class Stream:
             event = await self.next()
             if event is None:
                 return
+
             yield event
 
     async def next(self) -> Sent | None:
@@ -47,10 +48,12 @@ class Stream:
                 except StopAsyncIteration:
                     assert self._rest == b"", "the stream ended inside an event"
                     return None
+
             raw, _, self._rest = self._rest.partition(b"\r\n\r\n")
             if raw.startswith(b":"):
                 self.comments.append(raw)
                 continue
+
             return sent(raw + b"\r\n\r\n")
 
     async def until(self, is_last: Callable[[Sent], bool]) -> list[Sent]:
@@ -60,6 +63,7 @@ class Stream:
             event = await self.next()
             assert event is not None, f"ended after {[item.name for item in found]}"
             found.append(event)
+
         return found
 
     async def all(self) -> list[Sent]:

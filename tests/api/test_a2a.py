@@ -37,6 +37,7 @@ async def test_card_is_served_at_all_its_paths(server: ServerProcess, http):
         f"/a2a/{echo}/.well-known/agent-card.json",
         f"/.well-known/agent-card.json?assistant_id={echo}",
     ]
+
     cards = [(await http.get(path)).json() for path in paths]
     assert cards[0] == cards[1] == cards[2]
     card = cards[0]
@@ -44,11 +45,15 @@ async def test_card_is_served_at_all_its_paths(server: ServerProcess, http):
     assert card["url"] == f"{server.url}/a2a/{echo}"
     assert card["capabilities"]["streaming"] is True
     assert card["capabilities"]["pushNotifications"] is False
+
     skill = card["skills"][0]
     assert (skill["id"], skill["name"]) == (f"{echo}-main", "echo Capabilities")
     assert skill["metadata"]["inputSchema"] == {
-        "required": ["messages", "topic"], "properties": ["messages", "topic"], "supportsA2A": True
-    }  # fmt: skip
+        "required": ["messages", "topic"],
+        "properties": ["messages", "topic"],
+        "supportsA2A": True,
+    }
+
     form = (await http.get(f"/a2a/{agent_id('form')}")).json()["skills"][0]["metadata"]["inputSchema"]
     assert form["supportsA2A"] is False
     unsaid = await http.get("/.well-known/agent-card.json")
@@ -83,10 +88,15 @@ async def test_send_returns_task_with_history_and_answer(http):
     assert (task["kind"], task["contextId"], task["status"]["state"]) == ("task", context_id, "completed")
     asked, answered = task["history"]
     names = {"kind": "message", "taskId": task["id"], "contextId": context_id}
+
     assert asked == {
-        **names, "role": "user", "messageId": "my message", "parts": [{"kind": "text", "text": "hello"}],
+        **names,
+        "role": "user",
+        "messageId": "my message",
+        "parts": [{"kind": "text", "text": "hello"}],
         "metadata": {"trace": 1},
-    }  # fmt: skip
+    }
+
     assert (answered["role"], answered["parts"]) == ("agent", [{"kind": "text", "text": "echo: hello"}])
     (artifact,) = task["artifacts"]
     assert (artifact["name"], artifact["parts"]) == ("Assistant Response", answered["parts"])
@@ -95,6 +105,7 @@ async def test_send_returns_task_with_history_and_answer(http):
     assert {**got, "status": None} == {**task, "status": None}
     run = (await http.get(f"/threads/{context_id}/runs/{run_id}")).json()
     assert run["metadata"]["a2a.task_start_id"] == run_id
+
     state = (await http.get(f"/threads/{context_id}/state")).json()
     assert state["values"]["messages"][0]["id"] == "my message"
     assert state["values"]["messages"][0]["additional_kwargs"]["a2a.task_start_id"] == run_id
@@ -118,12 +129,14 @@ async def test_a_client_names_its_contexts_as_it_likes(http, context_id: str):
 
 
 async def test_context_continues_and_history_length_limits(http):
-    echo, context_id = Remote(http, "echo"), new_id()
+    echo = Remote(http, "echo")
+    context_id = new_id()
     first = await echo.send("one", contextId=context_id)
     second = await echo.send("two", contextId=context_id)
     assert first["id"] != second["id"]
     everything = [("user", "one"), ("agent", "echo: one"), ("user", "two"), ("agent", "echo: two")]
     assert said(second["history"]) == everything
+
     assert [each["taskId"] for each in second["history"]] == [first["id"]] * 2 + [second["id"]] * 2
     sent = {"message": message("three", contextId=context_id), "configuration": {"historyLength": 1}}
     assert said((await echo.ask("message/send", **sent))["history"]) == [("agent", "echo: three")]
@@ -132,6 +145,7 @@ async def test_context_continues_and_history_length_limits(http):
     scoped = Remote(http, "echo", **{"LangGraph-A2A-History-Scope": "task"})
     again = await scoped.ask("tasks/get", id=second["id"])
     assert said(again["history"]) == everything[2:]
+
     assert again["artifacts"][0]["parts"][0]["text"] == "echo: two"
 
 
@@ -143,6 +157,7 @@ async def test_files_and_data_reach_the_graph(http):
     assert said(task["history"])[1] == ("agent", "echo: text, image, file")
     file = {"uri": "https://files.example/a.pdf", "mimeType": "application/pdf"}
     assert task["history"][0]["parts"] == [{"kind": "text", "text": "look"}, picture, {"kind": "file", "file": file}]
+
     assert said((await echo.send("hi", data({"topic": "fish"})))["history"])[1] == ("agent", "echo: hi about fish")
     assert said((await echo.send(data({"price": 7})))["history"])[1] == ("agent", 'echo: {"price":7}')
 
@@ -160,12 +175,15 @@ async def test_interrupt_is_input_required_and_answer_continues_task(http):
     assert (artifact["name"], artifact["description"]) == ("Interrupt", "Agent requires input to continue")
     assert artifact["parts"][0]["data"]["value"] == "May I continue?"
     assert task["status"]["message"]["parts"] == [{"kind": "text", "text": "May I continue?"}]
+
     done = await ask.send("yes", taskId=task["id"])
     assert (done["id"], done["contextId"], done["status"]["state"]) == (task["id"], task["contextId"], "completed")
     assert done["artifacts"][0]["parts"] == [{"kind": "text", "text": "heard yes"}]
+
     assert await ask.fails("message/send", message=message("more", taskId=task["id"])) == (
-        -32004, "A terminal task cannot accept another message",
-    )  # fmt: skip
+        -32004,
+        "A terminal task cannot accept another message",
+    )
 
 
 async def test_command_resumes_and_text_wins_over_it(http):
@@ -179,6 +197,7 @@ async def test_command_resumes_and_text_wins_over_it(http):
         params["message"]["taskId"] = task["id"]
         done = await ask.ask("message/send", **params)
         assert done["artifacts"][0]["parts"][0]["text"] == "heard sure"
+
     task = await ask.send("go")
     in_context = message(contextId=task["contextId"])
     done = await ask.ask("message/send", message=in_context, command={"resume": "by context"})
@@ -194,6 +213,7 @@ async def test_several_interrupts_are_answered_by_id(http):
     assert (code, all(each in why for each in ids.values())) == (-32602, True)
     half = await both.send(data({ids["left"]: "L"}), taskId=task["id"])
     assert half["status"]["state"] == "input-required"
+
     done = await both.send(data("R"), taskId=task["id"])
     assert done["status"]["state"] == "completed"
     assert {text for role, text in said(done["history"]) if role == "agent"} == {"left is L", "right is R"}
@@ -217,9 +237,12 @@ async def test_graph_without_messages_reads_and_returns_data(http):
     assert asked["artifacts"][0]["parts"][0]["data"]["value"] == {"approve": "lobster"}
     paid = await form.send("yes", taskId=asked["id"])
     assert paid["artifacts"][0]["parts"][0]["data"]["receipt"] == "one lobster"
+
     assert [each["parts"] for each in paid["history"]] == [
-        [data({"dish": "lobster"})], [{"kind": "text", "text": "yes"}]
-    ]  # fmt: skip
+        [data({"dish": "lobster"})],
+        [{"kind": "text", "text": "yes"}],
+    ]
+
     earlier = await form.ask("tasks/get", id=done["id"])
     assert earlier["artifacts"][0]["parts"][0]["data"]["receipt"] == "one soup"
     code, why = await form.fails("message/send", message=message("soup"))
@@ -254,11 +277,13 @@ async def test_non_blocking_send_and_cancel(http, tmp_path: Path):
     assert said(task["history"]) == [("user", file)]
     assert "artifacts" not in task
     assert (await gate.fails("message/send", message=message("now?", taskId=task["id"])))[0] == -32004
+
     cancelled = await gate.ask("tasks/cancel", id=task["id"])
     assert (cancelled["id"], cancelled["status"]["state"]) == (task["id"], "canceled")
     assert await gate.fails("tasks/cancel", id=task["id"]) == (
-        -32002, "Task is not cancelable in its current state",
-    )  # fmt: skip
+        -32002,
+        "Task is not cancelable in its current state",
+    )
 
 
 async def test_interrupted_task_can_be_canceled(http):
@@ -278,6 +303,7 @@ async def test_stream_sends_task_messages_and_artifacts(http):
     assert spoken
     assert all("one two three".startswith(text) for text in spoken)
     assert spoken == sorted(spoken, key=len)
+
     assert spoken[-1] == "one two three"
     assert not any(event["final"] for event in events[1:-2])
     update, last = events[-2:]
@@ -310,12 +336,14 @@ async def test_subscription_of_version_1_ends_with_the_task(http):
             for _ in ("task", "artifactUpdate", "statusUpdate"):
                 event = await follower.next()
                 assert event is not None
+
             assert event.data["result"]["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
 
             if ending == "tasks/cancel":
                 await ask.ask(ending, id=task["id"])
             else:
                 await ask.send(ending, taskId=task["id"])
+
             *_, last = await follower.all()
             assert last.data["result"]["statusUpdate"]["status"]["state"] == state
 
@@ -324,12 +352,15 @@ async def test_subscription_of_version_1_ends_with_the_task(http):
 
 
 async def test_resubscribe_follows_running_task(http, tmp_path: Path):
-    gate, file = Remote(http, "gate"), tmp_path / "file"
+    gate = Remote(http, "gate")
+    file = tmp_path / "file"
+
     body = {"jsonrpc": "2.0", "id": 7, "method": "message/stream", "params": {"message": message(str(file))}}
     async with opened(http, "POST", gate.path, json=body) as stream:
         event = await stream.next()
         assert event is not None
         task_id = event.data["result"]["id"]
+
     await eventually(lambda: in_state(gate, task_id, "working"))
     body = {"jsonrpc": "2.0", "id": 7, "method": "tasks/resubscribe", "params": {"id": task_id}}
     async with opened(http, "POST", gate.path, json=body) as one, opened(http, "POST", gate.path, json=body) as two:
@@ -337,12 +368,15 @@ async def test_resubscribe_follows_running_task(http, tmp_path: Path):
             first = await follower.next()
             assert first is not None
             assert (first.data["result"]["kind"], first.data["result"]["id"]) == ("task", task_id)
+
         # Only now: a task that has ended cannot be followed any more.
         file.touch()
+
         for follower in (one, two):
             *_, artifact, last = [event.data["result"] for event in await follower.all()]
             assert artifact["artifact"]["parts"][0]["text"] == "through"
             assert (last["status"]["state"], last["final"]) == ("completed", True)
+
     (refused,) = await gate.stream("tasks/resubscribe", id=task_id)
     assert refused["code"] == -32004
 

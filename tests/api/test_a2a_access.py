@@ -31,9 +31,11 @@ async def test_calls_without_token_get_401_and_card_names_scheme(server: ServerP
         f"/a2a/{echo}/.well-known/agent-card.json",
         f"/.well-known/agent-card.json?assistant_id={echo}",
     )
+
     async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
         for path in paths:
             assert (await http.get(path)).status_code == 401
+
         assert (await http.post(f"/a2a/{echo}", content=b"{")).status_code == 401
         card = (await http.get(paths[0], headers={"authorization": "Bearer alice"})).json()
         assert card["securitySchemes"]["token"].items() >= {"type": "http", "scheme": "bearer"}.items()
@@ -42,11 +44,14 @@ async def test_calls_without_token_get_401_and_card_names_scheme(server: ServerP
 
 async def test_tasks_of_other_users_are_not_found(server: ServerProcess):
     async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
-        alice, bob = as_user(http, "alice"), as_user(http, "bob")
+        alice = as_user(http, "alice")
+        bob = as_user(http, "bob")
         task = await alice.send(data(WORDS))
         assert task["artifacts"][0]["parts"][0]["data"]["reported"]["identity"] == "alice"
+
         for method in ("tasks/get", "tasks/cancel"):
             assert (await bob.fails(method, id=task["id"]))[0] == -32001
+
         assert (await bob.stream("tasks/resubscribe", id=task["id"]))[0]["code"] == -32001
         to_task = message(data(WORDS), taskId=task["id"])
         assert (await bob.fails("message/send", message=to_task))[0] == -32001
@@ -55,6 +60,7 @@ async def test_tasks_of_other_users_are_not_found(server: ServerProcess):
         assert (code, why) == (-32602, "Failed to create run: Thread or assistant not found.")
         (event,) = await bob.stream("message/stream", message=in_context)
         assert event["code"] == -32602
+
         listed = [await each.ask("ListTasks", contextId=task["contextId"]) for each in (alice, bob)]
         assert [page["totalSize"] for page in listed] == [1, 0]
         assert (await alice.ask("tasks/get", id=task["id"]))["id"] == task["id"]
@@ -62,10 +68,12 @@ async def test_tasks_of_other_users_are_not_found(server: ServerProcess):
 
 async def test_interrupts_of_other_users_are_hidden(server: ServerProcess):
     async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
-        alice, bob = as_user(http, "alice", "asking"), as_user(http, "bob", "asking")
+        alice = as_user(http, "alice", "asking")
+        bob = as_user(http, "bob", "asking")
         task = await alice.send(data(WORDS))
         questions = [part["data"]["id"] for part in task["artifacts"][0]["parts"]]
         assert len(questions) == 2
+
         for part in (data(WORDS), data({"command": {"resume": "yes"}})):
             in_context = message(part, contextId=task["contextId"])
             refused = await bob.fails("message/send", message=in_context)

@@ -70,16 +70,19 @@ async def test_card_has_the_form_of_the_requested_version(http: httpx2.AsyncClie
     assert (old["protocolVersion"], old["preferredTransport"]) == ("0.3.0", "JSONRPC")
     assert not ONLY_MODERN & set(old)
     assert not ONLY_OLD & set(modern)
+
     assert [each["protocolVersion"] for each in modern["supportedInterfaces"]] == ["1.0", "0.3"]
     assert {each["url"] for each in modern["supportedInterfaces"]} == {old["url"]}
     assert set(old["capabilities"]) - set(modern["capabilities"]) == {"stateTransitionHistory"}
     shared = {"name", "description", "version", "defaultInputModes", "defaultOutputModes"}
     assert {key: old[key] for key in shared} == {key: modern[key] for key in shared}
     assert [set(skill) - {"metadata"} for skill in old["skills"]] == [set(skill) for skill in modern["skills"]]
+
     # A client that names no version reads the members of its own.
     assert set(both) == set(old) | set(modern)
     assert both["supportedInterfaces"] == modern["supportedInterfaces"]
     assert {key: both[key] for key in old} == old
+
     for card in (old, modern, both):
         assert parse_agent_card(json.loads(json.dumps(card))).supported_interfaces[0].url == old["url"]
 
@@ -91,9 +94,11 @@ async def test_extended_card_is_announced_only_with_authentication(
     both = (await http.get(remote.path)).json()
     assert "supportsAuthenticatedExtendedCard" not in both
     assert "extendedAgentCard" not in both["capabilities"]
+
     for method, code in (("agent/getAuthenticatedExtendedCard", -32007), ("GetExtendedAgentCard", -32004)):
         body = {"jsonrpc": "2.0", "id": 1, "method": method}
         assert (await http.post(remote.path, json=body)).json()["error"]["code"] == code
+
     with agent_server(module_database, tmp_path, project="guarded") as running:
         alice = {"authorization": "Bearer alice"}
         async with httpx2.AsyncClient(base_url=running.url, timeout=60, headers=alice) as known:
@@ -102,6 +107,7 @@ async def test_extended_card_is_announced_only_with_authentication(
             old = await remote.ask("agent/getAuthenticatedExtendedCard")
             modern = await remote.ask("GetExtendedAgentCard")
             assert modern == (await known.get(remote.path, headers=MODERN)).json()
+
     assert old["supportsAuthenticatedExtendedCard"] is True
     assert modern["capabilities"]["extendedAgentCard"] is True
     assert old["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
@@ -114,18 +120,22 @@ async def test_card_answers_304_to_matching_etag(http: httpx2.AsyncClient) -> No
     made = (await http.post("/assistants", json={"graph_id": "echo", "name": "first"})).json()
     path = f"/a2a/{made['assistant_id']}"
     first = await http.get(path)
-    etag, since = first.headers["etag"], first.headers["last-modified"]
+    etag = first.headers["etag"]
+    since = first.headers["last-modified"]
     assert first.headers["cache-control"] == "private, max-age=0, must-revalidate"
     assert "A2A-Version" in first.headers["vary"]
+
     fresh: list[dict[str, str]] = [
         {"If-None-Match": etag},
         {"If-None-Match": f'"other", W/{etag}'},
         {"If-None-Match": "*"},
         {"If-Modified-Since": since},
     ]
+
     for headers in fresh:
         response = await http.get(path, headers=headers)
         assert (response.status_code, response.content, response.headers["etag"]) == (304, b"", etag), headers
+
     stale: list[dict[str, str]] = [
         {"If-None-Match": '"other"', "If-Modified-Since": since},
         {"If-None-Match": etag, "A2A-Version": "1.0"},
@@ -133,8 +143,10 @@ async def test_card_answers_304_to_matching_etag(http: httpx2.AsyncClient) -> No
         {"If-Modified-Since": "yesterday"},
         {"If-Modified-Since": "Mon, 01 Jan 2024 00:00:00 -0000"},
     ]
+
     for headers in stale:
         assert (await http.get(path, headers=headers)).status_code == 200, headers
+
     await http.patch(f"/assistants/{made['assistant_id']}", json={"name": "second"})
     changed = await http.get(path, headers={"If-None-Match": etag})
     assert (changed.status_code, changed.json()["name"]) == (200, "second")
@@ -151,10 +163,12 @@ async def test_trailing_slash_is_served_without_redirect(http: httpx2.AsyncClien
 async def test_snake_case_members_are_read(http: httpx2.AsyncClient) -> None:
     echo = Remote(http, "echo")
     said = {
-        "role": "ROLE_USER", "message_id": "mine", "parts": [
-            {"text": "look"}, {"raw": "aGk=", "media_type": "image/png"}, {"data": {"media_type": "kept"}}
-        ], "metadata": {"task_id": "kept"},
-    }  # fmt: skip
+        "role": "ROLE_USER",
+        "message_id": "mine",
+        "parts": [{"text": "look"}, {"raw": "aGk=", "media_type": "image/png"}, {"data": {"media_type": "kept"}}],
+        "metadata": {"task_id": "kept"},
+    }
+
     task = (await echo.ask("SendMessage", message=said, configuration={"history_length": 1}))["task"]
     assert len(task["history"]) == 1
     whole = await echo.ask("GetTask", id=task["id"], history_length=2)
@@ -162,6 +176,7 @@ async def test_snake_case_members_are_read(http: httpx2.AsyncClient) -> None:
     assert asked["messageId"] == "mine"
     assert asked["metadata"] == {"task_id": "kept"}
     assert asked["parts"][1] == {"raw": "aGk=", "mediaType": "image/png"}
+
     assert "kept" in asked["parts"][2]["text"]
     again = {**said, "message_id": "next", "context_id": task["contextId"]}
     sent = await echo.ask("SendMessage", message=again, configuration={"return_immediately": True})

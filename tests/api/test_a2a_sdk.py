@@ -47,10 +47,12 @@ async def connected(server: ServerProcess, graph_id: str, **options: Any) -> Asy
         if version == "1.0":
             yield await factory.create_from_url(url)
             return
+
         card = pb.AgentCard(name=graph_id, capabilities=pb.AgentCapabilities(streaming=True))
         card.supported_interfaces.append(
             pb.AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version=version)
         )
+
         http.headers["A2A-Version"] = version
         yield factory.create(card)
 
@@ -76,12 +78,16 @@ async def test_stock_client_streams_and_sends(server: ServerProcess, version: st
         got = await client.get_task(pb.GetTaskRequest(id=task.id))
         assert [each.parts[0].text for each in got.history] == ["hi", "one two three"]
         assert [each.role for each in got.history] == [pb.ROLE_USER, pb.ROLE_AGENT]
+
         with pytest.raises(TaskNotCancelableError):
             await client.cancel_task(pb.CancelTaskRequest(id=task.id))
+
         with pytest.raises(TaskNotFoundError):
             await client.get_task(pb.GetTaskRequest(id=new_id()))
+
         with pytest.raises(UnsupportedOperationError):
             await all_of(client, asked("more", task_id=task.id, context_id=task.context_id))
+
     async with connected(server, "talk", version=version, streaming=False) as client:
         (sent,) = await all_of(client, asked("hi"))
         assert sent.task.status.state == pb.TASK_STATE_COMPLETED
@@ -91,11 +97,13 @@ async def test_stock_client_streams_and_sends(server: ServerProcess, version: st
 async def test_stock_client_answers_an_interrupt(server: ServerProcess, version: str):
     async with connected(server, "ask", version=version) as client:
         events = await all_of(client, asked("go"))
-        task, last = events[0].task, events[-1].status_update.status
+        task = events[0].task
+        last = events[-1].status_update.status
         assert last.state == pb.TASK_STATE_INPUT_REQUIRED
         assert last.message.parts[0].text == "May I continue?"
         events = await all_of(client, asked("yes", task_id=task.id, context_id=task.context_id))
         assert events[-2].artifact_update.artifact.parts[0].text == "heard yes"
+
         assert events[-1].status_update.status.state == pb.TASK_STATE_COMPLETED
 
 
@@ -108,9 +116,11 @@ async def test_stock_client_resubscribes_and_cancels(server: ServerProcess, vers
         events = client.subscribe(pb.SubscribeToTaskRequest(id=task_id))
         assert (await anext(events)).task.id == task_id
         (tmp_path / "file").touch()
+
         followed = [event async for event in events]
         assert followed[-2].artifact_update.artifact.parts[0].text == "through"
         assert followed[-1].status_update.status.state == pb.TASK_STATE_COMPLETED
+
     async with connected(server, "gate", version=version, streaming=False, polling=True) as client:
         (sent,) = await all_of(client, asked(str(tmp_path / "never")))
         assert sent.task.status.state in WORKING
@@ -130,6 +140,7 @@ async def test_tasks_are_listed_in_pages_latest_first(server: ServerProcess):
             assert not any(task.artifacts or task.history for task in page.tasks)
             found += [task.id for task in page.tasks]
             token = page.next_page_token
+
         assert found == sent[::-1]
         whole = await client.list_tasks(
             pb.ListTasksRequest(context_id=context_id, page_size=1, include_artifacts=True, history_length=1)
@@ -138,6 +149,7 @@ async def test_tasks_are_listed_in_pages_latest_first(server: ServerProcess):
         assert [each.parts[0].text for each in whole.tasks[0].history] == ["echo: c"]
         failed = await client.list_tasks(pb.ListTasksRequest(context_id=context_id, status=pb.TASK_STATE_FAILED))
         assert (list(failed.tasks), failed.total_size) == ([], 0)
+
         assert context_id not in str(await client.list_tasks(pb.ListTasksRequest(context_id=new_id())))
 
 
@@ -149,6 +161,7 @@ async def test_version_1_writes_its_own_form(http):
     assert task["status"]["timestamp"].endswith("Z")
     assert "kind" not in json.dumps(task)
     assert task["history"][0]["parts"] == said["parts"]
+
     assert [each["role"] for each in task["history"]] == ["ROLE_USER", "ROLE_AGENT"]
     events = await remote.stream("SendStreamingMessage", message={**said, "messageId": "n"})
     assert [list(event) for event in events[:1] + events[-2:]] == [["task"], ["artifactUpdate"], ["statusUpdate"]]
@@ -179,7 +192,7 @@ HOSTILE = [
     ({"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "a\u0000b"}}, -32602),
     ({"jsonrpc": "2.0", "id": 1, "method": "nonsense"}, -32601),
     ({"jsonrpc": "2.0", "id": 1, "method": "__class__"}, -32601),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("body", "code"), HOSTILE)
@@ -226,7 +239,7 @@ WRONG: list[tuple[dict[str, Any], int, str]] = [
     ({"message": message("hi"), "command": {"goto": [1]}}, -32602, "goto"),
     ({"message": message("hi"), "context": [1]}, -32602, "context"),
     ({"message": message("hi"), "tenant": "acme"}, -32602, "tenant"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("params", "code", "named"), WRONG)
@@ -236,6 +249,7 @@ async def test_invalid_message_is_refused_naming_the_field(http, params, code: i
     assert (reported[0], named in reported[1]) == (code, True), reported
     (event,) = await remote.stream("message/stream", **params)
     assert event["code"] == code
+
     # Version 1.0 reports what fails before the stream begins without a stream.
     assert (await remote.fails("SendStreamingMessage", **params))[0] == code
 
@@ -246,22 +260,28 @@ async def test_invalid_task_params_are_refused(http):
         assert (await echo.fails(method))[0] == -32602
         assert (await echo.fails(method, id=7))[0] == -32602
         assert (await echo.fails(method, id=f"{new_id()}:{new_id()}"))[0] == -32001
+
     for method in ("tasks/pushNotificationConfig/set", "CreateTaskPushNotificationConfig"):
         assert (await echo.fails(method, taskId="t"))[0] == -32003
+
     for wrong in ({"pageSize": 101}, {"pageToken": "x"}, {"status": "TASK_STATE_BORED"}):
         assert (await echo.fails("ListTasks", **wrong))[0] == -32602, wrong
+
     (event,) = await echo.stream("tasks/resubscribe", id=f"{new_id()}:{new_id()}")
     assert event["code"] == -32001
 
 
 async def test_invalid_headers_are_refused(http):
-    path, body = Remote(http, "echo").path, {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "x"}}
+    path = Remote(http, "echo").path
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "x"}}
     refused = await http.post(path, json=body, headers={"accept": "text/html"})
     assert (refused.status_code, refused.json()["error"]) == (400, "Accept header must include application/json")
     refused = await http.post(path, json={**body, "method": "message/stream"}, headers={"accept": "application/json"})
     assert (refused.status_code, refused.json()["error"]) == (400, "Accept header must include text/event-stream")
+
     for version, code in (("0.3", -32001), ("1.0", -32001), ("1.0.1", -32001), ("99.0", -32009), ("x", -32009)):
         assert (await Remote(http, "echo").raw(body, **{"A2A-Version": version}))["error"]["code"] == code
+
     nobody = await http.post(f"/a2a/{new_id()}", json=body)
     assert (nobody.status_code, nobody.json()["error"]["code"]) == (200, -32602)
 
@@ -281,4 +301,5 @@ async def test_concurrent_answers_resume_once(http):
     )
     assert len([reply for reply in replies if "result" in reply]) == 1
     assert {reply["error"]["code"] for reply in replies if "error" in reply} == {-32004}
+
     assert (await ask.ask("tasks/get", id=task["id"]))["status"]["state"] == "completed"

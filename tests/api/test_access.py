@@ -91,10 +91,15 @@ def hers(server: ServerProcess) -> dict[str, str]:
         checkpoint = good(alice.get(f"/threads/{thread_id}/state"))["checkpoint"]
         cron = good(alice.post(f"/threads/{thread_id}/runs/crons", json=EVERY_YEAR))
         assistant = good(alice.post("/assistants", json={"graph_id": "echo", "name": "hers"}))
+
         return {
-            "thread_id": thread_id, "run_id": run["run_id"], "checkpoint_id": checkpoint["checkpoint_id"],
-            "cron_id": cron["cron_id"], "assistant_id": assistant["assistant_id"], "namespace": "x",
-        }  # fmt: skip
+            "thread_id": thread_id,
+            "run_id": run["run_id"],
+            "checkpoint_id": checkpoint["checkpoint_id"],
+            "cron_id": cron["cron_id"],
+            "assistant_id": assistant["assistant_id"],
+            "namespace": "x",
+        }
 
 
 def good(response: httpx2.Response) -> Any:
@@ -111,7 +116,8 @@ def address(route: Route, ids: dict[str, str]) -> str:
 
 
 def everything(client: httpx2.Client, ids: dict[str, str]) -> list[Any]:
-    thread, state = f"/threads/{ids['thread_id']}", f"/threads/{ids['thread_id']}/state"
+    thread = f"/threads/{ids['thread_id']}"
+    state = f"/threads/{ids['thread_id']}/state"
     places = [thread, state, f"{thread}/history", f"{thread}/runs", f"/runs/crons/{ids['cron_id']}"]
     found = [good(client.get(place)) for place in [*places, f"/assistants/{ids['assistant_id']}"]]
     return [*found, good(client.post("/runs/crons/count", json={}))]
@@ -135,6 +141,7 @@ def test_websocket_is_refused_before_it_is_accepted(server: ServerProcess, hers:
     url = f"{server.url.replace('http', 'ws')}/threads/{hers['thread_id']}/stream/events"
     with pytest.raises(InvalidStatus) as refused:
         connect(url).close()
+
     assert refused.value.response.status_code == 401
     subscribing = json.dumps({"id": 1, "method": "subscription.subscribe", "params": {"channels": ["values"]}})
     with (
@@ -142,6 +149,7 @@ def test_websocket_is_refused_before_it_is_accepted(server: ServerProcess, hers:
         connect(url, additional_headers={"Authorization": "Bearer bob"}) as socket,
     ):
         socket.send(subscribing)
+
     with connect(url, additional_headers={"Authorization": "Bearer alice"}) as socket:
         socket.send(subscribing)
         assert json.loads(socket.recv(60))["type"] == "success"
@@ -150,10 +158,12 @@ def test_websocket_is_refused_before_it_is_accepted(server: ServerProcess, hers:
 @pytest.mark.parametrize(
     ("token", "status", "detail"),
     [
-        ("unwanted", 401, "Unauthorized"), ("banned", 403, "Not you."), ("crash", 500, "Internal Server Error"),
+        ("unwanted", 401, "Unauthorized"),
+        ("banned", 403, "Not you."),
+        ("crash", 500, "Internal Server Error"),
         ("nobody", 500, "Internal Server Error"),
     ],
-)  # fmt: skip
+)
 def test_client_sees_only_the_error_of_the_handler(server: ServerProcess, token: str, status: int, detail: str) -> None:
     with someone(server, token) as client:
         response = client.post("/threads", json={})
@@ -164,6 +174,7 @@ def test_authenticate_handler_gets_the_request(server: ServerProcess) -> None:
     thread_id = str(uuid4())
     with someone(server, "echo") as client:
         response = client.get(f"/threads/{thread_id}/state?x=1", headers={"X-Note": "noted"})
+
     assert response.json()["detail"] == f"GET /threads/{thread_id}/state {{'thread_id': '{thread_id}'}} noted"
 
 
@@ -172,6 +183,7 @@ def test_public_routes_need_no_authentication(server: ServerProcess) -> None:
         for path in ("/ok", "/", "/info", "/docs", "/metrics"):
             assert nobody.get(path).status_code == 200, path
         described = good(nobody.get("/openapi.json"))
+
     assert described["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
     assert described["security"] == [{"token": []}]
 
@@ -180,28 +192,38 @@ def test_public_routes_need_no_authentication(server: ServerProcess) -> None:
 
 
 def test_other_users_ids_are_404_on_every_route(alice: httpx2.Client, bob: httpx2.Client, hers: dict[str, str]) -> None:
-    before, looked_at = everything(alice, hers), set()
+    before = everything(alice, hers)
+    looked_at = set()
     for route in ROUTES:
         if route.public or route.tag in PROTOCOLS or not route.path_types:
             continue
+
         looked_at.add(label(route))
         body = BODIES.get(label(route), {} if route.body_type is not None else None)
+
         if label(route) == COMMANDS:
             continue
+
         with bob.stream(route.method, address(route, hers), json=body) as response:
             response.read()
             assert response.status_code == 404, (label(route), response.status_code, response.text)
             assert hers["thread_id"] not in response.text or "{thread_id}" in route.path, label(route)
+
     assert looked_at >= set(BODIES)
     assert everything(alice, hers) == before
 
 
 def test_other_users_threads_take_no_commands(bob: httpx2.Client, hers: dict[str, str]) -> None:
     commands = {
-        "run.start": {"assistant_id": "echo", "input": {}}, "input.respond": {"interrupt_id": "x", "response": 1},
-        "state.get": {}, "state.fork": {"checkpoint_id": hers["checkpoint_id"]}, "state.listCheckpoints": {},
-        "subscription.subscribe": {"channels": ["values"]}, "agent.getTree": {},
-    }  # fmt: skip
+        "run.start": {"assistant_id": "echo", "input": {}},
+        "input.respond": {"interrupt_id": "x", "response": 1},
+        "state.get": {},
+        "state.fork": {"checkpoint_id": hers["checkpoint_id"]},
+        "state.listCheckpoints": {},
+        "subscription.subscribe": {"channels": ["values"]},
+        "agent.getTree": {},
+    }
+
     for method, params in commands.items():
         sent = {"id": 1, "method": method, "params": params}
         response = good(bob.post(f"/threads/{hers['thread_id']}/commands", json=sent))
@@ -209,11 +231,13 @@ def test_other_users_threads_take_no_commands(bob: httpx2.Client, hers: dict[str
 
 
 def test_existing_ids_of_other_users_cannot_be_created_again(bob: httpx2.Client, hers: dict[str, str]) -> None:
-    thread, assistant = hers["thread_id"], hers["assistant_id"]
+    thread = hers["thread_id"]
+    assistant = hers["assistant_id"]
     for if_exists in ("raise", "do_nothing"):
         assert bob.post("/threads", json={"thread_id": thread, "if_exists": if_exists}).status_code == 409
         made = bob.post("/assistants", json={"assistant_id": assistant, "graph_id": "echo", "if_exists": if_exists})
         assert made.status_code == 409
+
     run = {**RUN, "if_not_exists": "create"}
     assert bob.post(f"/threads/{thread}/runs", json=run).status_code == 404
 
@@ -225,6 +249,7 @@ def test_searches_and_counts_return_only_own_resources(
     for asked in ({}, {"metadata": {"owner": "alice"}}, {"ids": [hers["thread_id"]]}):
         assert hers["thread_id"] not in {found["thread_id"] for found in good(bob.post("/threads/search", json=asked))}
         assert hers["thread_id"] in {found["thread_id"] for found in good(alice.post("/threads/search", json=asked))}
+
     for what, name in (("threads", "thread_id"), ("assistants", "assistant_id"), ("runs/crons", "cron_id")):
         for client, is_there in ((alice, True), (bob, False)):
             found = {one[name] for one in good(client.post(f"/{what}/search", json={"limit": 1000}))}
@@ -243,6 +268,7 @@ def test_system_assistant_runs_for_everybody(bob: httpx2.Client) -> None:
     for place in ("", "/graph", "/schemas", "/subgraphs"):
         response = bob.get(f"/assistants/{assistant}{place}")
         assert (response.status_code, response.json()["detail"]) == (404, "Assistant not found"), place
+
     for name in ("echo", assistant):
         good(bob.post("/runs/wait", json={**RUN, "assistant_id": name}))
 
@@ -270,10 +296,12 @@ def test_filters_hide_system_assistants_from_reads_and_searches(
         page = good(reader.post("/assistants/search", json={"limit": 1000}))
         assert {ids[one["assistant_id"]] for one in page if one["assistant_id"] in ids} == found
         assert good(reader.post("/assistants/count", json={})) == len(page)
+
         for assistant, graph in ids.items():
             path = f"/assistants/{assistant}"
             reads = [reader.get(path), reader.post(f"{path}/versions", json={})]
             assert [read.status_code for read in reads] == [200 if graph in found else 404] * 2, graph
+
             if graph not in found:  # A found graph may still fail to be made for this user.
                 assert {reader.get(path + rest).status_code for rest in ("/graph", "/schemas", "/subgraphs")} == {404}
 
@@ -291,6 +319,7 @@ def test_other_users_assistant_cannot_be_run(bob: httpx2.Client, hers: dict[str,
     stolen = {**RUN, "assistant_id": hers["assistant_id"]}
     for path in ("/runs", "/runs/wait", "/runs/stream"):
         assert bob.post(path, json=stolen).status_code == 404
+
     assert bob.post("/runs/batch", json=[RUN, stolen]).status_code == 404
     assert bob.post("/runs/crons", json={**EVERY_YEAR, "assistant_id": hers["assistant_id"]}).status_code == 404
 
@@ -302,10 +331,12 @@ def test_members_read_what_owners_change(alice: httpx2.Client, bob: httpx2.Clien
     assert made["thread_id"] in {found["thread_id"] for found in good(bob.post("/threads/search", json={}))}
     assert bob.patch(thread, json={"ttl": {"ttl": 5}}).status_code == 404
     assert bob.delete(thread).status_code == 404
+
     with someone(server, "reader") as reader:
         assert reader.patch(thread, json={"ttl": {"ttl": 5}}).json() == {"detail": "Readers read."}
         assert reader.delete(thread).json() == {"detail": "Forbidden"}
         assert reader.post("/threads/prune", json={"thread_ids": [made["thread_id"]]}).status_code == 403
+
     assert good(bob.post("/threads/prune", json={"thread_ids": [made["thread_id"]]})) == {"pruned_count": 0}
     assert good(alice.get(f"{thread}?include=ttl")).get("ttl") is None
 
@@ -325,6 +356,7 @@ def test_the_store_is_scoped(alice: httpx2.Client, bob: httpx2.Client) -> None:
     assert good(bob.get("/store/items?namespace=alice.notes&key=k")) is None
     assert good(bob.post("/store/items/search", json={"namespace_prefix": ["alice"]})) == {"items": []}
     assert good(bob.post("/store/namespaces", json={})) == {"namespaces": []}
+
     assert good(alice.post("/store/namespaces", json={})) == {"namespaces": [["alice", "notes"]]}
     assert bob.request("DELETE", "/store/items", json={"namespace": ["notes"], "key": "k"}).status_code == 204
     assert good(alice.get("/store/items?namespace=notes&key=k"))["value"] == {"v": 1}
@@ -345,6 +377,7 @@ def test_a_filter_of_the_store_is_for_namespaces_and_keys(server: ServerProcess)
     for own in ({"namespace": {"$contains": "zoe"}}, {"$or": [{"namespace": {"$contains": ["zoe"]}}]}):
         assert codes(own, ["notes", "zoe"]) == [204, 200, 204, 200, 200]
         assert codes(own, ["notes", "bob"]) == [403] * 5
+
     # What lies below a namespace has another one.
     assert codes({"namespace": ["notes", "zoe"]}, ["notes", "zoe"]) == [204, 200, 204, 500, 500]
     # Items have no metadata that these could be compared with.
@@ -357,8 +390,10 @@ def test_user_named_wildcard_sees_no_items(server: ServerProcess) -> None:
         assert anna.put("/store/items", json=item).status_code == 204
         for prefix in ([], ["private"], ["*"]):
             assert everybody.post("/store/namespaces", json={"prefix": prefix}).status_code == 422
+
         assert everybody.put("/store/items", json=item).status_code == 422
         found = good(anna.post("/store/namespaces", json={"prefix": ["*"], "suffix": ["private"]}))
+
     assert found == {"namespaces": [["anna", "private"]]}
 
 
@@ -374,6 +409,7 @@ def test_bulk_cancel_stops_only_own_runs(alice: httpx2.Client, bob: httpx2.Clien
     for asked in ({"status": "all"}, {"thread_id": thread, "run_ids": [run["run_id"]]}):
         response = bob.post("/runs/cancel", json=asked)
         assert (response.status_code, run["run_id"] in response.text) == (404, False)
+
     assert good(alice.get(f"/threads/{thread}/runs/{run['run_id']}"))["status"] in {"pending", "running"}
     assert alice.post("/runs/cancel", json={"status": "all"}).status_code == 204
     good(alice.get(f"/threads/{thread}/runs/{run['run_id']}/join"))
@@ -384,6 +420,7 @@ def test_idempotency_keys_are_per_user(alice: httpx2.Client, bob: httpx2.Client)
     body = {**RUN, "on_completion": "keep"}
     runs = [good(client.post("/runs", json=body, headers=headers)) for client in (alice, bob, alice)]
     assert runs[0]["run_id"] == runs[2]["run_id"] != runs[1]["run_id"]
+
     # Other tests of this module expect that bob has nothing to cancel.
     for client, run in ((alice, runs[0]), (bob, runs[1])):
         good(client.get(f"/threads/{run['thread_id']}/runs/{run['run_id']}/join"))
@@ -408,10 +445,16 @@ def test_graph_gets_the_user_of_the_run(server: ServerProcess) -> None:
         ]
         own = good(carol.post("/assistants", json={"graph_id": "made_for"}))["assistant_id"]
         graph = good(carol.get(f"/assistants/{own}/graph"))
+
     assert reported == {
-        "identity": "carol", "email": "carol@example.test", "permissions": [], "user_id": "carol",
-        "auth_user_id": "carol", "keys": [],
-    }  # fmt: skip
+        "identity": "carol",
+        "email": "carol@example.test",
+        "permissions": [],
+        "user_id": "carol",
+        "auth_user_id": "carol",
+        "keys": [],
+    }
+
     assert "for_carol" in json.dumps(graph)
 
 
@@ -421,6 +464,7 @@ def test_thread_created_by_a_run_belongs_to_its_caller(alice: httpx2.Client, bob
         assert early.status_code == 200
         good(alice.post(f"/threads/{thread}/runs/wait", json={**RUN, "if_not_exists": "create"}))
         assert b"event:" not in early.read()
+
     assert good(alice.get(f"/threads/{thread}"))["metadata"]["owner"] == "alice"
     assert bob.get(f"/threads/{thread}").status_code == 404
 
@@ -438,6 +482,7 @@ async def test_reused_thread_id_gets_no_events_of_the_deleted_thread(alice: http
                 received += piece
                 if b'"bob"' in received:
                     break
+
         return received
 
     async def hears_only_himself() -> bool:

@@ -26,17 +26,21 @@ async def test_platform_decides_about_its_keys(platform_databases) -> None:
         assert (await keys(request(authorization=f"Bearer {platform.key}"))).identity == caller.identity
         assert caller.identity
         assert (await keys.studio(request(x_api_key=platform.key))).user["kind"] == "StudioUser"
+
         for wrong in ({}, {"x_api_key": "lsv2_pt_wrong"}, {"x_api_key": of_another}, {"authorization": "Basic eA=="}):
             for _ in range(2):
                 with pytest.raises(Unauthorized, match="X-Api-Key"):
                     await keys(request(**wrong))
+
     # The platform is gone: a key that it accepted before stays valid for a while, and no other key is.
     keys._accepted = TTLCache(1, 0)
     assert await keys(request(x_api_key=platform.key)) == caller
     with pytest.raises(PlatformSilent):
         await keys(request(x_api_key="lsv2_pt_another"))
+
     with pytest.raises(PlatformSilent):
         await PlatformAuthentication(platform.url, tenant)(request(x_api_key=platform.key))
+
     await keys.close()
 
 
@@ -61,12 +65,15 @@ async def test_revoked_key_is_not_accepted_after_the_cache_expires(
         given = request(x_api_key=made["key"])
         await keys(given)
         (await platform.client.delete(f"/api/v1/api-key/{made['id']}")).raise_for_status()
+
         with pytest.raises(Unauthorized):
             await keys(given)
+
     # Now that the platform is gone, the key is not accepted from a cache either.
     keys._rejected = TTLCache(1, 0)
     with pytest.raises(PlatformSilent):
         await keys(given)
+
     await keys.close()
 
 
@@ -79,18 +86,24 @@ async def test_tokens_are_verified_while_the_platform_is_away(platform_databases
         alone = PlatformAuthentication(url, None)
         caller = await known(request(authorization=f"Bearer {made}"))
         assert caller.identity == str(plane.actor.user_id)
+
         with pytest.raises(Unauthorized, match="another deployment"):
             await alone(request(x_api_key=made))
+
     assert await known(request(x_api_key=made)) == caller
+
     for keys in (known, unknown):
         foreign = TokenIssuer([b"x" * 32]).sign(CallerClaims(aud=deployment, sub="x", iat=0, exp=60))
         with pytest.raises((Unauthorized, PlatformSilent)):
             await keys(request(x_api_key=foreign))
+
     with pytest.raises(PlatformSilent):
         await unknown(request(x_api_key=made))
+
     # Keys that were not renewed in time verify nothing any more.
     known._tokens._keys_until = 0.0
     with pytest.raises(PlatformSilent):
         await known(request(x_api_key=made))
+
     for keys in (known, unknown, alone):
         await keys.close()

@@ -34,9 +34,11 @@ ACCEPTS = {"Accept": "application/json, text/event-stream"}
 RUN = {"assistant_id": "echo", "input": {"text": "hi"}}
 A_THREAD = "01a1fbd3-88f9-7738-8000-00000000acce"
 A2A_SEND = {
-    "jsonrpc": "2.0", "id": 1, "method": "message/send",
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "message/send",
     "params": {"message": {"role": "user", "parts": [{"kind": "text", "text": "hi"}], "messageId": "1"}},
-}  # fmt: skip
+}
 # One of each kind of route; `test_every_route_refuses_a_caller` sends nothing that a route would do.
 KINDS: list[tuple[str, str, Any]] = [
     ("POST", "/threads", {}),
@@ -74,9 +76,11 @@ class Site(NamedTuple):
 
     async def member(self, role: str) -> "Member":
         """Add a member with a role in the workspace, and return what identifies it."""
-        email, workspace = f"{uuid4().hex}@example.test", str(self.plane.actor.workspace)
+        email = f"{uuid4().hex}@example.test"
+        workspace = str(self.plane.actor.workspace)
         body = {"email": email, "workspaces": [workspace], "workspace_role": role}
         made = good(await self.plane.client.post("/orgs/current/members", json=body))
+
         # To sign in with a password takes a slow hash, so the session is made as a sign-in would.
         signed_in = sessions.SignIn(
             kind="bearer", method="password", lifetime=timedelta(hours=1), user_id=UUID(made["user_id"])
@@ -85,6 +89,7 @@ class Site(NamedTuple):
         login = bearer(token) | {"x-api-key": ""}
         tenant = {"x-tenant-id": workspace}
         key = good(await self.plane.client.post("/api-key/current", json={}, headers=login | tenant))
+
         return Member(made["user_id"], email, {"x-api-key": key["key"]}, login)
 
     async def token(self, member: dict[str, str], deployment: str | None = None) -> dict[str, str]:
@@ -145,6 +150,7 @@ async def site(platform_database: str, tmp_path_factory: pytest.TempPathFactory)
         environments["open"] |= {"LANGGRAPH_AUTH": "{}", "LANGGRAPH_HTTP": json.dumps(http)}
         own = {"path": "./auth.py:auth", "allow_langsmith_api_keys": True}
         environments["guarded"] |= {"LANGGRAPH_AUTH": json.dumps(own)}
+
         with ExitStack() as servers:
 
             def start(name: str) -> str:
@@ -170,22 +176,26 @@ async def test_any_key_of_the_workspace_calls_by_default(site: Site) -> None:
 
 async def test_permission_is_required_of_keys_and_members(site: Site) -> None:
     await site.allow("permission")
-    viewer, editor = await site.member("Viewer"), await site.member("Editor")
+    viewer = await site.member("Viewer")
+    editor = await site.member("Editor")
     allowed = [editor.key, editor.login, await site.key(), await site.key("deployments:call")]
     limited = await site.key("runs:*", "deployments:read", "deployments:update")
     assert await site.statuses(*allowed) == [200] * 4
     assert await site.statuses(viewer.key, viewer.login, limited) == [403] * 3
+
     refused = await site.call(viewer.key)
     assert refused.json() == {"detail": "Calls of this agent require the permission deployments:call."}
 
 
 async def test_roles_admit_members_and_their_unlimited_keys(site: Site) -> None:
     await site.allow("roles", "Viewer")
-    viewer, editor = await site.member("Viewer"), await site.member("Editor")
+    viewer = await site.member("Viewer")
+    editor = await site.member("Editor")
     body = {"permissions": ["runs:read"]}
     tenant = {"x-tenant-id": str(site.plane.actor.workspace)}
     limited = good(await site.plane.client.post("/api-key/current", json=body, headers=viewer.login | tenant))["key"]
     assert await site.statuses(viewer.key, viewer.login) == [200, 200]
+
     # Neither other roles, whatever they permit, nor keys without a member, nor keys for other purposes.
     others = [editor.key, await site.key(), {"x-api-key": limited}]
     assert await site.statuses(*others) == [403] * 3
@@ -196,10 +206,14 @@ async def test_roles_admit_members_and_their_unlimited_keys(site: Site) -> None:
 
 async def test_only_the_projects_own_authentication_opens_an_agent(site: Site) -> None:
     guarded = (await site.plane.client.get("/v2/deployments", params={"name": "guarded"})).json()["resources"][0]["id"]
-    own, key, studio = bearer("alice"), await site.key(), {"x-auth-scheme": "langsmith"}
+    own = bearer("alice")
+    key = await site.key()
+    studio = {"x-auth-scheme": "langsmith"}
     assert await site.statuses(own, key, studio | await site.key(), url=site.guarded) == [200] * 3
+
     for deployment in (site.deployment, guarded):
         await site.allow("none", deployment=deployment)
+
     admin = {"x-api-key": site.plane.client.headers["x-api-key"]}
     assert await site.statuses(own, await site.key(), studio | await site.key(), url=site.guarded) == [200, 403, 403]
     assert await site.statuses(own, await site.key(), admin) == [401, 403, 403]
@@ -224,17 +238,20 @@ async def test_token_identifies_its_member(site: Site) -> None:
             reported = good(await site.call(headers, "POST", "/runs/wait", RUN))["reported"]
             assert (reported["identity"], reported["email"]) == (editor.user_id, editor.email)
             assert "deployments:call" in reported["permissions"]
+
     by_key = good(await site.call(editor.key, "POST", "/runs/wait", RUN))["reported"]
     assert by_key == reported
 
 
 async def test_token_is_only_for_members_who_may_call(site: Site) -> None:
-    viewer, editor = await site.member("Viewer"), await site.member("Editor")
+    viewer = await site.member("Viewer")
+    editor = await site.member("Editor")
     assert (await site.exchange(await site.key())).status_code == 403
     assert (await site.exchange({"x-api-key": ""})).status_code == 401
     assert (await site.exchange(editor.key, str(uuid4()))).status_code == 404
     await site.allow("permission")
     assert [(await site.exchange(each.login)).status_code for each in (viewer, editor)] == [403, 200]
+
     # The token is nothing to the platform: neither a key nor something to exchange.
     token = await site.token(editor.key)
     assert (await site.exchange({"x-api-key": "", **token})).status_code == 401
@@ -243,10 +260,12 @@ async def test_token_is_only_for_members_who_may_call(site: Site) -> None:
 
 async def test_forged_tokens_are_refused(site: Site) -> None:
     other = (await site.plane.create(f"other-{uuid4().hex[:8]}"))["id"]
-    now, valid = int(time.time()), await site.token((await site.member("Editor")).key)
+    now = int(time.time())
+    valid = await site.token((await site.member("Editor")).key)
     header, claims, signature = valid["authorization"].removeprefix("Bearer ").split(".")
     longer = TokenIssuer(site.plane.services.box.keys).sign
     unsigned = "eyJhbGciOiJub25lIiwidHlwIjoiY2FsbGVyK2p3dCIsImtpZCI6IngifQ"
+
     forged = [
         await site.token((await site.member("Editor")).key, other),
         site.forge(aud=other),
@@ -263,6 +282,7 @@ async def test_forged_tokens_are_refused(site: Site) -> None:
         bearer(f"{header}..{signature}"),
         bearer(".." + "x" * 9000),
     ]
+
     assert await site.statuses(valid, site.forge(), *forged) == [200, 200, *[401] * len(forged)]
 
 
@@ -280,14 +300,19 @@ async def test_agent_follows_a_new_master_key(site: Site) -> None:
 
 
 async def test_callers_lose_access_while_the_agent_runs(site: Site) -> None:
-    leaving, demoted, staying = await site.member("Editor"), await site.member("Editor"), await site.member("Editor")
-    revoked, viewer = await site.key(), await site.member("Viewer")
+    leaving = await site.member("Editor")
+    demoted = await site.member("Editor")
+    staying = await site.member("Editor")
+    revoked = await site.key()
+    viewer = await site.member("Viewer")
     known = [leaving.key, leaving.login, revoked, viewer.key, staying.key]
     assert await site.statuses(*known) == [200] * 5
+
     assert (await site.exchange(demoted.login)).status_code == 200
     await site.plane.client.delete(f"/orgs/current/members/{leaving.user_id}")
     await site.plane.client.delete(f"/api-key/{revoked['id']}")
     role = {"role_id": "Viewer"}
+
     good(await site.plane.client.patch(f"/workspaces/current/members/{demoted.user_id}", json=role))
     await site.allow("permission")
     assert [(await site.exchange(each.login)).status_code for each in (leaving, demoted)] == [401, 403]
@@ -311,6 +336,7 @@ async def headers_of(site: Site, intruder: str) -> tuple[dict[str, str], int]:
     if intruder == "refused key":
         await site.allow("permission")
         return (await site.member("Viewer")).key, 403
+
     return (site.forge(aud=str(uuid4())), 401) if intruder == "refused token" else ({}, 401)
 
 
@@ -319,16 +345,20 @@ async def test_every_route_refuses_a_caller(site: Site, intruder: str) -> None:
     routes = [route for route in ROUTES if not route.public and route.tag != "debugging"]
     paths = [
         (route.method, route.path.format(**dict.fromkeys(route.path_types, A_THREAD)), None)
-        for route in routes if route.method != "WEBSOCKET"
-    ]  # fmt: skip
+        for route in routes
+        if route.method != "WEBSOCKET"
+    ]
+
     assert len(paths) > 60
     responses = [(route, (await site.call(headers, *route)).status_code) for route in [*paths, *KINDS]]
     assert [response for response in responses if response[1] != status] == []
+
     sockets = [f"/threads/{A_THREAD}/stream/events", "/talk"]
     for path in sockets:
         with pytest.raises(InvalidStatus) as refused:
             await connect(site.url.replace("http", "ws") + path, additional_headers=headers)
         assert refused.value.response.status_code in {status, 403}, path
+
     # The application of the first agent replaces /info by a route of its own.
     open_to_all = [await site.call(headers, "GET", path, None, url=site.guarded) for path in ("/ok", "/info")]
     assert [response.status_code for response in open_to_all] == [200, 200]
@@ -338,11 +368,14 @@ async def test_every_kind_of_route_takes_a_token(site: Site) -> None:
     await site.allow("roles", "Editor")
     editor = await site.member("Editor")
     thread = good(await site.call(await site.token(editor.key), "POST", "/threads", {}))["thread_id"]
+
     for method, path, body in KINDS:
         if path.endswith("/stream") and method == "GET":
             continue
+
         response = await site.call(await site.token(editor.key), method, path, body)
         assert response.status_code == 200, (path, response.text)
+
     url = f"{site.url.replace('http', 'ws')}/threads/{thread}/stream/events"
     async with connect(url, additional_headers=await site.token(editor.key)) as socket:
         await socket.send(json.dumps({"id": 1, "method": "subscription.subscribe", "params": {"channels": ["values"]}}))
@@ -360,16 +393,21 @@ async def test_setting_is_checked_and_changes_without_a_revision(site: Site) -> 
     latest = made["latest_revision_id"]
     changed = await site.plane.patch(made["id"], display_name="Kept")
     assert changed["agent_access"] == made["agent_access"]
+
     changed = await site.plane.patch(made["id"], agent_access={"allow": "none"})
     assert (changed["agent_access"], changed["latest_revision_id"]) == ({"allow": "none", "roles": []}, latest)
     wrong = [
-        {"allow": "roles"}, {"allow": "roles", "roles": ["Nobody"]}, {"allow": "none", "roles": ["Admin"]},
+        {"allow": "roles"},
+        {"allow": "roles", "roles": ["Nobody"]},
+        {"allow": "none", "roles": ["Admin"]},
         {"allow": "everybody"},
-    ]  # fmt: skip
+    ]
+
     for access in wrong:
         response = await site.plane.client.patch(f"/v2/deployments/{made['id']}", json={"agent_access": access})
         assert response.status_code == 422, response.text
         assert response.json()["detail"][0]["loc"][:2] == ["body", "agent_access"]
+
     reader = await site.key("deployments:read")
     body = {"agent_access": {"allow": "workspace"}}
     refused = await site.plane.client.patch(f"/v2/deployments/{made['id']}", json=body, headers=reader)

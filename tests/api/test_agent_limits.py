@@ -39,11 +39,13 @@ def someone(server: ServerProcess) -> Iterator[Any]:
 
 
 async def test_streams_of_one_caller(server: ServerProcess, someone: Any) -> None:
-    ada, bob = someone("ada"), someone("bob")
+    ada = someone("ada")
+    bob = someone("bob")
     with ExitStack() as held:
         streams = [ada.stream("GET", f"/threads/{uuid4()}/stream") for _ in range(2)]
         assert [held.enter_context(stream).status_code for stream in streams] == [200, 200]
         thread_id = ada.post("/threads", json={}).json()["thread_id"]
+
         refused = [
             ada.get(f"/threads/{thread_id}/stream"),
             ada.post("/runs/stream", json={"assistant_id": "echo", "input": {}}),
@@ -53,13 +55,16 @@ async def test_streams_of_one_caller(server: ServerProcess, someone: Any) -> Non
             ada.post("/a2a/echo", json=CALL),
             ada.post("/mcp", json=CALL),
         ]
+
         assert [response.status_code for response in refused] == [429] * len(refused)
         for response in refused:
             assert "MAX_STREAMS_PER_CALLER" in response.json()["detail"]
             assert int(response.headers["Retry-After"]) > 0
+
         with pytest.raises(InvalidStatus) as turned_away:
             url = f"{server.url.replace('http', 'ws')}/threads/{thread_id}/stream/events"
             connect(url, additional_headers={"Authorization": "Bearer ada"}).close()
+
         assert turned_away.value.response.status_code == 429
         # Nothing was begun, others are not touched, and she may do all else.
         assert ada.get(f"/threads/{thread_id}/runs").json() == []
@@ -72,21 +77,25 @@ async def test_streams_of_one_caller(server: ServerProcess, someone: Any) -> Non
 
 
 async def test_waiting_runs_of_one_caller(someone: Any) -> None:
-    cleo, dan = someone("cleo"), someone("dan")
+    cleo = someone("cleo")
+    dan = someone("dan")
     thread_id = cleo.post("/threads", json={}).json()["thread_id"]
     runs = f"/threads/{thread_id}/runs"
     first, second, third = (cleo.post(runs, json=WAITING) for _ in range(3))
     assert [response.status_code for response in (first, second, third)] == [200, 200, 200]
     new_thread = str(uuid4())
+
     refused = [
         cleo.post(runs, json=WAITING),
         cleo.post(f"/threads/{new_thread}/runs", json={**WAITING, "if_not_exists": "create"}),
         cleo.post("/runs/batch", json=[WAITING, WAITING]),
     ]
+
     for response in refused:
         assert response.status_code == 429
         assert "MAX_PENDING_RUNS_PER_CALLER" in response.json()["detail"]
         assert int(response.headers["Retry-After"]) > 0
+
     assert cleo.get(f"/threads/{new_thread}").status_code == 404
     assert len(cleo.get(runs).json()) == 3
     assert dan.post("/runs/wait", json={"assistant_id": "echo", "input": {}}).status_code == 200
@@ -95,6 +104,7 @@ async def test_waiting_runs_of_one_caller(someone: Any) -> None:
     sent = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": said}}
     responses = [cleo.post(path, json=body) for path, body in (("/mcp", called), ("/a2a/echo", sent))]
     assert [response.status_code for response in responses] == [429] * 2, responses[1].text
+
     started = {"id": 1, "method": "run.start", "params": {"assistant_id": "echo", "input": {}}}
     assert "MAX_PENDING_RUNS_PER_CALLER" in cleo.post(f"/threads/{thread_id}/commands", json=started).text
     run_ids = [response.json()["run_id"] for response in (first, second, third)]
@@ -107,7 +117,9 @@ async def test_waiting_runs_of_one_caller(someone: Any) -> None:
 
 
 def test_heap_dump_and_profile_require_permission_to_deploy(someone: Any) -> None:
-    ada, operator, nobody = someone("ada"), someone("operator"), someone("unwanted")
+    ada = someone("ada")
+    operator = someone("operator")
+    nobody = someone("unwanted")
     asked = [("POST", "/heapdump", {}), ("GET", "/profile", {"seconds": "0.1"})]
     for method, path, query in asked:
         responses = [who.request(method, path, params=query) for who in (nobody, ada, operator)]
@@ -116,13 +128,17 @@ def test_heap_dump_and_profile_require_permission_to_deploy(someone: Any) -> Non
 
 
 def test_a_graph_sees_what_its_user_sees(someone: Any) -> None:
-    eve, finn = someone("eve"), someone("finn")
+    eve = someone("eve")
+    finn = someone("finn")
     hers = eve.post("/threads", json={}).json()["thread_id"]
     asked = {"assistant_id": "looking", "input": {"thread_id": hers}}
     seen, unseen = (who.post("/runs/wait", json=asked).json() for who in (eve, finn))
     assert seen["found"] == [hers, hers]
     assert unseen["found"] == ["hidden", "hidden"]
+
     assert [(found["reported"]["identity"], found["reported"]["owner"]) for found in (seen, unseen)] == [
-        ("eve", "eve"), ("finn", "finn"),
-    ]  # fmt: skip
+        ("eve", "eve"),
+        ("finn", "finn"),
+    ]
+
     assert seen["reported"]["permissions"] == ["be:eve"]

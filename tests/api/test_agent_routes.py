@@ -45,10 +45,13 @@ def known(http: httpx2.Client) -> dict[str, str]:
     run = http.post(f"/threads/{thread_id}/runs", json={"assistant_id": "echo", "input": {"messages": []}}).json()
     http.get(f"/threads/{thread_id}/runs/{run['run_id']}/join")
     state = http.get(f"/threads/{thread_id}/state").json()
+
     return {
-        "thread_id": thread_id, "run_id": run["run_id"], "assistant_id": run["assistant_id"],
+        "thread_id": thread_id,
+        "run_id": run["run_id"],
+        "assistant_id": run["assistant_id"],
         "checkpoint_id": state["checkpoint"]["checkpoint_id"],
-    }  # fmt: skip
+    }
 
 
 def label(route: Route) -> str:
@@ -60,6 +63,7 @@ def address(route: Route, known: dict[str, str]) -> str:
     for name in route.path_types:
         # What a route deletes has to stay there for the others.
         path = path.replace(f"{{{name}}}", SOME_ID if route.method == "DELETE" else known.get(name, SOME_ID))
+
     return path
 
 
@@ -69,18 +73,21 @@ def send(http: httpx2.Client, route: Route, path: str, **request: Any) -> tuple[
         if response.status_code < 400:
             return response.status_code, None
         response.read()
+
     where = f"{label(route)} {request} {response.text}"
     assert response.status_code < 500, where
     assert response.headers["content-type"] == "application/json", where
     body = response.json()
     assert isinstance(body["detail"], str), where
     assert body["detail"], where
+
     if response.status_code == 422:
         assert set(body) == {"detail", "errors"}, where
         assert all(problem["loc"][0] in {"body", "query", "path", "header"} for problem in body["errors"]), where
     else:
         # The clients of a protocol look for an error of its own form, which may stand beside ours.
         assert set(body) - ({"error"} if route.tag == "a2a" else set()) == {"detail"}, where
+
     return response.status_code, body
 
 
@@ -106,10 +113,21 @@ def test_no_id_breaks_a_route(http: httpx2.Client, known, route: Route, value: s
 @pytest.mark.parametrize("route", WITH_BODY, ids=label)
 def test_no_body_breaks_a_route(http: httpx2.Client, known, route: Route) -> None:
     bodies = [
-        b"", b"{", b"null", b"[]", b'"text"', b"7", b"\xff\xfe", b"[" * 1000, b'{"a":' * 300 + b"1" + b"}" * 300,
-        b'{"a":"\\ud800"}', b'{"a":NaN}', b'{"assistant_id":"echo","assistant_id":"echo"}',
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"7",
+        b"\xff\xfe",
+        b"[" * 1000,
+        b'{"a":' * 300 + b"1" + b"}" * 300,
+        b'{"a":"\\ud800"}',
+        b'{"a":NaN}',
+        b'{"assistant_id":"echo","assistant_id":"echo"}',
         json.dumps({f"f{i}": i for i in range(5000)}).encode(),
-    ]  # fmt: skip
+    ]
+
     for body in bodies:
         status, said = send(http, route, address(route, known), content=body)
         if body.startswith((b'{"a":"', b'{"a":N', b'{"a":{')):
@@ -126,13 +144,32 @@ def test_no_query_value_breaks_a_route(http: httpx2.Client, known, value: str) -
 
 
 HOSTILE = {
-    "null": b"null", "zero": b"0", "negative": b"-1", "minus zero": b"-0.0", "int32": b"2147483648",
-    "uint64": b"18446744073709551615", "too large": b"1180591620717411303424", "nan": b"NaN", "infinite": b"1e999",
-    "fraction": b"1.5", "true": b"true", "empty": b'""', "nul": b'"a\\u0000b"', "nul key": b'{"a\\u0000b":1}',
-    "surrogate": b'["\\ud800"]', "no utf-8": b'"\xff"', "long": b'"' + b"x" * 20_000 + b'"', "list": b"[]",
-    "object": b"{}", "list of null": b"[null]", "list of objects": b"[{}]", "list of lists": b'[["a"],[1]]',
-    "deep": json.dumps(DEEP).encode(), "quote": b"\"'; drop table runs; --\"", "path": b'"$.a[*]..b"',
-}  # fmt: skip
+    "null": b"null",
+    "zero": b"0",
+    "negative": b"-1",
+    "minus zero": b"-0.0",
+    "int32": b"2147483648",
+    "uint64": b"18446744073709551615",
+    "too large": b"1180591620717411303424",
+    "nan": b"NaN",
+    "infinite": b"1e999",
+    "fraction": b"1.5",
+    "true": b"true",
+    "empty": b'""',
+    "nul": b'"a\\u0000b"',
+    "nul key": b'{"a\\u0000b":1}',
+    "surrogate": b'["\\ud800"]',
+    "no utf-8": b'"\xff"',
+    "long": b'"' + b"x" * 20_000 + b'"',
+    "list": b"[]",
+    "object": b"{}",
+    "list of null": b"[null]",
+    "list of objects": b"[{}]",
+    "list of lists": b'[["a"],[1]]',
+    "deep": json.dumps(DEEP).encode(),
+    "quote": b'"\'; drop table runs; --"',
+    "path": b'"$.a[*]..b"',
+}
 UNFIT = {"too large", "nan", "infinite", "nul", "nul key", "surrogate", "no utf-8", "deep"}
 
 
@@ -145,6 +182,7 @@ def test_no_value_of_a_field_breaks_a_route(http: httpx2.Client, known, kind: st
         for name in names:
             rest = json.dumps({key: value for key, value in needed.items() if key != name})[1:-1].encode()
             body = b'{"%b":%b%b}' % (name.encode(), HOSTILE[kind], b"," + rest if rest else b"")
+
             status, said = send(http, route, address(route, known), content=body)
             if kind in UNFIT:
                 assert (status, said["errors"][0]["loc"][:2]) == (422, ["body", name]), f"{label(route)} {said}"
@@ -156,4 +194,5 @@ def test_what_was_refused_left_nothing_behind(http: httpx2.Client) -> None:
     for body in hostile:
         assert http.post("/threads", content=body).status_code == 422
         assert http.post("/runs", content=b'{"assistant_id":"echo",' + body[1:]).status_code == 422
+
     assert http.post("/threads/count", json={}).json() == before

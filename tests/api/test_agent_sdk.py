@@ -29,6 +29,7 @@ async def test_wait_returns_the_final_values(client: LangGraphClient):
     assert after["status"] == "idle"
     assert after["metadata"]["graph_id"] == "echo"
     assert after["metadata"]["topic"] == "tests"
+
     assert after["values"] == result
 
 
@@ -40,6 +41,7 @@ async def test_stream_modes_arrive_in_order(client: LangGraphClient):
     assert names[0] == "metadata"
     assert parts[0].data["attempt"] == 1
     assert {"values", "updates", "messages"} <= set(names)
+
     assert names.index("updates") < len(names) - 1 - names[::-1].index("values")
     assert next(p.data for p in parts if p.event == "updates")["answer"]["messages"][0]["content"] == "echo: hi"
     assert next(p.data for p in parts if p.event == "messages")[0]["content"] == "echo: hi"
@@ -54,6 +56,7 @@ async def test_state_and_history(client: LangGraphClient):
     assert state["next"] == []
     history = await client.threads.get_history(thread_id, limit=10)
     assert len(history) == 6
+
     assert history[0]["checkpoint"] == state["checkpoint"]
     assert len(await client.threads.get_history(thread_id, limit=1)) == 1
     older = await client.threads.get_state(thread_id, checkpoint_id=history[3]["checkpoint"]["checkpoint_id"])
@@ -68,6 +71,7 @@ async def test_interrupt_and_resume(client: LangGraphClient):
     assert thread["status"] == "interrupted"
     assert "__interrupt__" not in thread["values"]
     assert next(iter(thread["interrupts"].values()))[0]["value"]["question"] == "approve?"
+
     result = await client.runs.wait(thread_id, "approval", command={"resume": "yes"})
     assert result == {"text": "a!", "decision": "yes"}
     assert (await client.threads.get(thread_id))["interrupts"] == {}
@@ -81,6 +85,7 @@ async def test_a_failing_graph_ends_in_an_error(client: LangGraphClient):
     assert (thread["status"], thread["error"]["message"]) == ("error", "kaboom")
     events = [p async for p in client.runs.stream(None, "boom", input={"done": []})]
     assert events[-1].event == "error"
+
     assert (await client.runs.list(thread_id))[0]["status"] == "error"
 
 
@@ -100,6 +105,7 @@ async def test_reject_refuses_a_second_run(client: LangGraphClient):
     first = await client.runs.create(thread_id, "steps", input={"done": [], "pause_s": 600})
     with pytest.raises(APIStatusError) as refused:
         await client.runs.create(thread_id, "echo", input=HI, multitask_strategy="reject")
+
     assert refused.value.status_code == 409
     assert "already running" in refused.value.response.json()["detail"]
     await client.runs.cancel(thread_id, first["run_id"], wait=True)
@@ -114,6 +120,7 @@ async def test_join_stream_follows_a_run_under_way(client: LangGraphClient):
     assert [p.event for p in parts] == ["metadata", "updates", "updates", "updates"]
     ids = [part.id for part in parts]
     assert ids == sorted(ids, key=lambda text: tuple(map(int, text.split("-"))))
+
     again = [p async for p in client.runs.join_stream(thread_id, run["run_id"], last_event_id=ids[1])]
     assert [p.id for p in again] == ids[2:]
 
@@ -150,6 +157,7 @@ async def test_a_blocking_node_does_not_stall_the_server(
     async with httpx2.AsyncClient(base_url=server.url) as http:
         answers = [(await http.get("/ok")).status_code for _ in range(20)]
         answered_while_blocked = (await http.get(f"/threads/{thread_id}/runs/{run['run_id']}")).json()["status"]
+
     assert answers == [200] * 20
     assert answered_while_blocked in {"pending", "running"}
     gate.touch()
@@ -187,6 +195,7 @@ async def test_unsupported_fields_are_refused_and_unknown_ones_named(server: Ser
 async def test_bad_requests_are_explained(server: ServerProcess, method, path, body, status, says):
     async with httpx2.AsyncClient(base_url=server.url) as http:
         response = await http.request(method, path, json=body)
+
     assert response.status_code == status
     assert says in str(response.json()["detail"])
 

@@ -64,6 +64,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("SSL_CERT_FILE", str(file))
         outbound.ssl_context.cache_clear()
         yield file
+
     outbound.ssl_context.cache_clear()
 
 
@@ -89,7 +90,11 @@ class Watched:
     """A running platform that judges its alerts every tenth of a second, and what it calls and mails."""
 
     def __init__(self, url: str, key: str, listener_key: str, db: Database, mail: Mailbox, home: Home) -> None:
-        self.url, self.key, self.db, self.mail, self.home = url, key, db, mail, home
+        self.url = url
+        self.key = key
+        self.db = db
+        self.mail = mail
+        self.home = home
         self.client = httpx2.AsyncClient(base_url=url, headers={"x-api-key": key}, timeout=60)
         self.listener = httpx2.AsyncClient(base_url=url, headers={"x-api-key": listener_key}, timeout=60)
 
@@ -107,9 +112,16 @@ class Watched:
 async def platform(platform_database: str, tmp_path_factory: Any, mail_server: Any) -> AsyncIterator[Watched]:
     mailbox, port = mail_server
     settings = PlatformSettings(
-        rate_limits=False, alert_check_s=0.1, alert_private_hosts=True, smtp_host="localhost", smtp_port=port,
-        smtp_from="portside@example.com", smtp_user="portside", smtp_password=PASSWORD,
-    )  # fmt: skip
+        rate_limits=False,
+        alert_check_s=0.1,
+        alert_private_hosts=True,
+        smtp_host="localhost",
+        smtp_port=port,
+        smtp_from="portside@example.com",
+        smtp_user="portside",
+        smtp_password=PASSWORD,
+    )
+
     home = Home(tmp_path_factory.mktemp("home"))
     async with open_platform(home, settings, platform_database) as app, serving(app.asgi) as url:
         db = await Database.connect(platform_database)
@@ -119,6 +131,7 @@ async def platform(platform_database: str, tmp_path_factory: Any, mail_server: A
         await opened.client.aclose()
         await opened.listener.aclose()
         await db.close()
+
         app.changes.close()
 
 
@@ -153,6 +166,7 @@ async def test_failed_deployment_sends_one_message_at_its_begin_and_end(platform
         )
         mail = await platform.call("POST", "/alerts/channels", kind="mail", name="mail", to=["ops@example.com"])
         deployment, _ = await fail_a_deployment(platform, "fails")
+
         await eventually(lambda: _has(receiver, 1))
         await eventually(lambda: _has(platform.mail, 1))
         (first,) = receiver.messages()
@@ -160,6 +174,7 @@ async def test_failed_deployment_sends_one_message_at_its_begin_and_end(platform
         assert (first["alert"]["rule"], first["alert"]["subject"]) == ("deployment_failed", deployment)
         assert first["text"].startswith("[alert] deployment_failed: fails (")
         assert "no module named agent" in first["text"]
+
         check_signature(webhook["secret"], *receiver.got[0])
         is_tls, user, to, content = platform.mail.got[0]
         assert (is_tls, user, to) == (True, b"portside", ["ops@example.com"])
@@ -167,16 +182,27 @@ async def test_failed_deployment_sends_one_message_at_its_begin_and_end(platform
         assert mailed["subject"].startswith("[alert] deployment_failed: fails (")
         assert mailed["from"] == "portside@example.com"
         assert "no module named agent" in mailed.get_content()
+
         judged = await platform.db.pool.fetchval("select count(*) from alerts where rule = 'deployment_failed'")
         revision = await platform.call("POST", f"/v2/deployments/{deployment}/revisions", secrets=[])
-        await report(platform, deployment, revision["id"], "AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING",
-                     "DEPLOYED")  # fmt: skip
+        await report(
+            platform,
+            deployment,
+            revision["id"],
+            "AWAITING_BUILD",
+            "BUILDING",
+            "AWAITING_DEPLOY",
+            "DEPLOYING",
+            "DEPLOYED",
+        )
+
         await eventually(lambda: _has(receiver, 2))
         await eventually(lambda: _has(platform.mail, 2))
         assert judged == 1
         assert [each["type"] for each in receiver.messages()] == ["firing", "ended"]
         assert receiver.messages()[1]["alert"]["id"] == first["alert"]["id"]
         assert await platform.open_alerts("deployment_failed") == []
+
         for channel in (webhook, mail):
             await platform.call("DELETE", f"/alerts/channels/{channel['id']}")
 
@@ -196,6 +222,7 @@ async def test_a_channel_shows_no_secret_and_says_why_it_fails(platform: Watched
         assert (await platform.call("POST", f"/alerts/channels/{made['id']}/test"))["is_delivered"] is True
         assert receiver.messages()[1]["text"] == "Test of the alert channel broken\nIt works."
         check_signature(made["secret"], *receiver.got[1])
+
     shown = json.dumps(await platform.call("GET", "/alerts/channels"))
     assert "T0K3N" not in shown
     assert made["secret"] not in shown
@@ -205,6 +232,7 @@ async def test_a_channel_shows_no_secret_and_says_why_it_fails(platform: Watched
         "/alerts/channels", json={"kind": "webhook", "name": "broken", "url": "https://a.b"}
     )
     assert taken.status_code == 409
+
     for body in (
         {"kind": "webhook"},
         {"kind": "mail", "url": "https://a.b"},
@@ -213,7 +241,9 @@ async def test_a_channel_shows_no_secret_and_says_why_it_fails(platform: Watched
     ):
         response = await platform.client.post("/alerts/channels", json={"name": "x", **body})
         assert response.status_code == 422, body
+
     await platform.call("DELETE", f"/alerts/channels/{made['id']}")
+
     for method, path in (("DELETE", ""), ("POST", "/test")):
         assert (await platform.client.request(method, f"/alerts/channels/{made['id']}{path}")).status_code == 404
 
@@ -222,6 +252,7 @@ async def test_alerts_are_for_those_who_manage_the_organization(platform: Watche
     made = await platform.call(
         "POST", "/api-key", description="reads", permissions=["deployments:*", "workspaces:read"]
     )
+
     for path in ("/alerts", "/alerts/rules", "/alerts/channels", "/alerts/silences"):
         assert (await platform.client.get(path, headers={"x-api-key": made["key"]})).status_code == 403, path
 
@@ -230,6 +261,7 @@ async def test_the_command_line_adds_tests_and_silences(platform: Watched) -> No
     async def portside(*arguments: str, code: int = 0) -> str:
         with capture_logs():
             done = await asyncio.to_thread(run_here, *arguments, "--url", platform.url, "--api-key", platform.key)
+
         assert done.returncode == code, done.stderr
         return done.stderr if code else done.stdout
 
@@ -240,6 +272,7 @@ async def test_the_command_line_adds_tests_and_silences(platform: Watched) -> No
         assert "cli" in await portside("alerts", "channels")
         receiver.status = 410
         assert "answered 410" in await portside("alerts", "test", "cli", code=1)
+
     assert "disk_used" in await portside("alerts", "rules")
     await portside("alerts", "set", "error_rate", "--threshold", "10", "--for", "30")
     await portside("alerts", "set", "limit_used", "--off")
@@ -247,6 +280,7 @@ async def test_the_command_line_adds_tests_and_silences(platform: Watched) -> No
     assert (rules["error_rate"]["threshold"], rules["error_rate"]["for_s"]) == (10, 30)
     assert (rules["limit_used"]["is_enabled"], rules["limit_used"]["is_default"]) == (False, False)
     assert "is not a rule" in await portside("alerts", "silence", "no_such_rule", code=1)
+
     assert "silent until" in await portside("alerts", "silence", "disk_used", "--hours", "1")
     assert [each["rule"] for each in await platform.call("GET", "/alerts/silences")] == ["disk_used"]
     await portside("alerts", "silence", "disk_used", "--end")
@@ -264,6 +298,7 @@ async def test_private_addresses_are_refused_unless_they_are_allowed(platform: W
         result = await strict.test(made["id"])
         assert result.is_delivered is False
         assert "to which this installation sends no requests" in (result.error or "")
+
     await platform.call("DELETE", f"/alerts/channels/{made['id']}")
 
 
@@ -273,6 +308,7 @@ async def test_measurements_of_a_real_platform(platform: Watched, authority: Pat
     made = await platform.call("POST", "/v2/deployments", **create_body("measured"))
     assert (await platform.listener.get(f"/internal/listeners/{listener}/desired")).is_success
     await platform.call("PUT", "/usage-limits", limit_type="monthly_traces", limit_value=40)
+
     for number in range(21):
         run = {
             "name": "r",
@@ -281,8 +317,10 @@ async def test_measurements_of_a_real_platform(platform: Watched, authority: Pat
             "session_name": "measured",
             "start_time": now().isoformat(),
         }
+
         ended = {"end_time": now().isoformat(), "error": "failed" if number % 3 == 0 else None}
         await platform.call("POST", "/runs", id=str(uuid4()), **run, **ended)
+
     path = f"/internal/deployments/{made['id']}/metrics"
     parts = MeasuredParts(
         platform.db, platform.home.path, None, None, {"front": lambda: "it is down", "other": lambda: None}
@@ -303,6 +341,7 @@ async def test_measurements_of_a_real_platform(platform: Watched, authority: Pat
     assert [one.detail for one in found["deployment_degraded"]] == ["a replica is missing"]
     assert [(one.value, one.detail) for one in found["error_rate"]] == [(33.3, "7 of 21 traces")]
     assert [(one.subject, one.detail) for one in found["part_down"]] == [("front", "it is down")]
+
     (limit,) = found["limit_used"]
     assert limit.value > 50
     (disk,) = found["disk_used"]
@@ -310,6 +349,7 @@ async def test_measurements_of_a_real_platform(platform: Watched, authority: Pat
     assert found["data_refused"][0].value == 0
     assert all(one.value < 600 for one in found["listener_silent"])
     assert (await take(replicas=1, restarts=1))["deployment_restarting"][0].value == 0, "the listener counts anew"
+
     await platform.db.pool.execute("update listeners set last_seen_at = now() - interval '10 minutes'")
     assert any(one.value >= 600 for one in (await measurements.take())["listener_silent"])
 
@@ -341,6 +381,7 @@ async def test_the_end_of_a_certificate_is_read_from_the_server_that_shows_it(au
     parts = MeasuredParts(None, Path(), None, options, {})  # type: ignore[arg-type]
     (found,) = await Measurements(parts)._certificates()
     assert found.subject == "localhost"
+
     assert found.value > 0
     server.close()
     await server.wait_closed()
@@ -355,7 +396,9 @@ async def test_a_new_master_key_encrypts_channels_again(platform_databases: Any,
         async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
             body = {"kind": "webhook", "name": "kept", "url": "https://example.com/hook"}
             made = (await client.post("/alerts/channels", json=body)).json()
+
         app.changes.close()
+
     before = SecretBox.from_file(home.master_key).key_id
     await rotate_master_key(home, database)
     box = SecretBox.from_file(home.master_key)
@@ -363,6 +406,7 @@ async def test_a_new_master_key_encrypts_channels_again(platform_databases: Any,
     db = await Database.connect(database)
     (channel,) = await AlertChannels(db, box, OutboundRules(), None).list_all()
     assert (str(channel.id), channel.target) == (made["id"], "example.com/…")
+
     await db.close()
 
 
@@ -372,6 +416,7 @@ async def test_the_example_of_a_receiver_accepts_our_messages_alone(platform: Wa
         sys.executable, str(EXAMPLE), made["secret"], "0", stdout=asyncio.subprocess.PIPE
     )
     assert program.stdout is not None
+
     url = (await program.stdout.readline()).decode().split()[-1]
     try:
         box = SecretBox.from_file(platform.home.master_key)
@@ -379,13 +424,16 @@ async def test_the_example_of_a_receiver_accepts_our_messages_alone(platform: Wa
         await platform.db.pool.execute("update alert_channels set target_sealed = $1 where name = 'example'", sealed)
         assert (await platform.call("POST", f"/alerts/channels/{made['id']}/test"))["is_delivered"] is True
         assert (await program.stdout.readline()).decode() == "Test of the alert channel example\n"
+
         async with httpx2.AsyncClient() as anybody:
             assert (await anybody.post(url, json={"text": "not signed"})).status_code == 401
+
         for length in (b"2000000", b"-1"):
             reader, writer = await asyncio.open_connection(httpx2.URL(url).host, httpx2.URL(url).port)
             writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + length + b"\r\n\r\n")
             async with asyncio.timeout(60):
                 assert b" 413 " in await reader.readline()
+
             writer.close()
     finally:
         program.terminate()

@@ -45,8 +45,10 @@ async def test_xray_looks_into_subgraphs(client: LangGraphClient):
     shallow = await nodes_of(client, "parent", xray=1)
     assert {"child:sub1", "child:sub2", "nest:inner"} <= set(shallow)
     assert {"child:sub1", "nest:inner:deep1"} <= set(await nodes_of(client, "parent", xray=True))
+
     with pytest.raises(APIStatusError, match="Invalid xray value") as refused:
         await client.assistants.get_graph("parent", xray=0.5)
+
     assert refused.value.status_code == 422
 
 
@@ -54,6 +56,7 @@ async def test_a_remote_graph_is_drawn(server: ServerProcess, client: LangGraphC
     with get_sync_client(url=server.url, api_key="") as sync_client:
         remote = RemoteGraph("parent", client=client, sync_client=sync_client)
         drawn = remote.get_graph(xray=True)
+
     assert {"pre", "child:sub1", "nest:inner:deep2", "__end__"} <= set(drawn.nodes)
     assert "pre" in drawn.draw_mermaid()
     assert set((await remote.aget_graph()).nodes) == {"__start__", "pre", "child", "nest", "__end__"}
@@ -66,10 +69,12 @@ async def test_schemas(client: LangGraphClient):
     assert schemas["input_schema"]["properties"] == schemas["output_schema"]["properties"] == {"foo": words}
     assert schemas["state_schema"]["properties"] == {"foo": {**words, "default": None}}
     assert (schemas["config_schema"], schemas["context_schema"]) == ({}, None)
+
     contexts = {
         graph_id: (await client.assistants.get_schemas(await id_of(client, graph_id)))["context_schema"]["properties"]
         for graph_id in ("configured", "limited", "personal")
     }
+
     assert contexts["configured"]["heat"] == {"default": 0.5, "title": "Heat", "type": "number"}
     assert contexts["limited"]["depth"]["description"] == "How far to go"
     assert contexts["personal"] == {"who": {"title": "Who", "type": "string"}}
@@ -85,6 +90,7 @@ async def test_schema_that_json_schema_cannot_describe_is_null(client: LangGraph
     callbacks = await client.assistants.get_schemas(await id_of(client, "callbacks"))
     assert (callbacks["config_schema"], callbacks["context_schema"]) == (None, None)
     assert callbacks["input_schema"]["properties"].keys() == {"foo"}
+
     work = await client.assistants.get_schemas(await id_of(client, "work"))
     assert work["input_schema"]["properties"].keys() == {"text"}
     assert await nodes_of(client, "work") == ["work", "__start__", "__end__"]
@@ -98,6 +104,7 @@ async def test_subgraphs(client: LangGraphClient):
     assert found["child"].keys() == kinds
     assert found["child"]["state_schema"]["properties"].keys() == {"foo"}
     assert (await client.assistants.get_subgraphs(parent, recurse=True)).keys() == {"child", "nest", "nest|inner"}
+
     assert (await client.assistants.get_subgraphs(parent, "child")).keys() == {"child"}
     assert (await client.assistants.get_subgraphs(parent, "nest|inner")).keys() == {"nest|inner"}
     assert await client.assistants.get_subgraphs(parent, "nowhere") == {}
@@ -112,6 +119,7 @@ async def test_factories_get_the_access_context_of_assistant_reads(client: LangG
     assert "held" in await nodes_of(client, "held")
     managed = await client.assistants.create("managed", {"configurable": {"who": "you"}})
     assert {"assistants.read", "for_you"} <= set(await nodes_of(client, managed["assistant_id"]))
+
     schemas = await client.assistants.get_schemas(managed["assistant_id"])
     assert schemas["context_schema"]["properties"].keys() == {"who"}
     assert await client.assistants.get_subgraphs(managed["assistant_id"]) == {}
@@ -123,6 +131,7 @@ async def test_a_factory_that_fails_says_how(server: ServerProcess, client: Lang
         for path in ("graph", "schemas", "subgraphs", "subgraphs/child"):
             response = await http.get(f"/assistants/{failing}/{path}")
             assert (response.status_code, response.json()["detail"]) == (500, "Graph 'failing': KeyError: 'nowhere'")
+
     works = await client.assistants.create("failing", context={"nowhere": "here"})
     assert "here" in await nodes_of(client, works["assistant_id"])
 

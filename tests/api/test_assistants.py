@@ -38,6 +38,7 @@ async def test_create_get_and_defaults(client: LangGraphClient):
         "parent", {"tags": ["t"], "recursion_limit": 9}, metadata={"a": 1}, name="N", description="D"
     )
     assert (full["name"], full["description"], full["metadata"]) == ("N", "D", {"a": 1})
+
     assert full["config"] == {"tags": ["t"], "recursion_limit": 9}
 
 
@@ -46,8 +47,10 @@ async def test_context_and_configurable_are_one_thing(client: LangGraphClient):
     assert by_context["config"] == {"tags": ["t"], "configurable": {"model": "big"}}
     by_config = await client.assistants.create("configured", {"configurable": {"model": "big"}})
     assert by_config["context"] == {"model": "big"}
+
     with pytest.raises(APIStatusError, match="Cannot specify both configurable and context") as refused:
         await client.assistants.create("configured", {"configurable": {"model": "big"}}, context={"model": "x"})
+
     assert refused.value.status_code == 400
 
     assistant_id = by_context["assistant_id"]
@@ -57,10 +60,12 @@ async def test_context_and_configurable_are_one_thing(client: LangGraphClient):
     assert (changed["config"], changed["context"]) == ({"configurable": {"heat": 1}}, {"heat": 1})
     changed = await client.assistants.update(assistant_id, config={"tags": ["u"]})
     assert (changed["config"], changed["context"]) == ({"tags": ["u"], "configurable": {"heat": 1}}, {"heat": 1})
+
     changed = await client.assistants.update(assistant_id, context={})
     assert (changed["config"], changed["context"]) == ({"tags": ["u"]}, {})
     with pytest.raises(APIStatusError, match="Cannot specify both"):
         await client.assistants.update(assistant_id, config={"configurable": {"a": 1}}, context={"a": 1})
+
     assert (await client.assistants.get(assistant_id))["version"] == changed["version"]
 
 
@@ -69,6 +74,7 @@ async def test_an_id_that_is_taken(client: LangGraphClient):
     first = await client.assistants.create("chat", assistant_id=assistant_id, name="first")
     with pytest.raises(APIStatusError, match=f"Assistant {assistant_id} already exists") as refused:
         await client.assistants.create("chat", assistant_id=assistant_id, name="second")
+
     assert refused.value.status_code == 409
     again = await client.assistants.create("parent", assistant_id=assistant_id, name="x", if_exists="do_nothing")
     assert again == first
@@ -83,6 +89,7 @@ async def test_one_id_asked_for_many_times_at_once_is_one_assistant(client: Lang
             for n in range(8)
         )
     )
+
     assert all(assistant == made[0] for assistant in made)
 
 
@@ -103,6 +110,7 @@ async def test_every_change_is_a_version(client: LangGraphClient):
     }
     assert [v["version"] for v in await client.assistants.get_versions(assistant_id, limit=1, offset=1)] == [2]
     assert [v["version"] for v in await client.assistants.get_versions(assistant_id, {"c": 3})] == [3, 2]
+
     assert await client.assistants.get_versions(assistant_id, offset=3) == []
 
 
@@ -112,6 +120,7 @@ async def test_older_version_is_restored_completely(client: LangGraphClient):
     await client.assistants.update(
         assistant_id, context={"model": "new"}, metadata={"b": 2}, name="N", graph_id="chat", description="E"
     )
+
     back = await client.assistants.set_latest(assistant_id, 1)
     same = [key for key in made if key != "updated_at"]
     assert {key: back[key] for key in same} == {key: made[key] for key in same}
@@ -119,8 +128,10 @@ async def test_older_version_is_restored_completely(client: LangGraphClient):
     result = await client.runs.wait(None, assistant_id, input={"foo": []})
     assert "model=old" in result["foo"]
     assert (await client.assistants.update(assistant_id, name="later"))["version"] == 3
+
     with pytest.raises(APIStatusError, match=f"Version 99 not found for assistant {assistant_id}") as refused:
         await client.assistants.set_latest(assistant_id, 99)
+
     assert refused.value.status_code == 404
 
 
@@ -139,6 +150,7 @@ async def test_changes_at_once_are_versions_of_their_own(client: LangGraphClient
         *(client.assistants.update(assistant_id, metadata={str(n): n}) for n in range(12)),
         *(client.assistants.set_latest(assistant_id, 1) for _ in range(4)),
     )
+
     assert sorted(found["version"] for found in changed[:12]) == list(range(2, 14))
     versions = await client.assistants.get_versions(assistant_id, limit=100)
     assert [version["version"] for version in versions] == list(range(13, 0, -1))
@@ -161,16 +173,19 @@ async def test_search_filters_sorts_and_selects(client: LangGraphClient):
     assert await found(graph_id="chat") == [name for name in names[::-1] if names.index(name) % 2]
     assert await found(name="0%") == ["100% Sure"]
     assert await found(name="A_B") == ["a_b"]
+
     assert await found(name="k\\S") == ["back\\slash"]
     assert await found(name="äRG") == ["Ärger"]
     assert await found(limit=2, offset=1) == names[::-1][1:3]
     deep = await client.assistants.search(metadata={**mark, "deep": {"n": 2}})
+
     assert [each["name"] for each in deep] == ["a_b"]
     for sort_by in ("assistant_id", "updated_at", "graph_id", "created_at", "name"):
         up = await client.assistants.search(metadata=mark, sort_by=sort_by, sort_order="asc", select=[sort_by])
         assert up == sorted(up, key=lambda each, by=sort_by: each[by].lower())
         down = await client.assistants.search(metadata=mark, sort_by=sort_by, sort_order="desc", select=[sort_by])
         assert down == sorted(up, key=lambda each, by=sort_by: each[by].lower(), reverse=True)
+
     selected = await client.assistants.search(metadata=mark, select=["name", "version"], limit=1)
     assert selected == [{"name": "Ärger", "version": 1}]
 
@@ -179,23 +194,28 @@ async def test_pages_return_the_total(client: LangGraphClient, http: httpx2.Asyn
     mark = {"suite": uuid4().hex}
     for _ in range(5):
         await client.assistants.create("chat", metadata=mark, name="same")
-    seen, cursor = [], "0"
+
+    seen = []
+    cursor = "0"
     while cursor is not None:
         page = await client.assistants.search(
             metadata=mark, limit=2, offset=int(cursor), sort_by="name", response_format="object"
         )
         seen += [each["assistant_id"] for each in page["assistants"]]
         cursor = page["next"]
+
     assert len(seen) == len(set(seen)) == 5
     totals = [
         (await http.post("/assistants/search", json={"metadata": mark, "limit": 2, "offset": offset})).headers
         for offset in (0, 4, 5, 9)
     ]
+
     assert [headers["x-pagination-total"] for headers in totals] == ["5"] * 4
     assert [headers.get("x-pagination-next") for headers in totals] == ["2", None, None, None]
     assert await client.assistants.count(metadata=mark) == 5
     assert await client.assistants.count(metadata=mark, name="SAM", graph_id="chat") == 5
     assert await client.assistants.count(metadata=mark, graph_id="parent") == 0
+
     for ask in (client.assistants.count, client.assistants.search):
         with pytest.raises(APIStatusError, match="nowhere"):
             await ask(graph_id="nowhere")
@@ -209,15 +229,20 @@ async def test_delete_keeps_threads_by_default(client: LangGraphClient):
 
     one = (await client.assistants.create("parent"))["assistant_id"]
     two = (await client.assistants.create("parent"))["assistant_id"]
-    kept, gone = await thread_of(one), await thread_of(two)
+    kept = await thread_of(one)
+    gone = await thread_of(two)
+
     await client.assistants.delete(one)
     await client.assistants.delete(two, delete_threads=True)
     assert (await client.threads.get(kept))["metadata"]["assistant_id"] == one
+
     with pytest.raises(APIStatusError, match="not found"):
         await client.threads.get(gone)
+
     for assistant_id in (one, two):
         with pytest.raises(APIStatusError, match=f"Assistant with ID {assistant_id} not found"):
             await client.assistants.delete(assistant_id)
+
         with pytest.raises(APIStatusError, match="Assistant not found"):
             await client.assistants.get_versions(assistant_id)
 
@@ -249,12 +274,17 @@ async def test_runs_use_the_configuration_of_their_assistant(client: LangGraphCl
     )
     said = (await client.runs.wait(None, made["assistant_id"], input={"foo": []}))["foo"]
     assert said == ["model=big", "heat=0.9", "mirror=big", "tags=['mine']", "limit=7"]
+
     said = (
         await client.runs.wait(
-            None, made["assistant_id"], input={"foo": []}, context={"model": "tiny"},
+            None,
+            made["assistant_id"],
+            input={"foo": []},
+            context={"model": "tiny"},
             config={"tags": ["its"], "recursion_limit": 5},
         )
-    )["foo"]  # fmt: skip
+    )["foo"]
+
     assert said == ["model=tiny", "heat=0.9", "mirror=tiny", "tags=['its']", "limit=5"]
     said = (await client.runs.wait(None, "configured", input={"foo": []}))["foo"]
     assert said[:3] == ["model=small", "heat=0.5", "mirror=None"]
@@ -269,6 +299,7 @@ def test_the_sync_client_does_it_as_well(server: ServerProcess):
         assert assistants.set_latest(assistant_id, 1)["name"] == "sync"
         assert [version["version"] for version in assistants.get_versions(assistant_id)] == [2, 1]
         assert [each["name"] for each in assistants.search(metadata={"s": 1})] == ["sync"]
+
         assert assistants.count(metadata={"s": 1}) == 1
         assert assistants.get(assistant_id)["version"] == 1
         assert assistants.get_graph(assistant_id)["nodes"][0]["id"] == "__start__"
@@ -321,7 +352,5 @@ async def test_null_is_absent(http: httpx2.AsyncClient):
     assert (made.status_code, made.json()["name"]) == (200, "Untitled")
     changed = await http.patch(f"/assistants/{made.json()['assistant_id']}", json={"graph_id": None, **nothing})
     assert (changed.json()["version"], changed.json()["graph_id"]) == (2, "chat")
-    everything = dict.fromkeys(
-        ("limit", "offset", "sort_by", "sort_order", "select", "name", "metadata", "graph_id")
-    )  # fmt: skip
+    everything = dict.fromkeys(("limit", "offset", "sort_by", "sort_order", "select", "name", "metadata", "graph_id"))
     assert (await http.post("/assistants/search", json=everything)).status_code == 200

@@ -43,6 +43,7 @@ def exchange(server: ServerProcess, data: bytes) -> list[bytes]:
         received = b""
         while piece := connection.recv(65536):
             received += piece
+
     return [b"HTTP/1.1 " + part for part in received.split(b"HTTP/1.1 ")[1:]]
 
 
@@ -87,9 +88,17 @@ def test_request_needs_exactly_one_host_header(server: ServerProcess, hosts: byt
 
 @pytest.mark.parametrize(
     "target",
-    [b"/threads/", b"//threads/", b"//evil.example/", b"//evil.example/threads/", b"/\\evil.example/threads/",
-     b"http://evil.example/threads/", b"/threads/%0d%0aSet-Cookie:%20owned=1/", b"/threads/?next=//evil.example"],
-)  # fmt: skip
+    [
+        b"/threads/",
+        b"//threads/",
+        b"//evil.example/",
+        b"//evil.example/threads/",
+        b"/\\evil.example/threads/",
+        b"http://evil.example/threads/",
+        b"/threads/%0d%0aSet-Cookie:%20owned=1/",
+        b"/threads/?next=//evil.example",
+    ],
+)
 def test_no_open_redirect(server: ServerProcess, target: bytes) -> None:
     (response,) = exchange(server, b"GET " + target + b" HTTP/1.1\r\nHost: evil.example\r\n" + LAST)
     head = response.partition(b"\r\n\r\n")[0].lower()
@@ -109,18 +118,28 @@ def test_no_header_injection(http: httpx2.Client) -> None:
         http.get("/threads/" + "%0d%0aSet-Cookie:owned=1"),
         http.get("/info", params={POISON: POISON}),
     ]
+
     for response in responses:
         assert response.status_code < 500
         assert "set-cookie" not in response.headers
         assert not any("\r" in value or "\n" in value for value in response.headers.values())
+
     assert responses[0].json()["metadata"] == metadata
 
 
 @pytest.mark.parametrize(
     "path",
-    ["/docs/../../../../etc/passwd", "/..%2f..%2f..%2fetc%2fpasswd", "/%2e%2e/%2e%2e/etc/passwd", "/docs%00.html",
-     "/static/....//....//etc/passwd", "/openapi.json/../../etc/passwd", "/threads/..%2f..%2finfo", "/%c0%ae%c0%ae/x"],
-)  # fmt: skip
+    [
+        "/docs/../../../../etc/passwd",
+        "/..%2f..%2f..%2fetc%2fpasswd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/docs%00.html",
+        "/static/....//....//etc/passwd",
+        "/openapi.json/../../etc/passwd",
+        "/threads/..%2f..%2finfo",
+        "/%c0%ae%c0%ae/x",
+    ],
+)
 def test_path_traversal_is_refused(server: ServerProcess, path: str) -> None:
     (response,) = exchange(server, f"GET {path} HTTP/1.1\r\nHost: a\r\n".encode() + LAST)
     assert response.split(b" ")[1] in {b"400", b"404", b"405", b"422"}
@@ -138,6 +157,7 @@ def test_names_of_internals_are_stored_as_plain_keys(http: httpx2.Client, name: 
     assert "polluted" not in http.post("/threads", json={}).json()["metadata"]
     put = http.put("/store/items", json={"namespace": ["a", name], "key": name, "value": value})
     assert put.status_code in {204, 422}
+
     found = http.post("/store/items/search", json={"namespace_prefix": ["a"], "filter": {name: {"$gt": 1}}})
     assert found.status_code < 500
     run = {"assistant_id": "test_simple_text", "input": {"text": "x"}, "config": {"configurable": value}}
@@ -152,6 +172,7 @@ def test_sizes_and_depths_are_limited(http: httpx2.Client) -> None:
     assert http.post("/threads", content=b"[" * 100_000, headers=json_type).status_code == 422
     assert http.post("/threads", content=b"[" * 1_000_000, headers=json_type).status_code == 413
     assert http.post("/threads", content=wide, headers=json_type).status_code < 500
+
     assert http.post("/mcp", content=b"[" * 100_000, headers=json_type).status_code == 400
     assert http.post("/threads", content=b" " * 25_000_001, headers=json_type).status_code == 413
     number = b'{"metadata":{"a":' + b"9" * 1_000_000 + b"}}"
@@ -172,12 +193,14 @@ async def test_websocket_frames_are_limited(server: ServerProcess, frame: Any) -
             assert exc.rcvd.code in {1003, 1007, 1008, 1009}
         else:
             assert response["type"] == "error"
+
     async with httpx2.AsyncClient() as client:
         assert (await client.get(f"{server.url}/ok")).status_code == 200
 
 
 def test_keys_and_sessions_are_looked_up_by_their_digests_and_compared_in_constant_time() -> None:
-    keys, sessions = authentication.Authenticator.authenticate, authentication.Authenticator.authenticate_session
+    keys = authentication.Authenticator.authenticate
+    sessions = authentication.Authenticator.authenticate_session
     assert "hash_token" in keys.__code__.co_names
     assert "compare_digest" in authentication.Authenticator._key_actor.__code__.co_names
     assert {"hash_token", "compare_digest"} <= set(sessions.__code__.co_names)

@@ -26,18 +26,25 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 OF_ORGANIZATIONS = ("/orgs/current", "/workspaces/{workspace_id}", "/workspaces/current/members", "/api-key/current")
 # There is nothing to undo or to list, which is no word about what others have.
 EMPTY = {
-    "GET /runs/{run_id}/share": b"null", "DELETE /runs/{run_id}/share": b"", "DELETE /datasets/{dataset_id}/share": b"",
+    "GET /runs/{run_id}/share": b"null",
+    "DELETE /runs/{run_id}/share": b"",
+    "DELETE /datasets/{dataset_id}/share": b"",
     "GET /datasets/{dataset_id}/comparative": b"[]",
-}  # fmt: skip
+}
 # What has to be sent for a route to do something.
 BODIES: dict[str, Any] = {
     "PATCH /runs/{run_id}": {"outputs": {"stolen": 1}, "end_time": NOW.isoformat()},
     "POST /charts/{chart_id}": {"start_time": "2029-12-31T00:00:00Z", "timezone": "UTC", "stride": {"hours": 1}},
     "POST /charts/section/{section_id}": {
-        "start_time": "2029-12-31T00:00:00Z", "timezone": "UTC", "stride": {"hours": 1},
+        "start_time": "2029-12-31T00:00:00Z",
+        "timezone": "UTC",
+        "stride": {"hours": 1},
     },
     "PUT /model-price-map/{price_id}": {
-        "name": "x", "match_pattern": "x", "prompt_cost": "0.1", "completion_cost": "0.2",
+        "name": "x",
+        "match_pattern": "x",
+        "prompt_cost": "0.1",
+        "completion_cost": "0.2",
     },
     "PATCH /examples/{example_id}": {"inputs": {"stolen": 1}},
     "PUT /datasets/{dataset_id}/tags": {"as_of": "latest", "tag": "x"},
@@ -51,7 +58,7 @@ BODIES: dict[str, Any] = {
     "POST /annotation-queues/{queue_id}/runs": [str(uuid4())],
     "POST /annotation-queues/{queue_id}/runs/by-key": [{"run_id": str(uuid4())}],
     "PATCH /annotation-queues/{queue_id}/runs/{run_id}": {"last_reviewed_time": NOW.isoformat()},
-}  # fmt: skip
+}
 QUERIES: dict[str, dict[str, str]] = {
     "GET /datasets/{dataset_id}/version": {"tag": "latest"},
     "GET /datasets/{dataset_id}/versions/diff": {"from_version": "latest", "to_version": "latest"},
@@ -75,9 +82,16 @@ async def everything(client: httpx2.AsyncClient) -> dict[str, str]:
     """Make one of everything, and return what names it, by the name of the parameter that does."""
     run_id = str(uuid4())
     run = {
-        "id": run_id, "trace_id": run_id, "dotted_order": NOW.strftime("%Y%m%dT%H%M%S%fZ") + run_id, "name": MARK,
-        "run_type": "chain", "start_time": NOW.isoformat(), "inputs": {"a": MARK}, "session_name": MARK,
-    }  # fmt: skip
+        "id": run_id,
+        "trace_id": run_id,
+        "dotted_order": NOW.strftime("%Y%m%dT%H%M%S%fZ") + run_id,
+        "name": MARK,
+        "run_type": "chain",
+        "start_time": NOW.isoformat(),
+        "inputs": {"a": MARK},
+        "session_name": MARK,
+    }
+
     await made(client, "/runs", run)
     dataset = await made(client, "/datasets", {"name": MARK, "description": MARK})
     example = await made(client, "/examples", {"dataset_id": dataset["id"], "inputs": {"q": MARK}})
@@ -85,33 +99,58 @@ async def everything(client: httpx2.AsyncClient) -> dict[str, str]:
     section = await made(client, "/charts/section", {"title": MARK})
     series = [{"name": MARK, "metric": "run_count"}]
     chart = {"title": MARK, "section_id": section["id"], "chart_type": "line", "series": series}
+
     await made(client, "/repos", {"repo_handle": "theirs", "description": MARK, "is_public": False})
     commit = (await made(client, "/commits/-/theirs", {"manifest": {"m": MARK}}))["commit"]
     await made(client, "/repos/-/theirs/tags", {"tag_name": "prod", "commit_id": commit["id"]})
     queue = await made(client, "/annotation-queues", {"name": MARK})
+
     await made(client, f"/annotation-queues/{queue['id']}/runs", [run_id])
     limit = {"limit_type": "monthly_traces", "limit_value": 1000}
     price = {"name": MARK, "match_pattern": MARK, "prompt_cost": "0.1", "completion_cost": "0.2"}
+
     return {
-        "run_id": run_id, "session_id": (await client.get("/sessions")).json()[0]["id"], "dataset_id": dataset["id"],
-        "example_id": example["id"], "feedback_id": feedback["id"], "section_id": section["id"],
-        "chart_id": (await made(client, "/charts/create", chart))["id"], "owner": "default", "repo": "theirs",
-        "tag_name": "prod", "commit": commit["commit_hash"], "queue_id": queue["id"], "index": "0",
+        "run_id": run_id,
+        "session_id": (await client.get("/sessions")).json()[0]["id"],
+        "dataset_id": dataset["id"],
+        "example_id": example["id"],
+        "feedback_id": feedback["id"],
+        "section_id": section["id"],
+        "chart_id": (await made(client, "/charts/create", chart))["id"],
+        "owner": "default",
+        "repo": "theirs",
+        "tag_name": "prod",
+        "commit": commit["commit_hash"],
+        "queue_id": queue["id"],
+        "index": "0",
         "limit_id": (await made(client, "/usage-limits", limit, "PUT"))["id"],
         "key_id": (await made(client, "/api-key", {"description": MARK}))["id"],
-        "comparison_id": str(uuid4()), "rule_id": str(uuid4()), "trace_id": run_id, "name": "inputs",
+        "comparison_id": str(uuid4()),
+        "rule_id": str(uuid4()),
+        "trace_id": run_id,
+        "name": "inputs",
         "price_id": (await made(client, "/model-price-map", price))["id"],
         "recomputation_id": (await made(client, "/model-price-map/recomputations", {}))["id"],
-    }  # fmt: skip
+    }
 
 
 async def looked_at(client: httpx2.AsyncClient, ids: dict[str, str]) -> dict[str, Any]:
     paths = (
-        "/runs/{run_id}", "/sessions/{session_id}", "/datasets/{dataset_id}", "/examples/{example_id}",
-        "/feedback/{feedback_id}", "/charts/section", "/commits/-/theirs", "/repos/-/theirs/tags", "/usage-limits",
-        "/annotation-queues/{queue_id}", "/annotation-queues/{queue_id}/size", "/datasets/{dataset_id}/versions",
+        "/runs/{run_id}",
+        "/sessions/{session_id}",
+        "/datasets/{dataset_id}",
+        "/examples/{example_id}",
+        "/feedback/{feedback_id}",
+        "/charts/section",
+        "/commits/-/theirs",
+        "/repos/-/theirs/tags",
+        "/usage-limits",
+        "/annotation-queues/{queue_id}",
+        "/annotation-queues/{queue_id}/size",
+        "/datasets/{dataset_id}/versions",
         "/runs/{run_id}/share",
-    )  # fmt: skip
+    )
+
     found = {path: (await client.get(path.format(**ids))).json() for path in paths}
     return {**found, "keys": [key["id"] for key in (await client.get("/api-key")).json()]}
 
@@ -127,6 +166,7 @@ async def test_resources_of_others_are_404_on_every_route(server: Hosted) -> Non
     queries = {**QUERIES, "GET /v2/traces/{trace_id}/runs": {"project_id": ids["session_id"]}}
     before = await looked_at(server.client, ids)
     assert MARK in json.dumps(before)
+
     headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Strangers"))}
     async with httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=60) as stranger:
         for route in named():
@@ -138,11 +178,15 @@ async def test_resources_of_others_are_404_on_every_route(server: Hosted) -> Non
             else:
                 body = BODIES.get(label, {} if route.body_type is not None else None)
                 response = await stranger.request(route.method, path, json=body, params=queries.get(label))
+
             assert MARK not in response.text, label
+
             if label in EMPTY:
                 assert (response.is_success, response.content) == (True, EMPTY[label]), label
             elif label != "PATCH /runs/{run_id}":  # An update of a run may arrive before the run.
                 assert response.status_code in {404, 501}, (label, response.status_code, response.text)
+
         for path in ("/sessions", "/datasets", "/feedback", "/repos", "/annotation-queues", "/charts/section"):
             assert MARK not in (await stranger.get(path)).text, path
+
     assert await looked_at(server.client, ids) == before

@@ -26,6 +26,7 @@ async def test_platform_without_a_schedule_says_so(
     assert found == {"schedule": None, "backups": [], "attempts": [], "problem": None, "restorable": []}
     monkeypatch.setenv("PORTSIDE_BACKUP_PASSPHRASE", "correct horse battery")
     monkeypatch.setenv("DATABASE_URL", platform.database_url)
+
     by_hand = ("backup", "create", "--home", str(platform.home), "--to", str(tmp_path / "stored"))
     listed = await asyncio.to_thread(run_here, "backup", "list", str(tmp_path / "stored"))
     assert listed.stdout == f"there is no backup in {tmp_path / 'stored'}\n"
@@ -38,16 +39,19 @@ async def test_platform_without_a_schedule_says_so(
     nameless = await asyncio.to_thread(run_here, *at_home)
     assert (nameless.returncode, "BACKUP_TO" in nameless.stderr) == (1, True)
     monkeypatch.setenv("BACKUP_TO", str(tmp_path / "stored"))
+
     name = Path(taken.stdout.strip()).name
     assert name in (await asyncio.to_thread(run_here, *at_home)).stdout
     checked = await asyncio.to_thread(run_here, "backup", "verify", "--home", str(platform.home))
     assert f"{name} is complete" in checked.stdout
     await record_trial(load_settings(PlatformSettings, os.environ, home=str(platform.home)), name)
+
     (entry,) = (await platform.call("GET", "/audit-log?action=backup.try_restore"))["items"]
     assert (entry["actor_kind"], entry["object_name"]) == ("platform", name)
 
     refused = await platform.client.post("/system/backups")
     assert (refused.status_code, "set BACKUP_TO" in refused.json()["detail"]) == (409, True)
+
     key = await platform.call("POST", "/api-key", description="reads", permissions=["deployments:read"])
     for method in ("GET", "POST"):
         response = await platform.client.request(method, "/system/backups", headers={"X-Api-Key": key["key"]})
@@ -75,6 +79,7 @@ async def test_backups_are_listed_and_taken(server: ServerProcess, tmp_path: Pat
         await eventually(lambda: has(2))
         response = await http.get("/system/backups")
         found = response.json()
+
     assert [each["kind"] for each in found["backups"]] == ["data", "data"]
     assert found["backups"][0]["created_at"] > found["backups"][1]["created_at"]
     assert found["backups"][0]["name"] == found["attempts"][0]["name"]

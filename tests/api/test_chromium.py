@@ -111,6 +111,7 @@ async def worker(_request):
 app = Starlette(routes=[Route("/page", page), Route("/form", form), Route("/worker.js", worker)])
 """
     )
+
     return {"LANGGRAPH_HTTP": json.dumps({"app": f"{folder}/hostile.py:app"}), "LANGGRAPH_AUTH": "{}"}
 
 
@@ -135,10 +136,19 @@ async def account(page: Page, url: str) -> str:
 async def login(url: str, config: Path, *arguments: str, pattern: str, **environment: str) -> AsyncIterator[Any]:
     """Run `portside login`; yields the process, and what the pattern's group matches in what it says."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "portside", "login", url, *arguments,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        sys.executable,
+        "-P",
+        "-m",
+        "portside",
+        "login",
+        url,
+        *arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, "XDG_CONFIG_HOME": str(config), **environment},
-    )  # fmt: skip
+    )
+
     try:
         assert process.stderr is not None
         found = None
@@ -146,6 +156,7 @@ async def login(url: str, config: Path, *arguments: str, pattern: str, **environ
             line = (await process.stderr.readline()).decode()
             assert line, "the command ended"
             found = re.search(pattern, line)
+
         yield process, found[1]
     finally:
         if process.returncode is None:
@@ -162,6 +173,7 @@ async def test_person_signs_in_and_approves_a_terminal_elsewhere(platform: Front
         await page.get_by_role("button", name="Sign in", exact=True).click()
         await expect(page.get_by_text("The email or the password is wrong.")).to_be_visible()
         await enter_password(page, EMAIL)
+
         await expect(page.get_by_text("Enter the code")).to_be_visible()
         assert await page.evaluate("document.cookie") == ""
         await page.locator("form[action='/device'] button").click()
@@ -169,7 +181,9 @@ async def test_person_signs_in_and_approves_a_terminal_elsewhere(platform: Front
         await expect(page.get_by_text("127.0.0.1")).to_be_visible()
         await page.locator("button[value=approve]").click()
         await expect(page.get_by_text("Approved")).to_be_visible()
+
         out, err = await process.communicate()
+
     assert (process.returncode, EMAIL in out.decode()) == (0, True), err
     assert EMAIL in await account(page, platform.url)
     await page.goto(f"{platform.url}/login")
@@ -183,25 +197,31 @@ async def test_person_approves_a_terminal_of_the_same_machine(platform: Fronted,
         await page.goto(link)
         await enter_password(page, EMAIL)
         await expect(page.get_by_text("wants to act as")).to_be_visible()
+
         # The browser follows the redirect from the form to the terminal's port.
         await page.locator("button[value=approve]").click()
         await expect(page.get_by_text("go back to the terminal")).to_be_visible()
         assert page.url.startswith("http://127.0.0.1:")
         out, err = await process.communicate()
+
     assert (process.returncode, EMAIL in out.decode()) == (0, True), err
 
 
 async def test_page_of_an_agent_gets_nothing_of_the_session(platform: Fronted, page: Page):
     await page.goto(f"{platform.url}/login")
     await enter_password(page, EMAIL)
-    before, keys = await cookies(page, platform.url), platform.call("GET", "/api-key")
+    before = await cookies(page, platform.url)
+    keys = platform.call("GET", "/api-key")
     assert set(before) == {"portside_session"}
     await page.goto(f"{platform.url}/agents/hostile/page")
+
     got = await page.evaluate("run()")
     assert got["origin"] == "null"
     assert (got["cookie"], got["setCookie"], got["storage"]) == ("SecurityError",) * 3
+
     for name in ("read", "list", "json", "token"):
         assert got[name] == "TypeError" or got[name].startswith("401 "), (name, got[name])
+
     # The answer to a request without CORS cannot be read.
     assert got["change"] in {"TypeError", "0 "}
     assert (got["frame"], got["data"]) == ("null", "null")
@@ -210,6 +230,7 @@ async def test_page_of_an_agent_gets_nothing_of_the_session(platform: Fronted, p
     assert EMAIL not in json.dumps(got)
     assert await cookies(page, platform.url) == before
     assert platform.call("GET", "/api-key") == keys
+
     assert EMAIL in await account(page, platform.url)
     assert await page.evaluate("navigator.serviceWorker.getRegistrations().then((found) => found.length)") == 0
 
@@ -223,6 +244,7 @@ async def test_form_of_an_agent_changes_nothing(platform: Fronted, page: Page, t
     await page.get_by_role("button").click()
     await expect(page).to_have_url(f"{platform.url}{target}")
     assert EMAIL in await account(page, platform.url)
+
     assert platform.call("GET", "/api-key") == keys
 
 
@@ -232,20 +254,25 @@ async def test_page_on_a_host_of_the_domain_cannot_choose_the_session(tmp_path: 
     with fronted(tmp_path / "portside", await platform_databases(), *options) as platform:
         add_member(platform)
         platform.deploy("fake")
+
         url, agent = (f"https://{host}:{platform.ports['https']}" for host in (DOMAIN, f"fake.{DOMAIN}"))
         async with open_chromium(resolve) as browser, open_page(browser, ignore_https_errors=True) as page:
             await page.goto(f"{url}/login")
             await enter_password(page, EMAIL)
             assert set(await cookies(page, url)) == {"__Host-portside_session"}
             session = (await cookies(page, url))["__Host-portside_session"]
+
             await page.goto(agent)
             # It asked the browser to clear everything of the domain.
             assert await cookies(page, url) == {"__Host-portside_session": session}
+
             # The agent's host never gets it, and sees none of the platform's cookies.
             assert "portside_session" not in await page.locator("body").inner_text()
             assert await cookies(page, agent) == {"mine": "1", "wide": "1"}
+
             for name in ("portside_session", "__Host-portside_session", "portside_oidc"):
                 await page.evaluate(f"document.cookie = '{name}=evil; Domain={DOMAIN}; Path=/; Secure'")
+
             # The plain names arrive at the platform, where they count for nothing.
             arrived = await cookies(page, url)
             assert arrived == {"__Host-portside_session": session, "portside_session": "evil", "portside_oidc": "evil"}

@@ -27,7 +27,8 @@ async def platform(control_databases):
 @pytest.fixture
 def portside(platform, tmp_path):
     """Run a command with the platform's address and key."""
-    url, key = str(platform.client.base_url), platform.client.headers["x-api-key"]
+    url = str(platform.client.base_url)
+    key = platform.client.headers["x-api-key"]
 
     async def run(*arguments: str, key: str = key, code: int = 0, stdin: str = "", beside: bool = False) -> str:
         options = ("--url", url, "--api-key", key, "--home", str(tmp_path))
@@ -46,6 +47,7 @@ async def test_access_is_shown_and_set(platform, portside) -> None:
     again = (*deploy[:-2], "--agent-access", "permission")
     assert json.loads(await portside(*again))["agent_access"] == {"allow": "permission", "roles": []}
     assert await portside("deployments", "access", "one") == "permission\n"
+
     access = ("deployments", "access", "one", "--role", "Editor", "--role", "Viewer")
     assert await portside(*access) == "Editor, Viewer\n"
     refused = await portside("deployments", "access", "one", "roles", code=1)
@@ -54,6 +56,7 @@ async def test_access_is_shown_and_set(platform, portside) -> None:
     assert await portside("deployments", "access", "one", "workspace") == "workspace\n"
     token = json.loads(await portside("deployments", "token", "one", "--json"))
     assert token["token_type"] == "bearer"
+
     assert (await portside("deployments", "token", "one")).count(".") == 2
 
 
@@ -65,6 +68,7 @@ async def test_pinned_threads_are_set_and_counted(platform, portside) -> None:
     assert await portside("deployments", "pin-threads", "one") == "12 h\n"
     assert "8760" in await portside("deployments", "pin-threads", "one", "9000", code=2)
     assert "THREADS " not in (await portside("deployments", "show", "one")).partition("REVISION")[2]
+
     report = {"threads_by_revision": {made["latest_revision_id"]: 3}}
     answer = await platform.client.put(f"/internal/deployments/{made['id']}/metrics", json=report)
     assert answer.status_code == 204, answer.text
@@ -82,6 +86,7 @@ async def test_json_output(platform, portside) -> None:
     key = json.loads(await portside("keys", "create", "--permission", "deployments:read", "--json"))
     assert key["permissions"] == ["deployments:read"]
     assert "key" not in json.loads(await portside("keys", "list", "--json"))[0]
+
     (revision,) = json.loads(await portside("deployments", "revisions", "one", "--json"))
     assert revision["id"] == made["latest_revision_id"]
     deploy = ("deploy", "https://git.example.com/team/two.git", "--secret", "A=b=c", "--no-wait", "--json")
@@ -89,6 +94,7 @@ async def test_json_output(platform, portside) -> None:
     assert deployed["name"] == "two"
     again = json.loads(await portside(*deploy))
     assert again["id"] == deployed["id"]
+
     assert again["latest_revision_id"] != deployed["latest_revision_id"]
 
 
@@ -115,6 +121,7 @@ def project(tmp_path):
     (folder / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"a": "./a.py:g"}, "env": ".env"}')
     (folder / "a.py").write_text("g = 1")
     (folder / ".env").write_text("KEY=from-file\nOTHER=kept\nDATABASE_URI=reserved\n")
+
     return folder
 
 
@@ -124,10 +131,12 @@ async def test_a_folder_is_packed_uploaded_and_deployed_again(platform, portside
     assert (first["name"], first["source"]) == ("my-agent", "internal_source")
     assert first["secrets"] == [{"name": "KEY", "value": "given"}, {"name": "OTHER", "value": "kept"}]
     assert first["source_revision_config"]["graph_config_path"] == "langgraph.json"
+
     path = f"/internal/deployments/{first['id']}/revisions/{first['latest_revision_id']}/archive"
     with tarfile.open(fileobj=io.BytesIO((await platform.client.get(path)).content)) as archive:
         assert archive.getnames() == [".env", "a.py", "langgraph.json"]
         assert archive.extractfile(".env").read() == b""
+
     again = json.loads(await portside(*deploy))
     assert again["id"] == first["id"]
     assert again["latest_revision_id"] != first["latest_revision_id"]
@@ -142,9 +151,12 @@ async def test_variables_of_an_env_file_become_secrets_and_are_not_printed(platf
     assert "PORT is left out: the platform sets it" in output
     assert "a-value" not in output
     (made,) = (await platform.client.get("/v2/deployments", params={"name": "two"})).json()["resources"]
+
     assert made["secrets"] == [
-        {"name": "MODEL_KEY", "value": "a-value with spaces"}, {"name": "OTHER", "value": "given"},
-    ]  # fmt: skip
+        {"name": "MODEL_KEY", "value": "a-value with spaces"},
+        {"name": "OTHER", "value": "given"},
+    ]
+
     file.write_bytes(b"KEY=\xff\n")
     assert "many.env is not UTF-8 text" in await portside(*deploy, code=1)
 
@@ -154,6 +166,7 @@ async def test_a_local_repository_is_fetched_or_uploaded(platform, portside, pro
     assert "has no commit on its branch yet" in await portside("deploy", str(project), "--no-wait", code=1)
     git(project, "add", "langgraph.json", "a.py")
     git(project, "commit", "--quiet", "-m", "work")
+
     fetched = json.loads(await portside("deploy", str(project), "--name", "fetched", "--no-wait", "--json"))
     assert (fetched["source"], fetched["source_config"]["repo_url"]) == ("git_hosting", str(project))
     assert fetched["source_revision_config"]["repo_ref"] == "trunk"
@@ -168,6 +181,7 @@ async def test_uncommitted_files_and_missing_branches_are_reported(portside, pro
     git(project, "add", "langgraph.json", "a.py")
     git(project, "commit", "--quiet", "-m", "work")
     git(project, "branch", "other")
+
     deploy = ("deploy", str(project), "--no-wait", "--json")
     hint = "changed file is not committed; commit them or use --upload"
     assert f"1 {hint}" in await portside(*deploy, beside=True)
@@ -175,10 +189,12 @@ async def test_uncommitted_files_and_missing_branches_are_reported(portside, pro
     (project / "a.py").write_text("g = 2")
     assert "2 changed files are not committed" in await portside(*deploy, "--ref", "trunk", beside=True)
     assert "not committed" not in await portside(*deploy, "--ref", "other", beside=True)
+
     assert "not committed" not in await portside(*deploy, "--upload", beside=True)
     assert "has no branch nope; its branches are other, trunk" in await portside(*deploy, "--ref", "nope", code=1)
     assert "--ref, --integration" in await portside(*deploy, "--ref", "other", "--upload", code=1)
     git(project, "checkout", "--quiet", "--detach")
+
     detached = json.loads(await portside(*deploy, "--name", "detached"))
     assert detached["source_revision_config"]["repo_ref"] == git(project, "rev-parse", "HEAD")
 
@@ -196,10 +212,12 @@ async def test_rollback_serves_an_earlier_revision(platform, portside) -> None:
     assert "no earlier revision" in await portside("rollback", "one", code=1)
     await platform.listener.deploy(made["id"], made["latest_revision_id"])
     assert "no earlier revision" in await portside("rollback", "one", code=1)
+
     for ref, status in (("v2", "BUILD_FAILED"), ("v3", None)):
         changed = await platform.patch(made["id"], source_revision_config={"repo_ref": ref})
         if status:
             await platform.listener.walk(made["id"], changed["latest_revision_id"], "AWAITING_BUILD", status)
+
     await platform.listener.deploy(made["id"], changed["latest_revision_id"])
     back = json.loads(await portside("rollback", "one", "--no-wait", "--json"))
     assert back["source_revision_config"]["repo_ref"] == "v1"
@@ -214,9 +232,12 @@ async def test_logs_prints_the_relevant_log(platform, portside) -> None:
     for kind in ("build", "deploy"):
         entry = {"timestamp": 0, "level": "info", "message": f"the {kind} log"}
         await platform.client.post(path, json={"type": kind, "entries": [entry]})
+
     await platform.listener.walk(made["id"], made["latest_revision_id"], "AWAITING_BUILD", "BUILD_FAILED")
+
     for command in (("logs",), ("deployments", "logs")):
         assert await portside(*command, "one") == "00:00:00 info    the build log\n"
+
     assert await portside("logs", "one", "--type", "deploy") == "00:00:00 info    the deploy log\n"
     changed = await platform.patch(made["id"], source_revision_config={"repo_ref": "main"})
     await platform.listener.deploy(made["id"], changed["latest_revision_id"])
@@ -228,15 +249,18 @@ async def test_logs_prints_the_relevant_log(platform, portside) -> None:
 async def test_control_characters_are_escaped(platform, portside) -> None:
     evil = "\x1b]0;owned\x07\x9b2J\u202e\r00:00:00 info    forged"
     made = await platform.create("one")
+
     path = f"/internal/deployments/{made['id']}/revisions/{made['latest_revision_id']}/logs"
     for message in (f"\x1b[32mgreen\x1b[0m {evil}", f"failed\n{evil}\n00:00:00 error   forged"):
         entry = {"timestamp": 0, "level": "info", "message": message}
         await platform.client.post(path, json={"type": "build", "entries": [entry]})
+
     shown = r"\x1b]0;owned\x07\x9b2J\u202e\x0d00:00:00 info    forged"
     assert await portside("logs", "one", "--build") == (
         f"00:00:00 info    green {shown}\n00:00:00 info    failed\n    {shown}\n    00:00:00 error   forged\n"
     )
     await platform.listener.walk(made["id"], made["latest_revision_id"], "AWAITING_BUILD")
+
     reason = {"reason": f"no {evil} here\nsecond line"}
     assert (await platform.listener.report(made["id"], made["latest_revision_id"], "BUILD_FAILED", **reason)).is_success
     assert rf"no {shown} here" in await portside("deployments", "show", "one")
@@ -263,6 +287,7 @@ async def test_a_failed_build_is_printed_once_without_package_lists(platform, po
     said = [("info", " + langgraph==1.2.3"), ("info", "error: no network"), ("info", "  caused by: a cable")]
     await _log(platform, made, "build", *said, ("error", "cannot be installed: error: no network"))
     await platform.listener.walk(made["id"], made["latest_revision_id"], "AWAITING_BUILD", "BUILDING")
+
     reason = "cannot be installed: error: no network\n  caused by: a cable\n  and dust"
     await platform.listener.report(made["id"], made["latest_revision_id"], "BUILD_FAILED", reason=reason)
     printed = (await deploying).splitlines()
@@ -277,11 +302,13 @@ async def test_a_failed_start_is_printed_with_its_warnings(platform, portside) -
     made = await _new_deployment(platform, "two")
     walk = ("AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING")
     await platform.listener.walk(made["id"], made["latest_revision_id"], *walk)
+
     hang = ("warning", "graph 'a' is still importing (a.py, line 3)\nthe stack")
     await _log(platform, made, "deploy", ("info", "listening"), hang)
     status = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}"
     assert (await platform.client.get(status)).json()["status"] == "DEPLOYING"
     reason = "ImportError: cannot import name 'x'\nthe server exited with code 1; its output:\nthe rest"
+
     await platform.listener.report(made["id"], made["latest_revision_id"], "DEPLOY_FAILED", reason=reason)
     printed = await deploying
     assert "listening" not in printed
@@ -289,6 +316,7 @@ async def test_a_failed_start_is_printed_with_its_warnings(platform, portside) -
     assert "the stack" not in printed
     last = printed.splitlines()[-4:]
     assert last[0] == "error: the revision failed with DEPLOY_FAILED: ImportError: cannot import name 'x'"
+
     assert [line.strip() for line in last[1:3]] == ["the server exited with code 1; its output:", "the rest"]
     assert "portside logs DEPLOYMENT --build" in last[3]
     shown = await portside("deployments", "show", "two")
@@ -301,17 +329,20 @@ async def test_list_shows_failed_deployments_and_how_many_more_exist(platform, p
         made = await platform.create(name)
         ready = {"status": "READY", "custom_url": "http://127.0.0.1:9"}
         await platform.listener.client.put(f"/internal/deployments/{made['id']}/status", json=ready)
+
         path = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}"
         if status == "BUILD_FAILED":
             await platform.listener.walk(made["id"], made["latest_revision_id"], "AWAITING_BUILD", "BUILDING")
             await platform.listener.report(made["id"], made["latest_revision_id"], status, reason="no such branch")
         elif status == "INTERRUPTED":
             assert (await platform.client.post(f"{path}/interrupt")).status_code == 200
+
     rows = {line.split()[0]: line for line in (await portside("deployments", "list")).splitlines()}
     assert rows["fails"].split()[1] == "FAILED"
     assert rows["fails"].endswith("no such branch")
     assert rows["rests"].split()[1] == "UNUSED"
     assert rows["third"].split()[1] == "READY"
+
     # The API has its own statuses.
     listed = json.loads(await portside("deployments", "list", "--json"))
     assert {one["name"]: one["status"] for one in listed} == {"third": "READY", "rests": "UNUSED", "fails": "UNUSED"}
@@ -328,6 +359,7 @@ async def test_replicas_are_set_and_what_they_use_is_shown(platform, portside) -
     assert "the revision's" in await portside("deployments", "scale", "one", "--min", "2")
     assert await portside("deployments", "sleep", "one") == "sleeps never\n"
     assert await portside("deployments", "sleep", "one", "15m") == "sleeps after 15m\n"
+
     slept = json.loads(await portside("deployments", "sleep", "one", "90s", "--json"))
     assert slept == {"sleep_after_s": 90, "is_asleep": False}
     assert await portside("deployments", "sleep", "one", "never") == "sleeps never\n"
@@ -336,6 +368,7 @@ async def test_replicas_are_set_and_what_they_use_is_shown(platform, portside) -
     assert response.status_code == 204
     shown = await portside("deployments", "show", "one")
     assert "RESTARTS" in shown
+
     assert "41" in shown
 
 
@@ -344,6 +377,7 @@ async def test_a_refused_key_shows_in_the_list_and_in_detail(platform, portside)
     keys = json.loads(await portside("keys", "list", "--json"))
     (key,) = [key["id"] for key in keys if key["used_by"] == "deployment one"]
     await portside("keys", "revoke", key, "--force")
+
     for command in (("list",), ("show", "one")):
         assert "The platform refuses its service key (401)" in await portside("deployments", *command)
 
@@ -354,19 +388,26 @@ async def test_secrets_are_listed_set_and_removed_and_never_printed(platform, po
     multiline = "second-value\nof two lines"
     output = await portside("secrets", "set", "one", "SECOND", "--no-wait", "--json", stdin=f"{multiline}\n")
     changed = await platform.get(made["id"])
+
     assert json.loads(output) == {
-        "deployment_id": made["id"], "revision_id": changed["latest_revision_id"], "secrets": ["FIRST", "SECOND"],
-    }  # fmt: skip
+        "deployment_id": made["id"],
+        "revision_id": changed["latest_revision_id"],
+        "secrets": ["FIRST", "SECOND"],
+    }
+
     assert changed["latest_revision_id"] != made["latest_revision_id"]
     assert changed["secrets"] == [
-        {"name": "FIRST", "value": "first-value"}, {"name": "SECOND", "value": multiline},
-    ]  # fmt: skip
+        {"name": "FIRST", "value": "first-value"},
+        {"name": "SECOND", "value": multiline},
+    ]
+
     assert json.loads(await portside("secrets", "list", "one", "--json")) == ["FIRST", "SECOND"]
     assert "has no secret THIRD" in await portside("secrets", "unset", "one", "THIRD", "--no-wait", code=1)
     assert "no value of THIRD" in await portside("secrets", "set", "one", "THIRD", "--no-wait", code=1)
     await portside("secrets", "set", "one", "FIRST", "--no-wait", stdin="newer")
     assert {"name": "FIRST", "value": "newer"} in (await platform.get(made["id"]))["secrets"]
     both = [portside("secrets", "set", "one", name, "--no-wait", stdin="1") for name in ("THIRD", "FOURTH")]
+
     await asyncio.gather(*both, portside("secrets", "unset", "one", "FIRST", "SECOND", "--no-wait"))
     assert {secret["name"] for secret in (await platform.get(made["id"]))["secrets"]} == {"THIRD", "FOURTH"}
     await portside("secrets", "unset", "one", "THIRD", "FOURTH", "--no-wait")
@@ -375,12 +416,14 @@ async def test_secrets_are_listed_set_and_removed_and_never_printed(platform, po
 
 
 async def test_integrations_are_added_used_and_removed(platform, portside) -> None:
-    added = await portside("integrations", "add", "forge", "--kind", "gitea", "--base-url", "https://git.example.com",
-                           stdin="token-1\n")  # fmt: skip
+    added = await portside(
+        "integrations", "add", "forge", "--kind", "gitea", "--base-url", "https://git.example.com", stdin="token-1\n"
+    )
     (_, row) = (await portside("integrations", "list")).splitlines()[1:]
     assert row.split() == ["forge", "gitea", "https://git.example.com", "yes", "no", added.strip()]
     assert "no token" in await portside("integrations", "token", "forge", code=1)
     assert "new token" in await portside("integrations", "token", "forge", stdin="token-2")
+
     hook = json.loads(await portside("integrations", "webhook", "forge", "--json"))
     assert hook["url"].endswith(f"/v1/webhooks/{added.strip()}")
     deploy = ("deploy", "https://git.example.com/team/two.git", "--integration", "forge", "--build-on-push")
@@ -388,6 +431,7 @@ async def test_integrations_are_added_used_and_removed(platform, portside) -> No
     assert made["source_config"]["integration_id"] == added.strip()
     assert made["source_config"]["build_on_push"] is True
     assert "two" in await portside("integrations", "remove", "forge", code=1)
+
     await portside("integrations", "add", "other", "--kind", "github", "--no-token")
     assert "removed" in await portside("integrations", "remove", "other")
     assert "no integration named other" in await portside("integrations", "remove", "other", code=1)
@@ -423,6 +467,7 @@ async def test_example_agent_that_fails_is_a_mistake_and_does_not_stop_the_platf
     async with serving(receiver) as url:
         with pytest.raises(UserMistake, match=r"does not answer: .*500.*portside deployments logs"):
             await asyncio.to_thread(ask_agent, url, {})
+
     with pytest.raises(UserMistake, match="does not answer"):
         await asyncio.to_thread(ask_agent, url, {})
 
@@ -441,6 +486,7 @@ async def test_address_that_is_not_a_platforms_is_named(status: int, headers: An
 
     async with serving(page) as url:
         done = await asyncio.to_thread(run_here, "account", "show", "--url", url, "--api-key", "x")
+
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert says in done.stderr

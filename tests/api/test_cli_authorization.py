@@ -27,10 +27,14 @@ DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 VERIFIER = "v" * 64
 BACK = "http://127.0.0.1:45454/callback"
 AUTHORIZATION = {
-    "response_type": "code", "client_id": "portside-cli", "redirect_uri": BACK, "state": "a" * 43,
+    "response_type": "code",
+    "client_id": "portside-cli",
+    "redirect_uri": BACK,
+    "state": "a" * 43,
     "code_challenge": base64.urlsafe_b64encode(hashlib.sha256(VERIFIER.encode()).digest()).rstrip(b"=").decode(),
-    "code_challenge_method": "S256", "host_name": "laptop",
-}  # fmt: skip
+    "code_challenge_method": "S256",
+    "host_name": "laptop",
+}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -54,13 +58,16 @@ async def person(server: Hosted) -> AsyncIterator["Person"]:
         body = {"email": email, "password": PASSWORD, "workspaces": [str(server.actor.workspace_id)]}
         made = await server.client.post("/orgs/current/members", json=body)
         opened = Person(browser, email, made.json()["id"])
+
         await opened.sign_in()
         yield opened
 
 
 class Person:
     def __init__(self, browser: httpx2.AsyncClient, email: str, user_id: str) -> None:
-        self.browser, self.email, self.user_id = browser, email, user_id
+        self.browser = browser
+        self.email = email
+        self.user_id = user_id
 
     async def sign_in(self, target: str = "") -> httpx2.Response:
         form = {"email": self.email, "password": PASSWORD, "next": target}
@@ -94,9 +101,13 @@ async def poll(terminal: httpx2.AsyncClient, begun: dict[str, Any]) -> httpx2.Re
 
 async def redeem(terminal: httpx2.AsyncClient, code: str, **changed: str) -> httpx2.Response:
     form = {
-        "grant_type": "authorization_code", "client_id": "portside-cli", "code": code, "redirect_uri": BACK,
+        "grant_type": "authorization_code",
+        "client_id": "portside-cli",
+        "code": code,
+        "redirect_uri": BACK,
         "code_verifier": VERIFIER,
-    }  # fmt: skip
+    }
+
     return await terminal.post("/oauth/token", data=form | changed)
 
 
@@ -118,14 +129,17 @@ async def test_a_terminal_gets_a_session_after_a_click(
     assert (await poll(terminal, begun)).json()["error"] == "authorization_pending"
     page = await person.browser.get(begun["verification_uri_complete"])
     assert f'value="{begun["user_code"]}"' in page.text
+
     # People type codes as they like.
     shown = await person.type_code(f" {begun['user_code'].replace('-', '').lower()} ")
     for part in ("server-7", "127.0.0.1", person.email):
         assert part in shown.text
+
     await may_wait_no_longer(server)
     assert (await poll(terminal, begun)).json()["error"] == "authorization_pending"
     assert "Approved" in (await person.decide(begun["user_code"])).text
     await may_wait_no_longer(server)
+
     response = await poll(terminal, begun)
     assert (response.status_code, response.headers["cache-control"]) == (200, "no-store")
     token = response.json()["access_token"]
@@ -133,6 +147,7 @@ async def test_a_terminal_gets_a_session_after_a_click(
     (own,) = [found for found in listed if found["kind"] == "bearer"]
     assert (own["method"], own["client"], own["user_email"]) == ("device", "portside/1 on server-7", person.email)
     assert await status(terminal, token) == 200
+
     assert (await person.browser.delete(f"/users/me/sessions/{own['id']}")).status_code == 204
     assert await status(terminal, token) == 401
 
@@ -140,9 +155,11 @@ async def test_a_terminal_gets_a_session_after_a_click(
 async def test_a_terminal_at_another_address_is_shown_with_a_warning(
     server: Hosted, terminal: httpx2.AsyncClient, person: Person
 ) -> None:
-    begun, warning = await begin(terminal), "another address than your browser"
+    begun = await begin(terminal)
+    warning = "another address than your browser"
     assert warning not in (await person.type_code(begun["user_code"])).text
     digest = hashlib.sha256(begun["device_code"].encode()).digest()
+
     await server.db.pool.execute("update cli_authorizations set address = '192.0.2.7' where code_hash = $1", digest)
     shown = (await person.type_code(begun["user_code"])).text
     assert warning in shown
@@ -150,7 +167,8 @@ async def test_a_terminal_at_another_address_is_shown_with_a_warning(
 
 
 async def test_codes_are_not_stored(server: Hosted, terminal: httpx2.AsyncClient, person: Person) -> None:
-    begun, code = await begin(terminal), await person.code()
+    begun = await begin(terminal)
+    code = await person.code()
     stored = await server.db.pool.fetchval("select string_agg(c::text, '') from cli_authorizations c")
     for secret in (begun["device_code"], begun["user_code"], begun["user_code"].replace("-", ""), code):
         assert secret not in stored
@@ -170,12 +188,14 @@ async def test_a_terminal_that_asks_too_often_has_to_wait_longer(
 async def test_an_expired_or_refused_code_gives_nothing(
     server: Hosted, terminal: httpx2.AsyncClient, person: Person
 ) -> None:
-    expired, refused = await begin(terminal), await begin(terminal)
+    expired = await begin(terminal)
+    refused = await begin(terminal)
     digest = hashlib.sha256(expired["device_code"].encode()).digest()
     await server.db.pool.execute("update cli_authorizations set expires_at = now() where code_hash = $1", digest)
     assert (await person.decide(expired["user_code"])).status_code == 400
     assert (await poll(terminal, expired)).json()["error"] == "expired_token"
     assert "Refused" in (await person.decide(refused["user_code"], "deny")).text
+
     assert (await person.decide(refused["user_code"])).status_code == 400
     assert (await poll(terminal, refused)).json()["error"] == "access_denied"
     unknown = {"device_code": secrets.token_urlsafe(32)}
@@ -186,9 +206,11 @@ async def test_user_codes_cannot_be_guessed(server: Hosted, terminal: httpx2.Asy
     begun = await begin(terminal)
     guesses = [person.type_code(f"BBBB-BB{first}{second}") for first in "BCDFGH" for second in "BCDFGH"]
     answers = [response.status_code for response in await asyncio.gather(*guesses)]
+
     # Attempts at the same time may all see each other, and then fewer are looked at.
     assert answers.count(400) <= MAX_ATTEMPTS
     assert answers.count(400) + answers.count(429) == len(answers) == 36
+
     # Even the right one.
     assert (await person.type_code(begun["user_code"])).status_code == 429
     late = await person.decide(begun["user_code"])
@@ -214,6 +236,7 @@ async def test_pages_lead_through_the_sign_in_and_back(server: Hosted, person: P
         assert (parts.scheme, parts.netloc, parts.path) == ("", "", "/login")
         back = (await person.sign_in(parse_qs(parts.query)["next"][0])).headers["location"]
         assert urlsplit(back).path == urlsplit(page).path
+
         assert parse_qs(urlsplit(back).query) == parse_qs(urlsplit(page).query)
         assert (await person.browser.get(back)).status_code == 200
 
@@ -231,8 +254,10 @@ async def test_other_sites_approve_nothing(
         "/device/decision": {"user_code": begun["user_code"], "decision": "approve"},
         "/oauth/authorize": AUTHORIZATION | {"decision": "approve"},
     }
+
     for path, form in forms.items():
         assert (await person.browser.post(path, data=form, headers=headers)).status_code == 403
+
     approving = AUTHORIZATION | {"decision": "approve"}
     seen = await person.browser.get("/oauth/authorize", params=approving, headers=headers)
     assert (seen.status_code, "location" in seen.headers) == (200, False)
@@ -243,29 +268,44 @@ async def test_other_sites_approve_nothing(
 @pytest.mark.parametrize(
     "target",
     [
-        "https://evil.example/callback", "http://127.0.0.1:45454@evil.example/callback", "//evil.example/callback",
-        "http://127.0.0.1:45454.evil.example/callback", "http://127.0.0.1:45454/callback/../x", "javascript:alert(1)",
-        "http://127.0.0.1:45454/callback?x=1", "http://127.0.0.1:45454/callback#x", "http://127.0.0.1/callback", "",
-        "http://127.0.0.1:45454/callback\n", "http://127.0.0.1:45454/callback\r\nSet-Cookie: a=b",
+        "https://evil.example/callback",
+        "http://127.0.0.1:45454@evil.example/callback",
+        "//evil.example/callback",
+        "http://127.0.0.1:45454.evil.example/callback",
+        "http://127.0.0.1:45454/callback/../x",
+        "javascript:alert(1)",
+        "http://127.0.0.1:45454/callback?x=1",
+        "http://127.0.0.1:45454/callback#x",
+        "http://127.0.0.1/callback",
+        "",
+        "http://127.0.0.1:45454/callback\n",
+        "http://127.0.0.1:45454/callback\r\nSet-Cookie: a=b",
         "http://localhost:45454/callback",
-        "http://evil.example:45454/callback", "http://127.0.0.1:0/callback", "HTTP://127.0.0.1:45454/callback",
+        "http://evil.example:45454/callback",
+        "http://127.0.0.1:0/callback",
+        "HTTP://127.0.0.1:45454/callback",
     ],
-)  # fmt: skip
+)
 async def test_a_browser_is_sent_to_no_other_host(person: Person, target: str) -> None:
     shown = await person.browser.get("/oauth/authorize", params=AUTHORIZATION | {"redirect_uri": target})
     for decision in ("approve", "deny"):
         response = await person.authorize(decision, redirect_uri=target)
         assert (response.status_code, "location" in response.headers) == (422, False)
+
     assert (shown.status_code, "location" in shown.headers) == (422, False)
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"client_id": "other"}, {"code_challenge_method": "plain"}, {"code_challenge": "short"},
-        {"response_type": "token"}, {"state": "short"}, {"host_name": "<b>evil</b>"},
+        {"client_id": "other"},
+        {"code_challenge_method": "plain"},
+        {"code_challenge": "short"},
+        {"response_type": "token"},
+        {"state": "short"},
+        {"host_name": "<b>evil</b>"},
     ],
-)  # fmt: skip
+)
 async def test_a_request_without_its_proofs_is_refused(person: Person, changed: dict[str, str]) -> None:
     assert (await person.authorize(**changed)).status_code == 422
 
@@ -273,8 +313,10 @@ async def test_a_request_without_its_proofs_is_refused(person: Person, changed: 
 async def test_a_browser_brings_a_code_to_its_own_machine(terminal: httpx2.AsyncClient, person: Person) -> None:
     shown = await person.browser.get("/oauth/authorize", params=AUTHORIZATION)
     assert "form-action 'self' http://127.0.0.1:45454;" in shown.headers["content-security-policy"]
+
     for part in ("laptop", "127.0.0.1", person.email):
         assert part in shown.text
+
     denied = urlsplit((await person.authorize("deny")).headers["location"])
     assert parse_qs(denied.query) == {"error": ["access_denied"], "state": ["a" * 43]}
     approved = await person.authorize()
@@ -282,6 +324,7 @@ async def test_a_browser_brings_a_code_to_its_own_machine(terminal: httpx2.Async
     assert (approved.status_code, f"{parts.scheme}://{parts.netloc}{parts.path}") == (303, BACK)
     query = parse_qs(parts.query)
     assert query["state"] == ["a" * 43]
+
     response = await redeem(terminal, query["code"][0])
     assert await status(terminal, response.json()["access_token"]) == 200
 
@@ -289,12 +332,14 @@ async def test_a_browser_brings_a_code_to_its_own_machine(terminal: httpx2.Async
 async def test_a_code_that_comes_twice_ends_its_session(
     server: Hosted, terminal: httpx2.AsyncClient, person: Person
 ) -> None:
-    code, begun = await person.code(), await begin(terminal)
+    code = await person.code()
+    begun = await begin(terminal)
     await person.decide(begun["user_code"])
     tokens = [(await response).json()["access_token"] for response in (redeem(terminal, code), poll(terminal, begun))]
     assert [await status(terminal, token) for token in tokens] == [200, 200]
     again = [await redeem(terminal, code), await poll(terminal, begun)]
     assert [response.json()["error"] for response in again] == ["invalid_grant", "invalid_grant"]
+
     assert [await status(terminal, token) for token in tokens] == [401, 401]
 
 
@@ -308,10 +353,13 @@ async def test_two_concurrent_exchanges_leave_no_session(terminal: httpx2.AsyncC
 @pytest.mark.parametrize(
     "changed",
     [
-        {"code_verifier": "w" * 64}, {"code_verifier": ""}, {"code_verifier": "ö"},
-        {"redirect_uri": "http://127.0.0.1:45455/callback"}, {"redirect_uri": ""},
+        {"code_verifier": "w" * 64},
+        {"code_verifier": ""},
+        {"code_verifier": "ö"},
+        {"redirect_uri": "http://127.0.0.1:45455/callback"},
+        {"redirect_uri": ""},
     ],
-)  # fmt: skip
+)
 async def test_stolen_code_is_invalidated_and_gives_no_session(
     terminal: httpx2.AsyncClient, person: Person, changed: dict[str, str]
 ) -> None:
@@ -321,12 +369,14 @@ async def test_stolen_code_is_invalidated_and_gives_no_session(
 
 
 async def test_codes_of_one_flow_are_refused_in_the_other(terminal: httpx2.AsyncClient, person: Person) -> None:
-    code, begun = await person.code(), await begin(terminal)
+    code = await person.code()
+    begun = await begin(terminal)
     await person.decide(begun["user_code"])
     assert (await poll(terminal, {"device_code": code})).json()["error"] == "invalid_grant"
     assert (await redeem(terminal, begun["device_code"])).json()["error"] == "invalid_grant"
     assert (await redeem(terminal, begun["user_code"])).json()["error"] == "invalid_grant"
     assert (await poll(terminal, {"device_code": begun["user_code"]})).json()["error"] == "invalid_grant"
+
     assert [(await redeem(terminal, code)).status_code, (await poll(terminal, begun)).status_code] == [200, 200]
 
 
@@ -340,8 +390,11 @@ async def test_an_authorization_code_expires(server: Hosted, terminal: httpx2.As
 async def test_a_removed_member_loses_terminals_and_codes(
     server: Hosted, terminal: httpx2.AsyncClient, person: Person
 ) -> None:
-    used, unused, begun = await person.code(), await person.code(), await begin(terminal)
+    used = await person.code()
+    unused = await person.code()
+    begun = await begin(terminal)
     await person.decide(begun["user_code"])
+
     token = (await redeem(terminal, used)).json()["access_token"]
     assert await status(terminal, token) == 200
     await server.client.delete(f"/orgs/current/members/{person.user_id}")
@@ -351,7 +404,8 @@ async def test_a_removed_member_loses_terminals_and_codes(
 
 
 async def test_a_new_password_ends_terminals_and_codes(terminal: httpx2.AsyncClient, person: Person) -> None:
-    used, unused = await person.code(), await person.code()
+    used = await person.code()
+    unused = await person.code()
     token = (await redeem(terminal, used)).json()["access_token"]
     body = {"current": PASSWORD, "new": "another good password"}
     assert (await person.browser.put("/users/me/password", json=body)).status_code == 204
@@ -366,11 +420,13 @@ async def test_the_session_of_a_key_gives_terminals_no_more_than_the_key(
     full = (await person.browser.post("/api-key/current", json={})).json()
     await person.browser.post("/login/key", data={"key": limited.json()["key"]})
     begun = await begin(terminal)
+
     refused = [
         await person.authorize(),
         await person.type_code(begun["user_code"]),
         await person.decide(begun["user_code"]),
     ]
+
     assert [(response.status_code, "location" in response.headers) for response in refused] == [(403, False)] * 3
     await person.browser.post("/login/key", data={"key": full["key"]})
     token = (await redeem(terminal, await person.code())).json()["access_token"]
@@ -390,4 +446,5 @@ async def test_the_token_of_a_terminal_approves_nothing(terminal: httpx2.AsyncCl
     cookie = {"cookie": f"portside_session={token}", **SAME}
     response = await terminal.post("/device/decision", data=form, headers=cookie)
     assert (response.status_code, response.headers["location"].startswith("/login")) == (303, True)
+
     assert (await poll(terminal, begun)).json()["error"] == "authorization_pending"

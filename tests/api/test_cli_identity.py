@@ -40,6 +40,7 @@ def portside(server: Hosted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         line = [*arguments, *([server.url] if arguments[0] in {"login", "logout"} else connection)]
         done = await asyncio.to_thread(run_here, *line, stdin=stdin)
         assert done.returncode == code, done.stderr
+
         return done.stderr if code else done.stdout
 
     return run
@@ -57,9 +58,12 @@ async def test_the_organization_and_its_workspaces(portside: Portside) -> None:
     assert "Team C" in await portside("workspaces", "rename", "team-b", "Team C")
     heading, _first, row = (await portside("workspaces", "list")).splitlines()
     assert heading.split() == ["NAME", "HANDLE", "ROLE", "CREATED", "ID"]
+
     assert (row.split()[:4], row.split()[-1]) == (["Team", "C", "team-b", "Admin"], team)
+
     for named in ("team-b", "Team C", team):
         assert (await made(portside, "account", "show", "--workspace", named))["tenant_id"] == team
+
     assert "no workspace nowhere" in await portside("account", "show", "--workspace", "nowhere", code=1)
     await portside("workspaces", "create", "Team C", "--handle", "other")
     assert "2 workspaces are named Team C" in await portside("account", "show", "--workspace", "Team C", code=1)
@@ -67,6 +71,7 @@ async def test_the_organization_and_its_workspaces(portside: Portside) -> None:
     assert "Team C is deleted" in await portside("workspaces", "delete", "other", stdin="other")
     await portside("workspaces", "delete", team, "--yes")
     assert len(await made(portside, "workspaces", "list")) == 1
+
     assert "cannot be deleted" in await portside("workspaces", "delete", "default", "--yes", code=1)
 
 
@@ -78,6 +83,7 @@ async def test_members_are_added_changed_and_removed(portside: Portside) -> None
     assert "not a member of the workspace" in await portside(
         "members", "role", "dev@example.com", "Admin", *team, code=1
     )
+
     assert "Editor" in await portside("members", "add", "dev@example.com", *team)
     assert "not a member of the organization" in await portside("members", "add", "who@example.com", *team, code=1)
     assert "--name" in await portside("members", "add", "dev@example.com", "--name", "x", *team, code=1)
@@ -85,6 +91,7 @@ async def test_members_are_added_changed_and_removed(portside: Portside) -> None
     assert "dev@example.com  Dev " in await portside("members", "list", *team)
     assert "is now Organization Viewer" in await portside("members", "role", added["id"], "Organization Viewer")
     assert "role_id: is not a role" in await portside("members", "role", added["id"], "King", code=1)
+
     await portside("members", "remove", "dev@example.com", *team, code=130)
     assert "from the workspace" in await portside("members", "remove", "dev@example.com", "--yes", *team)
     assert "from the organization" in await portside("members", "remove", "dev@example.com", "--yes")
@@ -102,6 +109,7 @@ async def test_a_login_is_kept_used_and_ended(portside: Portside, tmp_path: Path
     assert await portside(*login, key=None, stdin=PASSWORD) == "logged in as dev@example.com\n"
     assert "--workspace" in await portside("keys", "list", key=None, code=1)
     await portside("members", "add", "dev@example.com", "--workspace", "default")
+
     assert "in the workspace Default" in await portside(*login, key=None, stdin=PASSWORD)
     kept = tmp_path / "portside" / "logins.json"
     assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
@@ -109,6 +117,7 @@ async def test_a_login_is_kept_used_and_ended(portside: Portside, tmp_path: Path
     assert PASSWORD not in kept.read_text()
     shown = await portside("account", "show", key=None)
     assert shown.splitlines()[0].split() == ["user", "dev@example.com"]
+
     assert (await made(portside, "account", "show"))["user_email"] == "admin@localhost"
     set_password = ("account", "password")
     assert "is wrong" in await portside(*set_password, key=None, stdin="x\nanother good password\n", code=1)
@@ -116,6 +125,7 @@ async def test_a_login_is_kept_used_and_ended(portside: Portside, tmp_path: Path
     await portside("workspaces", "create", "Other")
     await portside("members", "add", "dev@example.com", "--workspace", "other")
     await portside("members", "remove", "dev@example.com", "--yes", "--workspace", "default")
+
     assert "403" in await portside("keys", "list", key=None, code=1)
     assert "Other" in await portside("workspaces", "list", key=None)
     assert "Other" in await portside("account", "show", "--workspace", "other", key=None)
@@ -141,6 +151,7 @@ async def test_keys_of_every_kind_are_made_listed_and_revoked(server: Hosted, po
     personal = await made(portside, *create, "--of", "user", "--workspace", other, "--read-only")
     assert personal["key"].startswith("lsv2_pt_")
     assert personal["default_workspace_id"] == other
+
     assert "*" not in personal["permissions"]
     of_all = await made(portside, *create, "--of", "organization", "--org-role", "Organization Viewer")
     assert of_all["permissions"] == ["organization:read"]
@@ -148,6 +159,7 @@ async def test_keys_of_every_kind_are_made_listed_and_revoked(server: Hosted, po
     assert (limited["workspace_names"], limited["expires_at"][:10]) == (["Other"], "2100-01-31")
     listed = {key["id"] for key in await made(portside, "keys", "list", "--of", "organization")}
     assert listed >= {service["id"], of_all["id"], limited["id"]}
+
     assert personal["short_key"] in await portside("keys", "list", "--of", "user")
     await portside("keys", "revoke", limited["id"], "--of", "organization")
     await portside("keys", "revoke", personal["id"])
@@ -165,4 +177,5 @@ async def test_sessions_are_listed_and_ended(portside: Portside) -> None:
     assert "dev@example.com" in await portside("sessions", "list", "--of", "organization")
     assert "404" in await portside("sessions", "end", own["id"], code=1)
     await portside("sessions", "end", own["id"], "--of", "organization")
+
     assert await made(portside, "sessions", "list", "--of", "organization") == []

@@ -52,7 +52,8 @@ class Config:
     """The configuration folder of the user."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.file = folder, folder / "logins.json"
+        self.folder = folder
+        self.file = folder / "logins.json"
 
     def read(self) -> dict[str, Any] | None:
         return dict(json.loads(self.file.read_text())) if self.file.exists() else None
@@ -98,6 +99,7 @@ class Terminal:
         while line := await self.process.stderr.readline():
             if found := re.search(pattern, line.decode()):
                 return found[1]
+
         raise AssertionError(f"the command ended without {pattern}")
 
     async def end(self) -> tuple[int, str, str]:
@@ -109,9 +111,19 @@ class Terminal:
 @asynccontextmanager
 async def login(url: str, *arguments: str, **environment: str) -> AsyncIterator[Terminal]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "portside", "login", url, *arguments,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **environment},
-    )  # fmt: skip
+        sys.executable,
+        "-P",
+        "-m",
+        "portside",
+        "login",
+        url,
+        *arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+
     try:
         yield Terminal(process)
     finally:
@@ -137,6 +149,7 @@ async def test_a_terminal_without_a_browser_logs_in_with_a_code(
         form = {"user_code": code, "decision": "approve"}
         assert "Approved" in (await browser.post(f"{server.url}/device/decision", data=form)).text
         status, out, err = await terminal.end()
+
     assert (status, out) == (0, "logged in as admin@localhost, in the workspace Default\n"), err
     assert config.modes() == (0o700, 0o600)
     token = (config.read() or {})[server.url]["token"]
@@ -146,6 +159,7 @@ async def test_a_terminal_without_a_browser_logs_in_with_a_code(
     listed = json.loads((await run("sessions", "list", "--json", "--url", server.url)).stdout)
     (own,) = [found for found in listed if found["is_current"]]
     assert (own["method"], own["kind"]) == ("device", "bearer")
+
     assert own["client"].startswith("portside/")
     headers = {"authorization": f"Bearer {token}"}
     assert (await browser.get(f"{server.url}/auth", headers=headers)).status_code == 200
@@ -159,6 +173,7 @@ async def test_a_refused_code_logs_nobody_in(server: Hosted, browser: httpx2.Asy
         code = await terminal.read_until(r"enter the code (\S+)")
         await browser.post(f"{server.url}/device/decision", data={"user_code": code, "decision": "deny"})
         status, _, err = await terminal.end()
+
     assert (status, "refused in the browser" in err, config.read()) == (1, True, None)
 
 
@@ -169,26 +184,36 @@ async def test_a_terminal_with_a_browser_logs_in_by_a_port_of_its_machine(
         page = await terminal.read_until(r"visit (\S+)")
         back = await approve_page(browser, page)
         assert back.startswith("http://127.0.0.1:")
+
         # What does not belong to this sign-in changes nothing.
-        parts, state = urlsplit(back), parse_qs(urlsplit(page).query)["state"][0]
+        parts = urlsplit(back)
+        state = parse_qs(urlsplit(page).query)["state"][0]
         foreign = [
-            back.replace(state, "x" * 43), back.split("?")[0], back.replace("/callback", "/other"),
-            f"{back.split('?')[0]}?code=stolen", f"{back.split('?')[0]}?state={state}", f"{back}&state={state}",
-        ]  # fmt: skip
+            back.replace(state, "x" * 43),
+            back.split("?")[0],
+            back.replace("/callback", "/other"),
+            f"{back.split('?')[0]}?code=stolen",
+            f"{back.split('?')[0]}?state={state}",
+            f"{back}&state={state}",
+        ]
+
         assert [(await browser.get(url)).status_code for url in foreign] == [400] * len(foreign)
         rebound = {"host": f"evil.example:{parts.port}"}
         assert (await browser.get(back, headers=rebound)).status_code == 400
         response = await browser.get(back)
         assert (response.status_code, response.headers["cache-control"]) == (200, "no-store")
         status, out, err = await terminal.end()
+
     assert (status, out) == (0, "logged in as admin@localhost, in the workspace Default\n"), err
     assert program.with_suffix(".opened").read_text().strip() == page
     assert "code=" not in err
     first = (config.read() or {})[server.url]["token"]
+
     # A second login replaces the first, which ends.
     async with login(server.url, BROWSER="true") as terminal:
         await browser.get(await approve_page(browser, await terminal.read_until(r"visit (\S+)")))
         assert (await terminal.end())[0] == 0
+
     headers = {"authorization": f"Bearer {first}"}
     assert (await browser.get(f"{server.url}/auth", headers=headers)).status_code == 401
     assert (config.read() or {})[server.url]["token"] != first
@@ -201,6 +226,7 @@ async def test_a_refusal_in_the_browser_ends_the_command(
         back = await approve_page(browser, await terminal.read_until(r"visit (\S+)"), "deny")
         assert (await browser.get(back)).status_code == 200
         status, _, err = await terminal.end()
+
     assert (status, "refused in the browser" in err, config.read()) == (1, True, None)
 
 
@@ -212,6 +238,7 @@ async def test_a_foreign_code_is_no_login(server: Hosted, browser: httpx2.AsyncC
         other = re.sub(r"(code_challenge=.{43})[^&]*", r"\1", other)
         assert (await browser.get(await approve_page(browser, other))).status_code == 200
         status, _, err = await terminal.end()
+
     assert (status, "refused the sign-in" in err, config.read()) == (1, True, None)
 
 
@@ -220,8 +247,10 @@ async def test_a_login_goes_to_its_own_platform_only(server: Hosted, config: Con
     logins = Logins(config.folder)
     assert logins.find("https://other.example.com/") is not None
     assert logins.find("HTTPS://Other.example.com") is not None
+
     for url in ("http://other.example.com", "https://other.example.com:8700", "https://other.example.com.evil.example"):
         assert logins.find(url) is None
+
     assert "you are not logged in" in (await run("account", "show", "--url", server.url, "--home", "/nowhere")).stderr
 
 

@@ -64,6 +64,7 @@ async def test_an_archive_becomes_a_revision_and_reaches_the_listener(platform) 
     patched = await platform.patch(made["id"], **revision_of(where["object_path"]))
     revision = (await platform.revisions(made["id"]))[0]
     assert patched["latest_revision_id"] == revision["id"]
+
     assert revision["source_revision_config"]["source_tarball_path"] == where["object_path"]
     path = f"/internal/deployments/{made['id']}/revisions/{revision['id']}/archive"
     got = await platform.client.get(path)
@@ -78,6 +79,7 @@ async def test_an_address_takes_one_archive_and_only_with_its_token(platform) ->
     for wrong in (url.split("?")[0], url[:-1], url.replace(url.split("/")[-1][:8], "00000000")):
         refused = await put(platform, wrong, ARCHIVE)
         assert refused.status_code == 401, wrong
+
     assert (await put(platform, url, ARCHIVE)).status_code == 204
     assert (await put(platform, url, ARCHIVE)).status_code == 401
 
@@ -87,6 +89,7 @@ async def test_a_refused_archive_can_be_uploaded_again(platform, monkeypatch) ->
     url = (await address(platform, made["id"]))["upload_url"]
     for nothing in (b"", b"PK\x03\x04"):
         assert (await put(platform, url, nothing)).json()["detail"].startswith("The uploaded file is not a gzip file")
+
     monkeypatch.setattr(archives, "MAX_ARCHIVE_BYTES", 1_500_000)
     assert (await put(platform, url, b"\x1f\x8b" + os.urandom(1_500_000))).status_code == 413
     assert not await arriving(platform)
@@ -119,8 +122,10 @@ async def test_two_uploads_at_once_leave_one_archive(platform) -> None:
 )
 async def test_a_path_that_was_not_issued_to_the_deployment_makes_no_revision(platform, path: str) -> None:
     name = f"strange-{abs(hash(path))}"
-    made, other = await make(platform, name), await make(platform, f"{name}-other")
+    made = await make(platform, name)
+    other = await make(platform, f"{name}-other")
     others = await address(platform, other["id"])
+
     await put(platform, others["upload_url"], ARCHIVE)
     unput = (await address(platform, made["id"]))["object_path"]
     named = path.format(id=made["id"], unput=unput, others=others["object_path"])
@@ -134,15 +139,18 @@ async def test_unused_archives_are_deleted_and_used_ones_kept(platform, monkeypa
     store = platform.services.archives
     chore = UnusedArchives(platform.db, store)
     made = await make(platform, "kept")
+
     used, unused = [await address(platform, made["id"]) for _ in range(2)]
     for where in (used, unused):
         assert (await put(platform, where["upload_url"], ARCHIVE)).status_code == 204
+
     await platform.patch(made["id"], **revision_of(used["object_path"]))
     files = [store.path(UUID(urlsplit(where["upload_url"]).path.rsplit("/", 1)[-1])) for where in (used, unused)]
     await chore.activate()
     assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
     monkeypatch.setattr(archives, "UNUSED_FOR_S", 0.0)
     monkeypatch.setattr(archives, "GARBAGE_AFTER_S", {".tar.gz": 0.0})
+
     # A foreign file stops nothing.
     files[0].with_name("copy-of-an-archive.tar.gz").touch()
     await chore.activate()
@@ -187,4 +195,5 @@ async def test_an_upload_that_fills_the_disk_leaves_no_file(tmp_path) -> None:
         with pytest.raises(OSError, match="No space left"):
             async with store.open_upload(UUID(int=1)) as partial:
                 await partial.write(chunks())
+
         assert list((disk.path / "archives").iterdir()) == []

@@ -26,14 +26,27 @@ async def plane(control_databases):
 async def test_create_returns_the_whole_deployment(plane: Control) -> None:
     made = await plane.create(secrets=SECRETS, source_config={"deployment_type": "dev", "install_command": "npm ci"})
     assert made["source_config"] == {
-        "integration_id": None, "repo_url": "https://git.example.com/team/agent.git", "deployment_type": "dev",
-        "build_on_push": False, "custom_url": None, "resource_spec": None, "listener_id": None, "listener_config": None,
-        "install_command": "npm ci", "build_command": None,
-    }  # fmt: skip
+        "integration_id": None,
+        "repo_url": "https://git.example.com/team/agent.git",
+        "deployment_type": "dev",
+        "build_on_push": False,
+        "custom_url": None,
+        "resource_spec": None,
+        "listener_id": None,
+        "listener_config": None,
+        "install_command": "npm ci",
+        "build_command": None,
+    }
+
     assert made["source_revision_config"] == {
-        "repo_ref": "main", "graph_config_path": "langgraph.json", "langgraph_config_path": "langgraph.json",
-        "repo_commit_sha": None, "image_uri": None, "source_tarball_path": None,
-    }  # fmt: skip
+        "repo_ref": "main",
+        "graph_config_path": "langgraph.json",
+        "langgraph_config_path": "langgraph.json",
+        "repo_commit_sha": None,
+        "image_uri": None,
+        "source_tarball_path": None,
+    }
+
     assert made["name"] == "agent"
     assert made["source"] == "git_hosting"
     assert made["status"] == "AWAITING_DATABASE"
@@ -41,6 +54,7 @@ async def test_create_returns_the_whole_deployment(plane: Control) -> None:
     assert made["secrets"] == SECRETS
     assert made["active_revision_id"] is None
     assert made["image_version"] is None
+
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", made["created_at"])
     assert await plane.get(made["id"]) == made
     first = await plane.client.get(f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}")
@@ -57,6 +71,7 @@ async def test_field_aliases_are_accepted_and_returned(plane: Control) -> None:
     assert (await plane.revisions(made["id"]))[0]["source"] == "github"
     install = [(await plane.client.get(f"/v1/integrations/{n}/install")).json() for n in ("github", "git_hosting")]
     assert install[0] == install[1]
+
     assert (install[0][0]["installation_id"], install[0][0]["name"]) == (0, "git")
     await plane.create("with-integration", source_config={"integration_id": install[0][0]["id"]})
 
@@ -69,6 +84,7 @@ async def test_a_create_makes_the_project_and_a_key_that_is_kept_encrypted(plane
     assert actor.workspace_id == plane.actor.workspace_id
     assert actor.permissions == {"runs:*", "projects:*"}
     assert await plane.db.pool.fetchval("select name from projects") == "agent"
+
     rows = await plane.db.pool.fetch("select d::text || r::text as t from deployments d, revisions r")
     dump = str(rows) + str(await plane.db.pool.fetch("select secrets_sealed from revisions"))
     assert "very-secret-value" not in dump
@@ -109,8 +125,10 @@ async def test_invalid_create_is_refused_and_stores_nothing(plane: Control, over
     response = await plane.client.post("/v2/deployments", json=create_body(**over))
     assert response.status_code == status, response.text
     assert named in response.text
+
     if status == 422:
         assert {"loc", "msg", "type"} <= set(response.json()["detail"][0])
+
     assert await plane.db.pool.fetchval("select count(*) from projects where deleted_at is null") == 0
     assert (await plane.client.get("/v2/deployments")).json() == {"resources": [], "offset": 0}
 
@@ -141,11 +159,13 @@ async def test_lists_are_paged_and_filtered(plane: Control) -> None:
     assert await names(name_contains="GENT-1") == ["agent-1"]
     assert await names(name_contains="%") == []
     assert await names(name="agent-2", name_contains="agent-2") == ["agent-2"]
+
     assert await names(status="AWAITING_DELETE") == ["agent-0"]
     assert await names(deployment_type="prod") == ["other"]
     assert await names(deployment_ids=f"{ids[1]},{ids[2]}") == ["agent-2", "agent-1"]
     assert await names(remote_reconciled="true") == await names(image_version="1") == []
     assert await names(remote_reconciled="false", tag_value_ids="") == await names()
+
     for bad in ({"limit": 0}, {"limit": 101}, {"offset": -1}, {"status": "x"}, {"tag_value_ids": str(uuid4())}):
         assert (await plane.client.get("/v2/deployments", params=bad)).status_code == 422
 
@@ -153,6 +173,7 @@ async def test_lists_are_paged_and_filtered(plane: Control) -> None:
 async def test_deployments_are_never_selected_by_an_agent(plane: Control) -> None:
     """`langgraph deploy --agent-id` updates the first deployment that it gets, so the filter is refused."""
     await plane.create()
+
     for agent in ({"agent_id": str(uuid4()), "agent_environment": "production"}, {"agent_environment": "production"}):
         response = await plane.client.get("/v2/deployments", params=agent)
         assert response.status_code == 422
@@ -169,6 +190,7 @@ async def test_ids_that_are_unknown_or_of_another_workspace_are_not_found(plane:
         "insert into workspaces (id, organization_id, display_name, tenant_handle) "
         "select gen_random_uuid(), organization_id, 'x', 'x' from workspaces returning id"
     )
+
     owner = keys.Owner(plane.actor.organization_id, stranger)
     headers = {"x-api-key": (await keys.create_key(plane.db, owner, keys.KeyRequest())).key}
     unknown = str(uuid4())
@@ -183,8 +205,10 @@ async def test_ids_that_are_unknown_or_of_another_workspace_are_not_found(plane:
             await plane.client.put(f"/internal{path[3:]}/status", json={"status": "READY"}, headers=who),
             await plane.client.delete(f"/internal{path[3:]}", headers=who),
         ]
+
         assert {response.status_code for response in responses} == {404}
         assert {response.json()["detail"] for response in responses} == {f"Deployment ID {deployment_id} not found."}
+
     assert (await plane.client.get("/v2/deployments", headers=headers)).json()["resources"] == []
     assert (await plane.client.get("/v2/deployments/xyz")).status_code == 422
     response = await plane.client.get(f"/v2/deployments/{made['id']}/revisions/{unknown}")
@@ -195,6 +219,7 @@ async def test_every_verb_needs_its_permission(plane: Control) -> None:
     made = await plane.create()
     listener = (await plane.client.post("/v2/listeners", json=LISTENER)).json()["id"]
     of_revision = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}"
+
     calls: dict[str, list[tuple[str, str, object]]] = {
         "deployments:create": [
             ("POST", "/v2/deployments", create_body("second")),
@@ -202,9 +227,15 @@ async def test_every_verb_needs_its_permission(plane: Control) -> None:
         ],
         "deployments:read": [
             ("GET", f"/v2/deployments{rest}", None)
-            for rest in ("", f"/{made['id']}", f"/{made['id']}/revisions",
-                         of_revision[15:], f"{of_revision[15:]}/history")
-        ] + [("GET", "/v2/listeners", None), ("GET", f"/v2/listeners/{listener}", None)],
+            for rest in (
+                "",
+                f"/{made['id']}",
+                f"/{made['id']}/revisions",
+                of_revision[15:],
+                f"{of_revision[15:]}/history",
+            )
+        ]
+        + [("GET", "/v2/listeners", None), ("GET", f"/v2/listeners/{listener}", None)],
         "deployments:update": [
             ("PATCH", f"/v2/deployments/{made['id']}", {"display_name": "x"}),
             ("POST", f"/v2/deployments/{made['id']}/revisions", {}),
@@ -221,12 +252,14 @@ async def test_every_verb_needs_its_permission(plane: Control) -> None:
         "listeners:work": [
             ("POST", "/internal/listeners/connect", {"compute_type": "process", "compute_id": "x"}),
         ],
-    }  # fmt: skip
+    }
+
     for permission, requests in calls.items():
         others = await plane.headers(*(set(calls) - {permission}))
         for method, url, body in requests:
             assert (await plane.client.request(method, url, json=body, headers=others)).status_code == 403
             assert (await plane.client.request(method, url, json=body, headers={"x-api-key": "no"})).status_code == 401
+
     for permission, requests in calls.items():
         own = await plane.headers(permission)
         for method, url, body in requests:
@@ -244,9 +277,11 @@ async def test_several_deployments_are_deleted_all_or_none(plane: Control) -> No
     assert (await plane.get(ids[0]))["status"] == "AWAITING_DATABASE"
     response = await plane.client.delete("/v2/deployments", params={"deployment_ids": [ids[1], ids[0], ids[1]]})
     assert (response.status_code, set(response.json()["deployment_ids"])) == (200, set(ids[:2]))
+
     states = [(await plane.get(deployment_id))["status"] for deployment_id in ids]
     assert states == ["AWAITING_DELETE", "AWAITING_DELETE", "AWAITING_DATABASE"]
     assert await plane.statuses(ids[0]) == ["INTERRUPTED"]
+
     for bad in ({}, {"deployment_ids": "x"}, {"deployment_ids": [str(uuid4()) for _ in range(101)]}):
         refused = await plane.client.delete("/v2/deployments", params=bad)
         assert (refused.status_code, refused.json()["detail"][0]["loc"][:2]) == (422, ["query", "deployment_ids"])
@@ -267,6 +302,7 @@ async def test_patch_creates_a_revision_only_for_revision_fields(plane: Control)
     assert same["latest_revision_id"] == made["latest_revision_id"]
     assert (same["display_name"], same["source_config"]["install_command"]) == ("Mine", "npm ci")
     assert same["updated_at"] > made["updated_at"]
+
     nothing = await plane.patch(made["id"], display_name=None, source_config=None, secrets=None)
     assert (nothing["display_name"], nothing["latest_revision_id"]) == ("Mine", made["latest_revision_id"])
     ref = await plane.patch(made["id"], source_revision_config={"repo_ref": "next"})
@@ -274,6 +310,7 @@ async def test_patch_creates_a_revision_only_for_revision_fields(plane: Control)
     assert ref["source_revision_config"]["repo_ref"] == "next"
     assert ref["source_revision_config"]["graph_config_path"] == "langgraph.json"
     assert ref["secrets"] == SECRETS
+
     path = await plane.patch(made["id"], source_revision_config={"langgraph_config_path": "b.json"})
     assert path["source_revision_config"]["repo_ref"] == "next"
     assert path["source_revision_config"]["langgraph_config_path"] == "b.json"
@@ -291,6 +328,7 @@ async def test_an_empty_list_of_secrets_removes_them_unless_it_comes_with_a_depl
     emptied = await plane.patch(made["id"], secrets=[])
     assert emptied["secrets"] == []
     assert len(await plane.revisions(made["id"])) == 4
+
     assert (await plane.get(made["id"]))["secrets"] == []
 
 
@@ -299,6 +337,7 @@ async def test_changes_of_single_secrets_at_the_same_moment_all_count(plane: Con
     changes = [{"set": [{"name": f"KEY_{n}", "value": str(n)}]} for n in range(6)]
     changes += [{"set": [{"name": "FOO", "value": "new"}]}, {"unset": ["GONE", "NEVER_SET"]}]
     await asyncio.gather(*(plane.patch(made["id"], secret_changes=each) for each in changes))
+
     kept = {secret["name"]: secret["value"] for secret in (await plane.get(made["id"]))["secrets"]}
     assert kept == {"FOO": "new", **{f"KEY_{n}": str(n) for n in range(6)}}
     many = [{"name": f"MORE_{n}", "value": "1"} for n in range(500)]
@@ -351,6 +390,7 @@ async def test_a_deployment_can_be_patched_with_its_own_response(plane: Control)
     await plane.listener.client.put(
         f"/internal/deployments/{made['id']}/status", json={"status": "READY", "custom_url": "http://127.0.0.1:9"}
     )
+
     seen = await plane.get(made["id"])
     again = await plane.client.patch(f"/v2/deployments/{made['id']}", json=seen)
     assert again.status_code == 200, again.text
@@ -374,6 +414,7 @@ async def test_a_deleted_deployment_stays_readable_until_its_compute_is_gone(pla
     gone = await plane.client.delete(f"/v2/deployments/{made['id']}")
     assert (gone.status_code, gone.content) == (204, b"")
     assert (await plane.client.delete(f"/v2/deployments/{made['id']}")).status_code == 204
+
     assert (await plane.get(made["id"]))["status"] == "AWAITING_DELETE"
     assert await plane.statuses(made["id"]) == ["INTERRUPTED"]
     assert (await plane.client.patch(f"/v2/deployments/{made['id']}", json={"secrets": []})).status_code == 409
@@ -381,6 +422,7 @@ async def test_a_deleted_deployment_stays_readable_until_its_compute_is_gone(pla
     late = await plane.client.put(f"/internal/deployments/{made['id']}/status", json={"status": "READY"})
     assert late.status_code == 409
     assert (await plane.listener.report(made["id"], made["latest_revision_id"], "DEPLOYED")).status_code == 409
+
     assert (await plane.listener.desired(listener_id))["deployments"][0]["status"] == "AWAITING_DELETE"
     assert (await plane.listener.drop(made["id"])).status_code == 204
     assert (await plane.client.get(f"/v2/deployments/{made['id']}")).status_code == 404

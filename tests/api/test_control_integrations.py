@@ -54,15 +54,21 @@ async def add(platform, **over: Any) -> Any:
 async def test_integrations_are_listed_without_their_tokens(platform, host) -> None:
     made = await add(platform, base_url=host.url + "/")
     assert (made["base_url"], made["has_token"], made["has_webhook"]) == (host.url, True, False)
-    for path in ("/v1/integrations/git_hosting/install", "/v1/integrations/github/install",
-                 "/v1/integrations/forge/github/install"):  # fmt: skip
+
+    for path in (
+        "/v1/integrations/git_hosting/install",
+        "/v1/integrations/github/install",
+        "/v1/integrations/forge/github/install",
+    ):
         response = await platform.client.get(path)
         assert made in response.json()
         assert response.json()[0]["name"] == "git"
         assert TOKEN not in response.text
+
     again = await platform.client.post(PATH, json={"name": made["name"], "kind": "github"})
     assert again.status_code == 409
     assert (await platform.client.delete(f"{PATH}/{made['id']}")).status_code == 204
+
     for request in ("DELETE", "PATCH"):
         gone = await platform.client.request(request, f"{PATH}/{made['id']}", json={"token": "x"})
         assert gone.status_code == 404
@@ -71,11 +77,18 @@ async def test_integrations_are_listed_without_their_tokens(platform, host) -> N
 @pytest.mark.parametrize(
     "body",
     [
-        {"kind": "gitea"}, {"kind": "svn"}, {"base_url": "ftp://host"}, {"base_url": "https://me:pw@host"},
-        {"base_url": "https://host?x"}, {"base_url": "host"},
-        {"base_url": "https://ü⒈.com"}, {"token": ""}, {"token": "a b"}, {"name": ""},
+        {"kind": "gitea"},
+        {"kind": "svn"},
+        {"base_url": "ftp://host"},
+        {"base_url": "https://me:pw@host"},
+        {"base_url": "https://host?x"},
+        {"base_url": "host"},
+        {"base_url": "https://ü⒈.com"},
+        {"token": ""},
+        {"token": "a b"},
+        {"name": ""},
     ],
-)  # fmt: skip
+)
 async def test_invalid_integrations_are_422(platform, body) -> None:
     response = await platform.client.post(PATH, json={"name": "bad", "kind": "github", **body})
     assert response.status_code == 422, response.text
@@ -90,11 +103,16 @@ async def test_repositories_are_listed_by_every_kind_of_host(platform, host, kin
         response = await platform.client.get(f"/v1/integrations/{start}/{made['id']}/repos")
         assert response.status_code == 200, response.text
         assert len(response.json()) == 130
+
     last = response.json()[-1]
     assert last == {
-        "host_integration_id": made["id"], "id": 129, "name": "repository-129", "owner": "team",
-        "url": f"{host.url}/team/repository-129.git", "default_branch": None if kind == "gitlab" else "main",
-    }  # fmt: skip
+        "host_integration_id": made["id"],
+        "id": 129,
+        "name": "repository-129",
+        "owner": "team",
+        "url": f"{host.url}/team/repository-129.git",
+        "default_branch": None if kind == "gitlab" else "main",
+    }
 
 
 async def test_failures_of_the_git_host_are_reported(platform, host, monkeypatch) -> None:
@@ -105,12 +123,14 @@ async def test_failures_of_the_git_host_are_reported(platform, host, monkeypatch
     assert (await platform.client.patch(f"{PATH}/{made['id']}", json={"token": TOKEN})).status_code == 200
     assert (await platform.client.get(path)).status_code == 200
     monkeypatch.setattr(host, "status", 500)
+
     assert (await platform.client.get(path)).status_code == 503
     usual = platform.services
     monkeypatch.setattr(platform.api, "services", replace(usual, outbound_rules=OutboundRules(allow_private=False)))
     closed = await platform.client.get(path)
     assert (closed.status_code, "loopback network" in closed.json()["detail"]) == (400, True)
     rules = OutboundRules(allow_loopback=True, max_bytes=1)
+
     monkeypatch.setattr(platform.api, "services", replace(usual, outbound_rules=rules))
     assert (await platform.client.get(path)).status_code == 503
     nowhere = await add(platform, base_url="http://127.0.0.1:9")
@@ -118,6 +138,7 @@ async def test_failures_of_the_git_host_are_reported(platform, host, monkeypatch
     unknown = await add(platform, base_url=f"https://{'a' * 64}.example")
     wrong = await platform.client.get(f"{PATH}/{unknown['id']}/repos")
     assert (wrong.status_code, "retry-after" in wrong.headers) == (400, False)
+
     assert "is not the name of any host" in wrong.json()["detail"]
 
 
@@ -157,12 +178,19 @@ async def test_a_token_goes_to_its_own_host_alone(platform, host) -> None:
     found = {d["id"]: d for d in (await platform.listener.desired(listener))["deployments"]}[deployment["id"]]
     assert found["revisions"][0]["repo_credential"] == {"name": "oauth2", "value": TOKEN}
     assert TOKEN not in json.dumps(deployment)
+
     port = int(host.url.rsplit(":", 1)[1])
-    for other in ("https://evil.example/team/agent.git", f"{host.url}/team/agent.git", f"{host.url}/Git/../agent.git",
-                  f"http://127.0.0.1:{port + 1}/Git/agent.git", "git@127.0.0.1:Git/agent.git"):  # fmt: skip
+    for other in (
+        "https://evil.example/team/agent.git",
+        f"{host.url}/team/agent.git",
+        f"{host.url}/Git/../agent.git",
+        f"http://127.0.0.1:{port + 1}/Git/agent.git",
+        "git@127.0.0.1:Git/agent.git",
+    ):
         body = create_body("stolen", source_config={"integration_id": made["id"], "repo_url": other})
         response = await platform.client.post("/v2/deployments", json=body)
         assert (response.status_code, "repo_url" in response.json()["detail"]) == (400, True), other
+
     used = await platform.client.delete(f"{PATH}/{made['id']}")
     assert (used.status_code, deployment["name"] in used.json()["detail"]) == (409, True)
 
@@ -179,7 +207,10 @@ class Hook:
     """A webhook as the three kinds of hosts call it."""
 
     def __init__(self, client: httpx2.AsyncClient, kind: str, fields: Any) -> None:
-        self.client, self.kind, self.url, self.secret = client, kind, fields["url"], fields["secret"]
+        self.client = client
+        self.kind = kind
+        self.url = fields["url"]
+        self.secret = fields["secret"]
 
     async def send(self, body: Any, event: str = "push", **over: str | bytes) -> httpx2.Response:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -197,6 +228,7 @@ class Hook:
             },
             "gitea": {"x-gitea-event": event, "x-gitea-delivery": str(uuid4()), "x-gitea-signature": digest},
         }[self.kind]
+
         headers = {"x-api-key": "", "content-type": "application/json", **headers, **over}
         return await self.client.post(self.url, content=raw, headers=headers)
 
@@ -208,6 +240,7 @@ class Hook:
             {"ref": f"refs/heads/{branch}", "before": "b" * 40, "after": commit, where: names, **over}
         )
         assert response.status_code == 200, response.text
+
         return response.json()["revision_ids"]
 
 
@@ -223,8 +256,10 @@ async def test_a_push_builds_its_commit_in_following_deployments(platform, host,
     hook = await hook_of(platform, integration)
     url = f"{host.url}/{kind}/agent"
     follows = await follow(platform, integration, f"{url}.git")
+
     for branch, pushed in (("other", True), ("main", False)):
         await follow(platform, integration, url, branch, build_on_push=pushed)
+
     await follow(platform, integration, f"{url}-other")
     await follow(platform, await add(platform, kind=kind, base_url=host.url), url)
     commit = "c" * 40
@@ -232,6 +267,7 @@ async def test_a_push_builds_its_commit_in_following_deployments(platform, host,
     newest = (await platform.revisions(follows["id"]))[0]
     assert newest["id"] == revision_id
     assert newest["source_revision_config"]["repo_commit_sha"] == commit
+
     assert newest["source_revision_config"]["repo_ref"] == "main"
     assert await hook.push(url, commit) == [], "already have this commit"
     assert await hook.push(url, GONE, deleted=True) == []
@@ -248,6 +284,7 @@ async def test_a_deployment_without_a_branch_follows_the_default_one(platform, h
     named = {"git_http_url" if kind == "gitlab" else "clone_url": url, "default_branch": "trunk"}
     fields = {"project" if kind == "gitlab" else "repository": named}
     assert await hook.push(url, "c" * 40, "main", **fields) == []
+
     assert await hook.push(url, "c" * 40, "trunk") == [], "the host does not say that this is the default branch"
     (revision_id,) = await hook.push(url, "c" * 40, "trunk", **fields)
     newest = (await platform.revisions(follows["id"]))[0]
@@ -258,11 +295,13 @@ async def test_a_deployment_without_a_branch_follows_the_default_one(platform, h
 
 async def test_a_delivery_counts_once(platform, host) -> None:
     integration = await add(platform, base_url=host.url)
-    hook, url = await hook_of(platform, integration), f"{host.url}/team/once"
+    hook = await hook_of(platform, integration)
+    url = f"{host.url}/team/once"
     deployment = await follow(platform, integration, url)
     event = {"ref": "refs/heads/main", "before": "b" * 40, "after": "e" * 40, "repository": {"clone_url": url}}
     first = await hook.send(event)
     assert len(first.json()["revision_ids"]) == 1
+
     await platform.listener.walk(deployment["id"], first.json()["revision_ids"][0], "CREATE_FAILED")
     # Somebody may have captured it, and can send it with another id, which is not signed.
     later = await hook.send({**event, "before": "e" * 40, "after": "f" * 40})
@@ -271,6 +310,7 @@ async def test_a_delivery_counts_once(platform, host) -> None:
     assert again.json() == {"revision_ids": [], "ignored": "this delivery was already handled"}
     await platform.db.execute(statement("update push_deliveries set received_at = now() - interval '401 days'"))
     await ExpiredPushDeliveries(platform.db).activate()
+
     assert await platform.db.fetchval(statement("select count(*) from push_deliveries")) == 0
 
 
@@ -288,6 +328,7 @@ async def test_unsigned_pushes_are_refused(platform, host, kind: str) -> None:
     name = {"github": "x-hub-signature-256", "gitlab": "x-gitlab-token", "gitea": "x-gitea-signature"}[kind]
     for wrong in ("", "sha256=" + "0" * 64, "é".encode()):
         assert (await hook.send(event, **{name: wrong})).status_code == 401
+
     assert (await hook.send(event)).status_code == 200
     renewed = await hook_of(platform, integration)
     assert (await hook.send(event)).status_code == 401, "the old secret is void"
@@ -296,6 +337,7 @@ async def test_unsigned_pushes_are_refused(platform, host, kind: str) -> None:
     assert (await renewed.send(event)).status_code == 401
     without = await add(platform, kind=kind, base_url=host.url)
     renewed.url = renewed.url.rsplit("/", 1)[0] + f"/{without['id']}"
+
     assert (await renewed.send(event)).status_code == 401
 
 
@@ -305,8 +347,10 @@ async def test_other_events_are_ignored_and_invalid_ones_are_422(platform, host)
     assert "not a push" in (await hook.send({}, event="issues")).json()["ignored"]
     tag = await hook.send({"ref": "refs/tags/v1", "after": "a" * 40})
     assert tag.json()["ignored"] == "only pushes to branches are built"
+
     for bad in (b"", b"{", b"[]", b"{}", b'{"ref": 1}', b'{"ref": "refs/heads/main", "after": "--upload-pack=x"}'):
         assert (await hook.send(bad)).status_code == 422, bad
+
     form = b"payload=%7B%22ref%22%3A%22refs%2Fheads%2Fmain%22%2C%22after%22%3A%22" + b"a" * 40 + b"%22%7D"
     sent = await hook.send(form, **{"content-type": "application/x-www-form-urlencoded"})
     assert sent.json()["ignored"].startswith("no deployment follows")
@@ -346,6 +390,7 @@ async def test_a_branch_is_polled(platform, host, poll) -> None:
     integration = await add(platform, base_url=host.url)
     url = f"{host.url}/team/polled.git"
     deployment = await follow(platform, integration, url)
+
     await poll()
     assert await commits_of(platform, deployment) == [None], "the first look only takes note"
     second = repository.commit({"a": "2"})
@@ -353,12 +398,14 @@ async def test_a_branch_is_polled(platform, host, poll) -> None:
     await poll()
     assert await commits_of(platform, deployment) == [None, second]
     newest = (await platform.revisions(deployment["id"]))[0]
+
     await platform.listener.deploy(deployment["id"], newest["id"])
     older = (await platform.revisions(deployment["id"]))[0]["id"]
     third = repository.commit({"a": "3"})
     await poll()
     assert (await commits_of(platform, deployment))[-1] == third
     latest = (await platform.revisions(deployment["id"]))[0]
+
     await platform.listener.deploy(deployment["id"], latest["id"])
     back = await platform.client.post(f"/v2/deployments/{deployment['id']}/revisions/{older}/redeploy")
     assert back.status_code == 200, back.text
@@ -375,10 +422,12 @@ async def test_a_push_after_a_redeploy_is_built_though_the_branch_was_never_poll
     path = f"/v2/deployments/{deployment['id']}"
     patched = await platform.client.patch(path, json={"source_revision_config": {"repo_ref": "main"}})
     revision_id = patched.json()["latest_revision_id"]
+
     await platform.listener.deploy(deployment["id"], revision_id, commit=first)
     again = await platform.client.post(f"{path}/revisions/{revision_id}/redeploy")
     assert again.status_code == 200, again.text
     second = repository.commit({"a": "2"})
+
     await poll()
     assert (await commits_of(platform, deployment))[-1] == second
 
@@ -388,6 +437,7 @@ async def test_the_default_branch_is_polled_without_a_ref(platform, host, poll) 
     repository.commit({"a": "1"})
     integration = await add(platform, base_url=host.url)
     deployment = await follow(platform, integration, f"{host.url}/team/headed.git", None)
+
     await poll()
     assert await commits_of(platform, deployment) == [None], "the first look only takes note"
     second = repository.commit({"a": "2"})
@@ -401,11 +451,13 @@ async def test_poll_failures_show_in_the_status_without_the_token(platform, host
     integration = await add(platform, base_url=host.url, token="secret-and-wrong")
     deployment = await follow(platform, integration, f"{host.url}/team/refusing.git")
     await poll()
+
     message = (await platform.get(deployment["id"]))["status_message"]
     assert message.startswith("Its repository cannot be polled, so a push starts no revision: ")
     assert "Authentication failed" in message
     assert "secret-and-wrong" not in message
     repository.commit({"a": "1"})
+
     path = f"/v1/integrations/git_hosting/{integration['id']}"
     changed = await platform.client.patch(path, json={"token": TOKEN})
     assert changed.status_code == 200, changed.text
@@ -417,9 +469,11 @@ async def test_a_branch_is_polled_once_per_period_by_concurrent_tasks(platform, 
     await poll()
     followed = await platform.db.fetchval(statement("select count(*) from branch_polls"))
     await platform.db.execute(statement(ALL_ARE_DUE))
+
     done = await asyncio.gather(*(chore().activate() for _ in range(4)))
     while any(status.again for status in done[-4:]):
         done += await asyncio.gather(*(chore().activate() for _ in range(4)))
+
     assert sum(status.did["polled"] for status in done) == followed
     before = len(host.asked)
     assert (await chore().activate()).did["polled"] == 0
@@ -431,9 +485,11 @@ async def test_branches_are_polled_after_the_clock_was_set_back(platform, host, 
     await poll()
     followed = await platform.db.fetchval(statement("select count(*) from branch_polls"))
     await platform.db.execute(statement("update branch_polls set polled_at = now() + interval '4 hours'"))
+
     done = [await chore().activate()]
     while done[-1].again:
         done.append(await chore().activate())
+
     assert sum(status.did["polled"] for status in done) == followed > 0
 
 
@@ -441,12 +497,14 @@ async def test_every_encrypted_column_is_reencrypted_with_a_new_key(platform, ho
     integration = await add(platform, base_url=host.url)
     hook = await hook_of(platform, integration)
     await follow(platform, integration, f"{host.url}/team/rotated")
+
     columns = await platform.db.fetch(
         statement(
             "select table_name, column_name from information_schema.columns"
             " where table_schema = 'public' and column_name like '%sealed'"
         )
     )
+
     assert {(row["table_name"], row["column_name"]) for row in columns} == set(COLUMNS)
     old = platform.services.box
     both = SecretBox(b"n" * 32, *old.keys)

@@ -23,8 +23,10 @@ from tests.conftest import eventually
 class RecordingCompute:
     """A compute with one target that serves every release at once, and runs a callback of the test meanwhile."""
 
-    compute_type, builds_sources = "process", False
-    url, is_running = "http://127.0.0.1:1", False
+    compute_type = "process"
+    builds_sources = False
+    url = "http://127.0.0.1:1"
+    is_running = False
 
     def __init__(self) -> None:
         self.served: list[UUID] = []
@@ -59,11 +61,14 @@ class RecordingCompute:
 
 async def test_interrupt_during_switch_rolls_back(control_databases, tmp_path: Path) -> None:
     async with control(await control_databases()) as plane:
-        base, key = str(plane.client.base_url), plane.client.headers["x-api-key"]
+        base = str(plane.client.base_url)
+        key = plane.client.headers["x-api-key"]
         settings = ListenerSettings(
             control_plane_url=base, control_plane_api_key=key, portside_home=str(tmp_path), compute_id="compute"
         )
-        api, compute = ControlPlane(base, key), RecordingCompute()
+        api = ControlPlane(base, key)
+
+        compute = RecordingCompute()
         listener = ReconcilerSet(ListenerContext(settings, api, compute, BuildSlots(1)))
         working = asyncio.create_task(listener.run())
         try:

@@ -27,10 +27,12 @@ async def test_a_listener_keeps_its_id_and_is_listed(plane: Control) -> None:
     assert response["offset"] == 2
     listed = response["resources"][1]
     assert listed["id"] == listener_id
+
     assert (listed["compute_type"], listed["compute_id"], listed["version"]) == ("process", "local", "2")
     assert listed["compute_config"] == {"k8s_namespaces": None}
     paged = (await plane.client.get("/v2/listeners", params={"limit": 1, "offset": 1})).json()
     assert ([found["id"] for found in paged["resources"]], paged["offset"]) == ([listener_id], 2)
+
     for bad in ({"compute_type": "abacus"}, {"compute_id": ""}, {"compute_id": "a\0"}):
         body = {"compute_type": "process", "compute_id": "x", **bad}
         assert (await plane.client.post("/internal/listeners/connect", json=body)).status_code == 422
@@ -42,10 +44,12 @@ async def test_a_listener_of_a_cluster_is_made_first_and_connects_later(plane: C
     path = f"/v2/listeners/{made['id']}"
     assert (made["compute_config"], made["version"], made["last_seen_at"]) == ({"k8s_namespaces": ["one"]}, None, None)
     again = await plane.client.post("/v2/listeners", json=body)
+
     assert (again.status_code, again.json()["detail"]) == (
         409,
         f"Listener for LangSmith workspace ID '{plane.actor.workspace_id}' and compute ID 'cluster' already exists.",
     )
+
     patched = await plane.client.patch(path, json={"compute_config": {"k8s_namespaces": ["two"]}, "version": "3"})
     assert (patched.json()["compute_config"], patched.json()["version"]) == ({"k8s_namespaces": ["two"]}, "3")
     kept = await plane.client.patch(path, json={"version": None})
@@ -53,18 +57,26 @@ async def test_a_listener_of_a_cluster_is_made_first_and_connects_later(plane: C
     assert await plane.listener.connect("cluster", compute_type="k8s", version="4") == made["id"]
     seen = (await plane.client.get(path)).json()
     assert (seen["compute_config"], seen["version"]) == ({"k8s_namespaces": ["two"]}, "4")
+
     assert seen["last_seen_at"] is not None
     other = {"compute_type": "process", "compute_id": "cluster"}
     assert (await plane.client.post("/internal/listeners/connect", json=other)).status_code == 409
     assert (await plane.client.delete(path)).status_code == 204
+
     for response in (
         await plane.client.get(path),
         await plane.client.delete(path),
         await plane.client.patch(path, json={}),
     ):
         assert (response.status_code, response.json()["detail"]) == (404, f"Listener ID {made['id']} not found.")
-    for bad in ({"compute_type": "process"}, {"compute_config": None}, {"compute_config": {"k8s_namespaces": ["B"]}},
-                {"compute_config": {"k8s_namespaces": []}}, {"compute_id": None}):  # fmt: skip
+
+    for bad in (
+        {"compute_type": "process"},
+        {"compute_config": None},
+        {"compute_config": {"k8s_namespaces": ["B"]}},
+        {"compute_config": {"k8s_namespaces": []}},
+        {"compute_id": None},
+    ):
         assert (await plane.client.post("/v2/listeners", json={**body, **bad})).status_code == 422
 
 
@@ -76,6 +88,7 @@ async def test_a_listener_with_deployments_stays(plane: Control) -> None:
     assert (refused.status_code, "has deployments" in refused.json()["detail"]) == (409, True)
     await plane.client.delete(f"/v2/deployments/{made['id']}")
     await plane.listener.drop(made["id"])
+
     assert (await plane.client.delete(f"/v2/listeners/{listener_id}")).status_code == 204
 
 
@@ -87,6 +100,7 @@ async def test_deployments_of_a_silent_listener_are_unknown(plane: Control) -> N
     assert (await plane.get(made["id"]))["status"] == "READY"
     await plane.listener.walk(made["id"], made["latest_revision_id"], "CREATE_FAILED")
     assert (await plane.get(made["id"]))["status"] == "UNUSED"
+
     await plane.db.pool.execute("update listeners set last_seen_at = now() - interval '3 minutes'")
     silent = await plane.get(made["id"])
     assert (silent["status"], "was last seen at" in silent["status_message"]) == ("UNKNOWN", True)
@@ -94,6 +108,7 @@ async def test_deployments_of_a_silent_listener_are_unknown(plane: Control) -> N
     assert [deployment["id"] for deployment in found] == [made["id"]]
     await plane.listener.desired(listener_id)
     assert (await plane.get(made["id"]))["status"] == "UNUSED"
+
     await plane.db.pool.execute("update listeners set last_seen_at = now() - interval '3 minutes'")
     await plane.client.delete(f"/v2/deployments/{made['id']}")
     assert (await plane.get(made["id"]))["status"] == "AWAITING_DELETE"
@@ -108,26 +123,46 @@ async def test_the_desired_state_holds_all_that_a_listener_needs(plane: Control)
     revision = deployment["revisions"][0]
     key = deployment["environment"].pop("LANGSMITH_API_KEY")
     assert key.startswith("lsv2_sk_")
+
     assert deployment["environment"] == {
         "LANGSMITH_AUTH_ENDPOINT": f"{ADDRESS.url}/v2/deployments/{made['id']}",
-        "LANGSMITH_ENDPOINT": ADDRESS.url, "LANGSMITH_TRACING": "true", "LANGSMITH_PROJECT": "agent",
+        "LANGSMITH_ENDPOINT": ADDRESS.url,
+        "LANGSMITH_TRACING": "true",
+        "LANGSMITH_PROJECT": "agent",
         "LANGCHAIN_PROJECT": "agent",
-        "LANGSMITH_HOST_PROJECT_ID": made["id"], "LANGSMITH_HOST_PROJECT_NAME": "agent",
+        "LANGSMITH_HOST_PROJECT_ID": made["id"],
+        "LANGSMITH_HOST_PROJECT_NAME": "agent",
         "LANGSMITH_TENANT_ID": made["tenant_id"],
-    }  # fmt: skip
+    }
+
     assert {name: deployment[name] for name in ("id", "name", "status", "active_revision_id", "custom_url")} == {
-        "id": made["id"], "name": "agent", "status": "AWAITING_DATABASE", "active_revision_id": None,
+        "id": made["id"],
+        "name": "agent",
+        "status": "AWAITING_DATABASE",
+        "active_revision_id": None,
         "custom_url": None,
-    }  # fmt: skip
+    }
+
     assert revision.pop("created_at")
     assert revision == {
-        "id": made["latest_revision_id"], "number": 1, "status": "CREATING", "source": "git_hosting",
-        "repo_url": made["source_config"]["repo_url"], "repo_ref": "main", "repo_commit_sha": None,
-        "graph_config_path": "langgraph.json", "source_tarball_path": None, "image_uri": None,
-        "install_command": "npm ci", "build_command": "x", "secrets": [{"name": "FOO", "value": "bar"}],
-        "secret_references": [], "repo_credential": None, "built_from": None,
+        "id": made["latest_revision_id"],
+        "number": 1,
+        "status": "CREATING",
+        "source": "git_hosting",
+        "repo_url": made["source_config"]["repo_url"],
+        "repo_ref": "main",
+        "repo_commit_sha": None,
+        "graph_config_path": "langgraph.json",
+        "source_tarball_path": None,
+        "image_uri": None,
+        "install_command": "npm ci",
+        "build_command": "x",
+        "secrets": [{"name": "FOO", "value": "bar"}],
+        "secret_references": [],
+        "repo_credential": None,
+        "built_from": None,
         "resource_spec": with_defaults({}),
-    }  # fmt: skip
+    }
 
 
 async def test_the_desired_revisions_are_the_unfinished_ones_and_the_active_one(plane: Control) -> None:
@@ -135,13 +170,18 @@ async def test_the_desired_revisions_are_the_unfinished_ones_and_the_active_one(
     listener_id = await plane.listener.connect()
     await plane.listener.deploy(made["id"], made["latest_revision_id"])
     failed = (await plane.patch(made["id"], source_revision_config={"repo_ref": "bad"}))["latest_revision_id"]
+
     await plane.listener.walk(made["id"], failed, "CREATE_FAILED")
     at_work = (await plane.patch(made["id"], source_revision_config={"repo_ref": "b"}))["latest_revision_id"]
     waiting = (await plane.patch(made["id"], source_revision_config={"repo_ref": "c"}))["latest_revision_id"]
     deployment = (await plane.listener.desired(listener_id))["deployments"][0]
+
     assert [(r["id"], r["number"], r["status"]) for r in deployment["revisions"]] == [
-        (made["latest_revision_id"], 1, "DEPLOYED"), (at_work, 3, "CREATING"), (waiting, 4, "QUEUED"),
-    ]  # fmt: skip
+        (made["latest_revision_id"], 1, "DEPLOYED"),
+        (at_work, 3, "CREATING"),
+        (waiting, 4, "QUEUED"),
+    ]
+
     assert deployment["active_revision_id"] == made["latest_revision_id"]
 
 
@@ -151,6 +191,7 @@ async def test_a_replaced_revision_is_there_for_a_listener_that_lost_its_build(p
     listener_id = await plane.listener.connect()
     await plane.listener.deploy(made["id"], made["latest_revision_id"], "a" * 40)
     newer = (await plane.patch(made["id"], source_revision_config={"repo_ref": "b"}))["latest_revision_id"]
+
     await plane.listener.deploy(made["id"], newer)
     desired = (await plane.listener.desired(listener_id))["deployments"]
     listed = [r["id"] for d in desired if d["id"] == made["id"] for r in d["revisions"]]
@@ -159,8 +200,11 @@ async def test_a_replaced_revision_is_there_for_a_listener_that_lost_its_build(p
     path = f"/internal/deployments/{made['id']}/revisions/{made['latest_revision_id']}"
     found = (await plane.client.get(path)).json()
     assert (found["repo_commit_sha"], found["number"], found["secrets"]) == (
-        "a" * 40, 1, [{"name": "TOKEN", "value": "one"}],
-    )  # fmt: skip
+        "a" * 40,
+        1,
+        [{"name": "TOKEN", "value": "one"}],
+    )
+
     reader = await plane.headers("deployments:read", "deployments:update")
     assert (await plane.client.get(path, headers=reader)).status_code == 403
     assert (await plane.client.get(path.replace(made["id"], str(uuid4())))).status_code == 404
@@ -182,6 +226,7 @@ async def test_a_deployment_report_is_stored(plane: Control) -> None:
     seen = await plane.get(made["id"])
     assert (seen["status"], seen["source_config"]["custom_url"]) == ("READY", "http://127.0.0.1:9000")
     await plane.client.put(path, json={"status": "UNKNOWN", "reason": "disk full"})
+
     seen = await plane.get(made["id"])
     assert (seen["status"], seen["status_message"]) == ("UNKNOWN", "disk full")
     assert seen["source_config"]["custom_url"] == "http://127.0.0.1:9000"
@@ -215,9 +260,11 @@ async def test_every_change_wakes_a_waiting_listener(plane: Control, monkeypatch
         await asyncio.wait({waiting}, timeout=0.05)
         assert not waiting.done()
         await change()
+
         found = await asyncio.wait_for(waiting, 60)
         assert found["generation"] > generation
         generation = found["generation"]
+
     assert found["deployments"] == []
 
 
@@ -226,6 +273,7 @@ async def test_a_change_by_another_process_is_found_by_polling(plane: Control) -
     made = await plane.create()
     generation = (await plane.listener.desired(listener_id))["generation"]
     waiting = asyncio.create_task(plane.listener.desired(listener_id, generation, 20))
+
     await plane.db.pool.execute("update desired_generations set generation = generation + 1")
     assert (await asyncio.wait_for(waiting, 60))["deployments"][0]["id"] == made["id"]
 
@@ -235,6 +283,7 @@ async def test_a_wait_times_out_and_build_steps_do_not_end_it(plane: Control) ->
     made = await plane.create()
     generation = (await plane.listener.desired(listener_id))["generation"]
     waiting = asyncio.create_task(plane.listener.desired(listener_id, generation, 0.3))
+
     await plane.listener.walk(made["id"], made["latest_revision_id"], "AWAITING_BUILD", "BUILDING")
     assert (await waiting)["generation"] == generation
     assert (await plane.listener.desired(listener_id, generation + 5, 20))["generation"] == generation
@@ -268,16 +317,19 @@ async def test_a_deployment_on_a_listener_that_is_just_deleted_is_refused(plane:
         "source_config": {"listener_id": listener_id, "resource_spec": {}},
         "source_revision_config": {"image_uri": "a:1"},
     }
+
     async with plane.db.transaction() as deletion:
         await deletion.fetchval(sql.lock_listener, id=UUID(listener_id), workspace_id=plane.actor.workspace_id)
         await deletion.execute(sql.delete_listener, id=UUID(listener_id))
         creation = asyncio.create_task(plane.client.post("/v2/deployments", json=body))
+
         await eventually(
             lambda: plane.db.pool.fetchval(
                 "select exists (select from pg_stat_activity where datname = current_database()"
                 " and wait_event_type = 'Lock')"
             )
         )
+
     refused = await creation
     assert refused.status_code == 400, refused.text
     assert "is not a listener of this workspace" in refused.json()["detail"]

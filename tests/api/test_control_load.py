@@ -39,13 +39,15 @@ class Storm:
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
         async with self.gate:
             response = await self.plane.client.request(method, f"/v2/deployments{path}", json=body)
+
         self.answers[method, response.status_code] += 1
         assert response.status_code < 500, response.text
         return response.json() if response.is_success else None
 
     async def change(self, deployment: dict[str, Any]) -> None:
         """Make one more revision of a deployment, in one of the ways there are; now and then stop what is at work."""
-        path, way = f"/{deployment['id']}", self.chance.random()
+        path = f"/{deployment['id']}"
+        way = self.chance.random()
         if way < 0.5:
             await self.ask("PATCH", path, {"source_revision_config": {"repo_ref": f"ref-{way}"}})
         elif way < 0.7:
@@ -55,6 +57,7 @@ class Storm:
             revision = self.chance.choice((await self.ask("GET", f"{path}/revisions"))["resources"])
             if await self.ask("POST", f"{path}/revisions/{revision['id']}/redeploy") is None:
                 await self.ask("PATCH", path, {"secrets": []})
+
         if way > 0.9:
             latest = (await self.ask("GET", path))["latest_revision_id"]
             await self.ask("POST", f"{path}/revisions/{latest}/interrupt")
@@ -69,17 +72,20 @@ class Storm:
             is_calm = self.calm.is_set() and not work
             desired = await self.plane.listener.desired(listener_id, generation, 0.2)
             generation = desired["generation"]
+
             waiting = [
                 (deployment["id"], revision)
                 for deployment in desired["deployments"]
                 for revision in deployment["revisions"]
                 if revision["status"] not in {"QUEUED", "DEPLOYED"} and revision["id"] not in self.busy
             ]
+
             for deployment_id, revision in waiting:
                 self.busy.add(revision["id"])
                 task = asyncio.create_task(self.deliver(deployment_id, revision))
                 work.add(task)
                 task.add_done_callback(work.discard)
+
             if is_calm and not waiting:
                 return
 
@@ -91,17 +97,21 @@ class Storm:
             fails = FAILURES.get(last) if self.chance.random() < 0.1 else None
             async with self.gate:
                 response = await self.plane.listener.report(deployment_id, revision["id"], fails or step)
+
             if fails or response.status_code != 204:
                 assert response.status_code in {204, 409}, response.text
                 return
+
             last = step
 
 
 async def test_a_storm_of_changes_leaves_no_wrong_state(control_databases) -> None:
     async with control(await control_databases()) as plane:
-        storm, began = Storm(plane), time.monotonic()
+        storm = Storm(plane)
+        began = time.monotonic()
         listening = asyncio.create_task(storm.listen())
         made = await asyncio.gather(*(storm.ask("POST", "", create_body(f"agent-{n}")) for n in range(DEPLOYMENTS)))
+
         await asyncio.gather(*(storm.change(made[n % DEPLOYMENTS]) for n in range(REVISIONS - DEPLOYMENTS)))
         took_s = time.monotonic() - began
         storm.calm.set()
@@ -119,17 +129,21 @@ async def judge(plane: Control) -> None:
              join revision_transitions m on m.revision_id = r.id
         group by r.id, d.id order by r.deployment_id, r.number
     """)
+
     assert len(rows) == REVISIONS
     by_deployment: dict[Any, list[Any]] = {}
     for row in rows:
         by_deployment.setdefault(row["deployment_id"], []).append(row)
+
     assert len(by_deployment) == DEPLOYMENTS
+
     for revisions in by_deployment.values():
         assert [row["number"] for row in revisions] == list(range(1, len(revisions) + 1))
         assert revisions[-1]["id"] == revisions[-1]["latest_revision_id"]
         deployed = max((row for row in revisions if row["deployed"]), key=lambda row: row["deployed"], default=None)
         assert revisions[-1]["active_revision_id"] == (deployed and deployed["id"])
         at_work = 0
+
         for row in revisions:
             moves = [RevisionStatus(status) for status in row["moves"]]
             assert moves[0] in {RevisionStatus.CREATING, RevisionStatus.QUEUED}
@@ -137,7 +151,9 @@ async def judge(plane: Control) -> None:
             assert moves[-1] == row["status"]
             assert moves[-1] in TERMINAL
             at_work += RevisionStatus.CREATING in moves
+
         assert at_work >= 1
+
     waits = await plane.db.pool.fetchval("""
         select count(*) from revisions r join revision_transitions c on c.revision_id = r.id and c.status = 'CREATING'
         where exists (
@@ -148,4 +164,5 @@ async def judge(plane: Control) -> None:
             where o.deployment_id = r.deployment_id and o.id <> r.id and b.id < c.id and c.id < e.id
         )
     """)
+
     assert waits == 0, "two revisions of a deployment were at work at once"

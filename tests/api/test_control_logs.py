@@ -39,9 +39,12 @@ async def test_entries_come_back_as_they_were_sent(plane: Control) -> None:
     await add(plane, made, "build", "one", "two\ufffd")
     await add(plane, made, "deploy", "served")
     page = await read(plane, made, type="build")
+
     assert [(e["timestamp"], e["level"], e["message"]) for e in page["logs"]] == [
-        (T0, "INFO", "one"), (T0 + 1, "INFO", "two\ufffd"),
-    ]  # fmt: skip
+        (T0, "INFO", "one"),
+        (T0 + 1, "INFO", "two\ufffd"),
+    ]
+
     assert messages(await read(plane, made, type="deploy")) == ["served"]
     await add(plane, made, "build")
     await add(plane, made, "build", "x" * 20_000)
@@ -52,6 +55,7 @@ async def test_pages_neither_skip_nor_repeat_in_either_order(plane: Control) -> 
     made = await plane.create()
     texts = [f"line {n}" for n in range(7)]
     await add(plane, made, "build", *texts)
+
     for order, expected in (("asc", texts), ("desc", texts[::-1])):
         found: list[str] = []
         offset = ""
@@ -60,7 +64,9 @@ async def test_pages_neither_skip_nor_repeat_in_either_order(plane: Control) -> 
             found += messages(page)
             if page["next_offset"] is None:
                 break
+
             offset = page["next_offset"]
+
         assert found == expected
 
 
@@ -83,13 +89,21 @@ async def test_entries_are_filtered(plane: Control) -> None:
     assert messages(await read(plane, made, type="build", query="_")) == []
     start = "2025-06-15T15:06:41Z"
     assert messages(await read(plane, made, type="build", start_time=start)) == ["boom"]
+
     assert messages(await read(plane, made, type="build", end_time=start.removesuffix("Z"))) == [
         "Building 100%",
         "done",
     ]
+
     path = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/logs"
-    for bad in ({}, {"type": "x"}, {"type": "build", "limit": 1001}, {"type": "build", "offset": "x"},
-                {"type": "build", "run_id": "x"}, {"type": "build", "query": "a\0"}):  # fmt: skip
+    for bad in (
+        {},
+        {"type": "x"},
+        {"type": "build", "limit": 1001},
+        {"type": "build", "offset": "x"},
+        {"type": "build", "run_id": "x"},
+        {"type": "build", "query": "a\0"},
+    ):
         assert (await plane.client.get(path, params=bad)).status_code == 422
 
 
@@ -98,6 +112,7 @@ async def test_the_project_routes_read_the_same_logs(plane: Control) -> None:
     await add(plane, made, "build", "built")
     await add(plane, made, "deploy", "first revision")
     second = await plane.patch(made["id"], source_revision_config={"repo_ref": "next"})
+
     await add(plane, second, "deploy", "second revision")
     base = f"/v1/projects/{made['id']}"
 
@@ -118,8 +133,10 @@ async def test_a_log_keeps_its_newest_entries(plane: Control, monkeypatch: pytes
     monkeypatch.setattr(revisions, "MAX_LOG_ENTRIES", 5)
     made = await plane.create()
     await add(plane, made, "deploy", "kept")
+
     for start in range(0, 12, 4):
         await add(plane, made, "build", *(str(n) for n in range(start, start + 4)))
+
     assert messages(await read(plane, made, type="build")) == ["7", "8", "9", "10", "11"]
     assert messages(await read(plane, made, type="deploy")) == ["kept"]
 
@@ -129,9 +146,13 @@ async def test_logs_of_unknown_revisions_are_not_found(plane: Control) -> None:
     path = f"/internal/deployments/{made['id']}/revisions"
     good = {"type": "build", "entries": []}
     assert (await plane.client.post(f"{path}/{uuid4()}/logs", json=good)).status_code == 404
+
     entry = {"timestamp": 1, "level": "INFO", "message": "x"}
-    for bad in ({"type": "x", "entries": []}, {"type": "build", "entries": [entry] * 1001},
-                {"type": "build", "entries": [{**entry, "timestamp": -1}]}):  # fmt: skip
+    for bad in (
+        {"type": "x", "entries": []},
+        {"type": "build", "entries": [entry] * 1001},
+        {"type": "build", "entries": [{**entry, "timestamp": -1}]},
+    ):
         assert (await plane.client.post(f"{path}/{made['latest_revision_id']}/logs", json=bad)).status_code == 422
 
 

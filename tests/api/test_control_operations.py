@@ -25,6 +25,7 @@ async def test_a_scale_reaches_the_listener_without_a_new_revision(plane: Contro
     before = await plane.listener.desired(listener)
     response = await plane.client.put(path, json={"max_scale": 4, "queue_min_scale": 2})
     assert (response.status_code, response.json()) == (200, {**NONE, "max_scale": 4, "queue_min_scale": 2})
+
     after = await plane.listener.desired(listener)
     assert after["generation"] > before["generation"]
     (found,) = [one for one in after["deployments"] if one["id"] == deployment]
@@ -59,6 +60,7 @@ async def test_the_latest_metrics_are_shown(plane: Control):
     reported = {"replicas": 2, "cpu": 0.25, "memory_mb": 210.5, "restarts": 1, "pending_runs": 3, "problem": "why"}
     reported["server_version"] = "0.1.0+g1234567"
     assert (await plane.client.put(f"/internal{path.removeprefix('/v2')}", json=reported)).status_code == 204
+
     found = (await plane.client.get(path)).json()
     assert {**empty, **reported, "measured_at": found["measured_at"]} == found
     assert found["measured_at"].endswith(("Z", "+00:00"))
@@ -74,6 +76,7 @@ async def test_the_time_until_sleep_reaches_the_listener_without_a_new_revision(
     assert [one["sleep_after_s"] for one in (await plane.listener.desired(listener))["deployments"]] == [0]
     changed = await plane.client.patch(path, json={"sleep_after_s": 900})
     assert (changed.status_code, changed.json()["sleep_after_s"]) == (200, 900)
+
     assert [one["sleep_after_s"] for one in (await plane.listener.desired(listener))["deployments"]] == [900]
     # Null keeps it, and 0 is never.
     assert (await plane.client.patch(path, json={"display_name": "Sleepy"})).json()["sleep_after_s"] == 900
@@ -82,6 +85,7 @@ async def test_the_time_until_sleep_reaches_the_listener_without_a_new_revision(
     assert (await plane.client.put(f"/internal/deployments/{made['id']}/metrics", json=report)).status_code == 204
     assert (await plane.get(made["id"]))["is_asleep"]
     assert (await plane.client.patch(path, json={"sleep_after_s": 0})).json()["sleep_after_s"] == 0
+
     for wrong in (-1, 2_592_001, "15m"):
         assert (await plane.client.patch(path, json={"sleep_after_s": wrong})).status_code == 422
 

@@ -24,10 +24,12 @@ async def test_a_revision_becomes_active_when_it_is_deployed_and_not_before(plan
     for status in ("AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING"):
         assert (await plane.listener.report(made["id"], first, status)).status_code == 204
         assert (await plane.get(made["id"]))["active_revision_id"] is None
+
     assert (await plane.listener.report(made["id"], first, "DEPLOYED")).status_code == 204
     assert (await plane.get(made["id"]))["active_revision_id"] == first
     second = await push(plane, made["id"], "next")
     await plane.listener.walk(made["id"], second, "AWAITING_BUILD", "BUILDING")
+
     refused = await plane.listener.report(made["id"], second, "BUILD_FAILED", reason="no such ref\0")
     assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "reason"])
     failed = await plane.listener.report(made["id"], second, "BUILD_FAILED", reason="no such ref")
@@ -45,12 +47,15 @@ async def test_reports_may_repeat_but_illegal_transitions_are_refused(plane: Con
     assert response.status_code == 204
     assert (await plane.revisions(made["id"]))[0]["source_revision_config"]["repo_commit_sha"] == COMMIT
     skipped = await plane.listener.report(made["id"], revision, "DEPLOYED")
+
     assert (skipped.status_code, skipped.json()["detail"]) == (
         409,
         "A revision that is BUILDING cannot become DEPLOYED.",
     )
+
     await plane.listener.walk(made["id"], revision, "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED", "DEPLOYED")
     assert (await plane.listener.report(made["id"], revision, "UNKNOWN")).status_code == 409
+
     for bad in ({"status": "QUEUED"}, {"status": "SKIPPED"}, {"status": "BUILDING", "repo_commit_sha": "abc"}):
         assert (await plane.listener.report(made["id"], revision, **bad)).status_code == 422
 
@@ -63,6 +68,7 @@ async def test_revisions_queue_and_only_the_newest_starts(plane: Control) -> Non
     assert await plane.statuses(made["id"]) == ["BUILDING", "SKIPPED", "SKIPPED", "QUEUED"]
     assert (await plane.get(made["id"]))["latest_revision_id"] == pushed[-1]
     assert (await plane.listener.report(made["id"], pushed[-1], "AWAITING_BUILD")).status_code == 409
+
     await plane.listener.walk(made["id"], first, "BUILD_FAILED")
     assert await plane.statuses(made["id"]) == ["BUILD_FAILED", "SKIPPED", "SKIPPED", "CREATING"]
     await plane.listener.deploy(made["id"], pushed[-1])
@@ -93,7 +99,9 @@ async def test_revisions_are_listed_newest_first_by_page_and_status(plane: Contr
     assert [r["id"] for r in await plane.revisions(made["id"], status="QUEUED,CREATING")] == [ids[4], ids[0]]
     assert len(await plane.revisions(made["id"], status="SKIPPED")) == 3
     assert await plane.revisions(made["id"], remote_reconciled="true") == []
+
     assert len(await plane.revisions(made["id"], remote_reconciled="false")) == 5
+
     for bad in ({"status": "LOST"}, {"limit": 101}, {"remote_reconciled": "maybe"}):
         assert (await plane.client.get(f"/v2/deployments/{made['id']}/revisions", params=bad)).status_code == 422
 
@@ -107,6 +115,7 @@ async def test_a_revision_is_made_on_demand(plane: Control) -> None:
     assert changed.json()["source_revision_config"]["repo_ref"] == "b"
     seen = await plane.get(made["id"])
     assert (seen["latest_revision_id"], seen["display_name"]) == (changed.json()["id"], "Mine")
+
     assert seen["secrets"] == [{"name": "FOO", "value": "bar"}]
     assert await plane.statuses(made["id"]) == ["CREATING", "SKIPPED", "QUEUED"]
     refused = await plane.client.post(path, json={"source_config": {"repo_url": "https://h/other"}})
@@ -143,10 +152,17 @@ async def test_a_redeploy_serves_a_build_again(plane: Control) -> None:
     assert (early.status_code, "never built" in early.json()["detail"]) == (400, True)
     await plane.listener.walk(made["id"], first, "AWAITING_BUILD")
     await plane.listener.report(made["id"], first, "BUILDING", repo_commit_sha=COMMIT)
+
     await plane.listener.walk(made["id"], first, "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED")
-    second = (await plane.patch(made["id"], secrets=[{"name": "FOO", "value": "2"}],
-                                source_config={"install_command": "yarn"},
-                                source_revision_config={"repo_ref": "next"}))["latest_revision_id"]  # fmt: skip
+    second = (
+        await plane.patch(
+            made["id"],
+            secrets=[{"name": "FOO", "value": "2"}],
+            source_config={"install_command": "yarn"},
+            source_revision_config={"repo_ref": "next"},
+        )
+    )["latest_revision_id"]
+
     await plane.listener.deploy(made["id"], second)
     response = await plane.client.post(f"{path}/{first}/redeploy")
     assert response.status_code == 200
@@ -154,16 +170,19 @@ async def test_a_redeploy_serves_a_build_again(plane: Control) -> None:
     assert again["active_revision_id"] == second
     assert again["latest_revision_id"] not in (first, second)
     assert again["secrets"] == [{"name": "FOO", "value": "1"}]
+
     assert again["source_revision_config"] == (await plane.revisions(made["id"]))[2]["source_revision_config"]
     wanted = (await plane.listener.desired(await plane.listener.connect()))["deployments"][0]["revisions"][-1]
     assert (wanted["built_from"], wanted["repo_commit_sha"], wanted["install_command"]) == (first, COMMIT, "npm ci")
     await plane.listener.walk(made["id"], again["latest_revision_id"], "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED")
+
     third = (await plane.client.post(f"{path}/{again['latest_revision_id']}/redeploy")).json()
     wanted = (await plane.listener.desired(await plane.listener.connect()))["deployments"][0]["revisions"][-1]
     assert (wanted["id"], wanted["built_from"]) == (third["latest_revision_id"], first)
     newer = await plane.patch(made["id"], secrets=[])
     assert newer["source_revision_config"]["repo_commit_sha"] is None
     await plane.client.delete(f"/v2/deployments/{made['id']}")
+
     late = await plane.client.post(f"{path}/{first}/redeploy")
     assert (late.status_code, "being deleted" in late.json()["detail"]) == (400, True)
 
@@ -173,6 +192,7 @@ async def test_an_interrupt_stops_a_revision_in_progress(plane: Control) -> None
     first = made["latest_revision_id"]
     path = f"/v2/deployments/{made['id']}/revisions"
     await plane.listener.walk(made["id"], first, "AWAITING_BUILD", "BUILDING")
+
     waiting = await push(plane, made["id"], "next")
     out = await plane.client.post(f"{path}/{waiting}/interrupt")
     assert (out.status_code, out.json()["status"]) == (200, "SKIPPED")
@@ -180,10 +200,13 @@ async def test_an_interrupt_stops_a_revision_in_progress(plane: Control) -> None
     stopped = await plane.client.post(f"{path}/{first}/interrupt")
     assert (stopped.json()["status"], stopped.json()["status_message"]) == ("INTERRUPTED", "It was interrupted.")
     assert await plane.statuses(made["id"]) == ["INTERRUPTED", "SKIPPED", "CREATING"]
+
     assert (await plane.listener.report(made["id"], first, "AWAITING_DEPLOY")).status_code == 409
     await plane.listener.deploy(made["id"], waiting)
+
     for ended in (first, waiting):
         assert (await plane.client.post(f"{path}/{ended}/interrupt")).status_code == 409
+
     assert (await plane.get(made["id"]))["active_revision_id"] == waiting
 
 
@@ -200,8 +223,12 @@ async def test_the_status_history_of_a_revision_is_kept(plane: Control) -> None:
 
     moves = await history(first)
     assert [(move["status"], move["reason"]) for move in moves] == [
-        ("CREATING", None), ("AWAITING_BUILD", None), ("BUILDING", None), ("BUILD_FAILED", "no such ref"),
-    ]  # fmt: skip
+        ("CREATING", None),
+        ("AWAITING_BUILD", None),
+        ("BUILDING", None),
+        ("BUILD_FAILED", "no such ref"),
+    ]
+
     assert [move["at"] for move in moves] == sorted(move["at"] for move in moves)
     assert [move["status"] for move in await history(waiting)] == ["QUEUED", "CREATING"]
     unknown = await plane.client.get(f"/v2/deployments/{made['id']}/revisions/{made['id']}/history")

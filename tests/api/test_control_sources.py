@@ -36,6 +36,7 @@ async def upload(plane: Control, deployment_id: str) -> str:
     )
     put = await plane.client.put(response.json()["upload_url"], content=ARCHIVE)
     assert put.status_code == 204, put.text
+
     return response.json()["object_path"]
 
 
@@ -48,10 +49,16 @@ async def test_an_image_is_deployed_with_its_resources(plane: Control) -> None:
     assert (made["source"], made["image_version"]) == ("external_docker", "1.2")
     assert {name: value for name, value in made["source_config"]["resource_spec"].items() if value is not None} == whole
     assert [made["source_config"][name] for name in ("repo_url", "build_on_push", "deployment_type")] == [None] * 3
+
     assert made["source_revision_config"] == {
-        "repo_ref": None, "graph_config_path": None, "langgraph_config_path": None, "repo_commit_sha": None,
-        "image_uri": "host:5000/agent:1.2", "source_tarball_path": None,
-    }  # fmt: skip
+        "repo_ref": None,
+        "graph_config_path": None,
+        "langgraph_config_path": None,
+        "repo_commit_sha": None,
+        "image_uri": "host:5000/agent:1.2",
+        "source_tarball_path": None,
+    }
+
     wanted = (await plane.listener.desired(await plane.listener.connect()))["deployments"][0]
     revision = wanted["revisions"][0]
     assert (revision["source"], revision["image_uri"]) == ("external_image", "host:5000/agent:1.2")
@@ -65,6 +72,7 @@ async def test_an_image_is_deployed_with_its_resources(plane: Control) -> None:
     spec = over["source_config"]["resource_spec"]
     assert (spec["cpu"], spec["memory_mb"], spec["memory_limit_mb"], spec["labels"]) == (1, 100, 200, None)
     assert over["source_revision_config"]["image_uri"] == "host:5000/agent:1.2"
+
     newer = await plane.patch(made["id"], source_revision_config={"image_uri": "host:5000/agent:1.3"})
     assert newer["source_config"]["resource_spec"]["memory_mb"] == 100
     assert newer["image_version"] == "1.3"
@@ -89,6 +97,7 @@ async def test_a_custom_url_is_kept(plane: Control) -> None:
     assert (await plane.get(made["id"]))["source_config"]["custom_url"] == "https://agent.example.com"
     moved = await plane.patch(made["id"], source_config={"custom_url": "https://new.example.com"})
     assert moved["source_config"]["custom_url"] == "https://new.example.com"
+
     assert moved["latest_revision_id"] == made["latest_revision_id"]
 
 
@@ -106,15 +115,18 @@ async def test_a_cleared_custom_url_is_forgotten_though_a_cluster_reported_it(pl
 
 
 async def test_an_image_is_placed_on_its_listener(plane: Control) -> None:
-    image, resources = {"image_uri": "agent:1"}, {"resource_spec": {}}
+    image = {"image_uri": "agent:1"}
+    resources = {"resource_spec": {}}
     local = await plane.listener.connect()
     cluster = await make_cluster(plane, "cluster", "one", "two")
     missing = await create(plane, "external_image", resources, image)
     assert missing.status_code == 400
+
     assert missing.json()["detail"] == (
         "Source configuration error: 'source_config.listener_id' is required for workspace with available listener "
         f"IDs: ['{cluster}']"
     )
+
     at_cluster = {**resources, "listener_id": cluster}
     for config, named in (
         ({**resources, "listener_id": str(uuid4())}, "not a listener of this workspace"),
@@ -123,6 +135,7 @@ async def test_an_image_is_placed_on_its_listener(plane: Control) -> None:
     ):
         refused = await create(plane, "external_image", config, image)
         assert (refused.status_code, named in refused.json()["detail"]) == (400, True), refused.text
+
     secrets = [{"name": "TOKEN", "value": "x"}]
     twice = await create(plane, "external_image", at_cluster, image, secrets=secrets, secret_references=REFERENCES)
     assert (twice.status_code, "TOKEN is given more than once" in twice.json()["detail"]) == (400, True)
@@ -136,6 +149,7 @@ async def test_an_image_is_placed_on_its_listener(plane: Control) -> None:
     assert (await plane.listener.desired(local))["deployments"] == []
     wanted = (await plane.listener.desired(cluster))["deployments"][0]
     assert (wanted["k8s_namespace"], wanted["revisions"][0]["secret_references"]) == ("two", REFERENCES)
+
     assert (await plane.client.delete(f"/v2/listeners/{cluster}")).status_code == 409
     found = (await plane.client.get("/v2/deployments", params={"remote_reconciled": "true"})).json()["resources"]
     assert [deployment["id"] for deployment in found] == [made["id"]]
@@ -143,17 +157,20 @@ async def test_an_image_is_placed_on_its_listener(plane: Control) -> None:
     cleared = await plane.patch(made["id"], secret_references=[])
     assert cleared["secret_references"] is None
     assert cleared["latest_revision_id"] != made["latest_revision_id"]
+
     for change in ({"listener_id": local}, {"listener_config": {"k8s_namespace": "one"}}):
         moved = await plane.client.patch(f"/v2/deployments/{made['id']}", json={"source_config": change})
         assert (moved.status_code, "cannot be changed" in moved.json()["detail"]) == (400, True)
 
 
 async def test_a_namespace_is_chosen_by_default(plane: Control) -> None:
-    cluster, open_cluster = await make_cluster(plane, "a", "one", "two"), await make_cluster(plane, "b")
+    cluster = await make_cluster(plane, "a", "one", "two")
+    open_cluster = await make_cluster(plane, "b")
     for n, (listener, expected) in enumerate(((cluster, {"k8s_namespace": "one"}), (open_cluster, None))):
         config = {"resource_spec": {}, "listener_id": listener}
         response = await create(plane, "external_image", config, {"image_uri": "agent"}, name=f"agent-{n}")
         assert response.json()["source_config"]["listener_config"] == expected
+
     config = {"resource_spec": {}, "listener_id": open_cluster, "listener_config": {"k8s_namespace": "any"}}
     response = await create(plane, "external_image", config, {"image_uri": "agent"}, name="agent-2")
     assert response.json()["source_config"]["listener_config"] == {"k8s_namespace": "any"}
@@ -176,9 +193,11 @@ async def test_an_archive_s_deployment_waits_for_its_first_revision(plane: Contr
     listener_id = await plane.listener.connect()
     assert (await plane.listener.desired(listener_id))["deployments"][0]["revisions"] == []
     await plane.client.put(f"/internal/deployments/{made['id']}/status", json={"status": "READY"})
+
     kept = await plane.patch(made["id"], secrets=[{"name": "FOO", "value": "new"}])
     assert (kept["latest_revision_id"], kept["secrets"]) == (None, [{"name": "FOO", "value": "new"}])
     assert kept["status"] == "UNUSED"
+
     path = f"/v2/deployments/{made['id']}"
     for body, named in (
         ({"source_revision_config": {"langgraph_config_path": "langgraph.json"}}, "source_tarball_path is required"),
@@ -189,6 +208,7 @@ async def test_an_archive_s_deployment_waits_for_its_first_revision(plane: Contr
     ):
         refused = await plane.client.patch(path, json=body)
         assert (refused.status_code, named in refused.json()["detail"]) == (400, True), refused.text
+
     assert (await plane.client.post(f"{path}/revisions", json={})).status_code == 400
 
     archive = await upload(plane, made["id"])
@@ -198,6 +218,7 @@ async def test_an_archive_s_deployment_waits_for_its_first_revision(plane: Contr
     first = await plane.patch(made["id"], revision_source="internal_source", source_revision_config=config)
     assert (first["secrets"], first["status"]) == ([{"name": "FOO", "value": "new"}], "READY")
     assert first["source_revision_config"]["source_tarball_path"] == archive
+
     revision = (await plane.listener.desired(listener_id))["deployments"][0]["revisions"][0]
     assert (revision["source"], revision["source_tarball_path"]) == ("internal_source", archive)
     assert revision["secrets"] == [{"name": "FOO", "value": "new"}]
@@ -214,10 +235,12 @@ async def test_an_internal_docker_deployment_gets_its_image_later(plane: Control
     assert (none.status_code, "The platform has no image registry" in none.json()["detail"]) == (400, True)
     git = await plane.create("git")
     other = await plane.client.post(f"/v2/deployments/{git['id']}/push-token", json=wishes)
+
     assert (other.status_code, other.json()["detail"]) == (
         400,
         "push token is only available for 'internal_docker' source deployments",
     )
+
     assert (await plane.client.post(f"/v2/deployments/{uuid4()}/push-token", json=wishes)).status_code == 404
     named = await plane.patch(made["id"], source_revision_config={"image_uri": "host:5000/agent@sha256:" + "0" * 64})
     assert (named["latest_revision_id"] is not None, named["image_version"]) == (True, "sha256:" + "0" * 64)
@@ -232,6 +255,7 @@ async def test_revisions_of_one_deployment_may_come_from_several_sources(plane: 
     assert newest["source_revision_config"]["repo_ref"] is None
     back = await plane.patch(made["id"], source_revision_config={}, secrets=[])
     assert back["source_revision_config"]["repo_ref"] == "main"
+
     assert back["source_revision_config"]["graph_config_path"] == "langgraph.json"
     assert (await plane.revisions(made["id"]))[0]["source"] == "git_hosting"
     assert back["secrets"] == [{"name": "FOO", "value": "bar"}]

@@ -39,8 +39,10 @@ def model_run(
     metadata: dict[str, Any] = {"ls_provider": provider}
     if model:
         metadata["ls_model_name"] = model
+
     if usage:
         metadata["usage_metadata"] = usage
+
     metadata.update(more.pop("metadata", {}))
     run = {
         "id": str(uuid4()),
@@ -53,6 +55,7 @@ def model_run(
         "outputs": {},
         "extra": {"metadata": metadata},
     }
+
     return {**run, **more}
 
 
@@ -97,12 +100,15 @@ async def test_the_sdk_reads_costs_of_a_chain_and_its_model(server: Hosted) -> N
 
     await asyncio.to_thread(trace)
     runs = {run.run_type: run for run in await asyncio.to_thread(lambda: list(client.list_runs(project_name="p")))}
-    made, root = runs["llm"], next(run for run in runs.values() if run.parent_run_id is None)
+    made = runs["llm"]
+    root = next(run for run in runs.values() if run.parent_run_id is None)
+
     assert (made.prompt_cost, made.completion_cost, made.total_cost) == (
         Decimal("0.00175"),
         Decimal("0.002"),
         Decimal("0.00375"),
     )
+
     made = await asyncio.to_thread(client.read_run, made.id)
     assert made.prompt_cost_details == {"cache_read": Decimal("0.00075")}
     assert (root.run_type, root.total_tokens, root.total_cost) == ("chain", 1200, Decimal("0.00375"))
@@ -124,7 +130,7 @@ async def test_the_sdk_reads_costs_of_a_chain_and_its_model(server: Hosted) -> N
         ("gpt-4o-audio-preview", usage(1_000_000, 0, {"audio": 500_000}), "21.25"),
         ("gpt-4o", usage(10, 0, {"cache_read": 1_000_000}), "0.0000125"),
     ],
-)  # fmt: skip
+)
 async def test_models_have_the_price_of_their_version(
     server: Hosted, model: str, tokens: dict[str, Any], cost: str
 ) -> None:
@@ -140,8 +146,10 @@ async def test_costs_are_null_without_price_usage_or_model(server: Hosted) -> No
         model_run(usage(5, 5), None),
         model_run(usage(5, 5), "deepseek-chat", "ollama"),
     ]
+
     chain = model_run(usage(5, 5), run_type="chain")
     await store(server, *runs, chain)
+
     for run in (*runs, chain):
         assert (await read(server, run))["total_cost"] is None
 
@@ -159,9 +167,11 @@ async def test_costs_of_the_client_win(server: Hosted) -> None:
 async def test_the_usage_may_come_with_a_later_request(server: Hosted, *, is_reversed: bool) -> None:
     run = model_run(None)
     later = {"outputs": {"usage_metadata": usage(1_000_000, 0)}, "end_time": NOW.isoformat()}
+
     requests = [("POST", "/runs", run), ("PATCH", f"/runs/{run['id']}", later)]
     for method, path, body in reversed(requests) if is_reversed else requests:
         await ask(server, method, path, body, 202)
+
     assert (await read(server, run))["total_cost"] == "2.5"
     await ask(
         server,
@@ -170,6 +180,7 @@ async def test_the_usage_may_come_with_a_later_request(server: Hosted, *, is_rev
         {"outputs": {"usage_metadata": usage(2_000_000, 0)}, "end_time": (NOW + timedelta(seconds=1)).isoformat()},
         202,
     )
+
     assert (await read(server, run))["total_cost"] == "5"
 
 
@@ -184,16 +195,19 @@ async def test_copied_batches_have_costs(server: Hosted) -> None:
 async def test_statistics_are_grouped_by_model_node_thread_and_user(server: Hosted) -> None:
     places = {"langgraph_node": "agent", "thread_id": "t1", "langgraph_auth_user_id": "ada"}
     await store(server, model_run(usage(1_000_000, 0), metadata=places), model_run(usage(1_000_000, 0), "gpt-4o-mini"))
+
     for attribute, group in (("model", "gpt-4o"), ("node", "agent"), ("thread", "t1"), ("user", "ada")):
         found = await ask(
             server, "POST", "/runs/stats", {"group_by": {"attribute": attribute}, "select": ["total_cost"]}
         )
         assert Decimal(found[group]["total_cost"]) == Decimal("2.5"), attribute
+
     series = {"metric": "total_cost", "group_by": {"attribute": "model"}}
     bounds = {"start_time": (NOW - timedelta(hours=1)).isoformat(), "stride": {"days": 1}}
     data = (await ask(server, "POST", "/charts/preview", {"bucket_info": bounds, "chart": {"series": [series]}}))[
         "data"
     ]
+
     assert {(point["group"], point["value"]) for point in data if point["value"]} == {
         ("gpt-4o", 2.5),
         ("gpt-4o-mini", 0.15),
@@ -206,12 +220,14 @@ async def test_prices_of_a_workspace_are_set_changed_and_removed(server: Hosted)
     assert (created["tenant_id"], created["source"]) == (str(server.actor.workspace_id), "workspace")
     assert (created["prompt_cost"], created["completion_cost"]) == ("0.000002", "0.00001")
     await ask(server, "POST", path, PRICE, 409)
+
     run = model_run(usage(1_000_000, 0), "mine-1")
     await store(server, run)
     assert (await read(server, run))["total_cost"] == "2"
     changed = await ask(server, "PUT", f"{path}/{created['id']}", {**PRICE, "prompt_cost": 0.000003})
     assert changed["prompt_cost"] == "0.000003"
     second = model_run(usage(1_000_000, 0), "mine-1")
+
     await store(server, second)
     assert (await read(server, second))["total_cost"] == "3"
     assert (await read(server, run))["total_cost"] == "2", "the past stays until it is computed again"
@@ -219,6 +235,7 @@ async def test_prices_of_a_workspace_are_set_changed_and_removed(server: Hosted)
     assert ([each["name"] for each in answer.json()], answer.headers["x-pagination-total"]) == (["mine"], "1")
     await ask(server, "DELETE", f"{path}/{created['id']}", None, 204)
     await ask(server, "DELETE", f"{path}/{created['id']}", None, 404)
+
     shipped = (await ask(server, "GET", path, q="gpt-4o"))[0]
     assert (shipped["tenant_id"], shipped["source"]) == (None, "shipped")
     await ask(server, "DELETE", f"{path}/{shipped['id']}", None, 404)
@@ -232,6 +249,7 @@ async def test_a_price_begins_on_its_day_and_wins_over_the_shipped_one(server: H
         "/model-price-map",
         {**PRICE, "match_pattern": "gpt-4o", "start_time": (NOW - timedelta(days=2)).isoformat()},
     )
+
     runs = [model_run(usage(1_000_000, 0), start_time=(NOW - timedelta(days=days)).isoformat()) for days in (1, 3)]
     await store(server, *runs)
     assert [(await read(server, run))["total_cost"] for run in runs] == ["2", "2.5"]
@@ -240,11 +258,16 @@ async def test_a_price_begins_on_its_day_and_wins_over_the_shipped_one(server: H
 @pytest.mark.parametrize(
     "change",
     [
-        {"match_pattern": "("}, {"match_pattern": r"(a)\1"}, {"prompt_cost": -1}, {"prompt_cost": "NaN"},
-        {"completion_cost": 2}, {"prompt_cost_details": {"cache_read": "-0.1"}}, {"match_path": ["model"]},
+        {"match_pattern": "("},
+        {"match_pattern": r"(a)\1"},
+        {"prompt_cost": -1},
+        {"prompt_cost": "NaN"},
+        {"completion_cost": 2},
+        {"prompt_cost_details": {"cache_read": "-0.1"}},
+        {"match_path": ["model"]},
         {"match_pattern": ""},
     ],
-)  # fmt: skip
+)
 async def test_invalid_prices_are_refused(server: Hosted, change: dict[str, Any]) -> None:
     await ask(server, "POST", "/model-price-map", {**PRICE, **change}, 422)
 
@@ -261,6 +284,7 @@ async def test_prices_belong_to_a_workspace_and_its_admins(server: Hosted) -> No
     ):
         answer = await server.client.request(method, path, headers={"x-api-key": key})
         assert answer.status_code == status, (method, path)
+
     answer = await server.client.get("/model-price-map", params={"q": "mine"}, headers={"x-api-key": other})
     assert answer.json() == []
 
@@ -275,18 +299,23 @@ async def test_costs_are_computed_again_in_batches(server: Hosted, monkeypatch: 
     elsewhere = model_run(usage(1_000_000, 0), "mine-1", session_name="q")
     await store(server, *runs, elsewhere, model_run(usage(1, 1)))
     models = await ask(server, "GET", "/model-price-map/models")
+
     assert [(each["name"], each["unpriced_runs"], each["price_id"] is None) for each in models] == [
-        ("mine-1", 6, True), ("gpt-4o", 0, False),
-    ]  # fmt: skip
+        ("mine-1", 6, True),
+        ("gpt-4o", 0, False),
+    ]
+
     await ask(server, "POST", "/model-price-map", PRICE)
     project = (await ask(server, "GET", "/sessions", name="p"))[0]["id"]
     work = await ask(server, "POST", "/model-price-map/recomputations", {"session_id": project}, 202)
     monkeypatch.setattr(RecomputedCosts, "batch", 4)
+
     task = RecomputedCosts(server.db)
     await task.activate()
     path = f"/model-price-map/recomputations/{work['id']}"
     partly = await ask(server, "GET", path)
     assert (partly["runs"], partly["finished_at"]) == (4, None)
+
     # Another process goes on where this one stopped.
     await finish(server, RecomputedCosts(server.db))
     done = await ask(server, "GET", path)
@@ -294,6 +323,7 @@ async def test_costs_are_computed_again_in_batches(server: Hosted, monkeypatch: 
     assert [(await read(server, run))["total_cost"] for run in runs] == ["2"] * 5
     assert (await read(server, elsewhere))["total_cost"] is None
     await ask(server, "DELETE", path, None, 404)
+
     models = await ask(server, "GET", "/model-price-map/models")
     assert {each["name"]: each["price_name"] for each in models} == {"mine-1": "mine", "gpt-4o": "GPT-4o"}
 
@@ -303,6 +333,7 @@ async def test_a_recomputation_can_be_cancelled(server: Hosted) -> None:
     await store(server, run)
     await ask(server, "POST", "/model-price-map", PRICE)
     work = await ask(server, "POST", "/model-price-map/recomputations", {}, 202)
+
     await ask(server, "DELETE", f"/model-price-map/recomputations/{work['id']}", None, 204)
     await finish(server, RecomputedCosts(server.db))
     assert (await ask(server, "GET", "/model-price-map/recomputations"))[0]["cancelled_at"] is not None
@@ -312,20 +343,25 @@ async def test_a_recomputation_can_be_cancelled(server: Hosted) -> None:
 async def test_long_recomputation_does_not_delay_others(server: Hosted) -> None:
     for _ in range(3):
         await store(server, model_run(usage(1_000_000, 0), "mine-1"))
+
     await ask(server, "POST", "/model-price-map", PRICE)
     works = [await ask(server, "POST", "/model-price-map/recomputations", {}, 202) for _ in range(3)]
     task = RecomputedCosts(server.db)
     task.batch = 1
+
     for done in ([1, 1, 1], [2, 2, 2]):
         for _ in works:
             await task.activate()
+
         found = [await ask(server, "GET", f"/model-price-map/recomputations/{work['id']}") for work in works]
         assert [each["runs"] for each in found] == done
 
 
 async def test_a_recomputation_that_fails_pauses_and_others_go_on(server: Hosted) -> None:
-    run, theirs = model_run(usage(1_000_000, 0), "mine-1"), model_run(usage(1_000_000, 0), "mine-1")
+    run = model_run(usage(1_000_000, 0), "mine-1")
+    theirs = model_run(usage(1_000_000, 0), "mine-1")
     await store(server, run)
+
     await server.db.pool.execute(f"""
         create function refuse_costs() returns trigger language plpgsql as $$
         begin
@@ -334,16 +370,20 @@ async def test_a_recomputation_that_fails_pauses_and_others_go_on(server: Hosted
         create trigger refuse_costs before update of total_cost on runs for each row
         when (new.id = '{run["id"]}') execute function refuse_costs();
     """)
+
     await ask(server, "POST", "/model-price-map", PRICE)
     failing = await ask(server, "POST", "/model-price-map/recomputations", {}, 202)
+
     other = {"x-api-key": await server.new_key("*", workspace_id=await server.new_workspace("Others"))}
     for path, body in (("/runs", theirs), ("/model-price-map", PRICE), ("/model-price-map/recomputations", {})):
         (await server.client.post(path, json=body, headers=other)).raise_for_status()
+
     task = RecomputedCosts(server.db)
     task.first_pause_s = 600.0
     assert [(await task.activate()).did for _ in range(3)] == [{"failed": 1}, {"runs": 1, "changed": 1}, {}]
     (done,) = (await server.client.get("/model-price-map/recomputations", headers=other)).json()
     assert (done["finished_at"] is None, done["error"], done["retry_at"]) == (False, None, None)
+
     path = f"/model-price-map/recomputations/{failing['id']}"
     for pause_s in (600, 1200):
         waiting = await ask(server, "GET", path)
@@ -352,6 +392,7 @@ async def test_a_recomputation_that_fails_pauses_and_others_go_on(server: Hosted
         assert pause_s / 2 < left_s <= pause_s
         await server.db.pool.execute("update cost_recomputations set retry_at = now()")
         await task.activate()
+
     await server.db.pool.execute("drop trigger refuse_costs on runs; update cost_recomputations set retry_at = now()")
     await finish(server, task)
     done = await ask(server, "GET", path)
@@ -370,12 +411,14 @@ async def test_spend_stays_when_traces_are_deleted(server: Hosted, monkeypatch: 
     monkeypatch.setattr(DailyRollups, "quiet_s", 0.0)
     day = (NOW - timedelta(days=4)).replace(hour=12)
     run = model_run(usage(1_000_000, 0), start_time=day.isoformat())
+
     await store(server, run)
     rollups = DailyRollups(server.db)
 
     async def spent() -> list[tuple[Any, ...]]:
         while (await rollups.activate()).again:
             pass
+
         models = await ask(server, "GET", "/model-price-map/models")
         return [(each["runs"], each["total_cost"]) for each in models]
 
@@ -384,6 +427,7 @@ async def test_spend_stays_when_traces_are_deleted(server: Hosted, monkeypatch: 
     await store(server, second)
     assert await spent() == [(2, "5")]
     project = (await ask(server, "GET", "/sessions", name="p"))[0]["id"]
+
     await delete_traces(server.db, server.actor.workspace_id, TracesToDelete(UUID(project), [UUID(run["id"])]))
     assert await spent() == [(2, "5")], "from the day as it was counted"
     assert await spent() == [(2, "5")], "after the day was looked at again"
@@ -395,10 +439,12 @@ async def test_a_file_of_the_operator_wins(server: Hosted, tmp_path: Any) -> Non
     assert await sync_prices(server.db, file) == 2
     assert await sync_prices(server.db, file) == 0
     run = model_run(usage(1_000_000, 0), "gpt-4o-2024-08-06", "azure")
+
     await store(server, run)
     assert (await read(server, run))["total_cost"] == "1"
     assert await sync_prices(server.db) == 2
     second = model_run(usage(1_000_000, 0), "gpt-4o-2024-08-06", "azure")
+
     await store(server, second)
     assert (await read(server, second))["total_cost"] == "2.5"
 
@@ -440,7 +486,8 @@ def test_shipped_prices_are_distinct() -> None:
 
 
 def period(server: Hosted, days: int = 7, **more: Any) -> dict[str, Any]:
-    start, end = (NOW - timedelta(days=days)).isoformat(), (NOW + timedelta(hours=1)).isoformat()
+    start = (NOW - timedelta(days=days)).isoformat()
+    end = (NOW + timedelta(hours=1)).isoformat()
     return {"start_time": start, "end_time": end, "workspace_ids": str(server.actor.workspace_id), **more}
 
 
@@ -453,6 +500,7 @@ async def test_usage_and_costs_are_counted_by_each_dimension(server: Hosted, mon
         model_run(usage(1_000_000, 500), start_time=earlier),
         model_run(usage(5, 5), "unheard-of", session_name="=q"),
     )
+
     path = "/orgs/current/billing/costs"
 
     async def by(group_by: str, name: str) -> dict[Any, tuple[Any, ...]]:
@@ -460,27 +508,34 @@ async def test_usage_and_costs_are_counted_by_each_dimension(server: Hosted, mon
         for one in (await ask(server, "GET", path, **period(server, group_by=group_by)))["usage"]:
             traces, runs, cost, unpriced = sums.get(one["dimensions"][name], (0, 0, Decimal(0), 0))
             sums[one["dimensions"][name]] = (
-                traces + (one["traces"] or 0), runs + one["runs"], cost + Decimal(one["total_cost"] or 0),
+                traces + (one["traces"] or 0),
+                runs + one["runs"],
+                cost + Decimal(one["total_cost"] or 0),
                 unpriced + one["unpriced_runs"],
-            )  # fmt: skip
+            )
+
         return sums
 
     key = server.key[:8]
     for _ in range(2):
         assert await by("project", "project_name") == {"p": (2, 2, Decimal("5.005"), 0), "=q": (1, 1, Decimal(0), 1)}
         assert await by("model", "model_name") == {
-            "gpt-4o": (0, 2, Decimal("5.005"), 0), "unheard-of": (0, 1, Decimal(0), 1),
-        }  # fmt: skip
+            "gpt-4o": (0, 2, Decimal("5.005"), 0),
+            "unheard-of": (0, 1, Decimal(0), 1),
+        }
+
         for group_by, name in (
             ("workspace", "workspace_name"),
             ("user", "user_email"),
             ("api_key", "api_key_short_key"),
         ):
             assert list((await by(group_by, name)).values()) == [(3, 3, Decimal("5.005"), 1)], group_by
+
         assert next(iter(await by("api_key", "api_key_short_key"))).startswith(key)
         rollups = DailyRollups(server.db)
         while (await rollups.activate()).again:
             pass
+
     answer = await server.client.get(f"{path}/export", params=period(server))
     assert answer.headers["content-type"].startswith("text/csv")
     lines = answer.text.splitlines()
@@ -497,6 +552,7 @@ async def test_limits_show_what_is_left_of_the_month(server: Hosted) -> None:
     await store(server, model_run(None), model_run(None))
     found = {one["limit_type"]: one for one in (await ask(server, "GET", "/limits"))["monthly"]}
     assert [found["monthly_traces"][name] for name in ("limit_value", "used", "remaining")] == [5, 2, 3]
+
     assert (found["monthly_longlived_traces"]["limit_value"], found["monthly_longlived_traces"]["remaining"]) == (
         None,
         None,
@@ -504,7 +560,8 @@ async def test_limits_show_what_is_left_of_the_month(server: Hosted) -> None:
 
 
 CACHE_PRICE = {**PRICE, "prompt_cost": "0.001", "completion_cost": "0.01"}
-FIVE_MINUTES, HOUR = "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"
+FIVE_MINUTES = "ephemeral_5m_input_tokens"
+HOUR = "ephemeral_1h_input_tokens"
 
 
 @pytest.mark.parametrize(
@@ -556,6 +613,7 @@ async def test_counts_may_be_text_and_are_never_negative(
     await ask(server, "POST", "/model-price-map", {**CACHE_PRICE, "prompt_cost_details": details})
     run = model_run(reported, "mine-1")
     await store(server, run)
+
     found = await read(server, run)
     assert tuple(found[f"{name}_tokens"] for name in ("prompt", "completion", "total")) == tokens
     assert found["total_cost"] == cost
@@ -567,6 +625,7 @@ async def test_a_run_has_the_details_of_its_tokens(server: Hosted) -> None:
     run = model_run(usage(1000, 50, {"cache_read": 800, "audio": 7}, {"reasoning": 9}))
     lie = model_run({**usage(1000, 50), "input_token_details": {"cache_read": "x", "nested": {}, "audio": 1}})
     await store(server, plain, run, lie)
+
     found = [await read(server, one) for one in (plain, run, lie)]
     assert [one["prompt_token_details"] for one in found] == [None, {"cache_read": 800, "audio": 7}, {"audio": 1}]
     assert [one["completion_token_details"] for one in found] == [None, {"reasoning": 9}, None]
@@ -587,6 +646,7 @@ async def test_details_of_the_outputs_complete_the_usage(server: Hosted) -> None
     plain = {"input_tokens": 1000, "output_tokens": 50, "total_tokens": 1050}
     run = model_run(plain, "mine-1", outputs=outputs)
     other = model_run({**plain, "input_tokens": 900}, "mine-1", outputs=outputs)
+
     await store(server, run, other)
     assert (await read(server, run))["total_cost"] == "0.78"
     assert (await read(server, other))["total_cost"] == "1.4", "the usage of another call"
@@ -600,13 +660,16 @@ async def test_attributes_that_older_servers_left_are_read_again(server: Hosted)
         {"gen_ai.usage.details.cache_read_tokens": 800, "gen_ai.usage.details.cache_write_tokens": 100},
         {"llm.token_count.prompt_details.cache_read": 800, "llm.token_count.prompt_details.cache_write": 100},
     ]
+
     runs = [model_run(plain, "mine-1", metadata=found) for found in attributes]
     whole = {**plain, "input_token_details": {"cache_read": 800, "cache_creation": 100}}
     runs.append(model_run(None, "mine-1", metadata={"langsmith.usage_metadata": json.dumps(whole)}))
     text = model_run(None, "mine-1", metadata={"usage_metadata": json.dumps(whole)})
     prices = {"cache_read": "0.0001", "cache_creation": "0.002"}
+
     await ask(server, "POST", "/model-price-map", {**CACHE_PRICE, "prompt_cost_details": prices})
     await store(server, *runs, text)
+
     assert [(await read(server, run))["total_cost"] for run in (*runs, text)] == ["1.5", "1.5", "1.5", None, "0.88"]
     for changed in (4, 0):
         work = await ask(server, "POST", "/model-price-map/recomputations", {}, 202)
@@ -620,18 +683,22 @@ async def test_attributes_that_older_servers_left_are_read_again(server: Hosted)
 async def test_one_lie_does_not_make_a_list_unreadable(server: Hosted) -> None:
     """Values that servers of before stored, and that the stock client cannot parse."""
     given = {**usage(5, 5), "total_cost": 1, "input_cost_details": {"cache_read": "garbage", "audio": "0.5"}}
-    lie, honest = model_run(given), model_run(usage(5, 5))
+    lie = model_run(given)
+    honest = model_run(usage(5, 5))
     await store(server, lie, honest)
+
     await server.db.pool.execute(
         """update runs set dotted_order = 'garbage.x', inputs = '"text"', outputs = '[1]', extra = '1', events = '["e"]'
            where id = $1""",
         UUID(lie["id"]),
     )
+
     await server.db.pool.execute(
         """update runs set usage = '{}', prompt_cost_details = '{"audio": "0.5", "cache_read": "garbage"}'
            where id = $1""",
         UUID(lie["id"]),
     )
+
     client = Client(api_url=server.url, api_key=server.key)
     listed = await asyncio.to_thread(lambda: {str(one.id): one for one in client.list_runs(project_name="p")})
     assert set(listed) == {lie["id"], honest["id"]}

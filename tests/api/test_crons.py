@@ -56,18 +56,39 @@ async def test_a_cron_has_the_documented_fields(client: LangGraphClient, tag: di
     cron = await client.crons.create(
         "echo", schedule=schedule, input=HI, metadata=tag, config={"tags": ["a"]}, timezone="Europe/Berlin"
     )
+
     assert set(cron) == {
-        "cron_id", "assistant_id", "thread_id", "user_id", "end_time", "schedule", "timezone", "payload",
-        "next_run_date", "metadata", "on_run_completed", "enabled", "is_enabled", "created_at", "updated_at",
+        "cron_id",
+        "assistant_id",
+        "thread_id",
+        "user_id",
+        "end_time",
+        "schedule",
+        "timezone",
+        "payload",
+        "next_run_date",
+        "metadata",
+        "on_run_completed",
+        "enabled",
+        "is_enabled",
+        "created_at",
+        "updated_at",
         "skipped_count",
-    }  # fmt: skip
+    }
+
     assert cron["assistant_id"] == "046b5dc7-2108-582c-9c6c-31d556d138f0"
     assert (cron["thread_id"], cron["end_time"], cron["on_run_completed"]) == (None, None, "delete")
     assert (cron["enabled"], cron["is_enabled"], cron["metadata"]) == (True, True, tag)
+
     assert cron["payload"] == {
-        "assistant_id": cron["assistant_id"], "schedule": schedule, "timezone": "Europe/Berlin", "input": HI,
-        "metadata": tag, "config": {"tags": ["a"], "configurable": {"cron_id": cron["cron_id"]}},
-    }  # fmt: skip
+        "assistant_id": cron["assistant_id"],
+        "schedule": schedule,
+        "timezone": "Europe/Berlin",
+        "input": HI,
+        "metadata": tag,
+        "config": {"tags": ["a"], "configurable": {"cron_id": cron["cron_id"]}},
+    }
+
     following = instant(cron["next_run_date"])
     assert following.utcoffset() == timedelta(0)
     assert following.astimezone(ZoneInfo("Europe/Berlin")).strftime("%H:%M:%S") == "09:00:00"
@@ -82,11 +103,14 @@ async def test_preview_returns_the_next_times_of_a_schedule(client: LangGraphCli
     assert len(found) == 5
     assert all(each.strftime("%H:%M:%S") == "09:00:00" for each in found)
     assert [(late - early).days for early, late in pairwise(each.replace(tzinfo=None) for each in found)] == [1] * 4
+
     end = (datetime.now(UTC) + timedelta(hours=49)).isoformat()
     times = await client.http.post("/runs/crons/preview", json={"schedule": "@daily", "end_time": end, "count": 20})
     assert len(times["next_run_dates"]) in {2, 3}
+
     with pytest.raises(APIStatusError) as refused:
         await client.http.post("/runs/crons/preview", json={"schedule": "bad"})
+
     assert refused.value.status_code == 422
 
 
@@ -96,6 +120,7 @@ async def test_cron_runs_now_and_keeps_its_schedule(client: LangGraphClient):
         thread_id, "echo", schedule=f"0 9 1 {in_half_a_year()} *", input=HI, context={"only": "known"}
     )
     path = f"/runs/crons/{cron['cron_id']}"
+
     await client.http.post(f"{path}/run", json={})
 
     async def is_over() -> bool:
@@ -105,6 +130,7 @@ async def test_cron_runs_now_and_keeps_its_schedule(client: LangGraphClient):
     await eventually(is_over)
     assert (await client.http.get(path))["next_run_date"] == cron["next_run_date"]
     await client.crons.update(cron["cron_id"], enabled=False)
+
     for place, status in ((path, 409), (f"/runs/crons/{NOBODY}", 404)):
         with pytest.raises(APIStatusError) as refused:
             await client.http.post(f"{place}/run", json={})
@@ -119,8 +145,10 @@ async def test_a_cron_on_a_thread(client: LangGraphClient):
     assert (cron["thread_id"], cron["on_run_completed"], cron["enabled"]) == (thread_id, None, False)
     assert cron["payload"]["multitask_strategy"] == "enqueue"
     assert [c["cron_id"] for c in await client.crons.search(thread_id=thread_id)] == [cron["cron_id"]]
+
     with pytest.raises(APIStatusError) as refused:
         await client.crons.create_for_thread(NOBODY, "echo", schedule="@daily")
+
     assert refused.value.status_code == 404
     assert f"Thread with ID '{NOBODY}' not found. Please verify" in str(refused.value.body)
     await client.threads.delete(thread_id)
@@ -157,6 +185,7 @@ async def test_refused_cron_stores_nothing(server: ServerProcess, client: LangGr
         response = await http.post(
             "/runs/crons", json={name: value for name, value in sent.items() if value is not None}
         )
+
     assert (response.status_code, says in response.text) == (status, True), response.text
     assert await client.crons.count() == before
 
@@ -181,13 +210,18 @@ async def test_crons_are_found_sorted_and_counted(server: ServerProcess, client:
     month = in_half_a_year()
     made = [
         await client.crons.create(
-            "echo" if number else "approval", schedule=f"{number} 0 1 {month} *", metadata={**tag, "number": number},
-            enabled=bool(number), end_time=datetime(2095 - number, 1, 1, tzinfo=UTC) if number > 1 else None,
+            "echo" if number else "approval",
+            schedule=f"{number} 0 1 {month} *",
+            metadata={**tag, "number": number},
+            enabled=bool(number),
+            end_time=datetime(2095 - number, 1, 1, tzinfo=UTC) if number > 1 else None,
         )
         for number in range(4)
-    ]  # fmt: skip
+    ]
+
     ids = [cron["cron_id"] for cron in made]
-    search, crons = client.crons.search, client.crons
+    search = client.crons.search
+    crons = client.crons
 
     def found(page) -> list[int]:
         return [ids.index(cron["cron_id"]) for cron in page]
@@ -199,6 +233,7 @@ async def test_crons_are_found_sorted_and_counted(server: ServerProcess, client:
     assert found(await search(metadata=tag, sort_by="end_time", sort_order="asc")) == [3, 2, 0, 1]
     assert found(await search(metadata=tag, sort_by="assistant_id"))[:1] in ([0], [3])
     assert found(await search(metadata=tag, sort_by="cron_id", sort_order="asc")) == [0, 1, 2, 3]
+
     assert found(await search(metadata=tag, sort_by="updated_at")) == [3, 2, 1, 0]
     assert found(await search(metadata=tag, sort_by="thread_id", sort_order="asc")) == [0, 1, 2, 3]
     assert found(await search(metadata=tag, enabled=False)) == [0]
@@ -206,18 +241,22 @@ async def test_crons_are_found_sorted_and_counted(server: ServerProcess, client:
     assert found(await search(metadata={**tag, "number": 2})) == [2]
     assert await crons.count(metadata=tag) == 4
     assert await crons.count(metadata=tag, assistant_id=made[0]["assistant_id"]) == 1
+
     assert await search(metadata=tag, select=["schedule", "enabled"], limit=1) == [
         {"schedule": f"3 0 1 {month} *", "enabled": True}
     ]
+
     async with httpx2.AsyncClient(base_url=server.url) as http:
         page = await http.post("/runs/crons/search", json={"metadata": tag, "limit": 3, "offset": None})
         assert (page.headers["x-pagination-total"], page.headers["x-pagination-next"]) == ("4", "3")
         past = await http.post("/runs/crons/search", json={"metadata": tag, "is_enabled": True, "offset": 9})
+
         assert (past.json(), past.headers["x-pagination-total"], "x-pagination-next" in past.headers) == (
             [],
             "3",
             False,
         )
+
         counted = await http.post("/runs/crons/count", json={"metadata": tag, "is_enabled": False})
         assert counted.json() == 1
 
@@ -226,7 +265,8 @@ async def test_a_cron_is_changed(client: LangGraphClient, tag: dict[str, str]):
     cron = await client.crons.create(
         "echo", schedule=f"0 0 1 {in_half_a_year()} *", input={"a": 1}, metadata=tag, context={"user": "me"}
     )
-    cron_id, end = cron["cron_id"], datetime(2090, 1, 1, tzinfo=UTC)
+    cron_id = cron["cron_id"]
+    end = datetime(2090, 1, 1, tzinfo=UTC)
 
     metadata_only = await client.crons.update(cron_id, metadata={"more": True})
     assert metadata_only["metadata"] == {**tag, "more": True}
@@ -244,6 +284,7 @@ async def test_a_cron_is_changed(client: LangGraphClient, tag: dict[str, str]):
         end_time=end,
         on_run_completed="keep",
     )
+
     assert instant(changed["next_run_date"]).astimezone(ZoneInfo("America/New_York")).hour == 12
     assert (changed["end_time"], changed["on_run_completed"]) == (end.isoformat(), "keep")
     assert (changed["payload"]["input"], changed["payload"]["schedule"]) == ({"b": 2}, at_noon)
@@ -258,14 +299,21 @@ async def test_a_cron_is_changed(client: LangGraphClient, tag: dict[str, str]):
     assert (await client.http.patch(f"/runs/crons/{cron_id}", json={"is_enabled": True}))["enabled"] is True
 
     for patch, status in (
-        ({"schedule": "bad"}, 422), ({"schedule": ""}, 422), ({"timezone": ""}, 422),
+        ({"schedule": "bad"}, 422),
+        ({"schedule": ""}, 422),
+        ({"timezone": ""}, 422),
         ({"multitask_strategy": "reject"}, 422),
-        ({"end_time": "2001-01-01"}, 422), ({"webhook": "http://10.0.0.1/"}, 422), ({"assistant_id": "nothing"}, 422),
-        ({"config": {"configurable": {"a": 1}}}, 400), ({"schedule": None}, 400), ({"unknown": 1}, 400),
-    ):  # fmt: skip
+        ({"end_time": "2001-01-01"}, 422),
+        ({"webhook": "http://10.0.0.1/"}, 422),
+        ({"assistant_id": "nothing"}, 422),
+        ({"config": {"configurable": {"a": 1}}}, 400),
+        ({"schedule": None}, 400),
+        ({"unknown": 1}, 400),
+    ):
         with pytest.raises(APIStatusError) as refused:
             await client.http.patch(f"/runs/crons/{cron_id}", json=patch)
         assert refused.value.status_code == status, patch
+
     moved = await client.http.patch(f"/runs/crons/{cron_id}", json={"assistant_id": "approval"})
     assert moved["assistant_id"] == moved["payload"]["assistant_id"] != cron["assistant_id"]
     assert (await client.http.get(f"/runs/crons/{cron_id}")) == moved
@@ -273,6 +321,7 @@ async def test_a_cron_is_changed(client: LangGraphClient, tag: dict[str, str]):
     await client.crons.delete(cron_id)
     with pytest.raises(APIStatusError) as gone:
         await client.crons.delete(cron_id)
+
     assert gone.value.status_code == 404
 
 
@@ -281,6 +330,7 @@ async def test_thread_cron_does_not_delete_its_thread(client: LangGraphClient):
     cron = await client.crons.create_for_thread(thread_id, "echo", schedule="@yearly")
     with pytest.raises(APIStatusError) as refused:
         await client.crons.update(cron["cron_id"], on_run_completed="delete")
+
     assert refused.value.status_code == 422
 
 
@@ -309,12 +359,15 @@ async def test_a_stateless_cron_fires_and_its_threads_are_kept(client: LangGraph
     assert run["metadata"].items() >= tag.items()
     configurable = run["kwargs"]["config"]["configurable"]
     assert configurable["cron_id"] == cron["cron_id"]
+
     assert configurable["user"] == run["kwargs"]["context"]["user"] == "me"
     assert configurable["langgraph_auth_user"] == {"identity": "", "is_authenticated": True, "display_name": ""}
     assert configurable["langgraph_request_id"] is None
-    before, after = cron, await client.http.get(f"/runs/crons/{cron['cron_id']}")
+    before = cron
+    after = await client.http.get(f"/runs/crons/{cron['cron_id']}")
     assert instant(after["next_run_date"]) > instant(before["next_run_date"])
     assert after["updated_at"] == before["updated_at"]
+
     await client.crons.delete(cron["cron_id"])
     # At most one run for each full second in between.
     assert len(await client.threads.search(metadata=tag, limit=1000)) <= int(time.time()) - created_s
@@ -360,6 +413,7 @@ async def test_a_cron_fires_on_its_thread(client: LangGraphClient, tag: dict[str
     assert "tag" not in (await client.threads.get(thread_id))["metadata"]
     await eventually(lambda: other_has_run(4))
     await client.crons.delete(ticking["cron_id"])
+
     assert len(await client.runs.list(thread_id, limit=100)) == len(runs)
     resumed = await client.crons.update(cron["cron_id"], enabled=True)
     assert instant(resumed["next_run_date"]) > instant(paused["next_run_date"])

@@ -37,6 +37,7 @@ def site(
         httpx2.Client(base_url=server.url, timeout=60) as http,
     ):
         yield Site(server, life, http)
+
     assert life.read_text() == "started\nstopped\n"
 
 
@@ -66,6 +67,7 @@ def test_our_routes_answer_beside_them_behind_their_middleware(site: Site) -> No
     missing = site.http.get("/threads/01a1fbd3-88f9-7738-8000-000000000000")
     assert (missing.status_code, list(missing.json())) == (404, ["detail"])
     assert site.http.post("/threads/search", json={"limit": "x"}).json()["errors"]
+
     assert site.http.put("/threads/search").status_code == 405
 
 
@@ -81,6 +83,7 @@ async def test_errors_of_project_routes_hide_details(site: Site) -> None:
     assert list(response.json()) == ["detail"]
     assert "hunter2" not in response.text
     await eventually(lambda: site.server.has_logged("hunter2"))
+
     tea = site.http.get("/teapot")
     assert (tea.status_code, tea.json(), tea.headers["x-tea"]) == (418, {"detail": "short and stout"}, "yes")
     assert site.http.get("/ok").status_code == 200
@@ -101,6 +104,7 @@ async def test_project_websocket_works(site: Site) -> None:
     async with websockets.connect(f"{address}/talk") as socket:
         await socket.send("hello")
         assert await socket.recv() == "you said hello"
+
     with pytest.raises(websockets.InvalidStatus):
         await websockets.connect(f"{address}/nowhere")
 
@@ -131,15 +135,19 @@ async def test_chosen_headers_reach_every_kind_of_run(client: LangGraphClient, s
     thread = await client.threads.create()
     runs = client.runs
     waited: list[Any] = [await runs.wait(each, "reported", input={}) for each in (None, thread["thread_id"])]
+
     streamed = [
         part.data
         async for part in runs.stream(None, "reported", input={}, stream_mode="values")
         if part.event == "values"
     ]
+
     made = await runs.create(thread["thread_id"], "reported", input={})
     (batched,) = await runs.create_batch([{"assistant_id": "reported", "input": {}}])
+
     for values in (*waited, streamed[-1], await runs.join(thread["thread_id"], made["run_id"])):
         assert values["parts"] == CHOSEN
+
     assert batched["kwargs"]["config"]["configurable"]["x-mine-b"] == "zwei"
 
 
@@ -166,10 +174,12 @@ async def test_headers_reach_runs_of_other_protocols(client: LangGraphClient, si
     call = {"name": "reported", "arguments": {"text": "x"}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
     assert '"x-mine-a=1"' in site.http.post("/mcp", json=body, headers=headers).text.replace("\\", "")
-    thread_id, part = str(uuid4()), {"kind": "data", "data": {"text": "x"}}
+    thread_id = str(uuid4())
+    part = {"kind": "data", "data": {"text": "x"}}
     message = {"role": "user", "messageId": "m", "contextId": thread_id, "parts": [part]}
     body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
     response = site.http.post("/a2a/reported", json=body, headers=headers)
+
     (run,) = await client.runs.list(thread_id)
     assert run["kwargs"]["config"]["configurable"]["x-mine-a"] == "1", response.text
 

@@ -40,21 +40,25 @@ def client_of(server: Hosted, base: str = "") -> Client:
 
 @pytest.mark.parametrize("base", ["", "/api/v1", "/api"])
 async def test_a_dataset_is_created_changed_and_deleted(server: Hosted, base: str):
-    client, name = client_of(server, base), f"life {base}"
+    client = client_of(server, base)
+    name = f"life {base}"
 
     def work() -> None:
         made = client.create_dataset(name, description="first", metadata={"team": base or "root"})
         with pytest.raises(LangSmithConflictError):
             client.create_dataset(name)
+
         assert client.has_dataset(dataset_name=name)
         assert [d.id for d in client.list_datasets(metadata={"team": base or "root"})] == [made.id]
         named = client.list_datasets(dataset_name_contains=f"LIFE {base}", data_type="kv", limit=1)
         assert [d.id for d in named] == [made.id]
         assert not list(client.list_datasets(dataset_ids=[made.id], data_type="llm"))
+
         written = client.create_examples(
             dataset_id=made.id,
             examples=[{"inputs": {"b": n, "a": "é"}, "reference_outputs": {"n": n * 2}} for n in range(3)],
         )
+
         assert written["count"] == 3
         shown = client.read_dataset(dataset_id=made.id)
         assert (shown.example_count, shown.session_count, shown.metadata["team"]) == (3, 0, base or "root")
@@ -62,8 +66,10 @@ async def test_a_dataset_is_created_changed_and_deleted(server: Hosted, base: st
         assert [(e.inputs["b"], e.outputs["n"]) for e in examples] == [(0, 0), (1, 2), (2, 4)]
         assert list(examples[0].inputs) == ["b", "a"]
         client.delete_dataset(dataset_id=made.id)
+
         with pytest.raises(LangSmithNotFoundError):
             client.read_dataset(dataset_name=name)
+
         assert not list(client.list_examples(example_ids=[e.id for e in examples]))
 
     await asyncio.to_thread(work)
@@ -76,10 +82,12 @@ async def test_versions_keep_earlier_examples(server: Hosted):
         made = client.create_dataset("versions")
         with pytest.raises(LangSmithNotFoundError):
             client.read_dataset_version(dataset_id=made.id, tag="latest")
+
         one = client.create_example({"q": 1}, dataset_id=made.id, reference_outputs={"a": 1}, metadata={"k": "v"})
         first = client.read_dataset_version(dataset_id=made.id, tag="latest")
         client.update_dataset_tag(dataset_id=made.id, as_of=first.as_of, tag="prod")
         client.update_example(one.id, inputs={"q": 2})
+
         two = client.create_example({"q": 3}, dataset_id=made.id)
         tagged = client.read_dataset_version(dataset_id=made.id, tag="prod")
         assert (tagged.as_of, tagged.tags) == (first.as_of, ["prod"])
@@ -87,10 +95,12 @@ async def test_versions_keep_earlier_examples(server: Hosted):
         assert [one["number"] for one in listed] == [3, 2, 1]
         searched = client.request_with_retries("GET", f"/datasets/{made.id}/versions?search=prod").json()
         assert [one["number"] for one in searched] == [1]
+
         assert client.read_dataset_version(dataset_id=made.id, as_of=first.as_of).as_of == first.as_of
         client.delete_example(one.id)
         with pytest.raises(LangSmithNotFoundError):
             client.read_example(one.id)
+
         assert client.read_example(one.id, as_of=first.as_of).inputs == {"q": 1}
         changed = client.list_examples(dataset_id=made.id, as_of="prod")
         assert [(e.id, e.inputs, e.outputs) for e in changed] == [(one.id, {"q": 1}, {"a": 1})]
@@ -98,15 +108,18 @@ async def test_versions_keep_earlier_examples(server: Hosted):
         versions = list(client.list_dataset_versions(dataset_id=made.id))
         assert [v.tags for v in versions] == [[], [], [], ["prod"]]
         assert versions == sorted(versions, key=lambda v: v.as_of, reverse=True)
+
         diff = client.diff_dataset_versions(made.id, from_version="prod", to_version="latest")
         assert (diff.examples_added, diff.examples_removed, diff.examples_modified) == ([two.id], [one.id], [])
         diff = client.diff_dataset_versions(made.id, from_version="prod", to_version=versions[2].as_of)
         assert (diff.examples_added, diff.examples_removed, diff.examples_modified) == ([], [], [one.id])
+
         # A version begins at its moment: what it replaced is no part of it.
         diff = client.diff_dataset_versions(made.id, from_version=versions[2].as_of, to_version=versions[2].as_of)
         assert (diff.examples_added, diff.examples_removed, diff.examples_modified) == ([], [], [])
         with pytest.raises(LangSmithError):
             list(client.list_examples(dataset_id=made.id, as_of="nothing"))
+
         client.delete_examples([two.id], hard_delete=True)
         assert not list(client.list_examples(dataset_id=made.id, as_of=versions[0].as_of))
 
@@ -128,6 +141,7 @@ async def test_examples_are_filtered_by_their_fields(server: Hosted):
                 for n, split in enumerate([None, "test", ["test", "hard"], "train"])
             ],
         )
+
         assert found() == [0, 1, 2, 3]
         assert found(metadata={"kind": "odd"}) == [0, 2]
         assert found(splits=["hard", "train"]) == [2, 3]
@@ -135,6 +149,7 @@ async def test_examples_are_filtered_by_their_fields(server: Hosted):
         assert found(filter='has(metadata, "n")') == [0, 1, 2, 3]
         assert found(filter='and(has(metadata, "kind"), not(has(metadata, "bird")))') == [0, 1, 2, 3]
         assert found(filter="""has(metadata, '"kind"')""") == []
+
         assert found(filter='or(search(inputs, ":2"), eq(metadata_value, "3"))') == [2, 3]
         assert found(limit=2, offset=3) == [3]
         assert client.list_dataset_splits(dataset_id=made.id) == ["base", "hard", "test", "train"]
@@ -142,11 +157,16 @@ async def test_examples_are_filtered_by_their_fields(server: Hosted):
         assert first.metadata == {"kind": "odd", "n": 0, "dataset_split": ["base"]}
         client.update_dataset_splits(dataset_id=made.id, split_name="hard", example_ids=[first.id])
         assert found(splits=["hard"]) == [0, 2]
+
         client.update_dataset_splits(dataset_id=made.id, split_name="base", example_ids=[first.id], remove=True)
         assert client.list_dataset_splits(dataset_id=made.id) == ["hard", "test", "train"]
         assert client.list_dataset_splits(dataset_id=made.id, as_of=first.modified_at) == [
-            "base", "hard", "test", "train",
-        ]  # fmt: skip
+            "base",
+            "hard",
+            "test",
+            "train",
+        ]
+
         assert {e.inputs["n"] for e in client.list_examples(dataset_id=made.id, limit=3)} < {0, 1, 2, 3}
 
     await asyncio.to_thread(work)
@@ -157,9 +177,11 @@ async def test_examples_are_filtered_by_their_fields(server: Hosted):
     }.items():
         response = await server.client.get(f"/examples?dataset={dataset}&limit=1&select={select}")
         assert set(response.json()[0]) == keys
+
     for order in ("recent", "recently_created", "id", "random"):
         query = {"dataset": dataset, "order": order, "random_seed": 0.5}
         assert len((await server.client.get("/examples", params=query)).json()) == 4
+
     for query in (
         {"filter": "eq("},
         {"select": "colour"},
@@ -169,44 +191,56 @@ async def test_examples_are_filtered_by_their_fields(server: Hosted):
     ):
         response = await server.client.get("/examples", params={"dataset": dataset, **query})
         assert response.status_code in {400, 422}, (query, response.text)
+
     tagged = await server.client.put(f"/datasets/{dataset}/tags", json={"as_of": "2026-13-40", "tag": "x"})
     assert (tagged.status_code, tagged.json()["detail"][0]["loc"]) == (422, ["body", "as_of"])
 
 
 async def test_attachments_are_stored_and_downloaded(server: Hosted):
-    client, png = client_of(server), b"\x89PNG\r\n--\x00"
+    client = client_of(server)
+    png = b"\x89PNG\r\n--\x00"
 
     def work() -> str:
         made = client.create_dataset("attachments")
         (one,) = client.create_examples(
             dataset_id=made.id,
-            examples=[{
-                "inputs": {"q": "?"},
-                "attachments": {"cat": {"mime_type": "image/png", "data": png}, "b.txt": ("text/plain", b"b")},
-            }],
-        )["example_ids"]  # fmt: skip
+            examples=[
+                {
+                    "inputs": {"q": "?"},
+                    "attachments": {"cat": {"mime_type": "image/png", "data": png}, "b.txt": ("text/plain", b"b")},
+                }
+            ],
+        )["example_ids"]
+
         (example,) = client.list_examples(dataset_id=made.id, include_attachments=True)
         assert {name: a["reader"].read() for name, a in example.attachments.items()} == {"cat": png, "b.txt": b"b"}
         assert example.attachments["cat"]["mime_type"] == "image/png"
         before = example.modified_at
+
         client.update_examples(
             dataset_id=made.id,
-            updates=[ExampleUpdate(
-                id=one,
-                attachments_operations={"rename": {"cat": "dog"}, "retain": []},
-                attachments={"new": ("text/plain", b"new")},
-            )],
-        )  # fmt: skip
+            updates=[
+                ExampleUpdate(
+                    id=one,
+                    attachments_operations={"rename": {"cat": "dog"}, "retain": []},
+                    attachments={"new": ("text/plain", b"new")},
+                )
+            ],
+        )
+
         shown = client.read_example(one)
         assert {name: a["reader"].read() for name, a in shown.attachments.items()} == {"dog": png, "new": b"new"}
         assert set(client.read_example(one, as_of=before).attachments) == {"cat", "b.txt"}
+
         with pytest.raises(LangSmithError, match="bird"):
             operations = {"rename": {"bird": "x"}, "retain": []}
             client.update_examples(dataset_id=made.id, updates=[{"id": one, "attachments_operations": operations}])
+
         client.update_examples(dataset_id=made.id, updates=[{"id": one, "metadata": {"kept": True}}])
         assert set(client.read_example(one).attachments) == {"dog", "new"}
         replacing = ExampleUpdate(id=one, attachments={"only": ("text/plain", b"only")})
         client.update_examples(dataset_id=made.id, updates=[replacing])
+
         shown = client.read_example(one)
         assert {name: a["reader"].read() for name, a in shown.attachments.items()} == {"only": b"only"}
         return example.attachments["cat"]["presigned_url"]
@@ -233,12 +267,15 @@ async def test_examples_that_violate_a_schema_are_refused_as_a_whole(server: Hos
         good = {"inputs": {"q": "a"}, "reference_outputs": {"a": 1}}
         with pytest.raises(LangSmithError, match="schema_mismatch"):
             client.create_examples(dataset_id=made.id, examples=[good, {"inputs": {"q": 5}}])
+
         with pytest.raises(LangSmithError, match="schema_mismatch"):
             client.create_example({"q": "a" * 40 + "!"}, dataset_id=made.id, reference_outputs={"a": 1})
+
         assert not list(client.list_examples(dataset_id=made.id))
         (one,) = client.create_examples(dataset_id=made.id, examples=[good])["example_ids"]
         with pytest.raises(LangSmithError, match="required"):
             client.update_example(one, outputs={"b": 1}, dataset_id=made.id)
+
         client.update_example(one, outputs={"a": 2}, dataset_id=made.id)
 
     await asyncio.to_thread(fill)
@@ -251,6 +288,7 @@ async def test_examples_that_violate_a_schema_are_refused_as_a_whole(server: Hos
     ):
         response = await server.client.patch(address, json={"inputs_schema_definition": schema})
         assert (response.status_code, text in response.text) == (422, True), response.text
+
     response = await server.client.patch(address, json={"outputs_schema_definition": None, "description": "new"})
     assert (response.json()["outputs_schema_definition"], response.json()["inputs_schema_definition"]) == (None, SCHEMA)
     assert (response.json()["description"], response.json()["name"]) == ("new", "schema")
@@ -268,11 +306,13 @@ async def test_examples_are_written_without_multipart(server: Hosted):
         client.create_examples(inputs=[{"n": 2}, {"n": 3}], reference_outputs=[{"o": 2}, None], dataset_id=made.id)
         client.update_example(one.id, inputs={"n": 10}, metadata={"k": 2})
         client.update_examples(example_ids=[one.id], outputs=[{"o": 10}])
+
         shown = client.read_example(one.id)
         assert (shown.inputs, shown.outputs) == ({"n": 10}, {"o": 10})
         assert shown.metadata == {"k": 2, "dataset_split": ["test"]}
         client.delete_examples([e.id for e in client.list_examples(dataset_id=made.id) if e.id != one.id])
         assert [e.id for e in client.list_examples(dataset_id=made.id)] == [one.id]
+
         with pytest.raises(LangSmithConflictError):
             client.create_example({"n": 1}, dataset_id=made.id, example_id=one.id)
 
@@ -291,6 +331,7 @@ async def test_an_example_of_another_dataset_is_a_conflict_in_every_form(server:
         first, second = (client.create_dataset(f"{name} {form}") for name in ("first", "second"))
         ids = [uuid4(), uuid4()]
         client.create_example({"n": 1}, dataset_id=first.id, example_id=ids[0])
+
         # An example that was in the first dataset once is one of the second.
         client.create_example({"n": 2}, dataset_id=first.id, example_id=ids[1])
         client.delete_example(ids[1])
@@ -299,10 +340,13 @@ async def test_an_example_of_another_dataset_is_a_conflict_in_every_form(server:
         updates = [ExampleUpdate(id=one, inputs={"n": 3}, dataset_id=first.id) for one in ids]
         with pytest.raises(LangSmithConflictError, match=f"{ids[1]} is in the dataset {second.id}"):
             client.update_examples(dataset_id=first.id, updates=updates)
+
         with pytest.raises(LangSmithConflictError, match=f"{ids[1]} is in the dataset {second.id}"):
             client.update_examples(example_ids=ids, inputs=[{"n": 3}] * 2, dataset_ids=[first.id] * 2)
+
         with pytest.raises(LangSmithConflictError, match=f"{ids[1]} is in the dataset {second.id}"):
             client.update_example(ids[1], inputs={"n": 3}, dataset_id=first.id)
+
         assert [client.read_example(one).inputs for one in ids] == [{"n": 1}, {"n": 2}]
 
         client.update_example(ids[1], inputs={"n": 4})
@@ -317,13 +361,17 @@ async def test_a_download_holds_no_connection_and_keeps_its_version(server: Host
     examples = [{"dataset_id": made["id"], "inputs": {"n": n, "text": "x" * 1000}} for n in range(1200)]
     added = await server.client.post("/examples/bulk", json=examples)
     added.raise_for_status()
-    workspace, dataset = server.actor.workspace_id, UUID(made["id"])
+
+    workspace = server.actor.workspace_id
+    dataset = UUID(made["id"])
     version = dataset_version(workspace, dataset, await fixed_moment(server.db, workspace, dataset, None))
     written = write_csv(server.db, version) if form == "csv" else write_lines(server.db, version, as_line)
     pieces: list[str | bytes] = [await anext(written)]
     assert await server.open_transactions() == 0
+
     for example in added.json()[-20:]:
         (await server.client.delete(f"/examples/{example['id']}")).raise_for_status()
+
     more = {"dataset_id": made["id"], "inputs": {"n": -1, "later": True}}
     (await server.client.post("/examples", json=more)).raise_for_status()
     pieces += [piece async for piece in written]
@@ -344,8 +392,10 @@ async def test_a_dataset_is_uploaded_and_downloaded_as_csv(server: Hosted):
         rows = [(e.inputs, e.outputs) for e in client.list_examples(dataset_id=made.id)]
         assert rows == [({"q": "one, two", "hint": "é"}, {"a": "3"}), ({"q": "=2+2", "hint": ""}, {"a": "4"})]
         assert client.upload_csv(file, input_keys=["q"], output_keys=["a"]).name == "sums.csv"
+
         with pytest.raises(LangSmithError, match="no column"):
             client.upload_csv(file, input_keys=["z"], output_keys=[], name="other")
+
         assert not client.has_dataset(dataset_name="other")
 
     await asyncio.to_thread(work)
@@ -372,12 +422,14 @@ async def test_conversations_are_downloaded_in_openai_formats(server: Hosted):
         client.create_chat_example([message], {"type": "ai", "data": {"content": "ho"}}, dataset_id=made.id)
         return client.read_dataset_openai_finetuning(made.id)
 
-    asked, answered = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}
+    asked = {"role": "user", "content": "hi"}
+    answered = {"role": "assistant", "content": "ho"}
     assert await asyncio.to_thread(work) == [{"messages": [asked, answered]}]
     dataset = (await server.client.get("/datasets", params={"data_type": "chat"})).json()[0]["id"]
     lines = (await server.client.get(f"/datasets/{dataset}/openai")).text
     assert json.loads(lines) == {"input": [asked], "ideal": "ho"}
     call = {"role": "assistant", "content": None, "tool_calls": []}
+
     image = {"type": "image_url", "image_url": {}}
     blocks = {"role": "assistant", "content": [{"type": "text", "text": "a"}, image, "b"]}
     outputs = {"messages": [{"role": "assistant", "tool_calls": []}, call, blocks]}
@@ -388,18 +440,27 @@ async def test_conversations_are_downloaded_in_openai_formats(server: Hosted):
 
 
 async def test_an_example_is_created_from_a_run(server: Hosted):
-    client, run_id = client_of(server), uuid4()
+    client = client_of(server)
+    run_id = uuid4()
 
     def work() -> None:
         client.create_run(
-            "source", {"q": 1}, "chain", id=run_id, trace_id=run_id, outputs={"a": 2},
-            dotted_order=f"20261121T020000000000Z{run_id}", attachments={"f": ("text/plain", b"file")},
-        )  # fmt: skip
+            "source",
+            {"q": 1},
+            "chain",
+            id=run_id,
+            trace_id=run_id,
+            outputs={"a": 2},
+            dotted_order=f"20261121T020000000000Z{run_id}",
+            attachments={"f": ("text/plain", b"file")},
+        )
+
         client.flush(timeout=60)
         made = client.create_dataset("from runs")
         example = client.create_example(dataset_id=made.id, source_run_id=run_id, use_source_run_io=True)
         assert (example.inputs, example.outputs, example.source_run_id) == ({"q": 1}, {"a": 2}, run_id)
         assert example.attachments["f"]["reader"].read() == b"file"
+
         with pytest.raises(LangSmithError, match="no run"):
             client.create_example(dataset_id=made.id, source_run_id=uuid4(), use_source_run_io=True)
 
@@ -409,15 +470,20 @@ async def test_an_example_is_created_from_a_run(server: Hosted):
 async def check_newer_form(server: Hosted, dataset_id: UUID, names: list[str]) -> None:
     """The same results by POST /api/v2/datasets/{id}/experiment-runs, page by page."""
     projects = {project["name"]: project["id"] for project in (await server.client.get("/sessions")).json()}
-    path, asked = f"/api/v2/datasets/{dataset_id}/experiment-runs", {"experiment_ids": [projects[n] for n in names]}
+    path = f"/api/v2/datasets/{dataset_id}/experiment-runs"
+    asked = {"experiment_ids": [projects[n] for n in names]}
     body: dict[str, Any] = {**asked, "page_size": 2, "selects": ["NAME", "OUTPUTS", "PROJECT_ID"]}
     first = (await server.client.post(path, json=body)).json()
     rest = (await server.client.post(path, json={**body, "cursor": first["next_cursor"]})).json()
     assert (len(first["items"]), len(rest["items"]), rest["next_cursor"]) == (2, 1, None)
+
     items = [*first["items"], *rest["items"]]
     assert {item["inputs"]["n"]: [run["outputs"]["n"] for run in item["runs"]] for item in items} == {
-        1: [2, 2], 2: [4, 4], 3: [6, 6],
-    }  # fmt: skip
+        1: [2, 2],
+        2: [4, 4],
+        3: [6, 6],
+    }
+
     assert {run["project_id"] for item in items for run in item["runs"]} == set(asked["experiment_ids"])
     wrong = {projects[names[0]]: ["and(eq(feedback_key, 'exact'), eq(feedback_score, 0))"]}
     one = {"experiment_ids": [projects[names[0]]], "filters": wrong}
@@ -425,11 +491,16 @@ async def check_newer_form(server: Hosted, dataset_id: UUID, names: list[str]) -
     assert (found["inputs"], [list(run) for run in found["runs"]]) == ({"n": 3}, [["id"]])
     only = {**asked, "example_ids": [items[0]["id"]]}
     assert [item["id"] for item in (await server.client.post(path, json=only)).json()["items"]] == only["example_ids"]
+
     for refused, status in (
-        ({"experiment_ids": []}, 422), ({**asked, "sort": {"by": "feedback.x"}}, 422), ({**asked, "cursor": "x"}, 400),
-        ({**asked, "selects": ["NO_SUCH"]}, 422), ({**asked, "comparative_experiment_id": str(uuid4())}, 422),
-    ):  # fmt: skip
+        ({"experiment_ids": []}, 422),
+        ({**asked, "sort": {"by": "feedback.x"}}, 422),
+        ({**asked, "cursor": "x"}, 400),
+        ({**asked, "selects": ["NO_SUCH"]}, 422),
+        ({**asked, "comparative_experiment_id": str(uuid4())}, 422),
+    ):
         assert (await server.client.post(path, json=refused)).status_code == status
+
     assert (await server.client.post(path.replace(str(dataset_id), str(uuid4())), json=asked)).status_code == 404
 
 
@@ -455,12 +526,14 @@ async def test_evaluations_run_end_to_end(server: Hosted):
             dataset_id=made.id,
             examples=[{"inputs": {"n": n}, "reference_outputs": {"n": out}} for n, out in ((1, 2), (2, 4), (3, 7))],
         )
+
         options = {"data": "evaluated", "evaluators": [exact], "client": client}
         first = evaluate(double, summary_evaluators=[mean], experiment_prefix="first", **options)
         second = asyncio.run(aevaluate(adouble, experiment_prefix="second", **options))
         rows = {row["example"].inputs["n"]: row["evaluation_results"]["results"][0].score for row in first}
         assert rows == {1: True, 2: True, 3: False}
         client.flush(timeout=60)
+
         again = evaluate(first.experiment_name, evaluators=[exact], client=client)
         assert len(list(again)) == 3
         return made, first.experiment_name, second.experiment_name
@@ -475,13 +548,17 @@ async def test_evaluations_run_end_to_end(server: Hosted):
         results = client.get_experiment_results(name=first)
         rows = {e.inputs["n"]: [run.outputs for run in e.runs] for e in results["examples_with_runs"]}
         assert rows == {1: [{"n": 2}], 2: [{"n": 4}], 3: [{"n": 6}]}
+
         wrong = {project.id: ["and(eq(feedback_key, 'exact'), eq(feedback_score, 0))"]}
         results = client.get_experiment_results(name=first, filters=wrong)
         assert [e.inputs["n"] for e in results["examples_with_runs"]] == [3]
+
         compared = evaluate_comparative(
-            (first, second), evaluators=[lambda runs, example: {"key": "better", "scores": {r.id: 1 for r in runs}}],
+            (first, second),
+            evaluators=[lambda runs, example: {"key": "better", "scores": {r.id: 1 for r in runs}}],
             client=client,
-        )  # fmt: skip
+        )
+
         assert len(list(compared)) == 3
 
     await asyncio.to_thread(read)
@@ -491,6 +568,7 @@ async def test_evaluations_run_end_to_end(server: Hosted):
         str(dataset.id), experiment_ids=[named[first]], page_size=2, selects=["NAME"]
     )
     assert [[run.name for run in item.runs or []] async for item in newer] == [["Target"]] * 3
+
     comparisons = (await server.client.get(f"/datasets/{dataset.id}/comparative")).json()
     assert {info["name"] for info in comparisons[0]["experiments_info"]} == {first, second}
     assert (await server.client.delete(f"/datasets/comparative/{comparisons[0]['id']}")).status_code == 200
@@ -505,6 +583,7 @@ async def test_a_dataset_is_shared_by_a_link(server: Hosted):
         client.create_examples(dataset_id=made.id, examples=[{"inputs": {"n": 1}, "reference_outputs": {"o": 2}}])
         with pytest.raises(LangSmithNotFoundError):
             client.read_dataset_shared_schema(made.id)
+
         token = str(client.share_dataset(made.id)["share_token"])
         assert str(client.share_dataset(made.id)["share_token"]) == token
         assert str(client.read_dataset_shared_schema(made.id)["share_token"]) == token
@@ -512,9 +591,11 @@ async def test_a_dataset_is_shared_by_a_link(server: Hosted):
         assert stranger.read_shared_dataset(token).name == "shared"
         assert [e.inputs for e in stranger.list_shared_examples(token)] == [{"n": 1}]
         assert list(stranger.list_shared_projects(dataset_share_token=token)) == []
+
         copy = client.clone_public_dataset(token, dataset_name="copied")
         assert [e.outputs for e in client.list_examples(dataset_id=copy.id)] == [{"o": 2}]
         client.unshare_dataset(made.id)
+
         return made, token
 
     _, token = await asyncio.to_thread(work)
@@ -536,6 +617,7 @@ async def test_another_workspace_cannot_see_or_change_datasets(server: Hosted):
         assert (await other.get("/datasets")).json() == []
         assert (await other.get("/examples", params={"dataset": str(dataset.id)})).json() == []
         assert (await other.get("/examples", params={"id": str(example.id)})).json() == []
+
         for method, path, body in (
             ("GET", f"/datasets/{dataset.id}", None),
             ("PATCH", f"/datasets/{dataset.id}", {"name": "theirs"}),
@@ -555,9 +637,11 @@ async def test_another_workspace_cannot_see_or_change_datasets(server: Hosted):
         ):
             response = await other.request(method, path, json=body)
             assert response.status_code == 404, (method, path, response.text)
+
         assert (await other.request("DELETE", f"/examples?example_ids={example.id}")).status_code == 200
         body = {"id": str(dataset.id), "name": "ours"}
         assert (await other.post("/datasets", json=body)).json()["example_count"] == 0
+
     assert (await server.client.get(f"/examples/{example.id}")).json()["inputs"] == {"n": 1}
 
 
@@ -570,12 +654,14 @@ async def test_concurrent_writers_make_one_version_each(server: Hosted):
     assert sorted(response.status_code for response in responses) == [200] * 9 + [409] * 2
     moments = [version["as_of"] for version in (await server.client.get(f"/datasets/{dataset}/versions")).json()]
     assert (len(set(moments)), moments) == (9, sorted(moments, reverse=True))
+
     assert (await server.client.get(f"/datasets/{dataset}")).json()["example_count"] == 9
 
 
 async def test_malformed_bodies_name_their_field_and_change_nothing(server: Hosted):
     dataset = (await server.client.post("/datasets", json={"name": "odd"})).json()["id"]
-    address, one = f"/v1/platform/datasets/{dataset}/examples", str(uuid4())
+    address = f"/v1/platform/datasets/{dataset}/examples"
+    one = str(uuid4())
 
     async def send(*parts: tuple[str, str]) -> tuple[int, str]:
         lines = "".join(
@@ -583,6 +669,7 @@ async def test_malformed_bodies_name_their_field_and_change_nothing(server: Host
         )
         headers = {"content-type": "multipart/form-data; boundary=b"}
         response = await server.client.post(address, content=f"{lines}--b--\r\n".encode(), headers=headers)
+
         return response.status_code, response.text
 
     for parts, expected in (
@@ -597,6 +684,7 @@ async def test_malformed_bodies_name_their_field_and_change_nothing(server: Host
     ):
         status, text = await send(*parts)
         assert (status, expected in text) == (422, True), text
+
     for body, field in (
         ({"name": ""}, "name"),
         ({"name": "x", "transformations": [{}]}, "transformations"),
@@ -604,6 +692,7 @@ async def test_malformed_bodies_name_their_field_and_change_nothing(server: Host
     ):
         response = await server.client.post("/datasets", json=body)
         assert (response.status_code, response.json()["detail"][0]["loc"]) == (422, ["body", field])
+
     assert (await server.client.get(f"/datasets/{dataset}")).json()["example_count"] == 0
 
 

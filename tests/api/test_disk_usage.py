@@ -39,11 +39,14 @@ def deployment(server: ServerProcess, home: Path) -> UUID:
     body = create_body("sized")
     made = httpx2.post(f"{server.url}/v2/deployments", json=body, headers=headers, timeout=60)
     made.raise_for_status()
+
     deployment_id = UUID(made.json()["id"])
     folder = home / "dataplane" / "deployments" / str(deployment_id)
-    build, cache = folder / "revisions" / str(deployment_id), home / "dataplane" / "uv-cache"
+    build = folder / "revisions" / str(deployment_id)
+    cache = home / "dataplane" / "uv-cache"
     for made_folder in (build, cache, folder / "logs", home / "archives"):
         made_folder.mkdir(parents=True, exist_ok=True)
+
     (cache / "package").write_bytes(os.urandom(3_000_000))
     (build / "package").hardlink_to(cache / "package")
     (build / "own").write_bytes(os.urandom(2_000_000))
@@ -51,6 +54,7 @@ def deployment(server: ServerProcess, home: Path) -> UUID:
     (folder / "logs" / "server.log").write_bytes(b"x" * 500_000)
     (home / "archives" / "one").write_bytes(os.urandom(1_000_000))
     EmbeddedPostgres(home).create_database(f"agent_{deployment_id.hex}")
+
     asyncio.run(fill_database(home, f"agent_{deployment_id.hex}"))
     return deployment_id
 
@@ -65,6 +69,7 @@ async def fill_database(home: Path, name: str) -> None:
         await connection.execute(
             "insert into portside.checkpoints select n, repeat(md5(n::text), 60) from generate_series(1, 5000) n"
         )
+
         # New pages take no blocks before they are written.
         await connection.execute("checkpoint")
     finally:
@@ -81,16 +86,21 @@ async def test_report_agrees_with_du_and_postgres(server: ServerProcess, home: P
     connection = await asyncpg.connect(EmbeddedPostgres(home).url(name))
     of_checkpoints = await connection.fetchval("select pg_total_relation_size('portside.checkpoints')")
     await connection.close()
+
     async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=60) as client:
         report = (await client.get("/system/disk")).raise_for_status().json()
+
     du = await asyncio.to_thread(subprocess.check_output, ["du", "-s", "--block-size=1", str(home)], text=True)
     assert report["home_bytes"] == pytest.approx(int(du.split()[0]), rel=0.05)
     async with httpx2.AsyncClient(base_url=server.url, headers={"X-Api-Key": KEY}, timeout=60) as client:
         disk = (await client.get("/system")).raise_for_status().json()["disk"]
+
     assert disk["total_bytes"] == report["total_bytes"], "one page says the same as the other"
     assert sum(each["bytes"] for each in report["taken"]) == pytest.approx(int(du.split()[0]), rel=0.05)
-    of_deployment, of_platform = sizes(report, deployment), sizes(report, None)
+    of_deployment = sizes(report, deployment)
+    of_platform = sizes(report, None)
     assert of_deployment["checkpoints"] == pytest.approx(of_checkpoints, rel=0.05)
+
     # The package is in the cache too, and counts there.
     assert of_deployment["builds"] == pytest.approx(2_000_000, rel=0.05)
     assert of_deployment["logs"] == pytest.approx(500_000, rel=0.05)
@@ -116,6 +126,7 @@ async def test_database_that_is_dropped_meanwhile_is_left_out(server: ServerProc
             assert "dropped" in {row["name"] for row in await tx.fetch(sql.databases_by_size)}
             await database.pool.execute("drop database dropped")
             rows = await tx.fetch(sql.databases_by_size)
+
         assert "dropped" not in {row["name"] for row in rows}
         assert all(row["bytes"] is not None for row in rows)
     finally:

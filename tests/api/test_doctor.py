@@ -73,6 +73,7 @@ def home(tmp_path: Path) -> Path:
     SecretBox.from_file(folder / "master-key")
     (folder / "api-key").touch(mode=0o600)
     (folder / "api-key").write_text(KEY)
+
     return folder
 
 
@@ -97,9 +98,12 @@ def test_home_that_others_can_enter(home: Path):
     home.chmod(0o755)
     found = diagnose(of(home), "home", "keys")
     assert "chmod 700" in problem(found, "home").do
+
     assert [(each.check, each.level) for each in found] == [
-        ("home", "fault"), ("master-key", "ok"), ("key-files", "ok"),
-    ], "what is wrong is not well, too"  # fmt: skip
+        ("home", "fault"),
+        ("master-key", "ok"),
+        ("key-files", "ok"),
+    ], "what is wrong is not well, too"
 
 
 @needs_root
@@ -147,6 +151,7 @@ def test_missing_old_and_failed_backups_are_named(home: Path):
     attempted(1, size_bytes=1)
     assert is_well(diagnose(installation, "backup"))
     attempted(0, error="no room")
+
     assert "no room" in problem(diagnose(installation, "backup"), "backup", "warning").message
 
 
@@ -171,6 +176,7 @@ def test_lock_of_a_platform_that_does_not_answer(home: Path):
         assert f"kill {os.getpid()}" in problem(diagnose(of(home), "lock"), "lock").do
         lock.truncate(0)
         assert "kill 0" not in problem(diagnose(of(home), "lock"), "lock").do, "it would kill the operator's shell"
+
     assert is_well(diagnose(of(home), "lock"))
 
 
@@ -184,8 +190,10 @@ def test_lock_of_postgres_that_names_another_program(home: Path):
         other.stdin.write("\n")
         other.stdout.readline()
         (data / "postmaster.pid").write_text(f"{other.pid}\n{data}\n")
+
         found = problem(diagnose(of(home), "lock"), "lock")
         other.kill()
+
     assert "postmaster.pid" in found.do
     assert "which is cat and not Postgres" in found.message
     assert is_well(diagnose(of(home), "lock"))
@@ -204,6 +212,7 @@ def test_socket_folder_that_others_can_enter(home: Path):
     (home / "postgres").mkdir()
     folder = EmbeddedPostgres(home).socket_folder
     folder.mkdir(mode=0o700)
+
     try:
         folder.chmod(0o777)
         assert "rm -r" in problem(diagnose(of(home), "socket-folder"), "socket-folder").do
@@ -241,12 +250,21 @@ def crippled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     (folder / "bin" / "caddy").write_text("#!/bin/sh\nexit 3\n")
     (folder / "bin" / "caddy").chmod(0o755)
     (folder / "limits.txt").write_text("nonsense\n")
+
     code, found = run_doctor(
-        "--home", str(folder / "home"), "--port", str(free_port()),
+        "--home",
+        str(folder / "home"),
+        "--port",
+        str(free_port()),
         starter=(shutil.which("sh") or "sh", "-c", 'ulimit -S -n 200; ulimit -H -n 500; exec "$@"', "sh"),
-        PATH=str(folder / "bin"), UV_DEFAULT_INDEX=f"http://127.0.0.1:{free_port()}/simple", PORTSIDE_CADDY="caddy",
-        RATE_LIMITS_FILE=str(folder / "limits.txt"), MODEL_PRICES_FILE=str(folder / "none.csv"), DATABASE_URL="",
-    )  # fmt: skip
+        PATH=str(folder / "bin"),
+        UV_DEFAULT_INDEX=f"http://127.0.0.1:{free_port()}/simple",
+        PORTSIDE_CADDY="caddy",
+        RATE_LIMITS_FILE=str(folder / "limits.txt"),
+        MODEL_PRICES_FILE=str(folder / "none.csv"),
+        DATABASE_URL="",
+    )
+
     assert code == 1
     return found
 
@@ -254,10 +272,16 @@ def crippled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("check", "level"),
     [
-        ("git", "fault"), ("node", "warning"), ("caddy", "fault"), ("registry", "fault"), ("descriptors", "fault"),
-        ("rate-limits", "fault"), ("prices", "fault"), ("home", "warning"),
+        ("git", "fault"),
+        ("node", "warning"),
+        ("caddy", "fault"),
+        ("registry", "fault"),
+        ("descriptors", "fault"),
+        ("rate-limits", "fault"),
+        ("prices", "fault"),
+        ("home", "warning"),
     ],
-)  # fmt: skip
+)
 def test_machine_that_lacks_something(crippled: list[dict[str, Any]], check: str, level: str):
     assert has(crippled, check, level), crippled
 
@@ -272,10 +296,15 @@ def test_uv_that_is_missing(tmp_path: Path):
     shutil.copytree(Path(uv.__file__).parent, overlay / "uv")
     source = Path(__file__).parents[2] / "src"
     code = "from portside.operate.machine_checks import _uv; print(_uv().level, _uv().check)"
+
     done = subprocess.run(
-        [tmp_path / "venv" / "bin" / "python", "-c", code], capture_output=True, text=True, check=False,
+        [tmp_path / "venv" / "bin" / "python", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
         env={"PATH": "/nowhere", "HOME": str(tmp_path), "PYTHONPATH": f"{overlay}:{source}:{packages}"},
-    )  # fmt: skip
+    )
+
     assert done.stdout.split() == ["fault", "uv"], done.stderr
 
 
@@ -286,6 +315,7 @@ def test_port_of_another_program(home: Path):
         other.bind(("127.0.0.1", installation.port))
         other.listen(1)
         assert "ss -ltnp" in problem(diagnose(installation, "port"), "port").do
+
     assert is_well(diagnose(installation, "port"))
 
 
@@ -295,6 +325,7 @@ def test_low_port_that_an_ordinary_user_may_not_open(tmp_path: Path):
     limit = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
     if limit <= 80 or shutil.which("setpriv") is None:
         pytest.skip("any user may open every port of this machine")
+
     tmp_path.chmod(0o755)
     code = (
         "import sys; from pathlib import Path; from portside.ingress.options import FrontOptions\n"
@@ -303,12 +334,16 @@ def test_low_port_that_an_ordinary_user_may_not_open(tmp_path: Path):
         "i = ExaminedInstallation(home=Path('/nowhere'), front=FrontOptions(domain='a.example'))\n"
         "print([f.check for f in check_port(i) if f.level == 'fault'])"
     )
+
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--clear-groups", "--inh-caps=-all", sys.executable, "-c", code],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if "Permission denied" in done.stderr:
         pytest.skip("an ordinary user cannot read this installation")
+
     assert "'ports'" in done.stdout, done.stderr
 
 
@@ -330,6 +365,7 @@ def test_warnings_alone_give_status_0(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "warning" in done.stdout
     assert "→" in done.stdout
     home.mkdir(mode=0o755)
+
     done = run_here("doctor", "--home", str(home), *skipped_but("home"))
     assert done.returncode == 1
     assert "fault" in done.stdout
@@ -365,6 +401,7 @@ def changed(home: Path, change: str, undo: str, database: str = "portside") -> I
         connection = await asyncpg.connect(EmbeddedPostgres(home).url(database))
         for part in statement.split(";"):
             await connection.execute(part)
+
         await connection.close()
 
     asyncio.run(execute(change))
@@ -385,6 +422,7 @@ def test_route_has_the_same_findings(server: ServerProcess, running: ExaminedIns
         found = httpx2.get(f"{server.url}/system/doctor", headers=headers, timeout=60).raise_for_status().json()
         assert has(found["findings"], "postgres-settings", "fault")
         assert found["faults"] >= 1
+
     assert httpx2.get(f"{server.url}/system/doctor", timeout=60).status_code == 401
 
 
@@ -423,6 +461,7 @@ def test_wrong_password_and_missing_database(running: ExaminedInstallation):
 def test_role_that_may_not_create_databases(running: ExaminedInstallation):
     engine = EmbeddedPostgres(running.home)
     url = engine.url("portside", user="limited", password="limited")
+
     limited = msgspec.structs.replace(running, database_url=url, has_listener=True)
     grant = "create role limited login password 'limited';grant connect on database portside to limited"
     with changed(running.home, grant, "revoke connect on database portside from limited;drop role limited"):
@@ -437,6 +476,7 @@ async def test_pool_that_is_full(running: ExaminedInstallation):
         with contextlib.suppress(asyncpg.TooManyConnectionsError):
             while True:
                 taken.append(await asyncpg.connect(url))
+
         full = (await examine(running, skipped=only)).findings
         assert "max_connections" in problem(full, "connections").do
         await taken.pop().close()
@@ -459,14 +499,13 @@ def test_part_that_is_down_is_named_once():
         fault("postgres", "postgres does not answer", "see its log"),
         fault("postgres", "it is gone", "start it"),
     ]
+
     limits = [fault("connections", "a", "b"), fault("connections", "c", "d")]
     assert _without_repeated([*reported, *noticed, *limits]) == [*reported, *limits]
 
 
 def test_master_key_of_another_platform(running: ExaminedInstallation, home: Path):
-    other = msgspec.structs.replace(
-        running, home=home, database_url=EmbeddedPostgres(running.home).url("portside")
-    )  # fmt: skip
+    other = msgspec.structs.replace(running, home=home, database_url=EmbeddedPostgres(running.home).url("portside"))
     assert "another platform" in problem(diagnose(other, "database"), "master-key").message
 
 
@@ -476,6 +515,7 @@ def test_migrations_that_are_pending_or_from_the_future(running: ExaminedInstall
     with changed(running.home, f"{name};delete from applied_migrations where package = 'usage'", undo):
         found = problem(diagnose(running, "database"), "migrations", "warning")
         assert "usage/0001_baseline.sql" in found.message
+
     future = "insert into applied_migrations (package, number, name, checksum) values ('usage', 9999, 'later', 'x')"
     with changed(running.home, future, "delete from applied_migrations where number = 9999"):
         assert "newer" in problem(diagnose(running, "database"), "migrations").message
@@ -485,6 +525,7 @@ def test_revoked_keys_are_warnings(running: ExaminedInstallation):
     file = running.home / "api-key"
     kept = file.read_text()
     file.write_text("lsv2_pt_00000000000000000000000000000000_0000000000\n")
+
     try:
         assert "revoked" in problem(diagnose(running, "database"), "api-key", "warning").message
     finally:
@@ -498,13 +539,17 @@ def test_empty_database_of_a_used_home(running: ExaminedInstallation, home: Path
 
 
 def test_deployment_that_failed_is_a_warning(server: ServerProcess, running: ExaminedInstallation):
-    made = httpx2.post(
-        f"{server.url}/v2/deployments", json=create_body("failing"), headers={"X-Api-Key": KEY}, timeout=60
-    ).raise_for_status().json()  # fmt: skip
+    made = (
+        httpx2.post(f"{server.url}/v2/deployments", json=create_body("failing"), headers={"X-Api-Key": KEY}, timeout=60)
+        .raise_for_status()
+        .json()
+    )
+
     change = "update revisions set status = 'BUILD_FAILED', status_message = 'no module'"
     fail = f"{change} where deployment_id = '{made['id']}'"
     with changed(running.home, fail, fail.replace("BUILD_FAILED", "INTERRUPTED")):
         found = problem(diagnose(running, "database"), "deployments", "warning")
+
     assert found.message == "failing: its newest revision is BUILD_FAILED: no module"
     assert "portside logs failing" in found.do
 
@@ -514,6 +559,7 @@ def test_silent_listener(running: ExaminedInstallation):
         "insert into listeners (id, workspace_id, compute_type, compute_id, last_seen_at) select gen_random_uuid(), id,"
         " 'process', 'silent', now() - interval '1 hour' from workspaces limit 1"
     )
+
     with_listener = msgspec.structs.replace(running, has_listener=True)
     with changed(running.home, insert, "delete from listeners where compute_id = 'silent'"):
         assert "listener.log" in problem(diagnose(with_listener, "database"), "listener").do
@@ -524,6 +570,7 @@ def test_stopped_platform_is_examined_with_its_postgres(tmp_path: Path):
     """The doctor starts the embedded Postgres for the checks, and stops it again."""
     with platform_server(tmp_path / "home", PORTSIDE_OWN_LISTENER="false") as server:
         port = int(server.url.rpartition(":")[2])
+
     stopped = ExaminedInstallation(home=tmp_path / "home", packages=tuple(PACKAGES), port=port)
     found = diagnose(stopped, "database", "platform")
     assert problem(found, "platform", "warning")
@@ -541,6 +588,7 @@ def test_listener_that_cannot_be_started(tmp_path: Path):
         (home / "logs").rename(home / "logs-away")
         (home / "logs").touch()
         pid = next(int(process.name) for process in Path("/proc").glob("[0-9]*") if is_listener(process, home))
+
         os.kill(pid, 9)
         installation = ExaminedInstallation(home=home, port=int(server.url.rpartition(":")[2]))
 
@@ -556,6 +604,7 @@ def is_listener(process: Path, home: Path) -> bool:
     with contextlib.suppress(OSError):
         is_command = b"portside\0listener" in (process / "cmdline").read_bytes()
         return is_command and f"PORTSIDE_HOME={home}".encode() in (process / "environ").read_bytes().split(b"\0")
+
     return False
 
 
@@ -567,18 +616,30 @@ def make_certificate(folder: Path, name: str, until: dt.datetime) -> FrontOption
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     certificate = (
-        x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
-        .serial_number(1).not_valid_before(until - dt.timedelta(days=90)).not_valid_after(until)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False).sign(key, hashes.SHA256())
-    )  # fmt: skip
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(until - dt.timedelta(days=90))
+        .not_valid_after(until)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
     (folder / "chain.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
     key_file = folder / "key.pem"
     key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     key_file.chmod(0o600)
+
     return FrontOptions(
-        domain=name, tls="files", certificate=str(folder / "chain.pem"), key=str(key_file),
-        http_port=free_port(), https_port=free_port(),
-    )  # fmt: skip
+        domain=name,
+        tls="files",
+        certificate=str(folder / "chain.pem"),
+        key=str(key_file),
+        http_port=free_port(),
+        https_port=free_port(),
+    )
 
 
 def test_certificates(home: Path, tmp_path: Path):
@@ -589,6 +650,7 @@ def test_certificates(home: Path, tmp_path: Path):
     other = msgspec.structs.replace(good, front=other_domain)
     assert "not for other.example.com" in problem(diagnose(other, "certificates"), "certificate").message
     (tmp_path / "key.pem").chmod(0o644)
+
     assert "chmod 600" in problem(diagnose(good, "certificates"), "certificate", "warning").do
     soon = of(home, front=make_certificate(tmp_path, "portside.example.com", now + dt.timedelta(days=5)))
     assert "expires" in problem(diagnose(soon, "certificates"), "certificate", "warning").message
@@ -596,6 +658,7 @@ def test_certificates(home: Path, tmp_path: Path):
     assert "expired" in problem(diagnose(expired, "certificates"), "certificate").message
     chain = (tmp_path / "chain.pem").read_bytes()
     foreign = of(home, front=make_certificate(tmp_path, "portside.example.com", now + dt.timedelta(days=60)))
+
     (tmp_path / "chain.pem").write_bytes(chain)
     assert "not the key" in [each.message for each in diagnose(foreign, "certificates")][-1]
     (tmp_path / "chain.pem").write_text("nonsense")
@@ -635,16 +698,19 @@ def proxied(folder: Path, platform: str, *rules: str) -> Iterator[str]:
     port = free_port()
     file = folder / f"Caddyfile-{port}"
     file.write_text(PROXY % {"port": port, "platform": platform, "rules": "\n        ".join(rules)})
+
     environment = {"HOME": str(folder), "PATH": os.environ["PATH"]}
     process = subprocess.Popen(
         [caddy, "run", "--config", str(file), "--adapter", "caddyfile"], env=environment, stderr=subprocess.DEVNULL
     )
+
     try:
 
         async def answers() -> bool:
             with contextlib.suppress(httpx2.HTTPError):
                 async with httpx2.AsyncClient() as client:
                     return (await client.get(f"http://127.0.0.1:{port}/ok")).status_code == 200
+
             return False
 
         asyncio.run(eventually(answers))
@@ -657,18 +723,26 @@ def proxied(folder: Path, platform: str, *rules: str) -> Iterator[str]:
 @pytest.mark.thorough
 def test_proxies_with_wrong_headers(tmp_path: Path):
     with platform_server(
-        tmp_path / "home", "--no-example", "--domain", "portside.example.com", "--tls", "off",
-        PORTSIDE_OWN_LISTENER="false", TRUSTED_PROXIES="127.0.0.1",
-    ) as server:  # fmt: skip
+        tmp_path / "home",
+        "--no-example",
+        "--domain",
+        "portside.example.com",
+        "--tls",
+        "off",
+        PORTSIDE_OWN_LISTENER="false",
+        TRUSTED_PROXIES="127.0.0.1",
+    ) as server:
         installation = ExaminedInstallation(
             home=tmp_path / "home",
             port=int(server.url.rpartition(":")[2]),
             front=FrontOptions(domain="portside.example.com", tls="off"),
             trusted_proxies="127.0.0.1",
         )
+
         good = "header_up X-Forwarded-Proto https"
         with proxied(tmp_path, server.url, good) as url:
             assert is_well(diagnose(msgspec.structs.replace(installation, public_url=url), "proxy"))
+
         for rules, message in (
             ((), "X-Forwarded-Proto"),
             ((good, "header_up X-Forwarded-For {http.request.header.X-Forwarded-For}"), "claim any address"),
@@ -677,5 +751,6 @@ def test_proxies_with_wrong_headers(tmp_path: Path):
             with proxied(tmp_path, server.url, *rules) as url:
                 found = problem(diagnose(msgspec.structs.replace(installation, public_url=url), "proxy"), "proxy")
                 assert message in found.message
+
         untrusting = msgspec.structs.replace(installation, public_url=server.url, trusted_proxies="")
         assert "TRUSTED_PROXIES" in problem(diagnose(untrusting, "proxy"), "proxy").message

@@ -41,6 +41,7 @@ def server(
         "handlers in an executor": ("encryption", executors),
         "aes": ("encryption_aes", AES),
     }[request.param]
+
     folder = tmp_path_factory.mktemp("agent")
     with agent_server(module_database, folder, project=project, **settings) as running:
         yield running
@@ -64,9 +65,11 @@ async def dump(url: str) -> str:
             "select format('%I.%I', schemaname, tablename) as name from pg_tables "
             "where schemaname not in ('pg_catalog', 'information_schema')"
         )
+
         rows = [row for table in tables for row in await connection.fetch(f"select * from {table['name']}")]
     finally:
         await connection.close()
+
     return "\n".join(
         value.decode("latin-1") if isinstance(value, bytes) else str(value) for row in rows for value in row.values()
     )
@@ -78,10 +81,17 @@ async def test_database_dump_contains_no_clear_text(client, server):
     events = [
         part
         async for part in client.runs.stream(
-            thread["thread_id"], "agent", input=QUESTION, stream_mode=["values", "custom", "messages-tuple"],
-            stream_resumable=True, stream_subgraphs=True, context={"secret": MARKER}, metadata=labels,
+            thread["thread_id"],
+            "agent",
+            input=QUESTION,
+            stream_mode=["values", "custom", "messages-tuple"],
+            stream_resumable=True,
+            stream_subgraphs=True,
+            context={"secret": MARKER},
+            metadata=labels,
         )
-    ]  # fmt: skip
+    ]
+
     assert not [part for part in events if part.event == "error"]
     state = await client.threads.get_state(thread["thread_id"])
     assert state["values"]["notes"] == [MARKER] * 3 or MARKER in state["values"]["notes"]
@@ -97,12 +107,14 @@ async def test_database_dump_contains_no_clear_text(client, server):
     assert MARKER in answered["notes"]
     await client.threads.update_state(waiting["thread_id"], {"word": MARKER + "2"})
     assert (await client.threads.get_state(waiting["thread_id"]))["values"]["word"] == MARKER + "2"
+
     copy = await client.threads.copy(waiting["thread_id"])
     assert (await client.threads.get_state(copy["thread_id"]))["values"]["word"] == MARKER + "2"
 
     failed = await client.threads.create()
     with pytest.raises(Exception, match=MARKER):
         await client.runs.wait(failed["thread_id"], "failing", input=QUESTION)
+
     assert MARKER in str(await client.threads.get(failed["thread_id"]))
 
     assistant = await client.assistants.create("agent", context={"secret": MARKER}, metadata=labels)
@@ -111,6 +123,7 @@ async def test_database_dump_contains_no_clear_text(client, server):
     await client.runs.wait(None, assistant["assistant_id"], input=QUESTION)
     await client.runs.create(thread["thread_id"], "agent", input=QUESTION, after_seconds=3600)
     await client.runs.create_batch([{"assistant_id": "agent", "input": QUESTION, "after_seconds": 3600}])
+
     cron = await client.crons.create("agent", schedule="0 0 1 1 *", input=QUESTION, metadata=labels)
     assert cron["payload"]["input"]["word"] == cron["metadata"]["title"] == MARKER
     await client.store.put_item(["notes"], "kept", {"text": MARKER, "tenant": "acme"}, index=False)
@@ -131,8 +144,10 @@ async def test_database_dump_contains_no_clear_text(client, server):
 async def test_search_for_encrypted_keys_is_refused(client):
     with pytest.raises(UnprocessableEntityError, match=r"title.*is encrypted"):
         await client.threads.search(metadata={"title": MARKER})
+
     with pytest.raises(UnprocessableEntityError, match=r"text.*is encrypted"):
         await client.store.search_items(["notes"], filter={"text": MARKER})
+
     assert await client.threads.search(metadata={"graph_id": "nothing"}) == []
 
 
@@ -166,12 +181,14 @@ async def test_a_run_is_encrypted_in_the_context_of_its_request_and_replaced_whe
     headers = context(key="old")
     thread = await client.threads.create(metadata={"title": MARKER}, headers=headers)
     thread_id = UUID(thread["thread_id"])
+
     reported = [
         part
         async for part in client.runs.stream(
             thread["thread_id"], "asker", input=QUESTION, stream_resumable=True, headers=headers
         )
     ]
+
     events = "select encode(body, 'escape') as body from portside.stream_chunks where thread_id = $1"
     chunks = await rows_of(server, events, thread_id)
     assert reported
@@ -179,6 +196,7 @@ async def test_a_run_is_encrypted_in_the_context_of_its_request_and_replaced_whe
     assert all("handler" in chunk and "old:" in chunk for chunk in chunks)
     checkpoints = "select encode(body, 'escape') as body from portside.checkpoints where thread_id = $1"
     in_context = await rows_of(server, checkpoints, thread["thread_id"])
+
     # The last one was read already, to see what the run stopped at.
     assert all("handler" in row for row in in_context)
     assert any("old:" in row for row in in_context)
@@ -191,6 +209,7 @@ async def test_a_run_is_encrypted_in_the_context_of_its_request_and_replaced_whe
             server, 'select metadata, "values", interrupts from portside.threads where thread_id = $1', thread_id
         )
         latest = await rows_of(server, checkpoints + " order by checkpoint_id desc limit 1", thread["thread_id"])
+
         return "enc:" not in str(stored) and "new:" in str(stored) and "old:" not in str(latest)
 
     assert await eventually(is_replaced)
@@ -201,6 +220,7 @@ async def test_failed_encryption_stores_nothing(client, server):
     thread_id = uuid4()
     with pytest.raises(InternalServerError, match=r"encrypt\.json raised RuntimeError"):
         await client.threads.create(thread_id=str(thread_id), metadata={"title": MARKER}, headers=context(fail=True))
+
     assert await rows_of(server, "select from portside.threads where thread_id = $1", thread_id) == []
 
 
@@ -230,5 +250,6 @@ async def test_cron_fires_late_if_its_run_could_not_be_encrypted_in_time(client,
 async def test_context_is_refused_without_handlers(server):
     async with httpx2.AsyncClient(base_url=server.url) as http:
         response = await http.post("/threads", json={}, headers=context(tenant="acme"))
+
     assert response.status_code == 422
     assert "X-Encryption-Context" in response.text

@@ -13,7 +13,8 @@ from tests.conftest import eventually
 from tests.servers import ServerProcess, agent_server
 
 pytestmark = pytest.mark.timeout(600)
-OLD, NEW = "o" * 32, "n" * 32
+OLD = "o" * 32
+NEW = "n" * 32
 MARKER = "swordfish"
 LONG = [{"role": "user", "content": f"{MARKER} {number} " + "x" * 400} for number in range(300)]
 CLEAN = "no stored data uses the older AES keys any more"
@@ -22,10 +23,12 @@ CLEAN = "no stored data uses the older AES keys any more"
 def under(*keys: str) -> dict[str, str]:
     # Events stay for as long as the test, and webhooks that nobody accepts wait.
     return {
-        "GRAPH_AES_KEY": ",".join(keys), "GRAPH_AES_JSON_KEYS": "*", "RESUMABLE_STREAM_TTL_SECONDS": "86400",
+        "GRAPH_AES_KEY": ",".join(keys),
+        "GRAPH_AES_JSON_KEYS": "*",
+        "RESUMABLE_STREAM_TTL_SECONDS": "86400",
         "GRAPH_WEBHOOKS": '{"url": {"disable_loopback": false, "require_https": false}}',
         "WEBHOOK_RETRY_AFTER_SECONDS": "600",
-    }  # fmt: skip
+    }
 
 
 def client_of(server: ServerProcess) -> LangGraphClient:
@@ -40,14 +43,18 @@ async def fill(client: LangGraphClient) -> dict[str, str]:
         await client.runs.wait(
             thread, "agent", input={"word": MARKER, "messages": LONG if number == 0 else []}, metadata={"of": MARKER}
         )
+
     followed = {"webhook": "http://127.0.0.1:9/hook", "stream_resumable": True}
     run = await client.runs.create(thread, "agent", input={"word": MARKER}, metadata={"of": MARKER}, **followed)
     await client.runs.join(thread, run["run_id"])
     made = await client.assistants.create("agent", metadata={"title": MARKER}, context={"secret": MARKER})
+
     await client.assistants.update(made["assistant_id"], metadata={"title": f"{MARKER} again"})
     cron = await client.crons.create("agent", schedule="0 0 1 1 *", input={"word": MARKER}, metadata={"title": MARKER})
+
     for number in range(20):
         await client.store.put_item(["memories"], f"key-{number}", {"text": MARKER})
+
     return {"thread": thread, "assistant": made["assistant_id"], "cron": cron["cron_id"]}
 
 
@@ -57,14 +64,17 @@ async def read(client: LangGraphClient, ids: dict[str, str]) -> list[object]:
     history = await client.threads.get_history(ids["thread"], limit=100)
     crons = [cron for cron in await client.crons.search() if cron["cron_id"] == ids["cron"]]
     assert all(thread["metadata"]["title"] == MARKER for thread in await client.threads.search(limit=20))
+
     return [
-        (await client.threads.get(ids["thread"]))["metadata"], state["values"], [one["values"] for one in history],
+        (await client.threads.get(ids["thread"]))["metadata"],
+        state["values"],
+        [one["values"] for one in history],
         [run["metadata"] for run in await client.runs.list(ids["thread"])],
         [one["metadata"] for one in await client.assistants.get_versions(ids["assistant"])],
         (await client.assistants.get(ids["assistant"]))["context"],
         [(one["metadata"], one["payload"]) for one in crons],
         [item["value"] for item in (await client.store.search_items(["memories"], limit=100))["items"]],
-    ]  # fmt: skip
+    ]
 
 
 async def tables_with(url: str, key: str) -> dict[str, int]:
@@ -77,13 +87,16 @@ async def tables_with(url: str, key: str) -> dict[str, int]:
             " where table_schema = 'portside' and data_type in ('bytea', 'jsonb', 'text')"
             " and table_name in (select tablename from pg_tables where schemaname = 'portside')"
         )
+
         found: dict[str, int] = {}
         for table, column, kind in names:
             held = "position($1::bytea in {})" if kind == "bytea" else "position($1 in {}::text)"
             query = f'select count(*) from portside."{table}" where {held.format(f"{chr(34)}{column}{chr(34)}")} > 0'
+
             count = await connection.fetchval(query, start if kind == "bytea" else base64_prefix(start))
             if count:
                 found[table] = found.get(table, 0) + count
+
         return found
     finally:
         await connection.close()
@@ -93,20 +106,34 @@ async def tables_with(url: str, key: str) -> dict[str, int]:
 async def test_everything_moves_to_the_new_key(module_database: str, tmp_path: Path) -> None:
     for name in ("old", "both", "new"):
         (tmp_path / name).mkdir()
+
     with agent_server(module_database, tmp_path / "old", project="encryption_aes", **under(OLD)) as server:
         async with client_of(server) as client:
             ids = await fill(client)
             before = await read(client, ids)
+
     stored = await tables_with(module_database, OLD)
     kinds = {
-        "threads", "runs", "assistants", "assistant_versions", "crons", "store_items", "checkpoints",
-        "checkpoint_values", "checkpoint_writes", "checkpoint_pieces", "webhook_deliveries", "stream_chunks",
-    }  # fmt: skip
+        "threads",
+        "runs",
+        "assistants",
+        "assistant_versions",
+        "crons",
+        "store_items",
+        "checkpoints",
+        "checkpoint_values",
+        "checkpoint_writes",
+        "checkpoint_pieces",
+        "webhook_deliveries",
+        "stream_chunks",
+    }
+
     assert stored.keys() >= kinds - {"checkpoint_writes"}, stored
     with agent_server(module_database, tmp_path / "both", project="encryption_aes", **under(NEW, OLD)) as server:
         await eventually(lambda: server.has_logged(CLEAN))
         async with client_of(server) as client:
             assert await read(client, ids) == before
+
     left = await tables_with(module_database, OLD)
     assert not left.keys() & kinds, left
     with agent_server(module_database, tmp_path / "new", project="encryption_aes", **under(NEW)) as server:

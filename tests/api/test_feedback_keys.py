@@ -34,10 +34,18 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Non
 
 def run_with(keys: list[str] | None) -> Run:
     return Run(
-        run_id=uuid4(), thread_id=uuid4(), assistant_id=uuid4(), metadata={}, status="success",
-        kwargs={"feedback_keys": keys}, multitask_strategy="enqueue", created_at="", updated_at="", error=None,
+        run_id=uuid4(),
+        thread_id=uuid4(),
+        assistant_id=uuid4(),
+        metadata={},
+        status="success",
+        kwargs={"feedback_keys": keys},
+        multitask_strategy="enqueue",
+        created_at="",
+        updated_at="",
+        error=None,
         cancel_reason=None,
-    )  # fmt: skip
+    )
 
 
 async def after(result: bytes) -> bytes:
@@ -52,13 +60,16 @@ async def test_each_key_gets_a_link_that_takes_feedback_on_the_run(
     async with hosted(await hosted_databases()) as platform:
         traced(platform.url, platform.key)
         refuse_feedback(["stars", "right"])
+
         run = run_with(["stars", "right", "stars"])
         with monkeypatch.context() as patched:
             patched.setattr(waiting, "LINKS_WITHIN_S", 600.0)
             shown = json.loads(await with_feedback(after(b'{"n":1}'), run))
+
         assert (shown["n"], list(shown["__feedback__"])) == (1, ["stars", "right"])
         async with httpx2.AsyncClient() as nobody:
             assert (await nobody.get(shown["__feedback__"]["stars"], params={"score": 1})).status_code == 200
+
         # The server is gone from here on: the result still comes.
     assert json.loads(await with_feedback(after(b'{"n":1}'), run)) == {"n": 1}
     assert await with_feedback(after(b'{"n":1}'), run_with(None)) == b'{"n":1}'

@@ -42,6 +42,7 @@ async def test_a_key_may_come_as_a_bearer_token(platform) -> None:
             assert (await client.get("/v2/deployments", headers={"authorization": header})).status_code == status, (
                 header
             )
+
         both = {"authorization": "Bearer no", "x-api-key": key}
         assert (await client.get("/v2/deployments", headers=both)).status_code == 200
 
@@ -55,6 +56,7 @@ async def test_a_key_is_made_used_and_revoked(platform) -> None:
     assert "key" not in listed[0]
     mine = {"x-api-key": key["key"]}
     assert (await platform.client.get("/v2/deployments", headers=mine)).status_code == 200
+
     assert (await platform.client.get("/api-key", headers=mine)).status_code == 403
     assert (await platform.client.delete(f"/api-key/{key['id']}")).status_code == 204
     assert (await platform.client.get("/v2/deployments", headers=mine)).status_code == 401
@@ -72,6 +74,7 @@ async def test_key_names_the_user_or_the_key_that_created_it(platform) -> None:
     listed = {key["id"]: key["created_by"] for key in (await platform.client.get("/api-key")).json()}
     assert [listed[each["id"]] for each in (by_user, by_key)] == ["admin@localhost", by_user["short_key"]]
     await platform.client.delete(f"/api-key/{by_user['id']}")
+
     listed = {key["id"]: key["created_by"] for key in (await platform.client.get("/api-key")).json()}
     assert listed[by_key["id"]] == by_user["short_key"]
     first = (await platform.client.get("/api-key/current")).json()[-1]
@@ -86,8 +89,10 @@ async def test_a_key_grants_no_more_than_it_may_itself(platform) -> None:
         return (await platform.client.post("/api-key", json=body, headers=limited)).status_code
 
     assert await grant(["runs:read", "workspaces:manage"]) == 200
+
     for beyond in (["runs:create"], ["runs:*"], ["*"], None, ["runs:read", "deployments:read"]):
         assert await grant(beyond) == 403, beyond
+
     refused = await platform.client.post("/api-key", json={"permissions": ["deployments:read"]}, headers=limited)
     assert "deployments:read" in refused.json()["detail"]
 

@@ -53,13 +53,16 @@ async def test_server_is_idle_without_requests_and_runs(client: LangGraphClient,
     await http.get("/metrics")
     assert await idle_s(http) >= before
     asked_at = time.monotonic()
+
     await http.get("/info")
     idle = await idle_s(http)
+
     # However long the two answers took, it counts from the request on.
     assert idle <= time.monotonic() - asked_at
     await grows(http)
     thread = await client.threads.create()
     run = await client.runs.create(thread["thread_id"], "steps", input={"done": []}, config=HELD)
+
     await eventually(lambda: runs(client, thread["thread_id"], run["run_id"]))
     assert await idle_s(http) == 0
     await client.runs.cancel(thread["thread_id"], run["run_id"], wait=True)
@@ -76,10 +79,12 @@ async def test_streams_and_websockets_keep_a_server_busy(
     thread = (await client.threads.create())["thread_id"]
     async with http.stream("GET", f"/threads/{thread}/stream"):
         assert await idle_s(http) == 0
+
     async with websockets.connect(f"{server.url.replace('http', 'ws')}/threads/{thread}/stream/events") as socket:
         await socket.send(json.dumps({"id": 1, "method": "agent.getTree", "params": {}}))
         await socket.recv()
         assert await idle_s(http) == 0
+
     await grows(http)
 
 
@@ -96,14 +101,17 @@ async def test_database_returns_when_work_is_due_next(
 ):
     assert await next_due(module_database) is None
     now = datetime.now(UTC)
+
     # Due in eleven to twelve hours, whatever the time is.
     cron = await client.crons.create("echo", schedule=f"0 {(now.hour + 12) % 24} * * *", timezone="UTC", input=HI)
     assert await next_due(module_database) == datetime.fromisoformat(cron["next_run_date"])
+
     # A run that was done leaves the next thing.
     thread = await client.threads.create()
     run = await client.runs.create(thread["thread_id"], "echo", input=HI, after_seconds=1)
     await client.runs.join(thread["thread_id"], run["run_id"])
     assert await next_due(module_database) == datetime.fromisoformat(cron["next_run_date"])
+
     # A delayed run is the next thing, and does not keep the server busy.
     later = await client.runs.create(thread["thread_id"], "echo", input=HI, after_seconds=3600)
     assert now + timedelta(minutes=50) < await next_due(module_database) < now + timedelta(hours=5)

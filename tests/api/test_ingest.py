@@ -34,6 +34,7 @@ def parts(**named: Any) -> bytes:
             f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{kind}.{RUN}{"." + field if field else ""}"\r\n'
             f"Content-Type: application/json; length={len(data)}\r\n\r\n{data}\r\n"
         )
+
     return ("".join(chunks) + f"--{BOUNDARY}--\r\n").encode()
 
 
@@ -80,6 +81,7 @@ async def test_a_repeated_batch_changes_nothing(server: Hosted):
     first = await shown(server)
     for body in (parts(post=run(), post__outputs={}), JS):
         assert (await server.client.post("/runs/multipart", content=body, headers=MULTIPART)).status_code == 202
+
     assert await shown(server) == first
     assert [record["traces"] for record in await server.usage("workspace")] == [1]
 
@@ -132,6 +134,7 @@ async def test_broken_bodies_are_refused(server: Hosted, path: str, body: bytes,
 async def test_a_wrong_key_is_refused_except_at_info(server: Hosted):
     async with httpx2.AsyncClient(base_url=server.url, headers={"x-api-key": "lsv2_pt_wrong"}) as stranger:
         assert (await stranger.get("/info")).json()["version"] == "0.16.40"
+
         for method, path in [
             ("POST", "/runs"),
             ("POST", "/runs/batch"),
@@ -169,6 +172,7 @@ async def test_runs_can_exclude_serialized(server: Hosted):
 async def test_projects_are_listed_and_filtered(server: Hosted):
     for name in ("alpha", "beta", "Alphabet", "100%"):
         await server.client.post("/runs", json=run(uuid4(), session_name=name))
+
     await server.client.post("/runs", json={**run(uuid4()), "session_name": None})
 
     async def names(**params: Any) -> list[str]:
@@ -183,7 +187,9 @@ async def test_projects_are_listed_and_filtered(server: Hosted):
     assert await names(limit=2, offset=1) == ["100%", "Alphabet"]
     project = (await server.client.get("/sessions", params={"name": "beta"})).json()[0]
     assert project["tenant_id"] == str(server.actor.workspace_id)
+
     assert project["reference_dataset_id"] is None
     assert await names(id=project["id"]) == ["beta"]
+
     for bad in ({"limit": 101}, {"offset": -1}, {"facets": True}, {"id": "x"}):
         assert (await server.client.get("/sessions", params=bad)).status_code == 422

@@ -45,6 +45,7 @@ def trace(client: Client, project: str) -> None:
         assert parent(3) == 8
         with pytest.raises(ValueError, match="good"):
             fail()
+
     client.flush(timeout=60)
 
 
@@ -59,18 +60,23 @@ async def test_interrupts_and_moves_between_graphs_are_not_failures(
         assert {run["trace_id"] for run in runs} == {waiting, resumed}
         states = {(run["name"], run["trace_id"] == waiting): run["status"] for run in runs}
         assert states["ask", True] == states["asking", True] == states["booking agent", True] == "interrupted"
+
         assert states["booking agent", False] == states["ask", False] == states["choose", False] == "success"
         below = [run for run in runs if run["status"] == "interrupted" and run["id"] != run["trace_id"]]
         assert all(run["error"].startswith("GraphInterrupt(") for run in below)
         query = {"session": [runs[0]["session_id"]]}
+
         listed = {"project_ids": query["session"], "is_root": True, "selects": ["ID", "STATUS"]}
         for state, root in (("interrupted", waiting), ("success", resumed)):
             asked = {**listed, "filter": f'eq(status, "{state}")'}
             found = (await server.client.post("/v2/runs/query", json=asked)).json()["items"]
             assert found == [{"id": str(root), "status": state.upper()}]
+
         assert (await server.client.post("/runs/stats", json=query)).json()["error_rate"] == 0
+
         for failed in ({"error": True}, {"filter": 'eq(status, "error")'}):
             assert (await server.client.post("/runs/query", json={**query, **failed})).json()["runs"] == []
+
         period = {"start_time": "2020-01-01T00:00:00Z", "end_time": "2100-01-01T00:00:00Z", "group_by": "project"}
         period["workspace_ids"] = str(server.actor.workspace_id)
         costs = await server.client.get("/orgs/current/billing/costs", params=period)
@@ -95,13 +101,16 @@ async def test_traced_functions_are_stored(
         await asyncio.to_thread(trace, client, "p1")
         runs = await runs_of(server)
         assert set(runs) == {"parent", "add_one", "fail"}
-        parent, child = runs["parent"], runs["add_one"]
+        parent = runs["parent"]
+        child = runs["add_one"]
         assert (parent["inputs"], parent["outputs"], parent["status"]) == ({"x": 3}, {"output": 8}, "success")
+
         assert (parent["tags"], parent["extra"]["metadata"]["k"]) == (["t1"], "v")
         assert (child["parent_run_id"], child["trace_id"], child["run_type"]) == (parent["id"], parent["id"], "tool")
         assert child["dotted_order"].startswith(parent["dotted_order"] + ".")
         assert (runs["fail"]["status"], "ValueError" in runs["fail"]["error"]) == ("error", True)
         assert [(r["dimensions"]["project_name"], r["traces"]) for r in await server.usage("project")] == [("p1", 2)]
+
         # Other libraries warn of what earlier tests left.
         of_client = [record for record in caplog.records if record.name.startswith("langsmith")]
         warnings = [record.getMessage() for record in of_client if record.levelno >= logging.WARNING]
@@ -155,6 +164,7 @@ async def test_attachments_and_feedback_are_stored(hosted_databases: Callable[[]
                 dotted_order=f"{stamp:%Y%m%dT%H%M%S%fZ}{run_id}",
                 attachments={"cat": ("image/png", b"\x89PNG\r\n--")},
             )
+
             client.create_feedback(run_id, "k2", score=0.5, trace_id=run_id, session_id=project.id)
             client.flush(timeout=60)
 

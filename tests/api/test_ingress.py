@@ -68,6 +68,7 @@ async def test_platform_and_agents_share_one_address(platform: Fronted, http: ht
 async def test_custom_url_stays_when_the_deployment_moves(platform: Fronted, http: httpx2.AsyncClient):
     moving = platform.deploy("moving")
     assert moving["source_config"]["custom_url"] == f"{platform.url}/agents/moving"
+
     other = FakeAgent()
     try:
         platform.report(moving["id"], other.url)
@@ -76,6 +77,7 @@ async def test_custom_url_stays_when_the_deployment_moves(platform: Fronted, htt
         assert seen["path"] == "/x"
     finally:
         other.close()
+
     # Nothing listens there now, and the old address is not asked.
     refused = await http.post("/agents/moving/x", content=b"a body")
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
@@ -94,6 +96,7 @@ async def test_request_that_an_agent_may_have_begun_is_not_refused_like_one_that
     async with await asyncio.start_server(read_and_leave, "127.0.0.1") as leaving:
         platform.deploy("leaving", f"http://127.0.0.1:{leaving.sockets[0].getsockname()[1]}")
         broken = await http.post("/agents/leaving/x", content=b"a body")
+
     assert broken.status_code == 502
     assert "does not answer" in broken.json()["detail"]
 
@@ -105,15 +108,18 @@ def test_changes_of_deployments_leave_connections_open(platform: Fronted):
     try:
         idle.connect()
         before = idle.sock
+
         for number in range(3):
             made = platform.deploy(f"idle-{number}", custom_url=f"https://idle-{number}.example.com")
             platform.report(made["id"], f"http://127.0.0.1:{free_port()}")
             platform.report(made["id"], platform.agent.url)
             platform.call("DELETE", f"/v2/deployments/{made['id']}")
+
             for path in ("/ok", "/agents/fake/x"):
                 idle.request("GET", path, headers=HEADERS)
                 response = idle.getresponse()
                 assert (response.status, bool(response.read())) == (200, True)
+
         assert idle.sock is before
     finally:
         idle.close()
@@ -127,7 +133,9 @@ async def test_streams_are_not_buffered_and_a_client_that_leaves_is_noticed(
         async for line in response.aiter_lines():
             assert line == "data: 1"
             break
+
         assert not platform.agent.left.is_set()
+
     assert await asyncio.to_thread(platform.agent.left.wait, 120)
 
 
@@ -149,11 +157,20 @@ async def test_large_bodies_pass(http: httpx2.AsyncClient):
 @pytest.mark.parametrize(
     "target",
     [
-        "/agents/fake/../fake/x", "/agents/fake/..", "/agents/fake/./x", "/agents/fake/%2e%2e/x", "/agents/fake/.%2E/x",
-        "/agents/fake/a%2fb", "/agents/fake/a%5Cb", "/agents/fake/a\\b", "/x/../agents/fake/y",
-        "/agents/../v2/deployments", "/agents/fake/..;/x", "/agents/fake/%00",
+        "/agents/fake/../fake/x",
+        "/agents/fake/..",
+        "/agents/fake/./x",
+        "/agents/fake/%2e%2e/x",
+        "/agents/fake/.%2E/x",
+        "/agents/fake/a%2fb",
+        "/agents/fake/a%5Cb",
+        "/agents/fake/a\\b",
+        "/x/../agents/fake/y",
+        "/agents/../v2/deployments",
+        "/agents/fake/..;/x",
+        "/agents/fake/%00",
     ],
-)  # fmt: skip
+)
 def test_paths_with_two_readings_are_refused(platform: Fronted, target: str):
     assert get_raw(platform.url, target).startswith("HTTP/1.1 400 ")
 
@@ -167,12 +184,14 @@ def test_requests_are_not_smuggled(platform: Fronted):
     host = httpx2.URL(platform.url).netloc.decode()
     head = f"POST /agents/fake/one HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
     inner = f"GET /agents/fake/smuggled HTTP/1.1\r\nHost: {host}\r\n\r\n"
+
     both = send_raw(platform.url, f"{head}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{inner}")
     twice = send_raw(platform.url, f"{head}Content-Length: 0\r\nContent-Length: {len(inner)}\r\n\r\n{inner}")
     odd = send_raw(platform.url, f"{head}Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n{inner}")
     for response in (both, twice, odd):
         assert "/smuggled" not in response
         assert response.count("HTTP/1.1 ") == 1
+
     two_hosts = send_raw(platform.url, f"GET /agents/fake/x HTTP/1.1\r\nHost: {host}\r\nHost: evil\r\n\r\n")
     assert two_hosts.startswith("HTTP/1.1 400 ")
 
@@ -188,10 +207,13 @@ def test_requests_are_not_smuggled(platform: Fronted):
         # Two transfer encodings, two lengths, lengths that are no plain numbers.
         "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\nContent-Length: 5\r\n\r\n",
         "Transfer-Encoding: chunked, identity\r\nContent-Length: 5\r\n\r\n",
-        "Content-Length: 5, 60\r\n\r\n", "Content-Length: +5\r\n\r\n", "Content-Length: 0x5\r\n\r\n",
-        "Connection: Content-Length\r\nContent-Length: 5\r\n\r\n", "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+        "Content-Length: 5, 60\r\n\r\n",
+        "Content-Length: +5\r\n\r\n",
+        "Content-Length: 0x5\r\n\r\n",
+        "Connection: Content-Length\r\nContent-Length: 5\r\n\r\n",
+        "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n",
     ],
-)  # fmt: skip
+)
 def test_bodies_with_two_lengths_cannot_smuggle_requests(platform: Fronted, head: str):
     """What follows a body of five bytes may be a request of its own for the front, but never one that it has not seen.
 
@@ -202,6 +224,7 @@ def test_bodies_with_two_lengths_cannot_smuggle_requests(platform: Fronted, head
     request = f"POST /agents/fake/one HTTP/1.1\r\nHost: {host}\r\n{head}0\r\n\r\n{hidden}"
     follower = f"GET /agents/fake/next HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
     assert "/hidden" not in send_raw(platform.url, request + follower)
+
     # The connection to the agent is used again, and what was left on it would answer the next client.
     for number in range(3):
         response = send_raw(platform.url, follower.replace("/next", f"/next-{number}"))
@@ -213,6 +236,7 @@ async def test_agents_do_not_see_or_set_cookies_of_the_platform(http: httpx2.Asy
         "a=1; portside_session=secret; __Host-portside_session=secret; portside_oidc=secret; "
         "__Host-portside_oidc=secret; PORTSIDE_next=secret; b=2; my_portside_x=3"
     )
+
     response = await http.get("/agents/fake/x", headers={"Cookie": cookie})
     assert response.json()["headers"]["cookie"] == "a=1; b=2; my_portside_x=3"
     assert "set-cookie" not in response.headers
@@ -237,12 +261,14 @@ async def test_pages_of_agents_lose_the_origin(http: httpx2.AsyncClient):
 @pytest.mark.parametrize("path", ["", "/", "/x", "/a.b", "/%61", "?q=a.b%2f"])
 async def test_rules_hold_at_every_host_and_path(http: httpx2.AsyncClient, host: str, path: str):
     """Most requests take a shorter way through the front, by their host and path; the rules are the same on both."""
-    url, headers = f"/agents/fake{path}", {"Host": host}
+    url = f"/agents/fake{path}"
+    headers = {"Host": host}
     session = {"Cookie": "portside_session=secret; a=1", "X-Forwarded-Prefix": "/evil", "X-Real-Ip": "203.0.113.9"}
     response = await http.get(url, headers=headers | session)
     seen = response.json()["headers"]
     assert (seen["cookie"].strip("; "), seen["x-forwarded-prefix"]) == ("a=1", "/agents/fake")
     assert "x-real-ip" not in seen
+
     assert response.headers["content-security-policy"] == "sandbox allow-scripts allow-forms"
     assert {"set-cookie", "clear-site-data", "service-worker-allowed"}.isdisjoint(response.headers)
     assert (await http.get(url, headers=headers | {"Service-Worker": "script"})).status_code == 403
@@ -265,16 +291,24 @@ async def test_addresses_of_one_host_are_told_apart_by_their_paths(platform: Fro
         platform.deploy("whole-host", custom_url="https://shared.example.com")
         platform.deploy("deep-path", other.url, custom_url="https://shared.example.com/v1/b.c/d")
         platform.deploy("short-path", custom_url="https://shared.example.com/v1")
+
         host = {"Host": "shared.example.com:8443"}
         found = {}
         for path in ("/x", "/v1/b.c/d/x", "/v1/b.c/d?q=1", "/v1/b.c/dx", "/v1", "/v1x/y", "/agents/fake/x", "/v1/%64"):
             seen = (await http.get(path, headers=host)).json()
             found[path] = (seen["headers"].get("x-forwarded-prefix"), seen["path"])
+
         assert found == {
-            "/x": (None, "/x"), "/v1/b.c/d/x": ("/v1/b.c/d", "/x"), "/v1/b.c/d?q=1": ("/v1/b.c/d", "/"),
-            "/v1/b.c/dx": ("/v1", "/b.c/dx"), "/v1": ("/v1", "/"), "/v1x/y": (None, "/v1x/y"),
-            "/agents/fake/x": (None, "/agents/fake/x"), "/v1/%64": ("/v1", "/%64"),
-        }  # fmt: skip
+            "/x": (None, "/x"),
+            "/v1/b.c/d/x": ("/v1/b.c/d", "/x"),
+            "/v1/b.c/d?q=1": ("/v1/b.c/d", "/"),
+            "/v1/b.c/dx": ("/v1", "/b.c/dx"),
+            "/v1": ("/v1", "/"),
+            "/v1x/y": (None, "/v1x/y"),
+            "/agents/fake/x": (None, "/agents/fake/x"),
+            "/v1/%64": ("/v1", "/%64"),
+        }
+
         for path in ("/v1/../v2", "/v1/%2e%2e/v2", "/./x"):
             raw = get_raw(platform.url, path, Host="shared.example.com")
             assert raw.startswith("HTTP/1.1 400 "), path
@@ -303,6 +337,7 @@ async def test_redirects_of_agents_keep_the_prefix(platform: Fronted, http: http
     platform.deploy("owned", custom_url="https://owned.example.com/v1")
     # An agent at the root of a host of its own needs none.
     platform.deploy("rooted", custom_url="https://rooted.example.com")
+
     local = httpx2.URL(platform.url).netloc.decode()
     for prefix, host in (("/agents/fake", local), ("/v1", "owned.example.com"), ("", "rooted.example.com:8443")):
         origins = ("", f"http://{host}", f"https://{host}")
@@ -311,17 +346,30 @@ async def test_redirects_of_agents_keep_the_prefix(platform: Fronted, http: http
                 assert await redirected(http, prefix, origin + path, host) == f"{origin}{prefix}{path}"
                 kept = origin + prefix + path
                 assert await redirected(http, prefix, kept, host) == kept
+
         for origin in origins[1:]:
             for rest in ("", "?q=1", "#top"):
                 expected = f"{origin}{prefix}/{rest}" if prefix else origin + rest
                 assert await redirected(http, prefix, origin + rest, host) == expected
+
             assert await redirected(http, prefix, origin + prefix, host) == origin + prefix
+
         foreign = [
-            "https://other.example/slash/", f"https://{host}.other.example/x", f"http://{host}0/x", "//other.example/x",
-            "/\\other.example", "relative/x", "?page=2", "", "mailto:a@example.com", f"https://a@{host}/x",
-        ]  # fmt: skip
+            "https://other.example/slash/",
+            f"https://{host}.other.example/x",
+            f"http://{host}0/x",
+            "//other.example/x",
+            "/\\other.example",
+            "relative/x",
+            "?page=2",
+            "",
+            "mailto:a@example.com",
+            f"https://a@{host}/x",
+        ]
+
         for location in foreign:
             assert await redirected(http, prefix, location, host) == location
+
         assert await redirected(http, prefix, "/items/5", host, status=201) == f"{prefix}/items/5"
         # Clients of agents join this to the agent's address.
         assert (
@@ -337,6 +385,7 @@ async def test_owner_gives_and_takes_back_an_address(platform: Fronted, http: ht
     response = await http.get("/v1/x", headers=host)
     assert (response.json()["path"], response.json()["headers"]["x-forwarded-prefix"]) == ("/x", "/v1")
     assert response.headers.get_list("set-cookie") == ["mine=1; Path=/", "", "wide=1; Path=/"]
+
     assert (await http.get("/other", headers=host)).status_code == 404
     # Sending back what was read is no change.
     kept = await http.patch(path, json={"source_config": made["source_config"] | {"resource_spec": None}})
@@ -351,9 +400,13 @@ async def test_owner_gives_and_takes_back_an_address(platform: Fronted, http: ht
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8700", "https://localhost", "https://portside"])
 async def test_addresses_of_machines_are_not_given_to_deployments(http: httpx2.AsyncClient, url: str):
     body = {
-        "name": "taker", "source": "external_image", "source_config": {"resource_spec": {}, "custom_url": url},
-        "source_revision_config": {"image_uri": "example/agent:1"}, "secrets": [],
-    }  # fmt: skip
+        "name": "taker",
+        "source": "external_image",
+        "source_config": {"resource_spec": {}, "custom_url": url},
+        "source_revision_config": {"image_uri": "example/agent:1"},
+        "secrets": [],
+    }
+
     response = await http.post("/v2/deployments", json=body)
     assert response.status_code == 400
     assert "host name of its own" in response.text
@@ -384,9 +437,12 @@ async def test_idle_connections_hold_the_front_up_for_a_moment_only(platform: Fr
     """
     for name, path in (("full", ""), ("filled", "/v1")):
         await asyncio.to_thread(platform.deploy, name, custom_url=f"https://full.example.com{path}")
-    front, port = platform.caddy(), httpx2.URL(platform.url).port
+
+    front = platform.caddy()
+    port = httpx2.URL(platform.url).port
     limits = resource.prlimit(front, resource.RLIMIT_NOFILE)
     hard = limits[1]
+
     resource.prlimit(front, resource.RLIMIT_NOFILE, (1024, hard))
     idle: list[socket.socket] = []
     options: Any = {"base_url": platform.url, "headers": HEADERS, "timeout": 120}
@@ -394,6 +450,7 @@ async def test_idle_connections_hold_the_front_up_for_a_moment_only(platform: Fr
     async with httpx2.AsyncClient(**options) as connected, httpx2.AsyncClient(**options) as late:
         try:
             assert (await connected.get("/ok")).status_code == 200
+
             for _ in range(1500):
                 idle.append(socket.socket())
                 idle[-1].setblocking(False)
@@ -406,10 +463,12 @@ async def test_idle_connections_hold_the_front_up_for_a_moment_only(platform: Fr
             assert await eventually(is_full)
             # The platform's connection is open; for an agent Caddy needs a descriptor to read a folder.
             assert (await connected.get("/ok")).status_code == 200
+
             for path, headers in (("/agents/fake/x", {}), ("/x", own), ("/v1/x", own)):
                 full = await connected.get(path, headers=headers)
                 assert (full.status_code, full.headers.get("retry-after")) == (503, "1"), (path, full.text)
                 assert "too many connections" in full.text
+
             assert (await late.get("/ok")).status_code == 200
             assert (await connected.get("/agents/fake/x")).status_code == 200
             assert await eventually(lambda: platform.server.has_logged("almost no file descriptors left"))

@@ -45,9 +45,14 @@ def browser(site: Site) -> Iterator[httpx2.Client]:
     """A browser in which a member is signed in, on a page of the platform."""
     email = f"{time.time_ns()}@example.com"
     site.platform.call(
-        "POST", "/orgs/current/members", email=email, password=PASSWORD, workspaces=[site.workspace],
+        "POST",
+        "/orgs/current/members",
+        email=email,
+        password=PASSWORD,
+        workspaces=[site.workspace],
         workspace_role="Viewer",
-    )  # fmt: skip
+    )
+
     headers = {"Sec-Fetch-Site": "same-origin", "X-Tenant-Id": site.workspace}
     with httpx2.Client(base_url=site.platform.url, headers=headers, timeout=60) as opened:
         signed_in = opened.post("/login/password", data={"email": email, "password": PASSWORD})
@@ -70,6 +75,7 @@ def test_session_becomes_a_token_for_one_agent(site: Site, browser: httpx2.Clien
     assert response.status_code == 200, response.text
     bearer = f"Bearer {response.json()['access_token']}"
     assert call(site, "one", Authorization=bearer) == 200
+
     # The browser sends the cookie too; the front takes it away.
     assert browser.post("/agents/one/threads", json={}, headers={"Authorization": bearer}).status_code == 200
     other = httpx2.post(
@@ -90,6 +96,7 @@ def test_session_itself_opens_no_agent(site: Site, browser: httpx2.Client):
 def test_only_pages_of_the_platform_exchange_a_session(site: Site, browser: httpx2.Client):
     for evidence in ({"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "null"}):
         assert exchange(browser, site.one, **evidence).status_code == 403
+
     browser.post("/login/out")
     assert exchange(browser, site.one).status_code == 401
 

@@ -38,10 +38,14 @@ class Authority:
         self.url = f"https://localhost:{port}/acme/local/directory"
         self.root = folder / "storage" / "pki" / "authorities" / "local" / "root.crt"
         handler = {"handler": "acme_server", "lifetime": "5m"}
+
         server = {
-            "listen": [f"127.0.0.1:{port}"], "automatic_https": {"disable": True}, "tls_connection_policies": [{}],
+            "listen": [f"127.0.0.1:{port}"],
+            "automatic_https": {"disable": True},
+            "tls_connection_policies": [{}],
             "routes": [{"handle": [handler]}],
-        }  # fmt: skip
+        }
+
         policy = {"subjects": ["localhost"], "issuers": [{"module": "internal"}]}
         config = {
             "admin": {"disabled": True},
@@ -52,15 +56,19 @@ class Authority:
                 "tls": {"certificates": {"automate": ["localhost"]}, "automation": {"policies": [policy]}},
             },
         }
+
         (folder / "caddy.json").write_bytes(msgspec.json.encode(config))
         (folder / "hosts").write_text(f"127.0.0.1 localhost {' '.join(NAMES)}\n")
+
         self.log = folder / "log"
         start = 'mount --bind "$1/hosts" /etc/hosts && exec "$2" run --config "$1/caddy.json"'
         with self.log.open("wb") as output:
             self._process = subprocess.Popen(
-                ["unshare", "--mount", "sh", "-c", start, "sh", folder, caddy.program], stdout=output, stderr=output,
+                ["unshare", "--mount", "sh", "-c", start, "sh", folder, caddy.program],
+                stdout=output,
+                stderr=output,
                 env={**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)},
-            )  # fmt: skip
+            )
 
     def wait_until_up(self) -> None:
         deadline = time.monotonic() + 60
@@ -69,7 +77,9 @@ class Authority:
                 trust = ssl.create_default_context(cafile=str(self.root))
                 if httpx2.get(self.url, verify=trust).is_success:
                     return
+
             time.sleep(0.05)
+
         raise AssertionError(self.log.read_text()[-3000:])
 
     def stop(self) -> None:
@@ -81,6 +91,7 @@ class Authority:
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authority]:
     if os.geteuid() != 0:
         pytest.skip("only root may open the ports that an authority connects to")
+
     opened = Authority(tmp_path_factory.mktemp("authority"))
     try:
         opened.wait_until_up()
@@ -94,9 +105,12 @@ def platform(
     authority: Authority, tmp_path_factory: pytest.TempPathFactory, platform_database: str
 ) -> Iterator[Fronted]:
     environment = {
-        "PORTSIDE_ACME_SERVER": authority.url, "PORTSIDE_ACME_ROOT": str(authority.root), "PORTSIDE_HTTP_PORT": "80",
+        "PORTSIDE_ACME_SERVER": authority.url,
+        "PORTSIDE_ACME_ROOT": str(authority.root),
+        "PORTSIDE_HTTP_PORT": "80",
         "PORTSIDE_HTTPS_PORT": "443",
-    }  # fmt: skip
+    }
+
     home = tmp_path_factory.mktemp("acme") / "portside"
     with web_ports(), fronted(home, platform_database, "--domain", DOMAIN, "--agents", "host", **environment) as opened:
         opened.deploy("fake")
@@ -124,15 +138,18 @@ async def wait_for_certificate(host: str, authority: Authority) -> x509.Certific
 
 async def test_names_of_the_platform_get_certificates(platform: Fronted, authority: Authority):
     assert platform.call("GET", "/v2/deployments")["resources"][0]["source_config"]["custom_url"] == f"https://{AGENT}"
+
     for host, path in ((DOMAIN, "/ok"), (AGENT, "/x")):
         await wait_for_certificate(host, authority)
         trust = ssl.create_default_context(cafile=str(authority.root))
         async with httpx2.AsyncClient(verify=trust, headers=HEADERS | {"Host": host}, timeout=60) as http:
             answer = await http.get(f"https://127.0.0.1{path}", extensions={"sni_hostname": host})
             assert answer.status_code == 200
+
     # The authority would issue these too: the front does not ask for them.
     for host in FOREIGN:
         assert await asyncio.to_thread(certificate_of, host, authority) is None
+
     assert "evil.test" not in authority.log.read_text()
 
 

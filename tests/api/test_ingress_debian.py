@@ -52,6 +52,7 @@ def program(name: str) -> str:
     found = next((path for path in (UNPACKED / "usr/bin" / name, UNPACKED / "usr/sbin" / name) if path.exists()), None)
     if found is None:
         pytest.skip(f"the Debian package of {name} is not in {UNPACKED}; scripts/thorough unpacks it there")
+
     return str(found)
 
 
@@ -68,6 +69,7 @@ async def test_websockets_are_refused_by_the_old_caddy(platform: Fronted):
     with pytest.raises(InvalidStatus) as refused:
         async with connect(f"{platform.url.replace('http', 'ws', 1)}/agents/fake/socket"):
             pass
+
     assert refused.value.response.status_code == 501
 
 
@@ -77,15 +79,18 @@ class Nginx:
     def __init__(self, folder: Path, platform_url: str) -> None:
         if os.geteuid() != 0 or not shutil.which("unshare"):
             pytest.skip("only root may open the ports of the printed configuration")
+
         certificates = folder / "ssl"
         certificates.mkdir()
         self.certificate, _ = make_certificate(certificates, DOMAIN)
         address = httpx2.URL(platform_url).netloc.decode()
+
         (folder / "portside.conf").write_text(PRINTERS["nginx"](OuterProxy(DOMAIN, address, is_by_host=False)))
         (folder / "nginx.conf").write_text(
             f"daemon off; pid {folder}/pid; error_log {folder}/error.log; events {{}}\n"
             f"http {{ access_log off; {self._temporary(folder)} include {folder}/portside.conf; }}\n"
         )
+
         start = 'mount --bind "$1" /etc/ssl && exec "$2" -p "$3" -c "$3/nginx.conf"'
         command = ["unshare", "--mount", "sh", "-c", start, "sh", certificates, program("nginx"), folder]
         self.process = subprocess.Popen(command)
@@ -105,6 +110,7 @@ class Nginx:
                 time.sleep(0.05)
             else:
                 return
+
         raise AssertionError(f"nginx does not answer: {self.log.read_text() if self.log.exists() else ''}")
 
     def stop(self) -> None:
@@ -134,6 +140,7 @@ async def test_nginx_before_the_front_passes_everything(behind_nginx: tuple[Fron
     base = f"https://{DOMAIN}/agents/fake"
     assert platform.call("GET", "/v2/deployments")["resources"][0]["source_config"]["custom_url"] == base
     transport = httpx2.AsyncHTTPTransport(verify=trust, local_address="127.0.0.2")
+
     options: Any = {"headers": HEADERS | {"Host": DOMAIN}, "transport": transport, "timeout": 60}
     named = {"sni_hostname": DOMAIN}
     async with httpx2.AsyncClient(base_url="https://127.0.0.1", **options) as client:
@@ -145,12 +152,15 @@ async def test_nginx_before_the_front_passes_everything(behind_nginx: tuple[Fron
         assert (await client.get("/agents/fake/%2e%2e/x", extensions=named)).status_code == 400
         body = os.urandom(25_000_000)
         assert (await client.post("/agents/fake/x", content=body, extensions=named)).json()["size"] == len(body)
+
         platform.agent.left.clear()
         async with client.stream("GET", "/agents/fake/stream", extensions=named) as response:
             async for line in response.aiter_lines():
                 assert line == "data: 1"
                 break
+
         assert await asyncio.to_thread(platform.agent.left.wait, 120)
+
     url = f"wss://{DOMAIN}/agents/fake/socket"
     async with connect(url, ssl=trust, host="127.0.0.1", port=443) as opened:
         await opened.send("hello")

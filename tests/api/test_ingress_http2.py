@@ -63,6 +63,7 @@ class Front(NamedTuple):
         config = H2Configuration(
             validate_outbound_headers=False, normalize_outbound_headers=False, header_encoding="utf-8"
         )
+
         with (
             socket.create_connection(("127.0.0.1", self.platform.ports["https"]), timeout=60) as plain,
             self.trust.wrap_socket(plain, server_hostname=DOMAIN) as secured,
@@ -73,11 +74,13 @@ class Front(NamedTuple):
             connection.send_headers(1, headers)
             connection.send_data(1, body, end_stream=True)
             secured.sendall(connection.data_to_send())
+
             return _receive(secured, connection)
 
 
 def _receive(secured: ssl.SSLSocket, connection: H2Connection) -> Answer:
-    status, parts = 0, []
+    status = 0
+    parts = []
     while data := secured.recv(65_536):
         for event in connection.receive_data(data):
             if isinstance(event, ResponseReceived):
@@ -88,7 +91,9 @@ def _receive(secured: ssl.SSLSocket, connection: H2Connection) -> Answer:
                 return Answer(status, b"".join(parts))
             elif isinstance(event, StreamReset | ConnectionTerminated):
                 return Answer(0)
+
         secured.sendall(connection.data_to_send())
+
     return Answer(0)
 
 
@@ -125,11 +130,23 @@ def test_requests_reach_the_agent(front: Front):
 @pytest.mark.parametrize(
     "path",
     [
-        f"{AGENT}/../fake/x", f"{AGENT}/..", f"{AGENT}/%2e%2e/x", f"{AGENT}/a%2fb", f"{AGENT}/a\\b", f"{AGENT}/%00",
-        f"/x/..{AGENT}/y", f"{AGENT}/x HTTP/1.1\r\nX-A: b", f"{AGENT}/x\nGET /hidden", "agents/fake/x", "",
-        f"https://evil.example{AGENT}/x", "*", f"/{AGENT}/x", "/%61gents/fake/x",
+        f"{AGENT}/../fake/x",
+        f"{AGENT}/..",
+        f"{AGENT}/%2e%2e/x",
+        f"{AGENT}/a%2fb",
+        f"{AGENT}/a\\b",
+        f"{AGENT}/%00",
+        f"/x/..{AGENT}/y",
+        f"{AGENT}/x HTTP/1.1\r\nX-A: b",
+        f"{AGENT}/x\nGET /hidden",
+        "agents/fake/x",
+        "",
+        f"https://evil.example{AGENT}/x",
+        "*",
+        f"/{AGENT}/x",
+        "/%61gents/fake/x",
     ],
-)  # fmt: skip
+)
 def test_paths_with_two_readings_reach_no_agent(front: Front, path: str):
     answer = front.send(path)
     assert answer.status in {0, 400, 404, 405, 421}, answer
@@ -140,24 +157,38 @@ def test_paths_with_two_readings_reach_no_agent(front: Front, path: str):
 @pytest.mark.parametrize(
     "header",
     [
-        ("transfer-encoding", "chunked"), ("connection", "keep-alive, x-forwarded-prefix"), ("upgrade", "websocket"),
-        ("keep-alive", "timeout=5"), ("proxy-connection", "keep-alive"), ("te", "chunked"),
+        ("transfer-encoding", "chunked"),
+        ("connection", "keep-alive, x-forwarded-prefix"),
+        ("upgrade", "websocket"),
+        ("keep-alive", "timeout=5"),
+        ("proxy-connection", "keep-alive"),
+        ("te", "chunked"),
         ("x-a", f"b\r\nContent-Length: 0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: {DOMAIN}\r\n\r\n"),
         ("x-a", "b\n\nGET /hidden"),
-        ("x-a", "b\0c"), ("x-a\r\nx-b", "c"), ("x-a: b", "c"), ("X-A", "b"), (":path", "/hidden"), (":unknown", "x"),
-        ("content-length", "0"), ("content-length", "60"), ("content-length", "+5"), ("content-length", "5, 5"),
+        ("x-a", "b\0c"),
+        ("x-a\r\nx-b", "c"),
+        ("x-a: b", "c"),
+        ("X-A", "b"),
+        (":path", "/hidden"),
+        (":unknown", "x"),
+        ("content-length", "0"),
+        ("content-length", "60"),
+        ("content-length", "+5"),
+        ("content-length", "5, 5"),
     ],
-)  # fmt: skip
+)
 def test_headers_that_http1_cannot_hold_cannot_smuggle_requests(front: Front, header: tuple[str, str]):
     answer = front.send(f"{AGENT}/one", header, body=b"GET /hidden HTTP/1.1\r\n\r\n"[:5])
     # 502: the body is not as long as the header says, so the front gives up the request to the agent.
     assert answer.status in {0, 200, 400, 431, 502}, answer
     assert b"/hidden" not in answer.body
+
     if answer.status == 200:
         headers = answer.json()["headers"]
         assert answer.json()["path"] == "/one"
         assert headers["x-forwarded-prefix"] == AGENT
         assert {"transfer-encoding", "upgrade", "x-b", "content-length"} & headers.keys() <= {"content-length"}
+
     check_next_requests(front)
 
 

@@ -39,12 +39,16 @@ class OuterCaddy:
     def __init__(self, folder: Path, platform_url: str, *, is_by_host: bool) -> None:
         found = find_caddy(None)
         assert found is not None
-        self.port, self.root = free_port(), folder / "caddy/pki/authorities/local/root.crt"
+        self.port = free_port()
+        self.root = folder / "caddy/pki/authorities/local/root.crt"
         ports = f"https_port {self.port}\n http_port {free_port()}"
         address = httpx2.URL(platform_url).netloc.decode()
         printed = PRINTERS["caddy"](OuterProxy(DOMAIN, address, is_by_host=is_by_host))
-        file, self.log = folder / "Caddyfile", folder / "caddy.log"
+
+        file = folder / "Caddyfile"
+        self.log = folder / "caddy.log"
         file.write_text(f"{{\n admin off\n local_certs\n skip_install_trust\n {ports}\n}}\n{printed}")
+
         environment = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
         with self.log.open("wb") as output:
             command = [found.program, "run", "--config", file, "--adapter", "caddyfile"]
@@ -61,6 +65,7 @@ class OuterCaddy:
                     return trust
             except OSError:
                 time.sleep(0.05)
+
         raise AssertionError(self.log.read_text()[-3000:])
 
     def stop(self) -> None:
@@ -74,10 +79,12 @@ def site(
 ) -> Iterator[Site]:
     folder = tmp_path_factory.getbasetemp() / "outer"
     folder.mkdir(exist_ok=True)
+
     arguments = ("--domain", DOMAIN, "--tls", "off", "--agents", request.param)
     with fronted(folder / "portside", platform_database, *arguments, TRUSTED_PROXIES="127.0.0.1") as platform:
         name = f"fake-{request.param}"
         platform.deploy(name)
+
         outer = OuterCaddy(folder, platform.url, is_by_host=request.param == "host")
         try:
             host, path = (f"{name}.{DOMAIN}", "") if request.param == "host" else (DOMAIN, f"/agents/{name}")
@@ -87,9 +94,12 @@ def site(
 
 
 async def test_everything_passes(site: Site):
-    host, prefix = httpx2.URL(site.url).netloc.decode(), httpx2.URL(site.url).path.removesuffix("/")
+    host = httpx2.URL(site.url).netloc.decode()
+    prefix = httpx2.URL(site.url).path.removesuffix("/")
+
     options: Any = {"extensions": {"sni_hostname": host.partition(":")[0]}}
-    base, headers = f"https://127.0.0.1:{site.port}{prefix}", HEADERS | {"Host": host}
+    base = f"https://127.0.0.1:{site.port}{prefix}"
+    headers = HEADERS | {"Host": host}
     async with httpx2.AsyncClient(base_url=base, verify=site.trust, headers=headers, timeout=60) as client:
         forged = {"X-Forwarded-For": "203.0.113.9", "X-Forwarded-Prefix": "/evil", "X-Forwarded-Host": "evil.example"}
         seen = (await client.get("/a%20b?q=1", headers=forged, **options)).json()
@@ -99,13 +109,16 @@ async def test_everything_passes(site: Site):
         assert "203.0.113.9" not in got["x-forwarded-for"]
         body = os.urandom(25_000_000)
         assert (await client.post("/x", content=body, **options)).json()["size"] == len(body)
+
         located = await client.get("/redirect", params={"307": f"https://{host}/slash/"}, **options)
         assert located.headers["location"] == f"{site.url}/slash/"
         site.platform.agent.left.clear()
+
         async with client.stream("GET", "/stream", **options) as answer:
             async for line in answer.aiter_lines():
                 assert line == "data: 1"
                 break
+
     assert await asyncio.to_thread(site.platform.agent.left.wait, 120)
 
 

@@ -29,11 +29,14 @@ class Secured:
     """A platform with a domain, one deployment, and the form of the deployments' addresses."""
 
     def __init__(self, platform: Fronted, form: str) -> None:
-        self.platform, self.form, self.agent = platform, form, f"fake-{form}"
+        self.platform = platform
+        self.form = form
+        self.agent = f"fake-{form}"
         self.port = platform.ports["https"]
         self.deployment = platform.deploy(self.agent)
         is_host = form == "host"
         self.agent_host, self.prefix = (f"{self.agent}.{DOMAIN}", "") if is_host else (DOMAIN, f"/agents/{self.agent}")
+
         self.trust = ssl.create_default_context(cafile=str(platform.home / ROOT))
 
     def get(self, path: str, host: str = DOMAIN, named: str | None = None, **headers: str) -> httpx2.Response:
@@ -60,6 +63,7 @@ class Secured:
             with contextlib.suppress(ssl.SSLError, ConnectionError):
                 self.protocol(DOMAIN)
                 return
+
             assert time.monotonic() < deadline, "the front has no certificate"
             time.sleep(0.05)
 
@@ -122,6 +126,7 @@ def test_the_port_of_this_machine_knows_no_foreign_names(secured: Secured):
     port = httpx2.URL(secured.platform.url).port
     assert port is not None
     assert plain(secured, port, "/ok", "localhost:1").json()["ok"]
+
     # A page that points its own name at this machine.
     assert plain(secured, port, "/ok", "rebound.example.com").status_code == 421
 
@@ -130,6 +135,7 @@ def test_an_agent_with_a_host_of_its_own_has_an_origin_of_its_own(secured: Secur
     response = secured.get(f"{secured.prefix}/x", secured.agent_host, Cookie="a=1; portside_session=secret")
     assert response.json()["headers"]["cookie"] == "a=1"
     assert "clear-site-data" not in response.headers
+
     if secured.form == "host":
         assert "content-security-policy" not in response.headers
         assert response.headers.get_list("set-cookie") == ["mine=1; Path=/", "", "wide=1; Path=/"]
@@ -151,12 +157,15 @@ def test_the_start_names_the_root_certificate_and_commands_take_it(secured: Secu
     greeting = secured.platform.server.log.read_text()
     for line in (f"curl --cacert {shlex.quote(root)}", "PORTSIDE_CA_FILE=", "SSL_CERT_FILE=", "NODE_EXTRA_CA_CERTS="):
         assert line in greeting
+
     url = f"https://{DOMAIN}:{secured.port}"
     code, text = list_deployments(url, tmp_path)
     assert (code, "set PORTSIDE_CA_FILE to the file" in text) == (1, True), text
+
     for variable in ("PORTSIDE_CA_FILE", "SSL_CERT_FILE"):
         code, text = list_deployments(url, tmp_path, **{variable: root})
         assert (code, secured.agent in text) == (0, True), text
+
     code, text = list_deployments(url, tmp_path, PORTSIDE_CA_FILE=str(tmp_path / "missing"))
     assert (code, "is not a readable PEM file" in text) == (1, True), text
 

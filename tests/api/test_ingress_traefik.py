@@ -39,6 +39,7 @@ class Traefik:
     def __init__(self, folder: Path, outer: OuterProxy, issuer: Authority) -> None:
         if not PROGRAM.exists():
             pytest.skip(f"there is no {PROGRAM}; scripts/thorough unpacks it there")
+
         printed = PRINTERS["traefik"](outer)
         (folder / "dynamic").mkdir()
         (folder / "dynamic" / "portside.yml").write_text(printed)
@@ -46,6 +47,7 @@ class Traefik:
         static |= {"providers": {"file": {"directory": str(folder / "dynamic")}}, "log": {"level": "INFO"}}
         acme = static["certificatesResolvers"]["default"]["acme"]
         acme |= {"storage": str(folder / "acme.json"), "caServer": issuer.url}
+
         self._root = issuer.root
         if outer.is_by_host:
             # Nobody answers for the domain's DNS: the operator brings a certificate, and Traefik asks for none.
@@ -55,6 +57,7 @@ class Traefik:
             (folder / "dynamic" / "certificates.yml").write_text(
                 yaml.safe_dump({"tls": {"certificates": [certificate]}})
             )
+
         (folder / "traefik.yml").write_text(yaml.safe_dump(static))
         self.log = folder / "log"
         environment = {"HOME": str(folder), "LEGO_CA_CERTIFICATES": str(issuer.root)}
@@ -75,6 +78,7 @@ class Traefik:
                     return trust
             except OSError:
                 time.sleep(0.05)
+
         raise AssertionError(self.log.read_text()[-3000:])
 
     def stop(self) -> None:
@@ -98,6 +102,7 @@ def site(
 ) -> Iterator[Site]:
     folder = tmp_path_factory.getbasetemp() / "behind-traefik"
     (folder / request.param).mkdir(parents=True)
+
     arguments = ("--domain", DOMAIN, "--tls", "off", "--agents", request.param)
     with (
         web_ports(),
@@ -107,6 +112,7 @@ def site(
         platform.deploy(name)
         is_by_host = request.param == "host"
         outer = OuterProxy(DOMAIN, httpx2.URL(platform.url).netloc.decode(), is_by_host)
+
         traefik = Traefik(folder / request.param, outer, authority)
         try:
             host, path = (f"{name}.{DOMAIN}", "") if is_by_host else (DOMAIN, f"/agents/{name}")
@@ -119,6 +125,7 @@ async def test_plain_http_is_redirected(site: Site):
     url = httpx2.URL(site.url)
     async with httpx2.AsyncClient(headers={"Host": url.host}, timeout=60) as client:
         response = await client.get(f"http://127.0.0.1{url.path}?b=c")
+
     assert (response.status_code, response.headers["location"]) == (301, f"https://{url.host}{url.path}?b=c")
 
 

@@ -55,6 +55,7 @@ def test_a_thread_remembers(client: httpx2.Client):
             client, "POST", f"/threads/{thread}/runs/wait", assistant_id="echo", input=message(f"number {count}")
         )
         assert values["messages"][-1]["content"] == f"echo: number {count}"
+
     assert [each["type"] for each in values["messages"]] == ["human", "ai", "human", "ai"]
     state = asked(client, "GET", f"/threads/{thread}/state")
     assert (state["values"], state["next"]) == (values, [])
@@ -70,6 +71,7 @@ def on_thread(client: httpx2.Client, graph: str, **body: Any) -> tuple[str, Any]
 def events(client: httpx2.Client, path: str, **body: Any) -> list[tuple[str, Any]]:
     with client.stream("POST", path, json=body) as response:
         text = response.read().decode().replace("\r\n", "\n")
+
     blocks = [dict(line.split(": ", 1) for line in block.split("\n") if ": " in line) for block in text.split("\n\n")]
     return [(block["event"], json.loads(block["data"])) for block in blocks if "event" in block]
 
@@ -88,7 +90,8 @@ def events(client: httpx2.Client, path: str, **body: Any) -> list[tuple[str, Any
             {"input": {}},
             {
                 "called": {
-                    "said": ["echo: from JavaScript", "Python: from JavaScript"], "events": ["metadata", "updates"],
+                    "said": ["echo: from JavaScript", "Python: from JavaScript"],
+                    "events": ["metadata", "updates"],
                 }
             },
         ),
@@ -98,13 +101,16 @@ def events(client: httpx2.Client, path: str, **body: Any) -> list[tuple[str, Any
             {
                 "note": "n",
                 "found": {
-                    "item": {"text": "n"}, "isDate": True, "missing": None, "keys": ["first"],
+                    "item": {"text": "n"},
+                    "isDate": True,
+                    "missing": None,
+                    "keys": ["first"],
                     "namespaces": [["notes", "js"]],
                 },
             },
         ),
     ],
-)  # fmt: skip
+)
 def test_what_graphs_return(client: httpx2.Client, graph: str, body: dict[str, Any], values: Any):
     thread, returned = on_thread(client, graph, **body)
     assert returned == values
@@ -119,6 +125,7 @@ def test_binary_data_is_base64_and_stays_what_it_is(client: httpx2.Client):
     )
     assert [data for name, data in sent if name == "custom"] == [form]
     assert sent[-1][1]["data"] == form
+
     values = asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="binary", input={})
     assert values == {"data": form, "classes": ["Uint8Array", "ArrayBuffer", "Float32Array"], "sent": [1.5, 2]}
 
@@ -127,6 +134,7 @@ def test_deleting_a_run_keeps_what_later_ones_built_on(client: httpx2.Client):
     thread = asked(client, "POST", "/threads", metadata={})["thread_id"]
     for note in ("one", "two", "three"):
         asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="noting", input={"notes": [note]})
+
     values = {"notes": ["one", "noted", "two", "noted", "three", "noted"]}
     assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
     second = asked(client, "GET", f"/threads/{thread}/runs")[1]["run_id"]
@@ -134,6 +142,7 @@ def test_deleting_a_run_keeps_what_later_ones_built_on(client: httpx2.Client):
     assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
     history = asked(client, "GET", f"/threads/{thread}/history?limit=20")
     assert len(history) == 6
+
     assert second not in {state["metadata"]["run_id"] for state in history}
 
 
@@ -150,13 +159,22 @@ def test_a_resumed_graph_does_not_take_its_input_again(client: httpx2.Client):
 
 def test_pieces_of_messages_arrive_in_both_forms(client: httpx2.Client):
     body = {"assistant_id": "fake_chat", "input": message("go")}
-    pieces = [data[0] for name, data in events(client, "/runs/stream", stream_mode=["messages-tuple"], **body)
-              if name == "messages"]  # fmt: skip
+    pieces = [
+        data[0]
+        for name, data in events(client, "/runs/stream", stream_mode=["messages-tuple"], **body)
+        if name == "messages"
+    ]
+
     assert {piece["type"] for piece in pieces} == {"AIMessageChunk"}
     assert "".join(piece["content"] for piece in pieces) == "one two three four"
     assert len(pieces) > 10
-    whole = [data for name, data in events(client, "/runs/stream", stream_mode=["messages"], **body)
-             if name == "messages/partial"]  # fmt: skip
+
+    whole = [
+        data
+        for name, data in events(client, "/runs/stream", stream_mode=["messages"], **body)
+        if name == "messages/partial"
+    ]
+
     assert (whole[-1][0]["type"], whole[-1][0]["content"]) == ("ai", "one two three four")
 
 
@@ -180,6 +198,7 @@ def test_interrupts_are_answered_and_commands_followed(client: httpx2.Client):
     runs = f"/threads/{thread}/runs/wait"
     values = asked(client, "POST", runs, assistant_id="ask", command={"resume": {asked_for["id"]: "go on"}})
     assert values == {"question": "why", "answer": "go on", "path": "last"}
+
     values = asked(client, "POST", runs, assistant_id="ask", command={"goto": "last", "update": {"path": "changed"}})
     assert values["path"] == "last"
     values = asked(client, "POST", runs, assistant_id="ask", command={"update": {"answer": [1]}})
@@ -206,6 +225,7 @@ def test_history_is_filtered_changed_and_run_again(client: httpx2.Client):
     assert asked(client, "POST", f"/threads/{thread}/history", metadata={"color": "blue"}) == []
     assert len(asked(client, "POST", f"/threads/{thread}/history", metadata={"color": "red"}, limit=9)) == 5
     before_three = history[1]["checkpoint"]
+
     changed = asked(
         client,
         "POST",
@@ -214,6 +234,7 @@ def test_history_is_filtered_changed_and_run_again(client: httpx2.Client):
         checkpoint=before_three,
         as_node="two",
     )
+
     values = asked(
         client, "POST", f"/threads/{thread}/runs/wait", assistant_id="steps", checkpoint=changed["checkpoint"]
     )
@@ -264,6 +285,7 @@ def test_cancel_waits_until_subagents_have_stopped(client: httpx2.Client, tmp_pa
     other = asked(client, "POST", "/threads", metadata={})["thread_id"]
     waiting = asked(client, "POST", f"/threads/{other}/runs", assistant_id="slow", input={"count": 4, "pause_s": 0.5})
     run = asked(client, "POST", f"/threads/{thread}/runs", assistant_id="delegating", input={"file": str(ledger)})
+
     wait_for(ledger.exists)
     path = f"/threads/{thread}/runs/{run['run_id']}"
     assert client.post(f"{path}/cancel?wait=true").is_success
@@ -311,8 +333,10 @@ def test_schemas_of_types_are_kept_until_their_sources_change(module_database: s
     assert read()["properties"] == {"said": {"type": "string"}}
     kept.write_text(kept.read_text().replace('"said"', '"kept"'))
     assert read()["properties"] == {"kept": {"type": "string"}}
+
     with (project / "parity.ts").open("a") as source:
         source.write("// changed\n")
+
     assert read()["properties"] == {"said": {"type": "string"}}
     kept.write_text(kept.read_text().replace('"said"', '"kept"'))
     (project / "tsconfig.json").write_text('{"compilerOptions": {"strict": true}}')
@@ -330,6 +354,7 @@ def test_a_thread_of_the_other_language_is_refused(client: httpx2.Client, first:
     refused = client.post(path, json={"assistant_id": other, "input": message("again")})
     assert refused.status_code == 409
     assert f"begun by '{first}'" in refused.json()["detail"]
+
     # Without that check, as for runs of crons, the graph itself refuses the thread.
     asked(client, "PATCH", f"/threads/{thread}", metadata={"graph_id": other})
     values_after = asked(client, "POST", path, assistant_id=other, input=message("again"), raise_error=False)
@@ -346,6 +371,7 @@ async def test_long_lists_are_stored_once(client: httpx2.Client, module_database
     for number in range(40):
         sent.append(f"{number} {'word ' * 200}")
         values = asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="echo", input=message(sent[-1]))
+
     assert [each["content"] for each in values["messages"]][2::2] == sent
     assert asked(client, "GET", f"/threads/{thread}")["values"] == values
     assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
@@ -355,6 +381,7 @@ async def test_long_lists_are_stored_once(client: httpx2.Client, module_database
     row = await db.fetchrow(
         "select values::text as text, long_values from portside.threads where thread_id = $1", UUID(thread)
     )
+
     await db.close()
     # The last value alone has some 100 kB, and all versions whole would have more than 4 MB.
     assert await stored_bytes(module_database, thread) < 500_000
@@ -368,6 +395,7 @@ async def stored_bytes(database: str, thread: str) -> int:
     size = "select coalesce(sum(octet_length(data)), 0) from portside.{} where thread_id = $1"
     tables = ("checkpoint_values", "checkpoint_pieces", "checkpoint_writes")
     found = sum([await db.fetchval(size.format(table), thread) for table in tables])
+
     await db.close()
     return found
 
@@ -377,8 +405,10 @@ async def test_dicts_and_whole_lists_that_nodes_return_are_stored_once(client: h
     for number in range(40):
         given = {"key": f"key {number}", "text": f"{number} {'word ' * 100}"}
         values = asked(client, "POST", f"/threads/{thread}/runs/wait", assistant_id="ledger", input=given)
+
     assert len(values["table"]) == len(values["lines"]) == len(values["nested"]["all"]) == 41
     assert asked(client, "GET", f"/threads/{thread}/state")["values"] == values
+
     # The values have some 60 kB; the versions of them, and of the writes of the node that returned them, 2.5 MB.
     assert await stored_bytes(module_database, thread) < 400_000
     history = asked(client, "POST", f"/threads/{thread}/history", limit=1000)
@@ -396,6 +426,7 @@ async def test_row_stays_short_after_a_change_by_a_person(client: httpx2.Client,
     row = await db.fetchrow(
         "select values::text as text, long_values from portside.threads where thread_id = $1", UUID(thread)
     )
+
     await db.close()
     assert list(json.loads(row["long_values"])) == ["messages"]
     assert len(row["text"]) < 1000

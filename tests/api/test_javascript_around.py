@@ -21,7 +21,8 @@ pytestmark = pytest.mark.timeout(600)
 EXAMPLE = PROJECTS.parents[1] / "examples" / "hello-agent-js"
 MAX_RUNS = 20
 # A process that holds little has some 120 MB; one that holds far more than the limit is killed.
-MAX_MEMORY_MB, HELD_MB = 300, 220
+MAX_MEMORY_MB = 300
+HELD_MB = 220
 BOTH = {"Accept": "application/json, text/event-stream"}
 
 
@@ -29,10 +30,13 @@ BOTH = {"Accept": "application/json, text/event-stream"}
 def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("javascript")
     settings = {
-        "EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_START_SECS": "600",
+        "EXECUTOR_JAVASCRIPT": str(javascript_runtime()),
+        "EXECUTOR_START_SECS": "600",
         "EXECUTOR_MAX_RUNS": str(MAX_RUNS),
-        "GRAPH_AES_KEY": "0123456789abcdef0123456789abcdef", "GRAPH_AES_JSON_KEYS": "*",
-    }  # fmt: skip
+        "GRAPH_AES_KEY": "0123456789abcdef0123456789abcdef",
+        "GRAPH_AES_JSON_KEYS": "*",
+    }
+
     project = copy_of_project(folder / "project", PROJECTS / "javascript_around")
     with agent_server(module_database, folder, project=str(project), **settings) as running:
         yield running
@@ -71,6 +75,7 @@ async def test_agent_asks_before_it_calls_a_tool(client: httpx2.AsyncClient):
     answer = {"resume": {"decisions": [edited]}}
     values = await asked(client, "POST", runs, assistant_id="assistant", command=answer)
     assert (values["messages"][-1]["content"], values["calls"]) == ("done: sent goodbye", 2)
+
     assert (await asked(client, "GET", f"/threads/{thread}/state"))["next"] == []
 
 
@@ -84,12 +89,14 @@ async def test_rows_of_encrypted_threads_leave_long_lists_out(client: httpx2.Asy
             assistant_id="echo",
             input=message(f"{number} {'long ' * 900}"),
         )
+
     assert (await asked(client, "GET", f"/threads/{thread}"))["values"] == values
     db = await asyncpg.connect(module_database)
     row = await db.fetchrow(
         "select octet_length(values::text) as bytes, long_values from portside.threads where thread_id = $1",
         UUID(thread),
     )
+
     await db.close()
     assert list(json.loads(row["long_values"])) == ["messages"]
     assert row["bytes"] < 1000
@@ -99,9 +106,14 @@ async def test_cron_runs_and_calls_its_webhook(client: httpx2.AsyncClient):
     receiver = Receiver()
     async with serving(receiver) as url:
         cron = await asked(
-            client, "POST", "/runs/crons", assistant_id="echo", schedule="* * * * * *", input=message("tick"),
+            client,
+            "POST",
+            "/runs/crons",
+            assistant_id="echo",
+            schedule="* * * * * *",
+            input=message("tick"),
             webhook=f"{url}/ended",
-        )  # fmt: skip
+        )
 
         async def is_called() -> bool:
             return bool(receiver.got)
@@ -109,6 +121,7 @@ async def test_cron_runs_and_calls_its_webhook(client: httpx2.AsyncClient):
         await eventually(is_called)
         assert (await client.delete(f"/runs/crons/{cron['cron_id']}")).is_success
         called = receiver.messages()[0]
+
     assert (called["status"], called["values"]["messages"][-1]["content"]) == ("success", "echo: tick")
 
 
@@ -146,6 +159,7 @@ async def test_nothing_of_a_thread_is_stored_in_clear_text(client: httpx2.AsyncC
         values = await asked(
             client, "POST", f"/threads/{thread}/runs/wait", assistant_id="echo", input=message(word * 50)
         )
+
     assert values["messages"][-1]["content"] == f"echo: {word * 50}"
     history = await asked(client, "POST", f"/threads/{thread}/history", limit=10)
     assert history[0]["values"] == values
@@ -155,6 +169,7 @@ async def test_nothing_of_a_thread_is_stored_in_clear_text(client: httpx2.AsyncC
     found = {
         name: await db.fetchval(count.format(name, word, word.encode().hex())) for name in (row[0] for row in tables)
     }
+
     await db.close()
     assert [name for name, rows in found.items() if rows] == []
 
@@ -174,9 +189,11 @@ async def test_processes_are_replaced_by_runs(client: httpx2.AsyncClient, server
 
 async def test_processes_are_replaced_by_memory(agent_databases: Callable[[], Awaitable[str]], tmp_path: Path):
     settings = {
-        "EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_START_SECS": "600",
+        "EXECUTOR_JAVASCRIPT": str(javascript_runtime()),
+        "EXECUTOR_START_SECS": "600",
         "EXECUTOR_MAX_MEMORY_MB": str(MAX_MEMORY_MB),
-    }  # fmt: skip
+    }
+
     project = copy_of_project(tmp_path / "project", PROJECTS / "javascript_around")
     with agent_server(await agent_databases(), tmp_path, project=str(project), **settings) as running:
         async with httpx2.AsyncClient(base_url=running.url, timeout=120) as client:

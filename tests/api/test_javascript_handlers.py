@@ -50,6 +50,7 @@ def test_server_routes_answer_beside_those_of_the_project(site: httpx2.Client) -
     assert site.get("/ok", headers={"x-turned": "away"}).status_code == 418
     missing = site.get("/threads/01a1fbd3-88f9-7738-8000-000000000000")
     assert (missing.status_code, list(missing.json()), missing.headers["x-web"]) == (404, ["detail"], "seen")
+
     assert site.put("/threads/search").status_code == 405
 
 
@@ -81,6 +82,7 @@ async def test_errors_hide_details_and_end_no_process(site: httpx2.Client, serve
         assert response.status_code == 500
         assert secret not in response.text
         await eventually(lambda text=secret: server.has_logged(text))
+
     tea = site.get("/teapot")
     assert (tea.status_code, tea.text) == (418, "short and stout")
     await eventually(lambda: server.has_logged("web.ts"))
@@ -102,6 +104,7 @@ def test_large_bodies_arrive_whole_or_are_refused(site: httpx2.Client) -> None:
     assert (len(large), set(large[-100_000:])) == (6_400_000, {63})
     assert site.post("/size", content=b"x" * 150_000).json() == {"size": 150_000}
     assert site.post("/size", content=(b"x" * 50_000 for _ in range(3))).json() == {"size": 150_000}
+
     for content in (b"x" * 250_000, (b"x" * 50_000 for _ in range(5))):
         refused = site.post("/size", content=content)
         assert (refused.status_code, "HTTP_MAX_REQUEST_BODY_BYTES" in refused.json()["detail"]) == (413, True)
@@ -144,6 +147,7 @@ def test_the_store_is_searched_by_a_function(site: httpx2.Client) -> None:
     for key in ("aaa", "abb", "bbb"):
         item = {"namespace": ["texts"], "key": key, "value": {"text": key}}
         assert site.put("/store/items", json=item).status_code == 204
+
     found = site.post("/store/items/search", json={"namespace_prefix": ["texts"], "query": "bb"}).json()["items"]
     assert [item["key"] for item in found] == ["bbb", "abb", "aaa"]
     failed = site.put("/store/items", json={"namespace": ["texts"], "key": "x", "value": {"text": "fail"}})
@@ -159,13 +163,17 @@ def test_websockets_of_the_project(site: httpx2.Client) -> None:
         for text in ("hello", "ä" * 400_000):
             socket.send(text)
             assert socket.recv(120) == f"you said {text}"
+
         socket.send(b"abc")
         assert socket.recv(120) == b"cba"
         socket.send("bye")
+
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv(120)
+
         assert closed.value.rcvd is not None
         assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4001, "as you like")
+
     for path in ("/info", "/nowhere"):
         with pytest.raises(InvalidStatus):
             talk_to(site, path)
@@ -197,8 +205,10 @@ def test_many_requests_at_once(site: httpx2.Client) -> None:
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
+
     for thread in threads:
         thread.join()
+
     assert sizes == [6_400_000] * 8
 
 
@@ -220,23 +230,29 @@ def guarded(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> I
 
 def test_routes_of_the_project_require_authentication(guarded: httpx2.Client) -> None:
     hers = {"Authorization": "Bearer alice"}
+
     for method, path in (("GET", "/me"), ("GET", "/any/where"), ("POST", "/laps"), ("GET", "/"), ("POST", "/threads")):
         refused = guarded.request(method, path)
         assert (refused.status_code, refused.json()) == (401, {"detail": "Who are you?"}), path
+
     assert guarded.get("/me", headers=hers).json() == {"identity": "alice", "scopes": ["be:alice"]}
     assert guarded.post("/laps", json={"laps": 1}, headers=hers).json() == {"laps": 2}
     created = guarded.post("/threads", json={"metadata": {"x": 1}}, headers=hers)
     assert created.json()["metadata"] == {"x": 1, "owner": "alice"}
     assert created.headers["x-user-in-middleware"] == "alice"
     assert guarded.get("/ok").status_code == 200
+
     with talk_to(guarded, **hers) as socket:
         socket.send("hello")
         assert socket.recv(120) == "alice said hello"
+
     with pytest.raises(InvalidStatus) as refused_socket:
         talk_to(guarded)
+
     assert refused_socket.value.response.status_code == 401
     with pytest.raises(InvalidStatus) as refused_socket:
         talk_to(guarded, f"/threads/{created.json()['thread_id']}/stream/events")
+
     assert refused_socket.value.response.status_code == 401
     assert guarded.get("/store/items", headers=hers).text.startswith("page")
 
@@ -266,6 +282,7 @@ def test_invalid_filters_deny(alone: ServerProcess, token: str) -> None:
     with httpx2.Client(base_url=alone.url, timeout=60) as client:
         thread = client.post("/threads", json={}, headers={"Authorization": "Bearer alice"}).json()["thread_id"]
         response = client.get(f"/threads/{thread}", headers={"Authorization": f"Bearer {token}"})
+
     assert (response.status_code, response.json()) == (500, {"detail": "Internal Server Error"})
 
 
@@ -282,10 +299,15 @@ def test_graphs_of_both_languages_get_the_user(alone: ServerProcess, graph: str)
     body = {"assistant_id": graph, "input": {}}
     headers = {"Authorization": "Bearer carol", "X-Api-Key": "k"}
     response: Any = httpx2.post(f"{alone.url}/runs/wait", json=body, headers=headers, timeout=120)
+
     assert response.json()["reported"] == {
-        "identity": "carol", "email": "carol@example.test", "permissions": [], "user_id": "carol",
-        "auth_user_id": "carol", "keys": [],
-    }  # fmt: skip
+        "identity": "carol",
+        "email": "carol@example.test",
+        "permissions": [],
+        "user_id": "carol",
+        "auth_user_id": "carol",
+        "keys": [],
+    }
 
 
 @pytest.mark.parametrize(
@@ -303,6 +325,7 @@ def test_a_server_without_its_authentication_does_not_start(
 ) -> None:
     broken = tmp_path / "broken.ts"
     broken.write_text(f'import {{ Auth }} from "@langchain/langgraph-sdk/auth";\n{source}\n')
+
     settings = {"GRAPH_AUTH": '{"path": "./broken.ts:auth"}'}
     with (
         pytest.raises(AssertionError, match=why),
@@ -316,15 +339,20 @@ async def test_a_project_without_python_is_deployed(tmp_path: Path) -> None:
     """Its graph, its authentication and its routes run in Node, and its build has no Python."""
     source = tmp_path / "work"
     source.mkdir()
+
     for folder, name in (("guarded", "auth.ts"), ("guarded", "graphs.ts"), ("websockets", "web.ts")):
         (source / name).write_bytes((PROJECTS / folder / name).read_bytes())
+
     packages = [json.loads((PROJECTS / each / "package.json").read_text()) for each in ("javascript", "websockets")]
     dependencies = packages[0]["dependencies"] | packages[1]["dependencies"]
     (source / "package.json").write_text(json.dumps({**packages[0], "dependencies": dependencies}))
-    auth, http = {"path": "./auth.ts:auth"}, {"app": "./web.ts", "enable_custom_route_auth": True}
+    auth = {"path": "./auth.ts:auth"}
+    http = {"app": "./web.ts", "enable_custom_route_auth": True}
+
     (source / "langgraph.json").write_text(
         json.dumps({"graphs": {"told": "./graphs.ts:told"}, "auth": auth, "http": http})
     )
+
     with platform_server(tmp_path / "home", DEPLOYMENT_START_TIMEOUT_S="300") as platform:
         environment = {**os.environ, "PORTSIDE_URL": platform.url, "PORTSIDE_API_KEY": KEY}
         command = [sys.executable, "-m", "portside", "deploy", str(source)]
@@ -333,10 +361,13 @@ async def test_a_project_without_python_is_deployed(tmp_path: Path) -> None:
         )
         assert deployed.returncode == 0, deployed.stderr
         assert "Layout split" in deployed.stderr
-        url, carol = deployed.stdout.strip(), {"Authorization": "Bearer carol"}
+
+        url = deployed.stdout.strip()
+        carol = {"Authorization": "Bearer carol"}
         with httpx2.Client(base_url=url, timeout=300) as client:
             assert client.post("/threads", json={}).json() == {"detail": "Who are you?"}
             values = client.post("/runs/wait", json={"assistant_id": "told", "input": {}}, headers=carol).json()
             assert values["reported"]["email"] == "carol@example.test"
             assert client.get("/nowhere").status_code == 401
+
     assert not list((tmp_path / "home").glob("dataplane/**/venv"))

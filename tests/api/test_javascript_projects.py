@@ -38,6 +38,7 @@ async def answer_of(url: str, graph: str, given: dict[str, Any]) -> Any:
             response = await client.post(f"{url}/runs/wait", json={"assistant_id": graph, "input": given})
         except httpx2.TransportError:
             return None
+
     return response.json() if response.is_success else None
 
 
@@ -52,15 +53,21 @@ def start(command: list[str], environment: dict[str, str], folder: Path, log: Pa
 
 @pytest.mark.thorough
 async def test_dev_follows_changes_of_typescript(tmp_path: Path):
-    project, port = copy_of_project(tmp_path / "project"), free_port()
+    project = copy_of_project(tmp_path / "project")
+    port = free_port()
     (project / "langgraph.json").write_text('{"graphs": {"agent": "./mine.ts"}}')
     (project / "mine.ts").write_text(MINE)
+
     url = f"http://127.0.0.1:{port}"
     (project / "node_modules").rename(tmp_path / "packages")
     environment = {
-        **os.environ, "PORTSIDE_HOME": str(tmp_path / "home"), "DATABASE_URL": "", "DATABASE_URI": "",
+        **os.environ,
+        "PORTSIDE_HOME": str(tmp_path / "home"),
+        "DATABASE_URL": "",
+        "DATABASE_URI": "",
         "EXECUTOR_START_SECS": "600",
-    }  # fmt: skip
+    }
+
     command = [sys.executable, "-m", "portside", "dev", "--port", str(port)]
     refused = await asyncio.to_thread(run, command, environment, project)
     assert refused.returncode == 1
@@ -92,12 +99,14 @@ def platform(tmp_path: Path) -> Iterator[ServerProcess]:
     # A PATH with the system's programs and no Node.
     programs = tmp_path / "programs"
     programs.mkdir()
+
     tools = {"node", "npm", "npx", "corepack", "yarn", "pnpm", "bun"}
     for folder in reversed(os.get_exec_path()):
         for program in Path(folder).iterdir() if Path(folder).is_dir() else ():
             if program.name not in tools:
                 (programs / program.name).unlink(missing_ok=True)
                 (programs / program.name).symlink_to(program)
+
     settings = {"PATH": str(programs), "DEPLOYMENT_START_TIMEOUT_S": "300"}
     with platform_server(tmp_path / "home", **settings) as server:
         yield server
@@ -108,13 +117,24 @@ async def test_workspace_with_both_languages_is_deployed_without_node(platform: 
     source = tmp_path / "work"
     shutil.copytree(PROJECTS / "workspace", source)
     (source / ".git").mkdir()
+
     environment = {
-        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PORTSIDE_URL": platform.url, "PORTSIDE_API_KEY": KEY,
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PORTSIDE_URL": platform.url,
+        "PORTSIDE_API_KEY": KEY,
+    }
+
     command = [
-        sys.executable, "-m", "portside", "deploy", str(source / "apps" / "agent"),
-        "--build-command", "pnpm --filter greeting build",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "portside",
+        "deploy",
+        str(source / "apps" / "agent"),
+        "--build-command",
+        "pnpm --filter greeting build",
+    ]
+
     deployed = await asyncio.to_thread(run, command, environment, source)
     assert deployed.returncode == 0, deployed.stderr
     assert "installing Node 22" in deployed.stderr
@@ -124,6 +144,7 @@ async def test_workspace_with_both_languages_is_deployed_without_node(platform: 
     url = deployed.stdout.strip()
     script = await answer_of(url, "script", {"name": "Ada"})
     assert script["answer"] == "Good day, Ada, from Node 22"
+
     python = await answer_of(url, "python", {"name": "Ada"})
     assert python["answer"] == "Good day, Ada, from Python"
     caches = [folder.name for folder in (tmp_path / "home" / "dataplane" / "node-cache").iterdir()]
@@ -136,18 +157,25 @@ async def test_components_of_a_python_project_are_deployed_without_node(platform
     source = tmp_path / "work"
     shutil.copytree(PROJECTS / "ui", source)
     environment = {
-        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PORTSIDE_URL": platform.url, "PORTSIDE_API_KEY": KEY,
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PORTSIDE_URL": platform.url,
+        "PORTSIDE_API_KEY": KEY,
+    }
+
     command = [sys.executable, "-m", "portside", "deploy", str(source)]
     deployed = await asyncio.to_thread(run, command, environment, source)
     assert deployed.returncode == 0, deployed.stderr
     assert "Bundling the components of ui" in deployed.stderr
+
     url = deployed.stdout.strip()
     async with httpx2.AsyncClient(timeout=120) as client:
         assert (await client.post(f"{url}/ui/agent", json={"name": "weather"})).status_code in {401, 403}
         response = await client.post(f"{url}/ui/agent", json={"name": "weather"}, headers={"X-Api-Key": KEY})
+
         # A page requests the script without a key.
         script = await client.get(response.text.split('src="')[1].split('"')[0])
+
     assert "sun in" in script.text
     (source / "components" / "styles.css").unlink()
     failed = await asyncio.to_thread(run, command, environment, source)

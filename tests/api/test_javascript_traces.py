@@ -38,6 +38,7 @@ class Traced(NamedTuple):
         async def ended() -> Any:
             if not await asyncio.to_thread(client.has_project, project):
                 return None
+
             session = await asyncio.to_thread(client.read_project, project_name=project)
             found = (await self.platform.client.post("/runs/query", json={"session": [str(session.id)]})).json()["runs"]
             return found if found and all(each["end_time"] for each in found) else None
@@ -52,9 +53,12 @@ async def traced(
 ) -> AsyncIterator[Traced]:
     async with hosted(await hosted_databases()) as platform:
         settings = {
-            "LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": platform.url, "LANGSMITH_API_KEY": platform.key,
+            "LANGSMITH_TRACING": "true",
+            "LANGSMITH_ENDPOINT": platform.url,
+            "LANGSMITH_API_KEY": platform.key,
             "LANGSMITH_PROJECT": "in JavaScript",
-        }  # fmt: skip
+        }
+
         serving = javascript_server(platform_database, tmp_path, **settings)
         async with in_thread(serving) as server, httpx2.AsyncClient(base_url=server.url, timeout=120) as agent:
             yield Traced(agent, platform)
@@ -65,6 +69,7 @@ async def test_runs_are_traced_with_usage_and_costs(traced: Traced):
     assert (await traced.run("counted", given))["messages"][-1]["content"] == "seven"
     runs = {run["name"]: run for run in await traced.traces("in JavaScript")}
     (model,) = [run for run in runs.values() if run["run_type"] == "llm"]
+
     # gpt-4o-mini costs 0.15 USD for a million tokens that it reads, and 0.60 for those that it writes.
     assert float(model["prompt_cost"]) == pytest.approx(3 * 0.15e-6)
     assert float(model["completion_cost"]) == pytest.approx(4 * 0.60e-6)
@@ -107,4 +112,5 @@ async def test_interrupts_and_moves_between_graphs_are_not_failures(traced: Trac
         assert bool(listed) == (found[graph] == "interrupted")
         stats = (await traced.platform.client.post("/runs/stats", json={"session": body["session"]})).json()
         failed[graph] = stats["error_rate"] > 0
+
     assert [graph for graph, has_failed in failed.items() if has_failed] == ["lookalike"]

@@ -57,6 +57,7 @@ class ClusterHarness:
         for kind in ("Deployment", "StatefulSet", "Service", "Secret", "PersistentVolumeClaim", "NetworkPolicy"):
             items = await self.api.list(kind, self.namespace, owned_by(DEPLOYMENT_ID))
             found |= {(kind, item["metadata"]["name"].removeprefix("hello-world-00000000abcd")) for item in items}
+
         return found
 
 
@@ -89,6 +90,7 @@ async def harness() -> AsyncIterator[ClusterHarness]:
     nodes.cancel()
     await asyncio.gather(nodes, return_exceptions=True)
     await api._client.delete(Namespace, namespace)
+
     await compute.close()
     await api.close()
 
@@ -104,13 +106,16 @@ async def api_of_a_listener(admin: Any, namespace: str) -> Any:
     from portside.dataplane.compute.kubernetes.api import KubernetesApi
 
     await admin._client.create(ServiceAccount(metadata=ObjectMeta(name="portside-listener", namespace=namespace)))
+
     for manifest in listener_rights(namespace, namespace):
         await admin._client.create(codecs.from_dict(manifest))
+
     request = ServiceAccountToken(metadata=ObjectMeta(), spec=TokenRequestSpec(audiences=[]))
     token = await admin._client.create(request, "portside-listener", namespace=namespace)
     config = KubeConfig.from_one(
         cluster=admin._client.config.cluster, user=User(token=token.status.token), namespace=namespace
     )
+
     return KubernetesApi(config)
 
 
@@ -126,6 +131,7 @@ async def report_like_a_node(api: Any, namespace: str) -> None:
                     await api._client.delete(Pod, name, namespace=namespace, grace_period=0)
                 elif not pod["status"].get("containerStatuses"):
                     await api._client.patch(Pod.Status, name, {"status": reported(pod)}, namespace=namespace)
+
         await asyncio.sleep(0.1)
 
 
@@ -133,22 +139,31 @@ def reported(pod: dict[str, Any]) -> dict[str, Any]:
     is_bad = pod["spec"]["containers"][0]["image"] == BAD_IMAGE
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": f"Back-off pulling {BAD_IMAGE}"}}
     state = waiting if is_bad else {"running": {"startedAt": pod["metadata"]["creationTimestamp"]}}
+
     container = {
-        "name": pod["spec"]["containers"][0]["name"], "image": "x", "imageID": "x", "restartCount": 0,
-        "ready": not is_bad, "state": state,
-    }  # fmt: skip
+        "name": pod["spec"]["containers"][0]["name"],
+        "image": "x",
+        "imageID": "x",
+        "restartCount": 0,
+        "ready": not is_bad,
+        "state": state,
+    }
+
     ready = {"type": "Ready", "status": "False" if is_bad else "True"}
     return {"phase": "Pending" if is_bad else "Running", "conditions": [ready], "containerStatuses": [container]}
 
 
 async def test_rollout_is_idempotent(harness: ClusterHarness) -> None:
     await harness.switch(FIRST)
-    api, queue = await harness.live("Deployment"), await harness.live("Deployment", "-queue")
+    api = await harness.live("Deployment")
+    queue = await harness.live("Deployment", "-queue")
     assert api["status"]["availableReplicas"] == queue["status"]["availableReplicas"] == 1
     assert api["metadata"]["managedFields"][0]["manager"] == "portside"
     assert harness.target.url == f"http://hello-world-00000000abcd.{harness.namespace}.svc.cluster.local:8000"
+
     for kind, name_end in (("StatefulSet", "-postgres"), ("PersistentVolumeClaim", "-postgres"), ("Service", "")):
         assert await harness.live(kind, name_end), kind
+
     await harness.target.apply_serving()
     again = await harness.live("Deployment")
     assert again["metadata"]["generation"] == api["metadata"]["generation"]
@@ -159,6 +174,7 @@ async def test_rollout_is_idempotent(harness: ClusterHarness) -> None:
 async def test_failed_release_says_why_and_is_undone(harness: ClusterHarness) -> None:
     await harness.switch(FIRST)
     before = await harness.names()
+
     bad = revision(id=DEPLOYMENT_ID, number=2, image_uri=BAD_IMAGE, secrets=[Secret("TOKEN", "another")])
     with pytest.raises(DeployFailed, match=r"does not start: .*ImagePullBackOff: Back-off pulling"):
         await harness.switch(bad, active=FIRST)
@@ -191,6 +207,7 @@ async def test_abandoned_release_is_undone(harness: ClusterHarness) -> None:
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
     given_up = msgspec.structs.replace(bad, status="INTERRUPTED")
+
     await harness.target.update(deployment(FIRST, given_up, active_revision_id=FIRST.id))
 
     async def is_back() -> bool:
@@ -205,10 +222,12 @@ async def test_prune_keeps_data_and_foreign_objects(harness: ClusterHarness) -> 
     await harness.switch(FIRST)
     password = (await harness.live("Secret", "-postgres"))["data"]
     own = [Secret("POSTGRES_URI_CUSTOM", "postgresql://x/y"), Secret("REDIS_URI_CUSTOM", "redis://z")]
+
     await harness.switch(revision(id=DEPLOYMENT_ID, number=2, secrets=own), active=FIRST)
     assert await harness.live("StatefulSet", "-postgres") is None
     assert await harness.live("StatefulSet", "-redis") is None
     assert await harness.live("PersistentVolumeClaim", "-postgres")
+
     # The database is the same one, so it must keep its password.
     await harness.switch(revision(number=3))
     assert (await harness.live("Secret", "-postgres"))["data"] == password
@@ -242,10 +261,12 @@ async def test_next_listener_takes_over_running_release(harness: ClusterHarness)
     uids = {pod["metadata"]["uid"] for pod in await harness.api.list("Pod", harness.namespace, owned_by(DEPLOYMENT_ID))}
     await harness.target.close()
     successor = harness.target._compute.target(DEPLOYMENT_ID, harness.target._open_log)
+
     await successor.restore(Release(deployment(FIRST, active_revision_id=FIRST.id), FIRST, None))
     assert successor.url == harness.target.url
     await successor.apply_serving()
     await successor.close()
+
     after = {
         pod["metadata"]["uid"] for pod in await harness.api.list("Pod", harness.namespace, owned_by(DEPLOYMENT_ID))
     }
@@ -259,6 +280,7 @@ async def test_exceeded_quota_is_reported(harness: ClusterHarness) -> None:
 
     quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard={"requests.cpu": "2"}))
     await harness.api._client.create(quota, namespace=harness.namespace)
+
     big = revision(resource_spec={**FIRST.resource_spec, "cpu": 4, "cpu_limit": 4, "db_cpu": 0.1, "redis_cpu": 0.1})
     own = [Secret("POSTGRES_URI_CUSTOM", "postgresql://x/y"), Secret("REDIS_URI_CUSTOM", "redis://z")]
     with pytest.raises(DeployFailed, match="exceeded quota"):

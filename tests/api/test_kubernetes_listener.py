@@ -25,6 +25,7 @@ def run(home: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     known = {"PATH": os.environ["PATH"], "HOME": str(home), "PORTSIDE_HOME": str(home)}
     known |= {"CONTROL_PLANE_URL": "http://127.0.0.1:9", "CONTROL_PLANE_API_KEY": "key"}
     command = [sys.executable, "-m", "portside", "listener", "--compute", "kubernetes"]
+
     return subprocess.run(
         command, env={**known, **environment}, capture_output=True, text=True, timeout=200, check=False
     )
@@ -52,9 +53,11 @@ async def test_until_healthy_waits_for_ok_or_says_why() -> None:
     port = server.sockets[0].getsockname()[1]
     api: Any = None
     watch = WorkloadWatch(api, objects().scope, lambda _: None, PollTiming(poll_s=0.01))
+
     await watch.until_healthy(f"http://127.0.0.1:{port}/agents/one", 120)
     with pytest.raises(DeployFailed, match="it answers 503"):
         await watch.until_healthy(f"http://127.0.0.1:{port}/agents/two", 0.05)
+
     server.close()
     await server.wait_closed()
     with pytest.raises(DeployFailed, match="ConnectError"):
@@ -71,9 +74,11 @@ def running_pod(component: str) -> dict[str, Any]:
     container = {"name": "api-server", "image": "agents/hello:1", "imageID": "sha256:1", "ready": True}
     container |= {"restartCount": 0, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
     status = {"conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": [container]}
+
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"], "status": status}
     for version in ("1.28", "1.37"):
         validate(pod, version)
+
     return pod
 
 
@@ -81,18 +86,22 @@ class PassingApiServer:
     """The part of an API server that lists pods, and passes requests on to the server in a pod."""
 
     def __init__(self, pods: list[dict[str, Any]], agent: ServerProcess) -> None:
-        self.pods, self.agent = pods, agent
+        self.pods = pods
+        self.agent = agent
         self.paths: set[str] = set()
 
     async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
-        path, body = scope["path"], b""
+        path = scope["path"]
+        body = b""
         self.paths.add(path)
+
         if path.endswith("/pods"):
             body = json.dumps({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": self.pods}).encode()
         elif "/proxy/" in path:
             url = f"{self.agent.url}/{path.partition('/proxy/')[2]}?{scope['query_string'].decode()}"
             async with httpx2.AsyncClient() as client:
                 body = (await client.get(url, timeout=60)).raise_for_status().content
+
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -110,8 +119,10 @@ async def test_status_names_who_refuses_the_servers(module_database: str, tmp_pa
     async def ship(_entries: Any) -> None:
         pass
 
-    scope, refusing = objects().scope, Receiver()
+    scope = objects().scope
+    refusing = Receiver()
     refusing.status = 401
+
     async with serving(refusing) as platform:
         traced = {"LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": platform, "LANGSMITH_API_KEY": "revoked"}
         with agent_server(module_database, tmp_path, project="webhooks", **traced) as agent:
@@ -137,6 +148,7 @@ async def test_status_names_who_refuses_the_servers(module_database: str, tmp_pa
                 finally:
                     await follower.close()
                     await api.close()
+
     name = f"/api/v1/namespaces/{scope.namespace}/pods/{scope.name}-1:8000/proxy/metrics"
     assert name in cluster.paths
 
@@ -151,14 +163,18 @@ class CuttingApiServer:
     async def __call__(self, scope: Any, _receive: Any, send: Any) -> None:
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
+
         if scope["path"].endswith("/pods"):
             body = json.dumps({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": self.pods}).encode()
             await send({"type": "http.response.body", "body": body})
             return
+
         self.queries.append(scope["query_string"].decode())
         await send({"type": "http.response.body", "body": b"line %d\n" % len(self.queries), "more_body": True})
+
         if len(self.queries) > 1:
             await asyncio.Event().wait()
+
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -172,6 +188,7 @@ async def test_log_that_is_cut_is_followed_again(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(target, "_POLL_S", 0.05)
     monkeypatch.setattr(target, "_FOLLOW_AGAIN_S", 0.1)
+
     # Its servers are not asked for their metrics.
     monkeypatch.setattr(target, "_ASKED", ())
     lines: list[str] = []
@@ -188,4 +205,5 @@ async def test_log_that_is_cut_is_followed_again(monkeypatch: pytest.MonkeyPatch
         finally:
             await follower.close()
             await api.close()
+
     assert ["sinceSeconds=1" in query for query in cluster.queries] == [False, True]

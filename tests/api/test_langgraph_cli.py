@@ -34,13 +34,22 @@ class Shell:
 
     def langgraph(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {
-            "PATH": os.environ["PATH"], "HOME": str(self.project.parent), "LANGGRAPH_CLI_NO_ANALYTICS": "1",
-            "LANGGRAPH_HOST_URL": self.url, "LANGSMITH_API_KEY": KEY,
-        }  # fmt: skip
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.project.parent),
+            "LANGGRAPH_CLI_NO_ANALYTICS": "1",
+            "LANGGRAPH_HOST_URL": self.url,
+            "LANGSMITH_API_KEY": KEY,
+        }
+
         return subprocess.run(
-            [str(LANGGRAPH), "deploy", *arguments], cwd=self.project, env=environment, timeout=600,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [str(LANGGRAPH), "deploy", *arguments],
+            cwd=self.project,
+            env=environment,
+            timeout=600,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     def says(self, *arguments: str) -> str:
         done = self.langgraph(*arguments)
@@ -83,17 +92,20 @@ def test_a_folder_is_deployed_and_deployed_again(shell: Shell):
     assert _ask(result["url"]) == "one: hi"
     shown = shell.get(f"/v2/deployments/{result['deployment_id']}")
     assert {secret["name"]: secret["value"] for secret in shown["secrets"]} == {"A": "x & y"}
+
     _look_at_it(shell, result["deployment_id"], result["url"])
     shell.write(agent__py=AGENT.format(answer="two"), langgraph__json=json.dumps(CONFIG))
     (shell.project / ".env").unlink()
     code, events = shell.deploy("--remote", "--name", "demo")
     assert (code, events[-1]["deployment_id"]) == (0, result["deployment_id"]), events
     assert (events[-1]["url"], _ask(result["url"])) == (result["url"], "two: hi")
+
     # It sends an empty list where there is no .env file.
     assert shell.get(f"/v2/deployments/{result['deployment_id']}")["secrets"] == shown["secrets"]
     assert shell.says("revisions", "list", result["deployment_id"]).count("DEPLOYED") == 1
     _break_it(shell, result)
     assert "Deleted deployment" in shell.says("delete", "--force", result["deployment_id"])
+
     # It may be gone by now, or go after it was listed.
     assert result["deployment_id"] not in shell.says("list") or _status(shell, result) in {None, "AWAITING_DELETE"}
 
@@ -107,6 +119,7 @@ def _look_at_it(shell: Shell, deployment_id: str, url: str) -> None:
     assert "local" in shell.says("listeners", "list")
     assert "Build finished" in shell.says("logs", "--deployment-id", deployment_id, "--type", "build")
     shell.wait_for_log("agent server ready", "--name", "demo", "--query", "ready")
+
     assert "agent server ready" in _followed(shell, deployment_id)
 
 
@@ -119,6 +132,7 @@ def _followed(shell: Shell, deployment_id: str) -> str:
         with contextlib.closing(following.stdout):
             said = next((line for line in following.stdout if "agent server ready" in line), "")
             following.kill()
+
     return said
 
 
@@ -142,12 +156,14 @@ def _ask(url: str) -> str:
 
 
 def test_an_image_is_deployed(shell: Shell):
-    name, digest = image_for_tests().rpartition(":")[0], digest_of(image_for_tests())
+    name = image_for_tests().rpartition(":")[0]
+    digest = digest_of(image_for_tests())
     shell.write(langgraph__json=json.dumps(CONFIG), requirements__txt="", agent__py=AGENT.format(answer="one"))
     code, events = shell.deploy("--image-uri", f"{name}@{digest}", "--name", "imaged")
     assert (code, events[-1]["status"]) == (0, "succeeded"), events
     assert httpx2.get(f"{events[-1]['url']}/ok", timeout=60).status_code == 200
     shell.wait_for_log("the server is up", "--deployment-id", events[-1]["deployment_id"])
+
     assert "Deleted deployment" in shell.says("delete", "--force", events[-1]["deployment_id"])
 
 

@@ -31,9 +31,11 @@ def _windows_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def platform(folder: Path, database: str, **settings: Any) -> AsyncIterator[httpx2.AsyncClient]:
     async with open_platform(Home(folder), PlatformSettings(api_key=KEY, **settings), database) as app:
-        stop, listening = asyncio.Event(), listen("127.0.0.1", 0)
+        stop = asyncio.Event()
+        listening = listen("127.0.0.1", 0)
         server = Server(app.asgi, draining=app.draining, grace_s=1)
         await server.open([listening])
+
         serving = asyncio.create_task(server.serve_until(stop))
         base = f"http://127.0.0.1:{listening.getsockname()[1]}"
         try:
@@ -53,6 +55,7 @@ async def test_the_documented_limits_hold_under_every_prefix(platform_databases,
         assert "x-ratelimit-limit" not in response.headers
         response = await client.get("/api-host/v2/deployments")
         assert (response.status_code, "x-ratelimit-limit" in response.headers) == (200, False)
+
         # A page of the console is not limited, and the routes beside it are.
         response = await client.get("/public/download", headers={"x-api-key": ""})
         assert response.headers["x-ratelimit-limit"] == "5000"
@@ -96,8 +99,10 @@ async def test_requests_without_a_valid_key_get_401_until_they_flood(platform_da
     monkeypatch.setattr(middleware, "UNAUTHORIZED", Limit(3, 600))
     table = tmp_path / "limits.txt"
     table.write_text("/workspaces | IP | 1/600 | 1/600 | Few\n/login | IP | 1/600 | 1/600 | Few\n")
+
     async with platform(tmp_path, await platform_databases(), rate_limits_file=str(table)) as client:
         assert (await client.get("/workspaces")).status_code == 200
+
         for headers in (
             {"x-api-key": ""},
             {"x-api-key": "lsv2_pt_bad"},
@@ -105,6 +110,7 @@ async def test_requests_without_a_valid_key_get_401_until_they_flood(platform_da
         ):
             refused = await client.get("/workspaces", headers=headers)
             assert (refused.status_code, "retry-after" in refused.headers) == (401, False), headers
+
         flood = await client.get("/workspaces", headers={"x-api-key": ""})
         assert (flood.status_code, "retry-after" in flood.headers) == (429, True)
         assert (await client.get("/workspaces")).status_code == 429, "a good key has no more than its limit"

@@ -43,8 +43,10 @@ async def test_switch_loses_no_request_and_failures_keep_serving(platform: Platf
     await platform.redeploy(deployment)
     second = await platform.ended(deployment)
     assert (second["status"], second["source_revision_config"]["repo_commit_sha"]) == ("DEPLOYED", commit)
+
     async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
         assert (await run(agent, url))["version"] == "two"
+
     # A client's request in flight may still be the earlier server's.
     await eventually(lambda: is_answered("two"))
     done = True
@@ -52,8 +54,10 @@ async def test_switch_loses_no_request_and_failures_keep_serving(platform: Platf
     assert set(answers) == {"one", "two"}
     await fails(platform, deployment, repository, "BUILD_FAILED", "langgraph.json", config="{")
     await fails(platform, deployment, repository, "DEPLOY_FAILED", "no_such_module", agent="import no_such_module\n")
+
     async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
         assert (await run(agent, url))["version"] == "two"
+
     found = await platform.call("GET", f"/v2/deployments/{deployment}")
     assert found["active_revision_id"] == second["id"]
     assert "Building commit" in await platform.logs(deployment, second["id"], "build")
@@ -83,6 +87,7 @@ async def test_deployment_survives_every_kind_of_death_without_rebuild(platform:
     url = await platform.url(deployment)
     built = next(platform.home.glob("dataplane/deployments/*/revisions/*/built.json"))
     before = built.stat().st_mtime_ns
+
     async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
         thread = (await agent.post(f"{url}/threads", json={})).json()["thread_id"]
         assert (await run(agent, url, thread))["seen"] == 1
@@ -96,6 +101,7 @@ async def test_deployment_survives_every_kind_of_death_without_rebuild(platform:
     os.kill(listener_of(platform.server), signal.SIGKILL)
     await eventually(lambda: is_measured_after(platform, deployment, before_at))
     assert servers_of(platform.home) == [replica], "the next listener adopts what serves"
+
     async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
         assert (await run(agent, url, thread))["seen"] == 3
 
@@ -151,6 +157,7 @@ async def test_deletion_during_build_leaves_nothing(platform: Platform, reposito
     await platform.redeploy(deployment)
     await platform.delete(deployment)
     assert processes_of(platform.home) == []
+
     assert list((platform.home / "dataplane" / "deployments").iterdir()) == []
     async with httpx2.AsyncClient(headers=platform.headers) as agent:
         assert (await agent.get(f"{url}/ok")).status_code == 404

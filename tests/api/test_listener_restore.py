@@ -66,10 +66,12 @@ async def deployed(
     deployment = await platform.deploy(repository, secrets=secrets)
     revision = await platform.ended(deployment)
     assert revision["status"] == "DEPLOYED", revision
+
     async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as agent:
         url = await platform.url(deployment)
         thread = (await agent.post(f"{url}/threads", json={})).json()["thread_id"]
         assert (await run(agent, url, thread))["seen"] == 1
+
     return deployment, thread
 
 
@@ -83,6 +85,7 @@ async def answers(platform: Platform, deployment: str) -> bool:
     with contextlib.suppress(httpx2.TransportError):
         async with httpx2.AsyncClient(timeout=5, headers=platform.headers) as agent:
             return (await agent.get(f"{await platform.url(deployment)}/ok")).status_code == 200
+
     return False
 
 
@@ -93,6 +96,7 @@ async def test_lost_build_is_reported_and_rebuilt_later(
     await asyncio.to_thread(platform.server.stop)
     shutil.rmtree(platform.home / "dataplane")
     away = repository.folder.rename(tmp_path / "away")
+
     await asyncio.to_thread(platform.server.start)
 
     # The message is another one during each attempt, so whoever reads it may have to read it again.
@@ -113,6 +117,7 @@ async def test_lost_build_is_reported_and_rebuilt_later(
     up = await shown(platform, deployment, "READY")
     assert up["active_revision_id"] == down["active_revision_id"]
     await goes_on(platform, deployment, thread)
+
     up = await shown(platform, deployment, "READY")
     assert up["status_message"] is None
 
@@ -123,9 +128,11 @@ async def test_lost_database_is_reported_and_not_replaced(
 ) -> None:
     deployment, _thread = await deployed(platform, repository)
     await asyncio.to_thread(platform.server.stop)
+
     # The restore of a backup forgot the dump of the deployment's database.
     if forgot == "folder too":
         shutil.rmtree(platform.home / "dataplane")
+
     name = database_name(UUID(deployment))
     admin = await asyncpg.connect(platform.database_url)
     try:
@@ -136,6 +143,7 @@ async def test_lost_database_is_reported_and_not_replaced(
         listed = await command(platform, "deployments", "show", deployment)
         assert f"create database {name}" in listed.stdout
         assert not await admin.fetchval("select count(*) from pg_database where datname = $1", name)
+
         await admin.execute(f"create database {name}")
         await shown(platform, deployment, "READY")
     finally:
@@ -149,6 +157,7 @@ async def test_new_revision_replaces_one_that_cannot_be_restored(
     await asyncio.to_thread(platform.server.stop)
     folder = platform.home / "dataplane" / "deployments" / deployment
     shutil.rmtree(folder / "revisions")
+
     # What the revision was built from is lost too: it could be built again without the repository.
     shutil.rmtree(folder / "sources")
     shutil.rmtree(repository.folder)
@@ -167,6 +176,7 @@ async def test_crash_loop_is_reported_and_retried(platform: Platform, repository
     marker = tmp_path / "crash"
     agent = CRASHING.format(marker=str(marker)) + AGENT.format(version="one")
     repository.commit("one", agent=agent.replace("{", "{{").replace("}", "}}"))
+
     # An executor that exits is started again by its server.
     deployment, thread = await deployed(platform, repository, {"EXECUTORS": "0"})
     marker.touch()
@@ -175,6 +185,7 @@ async def test_crash_loop_is_reported_and_retried(platform: Platform, repository
     await shown(platform, deployment, "UNKNOWN", "starting another in")
     marker.unlink()
     await eventually(lambda: answers(platform, deployment))
+
     await shown(platform, deployment, "READY")
     await goes_on(platform, deployment, thread)
 
@@ -188,15 +199,18 @@ async def test_executors_that_do_not_start_are_in_the_status(
     agent = f"import os, pathlib\nif pathlib.Path({str(marker)!r}).exists():\n    os._exit(7)\n"
     agent += AGENT.format(version="one")
     repository.commit("one", agent=agent.replace("{", "{{").replace("}", "}}"))
+
     deployment, thread = await deployed(platform, repository)
     marker.touch()
     await asyncio.to_thread(platform.server.stop)
     await asyncio.to_thread(platform.server.start)
     await eventually(lambda: answers(platform, deployment))
+
     # Without work no executor starts.
     async with httpx2.AsyncClient(base_url=await platform.url(deployment), headers=platform.headers) as agent_api:
         body = {"assistant_id": "agent", "input": {}}
         assert (await agent_api.post("/runs", json=body, timeout=60)).status_code == 200
+
     await shown(platform, deployment, "READY", "exited with code 7 while it imported the project")
     marker.unlink()
     await goes_on(platform, deployment, thread)
@@ -212,6 +226,7 @@ async def test_deployment_moves_from_taken_port(platform: Platform, repository: 
     deployment, thread = await deployed(platform, repository)
     address = await platform.url(deployment)
     await asyncio.to_thread(platform.server.stop)
+
     state = platform.home / "dataplane" / "deployments" / deployment / "state.json"
     port = load(state.read_bytes())["port"]
     with socket.socket() as taken:
@@ -227,4 +242,5 @@ async def test_deployment_moves_from_taken_port(platform: Platform, repository: 
         await eventually(moved)
         await eventually(lambda: answers(platform, deployment))
         await goes_on(platform, deployment, thread)
+
     assert await platform.url(deployment) == address

@@ -115,10 +115,12 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
     config = json.loads((folder / "langgraph.json").read_text())
     config["webhooks"] = {"url": {"require_https": False, "disable_loopback": False}}
     config["graphs"]["moody"] = "./moody.py:graph"
+
     (folder / "moody.py").write_text(MOODY)
     config["graphs"] |= {"counted": "./counted.py:graph", "counter": "./counted.py:counter"}
     (folder / "counted.py").write_text(COUNTED)
     (folder / "langgraph.json").write_text(json.dumps(config))
+
     with agent_server(module_database, folder, project=str(folder)) as running:
         yield running
 
@@ -139,11 +141,14 @@ def post(server: ServerProcess, path: str, body: object) -> httpx2.Response:
 
 def talk(server: ServerProcess, *, turns: int = 12, graph: str = "echo", **fields: Any) -> tuple[str, bytes]:
     """Return a thread after some turns, and the last answer."""
-    thread_id, answer = str(uuid4()), b""
+    thread_id = str(uuid4())
+    answer = b""
+
     for turn in range(turns):
         given = {"messages": [{"role": "user", "content": f"turn {turn}: {WORDS}"}]}
         body = {"assistant_id": graph, "input": given, "if_not_exists": "create", **fields}
         answer = post(server, f"/threads/{thread_id}/runs/wait", body).content
+
     return thread_id, answer
 
 
@@ -156,6 +161,7 @@ def follow(server: ServerProcess, path: str, joined: threading.Semaphore) -> lis
             if line.startswith("data:") and '"gate"' in line:
                 found.append(line)
                 joined.release()
+
     return found
 
 
@@ -163,20 +169,25 @@ async def encoded_for(server: ServerProcess, gate: Path, followers: int) -> int:
     """Return how often the state of a run was encoded that so many clients followed."""
     counter = {"assistant_id": "counter", "input": {"gate": ""}}
     before = (await asyncio.to_thread(post, server, "/runs/wait", counter)).json()["steps"]
-    thread_id, joined = str(uuid4()), threading.Semaphore(0)
+    thread_id = str(uuid4())
+    joined = threading.Semaphore(0)
     body = {"assistant_id": "counted", "input": {"gate": str(gate)}, "if_not_exists": "create"}
     run = post(
         server, f"/threads/{thread_id}/runs", {**body, "stream_mode": ["values"], "stream_resumable": True}
     ).json()
+
     path = f"/threads/{thread_id}/runs/{run['run_id']}"
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(asyncio.to_thread(follow, server, path, joined)) for _ in range(followers)]
         for _ in range(followers):
             assert await asyncio.to_thread(joined.acquire, timeout=60)
+
         await asyncio.to_thread(gate.touch)
+
     events = [task.result() for task in tasks]
     assert all(each == events[0] for each in events)
     assert json.loads(events[0][-1].removeprefix("data:"))["steps"] == 2
+
     return (await asyncio.to_thread(post, server, "/runs/wait", counter)).json()["steps"] - before
 
 
@@ -212,6 +223,7 @@ async def test_the_row_lacks_the_list_and_every_answer_has_it(server, db):
     assert raw_values(got) == whole
     [found] = post(server, "/threads/search", {"ids": [thread_id]}).json()
     assert found == json.loads(got)
+
     [short] = post(server, "/threads/search", {"ids": [thread_id], "select": ["thread_id"]}).json()
     assert short == {"thread_id": thread_id}
     patched = httpx2.patch(f"{server.url}/threads/{thread_id}", json={"metadata": {"n": 1}}).content
@@ -219,6 +231,7 @@ async def test_the_row_lacks_the_list_and_every_answer_has_it(server, db):
     copied = post(server, f"/threads/{thread_id}/copy", {}).content
     assert raw_values(copied) == whole
     copy_id = json.loads(copied)["thread_id"]
+
     assert httpx2.delete(f"{server.url}/threads/{thread_id}").status_code == 204
     assert raw_values(httpx2.get(f"{server.url}/threads/{copy_id}").content) == whole
 
@@ -231,6 +244,7 @@ async def test_searches_look_into_lists_that_are_not_in_rows(server, db):
     assert found["extracted"]["last"].startswith("echo: turn 11")
     assert found["extracted"]["graph"] == "echo"
     mark = {"metadata": {"graph_id": "echo"}}
+
     last = httpx2.get(f"{server.url}/threads/{thread_id}").json()["values"]["messages"][-1]
     wanted = {"values": {"messages": [{"id": last["id"]}]}}
     assert [one["thread_id"] for one in post(server, "/threads/search", wanted | mark).json()] == [thread_id]
@@ -247,6 +261,7 @@ async def test_a_changed_state_and_pruning_keep_the_answers(server, db):
     got = httpx2.get(f"{server.url}/threads/{thread_id}").content
     assert raw_values(got) == await stored_text(db, answer)
     update = {"values": {"messages": [{"role": "user", "content": "added", "id": "added"}]}}
+
     post(server, f"/threads/{thread_id}/state", update)
     changed = httpx2.get(f"{server.url}/threads/{thread_id}").json()["values"]
     assert changed["messages"][-1]["id"] == "added"
@@ -263,6 +278,7 @@ async def test_a_changed_state_leaves_the_list_out_of_the_row(server, db):
     got = httpx2.get(f"{server.url}/threads/{thread_id}").content
     state = httpx2.get(f"{server.url}/threads/{thread_id}/state").json()["values"]
     assert len(state["messages"]) == 25
+
     assert raw_values(got) == await stored_text(db, json.dumps(state).encode())
     talk_on(server, thread_id)
     assert len(httpx2.get(f"{server.url}/threads/{thread_id}").json()["values"]["messages"]) == 27
@@ -274,6 +290,7 @@ async def test_the_row_does_not_grow_with_the_conversation(server, db):
     for _ in range(25):
         talk_on(server, thread_id)
         sizes.add(await row_bytes(db, thread_id))
+
     assert len(sizes) == 1
 
 
@@ -295,6 +312,7 @@ async def test_webhooks_and_joined_runs_get_the_whole_values(server, db):
     joined = httpx2.get(f"{server.url}{path}/join").json()
     assert joined == httpx2.get(f"{server.url}/threads/{thread_id}").json()["values"]
     assert len(joined["messages"]) == 26
+
     receiver = Receiver()
     async with serving(receiver) as url:
         hook = {"assistant_id": "echo", "input": given, "webhook": f"{url}/ended"}
@@ -304,6 +322,7 @@ async def test_webhooks_and_joined_runs_get_the_whole_values(server, db):
             return bool(receiver.got)
 
         await eventually(has_arrived)
+
     assert receiver.messages()[0]["values"] == answer.json()
     assert len(answer.json()["messages"]) == 28
     assert await row_bytes(db, thread_id) < 1000
@@ -312,7 +331,8 @@ async def test_webhooks_and_joined_runs_get_the_whole_values(server, db):
 async def test_a_webhook_of_a_run_without_values_gets_those_of_the_thread(server, db):
     """A run that never began leaves the values of the run before, whose list is not in the row."""
     thread_id, _ = await asyncio.to_thread(talk, server, graph="moody")
-    path, receiver = f"/threads/{thread_id}/runs", Receiver()
+    path = f"/threads/{thread_id}/runs"
+    receiver = Receiver()
     waiting = {"assistant_id": "moody", "input": {"messages": [{"role": "user", "content": "wait"}]}}
     async with serving(receiver) as url:
         first = post(server, path, waiting).json()
@@ -323,6 +343,7 @@ async def test_a_webhook_of_a_run_without_values_gets_those_of_the_thread(server
             return bool(receiver.got)
 
         await eventually(has_arrived)
+
     assert len(receiver.messages()[0]["values"]["messages"]) == 36
     post(server, f"{path}/{first['run_id']}/cancel?wait=true", {})
 
@@ -352,6 +373,7 @@ async def test_a_run_that_did_not_finish_leaves_the_list_out_of_the_row(server, 
     assert raw_values(got.content) == await stored_text(db, json.dumps(state["values"]).encode())
     [found] = post(server, "/threads/search", {"ids": [thread_id]}).json()
     assert found == got.json()
+
     if mood == "ask":
         assert [one["value"] for task in got.json()["interrupts"].values() for one in task] == ["really?"]
         resumed = post(
@@ -379,13 +401,16 @@ async def test_encrypted_lists_are_not_in_the_row_either(agent_databases, tmp_pa
             extract = {"last": "values.messages[-1].content", "graph": "metadata.graph_id"}
             [found] = post(server, "/threads/search", {"ids": [thread_id], "extract": extract}).json()
             assert found["values"] == whole
+
             assert found["extracted"] == {"last": whole["messages"][-1]["content"], "graph": "echo"}
             wanted = {"values": {"messages": [{"id": whole["messages"][0]["id"]}]}}
+
             searched = httpx2.post(f"{server.url}/threads/search", json=wanted)
             if names:
                 assert searched.status_code == 422
             else:
                 assert [one["thread_id"] for one in searched.json()] == [thread_id]
+
             update = {"values": {"messages": [{"role": "user", "content": "added", "id": "added"}]}}
             post(server, f"/threads/{thread_id}/state", update)
             assert await row_bytes(connection, thread_id) < 1000
@@ -393,11 +418,13 @@ async def test_encrypted_lists_are_not_in_the_row_either(agent_databases, tmp_pa
             assert copied["values"] == httpx2.get(f"{path}/state").json()["values"]
             assert copied["values"]["messages"][-1]["id"] == "added"
             assert await row_bytes(connection, copied["thread_id"]) < 1000
+
             # A piece that does not decrypt fails its own thread alone.
             await connection.execute(
                 "update checkpoint_pieces set data = substr(data, 1, length(data) - 1) where thread_id = $1",
                 thread_id,
             )
+
             answered = httpx2.post(f"{server.url}/threads/search", json={})
             assert answered.is_success, server.log.read_text()[-3000:]
             rows = {row["thread_id"]: row for row in answered.json()}

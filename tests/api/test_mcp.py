@@ -51,6 +51,7 @@ async def all_tools(http: httpx2.AsyncClient) -> list[dict[str, Any]]:
     while "nextCursor" in page:
         page = (await ask(http, "tools/list", cursor=page["nextCursor"]))["result"]
         tools += page["tools"]
+
     return tools
 
 
@@ -102,7 +103,9 @@ async def test_unknown_methods_are_not_found(http: httpx2.AsyncClient) -> None:
     for method in ("resources/list", "prompts/list", "nothing"):
         answer = await ask(http, method)
         assert answer["error"] == {"code": -32601, "message": f"Method not found: {method}"}
-    got, deleted = await http.get("/mcp"), await http.delete("/mcp")
+
+    got = await http.get("/mcp")
+    deleted = await http.delete("/mcp")
     assert (got.status_code, got.content, got.headers["allow"]) == (405, b"", "POST")
     assert (deleted.status_code, deleted.content) == (404, b"")
 
@@ -113,9 +116,14 @@ async def test_assistants_are_tools(http: httpx2.AsyncClient) -> None:
     assert echo["description"] == "Repeats what it hears."
     assert echo["inputSchema"]["properties"]["messages"]["type"] == "string"
     assert "$defs" not in echo["inputSchema"]
+
     assert echo["annotations"] == {
-        "readOnlyHint": False, "destructiveHint": False, "idempotentHint": False, "openWorldHint": True,
-    }  # fmt: skip
+        "readOnlyHint": False,
+        "destructiveHint": False,
+        "idempotentHint": False,
+        "openWorldHint": True,
+    }
+
     assert tools["approval"]["description"] == "Tool based on the approval assistant"
     assert set(tools["approval"]["inputSchema"]["properties"]) == {"text", "decision"}
     assert tools["shout"]["inputSchema"]["required"] == ["input"]
@@ -126,6 +134,7 @@ async def test_tool_names_come_from_assistant_names(http: httpx2.AsyncClient, cl
     await client.assistants.create("echo", name="My Tool! v2", description="the second")
     other = await client.assistants.create("echo", name="My Tool; v2")
     await client.assistants.create("echo", name="道具")
+
     listed = await all_tools(http)
     tools = {tool["name"]: tool for tool in listed}
     assert len(tools) == len(listed)
@@ -133,6 +142,7 @@ async def test_tool_names_come_from_assistant_names(http: httpx2.AsyncClient, cl
     assert tools[f"My_Tool_v2_{other['assistant_id'][:8]}"]["title"] == "My Tool; v2"
     assert tools["agent"]["title"] == "道具"
     await client.assistants.update(first["assistant_id"], context={"name": "Ann"})
+
     assert "Ann hears hi" in (await call(http, "My_Tool_v2", messages="hi"))["content"][0]["text"]
 
 
@@ -144,6 +154,7 @@ async def test_assistant_of_a_removed_graph_is_no_tool(
     made = await client.assistants.create("echo", name="of a removed graph")
     assert "of_a_removed_graph" in {each["name"] for each in await all_tools(http)}
     connection = await asyncpg.connect(module_database)
+
     await connection.execute(
         "update portside.assistants set graph_id = 'removed' where assistant_id = $1", made["assistant_id"]
     )
@@ -156,6 +167,7 @@ async def test_tools_are_paginated(http: httpx2.AsyncClient, client: LangGraphCl
     made = [client.assistants.create("echo", name=f"page_{number:03}") for number in range(120)]
     for begun in range(0, 120, 20):
         await asyncio.gather(*made[begun : begun + 20])
+
     first = (await ask(http, "tools/list"))["result"]
     second = (await ask(http, "tools/list", cursor=first["nextCursor"]))["result"]
     names = [tool["name"] for tool in first["tools"] + second["tools"]]
@@ -163,6 +175,7 @@ async def test_tools_are_paginated(http: httpx2.AsyncClient, client: LangGraphCl
     assert "nextCursor" not in second
     assert names == sorted(set(names))
     assert {f"page_{number:03}" for number in range(120)} <= set(names)
+
     for cursor in ("%", 7, {}, "é"):
         assert (await ask(http, "tools/list", cursor=cursor))["error"]["code"] == -32602
 
@@ -225,10 +238,12 @@ async def test_progress_is_sent_with_token(http: httpx2.AsyncClient) -> None:
     asked = message("tools/call", name="test_tool_with_progress", arguments={}, _meta={"progressToken": "p"})
     async with opened(http, "POST", "/mcp", json=asked) as stream:
         *reported, last = [event.data for event in await stream.all()]
+
     assert [event["params"] for event in reported] == [
         {"progressToken": "p", "progress": reached, "total": 100, "message": f"{reached} of 100"}
         for reached in (0, 50, 100)
     ]
+
     assert last["result"]["structuredContent"] == {"text": "counted"}
 
 
@@ -236,6 +251,7 @@ async def test_steps_count_as_progress(http: httpx2.AsyncClient) -> None:
     asked = message("tools/call", name="echo", arguments={"messages": "hi"}, _meta={"progressToken": 0})
     async with opened(http, "POST", "/mcp", json=asked) as stream:
         reported, last = [event.data for event in await stream.all()]
+
     assert reported["params"] == {"progressToken": 0, "progress": 1, "message": "Done: answer"}
     assert last["id"] == 1
 
@@ -257,6 +273,7 @@ async def test_client_that_leaves_cancels_its_call(server: ServerProcess, tmp_pa
             )
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             await eventually(exists(gate.with_suffix(".begun")))
+
         await eventually(exists(gate.with_suffix(".cancelled")))
 
 
@@ -265,13 +282,16 @@ async def test_call_can_be_cancelled(http: httpx2.AsyncClient, tmp_path: Path) -
     asked = message("tools/call", 77, name="gate", arguments={"path": str(gate)})
     waiting = asyncio.create_task(http.post("/mcp", json=asked))
     await eventually(exists(gate.with_suffix(".begun")))
+
     for other in ("77", 77.0, 78, None):
         body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": other}}
         await http.post("/mcp", json=body)
+
     stranger = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 77}}
     await http.post("/mcp", json=stranger, headers={"User-Agent": "somebody else"})
     assert not waiting.done()
     await http.post("/mcp", json=stranger)
+
     result = (await waiting).json()["result"]
     assert (result["isError"], "cancelled" in result["content"][0]["text"]) == (True, True)
     assert gate.with_suffix(".cancelled").exists()
@@ -375,7 +395,7 @@ async def test_clients_may_declare_their_version(http: httpx2.AsyncClient) -> No
         ("ping", {"_meta": META}, declared("ping"), 404, -32601),
         ("initialize", {"_meta": META}, declared("initialize"), 404, -32601),
     ],
-)  # fmt: skip
+)
 async def test_invalid_declarations_are_refused(
     http: httpx2.AsyncClient, method: str, params: dict[str, Any], headers: dict[str, str], status: int, code: int
 ) -> None:

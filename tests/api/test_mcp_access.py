@@ -42,8 +42,10 @@ async def test_calls_without_token_get_401(server: ServerProcess) -> None:
         for body in (b"{", b'{"jsonrpc":"2.0","id":1,"method":"ping"}', b""):
             response = await http.post("/mcp", content=body, headers={"Content-Type": "application/json"})
             assert response.status_code == 401
+
         assert (await http.get("/mcp")).status_code == 401
         assert (await http.delete("/mcp")).status_code == 401
+
     assert (await ask(server, "banned", "ping")).status_code == 403
 
 
@@ -76,6 +78,7 @@ async def test_only_the_caller_answers_questions(server: ServerProcess) -> None:
         hello = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}}
         message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
         begun = await http.post("/mcp", json=message, headers=alice)
+
         known = {**alice, "Mcp-Session-Id": begun.headers["mcp-session-id"]}
         message |= {"method": "tools/call", "params": {"name": "asking", "arguments": {}}}
         async with opened(http, "POST", "/mcp", json=message, headers=known) as stream:
@@ -86,9 +89,12 @@ async def test_only_the_caller_answers_questions(server: ServerProcess) -> None:
                 for result in ({"action": "decline"}, accepted):
                     response = await http.post("/mcp", json={**reply, "result": result}, headers=bob)
                     assert (response.status_code, response.content) == (202, b"")
+
                 thread_id = question.split(":")[1]
                 runs = (await http.get(f"/threads/{thread_id}/runs", headers=alice)).json()
                 assert len(runs) == answered + 1
                 await http.post("/mcp", json={**reply, "result": accepted}, headers=alice)
+
             result = (await stream.next()).data["result"]
+
     assert result == {"content": [{"type": "text", "text": "{}"}], "structuredContent": {}, "isError": False}

@@ -33,13 +33,15 @@ class Person:
     """Somebody who gives answers, one after the other, and remembers the questions."""
 
     def __init__(self, *answers: Any) -> None:
-        self.answers, self.asked = list(answers), []
+        self.answers = list(answers)
+        self.asked = []
 
     async def __call__(self, _context: Any, params: Any, *_more: Any) -> ElicitResult | ErrorData:
         self.asked.append((params.message, params.requestedSchema["properties"]))
         answer = self.answers.pop(0)
         if isinstance(answer, dict):
             return ElicitResult(action="accept", content=answer)
+
         return ElicitResult(action=answer) if isinstance(answer, str) else answer
 
 
@@ -67,6 +69,7 @@ async def test_answer_resumes_the_graph(server: ServerProcess) -> None:
     async with session(server.url, person) as client:
         result = await client.call_tool("approval", {"text": "draft"})
         plain = await client.call_tool("echo", {"messages": "hi"})
+
     assert (result.isError, result.structuredContent) == (False, {"text": "draft", "decision": "yes"})
     assert person.asked == [("approve?", {"answer": {"title": "Answer", "type": "string"}})]
     assert plain.structuredContent["messages"][-1]["content"] == "nobody hears hi"
@@ -82,11 +85,13 @@ async def test_question_has_the_schema_of_the_graph(server: ServerProcess) -> No
 
     async with session(server.url, person) as client:
         result = await client.call_tool("form", {}, progress_callback=note)
+
     assert result.structuredContent["decision"] == "L True for None"
     assert person.asked == [
         ("Which size?", {"size": {"type": "string", "enum": ["S", "L"]}}),
         ("Sure?", {"answer": {"title": "Answer", "type": "boolean"}}),
     ]
+
     assert reported == ["Done: fill"]
 
 
@@ -94,6 +99,7 @@ async def test_several_questions_are_asked_one_after_the_other(server: ServerPro
     person = Person({"answer": "a"}, {"answer": "b"})
     async with session(server.url, person) as client:
         result = await client.call_tool("both", {})
+
     answers = dict(zip((message for message, _ in person.asked), ("a", "b"), strict=True))
     assert result.structuredContent == {"text": answers["What text?"], "decision": answers["What decision?"]}
 
@@ -102,6 +108,7 @@ async def test_several_questions_are_asked_one_after_the_other(server: ServerPro
 async def test_refusal_ends_the_call(server: ServerProcess, refusal: Any) -> None:
     async with session(server.url, Person(refusal)) as client:
         result = await client.call_tool("approval", {"text": "draft"})
+
     assert result.isError
     assert "declined" in result.content[0].text
     await threads_go(server.url)
@@ -140,7 +147,9 @@ async def test_any_server_accepts_the_answer(server: ServerProcess, module_datab
                     reply = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": content}}
                     responses = await asyncio.gather(*(elsewhere.post("/mcp", json=reply) for _ in range(10)))
                     assert {response.status_code for response in responses} == {202}
+
                 result = (await stream.next()).data["result"]
+
     assert result["structuredContent"] == {"decision": "S False for Ann"}
 
 
@@ -150,6 +159,7 @@ async def test_clients_without_the_capability_are_not_asked(server: ServerProces
         assert await begun(http, elicitation={"url": {}}) == {}
         known = await begun(http, elicitation={"form": {}})
         assert (await http.delete("/mcp", headers=known)).status_code == 204
+
         called = message("tools/call", name="approval", arguments={"text": "draft"})
         for headers in ({}, {**known, "Accept": "application/json"}):
             result = (await http.post("/mcp", json=called, headers=headers)).json()["result"]
@@ -162,14 +172,18 @@ async def test_waiting_call_can_be_left_and_cancelled(server: ServerProcess) -> 
         asked = message("tools/call", 5, name="approval", arguments={"text": "draft"})
         async with opened(http, "POST", "/mcp", json=asked, headers=known) as stream:
             question = (await stream.next()).data
+
         await threads_go(server.url)
         late = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {"answer": "yes"}}}
         for request_id in (question["id"], "question:a:b:c:d", "question", 7):
             assert (await http.post("/mcp", json={**late, "id": request_id})).status_code == 202
+
         async with opened(http, "POST", "/mcp", json=asked, headers=known) as stream:
             await stream.next()
             taken_back = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
             await http.post("/mcp", json=taken_back)
             result = (await stream.next()).data["result"]
+
         assert "cancelled" in json.dumps(result)
+
     await threads_go(server.url)

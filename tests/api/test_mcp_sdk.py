@@ -41,12 +41,15 @@ async def test_stock_client(server: ServerProcess) -> None:
         assert said.structuredContent["messages"][-1]["content"] == "nobody hears hi"
         failed = await client.call_tool("test_error_handling", {})
         assert failed.isError
+
         assert "ValueError" in failed.content[0].text
         await client.call_tool("test_tool_with_progress", {}, progress_callback=note)
         with pytest.raises(McpError, match="Unknown tool: nope") as refused:
             await client.call_tool("nope", {})
+
         assert refused.value.error.code == INVALID_PARAMS
         await client.send_ping()
+
     assert progress == [(reached, 100, f"{reached} of 100") for reached in (0, 50, 100)]
 
 
@@ -70,6 +73,7 @@ async def test_files_arrive_with_their_types(server: ServerProcess) -> None:
     async with session(f"{server.url}/mcp") as client:
         result = await client.call_tool("show", {"messages": json.dumps(MIXED)})
         plain = await client.call_tool("show", {"messages": json.dumps(MIXED[:1])})
+
     reported = [block.model_dump(mode="json", exclude_none=True) for block in result.content]
     assert reported == [
         {"type": "text", "text": "look"},
@@ -84,6 +88,7 @@ async def test_files_arrive_with_their_types(server: ServerProcess) -> None:
         {"type": "resource_link", "uri": "https://files.example/a.png", "name": "a.png", "mimeType": "image/png"},
         {"type": "resource_link", "uri": "memo://two", "name": "two"},
     ]
+
     assert result.structuredContent is not None
     assert result.structuredContent["messages"][-1]["content"] == MIXED
     assert [block.type for block in plain.content] == ["text"]

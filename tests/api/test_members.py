@@ -27,6 +27,7 @@ async def send(server: Hosted, method: str, path: str, body: Any = None, **heade
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     if "authorization" in named:
         named["x-api-key"] = ""
+
     return await server.client.request(method, path, json=body, headers=named)
 
 
@@ -57,6 +58,7 @@ async def test_a_workspace_is_made_listed_and_renamed(server: Hosted):
     response = await send(server, "PATCH", f"/workspaces/{workspace['id']}", {"display_name": "Team C"})
     assert (response.json()["display_name"], response.json()["tenant_handle"]) == ("Team C", "team-b")
     assert (await send(server, "POST", "/workspaces", {"display_name": "Team b"})).status_code == 409
+
     assert (await send(server, "POST", "/workspaces", {"display_name": "!"})).status_code == 422
     assert (await send(server, "PATCH", f"/workspaces/{uuid4()}", {"display_name": "x"})).status_code == 404
 
@@ -66,6 +68,7 @@ async def test_a_personal_key_has_its_users_workspaces(server: Hosted):
     found = (await send(server, "GET", "/auth", x_tenant_id=other)).json()
     assert (found["tenant_id"], found["workspace_name"]) == (other, "Other")
     own = str(server.actor.workspace_id)
+
     await new_member(server, "b@example.com", workspaces=[own])
     login = await log_in(server, "b@example.com", own)
     key = (await made(server, "/api-key/current", {"description": "mine"}, **login))["key"]
@@ -85,6 +88,7 @@ async def test_roles_permit_what_they_say(server: Hosted):
         assert (await send(server, "POST", "/runs", {"name": "r"}, **login)).status_code == makes
         assert (await send(server, "POST", "/api-key", {"permissions": ["runs:read"]}, **login)).status_code == manages
         assert (await send(server, "GET", "/orgs/current/members", **login)).status_code == 200
+
         assert (await send(server, "POST", "/workspaces", {"display_name": "x"}, **login)).status_code == 403
 
 
@@ -96,6 +100,7 @@ async def test_a_role_change_takes_effect_at_once(server: Hosted):
     response = await send(server, "PATCH", f"/workspaces/current/members/{user}", {"role_id": "WORKSPACE_VIEWER"})
     assert response.json()["role_name"] == "Viewer"
     assert (await send(server, "POST", "/runs", {"name": "r"}, **login)).status_code == 403
+
     assert (await send(server, "DELETE", f"/workspaces/current/members/{user}")).status_code == 204
     assert (await send(server, "GET", "/sessions", **login)).status_code == 403
     assert (await send(server, "DELETE", f"/workspaces/current/members/{user}")).status_code == 404
@@ -109,6 +114,7 @@ async def test_a_removed_member_loses_keys_and_logins_at_once(server: Hosted):
     assert (await send(server, "GET", "/sessions", x_api_key=key)).status_code == 200
     assert (await send(server, "DELETE", f"/orgs/current/members/{user}")).status_code == 204
     assert (await send(server, "GET", "/sessions", x_api_key=key)).status_code == 401
+
     assert (await send(server, "GET", "/sessions", **login)).status_code == 401
     body = {"email": "b@example.com", "password": PASSWORD}
     assert (await send(server, "POST", "/login", body)).status_code == 401
@@ -121,6 +127,7 @@ async def test_the_last_admin_stays_and_roles_cannot_be_escalated(server: Hosted
     viewer = {"role_id": "Organization Viewer"}
     assert (await send(server, "PATCH", f"/orgs/current/members/{admin}", viewer)).status_code == 409
     await new_member(server, "op@example.com", role_id="Organization Operator")
+
     operator = await log_in(server, "op@example.com")
     body = {"email": "x@example.com", "role_id": "Organization Admin"}
     refused = await send(server, "POST", "/orgs/current/members", body, **operator)
@@ -128,6 +135,7 @@ async def test_the_last_admin_stays_and_roles_cannot_be_escalated(server: Hosted
     assert (await send(server, "DELETE", f"/orgs/current/members/{admin}", **operator)).status_code == 403
     await new_member(server, "second@example.com", role_id="ORGANIZATION_ADMIN")
     assert (await send(server, "PATCH", f"/orgs/current/members/{admin}", viewer)).status_code == 200
+
     assert (await send(server, "POST", "/workspaces", {"display_name": "x"})).status_code == 403
 
 
@@ -135,12 +143,14 @@ async def test_a_key_of_the_organization_needs_a_workspace_where_one_is_needed(s
     other = (await made(server, "/workspaces", {"display_name": "Other"}))["id"]
     key = (await made(server, "/orgs/current/service-keys", {"description": "all"}))["key"]
     assert (await send(server, "GET", "/orgs/current/members", x_api_key=key)).status_code == 200
+
     for path in ROUTES_OF_WORKSPACES:
         refused = await send(server, "GET", path, x_api_key=key)
         assert refused.status_code == 403
         assert refused.json()["error"] == "org_scoped_key_requires_workspace"
         assert "requires workspace specification" in refused.json()["detail"]
         assert (await send(server, "GET", path, x_api_key=key, x_tenant_id=other)).status_code == 200
+
     assert len((await send(server, "GET", "/workspaces", x_api_key=key)).json()) == 2
     body = {"workspaces": [other], "role_id": "Viewer"}
     limited = await made(server, "/orgs/current/service-keys", body)
@@ -148,6 +158,7 @@ async def test_a_key_of_the_organization_needs_a_workspace_where_one_is_needed(s
     own = str(server.actor.workspace_id)
     headers = {"x_api_key": limited["key"]}
     assert await statuses(server, ROUTES_OF_WORKSPACES, **headers, x_tenant_id=other) == [200] * 3
+
     assert await statuses(server, ROUTES_OF_WORKSPACES, **headers, x_tenant_id=own) == [403] * 3
     assert [w["id"] for w in (await send(server, "GET", "/workspaces", **headers)).json()] == [other]
 
@@ -164,6 +175,7 @@ async def test_an_api_key_may_come_as_a_bearer_token_and_a_login_ends(server: Ho
     assert (await send(server, "GET", "/sessions", authorization="Bearer nonsense")).status_code == 401
     assert (await send(server, "GET", "/sessions", authorization=f"Basic {server.key}")).status_code == 401
     await new_member(server, "b@example.com", workspaces=[str(server.actor.workspace_id)])
+
     login = await log_in(server, "b@example.com")
     assert (await send(server, "GET", "/sessions", **login)).json()["error"] == "org_scoped_key_requires_workspace"
     assert (await send(server, "GET", "/auth", **login)).json()["user_email"] == "b@example.com"
@@ -171,14 +183,17 @@ async def test_an_api_key_may_come_as_a_bearer_token_and_a_login_ends(server: Ho
     assert (await send(server, "GET", "/orgs/current", **login, x_organization_id=organization)).status_code == 200
     assert (await send(server, "GET", "/orgs/current", **login, x_organization_id=str(uuid4()))).status_code == 403
     assert (await send(server, "POST", "/logout", **login)).status_code == 204
+
     assert (await send(server, "GET", "/auth", **login)).status_code == 401
 
 
 async def test_password_signs_in_and_is_changed_only_with_the_current_one(server: Hosted):
     await new_member(server, "b@example.com")
+
     for email, password in (("b@example.com", "wrong"), ("nobody@example.com", PASSWORD), ("admin@localhost", "")):
         response = await send(server, "POST", "/login", {"email": email, "password": password})
         assert (response.status_code, response.json()) == (401, {"detail": "The email or the password is wrong."})
+
     login = await log_in(server, "b@example.com")
     new = {"new": "another good password"}
     assert (await send(server, "PUT", "/users/me/password", new, **login)).status_code == 401
@@ -186,6 +201,7 @@ async def test_password_signs_in_and_is_changed_only_with_the_current_one(server
     body = {"email": "b@example.com", "password": PASSWORD}
     assert (await send(server, "POST", "/login", body)).status_code == 401
     assert (await send(server, "POST", "/login", {**body, "password": new["new"]})).status_code == 200
+
     stored = await server.db.pool.fetchval("select password from users where email = 'b@example.com'")
     assert len(stored) == 48
     assert PASSWORD.encode() not in stored
@@ -228,6 +244,7 @@ async def test_adding_a_member_twice_is_refused(server: Hosted):
     assert (await send(server, "POST", "/workspaces/current/members", joined)).status_code == 409
     emails = [found["email"] for found in (await send(server, "GET", "/orgs/current/members")).json()]
     assert emails == ["admin@localhost", "b@example.com"]
+
     assert len((await send(server, "GET", "/orgs/current/roles")).json()) == 7
 
 
@@ -243,19 +260,23 @@ async def test_a_key_of_a_workspace_does_not_change_the_organization(server: Hos
             ("/workspaces", {"display_name": "Third"}),
         ):
             assert (await send(server, "POST", path, body, **headers)).status_code == 403
+
         assert (
             await send(server, "POST", "/api-key", {"permissions": ["organization:manage"]}, **headers)
         ).status_code == 403
         assert (await send(server, "POST", "/api-key", {}, **headers)).status_code == 200
         assert (await send(server, "GET", "/orgs/current", **headers)).status_code == 200
+
     whole = (await made(server, "/orgs/current/service-keys", {}))["key"]
     assert (await send(server, "POST", "/workspaces", {"display_name": "Third"}, x_api_key=whole)).status_code == 200
 
 
 async def test_permissions_of_another_workspace_cannot_be_granted(server: Hosted):
-    own, other = str(server.actor.workspace_id), (await made(server, "/workspaces", {"display_name": "Other"}))["id"]
+    own = str(server.actor.workspace_id)
+    other = (await made(server, "/workspaces", {"display_name": "Other"}))["id"]
     role = {"role_id": "Organization Operator"}
     await new_member(server, "op@example.com", **role, workspaces=[own], workspace_role="Editor")
+
     operator = await log_in(server, "op@example.com", own)
     for fields, status in (
         ({"workspaces": [own], "workspace_role": "Admin"}, 403),
@@ -265,6 +286,7 @@ async def test_permissions_of_another_workspace_cannot_be_granted(server: Hosted
     ):
         body = {"email": f"{uuid4()}@example.com", **role, **fields}
         assert (await send(server, "POST", "/orgs/current/members", body, **operator)).status_code == status
+
     for body, status in (
         ({"permissions": ["runs:read"]}, 403),
         ({"permissions": ["runs:read"], "workspaces": [other]}, 403),
@@ -282,10 +304,12 @@ async def test_a_limited_personal_key_cannot_escalate(server: Hosted):
     assert (await send(server, "POST", "/api-key/current", {}, x_api_key=makes)).status_code == 403
     assert (await send(server, "POST", "/api-key/current", {"read_only": True}, x_api_key=makes)).status_code == 403
     body = {"permissions": ["organization:pats:create"]}
+
     mine = await made(server, "/api-key/current", body, x_api_key=makes)
     for path in ("/api-key/current", "/orgs/current/personal-access-tokens"):
         response = await send(server, "DELETE", f"{path}/{mine['id']}", x_api_key=reads)
         assert (response.status_code, "revoke" in response.json()["detail"]) == (403, True)
+
     assert (await send(server, "GET", "/auth", x_api_key=mine["key"])).status_code == 200
     body = {"permissions": ["organization:read", "organization:pats:create"]}
     ends = (await made(server, "/api-key/current", body))["key"]
@@ -298,12 +322,14 @@ async def test_higher_roles_cannot_be_removed(server: Hosted):
     viewer = await new_member(server, "v@example.com", **place, workspace_role="Viewer")
     roles = {role["name"]: role for role in (await send(server, "GET", "/orgs/current/roles")).json()}
     manages = ["workspaces:manage", *roles["WORKSPACE_VIEWER"]["permissions"]]
+
     limited = (await made(server, "/api-key", {"permissions": manages}))["key"]
     path = "/workspaces/current/members"
     for method, body in (("PATCH", {"role_id": "Viewer"}), ("DELETE", None)):
         response = await send(server, method, f"{path}/{admin['id']}", body, x_api_key=limited)
         assert (response.status_code, "the role Admin" in response.text) == (403, True)
         assert (await send(server, method, f"{path}/{viewer['id']}", body, x_api_key=limited)).status_code < 300
+
     assert {member["role_name"] for member in (await send(server, "GET", path)).json()} == {"Admin"}
     keeper = (await made(server, "/orgs/current/service-keys", {"permissions": ["organization:manage"]}))["key"]
     for method, body in (("PATCH", {"role_id": "Organization Viewer"}), ("DELETE", None)):
@@ -316,44 +342,55 @@ async def test_operator_cannot_remove_a_workspace_admin_or_take_the_address(serv
     admin = await new_member(server, "ann@example.com", workspaces=[own], workspace_role="Admin")
     user = await new_member(server, "bob@example.com", workspaces=[own], workspace_role="Viewer")
     await new_member(server, "op@example.com", role_id="Organization Operator", workspaces=[own])
+
     operator = await log_in(server, "op@example.com")
-    members, body = "/orgs/current/members", {"email": "ann@example.com", "password": PASSWORD}
+    members = "/orgs/current/members"
+    body = {"email": "ann@example.com", "password": PASSWORD}
 
     refused = await send(server, "DELETE", f"{members}/{admin['id']}", **operator)
     assert (refused.status_code, "Admin in the workspace Default" in refused.text) == (403, True)
     assert (await send(server, "POST", members, {**body, "email": "ANN@example.com"}, **operator)).status_code == 409
+
     # Somebody who is an Editor there has all permissions of a Viewer.
     assert (await send(server, "DELETE", f"{members}/{user['id']}", **operator)).status_code == 204
 
     assert (await send(server, "DELETE", f"{members}/{admin['id']}")).status_code == 204
+
     for email in ("ann@example.com", "Ann@Example.com", "\uff41nn@example.com"):
         taken = await send(server, "POST", members, {**body, "email": email}, **operator)
         assert (taken.status_code, "only an organization admin" in taken.text) == (403, True)
+
     # Without a password only the sign-in provider lets somebody in, who proves to have the address.
     assert (await send(server, "POST", members, {"email": "ann@example.com"}, **operator)).status_code == 200
 
 
 async def test_key_that_expires_makes_none_that_outlasts_it(server: Hosted):
-    soon, later = "2990-01-01T00:00:00Z", "2990-01-01T00:00:01Z"
+    soon = "2990-01-01T00:00:00Z"
+    later = "2990-01-01T00:00:01Z"
     routes = ("/api-key/current", "/orgs/current/personal-access-tokens", "/orgs/current/service-keys", "/api-key")
     expiring = (await made(server, "/api-key/current", {"expires_at": soon}))["key"]
     for path in routes:
         child = await made(server, path, {}, x_api_key=expiring)
         assert child["expires_at"] == soon
+
         grandchild = await send(server, "POST", "/api-key", {"expires_at": later}, x_api_key=child["key"])
         if child["key"].startswith("lsv2_pt"):
             assert grandchild.json()["detail"][0]["loc"] == ["body", "expires_at"]
+
         refused = await send(server, "POST", path, {"expires_at": later}, x_api_key=expiring)
         assert (refused.status_code, soon[:10] in refused.text) == (422, True)
+
     # A password would outlast the key, too.
     response = await send(server, "PUT", "/users/me/password", {"new": PASSWORD}, x_api_key=expiring)
     assert (response.status_code, "expires" in response.text) == (403, True)
+
     # So would a new member's.
     newcomer = {"email": "later@example.com", "password": PASSWORD}
     response = await send(server, "POST", "/orgs/current/members", newcomer, x_api_key=expiring)
     assert (response.status_code, "expires" in response.text) == (403, True)
     newcomer["password"] = None
     assert (await send(server, "POST", "/orgs/current/members", newcomer, x_api_key=expiring)).status_code == 200
+
     # A session ends sooner than the keys that its user makes.
     assert (await send(server, "PUT", "/users/me/password", {"new": PASSWORD})).status_code == 204
     login = await log_in(server, "admin@localhost")
@@ -365,18 +402,22 @@ async def test_operators_rename_workspaces_without_membership(server: Hosted):
     operator = await log_in(server, "op@example.com")
     path = f"/workspaces/{server.actor.workspace_id}"
     response = await send(server, "PATCH", path, {"display_name": "Renamed"}, **operator)
+
     assert (response.status_code, response.json()["display_name"], response.json()["role_name"]) == (
         200,
         "Renamed",
         None,
     )
+
     assert (await send(server, "PATCH", path, {"display_name": "Again"})).json()["role_name"] == "Admin"
     assert (await send(server, "PATCH", f"/workspaces/{uuid4()}", {"display_name": "x"}, **operator)).status_code == 404
 
 
 async def test_a_flood_of_logins_gets_429(server: Hosted, monkeypatch: pytest.MonkeyPatch):
-    admitted, refused = logins.MAX_CONCURRENT + logins.MAX_WAITING, 38
-    derive, may_derive = logins._derive, threading.Event()
+    admitted = logins.MAX_CONCURRENT + logins.MAX_WAITING
+    refused = 38
+    derive = logins._derive
+    may_derive = threading.Event()
 
     def derive_later(password: str, salt: bytes) -> bytes:
         may_derive.wait()
@@ -400,9 +441,11 @@ async def test_a_flood_of_logins_gets_429(server: Hosted, monkeypatch: pytest.Mo
 
 async def test_a_new_password_ends_the_users_other_logins(server: Hosted):
     await new_member(server, "b@example.com")
-    here, there = await log_in(server, "b@example.com"), await log_in(server, "b@example.com")
+    here = await log_in(server, "b@example.com")
+    there = await log_in(server, "b@example.com")
     assert (await send(server, "GET", "/auth", **there)).status_code == 200
     body = {"new": "another good password", "current": PASSWORD}
     assert (await send(server, "PUT", "/users/me/password", body, **here)).status_code == 204
     assert (await send(server, "GET", "/auth", **there)).status_code == 401
+
     assert (await send(server, "GET", "/auth", **here)).status_code == 200

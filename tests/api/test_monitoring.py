@@ -106,6 +106,7 @@ async def measured(platform_database: str, agent: ServerProcess, tmp_path_factor
             assistants = (await caller.post("/assistants/search", json={})).json()
             body = {"assistant_id": assistants[0]["graph_id"], "input": {}}
             assert (await caller.post("/runs/wait", json=body)).status_code in {200, 422, 500}
+
         measured = Measured(url, agent.url)
         await eventually(lambda: measured.shows('portside_alert_measurement{rule="disk_used",subject="platform"}'))
         yield measured
@@ -118,6 +119,7 @@ async def test_a_query_names_metrics_and_labels_that_exist(measured: Measured, q
     families = await measured.families()
     may_be_absent = {"lg_api_leases_expired_total", "portside_webhook_calls_total"}
     assert named - families <= may_be_absent, "a metric with labels is shown once it has counted something"
+
     if named:
         known = set.union(*(declared_labels(metric) for metric in named))
         assert labels_in(query) <= known | ADDED
@@ -138,6 +140,7 @@ def program(name: str) -> str:
     found = shutil.which(name) or str(UNPACKED / name)
     if not Path(found).exists():
         pytest.skip(f"{name} is not here: Debian's package prometheus has it")
+
     return found
 
 
@@ -159,17 +162,27 @@ async def test_a_real_prometheus_answers_every_query(measured: Measured, tmp_pat
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(FOLDER / "rules.yml")]
+
     for job, url in zip(config["scrape_configs"], measured, strict=True):
         (entry,) = job["static_configs"]
         entry["targets"] = [url.removeprefix("http://")]
         entry.get("labels", {}).pop("__metrics_path__", None)
+
     file = tmp_path / "prometheus.yml"
     file.write_text(yaml.safe_dump(config))
     port = free_port()
+
     process = await asyncio.create_subprocess_exec(
-        program("prometheus"), "--config.file", str(file), "--storage.tsdb.path", str(tmp_path / "data"),
-        "--web.listen-address", f"127.0.0.1:{port}", stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
+        program("prometheus"),
+        "--config.file",
+        str(file),
+        "--storage.tsdb.path",
+        str(tmp_path / "data"),
+        "--web.listen-address",
+        f"127.0.0.1:{port}",
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+
     try:
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=60) as client:
             await answer_every_query(client)
@@ -184,8 +197,10 @@ async def answer_every_query(client: httpx2.AsyncClient) -> None:
             response = await client.get("/query", params={"query": query})
         except httpx2.HTTPError:
             return None
+
         if response.status_code == 503:
             return None
+
         answer = response.json()
         assert answer["status"] == "success", (query, answer)
         return answer["data"]["result"]
@@ -196,11 +211,14 @@ async def answer_every_query(client: httpx2.AsyncClient) -> None:
         return bool(found) and len(found) == 2
 
     await eventually(has_scraped)
+
     for query in rules():
         await value(query)
+
     for query in panels():
         filled = query.replace("$__rate_interval", "5m").replace("$job", "portside-.*")
         result = await value(filled)
         assert result or MAY_BE_EMPTY.search(query), query
+
     groups = (await client.get("/rules")).json()["data"]["groups"]
     assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}

@@ -36,7 +36,8 @@ from tests.api.hosted import Hosted, hosted
 from tests.node_packages import SCRIPTS, installed_packages
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-CLIENT, SECRET = "portside", "a secret: of 100% strange & characters"
+CLIENT = "portside"
+SECRET = "a secret: of 100% strange & characters"
 # The provider knows where to send browsers back before our server has a port; the tests rewrite the port.
 BACK = "http://127.0.0.1/login/oidc/callback"
 ROLES = {"admins": "Organization Admin", "devs": "Editor", "support": "Viewer"}
@@ -50,6 +51,7 @@ def rules_of(**changed: str) -> AdmissionRules:
         "default_role": "none",
         **changed,
     }
+
     return AdmissionRules.read(**given)
 
 
@@ -65,6 +67,7 @@ def _time_for_the_provider() -> Iterator[None]:
 def issuer() -> Iterator[str]:
     folder = installed_packages()
     shutil.copy(SCRIPTS / "oidc.mjs", folder / "oidc.mjs")
+
     command = ["node", "oidc.mjs", CLIENT, SECRET, BACK]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as node:
         assert node.stdout is not None
@@ -92,6 +95,7 @@ class Browser:
         if target.port is None:
             headers = {"host": "127.0.0.1"}
             target = target.copy_with(port=httpx2.URL(self.server.url).port)
+
         return await self.client.request(method, target, headers=headers, **request)
 
     async def start(self, target: str = "/console/x") -> str:
@@ -107,15 +111,18 @@ class Browser:
         subject, email, verified, groups = person.split(" ")
         claims = {"email": email, "email_verified": verified == "true", "groups": groups.split(",")}
         await self.client.put(str(httpx2.URL(url).join(f"/{subject}")), json=claims)
+
         for _ in range(10):
             response = await self.go("GET", url)
             if form := re.search(r'<form[^>]*action="([^"]+)"', response.text):
                 prompt = re.search(r'name="prompt" value="(\w+)"', response.text)
                 fields = {"prompt": prompt[1] if prompt else "login", "login": subject, "password": "x"}
                 response = await self.go("POST", str(httpx2.URL(url).join(form[1])), data=fields)
+
             url = str(httpx2.URL(url).join(response.headers["location"]))
             if url.startswith(BACK):
                 return url
+
         raise AssertionError(url)
 
     async def sign_in(self, person: str) -> httpx2.Response:
@@ -139,6 +146,7 @@ async def role_of(server: Hosted, email: str) -> tuple[str | None, str | None]:
     for path in ("/orgs/current/members", "/workspaces/current/members"):
         members = (await server.client.get(path)).json()
         roles.append(next((found["role_name"] for found in members if found["email"] == email), None))
+
     return roles[0], roles[1]
 
 
@@ -157,8 +165,10 @@ async def test_a_person_becomes_a_member_with_the_roles_of_the_groups(server: Ho
     assert await role_of(server, "ann@example.com") == ("Organization User", "Editor")
     (own,) = (await browser.go("GET", "http://127.0.0.1/users/me/sessions")).json()
     assert own["method"] == "oidc"
+
     assert (await browser.sign_in("ann ann@example.com true support,devs,admins")).status_code == 303
     assert await role_of(server, "ann@example.com") == ("Organization Admin", "Editor")
+
     # The subject is the person, whatever the e-mail is by now.
     await browser.sign_in("ann new@example.com true support")
     assert await role_of(server, "ann@example.com") == ("Organization User", "Viewer")
@@ -183,8 +193,12 @@ async def test_first_sign_in_ends_what_others_know_of_the_account(server: Hosted
     name = role.split()[1].lower()
     (workspace, *_) = (await server.client.get("/workspaces")).json()
     body = {
-        "email": f"{name}@example.com", "password": "known to others", "role_id": role, "workspaces": [workspace["id"]]
-    }  # fmt: skip
+        "email": f"{name}@example.com",
+        "password": "known to others",
+        "role_id": role,
+        "workspaces": [workspace["id"]],
+    }
+
     added = await server.client.post("/orgs/current/members", json=body)
     assert added.status_code == 200, added.text
 
@@ -200,8 +214,10 @@ async def test_first_sign_in_ends_what_others_know_of_the_account(server: Hosted
     assert await role_of(server, body["email"]) == ("Organization Admin", None)
     keeps = 200 if name == "admin" else 401
     assert (await log_in()).status_code == keeps
+
     for credential in (token, key):
         assert (await server.client.get("/auth", headers=credential)).status_code == keeps
+
     assert (await browser.auth()).status_code == 200
 
 
@@ -213,6 +229,7 @@ async def test_a_removed_member_does_not_come_back_alone(server: Hosted, browser
     refused = await browser.sign_in("eve eve@example.com true devs")
     assert (refused.status_code, "You were removed" in refused.text) == (403, True)
     await server.client.post("/orgs/current/members", json={"email": "eve@example.com"})
+
     assert (await browser.sign_in("eve eve@example.com true devs")).status_code == 303
 
 
@@ -240,16 +257,19 @@ async def test_a_sign_in_ends_in_the_browser_where_it_began(server: Hosted, brow
     for cookie in ("", "x", "!", "A" * 4000):
         thief.client.headers["cookie"] = f"portside_oidc={cookie}"
         assert (await thief.go("GET", back)).status_code == 401
+
     del thief.client.headers["cookie"]
     # The thief has a sign-in of its own, and the state of the victim: or the state of its own, and the victim's code.
     own_state = parse_qs(urlsplit(await thief.start()).query)["state"][0]
     assert (await thief.go("GET", back)).status_code == 401
     await thief.start()
+
     stolen = str(httpx2.URL(back).copy_set_param("state", own_state))
     assert (await thief.go("GET", stolen)).status_code == 401
     assert "portside_session" not in thief.client.cookies
     await thief.client.aclose()
     assert (await browser.go("GET", back)).status_code == 303
+
     # A code works once.
     assert (await browser.go("GET", back)).status_code == 401
 
@@ -267,7 +287,8 @@ class Hostile:
 
     def __init__(self) -> None:
         self.keys = [RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})]
-        self.id_token, self.reads = "", 0
+        self.id_token = ""
+        self.reads = 0
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -293,9 +314,12 @@ class Hostile:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.issuer = f"http://127.0.0.1:{self.server.server_port}"
         self.metadata = {
-            "issuer": self.issuer, "authorization_endpoint": f"{self.issuer}/auth",
-            "token_endpoint": f"{self.issuer}/token", "jwks_uri": f"{self.issuer}/jwks",
-        }  # fmt: skip
+            "issuer": self.issuer,
+            "authorization_endpoint": f"{self.issuer}/auth",
+            "token_endpoint": f"{self.issuer}/token",
+            "jwks_uri": f"{self.issuer}/jwks",
+        }
+
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def claims(self, **changed: Any) -> dict[str, Any]:
@@ -322,6 +346,7 @@ async def finish(hostile: Hostile, **changed: Any) -> dict[str, Any]:
     query = {name: values[0] for name, values in parse_qs(urlsplit(start.url).query).items()}
     token = changed.pop("token", None)
     hostile.id_token = token or hostile.sign(hostile.claims(**{"nonce": query["nonce"], **changed}))
+
     return (await provider.finish(start.cookie, ProviderReturn(state=query["state"], code="c"))).claims
 
 
@@ -356,11 +381,14 @@ async def test_a_right_token_and_a_rotated_key(hostile: Hostile, monkeypatch: py
     provider = OidcProvider(OidcClient(hostile.issuer, CLIENT, SECRET), SecretBox(os.urandom(32)))
     await provider.verify(hostile.sign(hostile.claims(nonce="n")), "n")
     hostile.keys.append(RSAKey.generate_key(2048, {"kid": "two", "use": "sig"}))
+
     rotated = hostile.sign(hostile.claims(nonce="n"), kid="two")
     reads = hostile.reads
+
     # Tokens with invented keys do not make us read the provider's keys again and again.
     with pytest.raises(OidcRefused, match="unknown key"):
         await provider.verify(rotated, "n")
+
     assert hostile.reads == reads
     monkeypatch.setattr("portside.identity.oidc.RENEW_S", 0.0)
     assert (await provider.verify(rotated, "n"))["sub"] == "s"
@@ -378,6 +406,7 @@ async def test_a_token_that_the_provider_did_not_sign(hostile: Hostile) -> None:
     public = hostile.keys[0].as_pem(private=False)
     foreign = RSAKey.generate_key(2048, {"kid": "one"})
     right = hostile.sign(claims)
+
     forged = [
         unsigned(claims, {"alg": "none"}),
         unsigned(claims, {"alg": "none", "kid": "one"}),
@@ -386,11 +415,16 @@ async def test_a_token_that_the_provider_did_not_sign(hostile: Hostile) -> None:
         signed_with_the_public_key(claims, public),
         jwt.encode({"alg": "RS256", "kid": "one"}, claims, foreign, algorithms=["RS256"]),
         right[:-8] + ("A" * 8),
-        "", "x", "a.b.c", "." * 4,
-    ]  # fmt: skip
+        "",
+        "x",
+        "a.b.c",
+        "." * 4,
+    ]
+
     for token in forged:
         with pytest.raises(OidcRefused):
             await provider.verify(token, "n")
+
     assert (await provider.verify(right, "n"))["sub"] == "s"
 
 
@@ -440,5 +474,6 @@ async def test_a_provider_whose_name_is_unknown() -> None:
 async def test_settings_that_are_refused(changed: dict[str, str], named: str) -> None:
     with pytest.raises(UserMistake, match=named):
         rules_of(**changed)
+
     with pytest.raises(UserMistake, match="OIDC_ISSUER"):
         OidcProvider(OidcClient("http://provider.example", CLIENT), SecretBox(secrets.token_bytes(32)))

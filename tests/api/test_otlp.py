@@ -21,7 +21,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from portside.tracing.otlp_wire import MAX_SPANS
 from tests.api.hosted import Hosted, hosted
 
-TRACE, ROOT, CHILD = "0190a0c0000070008000000000000001", "00000000000000aa", "00000000000000bb"
+TRACE = "0190a0c0000070008000000000000001"
+ROOT = "00000000000000aa"
+CHILD = "00000000000000bb"
 SECOND = 1_000_000_000
 AT = 1_790_000_000 * SECOND
 
@@ -75,6 +77,7 @@ def nested(depth: int) -> dict[str, Any]:
     value: dict[str, Any] = {"stringValue": "x"}
     for _ in range(depth):
         value = {"arrayValue": {"values": [value]}}
+
     return {"key": "deep", "value": value}
 
 
@@ -98,6 +101,7 @@ async def test_the_stock_exporter_sends_spans(server: Hosted, compression: Compr
         f"{server.url}{prefix}/otel/v1/traces", headers=headers, compression=compression, timeout=100
     )
     provider = TracerProvider()
+
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = provider.get_tracer("test")
 
@@ -105,14 +109,18 @@ async def test_the_stock_exporter_sends_spans(server: Hosted, compression: Compr
         with tracer.start_as_current_span("parent", attributes={"input.value": "in", "langsmith.span.tags": "a, b"}):
             with tracer.start_as_current_span("child", attributes={"gen_ai.operation.name": "chat"}):
                 pass
+
             with pytest.raises(ValueError, match="no good"), tracer.start_as_current_span("broken"):
                 raise ValueError("no good")
 
     await asyncio.to_thread(work)
     runs = await runs_of(server)
-    parent, child, broken = runs["parent"], runs["child"], runs["broken"]
+    parent = runs["parent"]
+    child = runs["child"]
+    broken = runs["broken"]
     assert (parent["parent_run_id"], parent["inputs"], parent["tags"]) == (None, {"value": "in"}, ["a", "b"])
     assert (child["parent_run_id"], child["run_type"], child["status"]) == (parent["id"], "llm", "success")
+
     assert child["trace_id"] == parent["trace_id"]
     assert child["dotted_order"].startswith(parent["dotted_order"] + ".")
     assert broken["status"] == "error"
@@ -123,9 +131,11 @@ async def test_the_stock_exporter_sends_spans(server: Hosted, compression: Compr
 
 
 async def test_children_may_arrive_before_their_parents_and_twice(server: Hosted):
-    root, child = span("root"), span("child", spanId=CHILD, parentSpanId=ROOT)
+    root = span("root")
+    child = span("child", spanId=CHILD, parentSpanId=ROOT)
     for delivery in ([child], [root], [child, root]):
         assert (await send(server, *delivery)).status_code == 200
+
     runs = await runs_of(server)
     assert set(runs) == {"root", "child"}
     assert runs["child"]["parent_run_id"] == runs["root"]["id"] == str(uuid5(UUID(TRACE), ROOT))
@@ -153,6 +163,7 @@ async def test_span_attributes_set_project_type_tags_and_metadata(server: Hosted
             "service.name": "svc",
         },
     )
+
     assert (run["run_type"], run["tags"]) == ("retriever", ["x", "y"])
     assert run["extra"]["metadata"] == {"user": "u", "tenant": "t", "k": 1, "service.name": "svc"}
     assert (await server.client.get("/sessions", params={"name": "mine"})).json()[0]["id"] == run["session_id"]
@@ -177,10 +188,12 @@ async def test_numbered_attributes_become_messages(server: Hosted):
             "gen_ai.usage.completion_tokens": 4,
         },
     )
+
     assert run["run_type"] == "llm"
     messages = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"}]
     assert run["inputs"] == {"messages": messages}
     assert run["outputs"] == {"messages": [{"role": "assistant", "content": "hello"}]}
+
     assert run["extra"] == {
         "metadata": {
             "ls_provider": "openai",
@@ -209,7 +222,7 @@ async def test_numbered_attributes_become_messages(server: Hosted):
             {"documents": [{"page_content": "d", "metadata": {"p": 1}, "type": "Document"}]},
         ),
     ],
-)  # fmt: skip
+)
 async def test_inputs_and_outputs_are_read_from_attributes(server: Hosted, attributes, inputs, outputs):
     run = await run_from(server, attributes)
     assert (run["inputs"], run["outputs"]) == (inputs, outputs)
@@ -219,9 +232,14 @@ async def test_values_that_no_run_can_hold_do_not_refuse_a_span(server: Hosted):
     deep = "[" * 300 + "]" * 300
     number = "1" * 5000
     attributes = {
-        "input.value": deep, f"gen_ai.prompt.{number}.role": "user", "gen_ai.usage.input_tokens": float("nan"),
-        "gen_ai.usage.output_tokens": float("inf"), "gen_ai.usage.total_tokens": 3.0, "metadata": '{"a": ' + deep + "}",
-    }  # fmt: skip
+        "input.value": deep,
+        f"gen_ai.prompt.{number}.role": "user",
+        "gen_ai.usage.input_tokens": float("nan"),
+        "gen_ai.usage.output_tokens": float("inf"),
+        "gen_ai.usage.total_tokens": 3.0,
+        "metadata": '{"a": ' + deep + "}",
+    }
+
     run = await run_from(server, attributes)
     assert run["inputs"] == {"value": deep}
     assert run["extra"]["metadata"]["usage_metadata"] == {"total_tokens": 3}
@@ -236,6 +254,7 @@ async def test_events_become_messages(server: Hosted):
         {"name": "gen_ai.user.message", "timeUnixNano": str(AT), "attributes": pairs({"content": "hi"})},
         {"name": "gen_ai.choice", "timeUnixNano": str(AT), "attributes": pairs({"message": '{"content": "yo"}'})},
     ]
+
     run = await run_from(server, {}, events=events)
     assert run["inputs"] == {"messages": [{"role": "user", "content": "hi"}]}
     assert run["outputs"] == {"messages": [{"role": "assistant", "content": "yo"}]}
@@ -252,18 +271,32 @@ async def test_an_error_status_sets_the_error(server: Hosted):
         ("application/x-protobuf", b"\xff\xff\xff", 422, "not an ExportTraceServiceRequest"),
         ("application/json", b"{", 422, "Invalid JSON"),
         ("application/json", b'{"resourceSpans": 1}', 422, "resourceSpans"),
-        ("application/json", json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x", traceId="zz")]}]}]}),
-         422, "traceId"),
-        ("application/json", json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x", traceId="aa")]}]}]}),
-         422, "16 bytes"),
-        ("application/json",
-         json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x", endTimeUnixNano="soon")]}]}]}),
-         422, "endTimeUnixNano"),
-        ("application/json",
-         json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x") | {"attributes": [nested(60)]}]}]}]}),
-         422, "more than 50 levels"),
+        (
+            "application/json",
+            json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x", traceId="zz")]}]}]}),
+            422,
+            "traceId",
+        ),
+        (
+            "application/json",
+            json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x", traceId="aa")]}]}]}),
+            422,
+            "16 bytes",
+        ),
+        (
+            "application/json",
+            json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x", endTimeUnixNano="soon")]}]}]}),
+            422,
+            "endTimeUnixNano",
+        ),
+        (
+            "application/json",
+            json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span("x") | {"attributes": [nested(60)]}]}]}]}),
+            422,
+            "more than 50 levels",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_malformed_otlp_requests_are_refused(server: Hosted, content_type, body, status, says):
     response = await server.client.post("/otel/v1/traces", content=body, headers={"content-type": content_type})
     assert response.status_code == status
@@ -289,14 +322,17 @@ async def test_an_empty_request_is_answered_in_its_own_format(server: Hosted):
     response = await server.client.post(
         "/otel/v1/traces", content=b"", headers={"content-type": "application/x-protobuf"}
     )
+
     assert (response.status_code, response.content, response.headers["content-type"]) == (
         200,
         b"",
         "application/x-protobuf",
     )
+
     response = await server.client.post(
         "/otel/v1/traces", content=b"{}", headers={"content-type": "Application/JSON; charset=utf-8"}
     )
+
     assert (response.status_code, response.content, response.headers["content-type"]) == (
         200,
         b"{}",
@@ -317,6 +353,7 @@ async def test_attributes_place_a_span_below_an_existing_run(server: Hosted):
         "/runs/batch", json={"post": [{**parent, "start_time": "2026-11-21T02:04:40Z"}]}
     )
     assert response.status_code == 202
+
     placed = {
         "langsmith.trace.id": PARENT,
         "langsmith.span.id": RUN,
@@ -324,9 +361,11 @@ async def test_attributes_place_a_span_below_an_existing_run(server: Hosted):
         "langsmith.span.dotted_order": f"{order}.{STAMP}{RUN}",
         "langsmith.trace.session_name": "p",
     }
+
     attached = {"langsmith.trace.id": PARENT}
     for one in (span("placed", placed), span("attached", attached, spanId=CHILD)):
         assert (await send(server, one)).json() == {}
+
     runs = await runs_of(server)
     child = runs["placed"]
     assert (child["id"], child["trace_id"], child["parent_run_id"]) == (RUN, PARENT, PARENT)
@@ -334,6 +373,7 @@ async def test_attributes_place_a_span_below_an_existing_run(server: Hosted):
     assert "langsmith.span.id" not in child["extra"]["metadata"]
     assert runs["attached"]["trace_id"] == runs["attached"]["parent_run_id"] == PARENT
     assert runs["attached"]["dotted_order"].startswith(f"{order}.")
+
     assert [record["traces"] for record in await server.usage("workspace")] == [1]
 
 
@@ -343,9 +383,11 @@ async def test_spans_find_a_parent_that_has_an_id_of_its_own(server: Hosted, ord
     child = span("child", {}, spanId=CHILD, parentSpanId=ROOT, traceId=OTHER_TRACE)
     grandchild = span("grandchild", {}, spanId="00000000000000cc", parentSpanId=CHILD, traceId=OTHER_TRACE)
     root = {"id": PARENT, "name": "root", "start_time": "2026-11-21T02:04:40Z"}
+
     spans = [parent, child, grandchild]
     for index in order:
         assert (await send(server, spans[index])).status_code == 200
+
     assert (await server.client.post("/runs", json=root)).status_code == 202
     runs = await runs_of(server)
     assert {run["trace_id"] for run in runs.values()} == {PARENT}
@@ -360,12 +402,15 @@ async def test_spans_find_the_runs_of_the_tracing_sdk(server: Hosted, *, is_reve
     order = f"{STAMP}{PARENT}.{STAMP}{SDK_RUN}"
     made = {"langsmith.span.id": SDK_RUN, "langsmith.trace.id": PARENT, "langsmith.span.dotted_order": order}
     trace = UUID(PARENT).hex
+
     spans = [
         span("made", made, traceId=trace, spanId="00000000000000dd"),
         span("native", {}, traceId=trace, spanId="00000000000000ee", parentSpanId=UUID(SDK_RUN).hex[:16]),
     ]
+
     for one in reversed(spans) if is_reversed else spans:
         assert (await send(server, one)).status_code == 200
+
     runs = await runs_of(server)
     assert runs["native"]["parent_run_ids"] == [PARENT, SDK_RUN]
     assert runs["native"]["dotted_order"].startswith(f"{order}.")
@@ -386,6 +431,7 @@ async def test_the_javascript_sdk_names_spans_by_padded_ids(server: Hosted):
     child = span("child", {"langsmith.span.parent_id": padded}, spanId=CHILD, parentSpanId="00000000000000ff")
     for one in (child, root):
         assert (await send(server, one)).status_code == 200
+
     runs = await runs_of(server)
     assert runs["root"]["parent_run_id"] is None
     assert runs["child"]["parent_run_ids"] == [runs["root"]["id"]]
@@ -400,6 +446,7 @@ async def test_a_place_that_contradicts_itself_is_not_taken(server: Hosted, orde
     assert told["errorMessage"].startswith("lie: langsmith.span.dotted_order must")
     runs = await runs_of(server)
     assert set(runs) == {"lie", "honest"}
+
     assert runs["lie"]["trace_id"] == str(UUID(TRACE))
     assert runs["lie"]["extra"]["metadata"]["langsmith.span.id"] == RUN
 
@@ -412,6 +459,7 @@ async def test_one_bad_span_is_refused_alone(server: Hosted):
     told = response.json()["partialSuccess"]
     assert told["rejectedSpans"] == "2"
     assert f"no project {PARENT} exists" in told["errorMessage"]
+
     assert set(await runs_of(server)) == {"good"}
     refused = await send(server, bad)
     assert (refused.status_code, "no project" in refused.text) == (422, True)
@@ -422,6 +470,7 @@ async def test_one_bad_span_is_refused_alone(server: Hosted):
         one = made.spans.add(trace_id=bytes.fromhex(OTHER_TRACE), span_id=bytes([n] * 8), name="wire")
         for key, content in attributes.items():
             one.attributes.add(key=key).value.string_value = content
+
     headers = {"content-type": "application/x-protobuf"}
     response = await server.client.post("/otel/v1/traces", content=request.SerializeToString(), headers=headers)
     answer = ExportTraceServiceResponse.FromString(response.content)

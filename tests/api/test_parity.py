@@ -17,5 +17,6 @@ async def test_no_unexplained_difference_from_the_reference(module_database: str
     reference, _ = recordings.read()
     with our_server(module_database, tmp_path) as url:
         verdict = compare(reference, await perform(url))
+
     open_ones = [str(difference) for found in verdict.unexplained.values() for difference in found]
     assert open_ones == [], "\n".join([str(verdict), *open_ones])

@@ -45,7 +45,9 @@ class Agent:
     """A deployment whose graph asks, and a client of it."""
 
     def __init__(self, platform: Platform, repository: Repository, deployment: str) -> None:
-        self.platform, self.repository, self.id = platform, repository, deployment
+        self.platform = platform
+        self.repository = repository
+        self.id = deployment
 
     async def deploy(self, version: str) -> str:
         """Deploy another version; return the id of its revision."""
@@ -62,6 +64,7 @@ class Agent:
         url = await self.platform.url(self.id)
         async with httpx2.AsyncClient(timeout=300, headers=self.platform.headers) as client:
             response = await client.request(method, f"{url}{path}", json=body or None)
+
         assert response.is_success, response.text
         return response.json()
 
@@ -98,6 +101,7 @@ class Agent:
             env={"PORTSIDE_API_KEY": self.platform.headers["X-Api-Key"], "PATH": "/usr/bin", "COLUMNS": "200"},
             stdout=asyncio.subprocess.PIPE,
         )
+
         output, _ = await process.communicate()
         assert process.returncode == 0
         return output.decode()
@@ -121,6 +125,7 @@ def make_executor_older(build: Path) -> None:
         # Files are hard links into uv's cache, which must stay as it is.
         file.unlink()
         file.write_text("raise SystemExit('of another version')" if file == link else content.replace(version, "0.0.1"))
+
     info.rename(info.with_name("portside-0.0.1.dist-info"))
 
 
@@ -133,10 +138,12 @@ async def test_threads_keep_their_revision_until_it_is_used_no_more(platform: Pl
     agent = Agent(platform, repository, deployment)
     one = await agent.deployed()
     first, second, third = [await agent.asked() for _ in range(3)]
+
     two = await agent.deploy("two")
     of_two = [await agent.asked() for _ in range(2)]
     await agent.deploy("three")
     await agent.uses(**{one: 3, two: 2})
+
     lines = [line.split() for line in (await agent.shown()).splitlines()]
     heading = next(line for line in lines if "THREADS" in line and "REVISION" in line)
     assert heading.index("THREADS") == len(heading) - 2
@@ -148,8 +155,10 @@ async def test_threads_keep_their_revision_until_it_is_used_no_more(platform: Pl
 
     # The platform, its listener and the servers end, and come back in a version whose executor earlier builds lack.
     await asyncio.to_thread(platform.server.stop)
+
     for revision in (one, two):
         make_executor_older(agent.folder / revision)
+
     await asyncio.to_thread(platform.server.start)
     assert await eventually(partial(answered, agent, second)) == "one!"
     assert await agent.answer(of_two[0]) == "two!"
@@ -197,14 +206,17 @@ async def test_threads_of_an_agent_that_sleeps_wake_it_and_keep_their_revision(
     one = await agent.deployed()
     first, second, third = [await agent.asked() for _ in range(3)]
     two = await agent.deploy("two")
+
     of_two = await agent.asked()
     await agent.uses(**{one: 3, two: 1})
     await sleeps(platform, deployment)
+
     # The answer wakes it, and so does a read of the state, which the earlier code makes as well.
     assert await agent.answer(first) == "one!"
     await is_asleep(platform, deployment)
     assert (await agent.call("GET", f"/threads/{second}/state"))["next"] == ["act"]
     await is_asleep(platform, deployment)
+
     # A revision that is deployed meanwhile changes nothing for them.
     await agent.deploy("three")
     await is_asleep(platform, deployment)
@@ -213,6 +225,7 @@ async def test_threads_of_an_agent_that_sleeps_wake_it_and_keep_their_revision(
     assert {one, two} <= agent.builds()
     assert await eventually(partial(answered, agent, second)) == "one!"
     assert await agent.answer(of_two) == "two!"
+
     assert await agent.answer(await agent.asked()) == "three!"
     # While it sleeps, its threads are not counted. One more is left, and its build is kept.
     await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=3600)
@@ -231,6 +244,7 @@ async def test_combined_layout_is_refused_with_the_reason(platform: Platform, re
     assert revision["status"] == "DEPLOY_FAILED", revision
     assert "pin_threads needs the split layout" in revision["status_message"]
     await platform.call("PATCH", f"/v2/deployments/{deployment}", pin_threads=0)
+
     agent = Agent(platform, repository, deployment)
     await platform.redeploy(deployment)
     await agent.deployed()
@@ -254,12 +268,15 @@ async def test_field_is_checked_kept_and_shown(plane: Control):
     made = await plane.create("pinned")
     path = f"/v2/deployments/{made['id']}"
     assert made["pin_threads"] == 0
+
     for hours, status in ((12.5, 200), (None, 200), (-1, 422), (9000, 422), ("1", 422)):
         response = await plane.client.patch(path, json={"pin_threads": hours, "display_name": "Pinned"})
         assert response.status_code == status, response.text
+
     found = (await plane.client.get(path)).json()
     assert found["pin_threads"] == 12.5
     assert found["latest_revision_id"] == made["latest_revision_id"], "it makes no revision"
+
     image = {
         "name": "image",
         "source": "external_image",
@@ -267,6 +284,7 @@ async def test_field_is_checked_kept_and_shown(plane: Control):
         "source_revision_config": {"image_uri": "example.org/agent:1"},
         "secrets": [],
     }
+
     refused = await plane.client.post("/v2/deployments", json={**image, "pin_threads": 1})
     assert refused.status_code == 400
     assert "pin_threads" in json.dumps(refused.json())

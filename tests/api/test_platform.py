@@ -30,7 +30,8 @@ class Platform:
     """Calls of the platform's API."""
 
     def __init__(self, server: ServerProcess, home: Path) -> None:
-        self.server, self.home = server, home
+        self.server = server
+        self.home = home
         self.http = httpx2.Client(base_url=server.url, headers=ALLOWED, timeout=60)
 
     def create(self, name: str, repository: Repository, **changes: Any) -> httpx2.Response:
@@ -39,15 +40,21 @@ class Platform:
             "name": name,
             "source": "git_hosting",
             "source_config": {
-                "integration_id": integration, "repo_url": str(repository.folder), "deployment_type": "dev",
-                "build_on_push": False, **changes.pop("source_config", {}),
+                "integration_id": integration,
+                "repo_url": str(repository.folder),
+                "deployment_type": "dev",
+                "build_on_push": False,
+                **changes.pop("source_config", {}),
             },
             "source_revision_config": {
-                "repo_ref": "main", "graph_config_path": "langgraph.json", **changes.pop("source_revision_config", {})
+                "repo_ref": "main",
+                "graph_config_path": "langgraph.json",
+                **changes.pop("source_revision_config", {}),
             },
             "secrets": [],
             **changes,
-        }  # fmt: skip
+        }
+
         return self.http.post("/v2/deployments", json=body)
 
     def deployed(self, name: str, repository: Repository, **changes: Any) -> dict[str, Any]:
@@ -90,7 +97,9 @@ def wait_for(probe: Any, within_s: float = 120) -> Any:
         with contextlib.suppress(httpx2.HTTPError):
             if found := probe():
                 return found
+
         time.sleep(0.05)
+
     raise AssertionError(f"not reached within {within_s} s")
 
 
@@ -163,28 +172,34 @@ async def test_repository_becomes_a_running_traced_billed_agent(platform: Platfo
     revision = platform.follow(body)
     assert revision["status"] == "DEPLOYED", platform.log(body)
     assert revision["source_revision_config"]["repo_commit_sha"] == repository.git("rev-parse", "HEAD")
+
     deployment = platform.get(body["id"])
     assert deployment["status"] == "READY"
     assert deployment["active_revision_id"] == deployment["latest_revision_id"]
+
     url = deployment["source_config"]["custom_url"]
     async with get_client(url=url, api_key=KEY) as client:
         thread = await client.threads.create()
         modes = ["values", "updates", "messages-tuple"]
-        events = [p async for p in client.runs.stream(
-            thread["thread_id"], "agent", input={"text": "hi"}, stream_mode=modes
-        )]  # fmt: skip
+        events = [
+            p async for p in client.runs.stream(thread["thread_id"], "agent", input={"text": "hi"}, stream_mode=modes)
+        ]
         assert {"metadata", "values", "updates"} <= {event.event for event in events}
         assert await client.runs.wait(thread["thread_id"], "agent", input={"text": "again"}) == {"text": "one: again"}
+
         assert (await client.threads.get_state(thread["thread_id"]))["values"] == {"text": "one: again"}
         assert len(await client.threads.get_history(thread["thread_id"], limit=10)) == 6
+
     invalid_headers = (
         {},
         {"X-Api-Key": "lsv2_pt_wrong"},
         {"Authorization": "Bearer wrong"},
         {"X-Auth-Scheme": "langsmith"},
     )
+
     for wrong in invalid_headers:
         assert httpx2.post(f"{url}/threads", json={}, headers=wrong, timeout=60).status_code == 401
+
     assert httpx2.post(f"{url}/threads", json={}, headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
     info = httpx2.get(f"{url}/info").json()["host"]
     assert (info["project_id"], info["host_revision_id"]) == (deployment["id"], deployment["active_revision_id"])
@@ -195,10 +210,16 @@ async def test_repository_becomes_a_running_traced_billed_agent(platform: Platfo
 
 def traces(platform: Platform, project: str) -> int:
     workspace = platform.http.get("/auth").json()["tenant_id"]
-    response = platform.http.get("/api/v1/orgs/current/billing/granular-usage", params={
-        "start_time": "2026-01-01T00:00:00Z", "end_time": "2099-01-01T00:00:00Z", "workspace_ids": [workspace],
-        "group_by": "project",
-    })  # fmt: skip
+    response = platform.http.get(
+        "/api/v1/orgs/current/billing/granular-usage",
+        params={
+            "start_time": "2026-01-01T00:00:00Z",
+            "end_time": "2099-01-01T00:00:00Z",
+            "workspace_ids": [workspace],
+            "group_by": "project",
+        },
+    )
+
     assert response.status_code == 200, response.text
     return sum(r["traces"] for r in response.json()["usage"] if r["dimensions"]["project_name"] == project)
 
@@ -218,6 +239,7 @@ async def test_new_commit_takes_over_without_a_failed_request(platform: Platform
                 response = await client.post("/runs/wait", json=body)
                 assert response.status_code == 200, response.text
                 answers.append(response.json()["text"])
+
                 if not reuse:
                     await client.aclose()
 
@@ -263,6 +285,7 @@ def test_failed_revision_leaves_the_old_one_serving(
     kind = "build" if status == "BUILD_FAILED" else "deploy"
     assert revision["status"] == status
     assert says in revision["status_message"] + platform.log(changed, kind)
+
     after = platform.get(deployment["id"])
     assert after["active_revision_id"] == deployment["active_revision_id"]
     assert run_agent(deployment["source_config"]["custom_url"]) == "one: hi"
@@ -275,12 +298,14 @@ def test_killed_agent_restarts_with_its_state(platform: Platform, repository: Re
     body = {"assistant_id": "agent", "input": {"text": "hi"}}
     assert httpx2.post(f"{url}/threads/{thread}/runs/wait", json=body, headers=ALLOWED, timeout=60).status_code == 200
     victim = platform.replica(deployment)
+
     os.kill(victim, signal.SIGKILL)
     wait_for(
         lambda: (
             platform.replica(deployment) not in (0, victim) and httpx2.get(f"{url}/ok", timeout=60).status_code == 200
         )
     )
+
     history = httpx2.get(f"{url}/threads/{thread}/history?limit=10", headers=ALLOWED).json()
     assert len(history) == 3
     assert history[0]["values"] == {"text": "one: hi"}
@@ -289,15 +314,18 @@ def test_killed_agent_restarts_with_its_state(platform: Platform, repository: Re
 def listeners_of(platform: Platform) -> set[int]:
     """Return the listener processes of a platform."""
     return {
-        pid for pid in processes()
-        if b"CONTROL_PLANE_API_KEY=" in environment(pid) and str(platform.home).encode() in environment(pid)
+        pid
+        for pid in processes()
+        if b"CONTROL_PLANE_API_KEY=" in environment(pid)
+        and str(platform.home).encode() in environment(pid)
         and b"listener" in command_line(pid)
-    }  # fmt: skip
+    }
 
 
 def test_killed_listener_is_restarted_and_adopts_running_agents(platform: Platform, repository: Repository):
     deployment = platform.deployed("adopted", repository)
     url = deployment["source_config"]["custom_url"]
+
     # A process that the listener has just begun to start looks like a second one.
     (listener,) = wait_for(lambda: len(found := listeners_of(platform)) == 1 and found)
     old = platform.replica(deployment)
@@ -305,6 +333,7 @@ def test_killed_listener_is_restarted_and_adopts_running_agents(platform: Platfo
     assert run_agent(url) == "one: hi"
     wait_for(lambda: listeners_of(platform) - {listener})
     assert platform.replica(deployment) == old
+
     # A listener that starts another agent has adopted this one.
     os.kill(old, signal.SIGKILL)
     wait_for(lambda: platform.replica(deployment) not in (0, old) and run_agent(url) == "one: hi")
@@ -331,6 +360,7 @@ def test_unknown_source_fails_with_a_reason(platform: Platform, repository: Repo
     )
     revision = platform.follow(config.json())
     assert revision["status"] == "BUILD_FAILED"
+
     assert "deep/langgraph.json" in revision["status_message"]
 
 
@@ -342,6 +372,7 @@ def test_invalid_requests_name_the_field(platform: Platform, repository: Reposit
     assert "build_on_push" in tagged.json()["detail"]
     large = platform.http.post("/v2/deployments", content=b"x" * 30_000_000)
     assert large.status_code == 413
+
     assert "HTTP_MAX_REQUEST_BODY_BYTES" in large.json()["detail"]
     refused = httpx2.get(f"{platform.server.url}/v2/deployments", headers={"X-Api-Key": "lsv2_pt_wrong"})
     assert refused.status_code == 401
@@ -355,6 +386,7 @@ def test_killed_platform_loses_nothing(tmp_path: Path):
     repository = Repository(tmp_path / "agent")
     repository.commit({"langgraph.json": json.dumps(CONFIG), "requirements.txt": ""})
     repository.commit_agent("one")
+
     home = tmp_path / "home"
     with platform_server(home) as server:
         platform = Platform(server, home)
@@ -364,18 +396,22 @@ def test_killed_platform_loses_nothing(tmp_path: Path):
         body = {"assistant_id": "agent", "input": {"text": "hi"}}
         response = httpx2.post(f"{url}/threads/{thread}/runs/wait", json=body, headers=ALLOWED, timeout=60)
         assert response.status_code == 200
+
         assert server.process is not None
         os.killpg(server.process.pid, signal.SIGKILL)
         server.process.wait()
         server.start()
         wait_for(lambda: run_agent(url) == "one: hi")
+
         kept = httpx2.get(f"{url}/threads/{thread}", headers=ALLOWED).json()
         assert (kept["metadata"]["kept"], kept["values"]) == ("yes", {"text": "one: hi"})
         assert platform.get(deployment["id"])["active_revision_id"] == deployment["active_revision_id"]
         platform.http.close()
+
         # The greeting comes after the server answers.
         wait_for(lambda: "API key        in " in server.log.read_text())
         assert server.stop(signal.SIGTERM) == 0
+
     log_text = server.log.read_text()
     assert log_text.count(KEY) == 1, "the first key is shown only at the first start"
     assert f"API key        in {home / 'api-key'}\n" in log_text

@@ -33,9 +33,14 @@ PUBLIC = Path(__file__).parents[1] / "public_routes.txt"
 SOME_ID = "0190a0c0-0000-7000-8000-000000000001"
 # Routes that any key may use, and that therefore have to say nothing but what concerns the key itself.
 FOR_ANY_KEY = {
-    "GET /auth", "GET /auth/public", "GET /workspaces", "POST /logout", "PUT /users/me/password",
-    "GET /v2/deployments/{deployment_id}/auth", "POST /v2/deployments/{deployment_id}/token",
-}  # fmt: skip
+    "GET /auth",
+    "GET /auth/public",
+    "GET /workspaces",
+    "POST /logout",
+    "PUT /users/me/password",
+    "GET /v2/deployments/{deployment_id}/auth",
+    "POST /v2/deployments/{deployment_id}/token",
+}
 # Public routes whose callers show something else than a key: they are refused like those without one.
 SIGNED = {"POST /v1/webhooks/{integration_id}", "PUT /v2/uploads/{archive_id}"}
 # The status of public routes for a request that names nothing that exists.
@@ -114,14 +119,17 @@ class Platform:
 async def platform(platform_database, tmp_path_factory) -> AsyncIterator[Platform]:
     settings = PlatformSettings(http_max_request_body_bytes=MAX_BODY, rate_limits=False)
     async with open_platform(Home(tmp_path_factory.mktemp("home")), settings, platform_database) as app:
-        stop, listening = asyncio.Event(), listen("127.0.0.1", 0)
+        stop = asyncio.Event()
+        listening = listen("127.0.0.1", 0)
         server = Server(app.asgi, draining=app.draining, grace_s=1)
         await server.open([listening])
+
         serving = asyncio.create_task(server.serve_until(stop))
         base = f"http://127.0.0.1:{listening.getsockname()[1]}"
         async with httpx2.AsyncClient(base_url=base, timeout=60, verify=False) as client:
             assert app.new_key is not None
             yield Platform(client, app.new_key, await powerless_key(platform_database))
+
         app.changes.close()
         stop.set()
         await serving
@@ -144,16 +152,21 @@ def check_shape(response: httpx2.Response, where: str) -> None:
     if response.headers["content-type"].startswith("text/html"):
         assert where.split()[1].startswith("/login"), where
         return
+
     assert response.headers["content-type"] == "application/json", where
     assert response.headers["x-request-id"], where
     body = response.json()
+
     # Some clients look for the word or the text of an error under another name.
     assert set(body) - {"error"} == {"detail"}, where
+
     if response.status_code != 422:
         assert isinstance(body["detail"], str), where
         assert body["detail"], where
         return
+
     assert body["detail"], where
+
     for problem in body["detail"]:
         assert set(problem) == {"loc", "msg", "type"}, where
         assert problem["loc"][0] in {"body", "query", "path", "header"}, where
@@ -173,10 +186,12 @@ async def test_only_public_routes_answer_without_a_key(platform) -> None:
         for prefix in ("", *PREFIXES):
             if prefix == "/api" and route.path.startswith("/v1/"):
                 continue  # `/api` before `/v1/…` reads as the prefix `/api/v1`
+
             response = await platform.send(route, prefix + address(route))
             if label(route) in agreed and label(route) not in SIGNED:
                 assert response.status_code == ABOUT_NOTHING.get(label(route), 200), label(route)
                 continue
+
             assert response.status_code == 401, prefix + label(route)
             check_shape(response, label(route))
 
@@ -214,8 +229,17 @@ async def test_invalid_ids_are_422(platform) -> None:
 
 
 GARBAGE: list[Any] = [
-    b"", b"{", b"null", b"[]", b'"text"', b"7", b"{}", b"\xff\xfe", b'{"a":' * 300 + b"1" + b"}" * 300, b"[" * 1000,
-]  # fmt: skip
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b'"text"',
+    b"7",
+    b"{}",
+    b"\xff\xfe",
+    b'{"a":' * 300 + b"1" + b"}" * 300,
+    b"[" * 1000,
+]
 
 
 @pytest.mark.parametrize("body", GARBAGE, ids=lambda body: repr(body[:12]))
@@ -224,6 +248,7 @@ async def test_no_body_breaks_a_route(platform, body: bytes) -> None:
         headers = {"x-api-key": platform.key, "content-type": "application/json"}
         response = await platform.send(route, content=body, headers=headers)
         assert response.status_code < 500 or label(route) in NOT_BUILT, f"{label(route)} {response.text}"
+
         if response.status_code >= 400:
             check_shape(response, label(route))
 
@@ -235,10 +260,12 @@ async def test_no_query_value_breaks_a_route(platform, value: str) -> None:
     for route in ROUTES:
         if route.query_type is None:
             continue
+
         for field in msgspec.structs.fields(route.query_type):
             response = await platform.send_as(platform.key, route, params={field.encode_name: value})
             where = f"{label(route)} {field.encode_name}={value!r} {response.text}"
             assert response.status_code < 500, where
+
             if response.status_code >= 400:
                 check_shape(response, where)
 
@@ -252,6 +279,7 @@ async def test_no_value_of_a_field_breaks_a_route(platform, value: Any) -> None:
             response = await platform.send_as(platform.key, route, json={field.encode_name: value})
             where = f"{label(route)} {field.encode_name}={value!r} {response.text}"
             assert response.status_code < 500, where
+
             if response.status_code >= 400:
                 check_shape(response, where)
 
@@ -272,8 +300,10 @@ async def test_paths_and_methods_that_do_not_exist(platform) -> None:
         assert response.status_code == 405, path
         assert methods <= set(response.headers["allow"].split(", ")), path
         check_shape(response, path)
+
         if path.startswith("/console"):
             continue  # every path below it is a page
+
         unknown = await platform.client.get(f"{re.sub(r'{.*', '', path)}/no/such/path/at/all")
         assert unknown.status_code == 404, path
         check_shape(unknown, path)

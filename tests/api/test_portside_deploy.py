@@ -26,8 +26,11 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess
 @pytest.fixture
 def environment(platform: ServerProcess, tmp_path: Path) -> dict[str, str]:
     return {
-        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PORTSIDE_URL": platform.url, "PORTSIDE_API_KEY": KEY,
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PORTSIDE_URL": platform.url,
+        "PORTSIDE_API_KEY": KEY,
+    }
 
 
 def portside(environment: dict[str, str], *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
@@ -40,19 +43,24 @@ def test_a_graph_that_hangs_at_its_import_is_named_while_it_hangs(environment: d
     (project / "langgraph.json").write_text(json.dumps(CONFIG))
     (project / "requirements.txt").write_text("")
     (project / "agent.py").write_text("import time\n\n\ndef connect():\n    time.sleep(600)\n\n\nconnect()\n")
+
     command = [sys.executable, "-m", "portside", "deploy", str(project)]
     reported = ""
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as deploying:
         assert deploying.stderr is not None
+
         for line in deploying.stderr:
             if "is still importing" in line:
                 reported = line
                 break
+
         deploying.kill()
+
     assert (
         "langgraph.json: graph 'agent' (./agent.py:graph) is still importing after 10 s "
         "(agent.py, line 5: time.sleep(600))"
     ) in reported
+
     stack = portside(environment, "logs", "hanging", "--limit", "50").stdout
     assert 'File "agent.py", line 8, in <module>' in stack
     assert "importlib" not in stack
@@ -65,6 +73,7 @@ def test_a_missing_variable_is_named_once_and_an_env_file_mends_it(environment: 
     (project / "app").mkdir(parents=True)
     (project / "app" / "langgraph.json").write_text(json.dumps(CONFIG))
     (project / "app" / "requirements.txt").write_text("")
+
     code = "import os\nprint('starting the agent')\nMODEL_KEY = os.environ['MODEL_KEY']\n"
     (project / "app" / "agent.py").write_text(code + AGENT.format(answer="one"))
     deploy = ("deploy", str(project), "--name", "needy", "--config", "app/langgraph.json")
@@ -73,12 +82,14 @@ def test_a_missing_variable_is_named_once_and_an_env_file_mends_it(environment: 
     lines = failed.stderr.splitlines()
     reported = [number for number, line in enumerate(lines) if "KeyError" in line]
     assert len(reported) == 1, failed.stderr
+
     assert lines[reported[0]] == (
         "error: the revision failed with DEPLOY_FAILED: "
         "app/langgraph.json: graph 'agent' (./agent.py:graph) does not load: "
         "KeyError: 'MODEL_KEY' (agent.py, line 3: MODEL_KEY = os.environ['MODEL_KEY']); MODEL_KEY is not set: "
         "deploy with --secret MODEL_KEY=…, use 'portside secrets set', or write it to the env file of the configuration"
     )
+
     assert "starting the agent" in "\n".join(lines[reported[0] :])
     assert "/revisions/" not in failed.stderr
     assert "==" not in failed.stderr
@@ -95,6 +106,7 @@ def test_a_missing_variable_is_named_once_and_an_env_file_mends_it(environment: 
     assert served.stdout.startswith("http://127.0.0.1:")
     example = served.stderr.splitlines()[-1]
     assert example.startswith(f"curl -s {served.stdout.strip()}/assistants/search ")
+
     answered = subprocess.run(["sh", "-c", example], env=environment, capture_output=True, text=True, check=True)
     assert [one["graph_id"] for one in json.loads(answered.stdout)] == ["agent"]
 
@@ -107,6 +119,7 @@ def test_a_missing_variable_is_named_once_and_an_env_file_mends_it(environment: 
     assert login.returncode == 0, login.stderr
     again = portside(environment, *deploy)
     assert again.returncode == 0, again.stderr
+
     example = again.stderr.splitlines()[-1]
     assert "deployments token needy" in example
     answered = subprocess.run(["sh", "-c", example], env=environment, capture_output=True, text=True, check=True)

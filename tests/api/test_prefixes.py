@@ -76,6 +76,7 @@ def test_redirects_of_frameworks_lead_to_the_same_agent(agent: Agent, http: http
     assert first.status_code == status
     followed = http.get(path, follow_redirects=True)
     assert str(followed.url) == f"{agent.url}/slash/"
+
     assert (followed.status_code, followed.json(), followed.headers["x-seen-path"]) == (
         200,
         {"path": "/slash/"},
@@ -149,21 +150,30 @@ async def test_clients_join_a_stream_again_at_its_location(behind_front: Agent, 
     async with get_client(url=behind_front.url, api_key=KEY) as client:
         thread = (await client.threads.create())["thread_id"]
         stream = client.runs.stream(
-            thread, "ticks", input={"until": str(until)}, stream_mode="custom", stream_resumable=True,
-            on_disconnect="continue", on_run_created=located.append,
-        )  # fmt: skip
+            thread,
+            "ticks",
+            input={"until": str(until)},
+            stream_mode="custom",
+            stream_resumable=True,
+            on_disconnect="continue",
+            on_run_created=located.append,
+        )
+
         async for part in stream:
             if part.event == "custom":
                 break
+
         await stream.aclose()
         joined = asyncio.create_task(_join(client, thread, located[0]["run_id"]))
         until.touch()
         assert await joined == ["first", "last"]
+
     async with httpx2.AsyncClient(base_url=behind_front.url, headers=HEADERS, timeout=60) as http:
         body = {"assistant_id": "ticks", "input": {"until": str(until)}, "stream_mode": "custom"}
         async with http.stream("POST", f"/threads/{thread}/runs/stream", json=body) as response:
             location = response.headers["location"]
             assert response.headers["content-location"] == location.removesuffix("/stream")
+
         assert location.startswith(f"/threads/{thread}/runs/")
         assert (await http.get(location)).status_code == 200
 

@@ -86,6 +86,7 @@ async def test_a_project_with_old_libraries_deploys_and_answers(platform: Platfo
     requirements = "\n".join(["langgraph", *PINS[name]])
     config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
     repository.commit({"requirements.txt": requirements, "langgraph.json": json.dumps(config), "agent.py": AGENT})
+
     deployment = await platform.deploy(repository, name)
     try:
         revision = await platform.ended(deployment, ENDS_WITHIN_S)
@@ -108,6 +109,7 @@ async def answers(url: str, key: str, pins: list[str]) -> None:
         events = [part.event async for part in streamed]
         assert {"metadata", "values", "updates"} <= set(events)
         assert "error" not in events
+
         state = await client.threads.get_state(thread)
         assert state["next"] == ["ask"]
         assert state["interrupts"] == [{"value": "go on?", "id": state["interrupts"][0]["id"]}]
@@ -115,6 +117,7 @@ async def answers(url: str, key: str, pins: list[str]) -> None:
         done = await client.runs.wait(thread, "agent", command={"resume": "yes"})
         assert done["allowed"] == "yes"
         assert [message["type"] for message in done["messages"]] == ["human", "ai"]
+
         assert (await client.store.get_item(["seen"], "last"))["value"] == {"names": names}
         [assistant] = await client.assistants.search()
         assert (await client.assistants.get_schemas(assistant["assistant_id"]))["input_schema"]

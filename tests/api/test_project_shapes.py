@@ -83,6 +83,7 @@ async def test_every_shape_has_an_expected_answer() -> None:
 async def test_a_project_deploys_unedited_from_git_and_answers(platform: Platform, name: str, tmp_path: Path) -> None:
     shape = EXPECTED[name]
     repository = await asyncio.to_thread(repository_of, name, shape, tmp_path / name)
+
     deployment = await platform.deploy(repository, name.replace("_", "-"), shape.config)
     try:
         revision = await platform.ended(deployment, ENDS_WITHIN_S)
@@ -96,9 +97,11 @@ def repository_of(name: str, shape: Shape, folder: Path) -> Repository:
     """Commit a shape's files, and the lock file that uv writes for it."""
     repository = Repository(folder)
     shutil.copytree(SHAPES / name, folder, dirs_exist_ok=True)
+
     if shape.locked:
         pins = [part for pin in shape.locked for part in ("--upgrade-package", pin)]
         subprocess.run([find_uv_bin(), "lock", "--quiet", *pins], cwd=folder, check=True)
+
     repository.commit({})
     return repository
 
@@ -121,5 +124,6 @@ async def answers(platform: Platform, url: str, shape: Shape) -> None:
             assert schemas["input_schema"]
             response = await client.runs.wait(None, assistant["assistant_id"], input=shape.asked, context=shape.context)
             assert shape.answer in json.dumps(response), (assistant["graph_id"], response)
+
     page = await platform.client.get(f"{url}{shape.page}", headers=shape.headers)
     assert (page.status_code, shape.page_has in page.text) == (200, True), page.text

@@ -44,31 +44,38 @@ def prompt(text: str) -> ChatPromptTemplate:
 
 @pytest.mark.parametrize("base", ["", "/api/v1", "/api"])
 async def test_a_prompt_is_pushed_pulled_and_deleted(server: Hosted, base: str):
-    client, name = client_of(server, base), f"life{base.replace('/', '-')}"
+    client = client_of(server, base)
+    name = f"life{base.replace('/', '-')}"
 
     def work() -> None:
         assert client.get_prompt(name) is None
         url = client.push_prompt(name, object=prompt("one"), description="d", tags=["a"], commit_description="first")
         assert url.split("/")[-2] == name
+
         with pytest.raises(LangSmithConflictError, match="Nothing to commit"):
             client.push_prompt(name, object=prompt("one"))
+
         client.push_prompt(name, object=prompt("two"), commit_tags=["prod", "x"])
         client.push_prompt(name, object=prompt("three"))
         commits = list(client.list_prompt_commits(name))
         assert [c.description for c in commits] == [None, None, "first"]
         assert [c.parent_commit_hash for c in commits] == [commits[1].commit_hash, commits[2].commit_hash, None]
+
         texts = {
             version: client.pull_prompt(name + version, skip_cache=True).messages[0].prompt.template
             for version in ("", ":latest", ":prod", f":{commits[2].commit_hash}", f":{commits[1].commit_hash[:8]}")
         }
+
         assert list(texts.values()) == ["three", "three", "two", "one", "two"]
         client.push_prompt(name, object=prompt("four"), commit_tags="prod")
         assert client.pull_prompt(f"{name}:prod", skip_cache=True).messages[0].prompt.template == "four"
         shown = client.get_prompt(name)
         assert (shown.num_commits, shown.tags, shown.description, shown.is_public) == (4, ["a"], "d", False)
         assert (shown.num_downloads, shown.full_name) == (6, f"{server.actor.tenant_handle}/{name}")
+
         with pytest.raises(LangSmithNotFoundError):
             client.pull_prompt(f"{name}:nothing", skip_cache=True)
+
         assert client.like_prompt(name) == client.like_prompt(name) == {"likes": 1}
         assert (client.get_prompt(name).num_likes, client.get_prompt(name).liked_by_auth_user) == (1, True)
         assert client.unlike_prompt(name) == {"likes": 0}
@@ -76,6 +83,7 @@ async def test_a_prompt_is_pushed_pulled_and_deleted(server: Hosted, base: str):
         assert name not in {p.repo_handle for p in client.list_prompts().repos}
         assert name in {p.repo_handle for p in client.list_prompts(is_archived=True).repos}
         client.delete_prompt(f"{server.actor.tenant_handle}/{name}")
+
         assert client.get_prompt(name) is None
 
     await asyncio.to_thread(work)
@@ -115,6 +123,7 @@ async def test_commits_require_the_latest_parent(server: Hosted):
         "detail": "The parent commit is not the latest one; pull the latest, and commit on top of it.",
         "error": "The parent commit is not the latest one",
     }
+
     first = (await commit(None, 1)).json()["commit"]
     assert (len(first["commit_hash"]), first["parent_id"]) == (64, None)
     assert (await commit(None, 2)).status_code == 409
@@ -122,6 +131,7 @@ async def test_commits_require_the_latest_parent(server: Hosted):
     assert sorted(response.status_code for response in responses) == [200, 409, 409, 409, 409, 409]
     (second,) = [response.json()["commit"] for response in responses if response.status_code == 200]
     assert second["parent_commit_hash"] == first["commit_hash"]
+
     assert (await commit(second["commit_hash"][:8], "x")).status_code == 200
     page = (await http.get(f"{address}/?limit=2&offset=2")).json()
     assert (page["total"], [c["id"] for c in page["commits"]]) == (3, [first["id"]])
@@ -129,6 +139,7 @@ async def test_commits_require_the_latest_parent(server: Hosted):
     assert (await http.post(tags, json={"tag_name": "t", "commit_id": first["id"]})).status_code == 200
     moved = await http.patch(f"{tags}/t", json={"commit_id": second["id"]})
     assert (moved.json()["commit_hash"], len((await http.get(tags)).json())) == (second["commit_hash"], 1)
+
     assert (await http.post(tags, json={"tag_name": "latest", "commit_id": first["id"]})).status_code == 422
     assert (await http.post(tags, json={"tag_name": "u", "commit_id": str(uuid4())})).status_code == 404
     assert (await http.delete(f"{tags}/t")).status_code == 204
@@ -141,6 +152,7 @@ async def test_prompts_are_listed_sorted_and_searched(server: Hosted):
     def work() -> None:
         for handle, words in (("sort-alpha", "Cats and dogs"), ("sort-beta", "birds"), ("sort-gamma", "more cats")):
             client.create_prompt(handle, description=words, tags=["sorting"])
+
         client.like_prompt("sort-beta")
         found = client.list_prompts(query="cat").repos
         assert {p.repo_handle for p in found} == {"sort-alpha", "sort-gamma"}
@@ -148,11 +160,13 @@ async def test_prompts_are_listed_sorted_and_searched(server: Hosted):
         assert client.list_prompts(query="sort", sort_field="num_likes").repos[0].repo_handle == "sort-beta"
         page = client.list_prompts(query="sort", sort_direction="asc", limit=2, offset=1)
         assert (page.total, [p.repo_handle for p in page.repos]) == (3, ["sort-beta", "sort-gamma"])
+
         assert client.list_prompts(query="sort", offset=50).total == 3
         with pytest.raises(LangSmithConflictError):
             client.create_prompt("sort-alpha")
 
     await asyncio.to_thread(work)
+
     for body, field in (
         ({"repo_handle": "No Name"}, "repo_handle"),
         ({"repo_handle": "x", "repo_type": "file"}, "repo_type"),
@@ -160,6 +174,7 @@ async def test_prompts_are_listed_sorted_and_searched(server: Hosted):
     ):
         response = await server.client.post("/repos/", json=body)
         assert (response.status_code, response.json()["detail"][0]["loc"]) == (422, ["body", field])
+
     assert (await server.client.get("/repos/-/nothing")).json()["error"] == "Prompt not found"
 
 
@@ -171,11 +186,13 @@ async def test_another_workspace_can_only_read_public_prompts(server: Hosted):
         client.push_prompt("public", object=prompt("p"), is_public=True)
 
     await asyncio.to_thread(work)
-    ours, key = server.actor.tenant_handle, await server.new_key(workspace_id=await server.new_workspace("Readers"))
+    ours = server.actor.tenant_handle
+    key = await server.new_key(workspace_id=await server.new_workspace("Readers"))
     async with httpx2.AsyncClient(base_url=server.url, headers={"x-api-key": key}) as other:
         assert (await other.get("/settings")).json()["tenant_handle"] == "readers"
         assert (await other.get("/repos")).json() == {"repos": [], "total": 0}
         assert (await other.get(f"/commits/{ours}/public/latest")).status_code == 200
+
         for method, path, body in (
             ("GET", f"/repos/{ours}/private", None),
             ("GET", f"/commits/{ours}/private/latest", None),
@@ -185,6 +202,7 @@ async def test_another_workspace_can_only_read_public_prompts(server: Hosted):
             ("GET", "/repos/-/public", None),
         ):
             assert (await other.request(method, path, json=body)).status_code == 404, path
+
         for method, path, body in (
             ("DELETE", f"/repos/{ours}/public", None),
             ("PATCH", f"/repos/{ours}/public", {"readme": "theirs"}),
@@ -198,6 +216,7 @@ async def test_another_workspace_can_only_read_public_prompts(server: Hosted):
         stranger = Client(api_url=server.url, api_key=key)
         pulled = stranger.pull_prompt(f"{ours}/public", skip_cache=True, dangerously_pull_public_prompt=True)
         assert pulled.messages[0].prompt.template == "p"
+
         with pytest.raises(LangSmithUserError):
             stranger.delete_prompt(f"{ours}/public")
 
@@ -211,34 +230,40 @@ async def test_a_prompt_that_is_deleted_meanwhile_cannot_be_changed(server: Host
     assert created.status_code == 200, created.text
     first = await server.client.post(f"/commits/-/{name}", json={"manifest": {"a": 1}, "parent_commit": None})
     assert first.status_code == 200, first.text
+
     path, body = {
         "tag": (f"/repos/-/{name}/tags", {"tag_name": "prod", "commit_id": first.json()["commit"]["id"]}),
         "like": (f"/likes/-/{name}", {"like": True}),
         "commit": (f"/commits/-/{name}", {"manifest": {"a": 2}, "parent_commit": "latest"}),
     }[change]
+
     async with server.db.transaction() as tx:
         await tx.connection.execute("delete from prompt_repos where handle = $1", name)
         sent = asyncio.create_task(server.client.post(path, json=body))
         await until_a_statement_waits(server)
+
     response = await sent
     assert (response.status_code, response.json()["detail"]) == (404, PromptNotFound.__doc__)
 
 
 @pytest.mark.parametrize("base", ["", "/api/v1", "/api"])
 async def test_files_of_agents_and_skills_are_pushed_and_pulled(server: Hosted, base: str):
-    client, name = client_of(server, base), f"agent{base.replace('/', '-')}"
+    client = client_of(server, base)
+    name = f"agent{base.replace('/', '-')}"
     skill = f"skill{base.replace('/', '-')}"
 
     def work() -> None:
         assert not client.agent_exists(name)
         with pytest.raises(LangSmithNotFoundError):
             client.pull_agent(name)
+
         client.push_skill(skill, files={"SKILL.md": FileEntry(content="search")}, tags=["web"])
         files = {
             "AGENTS.md": FileEntry(content="# one"),
             "notes/old.md": FileEntry(content="é\n"),
             "skills/search": SkillEntry(repo_handle=skill),
         }
+
         url = client.push_agent(name, files=files, description="answers")
         first = client.pull_agent(f"-/{name}")
         assert f"/context/{name}/{first.commit_hash[:8]}" in url
@@ -250,12 +275,15 @@ async def test_files_of_agents_and_skills_are_pushed_and_pulled(server: Hosted, 
         # A commit names what changes, and null removes a file. The same files again are no new commit.
         for _ in range(2):
             client.push_agent(name, files={"AGENTS.md": FileEntry(content="# two"), "notes/old.md": None})
+
         second = client.pull_agent(name)
         assert (set(second.files), second.files["AGENTS.md"].content) == ({"AGENTS.md", "skills/search"}, "# two")
         assert client.pull_agent(name, version=first.commit_hash[:8]).files["AGENTS.md"].content == "# one"
         assert client.get_prompt(name).num_commits == 2
+
         with pytest.raises(LangSmithConflictError, match="not the latest"):
             client.push_agent(name, files={"x": FileEntry(content="x")}, parent_commit=first.commit_hash)
+
         client.push_agent(name, files={"x": FileEntry(content="x")}, parent_commit=second.commit_hash)
 
         assert name in {repo.repo_handle for repo in client.list_agents(query=name).repos}
@@ -279,12 +307,16 @@ async def test_files_and_prompts_keep_apart(server: Hosted):
         client.push_agent("kept-agent", files={"AGENTS.md": FileEntry(content="a")})
         with pytest.raises(LangSmithConflictError, match="holds a prompt"):
             client.push_agent("kept-prompt", files={"AGENTS.md": FileEntry(content="a")})
+
         with pytest.raises(LangSmithConflictError, match="holds the files"):
             client.push_prompt("kept-agent", object=prompt("one"))
+
         with pytest.raises(LangSmithNotFoundError):
             client.delete_agent("kept-prompt")
+
         with pytest.raises(LangSmithNotFoundError):
             client.pull_skill("kept-agent")
+
         with pytest.raises(LangSmithNotFoundError):
             client.pull_agent("kept-prompt")
 
@@ -326,12 +358,16 @@ async def test_a_file_that_cannot_be_kept_is_refused_by_name(server: Hosted, pat
 async def test_another_workspace_reads_public_agents_and_follows_only_public_links(server: Hosted):
     skills = {name: {"repo_handle": name, "repo_type": "skill"} for name in ("open-skill", "closed-skill")}
     skills["open-skill"]["is_public"] = True
+
     for body in [*skills.values(), {"repo_handle": "open-agent", "repo_type": "agent", "is_public": True}]:
         (await server.client.post("/repos", json=body)).raise_for_status()
-    hub, text = "/platform/hub/repos", {"type": "file", "content": "t"}
+
+    hub = "/platform/hub/repos"
+    text = {"type": "file", "content": "t"}
     for name in skills:
         address = f"{hub}/-/{name}/directories/commits"
         (await server.client.post(address, json={"files": {"SKILL.md": text}})).raise_for_status()
+
     links = {name: {"type": "skill", "repo_handle": name} for name in skills}
     address = f"{hub}/-/open-agent/directories"
     (await server.client.post(f"{address}/commits", json={"files": links})).raise_for_status()
@@ -340,15 +376,18 @@ async def test_another_workspace_reads_public_agents_and_follows_only_public_lin
     other = {"X-Api-Key": await server.new_key(workspace_id=await server.new_workspace("Elsewhere"))}
     theirs = f"{hub}/{owner}/open-agent/directories"
     pulled = (await server.client.get(theirs, headers=other)).json()
+
     assert [sorted(entry) for entry in pulled["files"].values()] == [
         ["owner", "repo_handle", "type"],
         ["commit_hash", "commit_id", "owner", "repo_handle", "type"],
     ]
+
     private = await server.client.get(f"{hub}/{owner}/closed-skill/directories", headers=other)
     changes = [
         await server.client.post(f"{theirs}/commits", headers=other, json={"files": {}}),
         await server.client.delete(theirs, headers=other),
     ]
+
     assert (private.status_code, [change.status_code for change in changes]) == (404, [403, 403])
     reader = {"X-Api-Key": await server.new_key("prompts:read")}
     refused = [
@@ -356,4 +395,5 @@ async def test_another_workspace_reads_public_agents_and_follows_only_public_lin
         await server.client.delete(address, headers=reader),
         await server.client.get(address, headers={"X-Api-Key": "wrong"}),
     ]
+
     assert [response.status_code for response in refused] == [403, 403, 401]

@@ -52,6 +52,7 @@ async def test_messages_have_the_ids_that_the_state_has(client):
         await thread.run.start(input={"messages": [{"role": "user", "content": "events"}]})
         [message] = [message async for message in thread.messages]
         output = await thread.output
+
     assert output["messages"][1]["id"] == message.message_id
 
 
@@ -69,6 +70,7 @@ async def test_a_node_that_reads_a_graph_reads_only_what_it_wrote(client):
     async with asyncio.timeout(WITHIN_S), client.threads.stream(assistant_id="stage") as thread:
         await thread.run.start(input={"messages": [{"role": "user", "content": "events"}]})
         output = await thread.output
+
     assert output["messages"][-1]["content"] == "read []"
 
 
@@ -77,9 +79,14 @@ async def test_what_nodes_write_is_read_as_they_wrote_it(client):
     async with asyncio.timeout(WITHIN_S), client.threads.stream(assistant_id="reports") as thread:
         await thread.run.start(input={"items": []})
         written = [data async for data in thread.extensions["progress"]]
+
     assert [(data["step"], data["phase"]) for data in written] == [
-        ("plan", "start"), ("plan", "end"), ("check", "start"), ("check", "end"),
-    ]  # fmt: skip
+        ("plan", "start"),
+        ("plan", "end"),
+        ("check", "start"),
+        ("check", "end"),
+    ]
+
     assert set(written[0]) == {"name", "step", "phase"}
 
 
@@ -92,10 +99,13 @@ async def test_a_remote_graph_resumes_with_any_answer(client, answer):
             async for _ in stream.values:
                 if await stream.interrupted():
                     break
+
             assert [item["value"] for item in await stream.interrupts()] == ["Are we good?"]
+
         async with await graph.astream_events(Command(resume=answer), config=config, version="v3") as stream:
             output = await stream.output()
             assert await stream.interrupted() is False
+
     assert output["items"] == ["plan", str(answer)]
 
 
@@ -109,6 +119,7 @@ async def test_an_input_is_new_where_nothing_was_asked(client):
     await client.runs.join(thread_id, await start(client, thread_id, input={"items": ["one"]}))
     await client.runs.join(thread_id, await start(client, thread_id, input="answer"))
     await client.runs.join(thread_id, await start(client, thread_id, input={"items": ["two"]}))
+
     values = await client.threads.get_state(thread_id)
     assert values["values"]["items"] == ["one", "plan", "answer", "two", "plan"]
 
@@ -125,15 +136,18 @@ async def test_an_input_at_a_checkpoint_is_new(client):
     await client.runs.join(thread_id, await start(client, thread_id, input={"items": []}))
     history = await client.threads.get_history(thread_id)
     config = {"configurable": {"checkpoint_id": history[-1]["checkpoint"]["checkpoint_id"]}}
+
     await client.runs.join(thread_id, await start(client, thread_id, input={"items": ["other"]}, config=config))
     assert (await client.threads.get_state(thread_id))["values"]["items"] == ["other", "plan"]
 
 
 async def test_an_input_after_a_cancel_is_new(client, tmp_path):
-    thread_id, path = new_id(), tmp_path / "gate"
+    thread_id = new_id()
+    path = tmp_path / "gate"
     run_id = await start(client, thread_id, assistant_id="gate", input={"path": str(path)})
     await client.runs.cancel(thread_id, run_id, wait=True)
     path.touch()
+
     run_id = await start(client, thread_id, assistant_id="gate", input={"path": str(path)})
     await client.runs.join(thread_id, run_id)
     assert (await client.threads.get_state(thread_id))["values"]["done"][-3:] == ["before", "through", "after"]

@@ -67,6 +67,7 @@ async def test_the_transcript_of_a_question(http):
     run_id = reply["result"]["run_id"]
     assert list(reply) == ["type", "id", "result", "meta"]
     assert reply["meta"] == {"applied_through_seq": 0}
+
     channels = ["values", "input", "lifecycle"]
     async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json={"channels": channels}) as stream:
         events = await stream.until(is_over)
@@ -78,6 +79,7 @@ async def test_the_transcript_of_a_question(http):
             ("input.requested", asked),
             ("lifecycle", {"event": "interrupted", "graph_name": "approval"}),
         ]
+
         assert asked["payload"] == {"question": "approve?", "text": "a!"}
         assert events[0].raw.startswith(
             b'event: lifecycle\r\ndata: {"type":"event","event_id":"synth:'
@@ -85,12 +87,14 @@ async def test_the_transcript_of_a_question(http):
             + b':lc||running","seq":1,'
             b'"method":"lifecycle","params":{"namespace":[],"timestamp":'
         )
+
         assert events[0].raw.endswith(b'"data":{"event":"running","graph_name":"approval"}}}\r\nid: 1\r\n\r\n')
         assert events[3].data["event_id"] == f"synth:{run_id}:input||{asked['interrupt_id']}"
         answer = {"namespace": [], "interrupt_id": asked["interrupt_id"], "response": "yes"}
         assert (await command(http, thread_id, "input.respond", **answer))["result"] == {}
         events += await stream.until(is_over)
         again = await command(http, thread_id, "input.respond", **answer)
+
     assert received(events[5:]) == [
         ("lifecycle", {"event": "running", "graph_name": "approval"}),
         ("values", {"text": "a!"}),
@@ -98,6 +102,7 @@ async def test_the_transcript_of_a_question(http):
         ("values", {"text": "done:yes", "decision": "yes"}),
         ("lifecycle", {"event": "completed", "graph_name": "approval"}),
     ]
+
     assert [event.event_id for event in events] == [str(event.data["seq"]) for event in events]
     numbers = [event.data["seq"] for event in events]
     assert numbers == sorted(set(numbers))
@@ -111,6 +116,7 @@ async def test_every_channel_of_a_run(http):
     thread_id = new_id()
     await start(http, thread_id, "agent", HI)
     events = received(await follow(http, thread_id))
+
     assert {name for name, _ in events} == {
         "lifecycle",
         "values",
@@ -119,6 +125,7 @@ async def test_every_channel_of_a_run(http):
         "tasks",
         "checkpoints",
     }
+
     assert [data["node"] for name, data in events if name == "updates"] == ["call", "tools"]
     assert [data["event"] for name, data in events if name == "tools"] == ["tool-started", "tool-finished"]
     assert {"id", "step", "source"} <= set(next(data for name, data in events if name == "checkpoints"))
@@ -132,15 +139,19 @@ async def test_namespaces_and_depth(http):
     inner = next(place for place in places if place)
     lifecycle = [received([event])[0][1]["event"] for event in everything if event.name == "lifecycle"]
     assert lifecycle == ["running", "started", "completed", "completed"]
+
     assert {tuple(event.data["params"]["namespace"]) for event in await follow(http, thread_id, depth=0)} == {()}
     for namespace in (["child"], list(inner)):
         wanted = {"channels": ALL, "namespaces": [namespace]}
         async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json=wanted) as stream:
             below = await stream.until(is_completed)
+
         assert {tuple(event.data["params"]["namespace"]) for event in below} == {inner}
+
     custom = {"channels": ["custom:progress", "lifecycle"]}
     async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json=custom) as stream:
         written = [event for event in await stream.until(is_over) if event.name == "custom"]
+
     assert received(written) == [("custom", {"name": "progress", "payload": {"step": 2}})]
     assert ("custom", "plain") in received(everything)
 
@@ -153,8 +164,10 @@ async def test_since_resumes_and_sequence_continues_over_runs(http):
     assert reply["meta"]["applied_through_seq"] == first[-1].data["seq"]
     second = await follow(http, thread_id, since=first[-1].data["seq"])
     assert second[0].data["seq"] == first[-1].data["seq"] + 1
+
     assert second[0].data["event_id"] != first[0].data["event_id"]
-    path, sent = f"/threads/{thread_id}/stream/events", {"Last-Event-ID": second[-2].event_id or ""}
+    path = f"/threads/{thread_id}/stream/events"
+    sent = {"Last-Event-ID": second[-2].event_id or ""}
     async with opened(http, "POST", path, json={"channels": ALL}, headers=sent) as stream:
         assert (await stream.next()).raw == second[-1].raw
 
@@ -174,6 +187,7 @@ async def test_forged_since_leaves_numbers_for_the_thread(http):
     await start(http, thread_id, "echo", HI)
     await follow(http, thread_id)
     await follow(http, thread_id, since=2**53 - 1)
+
     reply = await start(http, thread_id, "echo", HI)
     assert reply["meta"]["applied_through_seq"] == 2**52
 
@@ -181,9 +195,12 @@ async def test_forged_since_leaves_numbers_for_the_thread(http):
 async def test_run_of_the_resource_api_emits_its_stream_modes(http):
     thread_id = new_id()
     body = {
-        "assistant_id": "chat", "input": HI, "if_not_exists": "create",
+        "assistant_id": "chat",
+        "input": HI,
+        "if_not_exists": "create",
         "stream_mode": ["values", "updates", "messages-tuple", "custom"],
-    }  # fmt: skip
+    }
+
     assert (await http.post(f"/threads/{thread_id}/runs/wait", json=body)).status_code == 200
     events = received(await follow(http, thread_id))
     assert [name for name, _ in events][:2] == ["lifecycle", "values"]
@@ -194,16 +211,19 @@ async def test_run_of_the_resource_api_emits_its_stream_modes(http):
 
 
 async def test_the_tree_of_a_run_under_way(http, tmp_path):
-    thread_id, gate = new_id(), tmp_path / "gate"
+    thread_id = new_id()
+    gate = tmp_path / "gate"
     idle = await command(http, thread_id, "agent.getTree")
     assert (idle["type"], idle["error"]) == ("error", "no_such_run")
     run_id = (await start(http, thread_id, "gate", {"path": str(gate)}))["result"]["run_id"]
+
     async with opened(http, "POST", f"/threads/{thread_id}/stream/events", json={"channels": ALL}) as stream:
         await stream.until(lambda event: event.name == "updates")
         tree = (await command(http, thread_id, "agent.getTree"))["result"]["tree"]
         assert tree == {"namespace": [], "status": "running", "graph_name": "gate"}
         gate.touch()
         await stream.until(is_over)
+
     assert (await command(http, thread_id, "agent.getTree"))["error"] == "no_such_run"
     ended = await command(http, thread_id, "agent.getTree", run_id=run_id)
     assert ended["result"]["tree"]["status"] == "completed"
@@ -217,6 +237,7 @@ async def test_the_state_is_read_listed_and_forked(http):
     assert state["values"] == {"text": "a!"}
     listed = (await command(http, thread_id, "state.listCheckpoints"))["result"]["checkpoints"]
     assert listed[0]["id"] == state["checkpoint"]["id"]
+
     assert [item["step"] for item in listed] == [1, 0, -1]
     older = (await command(http, thread_id, "state.listCheckpoints", limit=1, before=listed[0]["id"]))["result"]
     assert [item["id"] for item in older["checkpoints"]] == [listed[1]["id"]]
@@ -224,6 +245,7 @@ async def test_the_state_is_read_listed_and_forked(http):
     assert forked["thread_id"] == thread_id
     again = await follow(http, thread_id, since=events[-1].data["seq"])
     assert [name for name, _ in received(again)][-2:] == ["input.requested", "lifecycle"]
+
     for method, params, code in [
         ("state.fork", {"checkpoint_id": new_id()}, "no_such_checkpoint"),
         ("state.get", {"namespace": ["nowhere:1"]}, "no_such_namespace"),
@@ -248,11 +270,16 @@ async def test_how_commands_fail(http):
     thread_id = new_id()
     missing = await command(http, thread_id, "run.start")
     assert missing == {
-        "type": "error", "id": 7, "error": "invalid_argument", "message": "run.start requires an assistant_id.",
-    }  # fmt: skip
+        "type": "error",
+        "id": 7,
+        "error": "invalid_argument",
+        "message": "run.start requires an assistant_id.",
+    }
+
     unknown = await command(http, thread_id, "run.start", assistant_id="nobody")
     assert unknown["error"] == "unknown_error"
     assert unknown["message"].startswith(("422: ", "404: "))
+
     path = f"/threads/{thread_id}/commands"
     for body, named in (
         ({"method": "run.start"}, None),
@@ -264,9 +291,12 @@ async def test_how_commands_fail(http):
         response = await http.post(path, json=body)
         assert response.status_code == 400
         assert response.json() == {
-            "type": "error", "id": named, "error": "invalid_argument",
+            "type": "error",
+            "id": named,
+            "error": "invalid_argument",
             "message": "Protocol commands must include an integer id and string method.",
-        }  # fmt: skip
+        }
+
     broken = await http.post(path, content=b"{")
     assert (broken.status_code, broken.json()) == (400, {"detail": "Invalid JSON body"})
 
@@ -278,8 +308,10 @@ async def test_invalid_stream_requests_are_refused(http):
     bogus = await http.post(path, json={"channels": ["values", "bogus"]})
     assert bogus.status_code == 400
     assert bogus.json()["detail"].startswith("channels contains unsupported entries: bogus. Allowed: values, updates")
+
     for since in (-1, 2**53, 2**63):
         assert (await http.post(path, json={"channels": ALL, "since": since})).status_code == 400
+
     assert (await http.post(path, content=b"{")).status_code == 400
 
 
@@ -301,6 +333,7 @@ async def ask(socket: ClientConnection, number: int, method: str, **params) -> l
     frames = [await read(socket)]
     while frames[-1]["type"] == "event":
         frames.append(await read(socket))
+
     return frames
 
 
@@ -313,26 +346,35 @@ async def test_commands_and_events_over_one_websocket(server):
     async with follower(server, new_id()) as socket:
         await socket.send("garbage")
         assert await read(socket) == {
-            "type": "error", "id": None, "error": "invalid_argument", "message": "Invalid JSON body",
-        }  # fmt: skip
+            "type": "error",
+            "id": None,
+            "error": "invalid_argument",
+            "message": "Invalid JSON body",
+        }
+
         await socket.send(json.dumps({"channels": ["values"]}))
         assert (await read(socket))["id"] is None
         subscribed = await say(socket, 1, "subscription.subscribe", channels=["values", "lifecycle"])
         assert subscribed["result"]["replayed_events"] == 0
+
         # The run may be over before its start is answered.
         *events, started = await ask(socket, 2, "run.start", assistant_id="echo", input=HI)
         assert started["type"] == "success"
+
         while not events or events[-1]["params"]["data"].get("event") != "completed":
             events.append(await read(socket))
+
         assert {event["method"] for event in events} <= {"values", "lifecycle"}
         again = await say(socket, 3, "subscription.subscribe", channels=["lifecycle"])
         assert again["result"]["replayed_events"] == 2
         assert [(await read(socket))["params"]["data"]["event"] for _ in range(2)] == ["running", "completed"]
+
         for subscription in (subscribed, again):
             left = await say(
                 socket, 4, "subscription.unsubscribe", subscription_id=subscription["result"]["subscription_id"]
             )
             assert left["type"] == "success"
+
         assert (await say(socket, 5, "run.start", assistant_id="echo", input=HI))["type"] == "success"
         assert (await say(socket, 6, "nonsense"))["error"] == "unknown_command"
 
@@ -348,6 +390,7 @@ async def test_subscriptions_that_are_sent_together_share_one_sequence(server):
         for number, channels in ((3, ["lifecycle"]), (4, ["values"]), (5, ["lifecycle", "values"])):
             params = {"channels": channels}
             await socket.send(json.dumps({"id": number, "method": "subscription.subscribe", "params": params}))
+
         answers = [await read(socket) for _ in range(3)]
         assert [answer["id"] for answer in answers] == [3, 4, 5]
         replayed = [answer["result"]["replayed_events"] for answer in answers]
@@ -355,6 +398,7 @@ async def test_subscriptions_that_are_sent_together_share_one_sequence(server):
         events = [await read(socket) for _ in range(4)]
         numbers = [event["seq"] for event in events]
         assert numbers == sorted(set(numbers))
+
         assert [event["method"] for event in events] == ["lifecycle", "values", "values", "lifecycle"]
 
         # Later events come once, in order, although several subscriptions want them.
@@ -372,6 +416,7 @@ async def test_a_connection_is_refused_before_it_is_made(server):
         with pytest.raises(InvalidStatus) as refused:
             async with connection(server, path):
                 pass
+
         assert refused.value.response.status_code == status
 
 
@@ -380,6 +425,7 @@ async def test_a_frame_that_is_too_large_ends_the_connection(server):
         with pytest.raises(ConnectionClosed) as closed:
             await socket.send("x" * 26_000_000)
             await read(socket)
+
     assert closed.value.rcvd.code == 1009
 
 
@@ -390,6 +436,7 @@ async def test_a_thread_that_is_deleted_ends_the_connection(server, http):
         await http.delete(f"/threads/{thread_id}")
         with pytest.raises(ConnectionClosed) as closed:
             await read(socket)
+
     assert closed.value.rcvd.code == 1000
 
 
@@ -400,4 +447,5 @@ async def test_stopping_server_closes_with_try_again(module_database, tmp_path):
             await asyncio.to_thread(leaving.stop)
             with pytest.raises(ConnectionClosed) as closed:
                 await read(socket)
+
     assert closed.value.rcvd.code == 1012

@@ -22,13 +22,16 @@ import zstandard
 
 from tests.servers import KEY, ServerProcess, agent_server, free_port
 
-RUNS, RUN_BYTES = 60, 1_500_000
+RUNS = 60
+RUN_BYTES = 1_500_000
 ANSWER_BYTES = 4_000_000
 MAX_INGEST_BYTES = 30_000_000
 BUDGETS = {
-    "ANSWER_MAX_BYTES": str(ANSWER_BYTES), "LARGE_READS_MAX_BYTES": "12000000",
-    "INGEST_MAX_BODY_BYTES": str(MAX_INGEST_BYTES), "INGEST_MAX_RUN_BYTES": str(MAX_INGEST_BYTES),
-}  # fmt: skip
+    "ANSWER_MAX_BYTES": str(ANSWER_BYTES),
+    "LARGE_READS_MAX_BYTES": "12000000",
+    "INGEST_MAX_BODY_BYTES": str(MAX_INGEST_BYTES),
+    "INGEST_MAX_RUN_BYTES": str(MAX_INGEST_BYTES),
+}
 # All of it is 90 MB, four times that while it is answered, and six ask at once.
 MOST_MORE_MEMORY = 130_000_000
 CALLERS = 6
@@ -50,7 +53,8 @@ FILL_EXAMPLES = """
 class Server:
     def __init__(self, process: ServerProcess, client: httpx2.AsyncClient) -> None:
         assert process.process is not None
-        self.client, self.url = client, process.url
+        self.client = client
+        self.url = process.url
         self._status = Path(f"/proc/{process.process.pid}")
 
     async def memory_over(
@@ -81,11 +85,16 @@ def json_of(size: int) -> str:
 
 @pytest.fixture(scope="module")
 def process(platform_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    home, port = tmp_path_factory.mktemp("home"), free_port()
+    home = tmp_path_factory.mktemp("home")
+    port = free_port()
     settings = {
-        "DATABASE_URL": platform_database, "PORTSIDE_API_KEY": KEY, "PORTSIDE_OWN_LISTENER": "false",
-        "RATE_LIMITS": "false", **BUDGETS,
-    }  # fmt: skip
+        "DATABASE_URL": platform_database,
+        "PORTSIDE_API_KEY": KEY,
+        "PORTSIDE_OWN_LISTENER": "false",
+        "RATE_LIMITS": "false",
+        **BUDGETS,
+    }
+
     arguments = ["up", "--home", str(home), "--port", str(port), "--no-example"]
     server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, home / "up.log")
     server.start()
@@ -100,17 +109,26 @@ def filled(process: ServerProcess, platform_database: str) -> dict[str, Any]:
     async def fill() -> dict[str, Any]:
         headers = {"X-Api-Key": KEY}
         async with httpx2.AsyncClient(base_url=process.url, headers=headers, timeout=60) as client:
-            root, moment = str(uuid4()), "2026-01-01T00:00:00"
+            root = str(uuid4())
+            moment = "2026-01-01T00:00:00"
             run = {
-                "id": root, "trace_id": root, "dotted_order": f"20260101T000000000000Z{root}", "name": "root",
-                "run_type": "chain", "session_name": "large", "start_time": moment, "inputs": {},
-            }  # fmt: skip
+                "id": root,
+                "trace_id": root,
+                "dotted_order": f"20260101T000000000000Z{root}",
+                "name": "root",
+                "run_type": "chain",
+                "session_name": "large",
+                "start_time": moment,
+                "inputs": {},
+            }
+
             assert (await client.post("/runs", json=run)).is_success
             dataset = (await client.post("/datasets", json={"name": "large"})).json()["id"]
             connection = await asyncpg.connect(platform_database)
             await connection.execute(FILL_RUNS, RUNS, json_of(RUN_BYTES))
             await connection.execute(FILL_EXAMPLES, RUNS, json_of(RUN_BYTES))
             await connection.close()
+
             project = (await client.get("/sessions", params={"name": "large"})).json()[0]["id"]
             token = (await client.put(f"/runs/{root}/share", json={})).json()["share_token"]
             return {"root": root, "project": project, "token": token, "dataset": dataset}
@@ -132,8 +150,10 @@ async def walk(platform: Server, path: str, body: dict[str, Any]) -> list[list[d
         assert response.status_code == 200, response.text[:300]
         assert len(response.content) <= ANSWER_BYTES + 100_000
         found = response.json()
+
         pages.append(found.get("runs") or found["items"])
         cursor = found["cursors"]["next"] if "cursors" in found else found["next_cursor"]
+
     return pages
 
 
@@ -168,9 +188,12 @@ async def test_what_is_not_shown_does_not_count(platform: Server, filled: dict[s
 
 async def test_pages_of_the_newer_form_end_early_as_well(platform: Server, filled: dict[str, Any]) -> None:
     body = {
-        "project_ids": [filled["project"]], "selects": ["ID", "INPUTS"], "min_start_time": "2025-01-01T00:00:00Z",
+        "project_ids": [filled["project"]],
+        "selects": ["ID", "INPUTS"],
+        "min_start_time": "2025-01-01T00:00:00Z",
         "page_size": 1000,
-    }  # fmt: skip
+    }
+
     pages = await walk(platform, "/v2/runs/query", body)
     ids = [run["id"] for page in pages for run in page]
     assert len(ids) == len(set(ids)) == RUNS + 1
@@ -178,7 +201,8 @@ async def test_pages_of_the_newer_form_end_early_as_well(platform: Server, fille
 
 async def test_memory_stays_small_for_queries_of_runs(platform: Server, filled: dict[str, Any]) -> None:
     body = {"session": [filled["project"]], "limit": 100}
-    client, shared = platform.client, f"/public/{filled['token']}/runs/query"
+    client = platform.client
+    shared = f"/public/{filled['token']}/runs/query"
     for ask in (
         partial(client.post, "/runs/query", json=body),
         partial(client.post, shared, json={"limit": 100}, headers={"X-Api-Key": ""}),
@@ -200,9 +224,14 @@ def large_run() -> dict[str, Any]:
     run_id = str(uuid4())
     order = f"20260101T000000000000Z{run_id}"
     return {
-        "id": run_id, "trace_id": run_id, "dotted_order": order, "name": "ingested", "run_type": "chain",
-        "session_name": "ingested", "start_time": "2026-01-01T00:00:00",
-    }  # fmt: skip
+        "id": run_id,
+        "trace_id": run_id,
+        "dotted_order": order,
+        "name": "ingested",
+        "run_type": "chain",
+        "session_name": "ingested",
+        "start_time": "2026-01-01T00:00:00",
+    }
 
 
 ENCODED = {"Content-Encoding": "zstd", "Content-Type": "application/json"}
@@ -233,6 +262,7 @@ async def test_runs_do_not_grow_beyond_the_limit_by_several_requests(platform: S
     response = await platform.client.patch(path, content=compressed({}, outputs=20_000_000), headers=ENCODED)
     assert response.status_code == 413
     assert response.json()["detail"].startswith("With this request a run would hold more than 30000000 bytes")
+
     kept = await platform.client.get(path)
     assert kept.status_code == 200 and kept.json()["outputs"] is None
     response = await platform.client.patch(path, content=compressed({}, outputs=5_000_000), headers=ENCODED)
@@ -240,12 +270,14 @@ async def test_runs_do_not_grow_beyond_the_limit_by_several_requests(platform: S
 
 
 async def test_an_answer_without_cursor_says_how_many_fit(platform: Server, filled: dict[str, Any]) -> None:
-    client, path = platform.client, f"/examples?dataset={filled['dataset']}"
+    client = platform.client
+    path = f"/examples?dataset={filled['dataset']}"
     grown, responses = await platform.memory_over([partial(client.get, f"{path}&limit=100")] * CALLERS)
     assert [response.status_code for response in responses] == [413] * CALLERS
     assert grown < MOST_MORE_MEMORY
     said = re.search(r"smaller `limit`: (\d+) objects fit", responses[0].json()["detail"])
     assert said is not None
+
     fitting = await client.get(f"{path}&limit={said[1]}")
     assert fitting.status_code == 200 and len(fitting.json()) == int(said[1]) == ANSWER_BYTES // RUN_BYTES + 1
 
@@ -292,13 +324,17 @@ def agent(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
         await connection.execute(
             'insert into threads (thread_id, metadata, "values") '
             "select gen_random_uuid(), '{}', $2::text::jsonb from generate_series(1, $1::int)",
-            RUNS, value,
-        )  # fmt: skip
+            RUNS,
+            value,
+        )
+
         await connection.execute(
             "insert into store_items (namespace, key, value) "
             "select array['large'], n::text, $2::text::jsonb from generate_series(1, $1::int) n",
-            RUNS, value,
-        )  # fmt: skip
+            RUNS,
+            value,
+        )
+
         await connection.close()
 
     async def drop(name: str) -> None:
@@ -308,10 +344,12 @@ def agent(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 
     name = asyncio.run(create())
     base, _, query = postgres.partition("?")
+
     url = f"{base.rsplit('/', 1)[0]}/{name}{'?' + query if query else ''}"
     with agent_server(url, tmp_path_factory.mktemp("agent"), **BUDGETS) as server:
         asyncio.run(fill(url))
         yield server, url
+
     asyncio.run(drop(name))
 
 
@@ -331,6 +369,7 @@ async def test_searches_of_an_agent_say_how_many_fit_and_keep_memory_small(agent
             said = re.search(r"(\d+) objects fit", responses[0].json()["detail"])
             assert said is not None and 1 <= int(said[1]) <= ANSWER_BYTES // RUN_BYTES + 1
             assert (await client.post(path, json={**body, "limit": int(said[1])})).status_code == 200
+
         light = await client.post("/threads/search", json={"limit": RUNS, "select": ["thread_id"]})
         assert len(light.json()) == RUNS
 
@@ -344,29 +383,36 @@ async def test_a_state_above_the_budget_is_read_and_its_history_says_how_many_fi
         message = {"role": "user", "content": "x" * (3 * ANSWER_BYTES)}
         run = {"assistant_id": "echo", "input": {"messages": [message]}}
         assert (await client.post(f"/threads/{thread}/runs/wait", json=run)).is_success
+
         for path in ("state", "history?limit=1"):
             ask = partial(client.get, f"/threads/{thread}/{path}")
             responses = await asyncio.gather(*(response_to(ask) for _ in range(3)))
             assert [response.status_code for response in responses] == [200] * 3
             assert all(len(response.content) > 3 * ANSWER_BYTES for response in responses)
+
         refused = await client.get(f"/threads/{thread}/history?limit=10")
         assert (refused.status_code, "objects fit" in refused.json()["detail"]) == (413, True)
+
         # Or it were in the searches of another test.
         assert (await client.delete(f"/threads/{thread}")).is_success
 
 
 async def test_threads_whose_lists_are_outside_of_their_rows_say_how_many_fit(agent: tuple[ServerProcess, str]) -> None:
     server, _ = agent
-    threads, turns, size = 8, 4, ANSWER_BYTES // 64
+    threads = 8
+    turns = 4
+    size = ANSWER_BYTES // 64
     async with httpx2.AsyncClient(base_url=server.url, timeout=120) as client:
         made = []
         for _ in range(threads):
             thread = (await client.post("/threads", json={"metadata": {"kind": "long"}})).json()["thread_id"]
             made.append(thread)
+
             for number in range(turns):
                 message = {"role": "user", "content": f"{number}" * size}
                 run = {"assistant_id": "echo", "input": {"messages": [message]}}
                 assert (await client.post(f"/threads/{thread}/runs/wait", json=run)).is_success
+
         search = {"metadata": {"kind": "long"}, "limit": threads}
         refused = await client.post("/threads/search", json=search)
         said = re.search(r"(\d+) objects fit", refused.json()["detail"])
@@ -374,9 +420,11 @@ async def test_threads_whose_lists_are_outside_of_their_rows_say_how_many_fit(ag
         fitting = await client.post("/threads/search", json={**search, "limit": int(said[1])})
         assert fitting.status_code == 200 and len(fitting.json()) == int(said[1])
         assert all(len(thread["values"]["messages"]) == 2 * turns for thread in fitting.json())
+
         # None of what a filter reads is in the response.
         wanted = {"values": {"messages": [{"content": "0" * size}]}, "limit": threads}
         light = await client.post("/threads/search", json={**wanted, "select": ["thread_id"]})
+
         assert sorted(thread["thread_id"] for thread in light.json()) == sorted(made)
         for thread in made:
             assert (await client.delete(f"/threads/{thread}")).is_success

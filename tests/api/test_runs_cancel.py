@@ -76,10 +76,12 @@ async def settled(client: LangGraphClient, thread_id: str) -> dict:
 async def test_cancel_keeps_finished_steps_and_reports_the_reason(client: LangGraphClient, thread_id: str):
     run_id = await begun(client, thread_id)
     await client.runs.cancel(thread_id, run_id, wait=True)
-    run, thread = await client.runs.get(thread_id, run_id), await client.threads.get(thread_id)
+    run = await client.runs.get(thread_id, run_id)
+    thread = await client.threads.get(thread_id)
     reason = f"interrupt requested via POST /threads/{thread_id}/runs/{run_id}/cancel"
     assert (run["status"], run["cancel_reason"]) == ("interrupted", reason)
     assert (thread["status"], thread["error"]) == ("interrupted", {"error": "UserInterrupt", "message": reason})
+
     assert thread["values"]["done"] == ["one", "two", "three", "one"]
     state = await client.threads.get_state(thread_id)
     assert (state["values"], state["next"]) == (thread["values"], ["two"])
@@ -104,16 +106,20 @@ async def test_cancelled_run_continues_without_input(client: LangGraphClient, th
 
 async def test_cancel_rolls_back_checkpoints(client: LangGraphClient, thread_id: str):
     await client.runs.wait(thread_id, "approval", input={"text": "a"})
-    before, history = await client.threads.get(thread_id), await client.threads.get_history(thread_id, limit=50)
+    before = await client.threads.get(thread_id)
+    history = await client.threads.get_history(thread_id, limit=50)
     run_id = await running(client, thread_id)
+
     await client.runs.cancel(thread_id, run_id, wait=True, action="rollback")
     after = await client.threads.get(thread_id)
     for name in ("status", "values", "interrupts", "error"):
         assert after[name] == before[name], name
+
     assert after["status"] == "interrupted"
     assert await client.threads.get_history(thread_id, limit=50) == history
     with pytest.raises(NotFoundError):
         await client.runs.get(thread_id, run_id)
+
     assert "404" in str(await outcome(client.runs.join(thread_id, run_id)))
     assert (await client.runs.wait(thread_id, "approval", command={"resume": "yes"}))["decision"] == "yes"
 
@@ -142,6 +148,7 @@ async def test_pending_runs_end_at_once(client: LangGraphClient, thread_id: str,
     waiting = await client.runs.create(thread_id, "echo", input={"messages": []}, after_seconds=3600)
     assert (await client.threads.get(thread_id))["status"] == "busy"
     await client.runs.cancel(thread_id, waiting["run_id"], action=action)
+
     thread = await client.threads.get(thread_id)
     assert thread["status"] == "interrupted"
     assert [run["status"] for run in await client.runs.list(thread_id)] == (
@@ -158,6 +165,7 @@ async def test_cancel_of_a_queued_run_keeps_the_order(client: LangGraphClient, t
     assert (await client.runs.get(thread_id, last["run_id"]))["status"] == "pending"
     assert (await client.runs.get(thread_id, first))["status"] == "running"
     await client.runs.cancel(thread_id, first)
+
     result = await client.runs.join(thread_id, last["run_id"])
     assert result["done"] == ["last", "one", "two", "three"]
 
@@ -210,13 +218,18 @@ async def test_refused_cancels_name_the_reason(client: LangGraphClient, thread_i
     await client.runs.join(thread_id, run["run_id"])
     with pytest.raises(NotFoundError, match="No matching runs to cancel"):
         await client.runs.cancel(thread_id, run["run_id"])
+
     with pytest.raises(NotFoundError, match="No runs found to cancel"):
         await client.runs.cancel(thread_id, NOBODY)
+
     with pytest.raises(NotFoundError, match="No runs found to cancel"):
         await client.runs.cancel_many(thread_id=thread_id, run_ids=[NOBODY])
+
     with pytest.raises(APIStatusError) as refused:
         await client.runs.cancel_many(thread_id=thread_id, run_ids=[NOBODY], status="all")
+
     assert refused.value.status_code == 422
+
     for body in ({}, {"thread_id": thread_id}, {"run_ids": [NOBODY]}, {"status": "done"}, {"status": "all", "zap": 1}):
         response = httpx2.post(f"{client.http.client.base_url}/runs/cancel", json=body)
         assert response.status_code == 422, body
@@ -228,6 +241,7 @@ async def test_cancel_status_codes_and_headers(server: ServerProcess, client: La
         response = await http.post(f"{path}/cancel?wait=0&action=interrupt")
         assert (response.status_code, response.content) == (202, b"")
         await settled(client, thread_id)
+
         path = f"/threads/{thread_id}/runs/{await running(client, thread_id)}"
         response = await http.post(f"{path}/cancel?wait=true")
         assert (response.status_code, response.json(), response.headers["location"]) == (200, {}, f"{path}/join")
@@ -247,12 +261,16 @@ async def test_cancel_many_by_status(client: LangGraphClient):
     runs = [await running(client, thread) for thread in threads]
     waiting = [await client.runs.create(thread, "steps", input=SLOW) for thread in threads]
     await client.runs.cancel_many(status="pending")
+
     for thread, run in zip(threads, waiting, strict=True):
         assert (await client.runs.get(thread, run["run_id"]))["status"] == "interrupted"
+
     await client.runs.cancel_many(status="running")
+
     for thread, run in zip(threads, runs, strict=True):
         await settled(client, thread)
         assert (await client.runs.get(thread, run))["status"] == "interrupted"
+
     with pytest.raises(NotFoundError):
         await client.runs.cancel_many(status="all")
 
@@ -264,6 +282,7 @@ async def test_new_run_supersedes_the_running_one(
     run_id = await begun(client, thread_id)
     waiting = await client.runs.create(thread_id, "echo", input={"messages": []})
     join = asyncio.create_task(outcome(client.runs.join(thread_id, run_id)))
+
     # The stream is open, so the server knows its client before the run is superseded.
     path = f"/threads/{thread_id}/runs/{run_id}/stream"
     async with client.http.client.stream("GET", path) as stream:
@@ -273,9 +292,11 @@ async def test_new_run_supersedes_the_running_one(
         )
         result = await client.runs.join(thread_id, new["run_id"])
         assert b"event: error" not in await stream.aread()
+
     assert result["done"] == ["one", "two", "three", *kept, "new", "one", "two", "three"]
     left = {run["run_id"]: run for run in await client.runs.list(thread_id)}
     assert left[new["run_id"]]["status"] == "success"
+
     if strategy == "interrupt":
         assert (await join)["done"][3:] in (["one"], [*kept, "new", "one", "two", "three"])
         assert {left[old]["status"] for old in (run_id, waiting["run_id"])} == {"interrupted"}
@@ -283,6 +304,7 @@ async def test_new_run_supersedes_the_running_one(
     else:
         assert "404" in str(await join)
         assert len(left) == 2
+
     assert (await client.threads.get(thread_id))["status"] == "idle"
 
 
@@ -299,6 +321,7 @@ async def test_many_superseding_runs_at_once_leave_one(client: LangGraphClient, 
             for strategy in strategies
         )
     )
+
     assert len({run["run_id"] for run in made}) == len(strategies)
     thread = await settled(client, thread_id)
     statuses = [run["status"] for run in await client.runs.list(thread_id, limit=50)]
@@ -319,12 +342,16 @@ async def test_on_disconnect_cancel_cancels_the_run(
         asking = asyncio.create_task(http.post(f"{prefix}/runs/{path}", json=body))
         found = await eventually(lambda: a_running_thread(client, None if is_stateless else thread_id))
         asking.cancel()
+
         with pytest.raises(asyncio.CancelledError):
             await asking
+
     thread = await settled(client, found)
     assert thread["error"] == {
-        "error": "UserInterrupt", "message": "the client disconnected (on_disconnect=cancel)",
-    }  # fmt: skip
+        "error": "UserInterrupt",
+        "message": "the client disconnected (on_disconnect=cancel)",
+    }
+
     assert [run["status"] for run in await client.runs.list(found)] == ["interrupted"]
 
 
@@ -333,6 +360,7 @@ async def a_running_thread(client: LangGraphClient, thread_id: str | None) -> st
     for candidate in threads:
         if [run["status"] for run in await client.runs.list(candidate)] == ["running"]:
             return candidate
+
     return None
 
 
@@ -348,8 +376,10 @@ async def test_join_with_cancel_on_disconnect_cancels_the_run(
                 "GET", f"/threads/{thread_id}/runs/{run_id}/{path}{question}", timeout=60
             ) as response:
                 assert response.status_code == 200
+
             if not is_taken:
                 assert (await client.runs.get(thread_id, run_id))["status"] == "running"
+
     await settled(client, thread_id)
     assert (await client.runs.get(thread_id, run_id))["status"] == "interrupted"
 
@@ -359,11 +389,13 @@ async def test_deleting_runs(client: LangGraphClient, thread_id: str):
     await client.runs.join(thread_id, first["run_id"])
     before = await client.threads.get(thread_id)
     second = await client.runs.create(thread_id, "approval", input={"text": "b"})
+
     await client.runs.join(thread_id, second["run_id"])
     assert (await client.threads.get(thread_id))["status"] == "interrupted"
     await client.runs.delete(thread_id, second["run_id"])
     after = await client.threads.get(thread_id)
     assert (after["status"], after["values"], after["interrupts"]) == ("idle", before["values"], {})
+
     with pytest.raises(NotFoundError):
         await client.runs.delete(thread_id, second["run_id"])
 
@@ -373,8 +405,10 @@ async def test_deleting_runs_that_are_not_over(client: LangGraphClient, thread_i
     await client.runs.join(thread_id, done["run_id"])
     under_way = await running(client, thread_id)
     waiting = await client.runs.create(thread_id, "echo", input={"messages": []})
+
     with pytest.raises(APIStatusError) as refused:
         await client.runs.delete(thread_id, done["run_id"])
+
     assert refused.value.status_code == 409
     await client.runs.delete(thread_id, waiting["run_id"])
     await client.runs.delete(thread_id, under_way)
@@ -395,15 +429,18 @@ async def test_timed_out_run_keeps_its_state(agent_databases: Callable[[], Await
             assert (await client.runs.get(thread_id, run["run_id"]))["status"] == "timeout"
             thread = await client.threads.get(thread_id)
             assert (thread["status"], thread["error"]["error"]) == ("error", "TimeoutError")
+
             assert await client.runs.join(thread_id, run["run_id"]) == result
 
 
 async def test_wait_sends_the_run_id_before_the_run_ends(client: LangGraphClient, thread_id: str):
     """It ends because the waiting client, which has nothing but the heads of the answer, has it cancelled."""
     http = client.http.client
-    path, body = f"/threads/{thread_id}/runs/wait", {"assistant_id": "steps", "input": {"done": [], "pause_s": 600}}
+    path = f"/threads/{thread_id}/runs/wait"
+    body = {"assistant_id": "steps", "input": {"done": [], "pause_s": 600}}
     async with http.stream("POST", path, json=body, timeout=60) as response:
         made = response.headers["content-location"]
         assert (await http.post(f"{made}/cancel", params={"wait": 1})).status_code == 200
         values = json.loads(await response.aread())
+
     assert "three" not in values["done"]

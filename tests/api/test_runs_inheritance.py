@@ -28,16 +28,19 @@ async def http(server: ServerProcess) -> AsyncIterator[httpx2.AsyncClient]:
 async def test_metadata_of_assistant_thread_and_request_meet_in_the_run(client: LangGraphClient):
     assistant = await client.assistants.create("echo", metadata={"team": "a", "tier": "low"})
     thread = await client.threads.create(metadata={"topic": "t", "tier": "mid"})
-    thread_id, name = thread["thread_id"], assistant["assistant_id"]
+    thread_id = thread["thread_id"]
+    name = assistant["assistant_id"]
     run = await client.runs.create(thread_id, name, input=HI, metadata={"m": 1})
     labels = {"team": "a", "topic": "t", "tier": "mid", "m": 1, "graph_id": "echo", "assistant_id": name}
     assert run["metadata"] == labels
+
     assert run["kwargs"]["config"]["metadata"] == labels
     await client.runs.join(thread_id, run["run_id"])
     assert (await client.runs.get(thread_id, run["run_id"]))["metadata"] == labels
     stored = (await client.threads.get_state(thread_id))["metadata"]
     assert labels.items() <= stored.items()
     assert stored["langgraph_version"] == version_in_agents("langgraph")
+
     # The run's own labels stay with the run.
     kept = {"topic": "t", "tier": "mid", "graph_id": "echo", "assistant_id": name}
     assert (await client.threads.get(thread_id))["metadata"] == kept
@@ -55,6 +58,7 @@ async def test_a_thread_tells_the_assistants_part_of_the_last_config(client: Lan
     thread_id = (await client.threads.create())["thread_id"]
     options = {"context": {"name": "dora", "shoe": 1}, "config": {"tags": ["t"]}}
     await client.runs.wait(thread_id, assistant["assistant_id"], input={"done": []}, **options)
+
     config = (await client.threads.get(thread_id))["config"]
     assert config == {"tags": ["t"], "recursion_limit": 9, "configurable": {"name": "carl"}}
 
@@ -99,10 +103,12 @@ async def test_a_late_join_has_the_schema_of_the_answer(client: LangGraphClient,
 async def test_deleting_an_assistant_cancels_its_runs(client: LangGraphClient):
     assistant = await client.assistants.create("steps")
     other = await client.assistants.create("steps")
-    name, busy = assistant["assistant_id"], {"done": [], "pause_s": 60}
+    name = assistant["assistant_id"]
+    busy = {"done": [], "pause_s": 60}
     started, waiting = [(await client.threads.create())["thread_id"] for _ in range(2)]
     running = await client.runs.create(started, name, input=busy)
     later = await client.runs.create(waiting, name, input=busy, after_seconds=600)
+
     kept = await client.runs.create(waiting, other["assistant_id"], input=busy, after_seconds=600)
 
     async def is_running() -> bool:
@@ -110,11 +116,13 @@ async def test_deleting_an_assistant_cancels_its_runs(client: LangGraphClient):
 
     await eventually(is_running)
     await client.assistants.delete(name)
+
     for thread_id, run in ((started, running), (waiting, later)):
         await client.runs.join(thread_id, run["run_id"])
         stopped = await client.runs.get(thread_id, run["run_id"])
         assert stopped["status"] == "interrupted"
         assert stopped["cancel_reason"] == f"interrupt requested via DELETE /assistants/{name}"
+
     assert (await client.runs.get(waiting, kept["run_id"]))["status"] == "pending"
     await client.assistants.delete(other["assistant_id"], delete_threads=True)
 
@@ -123,9 +131,11 @@ async def test_an_assistants_priority_is_checked_and_shown_in_its_runs(client: L
     for value in ("high", 6, True):
         with pytest.raises(UnprocessableEntityError, match="run_priority"):
             await client.assistants.create("echo", metadata={"run_priority": value})
+
     assistant = await client.assistants.create("echo", metadata={"run_priority": -5})
     with pytest.raises(UnprocessableEntityError, match="run_priority"):
         await client.assistants.update(assistant["assistant_id"], metadata={"run_priority": -6})
+
     run = await client.runs.create(None, assistant["assistant_id"], input=HI)
     assert run["metadata"]["run_priority"] == -5
 
@@ -136,11 +146,14 @@ async def test_run_with_priority_overtakes_pending_runs(client: LangGraphClient)
     holding = [await client.runs.create(None, "steps", input=busy, on_completion="keep") for _ in range(2)]
     plain = [await client.runs.create(None, "echo", input=HI, on_completion="keep") for _ in range(3)]
     urgent = await client.runs.create(None, assistant["assistant_id"], input=HI, on_completion="keep")
+
     for run in holding[:1]:
         await client.runs.cancel(run["thread_id"], run["run_id"], wait=True)
+
     ended = {}
     for run in (urgent, *plain):
         await client.runs.join(run["thread_id"], run["run_id"])
         ended[run["run_id"]] = (await client.runs.get(run["thread_id"], run["run_id"]))["updated_at"]
+
     assert min(ended, key=lambda run_id: ended[run_id]) == urgent["run_id"]
     await client.runs.cancel(holding[1]["thread_id"], holding[1]["run_id"], wait=True)

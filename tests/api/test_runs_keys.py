@@ -44,6 +44,7 @@ async def test_creating_twice_makes_one_run(client: LangGraphClient, where: str 
     assert again["metadata"] == first["metadata"]
     assert values["done"] == ["one", "two", "three"]
     assert await client.runs.wait(where, "steps", input=STEPS, headers=key) == values
+
     if where is not None:
         assert len(await client.runs.list(where)) == 1
 
@@ -84,6 +85,7 @@ async def test_another_request_with_the_same_key_is_refused_by_name(client: Lang
     await client.runs.wait(thread_id, "steps", input=STEPS, headers=key)
     with pytest.raises(UnprocessableEntityError, match="Idempotency-Key"):
         await client.runs.create(thread_id, "steps", input=None, headers=key)
+
     other = await client.threads.create()
     assert (await client.runs.wait(other["thread_id"], "steps", input=STEPS, headers=key))["done"]
 
@@ -102,7 +104,13 @@ async def test_openapi_document_lists_the_idempotency_key(http: httpx2.AsyncClie
         for parameter in operations.get("post", {}).get("parameters", [])
         if parameter["name"] == "Idempotency-Key"
     }
+
     assert keyed == {
-        "/threads/{thread_id}/runs", "/threads/{thread_id}/runs/wait", "/threads/{thread_id}/runs/stream",
-        "/runs", "/runs/wait", "/runs/stream", "/runs/batch",
-    }  # fmt: skip
+        "/threads/{thread_id}/runs",
+        "/threads/{thread_id}/runs/wait",
+        "/threads/{thread_id}/runs/stream",
+        "/runs",
+        "/runs/wait",
+        "/runs/stream",
+        "/runs/batch",
+    }

@@ -37,14 +37,24 @@ async def thread_id(client: LangGraphClient) -> str:
 
 async def test_a_run_as_the_contract_shows_it(client: LangGraphClient, thread_id: str):
     run = await client.runs.create(
-        thread_id, "contextual", input={"done": []}, metadata={"m": 1, "graph_id": "mine", "assistant_id": "x"},
-        config={"tags": ["t"], "recursion_limit": 7}, context={"name": "ann"}, stream_mode="updates",
+        thread_id,
+        "contextual",
+        input={"done": []},
+        metadata={"m": 1, "graph_id": "mine", "assistant_id": "x"},
+        config={"tags": ["t"], "recursion_limit": 7},
+        context={"name": "ann"},
+        stream_mode="updates",
         headers={"x-request-id": "from-the-client"},
-    )  # fmt: skip
+    )
+
     assert (run["status"], run["multitask_strategy"], run["cancel_reason"]) == ("pending", "enqueue", None)
     assert run["metadata"] == {
-        "created_by": "system", "graph_id": "mine", "assistant_id": run["assistant_id"], "m": 1,
-    }  # fmt: skip
+        "created_by": "system",
+        "graph_id": "mine",
+        "assistant_id": run["assistant_id"],
+        "m": 1,
+    }
+
     kwargs = run["kwargs"]
     configurable = kwargs["config"]["configurable"]
     assert kwargs["context"] == {"name": "ann"}
@@ -52,10 +62,13 @@ async def test_a_run_as_the_contract_shows_it(client: LangGraphClient, thread_id
     assert (configurable["name"], configurable["graph_id"]) == ("ann", "contextual")
     assert configurable["langgraph_request_id"] == "from-the-client"
     assert (kwargs["stream_mode"], kwargs["temporary"], kwargs["durability"]) == (["updates"], False, "async")
+
     assert (await client.runs.join(thread_id, run["run_id"]))["done"] == ["ann"]
     assert (await client.threads.get(thread_id))["config"] == {
-        "tags": ["t"], "recursion_limit": 7, "configurable": {},
-    }  # fmt: skip
+        "tags": ["t"],
+        "recursion_limit": 7,
+        "configurable": {},
+    }
 
 
 async def test_context_and_configurable_mirror_each_other(client: LangGraphClient, thread_id: str):
@@ -65,8 +78,10 @@ async def test_context_and_configurable_mirror_each_other(client: LangGraphClien
     assert run["kwargs"]["config"]["configurable"]["thread_id"] == thread_id
     assert run["kwargs"]["config"]["configurable"]["run_id"] == run["run_id"]
     assert (await client.runs.join(thread_id, run["run_id"]))["done"] == ["bob"]
+
     with pytest.raises(APIStatusError) as refused:
         await client.runs.create(thread_id, "contextual", config=config, context={"name": "ann"})
+
     assert refused.value.status_code == 400
 
 
@@ -78,6 +93,7 @@ async def test_an_assistant_brings_its_own_config(client: LangGraphClient, threa
     run = await client.runs.create(thread_id, name, input={"done": []}, config={"tags": ["mine"]})
     config = run["kwargs"]["config"]
     assert (config["tags"], config["recursion_limit"]) == (["mine"], 9)
+
     assert run["kwargs"]["context"] == {"name": "carl", "other": 1}
     assert (await client.runs.join(thread_id, run["run_id"]))["done"] == ["carl"]
     run = await client.runs.create(thread_id, name, input={"done": []}, context={"name": "dora"})
@@ -109,6 +125,7 @@ async def test_static_interrupts(client: LangGraphClient, thread_id: str):
     result = await client.runs.wait(thread_id, "steps", input=None, interrupt_after=["two"])
     assert result["done"] == ["one", "two"]
     assert (await client.runs.wait(thread_id, "steps", input=None))["done"] == ["one", "two", "three"]
+
     assert (await client.threads.get(thread_id))["status"] == "idle"
     assert {run["status"] for run in await client.runs.list(thread_id)} == {"success"}
 
@@ -120,10 +137,12 @@ async def test_commands(client: LangGraphClient, thread_id: str):
     assert result["done"] == ["one", "two", "three", "three"]
     result = await client.runs.wait(thread_id, "steps", command={"goto": ["three"], "update": {"done": ["u"]}})
     assert result["done"][4:] == ["u", "three"]
+
     send = {"node": "three", "input": {"done": [], "pause_s": 0}}
     for goto in (send, [send]):
         result = await client.runs.wait(thread_id, "steps", command={"goto": goto})
         assert result["done"][-1] == "three"
+
     result = await client.runs.wait(thread_id, "steps", command={"goto": "three", "update": [["done", ["pair"]]]})
     assert result["done"][-2:] == ["pair", "three"]
 
@@ -137,9 +156,11 @@ async def test_an_interrupt_is_answered_by_its_id_and_strictly(client: LangGraph
         thread_id, "approval", command={"resume": {"0" * 32: "no"}}, strict_resume=True, raise_error=False
     )
     assert wrong["__error__"]["error"] == "UnknownInterruptError"
+
     after = await client.threads.get(thread_id)
     for name in ("status", "values", "interrupts", "error"):
         assert after[name] == before[name], name
+
     assert (await client.runs.list(thread_id))[0]["status"] == "error"
     result = await client.runs.wait(thread_id, "approval", command={"resume": answer}, strict_resume=True)
     assert result["decision"] == "yes"
@@ -172,6 +193,7 @@ async def test_a_delayed_run_waits_and_keeps_its_thread_busy(client: LangGraphCl
     assert (await client.threads.get(thread_id))["status"] == "busy"
     assert (await client.runs.get(thread_id, later["run_id"]))["status"] == "pending"
     await client.runs.cancel(thread_id, later["run_id"])
+
     soon = await client.runs.create(thread_id, "echo", input=HI, after_seconds=1)
     assert (await client.runs.join(thread_id, soon["run_id"]))["messages"][-1]["content"] == "echo: hi"
     ended = await client.runs.get(thread_id, soon["run_id"])
@@ -183,6 +205,7 @@ async def test_a_missing_thread_is_made_when_asked_for(client: LangGraphClient):
     missing = "01a1fbd3-88f9-7738-8000-0000000000aa"
     with pytest.raises(NotFoundError):
         await client.runs.create(missing, "echo", input=HI)
+
     await client.runs.wait(missing, "echo", input=HI, if_not_exists="create")
     assert (await client.threads.get(missing))["status"] == "idle"
 
@@ -206,16 +229,19 @@ async def test_batch_starts_all_runs_or_none(client: LangGraphClient, http: http
     made = await client.runs.create_batch(
         [{"assistant_id": "echo", "input": HI, "metadata": {"n": n}, "on_completion": "keep"} for n in range(3)]
     )
+
     assert [run["metadata"]["n"] for run in made] == [0, 1, 2]
     assert len({run["thread_id"] for run in made}) == 3
     for run in made:
         result = await client.runs.join(run["thread_id"], run["run_id"])
         assert result["messages"][-1]["content"] == "echo: hi"
+
     # Threads of earlier tests may go meanwhile, so only those with this mark are counted.
     mark = {"batch": new_id()}
     good = {"assistant_id": "echo", "input": HI, "on_completion": "keep", "metadata": mark}
     for bad, status in (({"assistant_id": "nope"}, 422), ({"assistant_id": NOBODY}, 404), ({"input": HI}, 422)):
         assert (await http.post("/runs/batch", json=[good, bad])).status_code == status
+
     assert (await http.post("/runs/batch", json=[])).status_code == 422
     assert await client.threads.count(metadata=mark) == 0
     (run,) = (await http.post("/runs/batch", json=[good])).json()
@@ -226,6 +252,7 @@ async def test_batch_starts_all_runs_or_none(client: LangGraphClient, http: http
 async def test_lists_show_what_was_selected(client: LangGraphClient, http: httpx2.AsyncClient, thread_id: str):
     for _ in range(3):
         await client.runs.wait(thread_id, "echo", input=HI)
+
     runs = await client.runs.list(thread_id)
     assert {"kwargs", "metadata", "cancel_reason"} <= set(runs[0])
     page = await client.runs.list(thread_id, limit=1, offset=1, select=["run_id", "status"])
@@ -233,6 +260,7 @@ async def test_lists_show_what_was_selected(client: LangGraphClient, http: httpx
     assert (await client.runs.list(thread_id, select=["kwargs"]))[0]["kwargs"] == runs[0]["kwargs"]
     assert await client.runs.list(thread_id, status="error") == []
     assert len(await client.runs.list(thread_id, status="success")) == 3
+
     assert (await http.get(f"/threads/{thread_id}/runs?status=whatever")).json() == []
     assert (await http.get(f"/threads/{thread_id}/runs?select=bogus")).status_code == 422
     assert (await http.get(f"/threads/{NOBODY}/runs")).status_code == 404
@@ -251,11 +279,14 @@ async def test_late_join_returns_the_same_as_a_live_one(client: LangGraphClient,
 
 async def test_unknown_runs_are_not_found(http: httpx2.AsyncClient, thread_id: str):
     for method, path in (
-        ("GET", f"/threads/{thread_id}/runs/{NOBODY}"), ("GET", f"/threads/{thread_id}/runs/{NOBODY}/join"),
-        ("GET", f"/threads/{thread_id}/runs/{NOBODY}/stream"), ("GET", f"/runs/{NOBODY}/stream"),
-        ("GET", f"/runs/{NOBODY}/join"), ("DELETE", f"/threads/{thread_id}/runs/{NOBODY}"),
+        ("GET", f"/threads/{thread_id}/runs/{NOBODY}"),
+        ("GET", f"/threads/{thread_id}/runs/{NOBODY}/join"),
+        ("GET", f"/threads/{thread_id}/runs/{NOBODY}/stream"),
+        ("GET", f"/runs/{NOBODY}/stream"),
+        ("GET", f"/runs/{NOBODY}/join"),
+        ("DELETE", f"/threads/{thread_id}/runs/{NOBODY}"),
         ("POST", f"/threads/{thread_id}/runs/{NOBODY}/cancel"),
-    ):  # fmt: skip
+    ):
         assert (await http.request(method, path)).status_code == 404, path
 
 
@@ -267,6 +298,7 @@ async def test_runs_are_found_again_by_their_headers(http: httpx2.AsyncClient, t
     assert (await http.get(waited.headers["location"])).json() == waited.json()
     streamed = await http.post(f"/threads/{thread_id}/runs/stream", json=body)
     assert streamed.headers["location"] == f"{streamed.headers['content-location']}/stream"
+
     assert (await http.get(streamed.headers["location"])).status_code == 200
 
 
@@ -276,6 +308,7 @@ async def test_stateless_run_is_followed_by_its_id_alone(
     gate = tmp_path / "gate"
     config: dict[str, Any] = {"configurable": {"gates": {"three": str(gate)}}}
     made = await client.runs.create(None, "steps", input={"done": []}, config=config, stream_mode="updates")
+
     path = f"/runs/{made['run_id']}"
     async with http.stream("GET", f"{path}/stream") as stream, http.stream("GET", f"{path}/join") as join:
         assert (stream.status_code, join.status_code) == (200, 200)
@@ -308,6 +341,7 @@ async def test_rollback_of_a_run_ends_joins(client: LangGraphClient, http: httpx
         assert join.status_code == 200
         await client.runs.cancel(thread_id, run["run_id"], action="rollback")
         result = json.loads(await join.aread())
+
     assert result["__error__"]["message"] == "404: Run not found"
 
 

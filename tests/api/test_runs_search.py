@@ -43,10 +43,15 @@ async def test_queue_says_why_runs_wait(client: LangGraphClient, server: ServerP
     ready = (await client.runs.create(third, "steps", input=STEPS))["run_id"]
     found = {each["run_id"]: each for each in await search(client)}
     assert next(iter(found)) == running
+
     assert list(found)[-1] == later
     assert {run: each["waits_for"] for run, each in found.items()} == {
-        running: None, blocked: "thread", ready: "slot", later: "time"
-    }  # fmt: skip
+        running: None,
+        blocked: "thread",
+        ready: "slot",
+        later: "time",
+    }
+
     assert found[blocked]["blocked_by"] == running
     of_thread = {each["run_id"]: each["waits_for"] for each in await search(client, thread_id=first)}
     assert of_thread == {running: None, blocked: "thread"}
@@ -54,6 +59,7 @@ async def test_queue_says_why_runs_wait(client: LangGraphClient, server: ServerP
     assert one["run_id"] == blocked
     assert await search(client, thread_id=second, run_id=blocked) == []
     assert (found[running]["attempt"], found[running]["lost_attempts"]) == (1, 0)
+
     assert found[running]["worker_id"]
     assert [each["run_id"] for each in await search(client, status=["running"])] == [running]
     async with httpx2.AsyncClient(base_url=server.url) as http:
@@ -79,8 +85,10 @@ async def test_failed_runs_are_found_across_threads(client: LangGraphClient) -> 
     assert (found["run_id"], found["status"], found["waits_for"]) == (run["run_id"], "error", None)
     assert found["error"]["message"]
     assert [each["run_id"] for each in await search(client, thread_id=thread_id)] == [run["run_id"]]
+
     with pytest.raises(APIStatusError) as refused:
         await search(client, status=["success"])
+
     assert refused.value.status_code == 422
     assert "pending and running, or error and timeout" in str(refused.value.body)
 
@@ -96,8 +104,10 @@ async def test_runs_of_a_cron_are_its_history(client: LangGraphClient) -> None:
         found = await eventually(has_ended)
     finally:
         await client.crons.delete(cron["cron_id"])
+
     assert {each["cron_id"] for each in found} == {cron["cron_id"]}
     assert await search(client, cron_id=str(uuid4())) == []
+
     # What a client writes there must not break a run or the list.
     config = {"configurable": {"cron_id": "x" * 10_000}}
     run = await client.runs.create(thread_id, "steps", input=STEPS, config=config, multitask_strategy="enqueue")

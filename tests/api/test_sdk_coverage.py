@@ -14,9 +14,13 @@ from langgraph_sdk import client as sdk
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "reference" / "sdk-methods.md"
 RESOURCES = {
-    "assistants": "AssistantsClient", "threads": "ThreadsClient", "runs": "RunsClient", "crons": "CronClient",
-    "store": "StoreClient", "http": "HttpClient",
-}  # fmt: skip
+    "assistants": "AssistantsClient",
+    "threads": "ThreadsClient",
+    "runs": "RunsClient",
+    "crons": "CronClient",
+    "store": "StoreClient",
+    "http": "HttpClient",
+}
 
 
 def methods(prefix: str = "") -> set[str]:

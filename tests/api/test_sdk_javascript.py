@@ -40,6 +40,7 @@ def report(packages: Path, script: str, server: ServerProcess) -> list[dict]:
     )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 0, done.stderr[-3000:]
+
     return lines
 
 
@@ -55,6 +56,7 @@ def test_every_method_of_the_client(packages: Path, server: ServerProcess):
         for row in rows
         if row["javascript"] != "none"
     }
+
     assert failures(checked) == []
     assert set(listed) == set(has["methods"])
     assert {line["method"] for line in checked} == {name for name, state in listed.items() if state == "works"}
@@ -73,4 +75,5 @@ async def test_datasets_evaluations_and_prompts(packages: Path, hosted_databases
         done = await asyncio.to_thread(
             subprocess.run, command, cwd=packages, capture_output=True, text=True, timeout=360, check=False
         )
+
     assert (done.returncode, "Error" in done.stderr) == (0, False), done.stderr[-3000:]

@@ -54,6 +54,7 @@ async def test_assistants_are_made_read_changed_and_deleted(client: LangGraphCli
     assert (read["name"], read["description"], read["context"]) == ("Mine", "d", {"greeting": "moin"})
     changed = await client.assistants.update(made["assistant_id"], name="Yours", metadata={"more": 1})
     assert (changed["name"], changed["version"], changed["metadata"]) == ("Yours", 2, {**tag, "more": 1})
+
     await client.assistants.delete(made["assistant_id"])
     with pytest.raises(NotFoundError):
         await client.assistants.get(made["assistant_id"])
@@ -62,6 +63,7 @@ async def test_assistants_are_made_read_changed_and_deleted(client: LangGraphCli
 async def test_assistants_are_searched_and_counted(client: LangGraphClient, tag: dict[str, str]):
     for number in range(3):
         await client.assistants.create("echo", name=f"number {number}", metadata=tag)
+
     found = await client.assistants.search(metadata=tag, limit=2, sort_by="name", sort_order="asc", select=["name"])
     assert found == [{"name": "number 0"}, {"name": "number 1"}]
     page = await client.assistants.search(metadata=tag, limit=2, response_format="object")
@@ -100,6 +102,7 @@ async def test_threads_are_made_read_changed_and_deleted(client: LangGraphClient
     assert (await client.threads.get(given, include=["ttl"]))["ttl"]["ttl_minutes"] == 60
     assert (await client.threads.update(given, metadata={"more": 1}))["metadata"] == {**tag, "more": 1}
     assert await client.threads.update(given, metadata={"less": 1}, return_minimal=True) is None
+
     await client.threads.delete(given)
     with pytest.raises(NotFoundError):
         await client.threads.get(given)
@@ -110,6 +113,7 @@ async def test_threads_are_made_with_a_history(client: LangGraphClient):
         {"updates": [{"values": FOO, "as_node": "__start__"}]},
         {"updates": [{"values": {"foo": ["by hand"]}, "as_node": "a"}]},
     ]
+
     thread_id = await new_thread(client, graph_id="twostep", supersteps=steps)
     assert (await client.threads.get_state(thread_id))["next"] == ["b"]
     assert (await client.runs.wait(thread_id, "twostep"))["foo"] == ["in", "by hand", "b"]
@@ -124,6 +128,7 @@ async def test_threads_are_searched_and_counted(client: LangGraphClient, tag: di
     assert [(row["metadata"]["n"], row["extracted"]) for row in asked] == [(2, {"said": "a!"})]
     ordered = await client.threads.search(ids=ids, sort_by="created_at", sort_order="asc", limit=2, offset=1)
     assert [row["metadata"]["n"] for row in ordered] == [1, 2]
+
     assert await client.threads.count(metadata=tag) == 3
     assert await client.threads.count(metadata=tag, status="idle") == 2
 
@@ -136,6 +141,7 @@ async def test_threads_are_copied_and_pruned(client: LangGraphClient):
     assert texts((await client.threads.get_state(copied["thread_id"]))["values"]) == ["hi", "echo: hi"]
     assert await client.threads.prune([thread_id], strategy="keep_latest") == {"pruned_count": 1}
     assert len(await client.threads.get_history(thread_id, limit=10)) == 1
+
     assert await client.threads.prune([thread_id, copied["thread_id"]]) == {"pruned_count": 2}
 
 
@@ -147,6 +153,7 @@ async def test_threads_have_states_and_a_history(client: LangGraphClient):
     older = history[1]["checkpoint"]
     assert (await client.threads.get_state(thread_id, checkpoint=older))["next"] == ["b"]
     assert (await client.threads.get_state(thread_id, checkpoint_id=older["checkpoint_id"]))["next"] == ["b"]
+
     before = await client.threads.get_history(thread_id, before=older, limit=10)
     assert [state["metadata"]["step"] for state in before] == [0, -1]
     assert len(await client.threads.get_history(thread_id, metadata={"step": 0}, limit=10)) == 1
@@ -165,6 +172,7 @@ async def test_states_of_subgraphs(client: LangGraphClient):
         thread_id, checkpoint={"checkpoint_ns": inner["checkpoint"]["checkpoint_ns"]}, limit=5
     )
     assert below[0]["next"] == ["ia"]
+
     assert (await client.runs.wait(thread_id, "nested_approval", command={"resume": "yes"}))["foo"][-1] == "ia:yes"
 
 
@@ -172,12 +180,14 @@ async def test_a_threads_stream_has_all_its_runs(client: LangGraphClient):
     thread_id = await new_thread(client)
     for word in ("one", "two"):
         await client.runs.wait(thread_id, "twostep", input={"foo": [word]})
+
     names = []
     async with asyncio.timeout(60):
         async for part in await client.threads.join_stream(thread_id, last_event_id="-", stream_mode="lifecycle"):
             names.append((part.event, part.data.get("status")))
             if names.count(("metadata", "run_done")) == 2:
                 break
+
     assert names.count(("metadata", None)) == 2
 
 
@@ -186,9 +196,11 @@ async def test_a_threads_session_of_events(client: LangGraphClient, transport: s
     async with asyncio.timeout(60), client.threads.stream(assistant_id="approval", transport=transport) as thread:
         asked = thread.subscribe(["input", "lifecycle"])
         await thread.run.start(input={"text": "a"}, metadata={"from": "the session"})
+
         async for event in asked:
             if event["method"] == "lifecycle" and event["params"]["data"]["event"] == "interrupted":
                 break
+
         # The session gets its interrupts over a stream of its own, which may be later than this one.
         interrupt = await eventually(lambda: first_interrupt(thread))
         assert interrupt["value"] == {"question": "approve?", "text": "a!"}
@@ -229,9 +241,17 @@ async def test_runs_wait_and_stream(client: LangGraphClient):
 async def test_runs_are_made_read_listed_joined_and_deleted(client: LangGraphClient):
     thread_id = await new_thread(client)
     run = await client.runs.create(
-        thread_id, "twostep", input=FOO, metadata={"m": 1}, stream_resumable=True, stream_mode="updates",
-        if_not_exists="create", durability="sync", on_run_created=None,
-    )  # fmt: skip
+        thread_id,
+        "twostep",
+        input=FOO,
+        metadata={"m": 1},
+        stream_resumable=True,
+        stream_mode="updates",
+        if_not_exists="create",
+        durability="sync",
+        on_run_created=None,
+    )
+
     assert (await client.runs.join(thread_id, run["run_id"]))["foo"] == ["in", "a", "b"]
     read = await client.runs.get(thread_id, run["run_id"])
     assert (read["status"], read["metadata"]["m"]) == ("success", 1)
@@ -239,15 +259,19 @@ async def test_runs_are_made_read_listed_joined_and_deleted(client: LangGraphCli
     assert [part.event for part in parts] == ["metadata", "updates", "updates"]
     listed = await client.runs.list(thread_id, status="success", select=["run_id", "status"], limit=5)
     assert listed == [{"run_id": run["run_id"], "status": "success"}]
+
     await client.runs.delete(thread_id, run["run_id"])
     assert await client.runs.list(thread_id) == []
 
 
 async def test_the_callback_learns_the_run(client: LangGraphClient):
-    thread_id, reported = await new_thread(client), []
+    thread_id = await new_thread(client)
+    reported = []
     await client.runs.wait(thread_id, "echo", input=HI, on_run_created=reported.append)
+
     async for _ in client.runs.stream(None, "echo", input=HI, on_run_created=reported.append):
         pass
+
     assert reported[0]["thread_id"] == thread_id
     assert all(one["run_id"] for one in reported)
 
@@ -276,9 +300,11 @@ async def test_runs_are_cancelled(client: LangGraphClient):
     await client.runs.cancel(thread_id, run_id, wait=True)
     assert (await client.runs.get(thread_id, run_id))["status"] == "interrupted"
     thread_id, run_id = await running(client)
+
     await client.runs.cancel(thread_id, run_id, wait=True, action="rollback")
     with pytest.raises(NotFoundError):
         await client.runs.get(thread_id, run_id)
+
     thread_id, run_id = await running(client)
     await client.runs.cancel_many(thread_id=thread_id, run_ids=[run_id])
 
@@ -299,6 +325,7 @@ async def test_the_store(client: LangGraphClient):
     assert (item["namespace"], item["key"], item["value"]) == (space, "k", {"n": 1, "text": "a"})
     found = await client.store.search_items(space, filter={"n": {"$gte": 2}}, limit=5)
     assert [row["namespace"] for row in found["items"]] == [[*space, "deeper"]]
+
     spaces = await client.store.list_namespaces(prefix=space, max_depth=3)
     assert sorted(spaces["namespaces"]) == [space, [*space, "deeper"]]
     await client.store.delete_item(space, "k")
@@ -316,10 +343,13 @@ async def test_crons(client: LangGraphClient, tag: dict[str, str]):
     found = await client.crons.search(thread_id=thread_id, limit=5)
     assert [row["cron_id"] for row in found] == [bound["cron_id"]]
     assert await client.crons.count(thread_id=thread_id) == 1
+
     changed = await client.crons.update(cron["cron_id"], schedule="0 0 2 1 *", enabled=False)
     assert (changed["schedule"], changed["enabled"]) == ("0 0 2 1 *", False)
+
     for one in (cron, bound):
         await client.crons.delete(one["cron_id"])
+
     assert await client.crons.count(thread_id=thread_id) == 0
 
 
@@ -335,6 +365,7 @@ async def test_the_plain_requests_of_the_client(client: LangGraphClient, tag: di
     assert texts(await client.http.request_reconnect(f"{path}/runs/wait", "POST", json=body)) == ["hi", "echo: hi"]
     names = [part.event async for part in client.http.stream(f"{path}/runs/stream", "POST", json=body)]
     assert names == ["metadata", "values", "values"]
+
     await client.http.put("/store/items", json={"namespace": ["http"], "key": "k", "value": {}})
     await client.http.delete("/store/items", json={"namespace": ["http"], "key": "k"})
 

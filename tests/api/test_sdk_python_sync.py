@@ -39,12 +39,14 @@ def test_assistants(client: SyncLangGraphClient):
     assert client.assistants.get(assistant_id)["name"] == "two"
     assert [row["version"] for row in client.assistants.get_versions(assistant_id)] == [2, 1]
     assert client.assistants.set_latest(assistant_id, 1)["name"] == "one"
+
     assert [row["name"] for row in client.assistants.search(metadata=tag)] == ["one"]
     assert client.assistants.count(metadata=tag) == 1
     assert client.assistants.get_graph(assistant_id)["nodes"][0]["id"] == "__start__"
     assert client.assistants.get_schemas(assistant_id)["graph_id"] == "parent"
     assert set(client.assistants.get_subgraphs(assistant_id)) == {"child"}
     client.assistants.delete(assistant_id)
+
     with pytest.raises(NotFoundError):
         client.assistants.get(assistant_id)
 
@@ -57,15 +59,18 @@ def test_threads(client: SyncLangGraphClient):
     assert client.threads.update(thread_id, metadata={"a": 1})["metadata"]["a"] == 1
     assert [row["thread_id"] for row in client.threads.search(metadata=tag)] == [thread_id]
     assert client.threads.count(metadata=tag) == 1
+
     assert client.threads.get_state(thread_id)["values"]["foo"] == ["in", "a", "b"]
     assert len(client.threads.get_history(thread_id, limit=10)) == 4
     client.threads.update_state(thread_id, {"foo": ["hand"]})
     assert client.threads.get_state(thread_id)["values"]["foo"][-1] == "hand"
     copied = client.threads.copy(thread_id)["thread_id"]
     assert client.threads.prune([copied]) == {"pruned_count": 1}
+
     for part in client.threads.join_stream(thread_id, last_event_id="-"):
         if part.data.get("status") == "run_done":
             break
+
     client.threads.delete(thread_id)
     with pytest.raises(NotFoundError):
         client.threads.get(thread_id)
@@ -74,12 +79,15 @@ def test_threads(client: SyncLangGraphClient):
 def test_a_threads_session_of_events(client: SyncLangGraphClient):
     with client.threads.stream(assistant_id="approval") as thread:
         thread.run.start(input={"text": "a"})
+
         for event in thread.subscribe(["lifecycle"]):
             if event["params"]["data"]["event"] == "interrupted":
                 break
+
         deadline = time.monotonic() + 120
         while not thread.interrupts and time.monotonic() < deadline:
             time.sleep(0.01)
+
         thread.run.respond("yes")
         assert thread.output == {"text": "done:yes", "decision": "yes"}
 
@@ -92,6 +100,7 @@ def test_runs(client: SyncLangGraphClient):
     run = client.runs.create(thread_id, "echo", input=HI, stream_resumable=True)
     assert len(client.runs.join(thread_id, run["run_id"])["messages"]) == 6
     assert client.runs.get(thread_id, run["run_id"])["status"] == "success"
+
     parts = client.runs.join_stream(thread_id, run["run_id"], last_event_id="-1")
     assert [part.event for part in parts] == ["metadata", "values", "values"]
     assert len(client.runs.list(thread_id)) == 3
@@ -127,6 +136,7 @@ def test_crons(client: SyncLangGraphClient):
     assert [cron["cron_id"] for cron in client.crons.search(thread_id=thread_id)] == [bound["cron_id"]]
     assert client.crons.count(thread_id=thread_id) == 1
     assert client.crons.update(loose["cron_id"], enabled=False)["enabled"] is False
+
     for cron in (bound, loose):
         client.crons.delete(cron["cron_id"])
 
@@ -139,6 +149,7 @@ def test_the_plain_requests_of_the_client(client: SyncLangGraphClient):
     assert texts(client.http.request_reconnect(f"{path}/runs/wait", "POST", json=body)) == ["hi", "echo: hi"]
     assert len(list(client.http.stream(f"{path}/runs/stream", "POST", json=body))) == 3
     client.http.put("/store/items", json={"namespace": ["http"], "key": "k", "value": {}})
+
     client.http.delete("/store/items", json={"namespace": ["http"], "key": "k"})
 
 

@@ -60,6 +60,7 @@ async def test_stream_modes(remote: Callable[[str], RemoteGraph]):
     tokens = [chunk async for chunk, _ in remote("fake_chat").astream(HI, stream_mode="messages")]
     contents = [token["content"] if isinstance(token, dict) else AIMessageChunk.text(token) for token in tokens]
     assert "".join(contents) == "one two three four"
+
     tasks = [part async for part in graph.astream(FOO, stream_mode="tasks")]
     assert [part["name"] for part in tasks] == ["a", "a", "b", "b"]
 
@@ -71,12 +72,14 @@ async def test_stream_of_subgraphs(remote: Callable[[str], RemoteGraph]):
 
 
 async def test_states(remote: Callable[[str], RemoteGraph]):
-    graph, config = remote("twostep"), new_thread()
+    graph = remote("twostep")
+    config = new_thread()
     await graph.ainvoke(FOO, config)
     state = graph.get_state(config)
     assert (state.values, state.next) == ({"foo": ["in", "a", "b"]}, ())
     history = [state async for state in graph.aget_state_history(config, limit=10)]
     assert [state.next for state in history] == [(), ("b",), ("a",), ("__start__",)]
+
     assert len(list(graph.get_state_history(config, limit=2))) == 2
     before = [state async for state in graph.aget_state_history(config, before=history[1].config, limit=10)]
     assert len(before) == 2
@@ -87,17 +90,20 @@ async def test_states(remote: Callable[[str], RemoteGraph]):
 
 
 async def test_interrupts_are_resumed(remote: Callable[[str], RemoteGraph]):
-    graph, config = remote("approval"), new_thread()
+    graph = remote("approval")
+    config = new_thread()
     first = await graph.ainvoke({"text": "a"}, config)
     assert first["text"] == "a!"
     state = await graph.aget_state(config)
     assert state.next == ("ask",)
     assert state.tasks[0].interrupts[0].value == {"question": "approve?", "text": "a!"}
+
     assert await graph.ainvoke(Command(resume="yes"), config) == {"text": "done:yes", "decision": "yes"}
 
 
 async def test_states_of_subgraphs(remote: Callable[[str], RemoteGraph]):
-    graph, config = remote("nested_approval"), new_thread()
+    graph = remote("nested_approval")
+    config = new_thread()
     await graph.ainvoke(FOO, config)
     state = await graph.aget_state(config, subgraphs=True)
     inner = state.tasks[0].state
@@ -132,9 +138,11 @@ class Draft(TypedDict):
 
 async def test_an_interrupt_inside_another_graph(remote: Callable[[str], RemoteGraph]):
     local = StateGraph(Draft).add_node("far", remote("approval")).add_edge(START, "far")
-    graph, config = local.compile(checkpointer=InMemorySaver()), new_thread()
+    graph = local.compile(checkpointer=InMemorySaver())
+    config = new_thread()
     first = await graph.ainvoke({"text": "a"}, config)
     assert first["__interrupt__"][0].value == {"question": "approve?", "text": "a!"}
+
     # The library does not hand the answer on to the far graph; its thread has the same id and takes it itself.
     assert await remote("approval").ainvoke(Command(resume="yes"), config) == {"text": "done:yes", "decision": "yes"}
 
@@ -146,10 +154,12 @@ class Answered(TypedDict):
 
 async def test_a_resumed_graph_does_not_take_its_input_again(remote: Callable[[str], RemoteGraph]):
     local = StateGraph(Answered).add_node("far", remote("nested_approval")).add_edge(START, "far")
-    graph, config = local.compile(checkpointer=InMemorySaver()), new_thread()
+    graph = local.compile(checkpointer=InMemorySaver())
+    config = new_thread()
     [asked] = (await graph.ainvoke({"foo": ["in"]}, config))["__interrupt__"]
     before = (await remote("nested_approval").aget_state(config)).values
     [again] = (await graph.ainvoke(Command(resume="yes"), config))["__interrupt__"]
+
     # The library does not hand on an answer without an id, but the question is the same one.
     assert again == asked
     assert (await remote("nested_approval").aget_state(config)).values == before

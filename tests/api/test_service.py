@@ -47,6 +47,7 @@ def test_unit_passes_the_verifier(tmp_path: Path, has_containers: bool):  # noqa
     for service in (Service(user="root"), Service(user="root", home=home, written=written)):
         done = verify(msgspec.structs.replace(service, has_containers=has_containers).unit, tmp_path)
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
     # The verifier sees mistakes.
     wrong = Service(user="root").unit.replace("ProtectSystem=strict", "ProtectSystem=stricter")
     assert "stricter" in verify(wrong, tmp_path).stderr
@@ -68,11 +69,13 @@ def test_paths_are_quoted_for_units(tmp_path: Path):
     assert "WorkingDirectory=/srv/50%% off $HOME\n" in unit
     assert '\nReadWritePaths="/srv/50%% off $HOME" /tmp /var/tmp\n' in unit
     written = tmp_path / "etc/systemd/system/portside.service"
+
     written.parent.mkdir(parents=True)
     written.write_text(unit)
     assert installed_service(tmp_path).home == Path("/srv/50% off $HOME")
     assert "ProtectHome=yes" in unit
     assert "ProtectHome=read-only" in Service(python=Path("/home/me/venv/bin/python")).unit
+
     # As environments that uv or pyenv made.
     linked = tmp_path / "python"
     linked.symlink_to("/home/me/.local/share/uv/python/bin/python3.11")
@@ -89,12 +92,14 @@ def test_install_status_and_uninstall_in_another_root(tmp_path: Path):
     given = ("--set", "PORTSIDE_DOMAIN=a.example", "--set", "BACKUP_TO=/mnt/my backups")
     done = run_here("service", "install", *root, "--home", "/srv/50% off", *given)
     assert done.returncode == 0, done.stderr
+
     settings = tmp_path / "etc/portside/portside.env"
     assert settings.stat().st_mode & 0o777 == 0o600
     assert "PORTSIDE_DOMAIN=a.example" in settings.read_text()
     unit = tmp_path / "etc/systemd/system/portside.service"
     assert '--home "/srv/50%% off"' in unit.read_text()
     assert '\nReadWritePaths="/srv/50%% off" /tmp /var/tmp "-/mnt/my backups"\n' in unit.read_text()
+
     # Started with the machine: this link is what a boot follows.
     wanted = tmp_path / "etc/systemd/system/multi-user.target.wants/portside.service"
     assert wanted.is_symlink()
@@ -102,6 +107,7 @@ def test_install_status_and_uninstall_in_another_root(tmp_path: Path):
     assert shown.returncode == 3
     assert re.search(r"UnitFileState +enabled", shown.stdout)
     assert re.search(r"is_current +yes", shown.stdout)
+
     # Settings of people are kept; the unit is brought up to date.
     unit.write_text(unit.read_text() + "# of an older version\n")
     assert "writes it again" in run_here("service", "status", *root).stdout
@@ -110,6 +116,7 @@ def test_install_status_and_uninstall_in_another_root(tmp_path: Path):
     assert "change it there" in refused.stderr
     assert run_here("service", "install", *root).returncode == 0
     assert "older version" not in unit.read_text()
+
     assert '--home "/srv/50%% off"' in unit.read_text()
     # Who may not read the settings knows the folders by the unit.
     settings.rename(settings.with_name("away"))
@@ -118,6 +125,7 @@ def test_install_status_and_uninstall_in_another_root(tmp_path: Path):
     settings.write_text("BACKUP_TO=/mnt/others\nUV_CACHE_DIR=/mnt/cache\n")
     assert "writes it again" in run_here("service", "status", *root).stdout
     assert run_here("service", "install", *root).returncode == 0
+
     assert "/var/tmp -/mnt/others -/mnt/cache\n" in unit.read_text()
     assert run_here("service", "uninstall", *root).returncode == 0
     assert not unit.exists()
@@ -131,6 +139,7 @@ def test_wrong_settings_are_refused(tmp_path: Path):
     for wrong in ("no-value", "A B=1", "A=1\nB=2"):
         done = run_here("service", "install", "--root", str(tmp_path), "--set", wrong)
         assert done.returncode == 1
+
     assert not list(tmp_path.iterdir())
 
 
@@ -138,8 +147,10 @@ def test_wrong_settings_are_refused(tmp_path: Path):
 def test_command_of_the_unit_serves_as_an_ordinary_user():
     """The command of the unit, with its user, mask and environment, gives a platform whose files are that user's."""
     with tempfile.TemporaryDirectory() as folder:
-        home, temporary = Path(folder) / "home", Path(folder) / "tmp"
+        home = Path(folder) / "home"
+        temporary = Path(folder) / "tmp"
         Path(folder).chmod(0o755)
+
         for each in (home, temporary):
             each.mkdir(mode=0o700)
             os.chown(each, 65534, 65534)
@@ -150,14 +161,17 @@ def test_command_of_the_unit_serves_as_an_ordinary_user():
         arguments = shlex.split(command[1])
         as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "sh", "-c"]
         as_user += ['umask 0077; exec "$@"', "sh"]
+
         probe = subprocess.run([*as_user, sys.executable, "-P", "-c", "import portside"], check=False, cwd="/")
         if probe.returncode != 0:
             pytest.skip("an ordinary user cannot read this installation")
+
         port = free_port()
         environment = {"PORTSIDE_PORT": str(port), "PORTSIDE_API_KEY": KEY, "DATABASE_URL": "", "HOME": str(home)}
         environment |= {"PORTSIDE_OWN_LISTENER": "false", "TMPDIR": str(temporary)}
         server = ServerProcess(arguments[4:], f"http://127.0.0.1:{port}", environment, Path(folder) / "log")
         server.starter = as_user
+
         server.start()
         try:
             assert httpx2.get(f"{server.url}/info", timeout=60).status_code == 200

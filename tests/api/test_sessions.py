@@ -72,6 +72,7 @@ async def test_a_password_makes_a_session_that_scripts_cannot_read(
     assert (response.status_code, response.headers["location"]) == (303, "/console/deployments?x=1")
     name, *attributes = response.headers["set-cookie"].split("; ")
     assert name.startswith("portside_session=")
+
     assert set(attributes) == {"Path=/", "Max-Age=604800", "HttpOnly", "SameSite=Lax"}
     assert (await browser.get("/auth")).json()["user_email"] == email
     assert email in (await browser.get("/login")).text
@@ -80,6 +81,7 @@ async def test_a_password_makes_a_session_that_scripts_cannot_read(
     over_tls = await browser.post("/login/password", data=body, headers={"x-forwarded-proto": "https"})
     name, *attributes = over_tls.headers["set-cookie"].split("; ")
     assert name.startswith("__Host-portside_session=")
+
     assert {"Path=/", "Secure"} < set(attributes)
     stored = await server.db.pool.fetchval("select string_agg(s::text, '') from sessions s")
     assert token not in stored
@@ -94,6 +96,7 @@ async def test_a_wrong_password_shows_the_page_again(server: Hosted, browser: ht
         assert "set-cookie" not in response.headers
         assert 'role="alert">The email or the password is wrong.' in response.text
         assert "<script" not in response.text
+
         assert 'name="next" value="/console/x"' in response.text
 
 
@@ -107,6 +110,7 @@ async def test_a_pasted_key_makes_a_session_that_may_do_what_the_key_may(
     assert seen["permissions"] == ["organization:read", "runs:read"]
     assert seen["tenant_id"] == str(server.actor.workspace_id)
     assert (await browser.post("/api-key", json={})).status_code == 403
+
     (own,) = await signed_in_sessions(browser)
     assert (own["method"], own["is_current"], own["user_id"]) == ("key", True, None)
     await server.client.delete(f"/api-key/{made['id']}")
@@ -132,11 +136,13 @@ async def test_other_sites_change_nothing_with_the_cookie(server: Hosted, header
         await sign_in(browser, email)
         del browser.headers["sec-fetch-site"]
         host = browser.base_url.netloc.decode()
+
         sent = {name: value.format(host=host) for name, value in headers.items()}
         for method, path in (("POST", "/logout"), ("PUT", "/users/me/password"), ("POST", "/login/out")):
             response = await browser.request(method, path, json={"new": "another good password"}, headers=sent)
             assert response.status_code == 403, path
             assert "only pages of this platform" in response.json()["detail"]
+
         body = {"email": email, "password": PASSWORD}
         assert (await browser.post("/login/password", data=body, headers=sent)).status_code == 403
         assert (await browser.post("/login/key", data={"key": server.key}, headers=sent)).status_code == 403
@@ -151,6 +157,7 @@ async def test_own_pages_and_keys_change_what_they_may(server: Hosted, browser: 
     bearer = {"authorization": f"Bearer {server.key}", "sec-fetch-site": "cross-site"}
     assert (await browser.post("/api-key", json={}, headers=bearer)).status_code == 200
     del browser.headers["sec-fetch-site"]
+
     own = {"origin": f"http://{browser.base_url.netloc.decode()}"}
     assert (await browser.post("/logout", headers=own)).status_code == 204
     assert await status(browser) == 401
@@ -164,6 +171,7 @@ async def test_a_session_is_never_one_that_somebody_else_chose(
     response = await sign_in(browser, email)
     first = response.headers["set-cookie"].split(";")[0].removeprefix("portside_session=")
     assert first != "fixed-by-an-attacker"
+
     async with new_browser(server) as again:
         again.headers["cookie"] = f"portside_session={first}"
         assert await status(again) == 200
@@ -172,6 +180,7 @@ async def test_a_session_is_never_one_that_somebody_else_chose(
         again.headers["cookie"] = f"portside_session={first}; {second}"
         assert await status(again) == 401
         again.headers["cookie"] = second
+
         assert await status(again) == 200
 
 
@@ -184,6 +193,7 @@ async def test_over_tls_a_cookie_of_another_host_of_the_domain_does_not_count(se
         found = [await status_with(browser, cookie) for cookie in (own, tossed, f"{own}; portside_session=evil")]
         assert found == [200, 401, 200]
         browser.headers["cookie"] = own
+
         assert (await browser.post("/login/out")).headers["set-cookie"].startswith("__Host-portside_session=;")
         assert await status(browser) == 401
 
@@ -199,6 +209,7 @@ async def test_cookies_and_bearer_tokens_cannot_be_exchanged(
     cookie = browser.cookies["portside_session"]
     assert await status(browser) == 200
     made = await server.client.post("/login", json={"email": email, "password": PASSWORD})
+
     bearer = made.json()["access_token"]
     async with httpx2.AsyncClient(base_url=server.url) as plain:
         assert (await plain.get("/auth", headers={"authorization": f"Bearer {bearer}"})).status_code == 200
@@ -210,8 +221,10 @@ async def test_sessions_are_listed_and_ended_by_their_owner_and_by_admins(server
     _, another = await add_member(server)
     async with new_browser(server) as one, new_browser(server) as two, new_browser(server) as other:
         two.headers["user-agent"] = "Firefox"
+
         for browser, named in ((one, email), (two, email), (other, another)):
             await sign_in(browser, named)
+
         newest, oldest = await signed_in_sessions(one)
         assert (oldest["is_current"], newest["is_current"]) == (True, False)
         assert (newest["client"], newest["method"], newest["kind"]) == ("Firefox", "password", "cookie")
@@ -219,6 +232,7 @@ async def test_sessions_are_listed_and_ended_by_their_owner_and_by_admins(server
         (foreign,) = await signed_in_sessions(other)
         assert (await one.delete(f"/users/me/sessions/{foreign['id']}")).status_code == 404
         assert (await one.get("/orgs/current/sessions")).status_code == 403
+
         assert (await one.delete(f"/orgs/current/sessions/{foreign['id']}")).status_code == 403
         assert (await one.delete(f"/users/me/sessions/{newest['id']}")).status_code == 204
         assert [await status(browser) for browser in (one, two, other)] == [200, 401, 200]
@@ -226,6 +240,7 @@ async def test_sessions_are_listed_and_ended_by_their_owner_and_by_admins(server
         assert [found["user_email"] for found in listed if found["user_email"] in {email, another}] == [another, email]
         assert (await server.client.delete(f"/orgs/current/sessions/{foreign['id']}")).status_code == 204
         assert (await server.client.delete(f"/orgs/current/sessions/{foreign['id']}")).status_code == 404
+
         assert [await status(browser) for browser in (one, other)] == [200, 401]
 
 
@@ -238,6 +253,7 @@ async def test_a_limited_key_does_not_end_sessions_of_its_user(server: Hosted, e
         assert (await limited.delete(f"/users/me/sessions/{target}")).status_code == 403
         assert await status(browser) == 200
         assert (await limited.post("/logout")).status_code == 204
+
         assert await status(limited) == 401
 
 
@@ -248,6 +264,7 @@ async def test_signing_out_ends_the_session_and_not_only_the_cookie(
     token = browser.cookies["portside_session"]
     response = await browser.post("/login/out")
     assert (response.status_code, "Max-Age=0" in response.headers["set-cookie"]) == (303, True)
+
     async with new_browser(server) as thief:
         thief.cookies["portside_session"] = token
         assert await status(thief) == 401
@@ -263,7 +280,9 @@ async def test_a_removed_member_and_a_new_password_end_sessions(server: Hosted) 
         assert (await one.put("/users/me/password", json=body)).status_code == 204
         assert [await status(one), await status(two)] == [200, 401]
         assert (await server.client.delete(f"/orgs/current/members/{user}")).status_code == 204
+
         assert await status(one) == 401
+
     assert await server.db.pool.fetchval("select count(*) from sessions where user_id = $1::uuid", user) == 0
 
 
@@ -283,13 +302,27 @@ async def test_a_session_ends_by_itself(server: Hosted, browser: httpx2.AsyncCli
 @pytest.mark.parametrize(
     "target",
     [
-        "https://evil.example", "//evil.example", "/\\evil.example", "\\\\evil.example", "/\t/evil.example",
-        "javascript:alert(1)", "evil.example", "/x\r\nSet-Cookie: a=b", " //evil.example", "",
+        "https://evil.example",
+        "//evil.example",
+        "/\\evil.example",
+        "\\\\evil.example",
+        "/\t/evil.example",
+        "javascript:alert(1)",
+        "evil.example",
+        "/x\r\nSet-Cookie: a=b",
+        " //evil.example",
+        "",
         # Pages of agents, and addresses that sign the browser in as somebody else.
-        "/agents/bot/page", "/console/../agents/bot/page", "/console/%2e%2E/agents/bot", "/console/..%2fagents/bot",
-        "/consoles", "/login/link?token=x", "/login/oidc", "/docs",
+        "/agents/bot/page",
+        "/console/../agents/bot/page",
+        "/console/%2e%2E/agents/bot",
+        "/console/..%2fagents/bot",
+        "/consoles",
+        "/login/link?token=x",
+        "/login/oidc",
+        "/docs",
     ],
-)  # fmt: skip
+)
 async def test_a_sign_in_leads_nowhere_else(
     server: Hosted, browser: httpx2.AsyncClient, target: str, email: str
 ) -> None:

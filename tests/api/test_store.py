@@ -36,14 +36,17 @@ async def test_an_item_is_put_read_overwritten_and_deleted(client: LangGraphClie
     assert first["key"] == "likes"
     assert first["value"] == {"text": "tea", "big": 2**60, "none": None, "f": 1.5}
     assert first["created_at"] == first["updated_at"]
+
     assert first["created_at"].endswith("+00:00")
     await client.store.put_item(here, "likes", {"text": "coffee"})
     second = await client.store.get_item(here, "likes")
     assert second["value"] == {"text": "coffee"}
     assert second["created_at"] == first["created_at"]
     assert second["updated_at"] > first["updated_at"]
+
     for _ in range(2):
         assert await client.store.delete_item(here, "likes") is None
+
     assert await client.store.get_item(here, "likes") is None
 
 
@@ -59,10 +62,12 @@ async def test_search_filters_pages_and_orders_by_the_last_write(client: LangGra
         await client.store.put_item(
             ["paged", str(number % 2)], f"k{number}", {"n": number, "meta": {"even": number % 2 == 0}}
         )
+
     every = (await client.store.search_items(["paged"]))["items"]
     assert [item["key"] for item in every] == ["k4", "k3", "k2", "k1", "k0"]
     assert {item["score"] for item in every} == {None}
     pages = [(await client.store.search_items(["paged"], limit=2, offset=offset))["items"] for offset in (0, 2, 4)]
+
     assert [item["key"] for page in pages for item in page] == ["k4", "k3", "k2", "k1", "k0"]
     for wanted, keys in (
         ({"n": 3}, ["k3"]),
@@ -117,6 +122,7 @@ async def test_failed_embedding_is_an_error_and_stores_nothing(http: httpx2.Asyn
         assert said in response.json()["detail"]
         response = await http.post("/store/items/search", json={"namespace_prefix": ["failing"], "query": text})
         assert response.status_code == 502
+
     assert (await client.store.list_namespaces(prefix=["failing"]))["namespaces"] == []
 
 
@@ -166,6 +172,7 @@ async def test_lone_surrogates_and_deep_json_are_refused(http: httpx2.AsyncClien
 async def test_odd_searches_are_answered_or_refused(http: httpx2.AsyncClient, client: LangGraphClient):
     await client.store.put_item(["odd"], "", {"a.b": {"$x": 1}, 'q"': [1, 2]})
     assert (await client.store.get_item(["odd"], ""))["key"] == ""
+
     for body, status in (
         ({}, 200),
         ({"namespace_prefix": None, "filter": None, "limit": None, "offset": None, "query": None}, 200),
@@ -180,11 +187,14 @@ async def test_odd_searches_are_answered_or_refused(http: httpx2.AsyncClient, cl
     ):
         response = await http.post("/store/items/search", json=body)
         assert response.status_code == status, (body, response.text)
+
     response = await http.get("/store/items", params={"namespace": "odd"})
     assert (response.status_code, response.json()) == (400, {"detail": "Key is required"})
+
     for without in ({"key": "k"}, {"key": "k", "namespace": ""}):
         response = await http.get("/store/items", params=without)
         assert (response.status_code, response.json()["errors"][0]["loc"]) == (422, ["query", "namespace"])
+
     assert (await http.get("/store/items", params={"namespace": "a..b", "key": "k"})).status_code == 422
     assert (await http.request("DELETE", "/store/items", json={"namespace": ["odd"]})).status_code == 422
     named = {"namespace": ["odd"], "key": "k", "filter": {"a": 1}}
@@ -201,6 +211,7 @@ async def test_items_expire_unless_they_are_read(client: LangGraphClient, module
     left = "select round(extract(epoch from expires_at - now()) / 60) from portside.store_items where key = $1"
     age = "update portside.store_items set expires_at = now() + $1 * interval '1 s' where key = $2"
     assert await admin.fetchval(left, "by_default") == 600
+
     assert await admin.fetchval(left, "brief") == 1
     brief = await client.http.get(
         "/store/items", params={"namespace": "mortal", "key": "brief", "refresh_ttl": "false"}
@@ -208,6 +219,7 @@ async def test_items_expire_unless_they_are_read(client: LangGraphClient, module
     assert brief["ttl"] == 1
     assert datetime.fromisoformat(brief["expires_at"]) > datetime.fromisoformat(brief["updated_at"])
     await admin.execute(age, 60, "by_default")
+
     await client.store.get_item(here, "by_default", refresh_ttl=False)
     assert await admin.fetchval(left, "by_default") < 2
     await client.store.get_item(here, "by_default")
@@ -215,6 +227,7 @@ async def test_items_expire_unless_they_are_read(client: LangGraphClient, module
     await admin.execute(age, 60, "by_default")
     await client.store.search_items(here)
     assert await admin.fetchval(left, "by_default") == 600
+
     await admin.execute(age, -1, "brief")
     assert await client.store.get_item(here, "brief") is None
     assert [item["key"] for item in (await client.store.search_items(here))["items"]] == ["by_default"]
@@ -281,4 +294,5 @@ async def test_isolated_loops_share_the_store(
             graphs = ("async_node", "sync_node", "async_node", "sync_node", "get_store", "async_node")
             for found in await asyncio.gather(*(run(isolated, graph, "dog") for graph in graphs)):
                 assert found[0] == "dog"
+
     assert (await client.store.get_item(["memories", "sync"], "last"))["value"] == {"text": "dog"}

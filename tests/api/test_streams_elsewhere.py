@@ -81,8 +81,10 @@ async def test_remote_stream_equals_local_stream(two, body, is_resumable):
     elsewhere, _ = await run_on(two.front, await new_thread(two.front), **body)
     assert names(elsewhere) == names(here)
     assert elsewhere[0].data["attempt"] == 1
+
     if is_resumable:
         assert places(elsewhere) == sorted(set(places(elsewhere)))
+
     stateless, _ = await run_on(two.front, None, **body)
     assert names(stateless) == names(here)
 
@@ -96,13 +98,16 @@ async def test_wait_for_a_run_of_another_server(two):
 
 
 async def test_join_run_of_another_server(two, tmp_path):
-    thread_id, path = await new_thread(two.worker), tmp_path / "gate"
+    thread_id = await new_thread(two.worker)
+    path = tmp_path / "gate"
     body = {"assistant_id": "gate", "input": {"path": str(path), "done": []}, "stream_mode": ["updates"]}
     run = (await two.worker.post(f"/threads/{thread_id}/runs", json=body)).json()
+
     await eventually(lambda: _has_passed_first_node(two.worker, thread_id))
     async with opened(two.front, "GET", f"/threads/{thread_id}/runs/{run['run_id']}/stream") as stream:
         path.touch()
         events = await stream.all()
+
     # Only what is new: the node before the gate was over already.
     assert [list(event.data) for event in events] == [["wait"], ["after"]]
 
@@ -117,6 +122,7 @@ async def test_resume_on_another_server(two):
     events, headers = await run_on(
         two.worker, thread_id, assistant_id="parent", input={"foo": []}, stream_resumable=True
     )
+
     path = headers["location"]
     for mark, expected in (("-1", events), (events[1].event_id, events[2:]), ("garbage", [])):
         async with opened(two.front, "GET", path, headers={"Last-Event-ID": mark}) as stream:
@@ -129,10 +135,12 @@ async def test_thread_stream_over_runs_of_several_servers(two):
     async with opened(two.front, "GET", f"/threads/{thread_id}/stream?{query}") as stream:
         for http in (two.worker, two.front, two.worker):
             await http.post(f"/threads/{thread_id}/runs/wait", json={"assistant_id": "echo", "input": HI})
+
         events = [event for _ in range(3) for event in await stream.until(is_done)]
         response = await two.front.post(f"/threads/{thread_id}/state", json={"values": {"messages": []}})
         assert response.status_code == 200, response.text
         events.append(await stream.next())
+
     assert [event.name for event in events] == [*["metadata", "values", "values", "metadata"] * 3, "state_update"]
     assert places(events) == sorted(set(places(events)))
 
@@ -146,10 +154,8 @@ async def test_state_update_reaches_other_servers(two):
 
 
 async def test_event_protocol_over_two_servers(two):
-    thread_id, begin = (
-        new_id(),
-        {"id": 1, "method": "run.start", "params": {"assistant_id": "approval", "input": {"text": "a"}}},
-    )
+    thread_id = new_id()
+    begin = {"id": 1, "method": "run.start", "params": {"assistant_id": "approval", "input": {"text": "a"}}}
     asked = {"channels": ["values", "lifecycle", "input"]}
     async with opened(two.front, "POST", f"/threads/{thread_id}/stream/events", json=asked) as stream:
         assert (await two.front.post(f"/threads/{thread_id}/commands", json=begin)).json()["type"] == "success"
@@ -159,25 +165,35 @@ async def test_event_protocol_over_two_servers(two):
         command = {"id": 2, "method": "input.respond", "params": {"namespace": [], **answer}}
         reply = (await two.worker.post(f"/threads/{thread_id}/commands", json=command)).json()
         assert reply["type"] == "success"
+
         second = await stream.until(lambda event: event.data["params"]["data"].get("event") == "completed")
+
     events = [*first, *second]
     assert [event.data["seq"] for event in events] == sorted({event.data["seq"] for event in events})
     assert [event.name for event in events if event.name in ("lifecycle", "input.requested")] == [
-        "lifecycle", "input.requested", "lifecycle", "lifecycle", "lifecycle"
-    ]  # fmt: skip
+        "lifecycle",
+        "input.requested",
+        "lifecycle",
+        "lifecycle",
+        "lifecycle",
+    ]
+
     # A client that reconnects to another server continues with the same numbers.
     last = first[-1].data["seq"]
     again = {**asked, "since": last}
     async with opened(two.worker, "POST", f"/threads/{thread_id}/stream/events", json=again) as stream:
         rest = await stream.until(lambda event: event.data["params"]["data"].get("event") == "completed")
+
     assert [event.data["seq"] for event in rest] == [event.data["seq"] for event in second]
     assert [event.data["event_id"] for event in rest] == [event.data["event_id"] for event in second]
 
 
 async def test_cancelled_pending_protocol_run_emits_failed(two, tmp_path):
-    thread_id, path = await new_thread(two.worker), tmp_path / "gate"
+    thread_id = await new_thread(two.worker)
+    path = tmp_path / "gate"
     body = {"assistant_id": "gate", "input": {"path": str(path), "done": []}}
     before = (await two.worker.post(f"/threads/{thread_id}/runs", json=body)).json()
+
     begin = {"id": 1, "method": "run.start", "params": {"assistant_id": "echo", "input": HI}}
     async with opened(
         two.front, "POST", f"/threads/{thread_id}/stream/events", json={"channels": ["lifecycle"]}
@@ -188,7 +204,9 @@ async def test_cancelled_pending_protocol_run_emits_failed(two, tmp_path):
         assert events[-1].data["params"]["data"]["graph_name"] == "echo"
         assert "cancel" in events[-1].data["params"]["data"]["error"]
         path.touch()
+
         rest = await stream.until(lambda event: event.data["params"]["data"]["event"] == "completed")
+
     assert rest[-1].data["params"]["data"]["graph_name"] == "gate"
     assert before["run_id"] in rest[-1].data["event_id"]
 
@@ -206,6 +224,7 @@ async def test_deleted_thread_ends_followers_of_all_servers(two, way, module_dat
         await two.worker.post(f"/threads/{thread_id}/runs/wait", json=body)
         await stream.until(is_done)
         await other.until(is_done)
+
         if way == "delete":
             assert (await two.worker.delete(f"/threads/{thread_id}")).status_code == 204
         elif way == "assistant":
@@ -214,8 +233,10 @@ async def test_deleted_thread_ends_followers_of_all_servers(two, way, module_dat
         else:
             response = await two.worker.post("/threads/prune", json={"thread_ids": [thread_id], "strategy": "delete"})
             assert response.status_code == 200, response.text
+
         assert await stream.next() is None
         assert await other.next() is None
+
     # Nobody needs the events any more, so they do not wait for the end of their two minutes.
     db = await asyncpg.connect(module_database)
     count = "select count(*) = 0 from portside.stream_chunks where thread_id = $1::uuid"
@@ -238,6 +259,7 @@ async def test_fifty_followers_of_ten_thousand_events(two):
                 return await read(stream)
 
         everything = await asyncio.gather(read(first), *(follow() for _ in range(49)))
+
     for events in everything:
         assert [event.data for event in events] == list(range(10_000))
         assert places(events) == sorted(places(events))

@@ -50,13 +50,16 @@ async def test_a_run_is_followed_over_redis(pair: Pair, redis_url: str):
                 opened(http, "POST", "/runs/stream", json=body) as stream,
             ):
                 events = await stream.all()
+
             assert [event.data for event in events if event.name == "custom"] == list(range(3000))
+
             for _ in range(MESSAGES_OF_A_RUN):
                 message = await channel.get_message(timeout=1)
                 if message is None:
                     return False
                 if message["type"] == "pmessage" and bus._msgpack_decoder.decode(message["data"]).chunks:
                     return True
+
             return False
 
         await eventually(is_followed_over_redis)
@@ -69,6 +72,7 @@ async def test_large_events_go_over_redis_as_well(pair: Pair):
         opened(http, "POST", "/runs/stream", json=body) as stream,
     ):
         events = await stream.all()
+
     assert [len(event.data) for event in events if event.name == "custom"] == [1_000_000] * 5
 
 
@@ -84,6 +88,7 @@ async def test_stalled_redis_blocks_no_stream(pair: Pair, redis_server: RedisSer
             events = await stream.all()
     finally:
         redis_server.resume()
+
     assert [len(event.data) for event in events if event.name == "custom"] == [1_000_000] * 20
 
 
@@ -111,6 +116,7 @@ async def test_silent_redis_is_noticed_by_who_only_listens(monkeypatch, redis_se
             await asyncio.wait_for(ended.wait(), 60)
         finally:
             redis_server.resume()
+
         assert (await asyncio.wait_for(connected.get(), 60)).sender == bus.NOBODY
     finally:
         await ear.close()
@@ -125,12 +131,15 @@ async def test_oversized_redis_message_drops_its_chunks(monkeypatch, redis_url: 
 
     monkeypatch.setattr(bus, "MESSAGE_LIMIT_BYTES", 1000)
     received: asyncio.Queue = asyncio.Queue()
-    ear, mouth = bus.RedisBus(redis_url, "limit", 10), bus.RedisBus(redis_url, "limit", 10)
+    ear = bus.RedisBus(redis_url, "limit", 10)
+    mouth = bus.RedisBus(redis_url, "limit", 10)
+
     await ear.open(lambda hints, chunks: received.put_nowait((hints, chunks)))
     thread_id = uuid4()
     try:
         # A message sent before it is subscribed would be lost.
         assert (await asyncio.wait_for(received.get(), 60))[0].sender == NOBODY
+
         for size, count in ((10, 1), (2000, 0)):
             chunk = Chunk(thread_id, 1, None, uuid4(), b"x" * size)
             await mouth.send(Notification(sender=uuid4(), written=[thread_id]), [chunk])

@@ -26,30 +26,40 @@ def numbers(raw: bytes) -> list[int]:
 
 async def test_long_replays_are_complete_and_bounded_in_memory(module_database, tmp_path):
     with agent_server(module_database, tmp_path, project="streams") as server:
-        host, port = "127.0.0.1", int(server.url.rsplit(":", 1)[1])
+        host = "127.0.0.1"
+        port = int(server.url.rsplit(":", 1)[1])
         async with httpx2.AsyncClient(base_url=server.url, timeout=200) as http:
             thread_id = (await http.post("/threads", json={"thread_id": new_id()})).json()["thread_id"]
             before = peak_kb(server.process.pid)
             body = {
-                "assistant_id": "long", "input": {"count": EVENTS, "size": 200}, "stream_mode": ["custom"],
+                "assistant_id": "long",
+                "input": {"count": EVENTS, "size": 200},
+                "stream_mode": ["custom"],
                 "stream_resumable": True,
-            }  # fmt: skip
+            }
+
             run_id = (await http.post(f"/threads/{thread_id}/runs", json=body)).json()["run_id"]
             assert (await http.get(f"/threads/{thread_id}/runs/{run_id}/join")).status_code == 200
             path = f"/threads/{thread_id}/runs/{run_id}/stream"
+
             head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nLast-Event-ID: -1\r\n\r\n".encode()
             followers = [await asyncio.open_connection(host, port, limit=2**16) for _ in range(FOLLOWERS)]
             for _, writer in followers:
                 writer.write(head)
+
             for reader, _ in followers:
                 assert b" 200 " in await reader.readline()
+
             # Nobody has read the replay yet: it waits for the sockets, and the server has time for others.
             assert (await http.get("/ok")).status_code == 200
+
             for _, writer in followers[1:]:
                 writer.transport.abort()
+
             assert (await http.get("/ok")).status_code == 200
             followers[0][1].transport.abort()
             async with opened(http, "GET", path, headers={"Last-Event-ID": "-1"}) as stream:
                 received = b"".join([event.raw async for event in stream if event.name == "custom"])
+
             assert numbers(received) == list(range(EVENTS))
             assert peak_kb(server.process.pid) - before < GROWTH_LIMIT_KB

@@ -49,6 +49,7 @@ async def test_the_bytes_of_a_resumable_run(http):
     path = f"/threads/[0-9a-f-]+/runs/{events[0].data['run_id']}"
     assert re.fullmatch(path, headers["content-location"])
     assert re.fullmatch(f"{path}/stream", headers["location"])
+
     assert [event.name for event in events] == ["metadata", "values", "values"]
     assert list(events[0].data) == ["run_id", "attempt"]
     assert events[0].raw.startswith(b'event: metadata\r\ndata: {"run_id":"')
@@ -69,6 +70,7 @@ async def test_an_interrupt_in_values_and_updates(http):
     events, _ = await run(http, input={"text": "a"}, **modes)
     asked = events[-1].data["__interrupt__"]
     assert asked == [{"value": {"question": "approve?", "text": "a!"}, "id": asked[0]["id"], "response_schema": None}]
+
     assert named(events[1:]) == [
         ("values", {"text": "a"}),
         ("updates", {"draft": {"text": "a!"}}),
@@ -76,6 +78,7 @@ async def test_an_interrupt_in_values_and_updates(http):
         ("updates", {"__interrupt__": asked}),
         ("values", {"text": "a!", "__interrupt__": asked}),
     ]
+
     assert list(asked[0]) == ["value", "id", "response_schema"]
     events, _ = await run(http, command={"resume": "yes"}, **modes)
     assert named(events[1:]) == [
@@ -99,11 +102,19 @@ async def test_subgraphs_are_named_behind_the_mode(http):
         http, assistant_id="parent", input={"foo": ["in"]}, stream_mode=["values", "updates"], stream_subgraphs=True
     )
     names = [re.sub(r"child:[0-9a-f-]{36}$", "child:_", event.name) for event in events[1:]]
+
     assert names == [
-        "values", "updates", "values",
-        "values|child:_", "updates|child:_", "values|child:_", "updates|child:_", "values|child:_",
-        "updates", "values",
-    ]  # fmt: skip
+        "values",
+        "updates",
+        "values",
+        "values|child:_",
+        "updates|child:_",
+        "values|child:_",
+        "updates|child:_",
+        "values|child:_",
+        "updates",
+        "values",
+    ]
 
 
 async def test_pieces_of_a_message_carry_a_namespace_and_whole_ones_do_not(http):
@@ -142,8 +153,10 @@ async def test_late_join_gets_new_events(http, tmp_path):
             gate.touch()
             rest = await first.all()
             joined = await late.all()
+
     assert [event.name for event in before] == ["metadata", "values", "updates"]
     assert named(joined)[-len(rest) :] == named(rest)
+
     assert "metadata" not in {event.name for event in joined}
     everything = [event.raw for event in (*before, *rest)]
     for place in ("-1", "0"):
@@ -168,6 +181,7 @@ async def test_client_resumes_at_last_event_id(http, tmp_path):
     assert await after(str(int(millis) - 1)) == everything
     assert await after("garbage") == []
     assert await after(None) == []
+
     assert await after("-1", stream_mode="values") == everything[1:]
     assert await after("-1", stream_mode='["values","updates"]') == everything[1:]
     assert await after("-1", stream_mode=["custom", "updates"]) == []
@@ -177,6 +191,7 @@ async def test_invalid_last_event_id_ends_a_join(http, tmp_path):
     path, gate = await gated(http, tmp_path, stream_resumable=True)
     async with opened(http, "GET", f"{path}/stream", headers={"Last-Event-ID": "garbage"}) as stream:
         assert await stream.all() == []
+
     gate.touch()
 
 
@@ -189,12 +204,18 @@ async def test_an_unknown_mode_is_refused(http):
 
 async def test_a_filter_lets_subgraphs_and_the_error_through(http):
     _, headers = await run(
-        http, assistant_id="parent", input={"foo": ["in"]}, stream_mode=["values", "updates"], stream_subgraphs=True,
+        http,
+        assistant_id="parent",
+        input={"foo": ["in"]},
+        stream_mode=["values", "updates"],
+        stream_subgraphs=True,
         stream_resumable=True,
-    )  # fmt: skip
+    )
+
     query = {"params": {"stream_mode": "updates"}, "headers": {"Last-Event-ID": "-1"}}
     async with opened(http, "GET", headers["location"], **query) as stream:
         modes = [event.name.partition("|") for event in await stream.all()]
+
     assert {mode for mode, _, _ in modes} == {"updates"}
     assert any(namespace for _, _, namespace in modes)
 
@@ -206,9 +227,11 @@ async def test_a_slow_reader_does_not_hold_the_run_up(http):
     async with http.stream("POST", f"/threads/{thread_id}/runs/stream", json=body) as response:
         done = await http.get(f"{response.headers['content-location']}/join")
         assert done.json() == {"pieces": 60, "done": True}
+
         tail = b""
         async for chunk in response.aiter_raw():
             tail = (tail + chunk)[-400:]
+
     assert b'event: error\r\ndata: {"error":"SlowReader"' in tail
 
 
@@ -216,8 +239,6 @@ async def test_the_sdk_joins(server, tmp_path):
     async with get_client(url=server.url, api_key="") as client:
         thread = await client.threads.create()
         run = await client.runs.create(thread["thread_id"], "echo", input=HI, stream_resumable=True)
-        parts = [
-            part
-            async for part in client.runs.join_stream(thread["thread_id"], run["run_id"], last_event_id="-1")
-        ]  # fmt: skip
+        parts = [part async for part in client.runs.join_stream(thread["thread_id"], run["run_id"], last_event_id="-1")]
+
     assert [part.event for part in parts][:3] == ["metadata", "values", "values"]

@@ -46,8 +46,10 @@ async def test_a_thread_is_followed_before_it_exists_and_over_its_runs(http):
     thread_id = new_id()
     async with opened(http, "GET", f"/threads/{thread_id}/stream") as stream:
         assert stream.status == 200
-        first, second = await echo(http, thread_id), await echo(http, thread_id)
+        first = await echo(http, thread_id)
+        second = await echo(http, thread_id)
         events = await both_runs(stream)
+
     assert [event.name for event in events] == ["metadata", "values", "values", "metadata"] * 2
     assert events[0].data == {"run_id": first, "attempt": 1}
     assert events[3].data == {"status": "run_done", "run_id": first}
@@ -60,16 +62,20 @@ async def test_follower_resumes_at_last_event_id(http):
     thread_id = new_id()
     await echo(http, thread_id)
     await echo(http, thread_id)
+
     for beginning in ("-", "0"):
         async with opened(http, "GET", f"/threads/{thread_id}/stream", headers={"Last-Event-ID": beginning}) as stream:
             everything = await both_runs(stream)
+
     middle = everything[3].event_id
     async with opened(http, "GET", f"/threads/{thread_id}/stream", headers={"Last-Event-ID": middle}) as stream:
         rest = await stream.until(is_done)
+
     assert [event.raw for event in rest] == [event.raw for event in everything[4:]]
     async with opened(http, "GET", f"/threads/{thread_id}/stream") as stream:
         third = await echo(http, thread_id)
         new = await stream.until(is_done)
+
     assert new[0].data["run_id"] == new[-1].data["run_id"] == third
 
 
@@ -86,20 +92,24 @@ async def test_stream_mode_parameter_has_two_names(http, name):
     response = await http.get(f"/threads/{thread_id}/stream", params={name: "bogus"})
     assert response.status_code == 422
     assert "Invalid stream mode: bogus" in response.text
+
     async with opened(http, "GET", f"/threads/{thread_id}/stream", params={name: "lifecycle"}) as stream:
         await echo(http, thread_id)
         events = await stream.until(is_done)
+
     assert [event.name for event in events] == ["metadata", "metadata"]
 
 
 async def test_a_change_of_the_state_shows_up(http):
     thread_id = new_id()
     await echo(http, thread_id)
+
     modes = {"stream_modes": ["state_update", "lifecycle"]}
     async with opened(http, "GET", f"/threads/{thread_id}/stream", params=modes) as stream:
         made = await http.post(f"/threads/{thread_id}/state", json={"values": HI})
         await echo(http, thread_id)
         events = await stream.until(is_done)
+
     assert [event.name for event in events] == ["state_update", "metadata", "metadata"]
     assert events[0].data["checkpoint_id"] == made.json()["checkpoint_id"]
     assert [message["content"] for message in events[0].data["values"]["messages"]] == ["hi", "echo: hi", "hi"]
@@ -111,8 +121,10 @@ async def test_idle_stream_has_heartbeats_and_ends_with_its_thread(http):
         chunks = response.aiter_raw()
         received = await asyncio.wait_for(anext(chunks), 60)
         await http.delete(f"/threads/{thread_id}")
+
         # On a busy machine there may be more heartbeats before the end.
         received += b"".join([chunk async for chunk in chunks])
+
     assert received
     assert received.replace(b": heartbeat\r\n\r\n", b"") == b""
 
@@ -123,6 +135,7 @@ async def test_the_events_of_a_run_of_the_protocol_do_not_leak(http):
         start = {"id": 1, "method": "run.start", "params": {"assistant_id": "echo", "input": HI}}
         await http.post(f"/threads/{thread_id}/commands", json=start)
         events = await stream.until(is_done)
+
     assert [event.name for event in events] == ["metadata", "values", "values", "metadata"]
 
 
@@ -136,12 +149,14 @@ async def test_the_sdk_follows_a_thread(server, http):
             names.append(part.event)
             if len(names) == 4:
                 break
+
     assert names == ["metadata", "values", "values", "metadata"]
 
 
 async def test_stopping_server_cuts_thread_streams(module_database, tmp_path):
     with agent_server(module_database, tmp_path, project="streams") as leaving:
-        http, path = httpx2.AsyncClient(base_url=leaving.url, timeout=60), f"/threads/{new_id()}/stream"
+        http = httpx2.AsyncClient(base_url=leaving.url, timeout=60)
+        path = f"/threads/{new_id()}/stream"
         async with http, opened(http, "GET", f"{path}?stream_modes=lifecycle") as stream:
             # Where the SDKs join again.
             assert stream.headers["location"] == f"{path}?stream_modes=lifecycle"

@@ -57,6 +57,7 @@ def planted(server: ServerProcess, home: Path) -> list[str]:
     made = httpx2.post(f"{server.url}/v2/deployments", json=body, headers={"X-Api-Key": KEY}, timeout=60)
     deployment = UUID(made.raise_for_status().json()["id"])
     folder = home / "dataplane" / "deployments" / str(deployment)
+
     (folder / "logs").mkdir(parents=True)
     (folder / "database-password").write_text(AGENT_PASSWORD + "\n")
     known = [SECRET, DATABASE_PASSWORD, TOKEN_OF_ENVIRONMENT, PASSWORD_IN_URL, AGENT_PASSWORD, KEY]
@@ -66,32 +67,41 @@ def planted(server: ServerProcess, home: Path) -> list[str]:
         f"in an address {quote(value, safe='')} and {base64.b64encode(value.encode()).decode()}" for value in known
     ]
     lines += [json.dumps({"event": f"value {value}"}) for value in known]
+
     lines += [*UNKNOWN.values(), "a line that helps"]
     for log in (folder / "logs" / "server.log", home / "logs" / "listener.log", home / "logs" / "ingress.log"):
         log.parent.mkdir(exist_ok=True)
         log.write_text("\n".join(lines) + "\n")
+
     return [*known, *UNKNOWN]
 
 
 def make_bundle(server: ServerProcess, home: Path, file: Path) -> tuple[str, dict[str, str]]:
     """Run the command as an operator does, and return its output and the files of the bundle."""
     environment = {
-        **os.environ, "OPENAI_API_KEY": TOKEN_OF_ENVIRONMENT, "OIDC_CLIENT_SECRET": TOKEN_OF_ENVIRONMENT,
-        "HTTPS_PROXY": f"http://proxy:{PASSWORD_IN_URL}@127.0.0.1:9", "PORTSIDE_API_KEY": KEY, "DATABASE_URL": "",
+        **os.environ,
+        "OPENAI_API_KEY": TOKEN_OF_ENVIRONMENT,
+        "OIDC_CLIENT_SECRET": TOKEN_OF_ENVIRONMENT,
+        "HTTPS_PROXY": f"http://proxy:{PASSWORD_IN_URL}@127.0.0.1:9",
+        "PORTSIDE_API_KEY": KEY,
+        "DATABASE_URL": "",
         "SOME_DSN": f"postgresql://me:{quote(DATABASE_PASSWORD, safe='')}@db.example.com/x",
         "NO_PROXY": "127.0.0.1",
-    }  # fmt: skip
+    }
+
     port = server.url.rpartition(":")[2]
     done = run_command(
         "support-bundle", "--home", str(home), "--to", str(file), "--port", port, environment=environment
     )
     assert done.returncode == 0, done.stderr
     assert file.stat().st_mode & 0o777 == 0o600
+
     with tarfile.open(file) as archive:
         files = {
             member.name.partition("/")[2]: (archive.extractfile(member) or sys.stdin.buffer).read().decode()
             for member in archive.getmembers()
         }
+
     return done.stdout + done.stderr, files
 
 
@@ -103,15 +113,27 @@ def forms_of(value: str) -> list[str]:
 def test_bundle_holds_no_secret(server: ServerProcess, home: Path, planted: list[str], tmp_path: Path):
     output, files = make_bundle(server, home, tmp_path / "bundle.tar.gz")
     assert set(files) >= {
-        "versions.json", "settings.json", "doctor.json", "disk.json", "deployments.json", "health.json", "metrics.txt",
-        "left-out.json", "logs/listener.log", "logs/ingress.log", "logs/postgres.log",
-    }  # fmt: skip
+        "versions.json",
+        "settings.json",
+        "doctor.json",
+        "disk.json",
+        "deployments.json",
+        "health.json",
+        "metrics.txt",
+        "left-out.json",
+        "logs/listener.log",
+        "logs/ingress.log",
+        "logs/postgres.log",
+    }
+
     for name, text in files.items():
         for value in planted:
             for form in forms_of(value):
                 assert form not in text, f"{name} holds {value}"
+
         if name.endswith(".json"):
             json.loads(text)
+
     assert json.loads(files["left-out.json"]) == []
     assert "a line that helps" in files["logs/listener.log"]
     entries = httpx2.get(f"{server.url}/audit-log?action=support_bundle.create", headers={"X-Api-Key": KEY}).json()
@@ -120,6 +142,7 @@ def test_bundle_holds_no_secret(server: ServerProcess, home: Path, planted: list
     assert json.loads(files["deployments.json"])[0]["name"] == "secretive"
     settings = {each["name"]: each for each in json.loads(files["settings.json"])}
     assert settings["OIDC_CLIENT_SECRET"]["is_set"]
+
     assert settings["OIDC_CLIENT_SECRET"]["value"] is None
     assert json.loads(files["doctor.json"])["findings"]
     assert json.loads(files["disk.json"])["taken"]
@@ -133,10 +156,12 @@ def test_output_of_deployments_is_left_out_if_their_secrets_are_unknown(
     key = home / "master-key"
     kept = key.read_text()
     key.write_text(base64.b64encode(os.urandom(32)).decode() + "\n")
+
     try:
         output, files = make_bundle(server, home, tmp_path / "bundle.tar.gz")
     finally:
         key.write_text(kept)
+
     assert "left out: logs and states of deployments" in output
     assert not [name for name in files if "deployments" in name or "logs" in name]
     assert SECRET in planted
@@ -148,21 +173,26 @@ def test_file_is_never_replaced(server: ServerProcess, home: Path, tmp_path: Pat
     (tmp_path / "bundle.tar.gz").write_text("kept")
     with pytest.raises(AssertionError, match="cannot write"):
         make_bundle(server, home, tmp_path / "bundle.tar.gz")
+
     assert (tmp_path / "bundle.tar.gz").read_text() == "kept"
 
 
 def test_cut_line_of_a_long_log_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The line is cut within the secret, so that its rest is not masked. Some characters take several bytes."""
     monkeypatch.setattr("portside.operate.bundle.TAIL_BYTES", 40)
-    log, file = tmp_path / "server.log", tmp_path / "bundle.tar.gz"
+    log = tmp_path / "server.log"
+    file = tmp_path / "bundle.tar.gz"
     log.write_text(f"key {SECRET}\n" + "é" * 10 + "\n", "utf-8")
+
     bundle = Bundle(Masks([SECRET]))
     bundle.add_log("cut.log", log)
     log.write_text("short\n")
     bundle.add_log("whole.log", log)
     bundle.write(file)
+
     with tarfile.open(file) as archive:
         texts = [(archive.extractfile(member) or sys.stdin.buffer).read().decode() for member in archive]
+
     assert texts == ["é" * 10 + "\n", "short\n"]
 
 

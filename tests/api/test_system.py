@@ -55,10 +55,15 @@ def test_info(http: httpx2.Client) -> None:
     info = http.get("/info").json()
     assert set(info) == {"version", "langgraph_py_version", "flags", "host"}
     assert info["version"] == full_version()
+
     assert info["flags"] == {
-        "assistants": True, "crons": True, "langsmith": False, "langsmith_tracing_replicas": False,
+        "assistants": True,
+        "crons": True,
+        "langsmith": False,
+        "langsmith_tracing_replicas": False,
         "langsmith_tracing_session_on_runs": False,
-    }  # fmt: skip
+    }
+
     names = ("project_id", "host_revision_id", "revision_id", "tenant_id")
     assert info["host"] == {"kind": "self-hosted", **dict.fromkeys(names)}
 
@@ -70,14 +75,30 @@ def test_metrics_for_prometheus(http: httpx2.Client) -> None:
     counted = r'lg_api_http_requests_total{method="GET",path="/threads/{thread_id}",status="404"} '
     assert counted in response.text
     names = set(re.findall(r"^(\w+)[{ ]", response.text, re.MULTILINE))
+
     wanted = {
-        "lg_api_http_requests_latency_bucket", "lg_api_workers_max", "lg_api_workers_active",
-        "lg_api_workers_available", "lg_api_num_pending_runs", "lg_api_num_running_runs", "lg_api_num_ready_runs",
-        "lg_api_pending_runs_wait_time_max", "lg_api_pending_runs_wait_time_med", "lg_api_streams_open",
-        "lg_api_run_admission_seconds_bucket", "lg_api_run_claim_seconds_bucket", "lg_api_run_retries_total",
-        "lg_api_run_queue_wait_time_1st_attempt_bucket", "lg_api_pg_pool_size",
-        "lg_api_pg_pool_max", "lg_api_pg_pool_available", "python_info", "process_open_fds", "target_info",
-    }  # fmt: skip
+        "lg_api_http_requests_latency_bucket",
+        "lg_api_workers_max",
+        "lg_api_workers_active",
+        "lg_api_workers_available",
+        "lg_api_num_pending_runs",
+        "lg_api_num_running_runs",
+        "lg_api_num_ready_runs",
+        "lg_api_pending_runs_wait_time_max",
+        "lg_api_pending_runs_wait_time_med",
+        "lg_api_streams_open",
+        "lg_api_run_admission_seconds_bucket",
+        "lg_api_run_claim_seconds_bucket",
+        "lg_api_run_retries_total",
+        "lg_api_run_queue_wait_time_1st_attempt_bucket",
+        "lg_api_pg_pool_size",
+        "lg_api_pg_pool_max",
+        "lg_api_pg_pool_available",
+        "python_info",
+        "process_open_fds",
+        "target_info",
+    }
+
     assert wanted <= names, wanted - names
 
 
@@ -94,10 +115,15 @@ async def test_metrics_as_json_count_the_queue(http: httpx2.Client) -> None:
     found = await eventually(counted)
     assert set(found) == {"queue", "api", "workers", "idle_s"}
     assert found["queue"]["n_running"] == 0
+
     assert {name for name, value in found["queue"].items() if isinstance(value, (int, float))} == {
-        "n_pending", "n_running", "pending_runs_wait_time_max_secs", "pending_runs_wait_time_med_secs",
+        "n_pending",
+        "n_running",
+        "pending_runs_wait_time_max_secs",
+        "pending_runs_wait_time_med_secs",
         "pending_unblocked_runs_wait_time_max_secs",
-    }  # fmt: skip
+    }
+
     assert found["workers"] == {"max": 10, "active": 0, "available": 10}
     assert {"method", "path", "status", "count"} == set(found["api"]["http_requests_total"][0])
 
@@ -111,6 +137,7 @@ def test_the_openapi_document_and_its_page(http: httpx2.Client) -> None:
     assert unprocessable == {"$ref": "#/components/schemas/TextBody"}
     page = http.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
+
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert "<script>" in page.text
 
@@ -121,6 +148,7 @@ def test_debugging_routes_show_heap_and_profile(http: httpx2.Client) -> None:
     profile = http.get("/profile", params={"seconds": 0.2})
     assert profile.headers["content-type"].startswith("text/plain")
     assert re.fullmatch(r"(?:.+ \d+\n)+", profile.text)
+
     for seconds in ("0", "61", "nan", "x"):
         assert http.get("/profile", params={"seconds": seconds}).status_code == 422
 
@@ -128,9 +156,10 @@ def test_debugging_routes_show_heap_and_profile(http: httpx2.Client) -> None:
 def test_trailing_slash_redirect_keeps_the_prefix_and_the_query(http: httpx2.Client) -> None:
     response = http.post("/threads/search/?a=1", json={})
     assert (response.status_code, response.headers["location"]) == (307, "/my/agent/threads/search?a=1")
-    assert http.post("/threads/search/?a=1", json={}, follow_redirects=True).json() == http.post(
-        "/threads/search", json={}
-    ).json()  # fmt: skip
+    assert (
+        http.post("/threads/search/?a=1", json={}, follow_redirects=True).json()
+        == http.post("/threads/search", json={}).json()
+    )
 
 
 def test_pages_may_call_and_read_errors_too(http: httpx2.Client) -> None:
@@ -141,6 +170,7 @@ def test_pages_may_call_and_read_errors_too(http: httpx2.Client) -> None:
     ):
         assert response.headers["access-control-allow-origin"] == "*"
         assert response.headers["vary"] == "Origin"
+
     asked = {"access-control-request-method": "DELETE", "access-control-request-headers": "x-api-key"}
     before = http.options(f"/threads/{THREAD}", headers={**PAGE, **asked})
     assert (before.status_code, before.headers["access-control-allow-headers"]) == (200, "x-api-key")
@@ -158,16 +188,22 @@ def test_pages_may_call_and_read_errors_too(http: httpx2.Client) -> None:
         ("POST", "/threads", b"{", 422, "Invalid JSON in request body"),
         ("POST", "/threads/search", b'{"limit":0}', 422, "body.limit: Expected `int` >= 1"),
         ("POST", "/threads", b'{"metadata":{"a":["\\u0000"]}}', 422, "body.metadata.a.0: must not hold a NUL"),
-        ("POST", "/runs/wait", b'{"assistant_id":"echo","input":{"n":1180591620717411303424}}', 422,
-         "body.input.n: must be an integer of at most 64 bits"),
+        (
+            "POST",
+            "/runs/wait",
+            b'{"assistant_id":"echo","input":{"n":1180591620717411303424}}',
+            422,
+            "body.input.n: must be an integer of at most 64 bits",
+        ),
     ],
-)  # fmt: skip
+)
 def test_errors_are_text(http: httpx2.Client, method: str, path: str, body: Any, status: int, detail: str) -> None:
     response = http.request(method, path, content=body)
     assert (response.status_code, response.headers["content-type"]) == (status, "application/json")
     found = response.json()
     assert found["detail"].startswith(detail)
     assert set(found) == ({"detail", "errors"} if status == 422 else {"detail"})
+
     if status == 405:
         assert response.headers["allow"] == "POST"
 

@@ -45,11 +45,13 @@ async def status(plane: Control, key: str) -> int:
 @pytest.mark.parametrize("path", ["/api-key", "/orgs/current/service-keys"])
 async def test_a_deployment_key_is_revoked_only_with_force_and_replaced(plane: Control, path: str):
     await plane.create("mine")
-    first, key_id = await given_key(plane), await key_of(plane, "deployment mine")
+    first = await given_key(plane)
+    key_id = await key_of(plane, "deployment mine")
     refused = await plane.client.delete(f"{path}/{key_id}")
     assert refused.status_code == 409
     assert "used by deployment mine" in refused.json()["detail"]
     assert await status(plane, first) == 200
+
     assert (await plane.client.delete(f"{path}/{key_id}", params={"force": "true"})).status_code == 204
     assert await status(plane, first) == 401
     second = await given_key(plane)
@@ -58,6 +60,7 @@ async def test_a_deployment_key_is_revoked_only_with_force_and_replaced(plane: C
     assert await given_key(plane) == second
     made = (await plane.client.post("/api-key", json={})).json()
     assert made["used_by"] is None
+
     assert (await plane.client.delete(f"{path}/{made['id']}")).status_code == 204
 
 
@@ -67,14 +70,17 @@ async def test_a_refused_key_shows_in_the_deployment_status(plane: Control):
     async with httpx2.AsyncClient(base_url=plane.client.base_url, headers={"x-api-key": made["key"]}) as client:
         listener = ListenerSide(client)
         await listener.desired(await listener.connect())
+
     assert (await plane.get(deployment))["status_message"] is None
     await plane.client.delete(f"/api-key/{made['id']}")
     message = (await plane.get(deployment))["status_message"]
     assert message.startswith("The platform refuses the API key of its listener (401)")
     await plane.client.delete(f"/api-key/{await key_of(plane, 'deployment mine')}", params={"force": "true"})
+
     listed = (await plane.client.get("/v2/deployments")).json()["resources"]
     assert message in listed[0]["status_message"]
     assert "The platform refuses its service key (401)" in listed[0]["status_message"]
+
     # The same listener, with another key.
     await plane.listener.desired(await plane.listener.connect())
     assert (await plane.get(deployment))["status_message"] is None
@@ -88,6 +94,7 @@ async def test_a_rotated_key_works_until_servers_have_the_new_one(plane: Control
     response = await plane.client.post(f"/v2/deployments/{deployment}/service-key/rotate")
     assert response.status_code == 204
     assert (await plane.listener.desired(listener))["generation"] > generation
+
     second = await given_key(plane)
     assert second != first
     assert [await status(plane, key) for key in (first, second)] == [200, 200]
@@ -95,6 +102,7 @@ async def test_a_rotated_key_works_until_servers_have_the_new_one(plane: Control
     assert sorted(moment is None for moment in ends.values()) == [False, True]
     (await plane.client.delete(f"/v2/deployments/{deployment}")).raise_for_status()
     assert (await plane.listener.drop(deployment)).status_code == 204
+
     assert await status(plane, second) == 401
 
 
@@ -102,22 +110,27 @@ async def test_the_listener_continues_with_its_replaced_key(plane: Control, tmp_
     made = [(await plane.client.post("/api-key", json={"permissions": ["listeners:work"]})).json() for _ in range(2)]
     file = tmp_path / "listener-key"
     file.write_text(made[0]["key"] + "\n")
+
     client = ControlPlane(str(plane.client.base_url), made[0]["key"], str(file))
     try:
         await client.connect("process", "here", "1")
         await plane.client.delete(f"/api-key/{made[0]['id']}")
         with pytest.raises(ControlPlaneUnreachable, match="401"):
             await client.connect("process", "here", "1")
+
         file.write_text(made[1]["key"] + "\n")
         with pytest.raises(ControlPlaneUnreachable, match="401"):
             await client.connect("process", "here", "1")
+
         await client.connect("process", "here", "1")
     finally:
         await client.close()
 
 
 async def test_the_platform_replaces_its_listener_key(platform_databases, tmp_path: Path):
-    url, home, settings = await platform_databases(), Home(tmp_path), PlatformSettings(own_listener=False)
+    url = await platform_databases()
+    home = Home(tmp_path)
+    settings = PlatformSettings(own_listener=False)
     async with open_platform(home, settings, url) as platform:
         first = platform.listener_key
 
@@ -134,10 +147,12 @@ async def test_the_platform_replaces_its_listener_key(platform_databases, tmp_pa
         db = await Database.connect(url)
         assert (await ListenerKey(db, home).activate()).did == {"made": 1}
         assert (await ListenerKey(db, home).activate()).did == {"made": 0}
+
         assert home.listener_key.read_text().strip() != first
         (key,) = (await call("GET", "/api-key")).json()
         await call("DELETE", f"/api-key/{key['id']}", force="true")
         await db.close()
+
     second = home.listener_key.read_text().strip()
     async with open_platform(home, settings, url) as platform:
         assert platform.listener_key not in {first, second}

@@ -33,8 +33,16 @@ async def refused(call) -> APIStatusError:
 async def test_new_thread_has_the_fields_of_the_contract(client):
     thread = await client.threads.create(metadata={"topic": "tests"}, graph_id="echo")
     assert thread.keys() == {
-        "thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "status", "config", "values"
-    }  # fmt: skip
+        "thread_id",
+        "created_at",
+        "updated_at",
+        "state_updated_at",
+        "metadata",
+        "status",
+        "config",
+        "values",
+    }
+
     assert (thread["status"], thread["config"], thread["values"]) == ("idle", {}, None)
     assert thread["metadata"] == {"topic": "tests", "graph_id": "echo"}
     assert thread["created_at"].endswith("+00:00")
@@ -72,6 +80,7 @@ async def test_a_lifetime_is_shown_when_asked_for(client):
     shown = (await client.threads.get(thread["thread_id"], include=["ttl"]))["ttl"]
     expires = datetime.fromisoformat(shown.pop("expires_at"))
     assert shown == {"strategy": "delete", "ttl_minutes": 30}
+
     assert expires == datetime.fromisoformat(thread["updated_at"]) + timedelta(minutes=30)
     ttl = {"ttl": 0.5, "strategy": "keep_latest"}
     updated = await client.threads.update(thread["thread_id"], metadata={}, ttl=ttl)
@@ -94,6 +103,7 @@ async def test_an_update_merges_metadata_and_moves_updated_at_alone(client):
     assert updated["state_updated_at"] == thread["state_updated_at"]
     assert await client.threads.update(thread["thread_id"], metadata={"d": 1}, return_minimal=True) is None
     assert (await client.threads.get(thread["thread_id"]))["metadata"]["d"] == 1
+
     assert (await refused(client.threads.update(str(uuid4()), metadata={}))).status_code == 404
 
 
@@ -101,14 +111,13 @@ async def test_deleting(client):
     thread_id = (await client.threads.create())["thread_id"]
     await client.runs.wait(thread_id, "echo", input=HI)
     await client.threads.delete(thread_id)
+
     for call in (client.threads.get(thread_id), client.threads.get_state(thread_id), client.threads.delete(thread_id)):
         assert (await refused(call)).status_code == 404
 
 
 async def made(client: LangGraphClient, mark: dict[str, str], count: int, **more: object) -> list[str]:
-    return [
-        (await client.threads.create(metadata={**mark, "n": n, **more}))["thread_id"] for n in range(count)
-    ]  # fmt: skip
+    return [(await client.threads.create(metadata={**mark, "n": n, **more}))["thread_id"] for n in range(count)]
 
 
 async def test_search_finds_the_last_updated_first(client, mark):
@@ -126,9 +135,11 @@ async def test_search_returns_total_and_next_offset(client, server, mark):
     assert [len(page.json()) for page in pages] == [2, 2, 1, 0]
     assert [page.headers["x-pagination-total"] for page in pages] == ["5"] * 4
     assert [page.headers.get("x-pagination-next") for page in pages] == ["2", "4", None, None]
+
     total = int(post(server, "/threads/search", {"limit": 1}).headers["x-pagination-total"])
     for body in ({"limit": 1000}, {"limit": 1, "offset": total + 5}, {"limit": 1, "offset": total - 1}):
         assert post(server, "/threads/search", body).headers["x-pagination-total"] == str(total)
+
     assert await client.threads.count() == total
 
 
@@ -149,6 +160,7 @@ async def test_search_by_status_and_values(client, mark):
     assert [t["thread_id"] for t in await client.threads.search(metadata=mark, status="interrupted")] == [threads[1]]
     idle = await client.threads.search(metadata=mark, status="idle", sort_by="created_at", sort_order="asc")
     assert [thread["thread_id"] for thread in idle] == [threads[0], threads[2]]
+
     # The peer answers a list inside `values` with a 500.
     nested = {"messages": [{"content": "echo: hi"}]}
     assert [t["thread_id"] for t in await client.threads.search(metadata=mark, values=nested)] == [threads[0]]
@@ -161,13 +173,16 @@ async def test_search_by_status_and_values(client, mark):
 async def test_every_sort_order_is_total_and_reversible(client, mark, by):
     threads = await made(client, mark, 3)
     await client.runs.wait(threads[1], "approval", input={"text": "a"})
+
     orders = {}
     for order in ("asc", "desc"):
         pages = [
             await client.threads.search(metadata=mark, sort_by=by, sort_order=order, limit=1, offset=n)
             for n in range(3)
-        ]  # fmt: skip
+        ]
+
         orders[order] = [page[0] for page in pages]
+
     keys = [thread[by] for thread in orders["asc"]]
     assert keys == sorted(keys)
     assert orders["desc"] == orders["asc"][::-1]
@@ -194,14 +209,20 @@ async def test_extract_returns_values_at_paths(client, mark):
         "asked": "interrupts",
         "config": "config.tags",
     }
+
     [thread] = await client.threads.search(metadata=mark, select=["thread_id"], extract=paths)
     assert thread == {
         "thread_id": thread_id,
         "extracted": {
-            "last": "echo: hi", "first": "human", "deep": 2, "whole": {"a": [{"b": 1}, {"b": 2}]}, "none": None,
-            "asked": {}, "config": None,
+            "last": "echo: hi",
+            "first": "human",
+            "deep": 2,
+            "whole": {"a": [{"b": 1}, {"b": 2}]},
+            "none": None,
+            "asked": {},
+            "config": None,
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -251,6 +272,7 @@ async def test_a_character_that_cannot_be_stored_is_refused(server, text):
     thread_id = str(uuid4())
     for value in ({"a": text}, {text: 1}, {"a": [{"b": text}]}):
         assert 400 <= post(server, "/threads", {"thread_id": thread_id, "metadata": value}).status_code < 500
+
     assert httpx2.get(f"{server.url}/threads/{thread_id}").status_code == 404
 
 
@@ -270,10 +292,12 @@ async def test_copy_has_the_history_and_is_independent(client):
     history = [await client.threads.get_history(one["thread_id"], limit=10) for one in (thread, copy)]
     assert [s["checkpoint_id"] for s in history[0]] == [s["checkpoint_id"] for s in history[1]]
     assert {s["metadata"]["thread_id"] for s in history[1]} == {copy["thread_id"]}
+
     assert await client.runs.list(copy["thread_id"]) == []
     await client.runs.wait(copy["thread_id"], "echo", input=HI)
     states = [await client.threads.get_state(one["thread_id"]) for one in (thread, copy)]
     assert [len(state["values"]["messages"]) for state in states] == [2, 4]
+
     # The peer answers a missing thread with 409.
     with pytest.raises(NotFoundError):
         await client.threads.copy(str(uuid4()))
@@ -283,10 +307,15 @@ async def test_thread_of_a_stateless_run_is_gone_after_it(client, server):
     run = await client.runs.create(None, "echo", input=HI)
     thread_id = run["thread_id"]
     await client.runs.join(thread_id, run["run_id"])
+
     calls = [
-        ("GET", "", None), ("PATCH", "", {"metadata": {"n": 1}}), ("GET", "/storage", None), ("POST", "/copy", {}),
+        ("GET", "", None),
+        ("PATCH", "", {"metadata": {"n": 1}}),
+        ("GET", "/storage", None),
+        ("POST", "/copy", {}),
         ("POST", "/runs", {"assistant_id": "echo", "input": HI}),
-    ]  # fmt: skip
+    ]
+
     for method, path, body in calls:
         answer = httpx2.request(method, f"{server.url}/threads/{thread_id}{path}", json=body)
         assert answer.status_code == 404, (method, path, answer.text)
@@ -296,6 +325,7 @@ async def test_pruning(client):
     threads = await made(client, {}, 3)
     for thread_id in threads[:2]:
         await client.runs.wait(thread_id, "echo", input=HI)
+
     assert await client.threads.prune([threads[0], str(uuid4())], strategy="keep_latest") == {"pruned_count": 1}
     [state] = await client.threads.get_history(threads[0], limit=10)
     assert len(state["values"]["messages"]) == 2
@@ -303,6 +333,7 @@ async def test_pruning(client):
     assert len((await client.threads.get_state(threads[0]))["values"]["messages"]) == 4
     assert await client.threads.prune([threads[1], threads[2], threads[2]]) == {"pruned_count": 2}
     assert await client.threads.search(ids=threads[1:]) == []
+
     assert await client.threads.prune([]) == {"pruned_count": 0}
 
 
@@ -321,6 +352,7 @@ async def test_storage_is_measured(client, server):
     empty = httpx2.get(url).json()
     assert (empty["total_bytes"], empty["channel_values"]["by_channel"]) == (0, {})
     await client.runs.wait(thread_id, "echo", input=HI)
+
     full = httpx2.get(url).json()
     assert full.keys() == {"thread_id", "total_bytes", "checkpoints", "channel_values", "pending_writes"}
     assert (full["thread_id"], full["checkpoints"]["count"]) == (thread_id, 3)
@@ -339,15 +371,18 @@ async def test_supersteps_give_a_thread_its_state(client):
         superstep({"values": {"text": "a"}, "as_node": "__start__"}),
         superstep({"values": {"text": "a!"}, "as_node": "draft"}),
     ]
+
     thread = await client.threads.create(graph_id="approval", supersteps=steps)
     assert (thread["status"], thread["values"], thread["interrupts"]) == ("interrupted", {"text": "a!"}, {})
     state = await client.threads.get_state(thread["thread_id"])
     assert (state["values"], state["next"]) == ({"text": "a!"}, ["ask"])
     assert len(await client.threads.get_history(thread["thread_id"], limit=10)) == 2
     await client.runs.wait(thread["thread_id"], "approval", input=None)
+
     assert await client.runs.wait(thread["thread_id"], "approval", command={"resume": "y"}) == {
-        "text": "a!", "decision": "y"
-    }  # fmt: skip
+        "text": "a!",
+        "decision": "y",
+    }
 
 
 async def test_a_superstep_may_hold_a_command(client):
@@ -371,6 +406,7 @@ async def test_a_superstep_may_hold_a_command(client):
 async def test_bad_supersteps_create_no_thread(server, metadata, update, names):
     thread_id = str(uuid4())
     steps = [superstep({"values": {"text": "in"}, "as_node": "__start__"}), superstep(update)]
+
     # The peer makes the thread and answers 201.
     response = post(server, "/threads", {"thread_id": thread_id, "metadata": metadata, "supersteps": steps})
     assert 400 <= response.status_code < 500
@@ -387,5 +423,6 @@ async def test_supersteps_do_not_touch_a_thread_that_exists(client):
     steps = [superstep({"values": {"text": "a"}, "as_node": "__start__"})]
     with pytest.raises(ConflictError):
         await client.threads.create(**same, supersteps=steps)
+
     assert await client.threads.create(**same, supersteps=steps, if_exists="do_nothing") == thread
     assert await client.threads.get_history(thread["thread_id"]) == []

@@ -18,9 +18,17 @@ from tests.servers import agent_server
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 FIELDS = {
-    "values", "next", "tasks", "metadata", "created_at", "checkpoint", "parent_checkpoint", "interrupts",
-    "checkpoint_id", "parent_checkpoint_id",
-}  # fmt: skip
+    "values",
+    "next",
+    "tasks",
+    "metadata",
+    "created_at",
+    "checkpoint",
+    "parent_checkpoint",
+    "interrupts",
+    "checkpoint_id",
+    "parent_checkpoint_id",
+}
 
 
 @pytest.fixture
@@ -69,6 +77,7 @@ async def test_a_state_by_its_checkpoint(client, asked):
     for at in ({"checkpoint_id": before["checkpoint_id"]}, {"checkpoint": before["checkpoint"]}):
         state = await client.threads.get_state(asked, **at)
         assert (state["values"], state["next"]) == ({"text": "a"}, ["draft"])
+
     assert latest["parent_checkpoint"] == before["checkpoint"]
     newest = await client.threads.get_state(asked, checkpoint={"thread_id": asked, "checkpoint_ns": ""})
     assert newest["checkpoint_id"] == latest["checkpoint_id"]
@@ -82,6 +91,7 @@ async def test_missing_checkpoint_is_404(client, asked, unknown):
         for at in ({"checkpoint_id": unknown}, {"checkpoint": {"checkpoint_id": unknown, "checkpoint_ns": ""}}):
             status, text = await refused(client.threads.get_state(thread_id, **at))
             assert (status, unknown in text) == (404, True)
+
     status, _ = await refused(client.threads.update_state(asked, {"text": "x"}, checkpoint_id=unknown))
     assert status == 404
     assert len(await client.threads.get_history(asked, limit=10)) == 3
@@ -95,6 +105,7 @@ async def test_a_subgraph_with_and_without_its_own_state(client, nested):
     deep = (await client.threads.get_state(nested, subgraphs=True))["tasks"][0]
     assert deep["checkpoint"] is None
     assert deep["state"]["next"] == ["inquire"]
+
     inner = await client.threads.get_state(nested, checkpoint=task["checkpoint"])
     assert (inner["next"], inner["values"]) == (["inquire"], {"text": "a!"})
     history = await client.threads.get_history(nested, checkpoint=task["checkpoint"], limit=10)
@@ -118,6 +129,7 @@ async def test_select_returns_only_selected_fields(client, asked):
         assert state.keys() == {"next", "values"}
         assert state["values"].keys() == {"text"}
         assert (await refused(client.threads.get_state(asked, **at, select=["secrets"])))[0] == 422
+
     assert [set(one) for one in await client.threads.get_history(asked, limit=5, select=["values"])] == [{"values"}] * 3
     assert (await refused(client.threads.get_history(asked, select=["secrets"])))[0] == 422
 
@@ -128,6 +140,7 @@ async def test_history_is_one_checkpoint_unless_more_is_asked_for(server, asked)
     everything = httpx2.post(url, json={"limit": 10, "before": None, "metadata": None, "checkpoint": None}).json()
     assert [state["metadata"]["step"] for state in everything] == [1, 0, -1]
     assert httpx2.get(url, params={"limit": 10}).json() == everything
+
     for limit in (0, 1001, "abc"):
         assert httpx2.get(url, params={"limit": limit}).status_code == 422
         assert httpx2.post(url, json={"limit": limit}).status_code == 422
@@ -136,11 +149,14 @@ async def test_history_is_one_checkpoint_unless_more_is_asked_for(server, asked)
 async def test_history_before_a_checkpoint_in_every_form(client, server, asked):
     everything = await client.threads.get_history(asked, limit=10)
     first = everything[0]
+
     # The peer answers the second with a 500 and the first with a 422.
     for before in (first["checkpoint_id"], first["checkpoint"], {"configurable": first["checkpoint"]}):
         assert await client.threads.get_history(asked, limit=10, before=before) == everything[1:]
+
     url = f"{server.url}/threads/{asked}/history"
     assert httpx2.get(url, params={"limit": 10, "before": first["checkpoint_id"]}).json() == everything[1:]
+
     for bad in (3, {}, {"checkpoint_id": 1}, {"configurable": None}):
         response = httpx2.post(url, json={"before": bad})
         assert (response.status_code, response.json()["errors"][0]["loc"]) == (422, ["body", "before"])
@@ -156,22 +172,27 @@ async def test_an_update_refreshes_the_thread(client, asked):
     before = await client.threads.get(asked)
     made = await client.threads.update_state(asked, {"text": "edited"}, as_node="draft")
     assert made["checkpoint"] == made["configurable"]
-    assert made["checkpoint"] == {
-        "thread_id": asked, "checkpoint_ns": "", "checkpoint_id": made["checkpoint_id"]
-    }  # fmt: skip
+    assert made["checkpoint"] == {"thread_id": asked, "checkpoint_ns": "", "checkpoint_id": made["checkpoint_id"]}
     state = await client.threads.get_state(asked)
+
     assert (state["values"], state["next"], state["checkpoint_id"]) == (
-        {"text": "edited"}, ["ask"], made["checkpoint_id"]
-    )  # fmt: skip
+        {"text": "edited"},
+        ["ask"],
+        made["checkpoint_id"],
+    )
+
     assert (state["metadata"]["source"], state["metadata"]["graph_id"]) == ("update", "approval")
     thread = await client.threads.get(asked)
     assert (thread["values"], thread["status"]) == ({"text": "edited"}, "interrupted")
     assert thread["state_updated_at"] > before["state_updated_at"]
     await client.threads.update_state(asked, {"decision": "no"}, as_node="ask")
+
     thread = await client.threads.get(asked)
     assert (thread["values"], thread["status"], thread["interrupts"]) == (
-        {"text": "edited", "decision": "no"}, "idle", {}
-    )  # fmt: skip
+        {"text": "edited", "decision": "no"},
+        "idle",
+        {},
+    )
 
 
 @pytest.mark.parametrize("by", ["checkpoint", "checkpoint_id"])
@@ -180,6 +201,7 @@ async def test_an_update_of_an_old_checkpoint_forks(client, asked, by):
     made = await client.threads.update_state(asked, {"text": "fork"}, as_node="__start__", **{by: old[by]})
     state = await client.threads.get_state(asked)
     assert (state["checkpoint_id"], state["parent_checkpoint_id"]) == (made["checkpoint_id"], old["checkpoint_id"])
+
     # The peer leaves the values of the thread as they were.
     assert (await client.threads.get(asked))["values"] == {"text": "fork"}
     assert (await client.runs.wait(asked, "approval", input=None))["text"] == "fork!"
@@ -218,6 +240,7 @@ async def test_thread_of_a_removed_graph_is_a_clear_error(client):
         client.threads.get_history(thread_id),
         client.threads.update_state(thread_id, {"text": "x"}),
     )
+
     for call in calls:
         status, text = await refused(call)
         assert (status, "Graph 'gone' not found" in text) == (404, True)
@@ -242,13 +265,15 @@ async def test_concurrent_updates_and_runs_are_serialized(client):
         except APIStatusError as exc:
             assert exc.status_code == 409
             return 0
+
         return 1
 
     async def run() -> int:
         return len((await client.runs.wait(thread_id, "steps", input={"done": [], "pause_s": 0}))["done"]) and 3
 
     added = sum(await asyncio.gather(*(call() for _ in range(8) for call in (update, run))))
-    state, thread = await client.threads.get_state(thread_id), await client.threads.get(thread_id)
+    state = await client.threads.get_state(thread_id)
+    thread = await client.threads.get(thread_id)
     assert len(state["values"]["done"]) == added
     assert thread["values"]["done"] == state["values"]["done"]
     assert thread["status"] == "idle"
@@ -261,15 +286,18 @@ async def test_metadata_of_a_checkpoint_can_be_patched(client, server, asked):
     assert made["checkpoint"] == state["checkpoint"]
     assert (await client.threads.get_state(asked))["metadata"] == {**state["metadata"], "label": "good"}
     older = state["parent_checkpoint_id"]
+
     httpx2.patch(url, json={"metadata": {"label": "old"}, "checkpoint_id": older}).raise_for_status()
     found = await client.threads.get_history(asked, limit=10, metadata={"label": "old"})
     assert [one["checkpoint_id"] for one in found] == [older]
+
     for body, status in (
         ({"metadata": {"step": 3}}, 422),
         ({"metadata": {"a": 1}, "checkpoint_id": "nope"}, 404),
         ({}, 422),
     ):
         assert httpx2.patch(url, json=body).status_code == status
+
     assert httpx2.patch(f"{server.url}/threads/{uuid4()}/state", json={"metadata": {}}).status_code == 404
 
 
@@ -282,6 +310,7 @@ async def test_a_remote_graph_reads_and_changes_states(client, asked):
     assert [one.metadata["step"] for one in history] == [1, 0, -1]
     older = [one async for one in remote.aget_state_history(config, limit=10, before=history[0].config)]
     assert len(older) == 2
+
     made = await remote.aupdate_state(history[1].config, {"text": "remote"}, as_node="draft")
     assert (await remote.aget_state(made)).values == {"text": "remote"}
 
@@ -309,6 +338,7 @@ async def test_two_servers_read_each_others_changes(client, module_database, tmp
                 await by.threads.update_state(asked, {"text": str(id(by))}, as_node="draft")
                 for reader in (client, other, client, other):
                     assert (await reader.threads.get_state(asked))["values"]["text"] == str(id(by))
+
             await other.runs.wait(asked, "approval", command={"resume": "yes"})
             states = [await reader.threads.get_state(asked) for reader in (client, other)]
             assert states[0] == states[1]
@@ -325,14 +355,17 @@ async def test_the_state_of_a_graph_made_by_a_factory_is_read_with_its_configura
     assistant = await client.assistants.create("configured", config=config if place == "assistant" else None)
     thread_id = (await client.threads.create())["thread_id"]
     given = config if place == "run" else None
+
     await client.runs.wait(thread_id, assistant["assistant_id"], input={"done": []}, config=given)
     state = await client.threads.get_state(thread_id)
     assert (state["next"], state["interrupts"][0]["value"]) == (["review"], "review?")
+
     assert [each["next"] for each in await client.threads.get_history(thread_id)] == [
         ["review"],
         ["draft"],
         ["__start__"],
     ]
+
     await client.threads.update_state(thread_id, {"done": ["yes"]}, as_node="review")
     state = await client.threads.get_state(thread_id)
     assert (state["next"], state["values"]["done"]) == ([], ["draft", "yes"])
@@ -343,5 +376,6 @@ async def test_the_state_of_a_thread_without_runs_is_changed_with_its_assistants
     assistant = await client.assistants.create("configured", config=config)
     metadata = {"graph_id": "configured", "assistant_id": assistant["assistant_id"]}
     thread_id = (await client.threads.create(metadata=metadata))["thread_id"]
+
     await client.threads.update_state(thread_id, {"done": ["said"]}, as_node="draft")
     assert (await client.threads.get_state(thread_id))["next"] == ["review"]

@@ -20,6 +20,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
     graphs = {"echo": f"{PROJECTS / 'graphs' / 'graphs.py'}:echo"}
     config = {"dependencies": ["."], "graphs": graphs, "checkpointer": {"ttl": TTL}}
     (folder / "langgraph.json").write_text(json.dumps(config))
+
     with agent_server(module_database, folder, project=str(folder)) as running:
         yield running
 
@@ -29,6 +30,7 @@ async def is_gone(client: LangGraphClient, thread_id: str) -> bool:
         await client.threads.get(thread_id)
     except NotFoundError:
         return True
+
     return False
 
 
@@ -36,8 +38,10 @@ async def test_threads_expire_after_the_configured_lifetime(client):
     made = await client.threads.create()
     by_run = (await client.runs.create(None, "echo", input=HI, on_completion="keep"))["thread_id"]
     kept = await client.threads.create(ttl=60)
+
     for thread_id in (made["thread_id"], by_run):
         await eventually(lambda thread_id=thread_id: is_gone(client, thread_id))
+
     ttl = (await client.threads.get(kept["thread_id"], include=["ttl"]))["ttl"]
     assert (ttl["ttl_minutes"], ttl["strategy"]) == (60, "delete")
 

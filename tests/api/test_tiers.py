@@ -39,6 +39,7 @@ def tiers(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
         starting = [starters.submit(each.__enter__) for each in servers]
         for each in servers:
             stop.push(each.__exit__)
+
         yield Tiers(*(each.result().url for each in starting))
 
 
@@ -66,6 +67,7 @@ async def test_each_tier_serves_only_its_routes(tiers: Tiers) -> None:
     assert httpx2.get(f"{tiers.api}/ok").json() == {"ok": True, "services": {"postgres": True}}
     assert httpx2.get(f"{tiers.queue}/ok").json() == {"ok": True, "services": {"postgres": True, "worker": True}}
     assert httpx2.get(f"{tiers.queue}/info").json() == httpx2.get(f"{tiers.api}/info").json()
+
     for path in ("/", "/docs", "/openapi.json", "/assistants/search", "/runs/wait", "/threads"):
         assert httpx2.post(f"{tiers.queue}{path}", json={}).status_code == 404, path
 
@@ -103,6 +105,7 @@ async def test_a_background_run_is_joined_and_its_state_read(client: LangGraphCl
     assert joined["done"] == ALL_STEPS
     state = await client.threads.get_state(thread["thread_id"])
     assert (state["values"]["done"], state["next"]) == (ALL_STEPS, [])
+
     await client.threads.update_state(thread["thread_id"], {"done": ["by hand"]})
     assert (await client.threads.get_state(thread["thread_id"]))["values"]["done"] == [*ALL_STEPS, "by hand"]
 
@@ -115,6 +118,7 @@ async def test_a_stream_has_every_event_and_ends_when_the_run_does(client: LangG
     assert [name for part in parts[1:] for name in part.data] == ALL_STEPS
     alone = client.runs.stream(None, "steps", input={"done": []}, stream_mode="updates")
     assert [part.event async for part in alone] == ["metadata", "updates", "updates", "updates"]
+
     run = (await client.runs.list(thread["thread_id"]))[0]
     assert run["status"] == "success"
     assert [part async for part in client.runs.join_stream(thread["thread_id"], run["run_id"])] == []

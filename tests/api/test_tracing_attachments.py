@@ -35,10 +35,19 @@ async def stored(server: Hosted) -> UUID:
         client = Client(api_url=server.url, api_key=server.key)
         files = {"page é": ("text/html", PAGE), "big": ("weird\u2028type", bytes(100_000))}
         order = f"20261121T020000000000Z{run_id}"
+
         client.create_run(
-            "with files", {"a": 1}, "chain", id=run_id, trace_id=run_id, dotted_order=order, project_name="files",
-            start_time="2026-11-21T02:00:00Z", attachments=files,
-        )  # fmt: skip
+            "with files",
+            {"a": 1},
+            "chain",
+            id=run_id,
+            trace_id=run_id,
+            dotted_order=order,
+            project_name="files",
+            start_time="2026-11-21T02:00:00Z",
+            attachments=files,
+        )
+
         client.flush()
 
     await asyncio.to_thread(work)
@@ -58,9 +67,12 @@ async def test_the_sdk_reads_the_attachments_that_it_stored(server: Hosted):
         for run in (client.read_run(run_id), *client.list_runs(project_name="files", id=[run_id])):
             kept = run.attachments or {}
             assert {name: one["reader"].read() for name, one in kept.items()} == {
-                "page é": PAGE, "big": bytes(100_000),
-            }  # fmt: skip
+                "page é": PAGE,
+                "big": bytes(100_000),
+            }
+
             assert kept["page é"]["mime_type"] == "text/html"
+
         token = client.share_run(run_id).split("/")[-2]
         assert client.read_shared_run(token).id == run_id
 
@@ -86,9 +98,11 @@ async def test_changed_expired_and_dangling_links_are_refused(server: Hosted, mo
     run_id = await stored(server)
     (token,) = parse_qs(urlparse((await links(server, run_id))["big"]).query)["token"]
     middle = len(token) // 2
+
     flipped = token[:middle] + ("A" if token[middle] != "A" else "B") + token[middle + 1 :]
     for wrong in (flipped, token[:-8], "", "é", "AAAA", token[4:]):
         assert (await server.client.get("/public/download", params={"token": wrong})).status_code == 403, wrong
+
     monkeypatch.setattr(attachments, "_LINK_LIFETIME", timedelta(seconds=-1))
     assert (await server.client.get((await links(server, run_id))["big"])).status_code == 403
     project = (await server.client.get(f"/runs/{run_id}")).json()["session_id"]

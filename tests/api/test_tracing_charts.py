@@ -24,7 +24,9 @@ async def server(platform_database: str) -> AsyncIterator[Hosted]:
             run = {"id": str(uuid4()), "name": name, "run_type": "llm", "session_name": "p", "extra": USAGE, **times}
             assert (await running.client.post("/runs", json=run)).status_code == 202
             body = {"run_id": run["id"], "key": "k", "score": seconds, "value": "good" if seconds > 2 else "bad"}
+
             await running.client.post("/feedback", json=body)
+
         yield running
 
 
@@ -49,6 +51,7 @@ async def test_metrics_are_computed_by_bucket(server: Hosted):
     ):
         found = await values(server, metric=metric, feedback_key="k")
         assert found == [(hour, None, value) for hour, value in zip(hours, expected, strict=True)], metric
+
     feedback = await values(server, metric="feedback", feedback_key="k")
     assert feedback[2][2] == {"n": 1, "avg": 6.0, "values": {"good": 1}}
 
@@ -57,9 +60,14 @@ async def test_series_are_filtered_and_grouped(server: Hosted):
     filtered = await values(server, metric="run_count", filters={"filter": 'eq(name, "b")'})
     assert [value for _, _, value in filtered] == [1, 0, 0, 0]
     group = {"attribute": "name"}
+
     assert await values(server, {**DAY, "stride": {"hours": 3}}, metric="run_count", group_by=group) == [
-        ("00:00", "a", 2), ("03:00", "a", 0), ("00:00", "b", 1), ("03:00", "b", 0),
-    ]  # fmt: skip
+        ("00:00", "a", 2),
+        ("03:00", "a", 0),
+        ("00:00", "b", 1),
+        ("03:00", "b", 0),
+    ]
+
     one = await values(server, metric="run_count", group_by={**group, "max_groups": 1})
     assert {found for _, found, _ in one} == {"a"}
     assert await values(server, metric="run_count", filters={"session": [str(uuid4())]}, group_by=group) == []
@@ -80,9 +88,12 @@ async def test_charts_are_stored_in_sections(server: Hosted):
     second = await send("POST", "/charts/create", body)
     assert (second["index"], second["series"][0]["name"], second["data"]) == (7, "Runs", [])
     shown = (await send("POST", "/charts", DAY))["sections"]
+
     assert [(part["title"], [chart["title"] for chart in part["charts"]]) for part in shown] == [
-        ("Charts", ["Runs"]), ("Mine", ["By name"]),
-    ]  # fmt: skip
+        ("Charts", ["Runs"]),
+        ("Mine", ["By name"]),
+    ]
+
     assert [point["value"] for point in shown[0]["charts"][0]["data"]] == [2, 0, 1, 0]
     later = await send("POST", "/charts", {**DAY, "after_index": 0, "omit_data": True})
     assert [part["charts"][0]["data"] for part in later["sections"]] == [[]]
@@ -90,6 +101,7 @@ async def test_charts_are_stored_in_sections(server: Hosted):
     changed = await send("PATCH", path, {"title": "All", "section_id": section["id"], "description": None})
     assert (changed["title"], changed["section_id"], changed["series"]) == ("All", section["id"], first["series"])
     assert (await send("POST", path, DAY))["data"][0]["series_id"] == first["series"][0]["id"]
+
     await send("PATCH", f"/charts/section/{section['id']}", {"title": "Ours"})
     assert len((await send("POST", f"/charts/section/{section['id']}", DAY))["charts"]) == 2
     assert [(part["title"], part["chart_count"]) for part in await send("GET", "/charts/section")][1] == ("Ours", 2)
@@ -112,6 +124,7 @@ async def test_invalid_series_are_refused_before_they_are_stored(server: Hosted)
         ({**chart(), "section_id": str(uuid4())}, 404),
     ):
         assert (await server.client.post("/charts/create", json=body)).status_code == status, body
+
     for wrong in (
         {"stride": {}},
         {"stride": {"minutes": 1}, "end_time": "2026-04-01T00:00:00Z"},
@@ -144,6 +157,7 @@ async def test_times_at_the_ends_of_the_calendar_are_accepted_or_refused(server:
         response = await server.client.post(path, json=body)
         assert response.status_code == 422, (path, response.text)
         assert response.json()["detail"][0]["loc"] == ["body", "start_time"]
+
     for times in ({"start_time": "9999-12-31T00:00:00Z"}, {"end_time": "9999-12-31T23:59:59.999999Z"}):
         response = await server.client.post("/runs/stats", json=times)
         assert response.status_code == 200, response.text
@@ -152,18 +166,23 @@ async def test_times_at_the_ends_of_the_calendar_are_accepted_or_refused(server:
 async def test_another_workspace_sees_no_charts_and_runs(server: Hosted):
     made = (await server.client.post("/charts/create", json={"title": "t", "series": [{"metric": "run_count"}]})).json()
     workspace = await server.new_workspace("Others")
+
     headers = {"x-api-key": await server.new_key(workspace_id=workspace)}
     async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
-        path, section = f"/charts/{made['id']}", f"/charts/section/{made['section_id']}"
+        path = f"/charts/{made['id']}"
+        section = f"/charts/section/{made['section_id']}"
         assert (await other.post(path, json=DAY)).status_code == 404
         assert (await other.patch(path, json={"title": "x"})).status_code == 404
         assert (await other.delete(path)).status_code == 404
         assert (await other.post(section, json=DAY)).status_code == 404
         assert (await other.delete(section)).status_code == 404
+
         assert (await other.post("/charts", json=DAY)).json() == {"sections": []}
         body = {"bucket_info": DAY, "chart": {"series": [{"metric": "run_count"}]}}
         assert {point["value"] for point in (await other.post("/charts/preview", json=body)).json()["data"]} == {0}
+
     assert (await server.client.delete(path)).status_code == 204
+
     for permission, status in (("charts:read", 200), ("projects:read", 403)):
         reader = {"x-api-key": await server.new_key(permission)}
         assert (await server.client.post("/charts/preview", json=body, headers=reader)).status_code == status

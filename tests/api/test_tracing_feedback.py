@@ -53,9 +53,15 @@ async def test_the_sdk_creates_reads_changes_and_deletes_feedback(server: Hosted
         client.create_feedback(run_id, "traced", score=0.5, trace_id=run_id, session_id=project_id)
         client.flush(timeout=60)
         read = client.read_feedback(plain.id)
+
         assert (read.key, read.score, read.comment, read.value, str(read.trace_id)) == (
-            "plain", 1, "x", {"a": [1]}, run_id,
-        )  # fmt: skip
+            "plain",
+            1,
+            "x",
+            {"a": [1]},
+            run_id,
+        )
+
         assert str(read.session_id) == project_id
         client.update_feedback(plain.id, score=0, correction={"y": 2})
         read = client.read_feedback(plain.id)
@@ -63,6 +69,7 @@ async def test_the_sdk_creates_reads_changes_and_deletes_feedback(server: Hosted
         assert {f.key: f.score for f in client.list_feedback(run_ids=[run_id])} == {"plain": 0, "traced": 0.5}
         assert [f.key for f in client.list_feedback(run_ids=[run_id], feedback_key=["traced"])] == ["traced"]
         client.delete_feedback(plain.id)
+
         with pytest.raises(LangSmithNotFoundError):
             client.read_feedback(plain.id)
 
@@ -74,6 +81,7 @@ async def test_lists_are_filtered(server: Hosted):
     await give(server, run_id=run_id, key="yes", score=True, feedback_source={"type": "app"})
     await give(server, run_id=run_id, key="said", comment="hm", feedback_source={"type": "model"})
     await give(server, session_id=project_id, key="whole", score=0.1)
+
     here = {"session": project_id}
     assert await keys(server, **here) == {"yes", "said", "whole"}
     assert await keys(server, **here, level="run") == {"yes", "said"}
@@ -81,6 +89,7 @@ async def test_lists_are_filtered(server: Hosted):
     assert await keys(server, **here, has_score=True) == {"yes", "whole"}
     assert await keys(server, **here, has_comment=True) == {"said"}
     assert await keys(server, **here, has_comment=False) == {"yes", "whole"}
+
     assert await keys(server, **here, source=["app", "model"]) == {"yes", "said"}
     assert await keys(server, **here, user=str(server.actor.user_id)) == {"yes", "said", "whole"}
     assert await keys(server, **here, user=str(uuid4())) == set()
@@ -103,6 +112,7 @@ async def test_another_workspace_cannot_see_or_change_feedback(server: Hosted):
     run_id, _ = await run_in(server, "mine")
     given = await give(server, run_id=run_id, key="mine", score=1)
     token = await ask_token(server, run_id)
+
     headers = {"x-api-key": await server.new_key(workspace_id=await server.new_workspace("Others"))}
     async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
         path = f"/feedback/{given['id']}"
@@ -112,6 +122,7 @@ async def test_another_workspace_cannot_see_or_change_feedback(server: Hosted):
         assert (await other.get("/feedback", params={"run": run_id})).json() == []
         assert (await other.get("/feedback/tokens", params={"run_id": run_id})).json() == []
         await other.post("/feedback", json={"id": given["id"], "run_id": run_id, "key": "mine", "score": 0})
+
     assert (await server.client.get(f"/feedback/{given['id']}")).json()["score"] == 1
     assert token["url"].startswith(server.url)
 
@@ -128,6 +139,7 @@ async def test_a_token_accepts_one_piece_of_feedback_without_a_key(server: Hoste
     token = await ask_token(server, run_id, expires_in={"days": 1})
     ends = datetime.fromisoformat(token["expires_at"])
     assert timedelta(hours=23) < ends - datetime.now(UTC) <= timedelta(days=1)
+
     async with httpx2.AsyncClient() as nobody:
         assert (await nobody.get(token["url"], params={"score": 0.25, "comment": "first"})).status_code == 200
         assert (await nobody.post(token["url"], json={"score": 1, "metadata": {"m": 1}})).status_code == 200
@@ -136,7 +148,9 @@ async def test_a_token_accepts_one_piece_of_feedback_without_a_key(server: Hoste
         assert (given["feedback_source"]["type"], given["feedback_source"]["metadata"]) == ("app", {"m": 1})
         await server.db.pool.execute("update feedback_tokens set expires_at = now()")
         assert (await nobody.get(token["url"])).status_code == 404
+
         assert (await nobody.post(token["url"], json={"score": 1})).status_code == 404
+
     past = {"run_id": run_id, "feedback_key": "k", "expires_at": "2020-01-01T00:00:00Z"}
     refused = await server.client.post("/feedback/tokens", json=past)
     assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "expires_at"])

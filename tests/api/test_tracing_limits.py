@@ -49,10 +49,13 @@ async def test_traces_beyond_the_monthly_limit_are_refused(server: Hosted):
         assert [first.status_code, (await sent(limited)).status_code] == [202, 202]
         refused = await sent(limited)
         assert (refused.status_code, refused.headers.get("retry-after")) == (429, None)
+
         text = "Too many requests: tenant exceeded usage limits: Monthly unique traces usage limit exceeded"
         assert refused.json()["error"] == text
+
         for path in ("/runs/batch", "/runs/multipart", "/otel/v1/traces"):
             assert (await client.post(path, content=b"")).status_code == 429
+
         state = (await client.get("/workspaces/current/usage_limits")).json()
         assert state == {"in_reject_set": True, "usage_limit_type": "monthly_traces", "tenant_limit": 2}
         assert (await sent(server)).status_code == 202, "another workspace has no limit"
@@ -60,6 +63,7 @@ async def test_traces_beyond_the_monthly_limit_are_refused(server: Hosted):
             "update traces set received_at = received_at - interval '40 days' where workspace_id = $1", workspace
         )
         assert (await sent(limited)).status_code == 202, "another month"
+
         assert (await limit(limited, "monthly_traces", 1))["id"] == made["id"]
         assert (await sent(limited)).status_code == 429
         assert (await server.client.delete(f"/usage-limits/{made['id']}")).status_code == 404, "not theirs"
@@ -76,6 +80,7 @@ async def test_longlived_traces_beyond_the_monthly_limit_are_refused(server: Hos
     assert (refused.status_code, "longlived" in refused.json()["error"]) == (429, True)
     unextending = await server.client.post("/feedback", json={**body, "extend_trace_retention": False})
     assert unextending.status_code == 200
+
     assert (await sent(server)).status_code == 202
 
 
@@ -100,6 +105,7 @@ async def test_usage_limits_require_the_manage_permission(server: Hosted):
     key = {"x-api-key": await server.new_key("workspaces:read")}
     body = {"limit_type": "monthly_traces", "limit_value": 0}
     assert (await server.client.put("/usage-limits", json=body, headers=key)).status_code == 403
+
     for wrong in ({**body, "limit_value": -1}, {**body, "limit_type": "daily"}):
         assert (await server.client.put("/usage-limits", json=wrong)).status_code == 422
 
@@ -109,6 +115,7 @@ async def test_traces_and_their_extensions_are_billed(server: Hosted):
     key = await server.new_key(workspace_id=workspace)
     for _ in range(3):
         assert (await sent(server, **{"x-api-key": key})).status_code == 202
+
     insert = "update traces set {} where ctid in (select ctid from traces where workspace_id = $1 limit 1)"
     await server.db.pool.execute(insert.format("tier = 'shortlived'"), workspace)
     within = {"starting_on": "2020-01-01T00:00:00Z", "ending_before": "2100-01-01T00:00:00Z"}
@@ -116,6 +123,7 @@ async def test_traces_and_their_extensions_are_billed(server: Hosted):
     traces, longlived = response.json()
     assert (traces["billable_metric_name"], traces["value"]) == ("Traces", 3)
     assert traces["groups"] == {str(workspace): 3}
+
     assert (longlived["value"], longlived["customer_id"]) == (2, str(server.actor.organization_id))
     empty = {"starting_on": within["ending_before"], "ending_before": within["starting_on"]}
     assert (await server.client.get("/orgs/current/billing/usage", params=empty)).status_code == 400

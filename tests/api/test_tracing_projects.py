@@ -43,12 +43,14 @@ async def test_the_sdk_creates_changes_and_deletes_projects(server: Hosted):
         assert client.read_project(project_id=made.id).description == "d"
         with pytest.raises(LangSmithConflictError):
             client.create_project("sdk")
+
         again = client.create_project("sdk", description="d2", upsert=True)
         assert (again.id, again.description, again.metadata) == (made.id, "d2", {"team": "a"})
         changed = client.update_project(made.id, name="sdk2")
         assert (changed.name, changed.description, changed.metadata) == ("sdk2", "d2", {"team": "a"})
         assert [p.name for p in client.list_projects(metadata={"team": "a"}, reference_free=True)] == ["sdk2"]
         client.delete_project(project_name="sdk2")
+
         with pytest.raises(LangSmithNotFoundError):
             client.read_project(project_id=made.id)
 
@@ -60,6 +62,7 @@ async def test_lists_are_filtered_and_sorted(server: Hosted):
     await make(server, "sort-b", start_time="2026-01-03T00:00:00")
     await make(server, "sort-c", start_time="2026-01-01T00:00:00Z", reference_dataset_id=dataset)
     await make(server, "sort-a", start_time="2026-01-02T02:00:00+02:00", extra={"metadata": {"k": "v", "n": 1}})
+
     some = {"name_contains": "SORT-"}
     assert await listed(server, **some) == ["sort-b", "sort-a", "sort-c"]
     assert await listed(server, **some, sort_by_desc=False) == ["sort-c", "sort-a", "sort-b"]
@@ -67,20 +70,24 @@ async def test_lists_are_filtered_and_sorted(server: Hosted):
     assert await listed(server, **some, sort_by="name", limit=1, offset=1) == ["sort-b"]
     assert await listed(server, reference_dataset=dataset) == ["sort-c"]
     assert await listed(server, **some, reference_free=True) == ["sort-b", "sort-a"]
+
     assert await listed(server, metadata='{"k": "v"}') == ["sort-a"]
     assert await listed(server, metadata='{"k": "w"}') == []
+
     for params in ({"metadata": "[1]"}, {"metadata": "{"}, {"sort_by": "colour"}, {"facets": True}, {"limit": 101}):
         response = await server.client.get("/sessions", params=params)
         assert (response.status_code, response.json()["detail"][0]["loc"][:2]) == (422, ["query", next(iter(params))])
 
 
 async def test_project_names_are_unique_and_reusable_after_deletion(server: Hosted):
-    one, two = await make(server, "taken-1"), await make(server, "taken-2")
+    one = await make(server, "taken-1")
+    two = await make(server, "taken-2")
     response = await server.client.patch(f"/sessions/{two['id']}", json={"name": "taken-1"})
     assert response.status_code == 409
     assert (await server.client.post("/sessions", json={"name": "other", "id": one["id"]})).status_code == 409
     ids = [("session_ids", one["id"]), ("session_ids", two["id"]), ("session_ids", str(uuid4()))]
     assert (await server.client.delete("/sessions", params=ids)).status_code == 202
+
     assert await listed(server, name_contains="taken-") == []
     await make(server, "taken-1")
 
@@ -93,6 +100,7 @@ async def test_an_end_time_is_stored_and_null_changes_nothing(server: Hosted):
     assert (shown["name"], shown["description"], shown["end_time"]) == ("ends", "d", "2026-02-01T00:00:00Z")
     tiered = await server.client.patch(path, json={"trace_tier": "shortlived"})
     assert tiered.json()["trace_tier"] == "shortlived"
+
     refused = await server.client.patch(path, json={"trace_tier": "endless"})
     assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body", "trace_tier"])
 
@@ -109,6 +117,7 @@ async def test_deleting_a_project_deletes_its_runs(server: Hosted):
 async def test_projects_are_filtered_by_their_fields(server: Hosted):
     await make(server, "filter-a", description="Of the north", extra={"metadata": {"team": "x", "n": 1}})
     await make(server, "filter-b", start_time="2020-01-01T00:00:00Z", extra={"metadata": {"team": "y"}})
+
     some = {"name_contains": "filter-"}
     for text, expected in (
         ('eq(name, "filter-a")', ["filter-a"]),
@@ -118,6 +127,7 @@ async def test_projects_are_filtered_by_their_fields(server: Hosted):
         ("or(has(metadata, '{\"n\": 1}'), not(exists(id)))", ["filter-a"]),
     ):
         assert await listed(server, **some, filter=text) == expected, text
+
     for text in ("eq(run_type, 'llm')", "has(tags, 'x')", "x", "eq(is_root, true)"):
         assert (await server.client.get("/sessions", params={"filter": text})).status_code == 400, text
 
@@ -125,13 +135,16 @@ async def test_projects_are_filtered_by_their_fields(server: Hosted):
 async def test_projects_are_sorted_by_statistics_of_their_runs(server: Hosted):
     spent = {"metadata": {"usage_metadata": {"input_tokens": 7, "output_tokens": 5, "total_cost": 0.5}}}
     for project, seconds, error in (("figures-a", 2, None), ("figures-b", 5, "bad"), ("figures-b", 7, None)):
-        root, child = str(uuid4()), str(uuid4())
+        root = str(uuid4())
+        child = str(uuid4())
         times = {"start_time": "2026-03-01T00:00:00Z", "end_time": f"2026-03-01T00:00:0{seconds}Z"}
         run = {"id": root, "name": "r", "run_type": "chain", "session_name": project, "error": error, **times}
+
         await server.client.post("/runs", json=run)
         below = {"id": child, "parent_run_id": root, "name": "m", "run_type": "llm", "extra": spent, **times}
         await server.client.post("/runs", json={**below, "session_name": project})
         await server.client.post("/feedback", json={"run_id": root, "key": "k", "score": seconds, "value": "fine"})
+
     await make(server, "figures-c")
     some = {"name_contains": "figures-"}
     response = (await server.client.get("/sessions", params={**some, "include_stats": True, "sort_by": "name"})).json()
@@ -139,12 +152,17 @@ async def test_projects_are_sorted_by_statistics_of_their_runs(server: Hosted):
     assert (a["run_count"], b["run_count"], c["run_count"]) == (1, 2, 0)
     assert (b["latency_p50"], b["error_rate"], b["total_tokens"], float(b["total_cost"])) == (6, 0.5, 24, 1.0)
     assert b["feedback_stats"] == {"k": {"n": 2, "avg": 6.0, "values": {"fine": 2}}}
+
     assert (c["latency_p50"], c["last_run_start_time"], c["session_feedback_stats"]) == (None, None, {})
     assert (await server.client.get(f"/sessions/{b['id']}", params={"include_stats": True})).json() == b
     assert await listed(server, **some, sort_by="runs_count") == ["figures-b", "figures-a", "figures-c"]
+
     assert await listed(server, **some, sort_by="error_rate", sort_by_desc=False) == [
-        "figures-a", "figures-b", "figures-c",
-    ]  # fmt: skip
+        "figures-a",
+        "figures-b",
+        "figures-c",
+    ]
+
     by_feedback = {"sort_by": "feedback", "sort_by_feedback_key": "k"}
     assert await listed(server, **some, **by_feedback, limit=1, offset=1) == ["figures-a"]
     assert (await server.client.get("/sessions", params={"sort_by": "feedback"})).status_code == 422
@@ -158,6 +176,7 @@ async def test_projects_are_sorted_by_statistics_of_their_runs(server: Hosted):
 async def test_another_workspace_cannot_see_or_change_projects(server: Hosted):
     made = await make(server, "mine")
     workspace = await server.new_workspace("Others")
+
     headers = {"x-api-key": await server.new_key(workspace_id=workspace)}
     async with httpx2.AsyncClient(base_url=server.url, headers=headers) as other:
         path = f"/sessions/{made['id']}"
@@ -169,6 +188,7 @@ async def test_another_workspace_cannot_see_or_change_projects(server: Hosted):
         assert (await other.post("/sessions", json={"name": "mine"}, params={"upsert": True})).json()["id"] != made[
             "id"
         ]
+
     assert await listed(server, id=made["id"]) == ["mine"]
 
 
@@ -179,4 +199,5 @@ async def test_upsert_requires_the_update_permission(server: Hosted):
         body = {"name": name, "description": "theirs"}
         response = await server.client.post("/sessions", json=body, params={"upsert": True}, headers=headers)
         assert response.status_code == status
+
     assert (await server.client.get(f"/sessions/{made['id']}")).json()["description"] == "mine"

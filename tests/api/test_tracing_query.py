@@ -24,8 +24,10 @@ def run(run_id: UUID, name: str, at: int, lasts: float | None, **fields: Any) ->
     ends = None if lasts is None else f"2026-11-21T02:00:{at + lasts:09.6f}"
     above = f"20260000T000010000000Z{ROOT}."
     place = {"dotted_order": stamp, "trace_id": str(run_id)}
+
     if "parent_run_id" in fields:
         place = {"dotted_order": above + stamp, "trace_id": str(ROOT)}
+
     named = {"id": str(run_id), "name": name, "run_type": "chain", "session_name": "p", "inputs": {"n": at}}
     return {**named, "start_time": start, "end_time": ends, **place, **fields}
 
@@ -33,15 +35,23 @@ def run(run_id: UUID, name: str, at: int, lasts: float | None, **fields: Any) ->
 RUNS = [
     run(ROOT, "root", 10, 9, tags=["a", "b"], extra={"metadata": {"k": "v", "other": "w", "n": 3}}),
     run(
-        MODEL, "model", 11, 6, run_type="llm", parent_run_id=str(ROOT), tags=["b"],
+        MODEL,
+        "model",
+        11,
+        6,
+        run_type="llm",
+        parent_run_id=str(ROOT),
+        tags=["b"],
         extra={"metadata": {"usage_metadata": {"input_tokens": 7, "output_tokens": 5, "total_cost": 0.25}}},
-        events=[{"name": "new_token", "time": "2026-11-21T02:00:12Z"}], outputs={"text": "Grüße"},
+        events=[{"name": "new_token", "time": "2026-11-21T02:00:12Z"}],
+        outputs={"text": "Grüße"},
     ),
-    run(TOOL, "tool", 13, 0.5, run_type="tool", parent_run_id=str(ROOT),
-        outputs={"usage_metadata": {"total_tokens": 2}}),
+    run(
+        TOOL, "tool", 13, 0.5, run_type="tool", parent_run_id=str(ROOT), outputs={"usage_metadata": {"total_tokens": 2}}
+    ),
     run(FAILED, "failed", 20, 1, error="ValueError: no\ngood"),
     run(OPEN, "open", 30, None, extra={"metadata": {"k": "w", "other": "v", "bad": "\ud800"}}),
-]  # fmt: skip
+]
 FILTERS = {
     'eq(run_type, "llm")': {"model"},
     "neq(run_type, 'chain')": {"model", "tool"},
@@ -80,14 +90,28 @@ FILTERS = {
 }
 # Filters, each with the character that its error names: None for an error without one, 0 for no error.
 BROKEN = {
-    "": None, "eq(name": 8, "name": 1, "eq(name, )": 10, 'eq(name, "x"))': 14, 'foo(name, "x")': 1,
+    "": None,
+    "eq(name": 8,
+    "name": 1,
+    "eq(name, )": 10,
+    'eq(name, "x"))': 14,
+    'foo(name, "x")': 1,
     'eq(nothing, "x")': 4,
-    "eq(name)": 1, 'eq(name, "x", null)': 1,
-    'gt(latency, "soon")': 13, "eq(start_time, 5)": 16, "in(name, 5)": 10, "has(name, 'x')": 5,
-    "has(metadata, '[1]')": 15, "eq(name, x)": 10, 'search(latency, "x")': 1, "not(" * 30: None,
+    "eq(name)": 1,
+    'eq(name, "x", null)': 1,
+    'gt(latency, "soon")': 13,
+    "eq(start_time, 5)": 16,
+    "in(name, 5)": 10,
+    "has(name, 'x')": 5,
+    "has(metadata, '[1]')": 15,
+    "eq(name, x)": 10,
+    'search(latency, "x")': 1,
+    "not(" * 30: None,
     "and(" + "exists(error)," * 300: None,
-    'eq(name, "x': 10, "eq(name, [1])": 10, "eq(name, \"'; drop table runs; --\")": 0,
-}  # fmt: skip
+    'eq(name, "x': 10,
+    "eq(name, [1])": 10,
+    'eq(name, "\'; drop table runs; --")': 0,
+}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -97,8 +121,10 @@ async def server(platform_database: str) -> AsyncIterator[Hosted]:
         # A half of a surrogate pair, which no jsonb holds.
         response = await running.client.post("/runs", content=json.dumps(RUNS[4]))
         assert response.status_code == 202, response.text
+
         for run_id, score in ((ROOT, 1), (TOOL, 0.2)):
             await running.client.post("/feedback", json={"run_id": str(run_id), "key": "stars", "score": score})
+
         yield running
 
 
@@ -119,6 +145,7 @@ async def test_malformed_filters_name_the_character(server: Hosted):
         if not text or place == 0:  # an empty filter selects all runs
             assert response.status_code == 200, text
             continue
+
         assert response.status_code == 400, text
         where = f"Invalid filter at character {'' if place is None else f'{place}:'}"
         assert response.json()["detail"].startswith(where), (text, response.json())
@@ -126,9 +153,29 @@ async def test_malformed_filters_name_the_character(server: Hosted):
 
 async def test_no_filter_breaks_the_server(server: Hosted):
     dice = random.Random(11)
-    bits = [*"()[],\"'\\ ", "and(", "eq(", "not(", "in(", "has(", "tags", "name", "latency", "metadata_key", "5",
-            "-1.5e9", "null",
-            "feedback_score", "true", "\x00", "é", "start_time", '"2026"', "9" * 40]  # fmt: skip
+    bits = [
+        *"()[],\"'\\ ",
+        "and(",
+        "eq(",
+        "not(",
+        "in(",
+        "has(",
+        "tags",
+        "name",
+        "latency",
+        "metadata_key",
+        "5",
+        "-1.5e9",
+        "null",
+        "feedback_score",
+        "true",
+        "\x00",
+        "é",
+        "start_time",
+        '"2026"',
+        "9" * 40,
+    ]
+
     for _ in range(150):
         text = "".join(dice.choice(bits) for _ in range(dice.randrange(1, 14)))
         response = await server.client.post("/runs/query", json={"filter": text})
@@ -143,6 +190,7 @@ async def test_query_fields_filter_runs(server: Hosted):
     assert await found(server, session=[str(uuid4())]) == []
     assert await found(server, trace=str(ROOT)) == ["tool", "model", "root"]
     assert await found(server, parent_run=str(ROOT)) == ["tool", "model"]
+
     assert await found(server, id=[str(OPEN), str(TOOL)]) == ["open", "tool"]
     assert await found(server, run_type="llm") == ["model"]
     assert await found(server, is_root=True) == await found(server, execution_order=1) == ["open", "failed", "root"]
@@ -150,6 +198,7 @@ async def test_query_fields_filter_runs(server: Hosted):
     assert await found(server, start_time="2026-11-21T02:00:11", end_time="2026-11-21T02:00:20Z") == everything[1:4]
     assert await found(server, query="GRÜSSE") == []
     assert await found(server, query="valueerror") == ["failed"]
+
     assert await found(server, trace_filter='has(tags, "a")', run_type="llm") == ["model"]
     assert await found(server, tree_filter='eq(name, "tool")', is_root=True) == ["root"]
     assert await found(server, reference_example=[str(uuid4())]) == []
@@ -160,6 +209,7 @@ async def test_invalid_queries_are_refused(server: Hosted):
     assert (over.status_code, over.json()) == (400, {"detail": "Limit exceeds maximum allowed value of 100"})
     for cursor in ("x", "e30=", "WzEsMiwzXQ=="):
         assert (await server.client.post("/runs/query", json={"cursor": cursor})).status_code == 400
+
     odd = await server.client.post("/runs/query", json={"select": ["id", "colour"]})
     assert (odd.status_code, odd.json()["detail"][0]["loc"]) == (422, ["body", "select"])
 
@@ -188,6 +238,7 @@ async def test_stats_are_grouped_and_selected(server: Hosted):
     body = {"group_by": {"attribute": "name"}, "groups": ["root"], "select": ["feedback_stats", "latency_avg"]}
     (root,) = (await server.client.post("/runs/stats", json=body)).json().values()
     assert root == {"feedback_stats": {"stars": {"n": 1, "avg": 1.0, "values": {}}}, "latency_avg": 9.0}
+
     for wrong, field in (
         ({"group_by": {"attribute": "metadata"}}, ["body", "group_by", "path"]),
         ({"group_by": {"attribute": "colour"}}, ["body", "group_by", "attribute"]),
@@ -213,6 +264,7 @@ async def test_cursors_page_forwards_and_backwards(server: Hosted, order: str):
     assert (one["prev"], three["next"]) == (None, None)
     back, four = await page(three["prev"])
     assert back == second
+
     assert (await page(four["prev"]))[0] == first
     assert (await page(four["next"]))[0] == third
     body = {"limit": 2, "skip_pagination": True}
@@ -250,38 +302,48 @@ async def test_a_share_link_shows_a_run_and_its_descendants(server: Hosted):
     token, shown = await asyncio.to_thread(share)
     assert (shown.id, shown.outputs) == (MODEL, {"text": "Grüße"})
     assert shown.url.endswith(f"/public/{token}/r")
+
     async with httpx2.AsyncClient(base_url=server.url) as nobody:
         assert (await nobody.get(f"/public/{token}/run/{MODEL}")).status_code == 200
+
         # Nobody learns the id of the workspace from a link.
         for method, path, body in (
-            ("GET", "run", None), ("GET", f"run/{MODEL}", None), ("POST", "runs/query", {}),
+            ("GET", "run", None),
+            ("GET", f"run/{MODEL}", None),
+            ("POST", "runs/query", {}),
             ("POST", "runs/query", {"select": ["app_path"]}),
-        ):  # fmt: skip
+        ):
             seen = await nobody.request(method, f"/public/{token}/{path}", json=body)
             assert (seen.status_code, str(server.actor.workspace_id) in seen.text) == (200, False), path
             run = seen.json()["runs"][0] if method == "POST" else seen.json()
             assert run["app_path"] == f"/public/{token}/r", path
+
         assert (await nobody.get(f"/public/{token}/run/{ROOT}")).status_code == 404
         values = (await nobody.get(f"/public/{token}/run/{MODEL}/values?chars=5")).json()["values"]
         assert {"name": "outputs", "bytes": 18, "text": '{"tex', "is_whole": False} in values
         whole = await nobody.get(f"/public/{token}/run/{MODEL}/values/outputs")
         assert (whole.json(), whole.headers["content-disposition"][:10]) == ({"text": "Grüße"}, "attachment")
         assert (await nobody.get(f"/public/{token}/run/{MODEL}/values/other")).status_code == 404
+
         for path in (f"run/{ROOT}/values", f"run/{ROOT}/values/inputs", f"run/{TOOL}/values/inputs"):
             assert (await nobody.get(f"/public/{token}/{path}")).status_code == 404, path
+
         for selects in (["ID", "NAME"], ["ID", "INPUTS"]):
             found = await nobody.post(f"/v2/public/{token}/runs/query", json={"selects": selects})
             assert [run["id"] for run in found.json()["items"]] == [str(MODEL)]
+
         for field in ("trace_tokens", "trace_cost", "execution_order"):
             body = {"filter": f"or(eq(name, 'x'), gt({field}, 0))"}
             told = await nobody.post(f"/public/{token}/runs/query", json=body)
             assert (told.status_code, f"no field {field}" in told.text) == (400, True)
+
         taken = await server.client.put(f"/runs/{TOOL}/share", json={"share_token": token})
         assert taken.status_code == 409
         await asyncio.to_thread(client.unshare_run, MODEL)
         assert (await nobody.get(f"/public/{token}/run")).status_code == 404
         assert (await nobody.get(f"/public/{token}/run/{MODEL}/values")).status_code == 404
         assert (await nobody.get(f"/public/{token}/run/{MODEL}/values/outputs")).status_code == 404
+
     assert (await server.client.put(f"/runs/{uuid4()}/share", json={})).status_code == 404
 
 
@@ -291,6 +353,7 @@ async def test_another_workspace_cannot_find_or_share_runs(server: Hosted):
         for body in ({}, {"trace": str(ROOT)}, {"id": [str(ROOT)]}, {"filter": "or(exists(name), not(exists(name)))"}):
             assert (await other.post("/runs/query", json=body)).json()["runs"] == []
             assert (await other.post("/runs/stats", json=body)).json()["run_count"] == 0
+
         assert (await other.put(f"/runs/{ROOT}/share", json={})).status_code == 404
         run = {"id": str(ROOT), "name": "theirs", "run_type": "chain", "session_name": "p"}
         assert (await other.post("/runs", json=run)).status_code == 202

@@ -31,6 +31,7 @@ def run(run_id: UUID, above: list[UUID], started: float, **fields: Any) -> dict[
     times = {"start_time": start.isoformat(), "end_time": (start + timedelta(seconds=2)).isoformat()}
     parent = {"parent_run_id": str(above[-1])} if above else {}
     known = {"id": str(run_id), "trace_id": str((above or [run_id])[0]), "dotted_order": place, "session_name": "talks"}
+
     return {**known, "name": "run", "run_type": "chain", "inputs": {}, **times, **parent, **fields}
 
 
@@ -40,8 +41,10 @@ def model(above: list[UUID], started: float, tokens: int, cost: float) -> dict[s
 
 
 def turn(thread: str, started: float, key: str = "thread_id", **fields: Any) -> list[dict[str, Any]]:
-    root, node = uuid4(), uuid4()
+    root = uuid4()
+    node = uuid4()
     metadata = {"metadata": {key: thread}}
+
     return [
         run(root, [], started, name="turn", extra=metadata, inputs={"text": f"question {started}"}, **fields),
         run(node, [root], started, name="node", extra=metadata),
@@ -69,7 +72,8 @@ async def stock_client(server: Hosted) -> Client:
 
 
 async def test_stock_client_finds_threads_and_their_turns(server: Hosted) -> None:
-    client, project = await stock_client(server), await project_of(server)
+    client = await stock_client(server)
+    project = await project_of(server)
     listed = await asyncio.to_thread(lambda: list(client.list_threads(project_id=project)))
     assert [(one["thread_id"], one["count"]) for one in listed] == [("a", 2), ("b", 1), ("c", 1)]
     turns = await asyncio.to_thread(lambda: list(client.read_thread(thread_id="a", project_id=project)))
@@ -77,6 +81,7 @@ async def test_stock_client_finds_threads_and_their_turns(server: Hosted) -> Non
     page = await client.threads.query(project_id=project, page_size=2)
     found = [thread async for thread in page]
     assert [thread.thread_id for thread in found] == ["a", "b", "c"]
+
     first = found[0]
     assert (first.count, first.num_errored_turns, first.last_error) == (2, 1, "broken")
     assert (first.total_tokens, first.total_cost) == (34, 1.5)
@@ -90,17 +95,20 @@ async def test_pages_of_threads_are_the_same_however_few_turns_are_searched(
     body = {"project_id": await project_of(server), "min_start_time": "1970-01-01T00:00:00Z"}
 
     async def pages(size: int) -> list[dict[str, Any]]:
-        found, cursor = list[dict[str, Any]](), None
+        found = list[dict[str, Any]]()
+        cursor = None
         while True:
             page = (
                 await server.client.post("/v2/threads/query", json={**body, "page_size": size, "cursor": cursor})
             ).json()
+
             found += page["items"]
             if not (cursor := page["next_cursor"]):
                 return found
 
     whole = await pages(100)
     assert [thread["thread_id"] for thread in whole] == ["a", "b", "c"]
+
     for near in (1, 2, 3, 4):
         monkeypatch.setattr(runs_v2, "NEAR_TURNS", near)
         for size in (1, 2, 3):
@@ -117,9 +125,12 @@ async def test_threads_are_filtered_and_refuse_what_is_not_supported(server: Hos
     status, body = await query(filter="neq(error, null)")
     assert (status, [(one["thread_id"], one["count"]) for one in body["items"]]) == (200, [("a", 1)])
     assert (await query(max_start_time=(NOW - timedelta(days=2)).isoformat()))[1] == {"items": [], "next_cursor": None}
+
     assert [(await query(**wrong))[0] for wrong in ({"ai_search": "x"}, {"cursor": "x"}, {"filter": "x"})] == [
-        422, 400, 400,
-    ]  # fmt: skip
+        422,
+        400,
+        400,
+    ]
 
 
 async def test_usage_of_runs_contains_that_of_runs_below(server: Hosted) -> None:
@@ -160,6 +171,7 @@ async def test_runs_of_a_large_trace_are_one_response(server: Hosted) -> None:
     runs += [run(uuid4(), [root], 1 + n / SPANS, name=f"span {n}", session_name="large") for n in range(SPANS)]
     for first in range(0, len(runs), 500):
         assert (await server.client.post("/runs/batch", json={"post": runs[first : first + 500]})).status_code == 202
+
     project = (await server.client.get("/sessions", params={"name": "large"})).json()[0]["id"]
     client = await stock_client(server)
     slim = await client.traces.list_runs(
@@ -167,6 +179,7 @@ async def test_runs_of_a_large_trace_are_one_response(server: Hosted) -> None:
     )
     assert slim.items is not None
     assert [one.name for one in slim.items] == ["large", *(f"span {n}" for n in range(SPANS))]
+
     assert (slim.items[0].is_root, slim.items[1].is_root, slim.items[1].latency_seconds) == (True, False, 2.0)
     full = await client.traces.list_runs(
         str(root), project_id=project, filter='eq(name, "span 7")', selects=["NAME", "INPUTS"]
@@ -182,9 +195,13 @@ async def test_values_are_read_in_parts_and_downloaded_whole(server: Hosted) -> 
     assert (await server.client.post("/runs/batch", json={"post": [stored]})).status_code == 202
     found = (await server.client.get(f"/runs/{run_id}/values", params={"chars": 100})).json()
     values = {value["name"]: value for value in found["values"]}
+
     assert (values["inputs"]["bytes"], len(values["inputs"]["text"]), values["inputs"]["is_whole"]) == (
-        len(LARGE) + 11, 100, False,
-    )  # fmt: skip
+        len(LARGE) + 11,
+        100,
+        False,
+    )
+
     assert (values["error"]["text"], values["error"]["is_whole"]) == ("äöü broken", True)
     whole = await server.client.get(f"/runs/{run_id}/values/inputs")
     assert whole.json() == {"text": LARGE}
@@ -193,4 +210,5 @@ async def test_values_are_read_in_parts_and_downloaded_whole(server: Hosted) -> 
     paths = (f"/runs/{run_id}/values/events", f"/runs/{run_id}/values/nothing", f"/runs/{uuid4()}/values")
     refused = [await server.client.get(path) for path in paths]
     assert [one.status_code for one in refused] == [404, 404, 404]
+
     assert "GET /runs/{run_id}/values" in refused[0].text

@@ -44,6 +44,7 @@ def server(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> It
     # The components need no package that the page does not offer.
     project = Path(shutil.copytree(SOURCE, folder / "project"))
     bundle(project)
+
     with agent_server(module_database, folder, project=str(project)) as running:
         yield running
 
@@ -58,6 +59,7 @@ def test_page_gets_the_html_of_a_component(http: httpx2.Client, server: ServerPr
     response = http.post("/ui/agent", json={"name": "weather"})
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     call = '__LGUI_agent.render("weather", "{{shadowRootId}}")'
+
     assert response.text.splitlines() == [
         f'<link rel="stylesheet" href="{server.url}/ui/agent/entrypoint.css" />',
         f"<script src=\"{server.url}{SCRIPT}\" onload='{call}'></script>",
@@ -82,12 +84,14 @@ def test_name_of_a_component_is_no_html(http: httpx2.Client):
 
 
 def test_bundle_is_sent_once(http: httpx2.Client):
-    script, styles = http.get(SCRIPT), http.get("/ui/agent/entrypoint.css")
+    script = http.get(SCRIPT)
+    styles = http.get("/ui/agent/entrypoint.css")
     assert script.headers["content-type"] == "text/javascript; charset=utf-8"
     assert styles.headers["content-type"] == "text/css; charset=utf-8"
     assert script.headers["cache-control"] == "no-cache"
     assert 'globalThis[Symbol.for("LGUI_REQUIRE")]("react")' in script.text
     assert "#010203" in styles.text
+
     again = http.get(SCRIPT, headers={"If-None-Match": f'W/{script.headers["etag"]}, "other"'})
     assert (again.status_code, again.content) == (304, b"")
     assert http.get(SCRIPT, headers={"If-None-Match": '"other"'}).status_code == 200
@@ -116,8 +120,11 @@ def test_mistake_in_a_component_is_named(tmp_path: Path):
     (project / "components" / "styles.css").unlink()
     done = subprocess.run(
         ["node", str(javascript_runtime() / "ui.mjs"), str(project / "langgraph.json")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
     assert done.returncode == 1
     assert 'Could not resolve "./styles.css"' in done.stderr
 
@@ -129,10 +136,12 @@ def served_page(project: Path) -> Iterator[str]:
     page.mkdir()
     (page / "index.html").write_text('<!doctype html><body><script src="page.js"></script>')
     esbuild = javascript_runtime() / "node_modules" / "esbuild" / "bin" / "esbuild"
+
     node(str(esbuild), "page.tsx", "--bundle", "--jsx=automatic", "--outfile=page/page.js", cwd=project)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(page)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
+
     try:
         yield f"http://127.0.0.1:{server.server_port}/"
     finally:
@@ -144,17 +153,29 @@ def served_page(project: Path) -> Iterator[str]:
 @pytest.mark.thorough
 @NEEDS_CHROMIUM
 async def test_browser_shows_components_and_their_changes(tmp_path: Path):
-    project, port = copy_of_project(tmp_path / "project", SOURCE), free_port()
+    project = copy_of_project(tmp_path / "project", SOURCE)
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
+
     environment = {
-        **os.environ, "PORTSIDE_HOME": str(tmp_path / "home"), "DATABASE_URL": "", "DATABASE_URI": "",
-        "CORS_ALLOW_ORIGINS": "*", "EXECUTOR_JAVASCRIPT": str(javascript_runtime()), "EXECUTOR_NODE": "node",
-    }  # fmt: skip
+        **os.environ,
+        "PORTSIDE_HOME": str(tmp_path / "home"),
+        "DATABASE_URL": "",
+        "DATABASE_URI": "",
+        "CORS_ALLOW_ORIGINS": "*",
+        "EXECUTOR_JAVASCRIPT": str(javascript_runtime()),
+        "EXECUTOR_NODE": "node",
+    }
+
     with (tmp_path / "log").open("wb") as log:
         dev = await asyncio.to_thread(
-            subprocess.Popen, [sys.executable, "-m", "portside", "dev", "--port", str(port)],
-            cwd=project, env=environment, stdout=log, stderr=log,
-        )  # fmt: skip
+            subprocess.Popen,
+            [sys.executable, "-m", "portside", "dev", "--port", str(port)],
+            cwd=project,
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
 
     async def serves(text: str) -> bool:
         try:
@@ -171,10 +192,12 @@ async def test_browser_shows_components_and_their_changes(tmp_path: Path):
                 await page.click("#ask")
                 button = page.get_by_text("Hello, sun in Lima, Lima again, 0 clicks")
                 await button.click()
+
                 style = "element => [getComputedStyle(element).padding, getComputedStyle(element).backgroundColor]"
                 shown = page.get_by_text("1 clicks")
                 assert await shown.evaluate(style) == ["17px", "rgb(1, 2, 3)"]
                 file = project / "components" / "index.tsx"
+
                 file.write_text(file.read_text().replace("sun in", "rain in"))
                 await eventually(lambda: serves("rain in"), 300)
                 await page.goto(f"{origin}?agent={url}")

@@ -31,6 +31,7 @@ async def receive(server: Hosted, project: str, count: int = 1, key: str | None 
     headers = {"x-api-key": key} if key else None
     response = await server.client.post("/runs/batch", json={"post": [*children, *runs]}, headers=headers)
     assert response.status_code == 202
+
     return roots
 
 
@@ -50,6 +51,7 @@ async def test_counts_by_each_dimension(server: Hosted):
     await receive(server, "a", 3)
     await receive(server, "b", 2, service)
     await receive(server, "b")
+
     actor = server.actor
 
     async def counts(group_by: str) -> list[tuple[dict[str, Any], int]]:
@@ -60,10 +62,12 @@ async def test_counts_by_each_dimension(server: Hosted):
     by_project = await counts("project")
     assert {(d["project_name"], traces) for d, traces in by_project} == {("a", 3), ("b", 3)}
     assert all(set(d) == {"project_id", "project_name"} for d, _ in by_project)
+
     assert await counts("user") == [
         ({"user_id": str(actor.user_id), "user_email": actor.user_email}, 4),
         ({"user_id": None, "user_email": None}, 2),
     ]
+
     assert await counts("api_key") == [
         ({"api_key_short_key": actor.short_key}, 4),
         ({"api_key_short_key": f"lsv2_sk_…{service[-4:]}"}, 2),
@@ -73,12 +77,14 @@ async def test_counts_by_each_dimension(server: Hosted):
 async def test_buckets_and_the_half_open_range(server: Hosted):
     for moment in ("2026-01-15T00:00:00Z", "2026-01-15T23:59:59.999999Z", "2026-01-16T00:00:00Z"):
         await received_at(server, await receive(server, "a"), moment)
+
     response = await ask(server, start_time="2026-01-15T00:00:00Z", end_time="2026-01-16T00:00:00Z")
     day = {"workspace_id": str(server.actor.workspace_id), "workspace_name": "Default"}
     assert response.json() == {
         "stride": {"days": 1, "hours": 0},
         "usage": [{"time_bucket": "2026-01-15T00:00:00Z", "dimensions": day, "traces": 2}],
     }
+
     response = await ask(server, start_time="2026-01-15T12:30:00Z", end_time="2026-01-16T00:30:00Z")
     assert response.json()["stride"] == {"days": 0, "hours": 1}
     buckets = [(record["time_bucket"], record["traces"]) for record in response.json()["usage"]]
@@ -90,6 +96,7 @@ async def test_buckets_and_the_half_open_range(server: Hosted):
 
 async def test_offsets_with_and_without_their_plus_sign(server: Hosted):
     await received_at(server, await receive(server, "a"), "2026-01-15T00:30:00Z")
+
     for plus in ("%2B", "+"):
         query = f"start_time=2026-01-15T02:00:00{plus}02:00&end_time=2026-01-15T03:00:00{plus}02:00"
         response = await server.client.get(f"{PATH}?{query}&workspace_ids={server.actor.workspace_id}")
@@ -170,19 +177,23 @@ async def export(server: Hosted, **params: Any) -> Any:
         "workspace_ids": str(server.actor.workspace_id),
         **params,
     }
+
     return await server.client.get(f"{PATH}/export", params=query)
 
 
 async def test_all_columns_are_exported_and_those_of_the_grouping_filled(server: Hosted):
     await received_at(server, await receive(server, "a", 2), "2026-01-15T10:00:00Z")
-    actor, span = server.actor, "2026-01-15T00:00:00Z,2026-01-16T00:00:00Z"
+    actor = server.actor
+    span = "2026-01-15T00:00:00Z,2026-01-16T00:00:00Z"
     project = await server.db.pool.fetchval("select id from projects where name = 'a'")
+
     lines = {
         "workspace": f"{span},{actor.workspace_id},Default,,,,,,2",
         "project": f"{span},,,{project},a,,,,2",
         "user": f"{span},,,,,{actor.user_id},{actor.user_email},,2",
         "api_key": f"{span},,,,,,,{actor.short_key},2",
     }
+
     for group_by, line in lines.items():
         response = await export(server, group_by=group_by)
         assert response.headers["content-type"] == "text/csv; charset=utf-8"
@@ -198,6 +209,7 @@ async def test_a_name_is_never_a_formula_nor_breaks_its_line(server: Hosted):
     names = ["=1+1", "+1", "-1", "@sum", "a,b", 'say "x"', "plain"]
     for name in names:
         await received_at(server, await receive(server, name), "2026-01-15T10:00:00Z")
+
     rows = list(csv.DictReader((await export(server, group_by="project")).text.splitlines()))
     expected = {f"'{name}" if name[0] in "=+-@" else name for name in names}
     assert {row["Project Name"] for row in rows} == expected
@@ -210,21 +222,25 @@ async def test_a_large_export_is_streamed(server: Hosted):
         "select gen_random_uuid(), $1, 'p' || n from generate_series(1, 3000) n",
         server.actor.workspace_id,
     )
+
     columns = [
         record["column_name"]
         for record in await server.db.pool.fetch(
             "select column_name from information_schema.columns where table_name = 'traces' and table_schema = 'public'"
         )
     ]
+
     kept = [name for name in columns if name not in {"trace_id", "project_id"}]
     await server.db.pool.execute(
         f"insert into traces (trace_id, project_id, {', '.join(kept)}) "
         f"select gen_random_uuid(), p.id, {', '.join('t.' + name for name in kept)} from traces t, projects p"
     )
+
     pieces = 0
     query = {"start_time": "2020-01-01", "end_time": "2100-01-01", "workspace_ids": str(server.actor.workspace_id)}
     async with server.client.stream("GET", f"{PATH}/export", params={**query, "group_by": "project"}) as response:
         text = "".join([piece async for piece in response.aiter_text() if (pieces := pieces + 1)])
+
     assert len(text.splitlines()) == 3002
     assert pieces > 1
     await check_a_slow_reader(server)
@@ -233,9 +249,12 @@ async def test_a_large_export_is_streamed(server: Hosted):
 async def check_a_slow_reader(server: Hosted) -> None:
     """Check that an export holds no connection while it is read, and that all its lines are of one moment."""
     query = UsageQuery(
-        start_time="2020-01-01", end_time="2100-01-01", workspace_ids=[server.actor.workspace_id],
+        start_time="2020-01-01",
+        end_time="2100-01-01",
+        workspace_ids=[server.actor.workspace_id],
         group_by=GroupBy.PROJECT,
-    )  # fmt: skip
+    )
+
     within = read_range(query.start_time, query.end_time)
     pieces = export_usage(server.db, query, within, by=server.actor)
     text = await anext(pieces)

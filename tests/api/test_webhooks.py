@@ -35,6 +35,7 @@ class Host:
                 is_refused = self.path == "/refused" and not accepts.is_set()
                 status = 401 if is_refused or self.path.startswith("/traces") else 200
                 seen[self.path] = ({name.lower(): value for name, value in self.headers.items()}, body)
+
                 self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -87,6 +88,7 @@ def verified(headers: dict[str, str], body: bytes) -> dict[str, Any]:
     signed = f"{headers['webhook-id']}.{moment}.".encode() + body
     expected = "v1," + base64.b64encode(hmac.new(SECRET, signed, hashlib.sha256).digest()).decode()
     assert any(hmac.compare_digest(expected, given) for given in headers["webhook-signature"].split())
+
     return json.loads(body)
 
 
@@ -97,11 +99,13 @@ async def test_a_run_on_a_thread(client: LangGraphClient, host: Host):
     headers, body = await host.received("/thread?x=1")
     received = verified(headers, body)
     assert (headers["authorization"], headers["content-type"]) == ("Bearer t0k3n", "application/json")
+
     assert (received["run_id"], received["thread_id"], received["status"]) == (
         run["run_id"],
         thread["thread_id"],
         "success",
     )
+
     assert [message["content"] for message in received["values"]["messages"]] == ["hi", "hello"]
     assert received["run_started_at"] <= received["run_ended_at"] <= received["webhook_sent_at"]
     assert (received["kwargs"]["input"], received["error"], "metadata" in received) == (hi(), None, False)
@@ -174,6 +178,7 @@ async def test_every_way_to_run(client: LangGraphClient, host: Host, name: str):
     received = verified(*await host.received(f"/{name}"))
     assert received["status"] == status
     assert received["error"] == ({"error": "ValueError", "message": "kaboom"} if name == "error" else None)
+
     if status == "success":
         assert received["values"]["messages"]
 
@@ -229,6 +234,7 @@ async def test_refused_address_creates_nothing(server: ServerProcess):
             ):
                 response = await http.post(path, json=sent)
                 assert (response.status_code, "webhook" in response.text) == (422, True), (path, url)
+
         assert (await http.post("/runs/crons/count", json={})).json() == 0
 
 

@@ -21,9 +21,18 @@ from tests.api.hosted import Hosted, hosted
 
 AT_ONCE = timedelta(0)
 TABLES = (
-    "runs", "feedback", "shared_runs", "datasets", "examples", "prompt_repos", "chart_sections", "usage_limits",
-    "annotation_queues", "queued_runs", "feedback_configs",
-)  # fmt: skip
+    "runs",
+    "feedback",
+    "shared_runs",
+    "datasets",
+    "examples",
+    "prompt_repos",
+    "chart_sections",
+    "usage_limits",
+    "annotation_queues",
+    "queued_runs",
+    "feedback_configs",
+)
 
 
 @pytest.fixture
@@ -64,6 +73,7 @@ async def test_deleting_a_workspace_deletes_its_data(server: Hosted) -> None:
     made = (await server.client.post("/workspaces", json={"display_name": "Team"})).json()
     for workspace in (own, made["id"]):
         await fill(server, workspace)
+
     in_it = {"x-tenant-id": made["id"]}
     key = (await server.client.post("/api-key", json={}, headers=in_it)).json()["key"]
     assert (await server.client.get("/sessions", headers=in_it)).status_code == 200
@@ -71,6 +81,7 @@ async def test_deleting_a_workspace_deletes_its_data(server: Hosted) -> None:
     assert (await server.client.get("/sessions", headers=in_it)).status_code == 403
     assert (await server.client.get("/sessions", headers={"x-api-key": key})).status_code == 401
     assert [found["id"] for found in (await server.client.get("/workspaces")).json()] == [own]
+
     assert (await server.client.delete(f"/workspaces/{made['id']}")).status_code == 404
     assert (await server.client.patch(f"/workspaces/{made['id']}", json={"display_name": "x"})).status_code == 404
     not_yet = DeletedWorkspaces(server.db)
@@ -78,6 +89,7 @@ async def test_deleting_a_workspace_deletes_its_data(server: Hosted) -> None:
     task = DeletedWorkspaces(server.db, AT_ONCE)
     assert (await task.activate()).did == {"workspaces": 1}
     assert (await task.activate()).did == {}
+
     assert set((await kept(server, made["id"])).values()) == {0}
     assert set((await kept(server, own)).values()) == {1}
     billed = await server.usage("workspace", workspace_ids=[own, made["id"]])
@@ -88,15 +100,18 @@ async def test_deleting_a_workspace_deletes_its_data(server: Hosted) -> None:
 
 
 async def test_deleting_a_workspace_needs_all_permissions(server: Hosted) -> None:
-    own, other = str(server.actor.workspace_id), str(await server.new_workspace("Other"))
+    own = str(server.actor.workspace_id)
+    other = str(await server.new_workspace("Other"))
     assert (await server.client.delete(f"/workspaces/{own}")).status_code == 409
     assert (await server.client.delete(f"/workspaces/{uuid4()}")).status_code == 404
     organization = Owner(server.actor.organization_id, None)
+
     manages = await create_key(server.db, organization, KeyRequest(permissions=["organization:manage"]))
     bound = await server.new_key(workspace_id=await server.new_workspace("Third"))
     for key in (manages.key, bound):
         response = await server.client.delete(f"/workspaces/{other}", headers={"x-api-key": key})
         assert response.status_code == 403
+
     whole = await create_key(server.db, organization, KeyRequest())
     assert (await server.client.delete(f"/workspaces/{other}", headers={"x-api-key": whole.key})).status_code == 204
 
@@ -109,15 +124,18 @@ async def platform(platform_databases: Callable[[], Awaitable[str]]) -> AsyncIte
 
 async def test_a_workspace_with_deployments_cannot_be_deleted(platform: Control) -> None:
     made: Any = (await platform.client.post("/workspaces", json={"display_name": "Team"})).json()
-    path, there = f"/workspaces/{made['id']}", {"x-tenant-id": made["id"]}
+    path = f"/workspaces/{made['id']}"
+    there = {"x-tenant-id": made["id"]}
     response = await platform.client.post("/v2/deployments", json=create_body("one"), headers=there)
     assert response.status_code == 201
     refused = await platform.client.delete(path)
     assert (refused.status_code, "deployments: one" in refused.json()["detail"]) == (409, True)
+
     await platform.client.delete(f"/v2/deployments/{response.json()['id']}", headers=there)
     assert (await platform.client.delete(path)).status_code == 409
     await platform.db.pool.execute("delete from deployments")
     assert (await platform.client.delete(path)).status_code == 204
+
     # What another process let in a moment ago comes too late.
     late = "insert into deployments select * from jsonb_populate_record(null::deployments, $1)"
     with pytest.raises(SerializationError, match="is deleted"):

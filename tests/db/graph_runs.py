@@ -40,6 +40,7 @@ def graph(state: type, *steps: Any, **options: Any) -> Any:
         builder.add_node(step.__name__, step)
         builder.add_edge(before, step.__name__)
         before = step.__name__
+
     return builder.compile()
 
 
@@ -112,6 +113,7 @@ def parent() -> Any:
     builder.add_node("child", graph(Words, sub1, sub2))
     builder.add_edge(START, "pre")
     builder.add_edge("pre", "child")
+
     return builder.compile()
 
 

@@ -9,7 +9,8 @@ from portside.kernel.db import Database, Session
 
 async def admit_run(db: Session, admission: Admission, worker_id: UUID, *, starts: bool = False) -> Admitted:
     """Admit a run that a client waits for."""
-    admission.starts, admission.is_awaited = starts, True
+    admission.starts = starts
+    admission.is_awaited = True
     (admitted,) = await statements.admit_runs(db, [admission], worker_id)
     assert admitted is not None
     return admitted

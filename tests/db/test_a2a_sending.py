@@ -14,8 +14,10 @@ from portside.kernel.db import Database
 
 async def test_answer_to_a_thread_without_open_interrupt_is_refused(db: Database) -> None:
     idle = (await records.create_thread(db, ThreadCreate())).thread_id
-    body, send = RunCreate(assistant_id="echo"), SendParams(message=AgentMessage(message_id="m", role="user", parts=[]))
+    body = RunCreate(assistant_id="echo")
+    send = SendParams(message=AgentMessage(message_id="m", role="user", parts=[]))
     for thread_id in (idle, uuid4()):
         with pytest.raises(UnsupportedOperation, match="answered by another message"):
             await resume(db, body, send, [{"kind": "text", "text": "yes"}], thread_id)
+
     assert body.command is None

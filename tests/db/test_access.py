@@ -18,22 +18,54 @@ from portside.executor.auth import MAX_CONDITIONS, BadFilter, read_filter
 from portside.kernel.db import Database
 
 STORED: list[dict[str, Any]] = [
-    {}, {"owner": "ada"}, {"owner": "bob"}, {"owner": ["ada"]}, {"owner": {"is": "ada"}}, {"owner": None},
-    {"owner": True}, {"owner": 1}, {"owner": 1.5}, {"owner": "ada", "team": "x"}, {"members": ["ada", "bob"]},
+    {},
+    {"owner": "ada"},
+    {"owner": "bob"},
+    {"owner": ["ada"]},
+    {"owner": {"is": "ada"}},
+    {"owner": None},
+    {"owner": True},
+    {"owner": 1},
+    {"owner": 1.5},
+    {"owner": "ada", "team": "x"},
+    {"members": ["ada", "bob"]},
     {"members": []},
-    {"members": "ada"}, {"members": [["ada"]]}, {"members": [{"is": "ada", "since": 1}]}, {"owner": "ADA"},
-    {"owner": "o' \" \\ ; drop table threads"}, {"owner": "x" * 400}, {"OWNER": "ada"}, {"a.b": "ada"},
-]  # fmt: skip
+    {"members": "ada"},
+    {"members": [["ada"]]},
+    {"members": [{"is": "ada", "since": 1}]},
+    {"owner": "ADA"},
+    {"owner": "o' \" \\ ; drop table threads"},
+    {"owner": "x" * 400},
+    {"OWNER": "ada"},
+    {"a.b": "ada"},
+]
 WANTED: list[dict[str, Any]] = [
-    {}, {"owner": "ada"}, {"owner": {"$eq": "ada"}}, {"owner": None}, {"owner": True}, {"owner": 1}, {"owner": 1.0},
-    {"owner": ["ada"]}, {"owner": "ada", "team": "x"}, {"members": {"$contains": "ada"}},
-    {"owner": {"$contains": "ada"}}, {"members": {"$contains": ["bob", "ada"]}}, {"members": {"$contains": []}},
+    {},
+    {"owner": "ada"},
+    {"owner": {"$eq": "ada"}},
+    {"owner": None},
+    {"owner": True},
+    {"owner": 1},
+    {"owner": 1.0},
+    {"owner": ["ada"]},
+    {"owner": "ada", "team": "x"},
+    {"members": {"$contains": "ada"}},
+    {"owner": {"$contains": "ada"}},
+    {"members": {"$contains": ["bob", "ada"]}},
+    {"members": {"$contains": []}},
     {"members": {"$contains": ["ada", "eve"]}},
-    {"members": {"$contains": [["ada"]]}}, {"members": {"$contains": [{"is": "ada"}]}},
-    {"$or": [{"owner": "ada"}, {"members": {"$contains": "ada"}}]}, {"$and": [{"owner": "ada"}, {"owner": "bob"}]},
-    {"$and": [{"$or": [{"owner": "ada"}, {"team": "x"}]}, {"team": "x"}]}, {"$or": [{}, {"owner": "eve"}]},
-    {"owner": "o' \" \\ ; drop table threads"}, {"owner": "x" * 400}, {"owner": "a%"}, {"a.b": "ada"}, {"owner": "*"},
-]  # fmt: skip
+    {"members": {"$contains": [["ada"]]}},
+    {"members": {"$contains": [{"is": "ada"}]}},
+    {"$or": [{"owner": "ada"}, {"members": {"$contains": "ada"}}]},
+    {"$and": [{"owner": "ada"}, {"owner": "bob"}]},
+    {"$and": [{"$or": [{"owner": "ada"}, {"team": "x"}]}, {"team": "x"}]},
+    {"$or": [{}, {"owner": "eve"}]},
+    {"owner": "o' \" \\ ; drop table threads"},
+    {"owner": "x" * 400},
+    {"owner": "a%"},
+    {"a.b": "ada"},
+    {"owner": "*"},
+]
 
 
 async def test_access_filter_matches_alike_in_sql_and_python(db: Database) -> None:
@@ -44,9 +76,11 @@ async def test_access_filter_matches_alike_in_sql_and_python(db: Database) -> No
         page = await records.search_threads(db, ThreadSearch(limit=1000), read)
         assert {thread.thread_id for thread in page.items} == fitting, wanted
         assert page.total == len(fitting), wanted
+
         for thread_id, metadata in made.items():
             one = await db.fetchval(sql.thread_matches, thread_id=thread_id, access=read)
             assert one is (thread_id in fitting), (wanted, metadata)
+
     several = await records.search_threads(db, ThreadSearch(limit=1), read_filter({"owner": "ada"}))
     assert (len(several.items), several.total) == (1, 2)
 
@@ -61,13 +95,21 @@ async def test_unknown_condition_matches_nothing(db: Database) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"$not": {}}, {"$or": []}, {"$or": {"a": 1}}, {"$and": "x"}, {"owner": {}}, {"owner": {"$gt": 1}},
-        {"owner": {"$eq": 1, "is": 2}}, {1: "x"}, {"$or": [{"a": 1}] * (MAX_CONDITIONS + 1)},
-        {str(n): n for n in range(MAX_CONDITIONS + 1)}, {"a": {"$contains": list(range(MAX_CONDITIONS + 1))}},
+        {"$not": {}},
+        {"$or": []},
+        {"$or": {"a": 1}},
+        {"$and": "x"},
+        {"owner": {}},
+        {"owner": {"$gt": 1}},
+        {"owner": {"$eq": 1, "is": 2}},
+        {1: "x"},
+        {"$or": [{"a": 1}] * (MAX_CONDITIONS + 1)},
+        {str(n): n for n in range(MAX_CONDITIONS + 1)},
+        {"a": {"$contains": list(range(MAX_CONDITIONS + 1))}},
         {"$or": [1]},
         json.loads('{"$and":[' * 11 + "{}" + "]}" * 11),
     ],
-)  # fmt: skip
+)
 def test_bad_filter_is_refused(given: dict[Any, Any]) -> None:
     with pytest.raises(BadFilter):
         read_filter(given)

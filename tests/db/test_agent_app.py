@@ -24,11 +24,13 @@ async def test_connections_of_authentication_are_closed_after_a_failure(fresh_da
         await close(access)
 
     monkeypatch.setattr(Access, "close", note_close)
-    url, config = await fresh_database(), load_config(PROJECTS / "graphs" / "langgraph.json")
+    url = await fresh_database()
+    config = load_config(PROJECTS / "graphs" / "langgraph.json")
     with pytest.raises(Failed):
         async with open_app(config, load_graphs(config.project), AgentSettings(database_url=url), url) as app:
             await app.worker.drain(0.0)
             raise Failed
+
     assert closed == ["access"]
 
 
@@ -56,4 +58,5 @@ async def test_listener_for_executors_is_closed_although_the_graphs_fail_to_clos
     with pytest.raises(Failed):
         async with _listening(Graphs(), settings):  # type: ignore[arg-type]
             pass
+
     assert done == ["start", "close"]

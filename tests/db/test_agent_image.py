@@ -64,6 +64,7 @@ async def serve(
         return harnesses[-1]
 
     yield serve
+
     for harness in harnesses:
         await asyncio.gather(*(replica_set.stop(0) for replica_set in harness.replica_sets))
         await harness.manager.clear()
@@ -76,6 +77,7 @@ def project(folder: Path, requirements: dict[str, str]) -> Path:
     (folder / "agent.py").write_text(PROJECT)
     (folder / "langgraph.json").write_text(json.dumps({"dependencies": ["."], "graphs": {"pins": "./agent.py:graph"}}))
     lines = ["langgraph", *(f"{name}=={version}" for name, version in requirements.items())]
+
     (folder / "requirements.txt").write_text("\n".join(lines))
     return folder
 
@@ -95,10 +97,19 @@ async def test_project_in_an_image_pins_versions_that_the_server_does_not_have(s
     image = await asyncio.to_thread(project_image, f"{SPLIT}-pins", base, project(tmp_path / "project", PINS), INSTALL)
     harness = await serve(image)
     assert await run(harness, "pins", {"names": list(PINS)}) == {"names": list(PINS), "found": PINS}
+
     # The server's own environment has others, and all that executors on other machines need.
-    own = podman("run", "--rm", "--network", "none", image, "/opt/portside/bin/python", "-Ic", (
-        "import grpc, redis; from importlib.metadata import version; print(version('starlette'))"
-    ))  # fmt: skip
+    own = podman(
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        image,
+        "/opt/portside/bin/python",
+        "-Ic",
+        ("import grpc, redis; from importlib.metadata import version; print(version('starlette'))"),
+    )
+
     assert own.strip() != PINS["starlette"]
 
 
@@ -113,6 +124,7 @@ async def test_image_is_orchestrator_and_executor(serve, tmp_path):
     address = podman("inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", orchestrator)
     given = {"PORTSIDE_TIER": "executor", "CORE_API": f"{address.strip()}:50054", "CORE_API_KEY": key}
     options = [f"--env={name}={value}" for name, value in given.items()]
+
     executor = podman("run", "--detach", "--network", "podman", "--cap-drop", "all", *options, image).strip()
     try:
         assert (await run(harness, "pins", {"names": list(PINS)}))["found"] == PINS
@@ -124,15 +136,25 @@ async def test_agent_in_a_container_sleeps_until_a_request_wakes_it(postgres: st
     base = await asyncio.to_thread(agent_image, SPLIT)
     image = await asyncio.to_thread(project_image, f"{SPLIT}-pins", base, project(tmp_path / "project", PINS), INSTALL)
     settings = ListenerSettings(
-        control_plane_url="http://127.0.0.1:9", control_plane_api_key="", portside_home=str(tmp_path / "home"),
-        provision_database_url=postgres, deployment_start_timeout_s=300,
-    )  # fmt: skip
-    machine, deployment = MachineCompute(settings), desired_deployment(id=uuid4(), name="demo", sleep_after_s=1)
+        control_plane_url="http://127.0.0.1:9",
+        control_plane_api_key="",
+        portside_home=str(tmp_path / "home"),
+        provision_database_url=postgres,
+        deployment_start_timeout_s=300,
+    )
+
+    machine = MachineCompute(settings)
+    deployment = desired_deployment(id=uuid4(), name="demo", sleep_after_s=1)
     given = {"LANGGRAPH_AUTH_TYPE": "noop", "LANGSMITH_TRACING": "false"}
+
     revision = desired_revision(
-        id=uuid4(), source="external_image", image_uri=image, resource_spec={"min_scale": 1, "memory_limit_mb": 1500},
+        id=uuid4(),
+        source="external_image",
+        image_uri=image,
+        resource_spec={"min_scale": 1, "memory_limit_mb": 1500},
         secrets=[Secret(name, value) for name, value in given.items()],
-    )  # fmt: skip
+    )
+
     target = machine.target(deployment.id, lambda _revision: RevisionLog(_ignore))
 
     async def is_asleep() -> bool:
@@ -142,13 +164,16 @@ async def test_agent_in_a_container_sleeps_until_a_request_wakes_it(postgres: st
     await target.provision(is_new=True)
     try:
         await target.switch(Release(deployment, revision, None))
+
         for _ in range(2):
             await eventually(is_asleep)
             async with httpx2.AsyncClient(base_url=str(target.url), timeout=300) as client:
                 body = {"assistant_id": "pins", "input": {"names": []}}
                 answers = await asyncio.gather(*(client.post("/runs/wait", json=body) for _ in range(3)))
+
             assert [answer.status_code for answer in answers] == [200] * 3
             assert len(containers_of(deployment.id)) == 1, "many requests start one"
+
         await eventually(is_asleep)
     finally:
         await target.destroy()
@@ -173,6 +198,7 @@ async def test_javascript_graphs_run_in_an_image_with_node(serve, tmp_path):
     folder = tmp_path / "project"
     installed_packages(JAVASCRIPT_PROJECT)
     shutil.copytree(JAVASCRIPT_PROJECT, folder)
+
     lock = ["npm", "install", "--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund"]
     await asyncio.to_thread(subprocess.run, lock, cwd=folder, check=True, capture_output=True)
     image = await asyncio.to_thread(project_image, f"{NODE}-project", base, folder, "cd /app && npm ci")

@@ -42,6 +42,7 @@ async def test_an_alert_is_not_repeated_and_ends_after_a_while(db: Database) -> 
     assert await firing(db) == []
     (ended,) = await alerts.list_alerts(db, AlertQuery("ended"))
     assert ended.ended_at == BEGAN + timedelta(minutes=7 + ENDS_AFTER_S / 60)
+
     assert await days_left(db, 30, 20) == 0
 
 
@@ -85,6 +86,7 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
     receiver = Receiver()
     receiver.status = 503
     box = SecretBox.from_file(tmp_path / "key")
+
     channels = AlertChannels(db, box, OutboundRules(allow_loopback=True), None)
     task = AlertDeliveries(channels)
     async with serving(receiver) as url:
@@ -95,6 +97,7 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
         assert [each["type"] for each in receiver.messages()] == ["firing"], "the end waits for the beginning"
         assert [each.last_delivered_at for each in await channels.list_all()] == [None]
         assert [each.last_error for each in await channels.list_all()] == ["the receiver answered 503"]
+
         assert (await task.activate()).did == {"sent": 0}, "not before its pause is over"
         receiver.status = 204
 
@@ -104,6 +107,7 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
             return receiver.messages()[-1]["type"] == "ended"
 
         await eventually(both)
+
     assert [each["type"] for each in receiver.messages()] == ["firing", "firing", "ended"]
     ids = [headers["webhook-id"] for headers, _ in receiver.got]
     assert ids[0] == ids[1] != ids[2], "a repeated message has the id of the first"
@@ -111,6 +115,7 @@ async def test_a_message_that_was_refused_is_sent_again_and_in_order(db: Databas
     assert delivered.last_error is None
     await judge(db, {RULE: [Measurement("example.org", "example.org", 1, "soon")]}, BEGAN + timedelta(hours=1))
     await task.activate()
+
     (failed,) = await channels.list_all()
     assert failed.last_error
     assert failed.last_delivered_at == delivered.last_delivered_at, "the last message that arrived"
@@ -121,9 +126,11 @@ async def test_clock_that_was_set_back_holds_up_nothing(db: Database, tmp_path: 
     task = AlertDeliveries(
         AlertChannels(db, SecretBox.from_file(tmp_path / "key"), OutboundRules(allow_loopback=True), None)
     )
+
     async with serving(receiver) as url:
         await task._channels.add(db, ChannelRequest("webhook", "later", url=url))
         await alerts.change_rule(db, RULE, RulePatch(for_s=120))
+
         # An hour later by a clock that was then set back: what waited since then waits from now on.
         assert [await days_left(db, 1, minutes) for minutes in (60, 0, 2)] == [0, 0, 1]
         await db.pool.execute("update alert_deliveries set next_at = now() + interval '1 hour'")
@@ -138,17 +145,20 @@ async def test_clock_that_was_set_back_holds_up_nothing(db: Database, tmp_path: 
             "update alert_deliveries set next_at = now() + interval '1 hour' where next_at is not null"
         )
         await task.activate()
+
         # A pause of an hour after many attempts is one.
         await db.pool.execute(
             "update alert_deliveries set next_at = now() + interval '1 hour', attempts = 12 where next_at is not null"
         )
         assert (await task.activate()).did == {"sent": 0}
+
     assert [each["type"] for each in receiver.messages()] == ["firing", "ended", "ended"]
 
 
 async def test_mail_server_that_does_not_answer_holds_up_nothing_else(db: Database, tmp_path: Path) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-    connected, closed = asyncio.Event(), asyncio.Event()
+    connected = asyncio.Event()
+    closed = asyncio.Event()
 
     async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connected.set()
@@ -160,6 +170,7 @@ async def test_mail_server_that_does_not_answer_holds_up_nothing_else(db: Databa
         channels = AlertChannels(db, SecretBox.from_file(tmp_path / "key"), OutboundRules(), mail)
         message = Message("test", "Test", "It works.", {})
         sending = asyncio.create_task(channels.send("mail", ChannelTarget(to=["ada@example.com"]), "1", message))
+
         await connected.wait()
         assert await asyncio.to_thread(lambda: "done") == "done"
         assert not sending.done()
@@ -179,10 +190,12 @@ async def test_alerts_and_silences_expire_when_they_ended_long_ago(db: Database)
     for name, minutes in (("one", 0), ("two", 10)):
         await judge(db, {RULE: [Measurement(name, name, 1)]}, BEGAN + timedelta(minutes=minutes))
         await judge(db, {RULE: []}, BEGAN + timedelta(minutes=minutes + 1))
+
     await judge(db, {RULE: [Measurement("open", "open", 1)]}, BEGAN)
     await alerts.add_silence(db, SilenceRequest(RULE, 1))
     await db.pool.execute("update alerts set ended_at = $1 where subject = 'one'", now() - KEPT)
     await db.pool.execute("update alert_silences set until = $1", now() - KEPT)
+
     task = OldAlerts(db)
     assert task.deletes, "the log says what it deleted"
     assert (await task.activate()).did == {"alerts": 1, "silences": 1}

@@ -42,6 +42,7 @@ async def test_every_graph_has_an_assistant_at_start(db):
     await assistants.delete(ECHO, delete_threads=False)
     with pytest.raises(AssistantNotFound, match="Thread or assistant not found"):
         await assistants.resolve("echo")
+
     await assistants.make_system_assistants()
     back = await assistants.get(ECHO)
     assert (back.name, back.version) == ("echo", 1)
@@ -54,6 +55,7 @@ async def test_orchestrator_knows_the_languages_of_its_graphs_before_an_executor
     backend = PostgresBackend(db, writer=CheckpointWriter(db))
     settings = AgentSettings(tier="orchestrator")
     graphs = await start_graphs(load_config(tmp_path / "langgraph.json"), settings, backend, Items(db, StoreSetup()))
+
     await graphs.close()
     assert {name: facts.language for name, facts in graphs.facts.items()} == {"echo": "Python", "script": "JavaScript"}
 
@@ -77,11 +79,15 @@ async def test_delete_assistant_deletes_its_threads_with_active_runs_only(db):
                 thread_id,
                 {"assistant_id": str(assistant_id)},
             )
+
             await connection.execute(
                 "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy)"
                 " values ($1, $2, $3, 'running', 'enqueue')",
-                uuid4(), thread_id, assistant_id,
-            )  # fmt: skip
+                uuid4(),
+                thread_id,
+                assistant_id,
+            )
+
         await assistants.delete(one, delete_threads=True)
         left = await connection.fetch("select t.metadata from threads t join runs using (thread_id)")
         assert [row["metadata"]["assistant_id"] for row in left] == [str(two)]
@@ -106,10 +112,12 @@ async def test_searches_are_served_by_indexes(db, query, index):
             from generate_series(1, 5000) n
             """
         )
+
         await connection.execute("vacuum analyze assistants")
         values = {"metadata": None, "graph_id": None, "name": None, "access": None, **query}
         arguments = sql.search_assistants.arguments({**values, "order": "created_at desc", "limit": 10, "offset": 0})
         plan = await connection.fetch("explain " + sql.search_assistants.sql, *arguments)
+
     assert index in "\n".join(row[0] for row in plan)
 
 
@@ -120,10 +128,13 @@ async def test_ties_have_one_order_on_every_page(db):
             "insert into assistants (assistant_id, graph_id, name) "
             "select gen_random_uuid(), 'echo', 'same' from generate_series(1, 30)"
         )
+
     for sort_by in ("name", "created_at"):
         seen = []
+
         for offset in range(0, 30, 7):
             page = await assistants.search(AssistantSearch(limit=7, offset=offset, sort_by=sort_by))
             assert page.total == 30
             seen += [each.assistant_id for each in page.items]
+
         assert len(set(seen)) == 30

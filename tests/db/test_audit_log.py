@@ -49,8 +49,10 @@ async def test_a_flood_of_refusals_is_counted_in_one_entry(db: Database) -> None
             "headers": [],
             "client": (f"10.0.0.{number}", 1),
         }
+
         with pytest.raises(Forbidden):
             await recorder.guarded(forbid)(Context(scope, None, None, BaseServices(db=db)), route)
+
     assert await recorder.end_minute() == 40
     assert await recorder.end_minute() == 0
     assert await actions(db) == ["workspace.create"] * MAX_REFUSALS + ["audit_log.suppress"]
@@ -69,9 +71,11 @@ async def test_background_work_records_what_it_commits(db: Database) -> None:
     await create("one")
     with pytest.raises(ValueError):
         await create("fails")
+
     await create("two")
     async with recorded.transaction() as tx:
         await tx.fetch(identity.list_workspaces, organization_id=uuid7(), user_id=None, may_use_all=True, only=[])
+
     rows = await db.pool.fetch("select action, actor_kind, cardinality(object_ids) as ids from audit_log")
     assert [tuple(row) for row in rows] == [("organization.create", "platform", 1)] * 2
 
@@ -88,6 +92,7 @@ async def test_a_change_that_conflicts_is_made_again_with_one_entry(db: Database
         end $$;
         create trigger conflict before insert on organizations for each row execute function conflict();
     """)
+
     entry = PendingEntry(Action("organization.create", "insert_organization"), {"actor_kind": "platform"})
     name = "made at the third attempt"
     await AuditedDatabase(db, entry).execute(identity.insert_organization, id=uuid7(), display_name=name)
@@ -98,6 +103,7 @@ async def test_a_change_that_conflicts_is_made_again_with_one_entry(db: Database
 async def test_changes_that_bypass_the_triggers_are_found(db: Database) -> None:
     for name in ("platform.start", "platform.start", "master_key.rotate", "platform.start"):
         await record_operation(db, name)
+
     chain = await verify_entries(db)
     assert (chain.entries, chain.first_seq, chain.last_seq, chain.broken_at) == (4, 1, 4, None)
     assert chain.last_hash is not None
@@ -105,6 +111,7 @@ async def test_changes_that_bypass_the_triggers_are_found(db: Database) -> None:
     await db.pool.execute("update audit_log set count = 2 where seq = 2")
     assert (await verify_entries(db)).broken_at == 2
     await db.pool.execute("update audit_log set count = 1 where seq = 2")
+
     assert (await verify_entries(db)).broken_at is None
     await db.pool.execute("delete from audit_log where seq = 3")
     assert (await verify_entries(db)).broken_at == 4
@@ -118,6 +125,7 @@ async def test_old_entries_expire_and_the_log_says_so(db: Database) -> None:
     assert (await ExpiredEntries(db, 30).activate()).did == {"deleted": 0}, "the newest entry stays"
     await record_operation(db, "master_key.rotate")
     assert (await ExpiredEntries(db, 0).activate()).did == {}
+
     assert (await ExpiredEntries(db, 30).activate()).did == {"deleted": 1}
     rows = await db.pool.fetch("select seq, action, object_name from audit_log order by seq")
     assert [(row["seq"], row["action"]) for row in rows] == [(2, "master_key.rotate"), (3, "audit_log.expire")]
@@ -133,6 +141,7 @@ async def test_command_is_recorded_and_continues_without_a_log(
     db = await Database.connect(url)
     await migrate(db, ["portside.identity", "portside.audit"])
     await record_at(url, "backup.create", "a.backup")
+
     rows = await db.pool.fetch("select action, object_name, actor_kind from audit_log")
     assert [tuple(row) for row in rows] == [("backup.create", "a.backup", "platform")]
     await db.close()

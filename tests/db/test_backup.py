@@ -84,25 +84,35 @@ async def fill(original: Original) -> None:
     settings = PlatformSettings(home=str(original.home), rate_limits=False)
     async with open_platform(Home(original.home), settings, original.url):
         pass
+
     box = SecretBox.from_file(original.home / "master-key")
     token = "00000000-0000-7000-8000-000000000001"
     workspace = await value(original.url, "select id from workspaces limit 1")
+
     await run(
         original.url,
         "insert into integrations (id, workspace_id, kind, name, base_url, token_sealed) values"
         f" ('{token}', '{workspace}', 'github', 'kept', 'https://github.com', '\\x{box.encrypt(SECRET, token).hex()}')",
-        f"create role {AGENT} login", f"create database {AGENT} owner {AGENT}",
-    )  # fmt: skip
+        f"create role {AGENT} login",
+        f"create database {AGENT} owner {AGENT}",
+    )
+
     await run(
-        original.server.url(AGENT), "create extension vector", f"set role {AGENT}", "create schema portside",
+        original.server.url(AGENT),
+        "create extension vector",
+        f"set role {AGENT}",
+        "create schema portside",
         "create table portside.vectors (v vector(3))",
         "create table portside.threads as select g as id, repeat('x', 100) as body from generate_series(1, 5000) g",
-    )  # fmt: skip
+    )
+
     (original.home / "archives").mkdir()
     (original.home / "archives" / "1.tar.gz").write_bytes(os.urandom(9_000_000))
+
     for left_out in ("dataplane/uv-cache/x", "dataplane/deployments/1/state.json", "logs/listener.log"):
         (original.home / left_out).parent.mkdir(parents=True, exist_ok=True)
         (original.home / left_out).write_text("{}")
+
     # An agent's own file may have the name of one of the platform that is left out.
     for kept in ("home/notes", "home/state.json", "home/logs/today", "sources/2/HEAD", "served.json"):
         (original.home / "dataplane/deployments/1" / kept).parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +123,7 @@ async def fill(original: Original) -> None:
 def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Original]:
     home = tmp_path_factory.mktemp("original") / "a home"
     home.mkdir()
+
     server = EmbeddedPostgres(home)
     made = Original(home, server, server.acquire())
     try:
@@ -129,6 +140,7 @@ def stored(original: Original, tmp_path_factory: pytest.TempPathFactory) -> Fold
     for kind in ("data", "dumps"):
         target = BackupTarget(store, f"{kind}.backup", PASSPHRASE)
         asyncio.run(create_backup(SourcePlatform(original.home, original.url, kind), target, lambda _: None))
+
     return store
 
 
@@ -147,11 +159,13 @@ async def test_backup_says_how_large_it_may_become(original: Original, tmp_path:
     store = MeasuringStore(tmp_path)
     (original.home / "archives").mkdir(exist_ok=True)
     (original.home / "archives" / "large.tar.gz").write_bytes(os.urandom(3_000_000))
+
     try:
         platform = SourcePlatform(original.home, original.url, "dumps")
         made = await create_backup(platform, BackupTarget(store, "a.backup", PASSPHRASE), lambda _: None)
     finally:
         (original.home / "archives" / "large.tar.gz").unlink()
+
     assert store.expected_bytes >= sum(made.summary.databases.values()) + 3_000_000
     assert made.size_bytes <= store.expected_bytes <= sum(made.summary.databases.values()) + 50_000_000
 
@@ -180,18 +194,23 @@ async def test_everything_comes_back(original: Original, stored: FolderStore, tm
     await restore(Backup(stored, f"{kind}.backup", PASSPHRASE), target, silently)
     assert moved == [(str(original.home), str(home))]
     of_agents = ("home/notes", "home/state.json", "home/logs/today", "sources/2/HEAD", "served.json")
+
     kept = ("master-key", "api-key", "archives/1.tar.gz", *(f"dataplane/deployments/1/{name}" for name in of_agents))
     for name in kept:
         assert (home / name).read_bytes() == (original.home / name).read_bytes()
+
     assert (home.stat().st_mode & 0o777, (home / "master-key").stat().st_mode & 0o777) == (0o700, 0o600)
+
     for left_out in ("logs", "backups", "dataplane/uv-cache", "dataplane/deployments/1/state.json"):
         assert not (home / left_out).exists()
+
     async with serving(home) as server:
         url = server.url("portside")
         db = await Database.connect(url)
         box = SecretBox.from_file(home / "master-key")
         assert await open_all(db, box) >= 2
         await db.close()
+
         encrypted = await value(url, "select token_sealed from integrations where name = 'kept'")
         assert box.decrypt(encrypted, "00000000-0000-7000-8000-000000000001") == SECRET
         timeline = "select timeline_id from pg_control_checkpoint()"
@@ -200,6 +219,7 @@ async def test_everything_comes_back(original: Original, stored: FolderStore, tm
         assert await value(server.url(AGENT), "select count(*) from portside.threads") == 5000
         owner = await value(server.url(AGENT), "select tableowner from pg_tables where tablename = 'threads'")
         assert owner == AGENT
+
     assert os.listdir(tmp_path) == ["new home"], "nothing else is left"  # noqa: PTH208
 
 
@@ -208,6 +228,7 @@ async def refused(backup: Backup, home: Path, url: str | None = None) -> str:
     before = sorted(home.parent.rglob("*"))
     with pytest.raises(UserMistake) as caught:
         await restore(backup, NewHome(home, url, check_restored), silently)
+
     assert sorted(home.parent.rglob("*")) == before
     return str(caught.value)
 
@@ -215,10 +236,12 @@ async def refused(backup: Backup, home: Path, url: str | None = None) -> str:
 async def test_refused_restores_leave_nothing(stored: FolderStore, tmp_path: Path, monkeypatch) -> None:
     store = FolderStore(tmp_path)
     whole = (Path(stored.location) / "data.backup").read_bytes()
-    torn, changed = whole[:-100_000], bytearray(whole)
+    torn = whole[:-100_000]
+    changed = bytearray(whole)
     changed[len(whole) // 2] ^= 1
     (tmp_path / "torn.backup").write_bytes(torn)
     (tmp_path / "changed.backup").write_bytes(changed)
+
     home = tmp_path / "new"
     assert "passphrase does not open" in await refused(Backup(stored, "data.backup", Passphrase("wrong one")), home)
     assert "torn" in await refused(Backup(store, "torn.backup", PASSPHRASE), home)
@@ -226,6 +249,7 @@ async def test_refused_restores_leave_nothing(stored: FolderStore, tmp_path: Pat
     assert "no such file" in await refused(Backup(store, "missing.backup", PASSPHRASE), home)
     data = Backup(stored, "data.backup", PASSPHRASE)
     assert "unset" in await refused(data, home, "postgresql:///elsewhere")
+
     monkeypatch.setattr(restoring, "bundled_version", lambda: 17)
     assert "data folder of Postgres 18" in await refused(data, home)
     monkeypatch.undo()
@@ -246,6 +270,7 @@ async def test_existing_folder_becomes_the_home(stored: FolderStore, tmp_path: P
         assert (home.stat().st_ino, home.stat().st_mode & 0o777) == (folder, 0o700)
         names = {path.name for path in home.iterdir()}
         assert names >= {"api-key", "master-key", "postgres", "lost+found"}
+
         assert not [name for name in names if name.startswith(".restore-")]
         assert os.listdir(tmp_path) == ["volume"]  # noqa: PTH208
 
@@ -287,6 +312,7 @@ async def test_backups_of_newer_versions_are_refused(
         BackupTarget(store, "newer.backup", PASSPHRASE),
         lambda _: None,
     )
+
     assert reason in await refused(Backup(store, "newer.backup", PASSPHRASE), tmp_path / "new")
 
 
@@ -301,10 +327,12 @@ async def test_restore_that_fails_late_leaves_nothing(stored: FolderStore, tmp_p
     backup = Backup(stored, f"{kind}.backup", PASSPHRASE)
     with pytest.raises(UserMistake, match="does not open"):
         await restore(backup, NewHome(tmp_path / "a" / "b" / "new", None, fails), silently)
+
     assert not os.listdir(tmp_path)  # noqa: PTH208
     (tmp_path / "there").mkdir()
     with pytest.raises(UserMistake, match="does not open"):
         await restore(backup, NewHome(tmp_path / "there", None, fails), silently)
+
     assert not os.listdir(tmp_path / "there")  # noqa: PTH208
 
 
@@ -318,12 +346,14 @@ async def test_place_that_cannot_be_written_is_named(stored: FolderStore, tmp_pa
 async def test_dumps_go_into_an_empty_server_or_nowhere(
     stored: FolderStore, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    home, backup = tmp_path / "new", Backup(stored, "dumps.backup", PASSPHRASE)
+    home = tmp_path / "new"
+    backup = Backup(stored, "dumps.backup", PASSPHRASE)
     async with serving(tmp_path_factory.mktemp("other")) as server:
         admin = server.url("postgres")
         await run(
             admin, "create role plain login createdb createrole password 'secret'", "create database own owner plain"
         )
+
         url = server.url("own", "plain", "secret")
         await run(url, "create table something (x int)")
         assert "is not empty" in await refused(backup, home, url)
@@ -331,6 +361,7 @@ async def test_dumps_go_into_an_empty_server_or_nowhere(
         await run(admin, f"create role {AGENT}")
         assert "already" in await refused(backup, home, url)
         await run(admin, f"drop role {AGENT}")
+
         assert "create it in the database template1" in await refused(backup, home, url)
         await restore_without_vectors(server, tmp_path / "dumps")
         await run(server.url("template1"), "create extension vector")
@@ -339,6 +370,7 @@ async def test_dumps_go_into_an_empty_server_or_nowhere(
         assert await value(url, "select count(*) from integrations where name = 'kept'") == 1
         threads = await value(server.url(AGENT), "select count(*) from portside.threads")
         assert threads == 5000
+
         assert await value(server.url(AGENT), "select has_database_privilege('public', $1, 'connect')", AGENT) is False
 
 
@@ -347,9 +379,13 @@ async def restore_without_vectors(server: EmbeddedPostgres, folder: Path) -> Non
     agent = "agent_fedcba9876543210fedcba9876543210"
     await run(server.url("postgres"), "create database source", "create database plain owner plain")
     await run(
-        server.url("source"), "create extension vector", "create extension pg_trgm", "create table words (word text)",
-        "create index on words using gin (word public.gin_trgm_ops)", "insert into words values ('vector')",
-    )  # fmt: skip
+        server.url("source"),
+        "create extension vector",
+        "create extension pg_trgm",
+        "create table words (word text)",
+        "create index on words using gin (word public.gin_trgm_ops)",
+        "insert into words values ('vector')",
+    )
 
     def dump() -> None:
         folder.mkdir()
@@ -399,6 +435,7 @@ async def test_failed_backup_leaves_no_file(original: Original, tmp_path: Path) 
             await create_backup(
                 SourcePlatform(original.home, original.url, kind), BackupTarget(store, "a.backup", PASSPHRASE), breaks
             )
+
     assert list((tmp_path / "stored").iterdir()) == []
     assert await value(original.url, "select count(*) from pg_replication_slots") == 0
 
@@ -406,10 +443,13 @@ async def test_failed_backup_leaves_no_file(original: Original, tmp_path: Path) 
 @pytest.mark.thorough
 async def test_rotation_during_a_backup_keeps_both_keys(original: Original, tmp_path: Path) -> None:
     """What was copied before the rotation needs the older key."""
-    home, key = tmp_path / "home", original.home / "master-key"
+    home = tmp_path / "home"
+    key = original.home / "master-key"
     home.mkdir()
+
     for name in ("master-key", "postgres"):
         (home / name).symlink_to(original.home / name)
+
     (home / "master-key").unlink()
     shutil.copy(key, home / "master-key")
     newer = SecretBox.from_file(tmp_path / "newer")
@@ -422,6 +462,7 @@ async def test_rotation_during_a_backup_keeps_both_keys(original: Original, tmp_
         SourcePlatform(home, original.url, "dumps"), BackupTarget(store, "a.backup", PASSPHRASE), rotates
     )
     await restore(Backup(store, "a.backup", PASSPHRASE), NewHome(tmp_path / "new", None, check_restored), silently)
+
     older = SecretBox.from_file(key)
     assert SecretBox.from_file(tmp_path / "new" / "master-key").keys == (*newer.keys, *older.keys)
 
@@ -433,10 +474,12 @@ def portside(*arguments: str, **environment: str) -> "subprocess.CompletedProces
 def test_two_commands_restore_a_platform(original: Original, tmp_path: Path) -> None:
     (tmp_path / "passphrase").write_text("correct horse battery\nnot this line\n")
     (tmp_path / "scratch").mkdir()
-    file, key = str(tmp_path / "a.backup"), ("--passphrase-file", str(tmp_path / "passphrase"))
+    file = str(tmp_path / "a.backup")
+    key = ("--passphrase-file", str(tmp_path / "passphrase"))
     made = portside("create", "--home", str(original.home), "--to", file, *key)
     assert (made.returncode, made.stdout.strip()) == (0, file), made.stderr
     assert Path(file).stat().st_mode & 0o777 == 0o600
+
     assert "a.backup  20" in portside("list", str(tmp_path)).stdout
     verified = portside("verify", file, "--restore", *key, TMPDIR=str(tmp_path / "scratch"))
     assert "every secret opens" in verified.stdout, verified.stderr
@@ -444,6 +487,7 @@ def test_two_commands_restore_a_platform(original: Original, tmp_path: Path) -> 
     assert os.listdir(tmp_path / "scratch") == [], "nothing is left of it"  # noqa: PTH208
     wrong = portside("verify", file, PORTSIDE_BACKUP_PASSPHRASE="another passphrase")
     assert (wrong.returncode, "does not open" in wrong.stderr) == (1, True)
+
     done = portside("restore", str(tmp_path), "--home", str(tmp_path / "new"), *key)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "new" / "api-key").read_bytes() == (original.home / "api-key").read_bytes()
@@ -454,19 +498,27 @@ def type_at_terminal(*arguments: str, typed: str, prompts: int) -> int:
     leader, follower = pty.openpty()
     environment = {name: value for name, value in os.environ.items() if "PASSPHRASE" not in name}
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "portside", "backup", *arguments], stdin=follower, stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, env={**environment, "DATABASE_URL": ""}, start_new_session=True,
+        [sys.executable, "-P", "-m", "portside", "backup", *arguments],
+        stdin=follower,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={**environment, "DATABASE_URL": ""},
+        start_new_session=True,
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - one call of the system
-    ) as process:  # fmt: skip
+    ) as process:
         os.close(follower)
+
         for _ in range(prompts):
             # The prompt ends so, when the terminal shows no more what is typed.
             shown = b""
             while not shown.endswith(b" "):
                 shown += os.read(leader, 100)
+
             os.write(leader, f"{typed}\n".encode())
             assert typed.encode() not in shown
+
         code = process.wait(300)
+
     os.close(leader)
     return code
 
@@ -480,6 +532,7 @@ def test_passphrase_is_asked_for(original: Original, tmp_path: Path) -> None:
     assert type_at_terminal(*create, typed="correct horse battery", prompts=2) == 0
     assert type_at_terminal("verify", file, typed="correct horse battery", prompts=1) == 0
     assert type_at_terminal("verify", file, typed="another passphrase", prompts=1) == 1
+
     assert portside("verify", file, PORTSIDE_BACKUP_PASSPHRASE="correct horse battery").returncode == 0
 
 
@@ -488,6 +541,7 @@ def test_commands_read_the_settings_of_the_service(
 ) -> None:
     for name in ("DATABASE_URL", "BACKUP_TO", "PORTSIDE_BACKUP_PASSPHRASE"):
         monkeypatch.delenv(name, raising=False)
+
     monkeypatch.setattr(cli_service, "ROOT", tmp_path)
     service = Service(root=tmp_path, home=original.home)
     service.unit_file.parent.mkdir(parents=True)
@@ -496,8 +550,10 @@ def test_commands_read_the_settings_of_the_service(
     service.settings_file.write_text(
         f"# as systemd reads it\nBACKUP_TO={tmp_path}/stored\nPORTSIDE_BACKUP_PASSPHRASE='correct horse battery'\n"
     )
+
     done = run_here("backup", "run", "--home", str(original.home))
     assert (done.returncode, done.stdout.startswith(f"{tmp_path}/stored/portside-")) == (0, True), done.stderr
+
     # Not for the home of another platform.
     (tmp_path / "other").mkdir()
     other = run_here("backup", "run", "--home", str(tmp_path / "other"))
@@ -518,8 +574,10 @@ def test_upgrade_backs_up_with_the_settings_of_its_file(
         return real(str(tmp_path / "stored"), {})
 
     monkeypatch.setattr(stores, "open_store", open_store)
+
     for name in ("DATABASE_URL", "BACKUP_TO", "PORTSIDE_BACKUP_PASSPHRASE"):
         monkeypatch.delenv(name, raising=False)
+
     file = tmp_path / "portside.env"
     file.write_text("BACKUP_TO=s3://ours\nAWS_ACCESS_KEY_ID=ours\nPORTSIDE_BACKUP_PASSPHRASE=correct horse battery\n")
     where = ("--home", str(original.home), "--port", str(free_port()), "--env-file", str(file))
@@ -534,10 +592,12 @@ def test_list_names_files_that_are_no_backups(stored: FolderStore, tmp_path: Pat
     (tmp_path / ".half.backup.partial").write_bytes(b"PORTSIDE BACKUP\n")
     shutil.copy(Path(stored.location) / "data.backup", tmp_path)
     found = {each.name: each.problem for each in backups_in(FolderStore(tmp_path))}
+
     assert found == {
         "other.backup": "this file is not a Portside backup; name a file that 'portside backup create' wrote",
         "data.backup": None,
     }
+
     with pytest.raises(BackupRefused):
         header_of(FolderStore(tmp_path), "other.backup")
 
@@ -555,6 +615,7 @@ def is_locked(folder: Path) -> bool:
         return True
     finally:
         os.close(descriptor)
+
     return False
 
 
@@ -567,16 +628,27 @@ def begin_restore(stored: FolderStore, tmp_path: Path, how: str = "default") -> 
     before = set(tmp_path.glob(".new.restore-*"))
     process = subprocess.Popen(
         [
-            "env", f"--{how}-signal=INT", sys.executable, "-P", "-m", "portside", "backup", "restore",
-            f"{stored.location}/data.backup", "--home", str(tmp_path / "new"),
+            "env",
+            f"--{how}-signal=INT",
+            sys.executable,
+            "-P",
+            "-m",
+            "portside",
+            "backup",
+            "restore",
+            f"{stored.location}/data.backup",
+            "--home",
+            str(tmp_path / "new"),
         ],
         env={**os.environ, "DATABASE_URL": "", "PORTSIDE_BACKUP_PASSPHRASE": "correct horse battery"},
         stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
+
     deadline = time.monotonic() + 120
     while not folders_beside(tmp_path) - before:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
+
     return process
 
 
@@ -600,10 +672,12 @@ async def test_next_restore_removes_what_a_killed_one_left(stored: FolderStore, 
     killed.kill()
     await asyncio.to_thread(killed.wait)
     assert len(os.listdir(tmp_path)) == 1, "its folder"  # noqa: PTH208
+
     # Another one was killed when it had just made its folder.
     (tmp_path / ".new.restore-early").mkdir()
     running = await asyncio.to_thread(begin_restore, stored, tmp_path)
     running.send_signal(signal.SIGSTOP)
+
     try:
         (kept,) = folders_beside(tmp_path)
         await restore(
@@ -616,10 +690,13 @@ async def test_next_restore_removes_what_a_killed_one_left(stored: FolderStore, 
 
 
 def test_abandoned_partial_files_are_removed(tmp_path: Path) -> None:
-    store, (old, young) = FolderStore(tmp_path), (tmp_path / f".{name}.backup.partial" for name in ("old", "young"))
+    store = FolderStore(tmp_path)
+    (old, young) = (tmp_path / f".{name}.backup.partial" for name in ("old", "young"))
     for partial in (old, young):
         partial.write_bytes(b"x")
+
     os.utime(old, (0, 0))
     with store.create("a.backup") as out:
         out.write(b"x")
+
     assert sorted(path.name for path in tmp_path.iterdir()) == [".young.backup.partial", "a.backup"]

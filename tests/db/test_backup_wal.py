@@ -51,23 +51,29 @@ async def fill(archived: Archived, url: str) -> None:
     settings = PlatformSettings(home=str(archived.home), rate_limits=False)
     async with open_platform(Home(archived.home), settings, url):
         pass
+
     archive = WalArchive(archived.home, url, archived.store, PASSPHRASE)
     await archive.activate()
     target = BackupTarget(archived.store, "a.backup", PASSPHRASE)
     await create_backup(SourcePlatform(archived.home, url, "data"), target, lambda _: None)
+
     connection = await open_url(url)
     await connection.execute("create table drill (n int)")
+
     for number in range(ROWS):
         archived.moments.append(await connection.fetchval("select clock_timestamp()"))
         await connection.execute("insert into drill values ($1)", number)
         if number == 2:
             await rotate(archived.home, connection)
+
         archive._ended_at = 0.0
         await archive.activate()
+
     archived.moments.append(await connection.fetchval("select clock_timestamp()"))
     last = await connection.fetchval("select pg_walfile_name(pg_current_wal_lsn())")
     await connection.close()
-    archive._ended_at, archive._last_transaction = 0.0, None
+    archive._ended_at = 0.0
+    archive._last_transaction = None
 
     async def is_stored() -> bool:
         # Postgres copies a segment a moment after it has ended.
@@ -138,6 +144,7 @@ async def restored(archived: Archived, home: Path, at: datetime | None) -> list[
 async def test_each_moment_comes_back(archived: Archived, tmp_path: Path, rows: int) -> None:
     home = tmp_path / "new"
     assert await restored(archived, home, archived.moments[rows]) == list(range(rows))
+
     # What was new after the backup came with the WAL.
     assert (home / "archives" / "late.tar.gz").read_bytes() == b"late archive"
     keys = SecretBox.from_file(home / "master-key").keys
@@ -153,6 +160,7 @@ async def test_without_a_time_the_end_of_the_backup_comes_back(archived: Archive
 async def refused(archived: Archived, tmp_path: Path, at: datetime) -> str:
     with pytest.raises(UserMistake) as caught:
         await restored(archived, tmp_path / "new", at)
+
     assert not os.listdir(tmp_path)  # noqa: PTH208
     return str(caught.value)
 
@@ -174,6 +182,7 @@ async def test_lost_and_damaged_segments_are_refused_by_name(
     shutil.copytree(archived.store.location, copy)
     segments = sorted(path for path in (copy / "log" / installation(archived)).iterdir() if len(path.name) == 24)
     segments[-4].unlink()
+
     damaged = Archived(archived.home, FolderStore(copy))
     (span,) = spans_of(restorable_backups(damaged.store))
     assert str(span) in await refused(damaged, tmp_path, archived.moments[ROWS])
@@ -209,6 +218,7 @@ async def test_store_without_the_log_is_refused(archived: Archived, tmp_path_fac
 async def test_log_before_the_oldest_backup_is_deleted(archived: Archived, tmp_path: Path) -> None:
     copy = tmp_path / "stored"
     shutil.copytree(archived.store.location, copy)
+
     # The store of a home that was restored has the WAL of the home before, too.
     shutil.copytree(copy / "log" / installation(archived), copy / "log" / "before")
     store = FolderStore(copy)
@@ -217,6 +227,7 @@ async def test_log_before_the_oldest_backup_is_deleted(archived: Archived, tmp_p
     assert prune_wal(store, datetime.now(UTC) - timedelta(days=1)) == 0
     assert prune_wal(store, datetime.now(UTC) + timedelta(days=1)) > number > 10
     assert store.list(f"log/{installation(archived)}") == store.list("log/before") == []
+
     assert (copy / "a.backup").exists()
 
 
@@ -228,16 +239,21 @@ async def test_unreachable_store_fills_no_disk(archived: Archived, tmp_path: Pat
     spool.mkdir(parents=True)
     shutil.copy(archived.home / "master-key", home / "master-key")
     (tmp_path / "stored").write_text("a file where the folder should be")
+
     archive = WalArchive(home, "unused", FolderStore(tmp_path / "stored"), PASSPHRASE)
     archive._ended_at = float("inf")
+
     for number in range(5):
         (spool / f"00000001000000000000000{number}").write_bytes(b"x")
+
     with pytest.raises(UserMistake):
         await archive.activate()
+
     assert archive.problem is not None
     assert sorted(path.name[-1] for path in spool.iterdir()) == ["2", "3", "4"]
     (tmp_path / "stored").unlink()
     began = read_wal_state(home)
+
     (spool / "000000010000000000000003").unlink()
     status = await archive.activate()
     assert (status.did, archive.problem, list(spool.iterdir())) == ({"stored": 3}, None, [])
@@ -256,6 +272,7 @@ async def test_segment_whose_upload_only_seemed_to_fail_is_not_stored_twice(arch
         def create(self, name: str) -> Iterator[Any]:
             with super().create(name) as out:
                 yield out
+
             if self.failures and "/files/" not in name:
                 self.failures -= 1
                 raise BackupFailed("the answer was lost")
@@ -264,12 +281,15 @@ async def test_segment_whose_upload_only_seemed_to_fail_is_not_stored_twice(arch
     spool = home / "postgres" / "wal"
     spool.mkdir(parents=True)
     shutil.copy(archived.home / "master-key", home / "master-key")
+
     for number in range(2):
         (spool / f"00000001000000000000000{number}").write_bytes(b"x")
+
     archive = WalArchive(home, "unused", Doubtful(tmp_path / "stored"), PASSPHRASE)
     archive._ended_at = float("inf")
     with pytest.raises(BackupFailed):
         await archive.activate()
+
     await archive.activate()
     assert (archive.problem, list(spool.iterdir())) == (None, [])
 
@@ -284,4 +304,5 @@ async def test_server_without_archiving_is_a_problem(tmp_path: Path, monkeypatch
     archive = WalArchive(tmp_path / "home", "unused", FolderStore(tmp_path / "stored"), PASSPHRASE)
     with pytest.raises(BackupFailed):
         await archive.activate()
+
     assert archive.problem is not None

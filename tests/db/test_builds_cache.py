@@ -22,10 +22,12 @@ async def test_environment_is_created_without_writable_home(tmp_path: Path, monk
     monkeypatch.setenv("HOME", "/dev/null/nobody")
     (tmp_path / "graph.json").write_text('{"dependencies": [], "graphs": {"a": "./a.py:a"}}')
     (tmp_path / "a.py").write_text("a = None\n")
+
     config = read_config(tmp_path, "graph.json")
     environment = Environment(tmp_path, MaskedOutput(lambda *_: None, []), cache_folder(tmp_path / "dataplane"))
     with pytest.raises(BuildFailed, match=r"dependencies cannot be installed[\s\S]*missing.whl"):
         await environment.create(config, tmp_path / "missing.whl")
+
     assert (tmp_path / "venv" / "bin" / "python").exists()
     assert (tmp_path / "dataplane" / "uv-cache").is_dir()
 
@@ -37,8 +39,10 @@ async def test_cache_above_limit_is_emptied(tmp_path: Path):
     (archive / "package.py").write_bytes(b"x" * 5000)
     await limit_cache(tmp_path, 10_000)
     assert (archive / "package.py").exists()
+
     with capture_logs() as logged:
         await limit_cache(tmp_path, 1000)
+
     assert [(each["event"], each["freed_bytes"] >= 5000) for each in logged] == [("a build cache was pruned", True)]
     assert not archive.exists()
     await limit_cache(tmp_path, 1000)
@@ -46,10 +50,12 @@ async def test_cache_above_limit_is_emptied(tmp_path: Path):
 
 @pytest.mark.usefixtures("own_cache")
 async def test_caches_of_node_are_limited_too(tmp_path: Path):
-    uv, npm = tmp_path / "uv-cache" / "wheels", node_cache_folder(tmp_path) / "npm"
+    uv = tmp_path / "uv-cache" / "wheels"
+    npm = node_cache_folder(tmp_path) / "npm"
     for folder, size in ((uv, 2000), (npm, 5000)):
         folder.mkdir(parents=True)
         (folder / "package").write_bytes(b"x" * size)
+
     await limit_cache(tmp_path, 8000)
     assert (npm / "package").exists()
     await limit_cache(tmp_path, 4000)

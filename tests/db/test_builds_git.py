@@ -45,6 +45,7 @@ def seen_while_git_talks(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[
         for path in [*Path("/proc").glob("[0-9]*/cmdline"), *folder.rglob("*")]:
             with contextlib.suppress(OSError):
                 seen.append(path.read_bytes().decode(errors="replace"))
+
         return backend(self, *arguments)
 
     monkeypatch.setattr(GitHost, "_backend", watched)
@@ -57,11 +58,14 @@ async def test_private_repository_token_appears_nowhere(
     tmp_path: Path, place: str, hosted: GitHost, monkeypatch: pytest.MonkeyPatch
 ):
     Repository(hosted.folder / "private").commit({"file": "1"})
-    seen, lines = seen_while_git_talks(monkeypatch, tmp_path / "out"), list[str]()
+    seen = seen_while_git_talks(monkeypatch, tmp_path / "out")
+    lines = list[str]()
+
     if place == "credential":
         wanted = source(f"{hosted.url}/private", CREDENTIAL)
     else:
         wanted = source(f"{hosted.url.replace('://', f'://x-access:{TOKEN}@')}/private")
+
     files = await fetch(wanted, tmp_path / "out", lines)
     assert (files / "file").read_text() == "1"
     assert f"x-access:{TOKEN}" in hosted.shown
@@ -74,6 +78,7 @@ async def test_wrong_token_fails_without_showing_it(tmp_path: Path, hosted: GitH
     lines: list[str] = []
     with pytest.raises(BuildFailed, match="Authentication failed") as failure:
         await fetch(source(f"{hosted.url}/private", Secret("x-access", "another-token")), tmp_path / "out", lines)
+
     assert "another-token" not in str(failure.value) + "".join(lines)
 
 
@@ -97,6 +102,7 @@ async def test_nested_submodules_are_fetched(tmp_path: Path, hosted: GitHost):
     middle = with_submodule(hosted.folder, "middle", "../deepest", deepest)
     with_submodule(hosted.folder, "top", f"{hosted.url}/middle", middle)
     middle.commit({"own": "later, and not what top names"})
+
     files = await fetch(source(f"{hosted.url}/top", CREDENTIAL), tmp_path / "out")
     assert (files / "own").read_text() == "top"
     assert (files / "below" / "own").read_text() == "middle"
@@ -118,9 +124,11 @@ async def test_kept_history_replaces_repositories_that_are_gone(tmp_path: Path, 
     below.commit({"file": "1"})
     top = with_submodule(hosted.folder, "top", f"{hosted.url}/below", below)
     commit = top.git("rev-parse", "HEAD")
-    wanted, kept = source(f"{hosted.url}/top", CREDENTIAL), tmp_path / "sources" / "one"
+    wanted = source(f"{hosted.url}/top", CREDENTIAL)
+    kept = tmp_path / "sources" / "one"
     first = wanted.checkout(tmp_path / "first", MaskedOutput(lambda _: None, wanted.hidden))
     assert await first.fetch() == commit
+
     await asyncio.to_thread(first.keep_history, kept)
     assert CREDENTIAL.value not in "".join(path.read_text("latin-1") for path in kept.rglob("*") if path.is_file())
 
@@ -135,10 +143,12 @@ async def test_kept_history_replaces_repositories_that_are_gone(tmp_path: Path, 
     for pack in kept.rglob("*.pack"):
         pack.chmod(0o600)
         pack.write_bytes(b"damaged")
+
     lines: list[str] = []
     damaged = offline.checkout(tmp_path / "damaged", MaskedOutput(lines.append))
     with pytest.raises(BuildFailed):
         await damaged.fetch()
+
     assert any("cannot be used" in line for line in lines)
 
 
@@ -146,6 +156,7 @@ async def test_remote_repository_cannot_have_local_submodule(tmp_path: Path, hos
     secret = Repository(tmp_path / "private")
     secret.commit({"file": "1"})
     with_submodule(hosted.folder, "top", str(secret.folder), secret)
+
     with pytest.raises(BuildFailed, match="transport 'file' not allowed"):
         await fetch(source(f"{hosted.url}/top", CREDENTIAL), tmp_path / "out")
 
@@ -165,15 +176,20 @@ async def test_remote_repository_cannot_have_local_submodule(tmp_path: Path, hos
     ids=["option", "ext", "ssh-option", "file", "command", "name", "path", "path-option"],
 )
 async def test_malicious_submodules_run_nothing(tmp_path: Path, hosted: GitHost, section: str):
-    private, lib, mark = Repository(tmp_path / "private"), Repository(hosted.folder / "lib"), tmp_path / "mark"
+    private = Repository(tmp_path / "private")
+    lib = Repository(hosted.folder / "lib")
+    mark = tmp_path / "mark"
     private.commit({"file": "private"})
     lib.commit({"file": "1"})
+
     top = with_submodule(hosted.folder, "top", f"{hosted.url}/lib", lib)
     top.commit({".gitmodules": section.format(mark=mark, private=private.folder, host=hosted.url)})
     before = entries(tmp_path)
+
     with contextlib.suppress(BuildFailed):
         files = await fetch(source(f"{hosted.url}/top", CREDENTIAL), tmp_path / "out")
         assert (files / "own").read_text() == "top"
+
     assert not mark.exists()
     assert entries(tmp_path) - before <= {"out"}
     assert not any("private" in file.read_text() for file in (tmp_path / "out").rglob("file"))
@@ -190,6 +206,7 @@ async def test_token_is_sent_to_its_own_host_only(tmp_path: Path, hosted: GitHos
         with_submodule(hosted.folder, "top", f"{other.url}/lib", below)
         with pytest.raises(BuildFailed, match="could not read Username"):
             await fetch(source(f"{hosted.url}/top", CREDENTIAL), tmp_path / "out")
+
     assert other.asked
     assert other.shown == []
 
@@ -197,9 +214,11 @@ async def test_token_is_sent_to_its_own_host_only(tmp_path: Path, hosted: GitHos
 async def test_submodules_are_limited_in_size_and_depth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     below = Repository(tmp_path / "hosted" / "lib")
     below.commit({"file": "x" * 2_000_000})
+
     top = with_submodule(tmp_path / "hosted", "top", str(below.folder), below)
     with pytest.raises(BuildFailed, match="the repository is larger than 1000000 bytes"):
         await fetch(source(str(top.folder), limit=1_000_000), tmp_path / "1")
+
     monkeypatch.setattr("portside.dataplane.builds.sources._MAX_SUBMODULE_DEPTH", 0)
     with pytest.raises(BuildFailed, match="nested more than 0 deep"):
         await fetch(source(str(top.folder)), tmp_path / "2")

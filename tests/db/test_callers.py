@@ -22,7 +22,8 @@ from tests.db.queued import admit_run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WORKER = uuid4()
-ADA, BOB = Caller("ada").limit_key, Caller("bob").limit_key
+ADA = Caller("ada").limit_key
+BOB = Caller("bob").limit_key
 
 
 class CountingDatabase(Database):
@@ -52,10 +53,18 @@ async def db(opened: CountingDatabase) -> CountingDatabase:
 
 def asked(by: str | None) -> Admission:
     return Admission(
-        run_id=uuid7(), thread_id=uuid7(), assistant_id=uuid4(), metadata={}, strategy="enqueue", thread_metadata={},
-        kwargs={"config": {"configurable": {"graph_id": "g"}, "metadata": {}}}, create_thread=True, temporary=True,
-        delay_s=0.0, caller=by,
-    )  # fmt: skip
+        run_id=uuid7(),
+        thread_id=uuid7(),
+        assistant_id=uuid4(),
+        metadata={},
+        strategy="enqueue",
+        thread_metadata={},
+        kwargs={"config": {"configurable": {"graph_id": "g"}, "metadata": {}}},
+        create_thread=True,
+        temporary=True,
+        delay_s=0.0,
+        caller=by,
+    )
 
 
 async def ask(db: Database, process: PendingRunLimit, by: str | None, *, starts: bool = False) -> bool:
@@ -64,6 +73,7 @@ async def ask(db: Database, process: PendingRunLimit, by: str | None, *, starts:
             await admit_run(db, asked(by), WORKER, starts=starts)
     except TooManyPendingRuns:
         return False
+
     return True
 
 
@@ -75,6 +85,7 @@ async def test_callers_are_counted_separately() -> None:
         Caller(address="::1"),
         Caller("b\ud800"),
     ]
+
     assert len({caller.limit_key for caller in names}) == len(names)
     assert Caller("ada", address="1.2.3.4").limit_key == ADA
     assert (IN_PROCESS.limit_key, Caller().limit_key) == (None, None)
@@ -88,6 +99,7 @@ async def test_waiting_runs_of_all_processes_count_and_running_ones_do_not(db: C
     assert await ask(db, processes[0], None)
     (claimed,) = await statements.claim_runs(db, WORKER, 1)
     assert [await ask(db, processes[1], ADA) for _ in range(2)] == [True, False]
+
     await statements.hand_back_runs(db, WORKER, {claimed.run_id: claimed.attempt})
     assert not await ask(db, processes[0], ADA)
 
@@ -96,8 +108,10 @@ async def test_many_at_once_do_not_get_past_the_limit(db: CountingDatabase):
     process = PendingRunLimit(db, 20)
     let_in = await asyncio.gather(*(ask(db, process, ADA) for _ in range(60)))
     assert sum(let_in) == await db.pool.fetchval("select count(*) from runs") <= 20
+
     while await ask(db, process, ADA):
         pass
+
     assert await db.pool.fetchval("select count(*) from runs") == 20
 
 
@@ -107,6 +121,7 @@ async def test_runs_that_are_being_admitted_count(db: CountingDatabase):
         with pytest.raises(TooManyPendingRuns):
             async with process.reserve(1, ADA):
                 raise AssertionError("let in")
+
     # None of them was stored.
     assert await ask(db, process, ADA)
 
@@ -115,9 +130,11 @@ async def test_batch_is_limited_as_a_whole(db: CountingDatabase):
     process = PendingRunLimit(db, 3)
     async with process.reserve(2, ADA):
         await statements.admit_runs(db, [asked(ADA), asked(ADA)], uuid4())
+
     with pytest.raises(TooManyPendingRuns, match="MAX_PENDING_RUNS_PER_CALLER") as refused:
         async with process.reserve(2, ADA):
             raise AssertionError("let in")
+
     assert refused.value.headers["Retry-After"]
     assert await db.pool.fetchval("select count(*) from runs where caller = $1", ADA) == 2
 
@@ -128,6 +145,7 @@ async def test_runs_far_below_the_limit_are_not_counted(db: CountingDatabase, mo
     assert all([await ask(db, process, ADA) for _ in range(50)])
     assert db.counts == 1
     monkeypatch.setattr(admissions, "COUNT_VALID_S", 0.0)
+
     process = PendingRunLimit(db, 10_000)
     assert all([await ask(db, process, ADA) for _ in range(5)])
     assert db.counts == 6
@@ -145,5 +163,6 @@ async def test_counts_of_idle_callers_are_dropped(db: CountingDatabase, monkeypa
     async with process.reserve(1, "here"):
         for number in range(10):
             assert await ask(db, process, f"caller {number}")
+
         assert len(process._callers) <= 4
         assert "here" in process._callers

@@ -85,23 +85,26 @@ def tee(db: Database, memory: InMemorySaver, **options: Any) -> Tee:
 async def compare(saver: PostgresSaver, memory: InMemorySaver, thread_id: str) -> int:
     """Compare every checkpoint that is stored; return how many there are."""
     count = 0
+
     async for found in saver.alist({"configurable": {"thread_id": thread_id}}):
         wanted = memory.get_tuple(found.config)
         assert wanted is not None
         assert found.checkpoint["channel_versions"] == wanted.checkpoint["channel_versions"]
-        values = {
-            name: value for name, value in wanted.checkpoint["channel_values"].items() if value is not None
-        }  # fmt: skip
+        values = {name: value for name, value in wanted.checkpoint["channel_values"].items() if value is not None}
         read = {name: value for name, value in found.checkpoint["channel_values"].items() if value is not None}
         assert read.keys() == values.keys()
+
         for name, value in values.items():
             assert read[name] == value
             assert saver.serde.dumps_typed(read[name]) == saver.serde.dumps_typed(value)
+
         # Those of a worker that lost its run are not stored.
         put = [(task, channel, saver.serde.dumps_typed(value)) for task, channel, value in wanted.pending_writes]
         for task, channel, value in found.pending_writes:
             assert (task, channel, saver.serde.dumps_typed(value)) in put
+
         count += 1
+
     return count
 
 
@@ -123,6 +126,7 @@ def leaf(rng: random.Random) -> Any:
         lambda: text(rng),
         lambda: rng.choice((None, True, 1, 1.0, 0.0, -0.0, b"bytes", 2**63, "")),
     ]
+
     return rng.choice(make)()
 
 
@@ -134,6 +138,7 @@ def new_value(rng: random.Random) -> Any:
         return {text(rng)[:20]: leaf(rng) for _ in range(rng.randrange(30))}
     if kind == 2:
         return {"messages": [leaf(rng) for _ in range(rng.randrange(40))], "deep": {"er": {"est": [text(rng)] * 9}}}
+
     return [leaf(rng) for _ in range(rng.randrange(40))]
 
 
@@ -141,10 +146,13 @@ def changed(rng: random.Random, value: Any) -> Any:
     """Return the next version of a value, as reducers and nodes make it."""
     if rng.random() < 0.1:
         return new_value(rng)
+
     if rng.random() < 0.15:
         value = copy.deepcopy(value)
+
     if isinstance(value, dict):
         return changed_dict(rng, dict(value))
+
     return changed_list(rng, list(value)) if isinstance(value, list) else leaf(rng)
 
 
@@ -156,6 +164,7 @@ def changed_dict(rng: random.Random, made: dict[str, Any]) -> dict[str, Any]:
         made[name] = changed(rng, made[name])
     else:
         made[name] = leaf(rng)
+
     return made
 
 
@@ -172,6 +181,7 @@ def changed_list(rng: random.Random, made: list[Any]) -> list[Any]:
         "mutate": lambda: mutate(rng, made[at]) if at < len(made) else None,
         "keep": lambda: None,
     }
+
     changes[rng.choice([*["append"] * 6, *changes])]()
     return made
 
@@ -193,11 +203,14 @@ class Conversation:
     """A thread whose values change at random, together with what happens to threads."""
 
     def __init__(self, rng: random.Random, new_saver: Callable[[], Tee]) -> None:
-        self.rng, self.new_saver, self.saver = rng, new_saver, new_saver()
+        self.rng = rng
+        self.new_saver = new_saver
+        self.saver = new_saver()
         self.thread_id = str(uuid4())
         self.start: Any = {"configurable": {"thread_id": self.thread_id, "checkpoint_ns": ""}}
         self.latest = self.start
         self.written: list[Any] = []
+
         self.values: dict[str, Any] = {}
         self.versions: dict[str, str] = {}
 
@@ -214,10 +227,12 @@ class Conversation:
         elif action == "delete":
             await self.saver.adelete_for_runs(run_ids, thread_id=self.thread_id)
             await self.find_latest()
+
         if action != "put":
             found = await self.saver.aget_tuple(self.latest)
             self.values = dict(found.checkpoint["channel_values"]) if found else {}
             self.versions = dict(found.checkpoint["channel_versions"]) if found else {}
+
         await self.put(f"run-{number // 5}")
 
     async def find_latest(self) -> None:
@@ -230,6 +245,7 @@ class Conversation:
             before = self.values.get(name)
             self.values[name] = new_value(self.rng) if before is None else changed(self.rng, before)
             self.versions[name] = new[name] = self.saver.get_next_version(self.versions.get(name), None)
+
         checkpoint = generate_checkpoint(channel_values=dict(self.values), channel_versions=dict(self.versions))
         self.latest = await self.saver.aput(self.latest, checkpoint, generate_metadata(run_id=run_id), new)
         self.written.append(self.latest)
@@ -241,20 +257,28 @@ async def test_every_state_equals_that_of_the_saver_for_memory(db, is_encrypted)
     if is_encrypted:
         options["encryptor"] = Encryptor(keys=AesKeys(b"k" * 32))
         db.codec = EncryptionCodec(options["encryptor"])
+
     memory = InMemorySaver(serde=PostgresSaver(db).serde)
     rng = random.Random(random.randrange(2**32))  # a run prints its seed
+
     conversation = Conversation(rng, lambda: tee(db, memory, **options))
     for number in range(150):
         await conversation.step(number)
-    saver, thread_id, written = conversation.saver, conversation.thread_id, conversation.written
+
+    saver = conversation.saver
+    thread_id = conversation.thread_id
+    written = conversation.written
     assert await compare(tee(db, memory, **options), memory, thread_id) == len(written)
     copied = str(uuid4())
+
     await saver.acopy_thread(thread_id, copied)
     await saver.adelete_thread(thread_id)
     memory.storage[copied] = memory.storage[thread_id]
+
     for (of, *rest), blob in list(memory.blobs.items()):
         if of == thread_id:
             memory.blobs[copied, *rest] = blob
+
     assert await compare(saver, memory, copied) == len(written)
     assert await db.pool.fetchval("select count(*) from checkpoint_pieces") > 0
     await saver.aprune([copied])
@@ -278,6 +302,7 @@ def large_graph(rng: random.Random, saver: Any) -> Any:
             made.append(RemoveMessage(rng.choice(state["messages"]).id))
         elif state["messages"] and rng.random() < 0.3:
             made.append(AIMessage(text(rng), id=state["messages"][0].id))
+
         return {"messages": made}
 
     def note(state: State) -> dict[str, Any]:
@@ -292,6 +317,7 @@ def large_graph(rng: random.Random, saver: Any) -> Any:
     inner.add_node("talk", talk)
     inner.add_edge(START, "talk")
     inner.add_edge("talk", END)
+
     builder = StateGraph(State)
     builder.add_node("talk", talk)
     builder.add_node("note", note)
@@ -299,6 +325,7 @@ def large_graph(rng: random.Random, saver: Any) -> Any:
     builder.add_node("inner", inner.compile(checkpointer=True))
     builder.add_edge(START, "talk")
     builder.add_edge("talk", "note")
+
     builder.add_conditional_edges("note", lambda _: [Send("look", {"word": str(index)}) for index in range(3)])
     builder.add_edge("look", "inner")
     return builder.compile(checkpointer=saver)
@@ -309,24 +336,33 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db):
     memory = InMemorySaver(serde=PostgresSaver(db).serde)
     thread_id = str(uuid4())
     await db.pool.execute("insert into threads (thread_id) values ($1)", UUID(thread_id))
+
     in_pieces = "select exists (select from checkpoint_values where channel = 'messages' and pieces is not null)"
-    shared, was_cut = 0, False
+    shared = 0
+
+    was_cut = False
     for _ in range(25):
         # Some runs write all in one batch, and others step by step.
         saver = tee(db, memory, writer=CheckpointWriter(db, delay_s=rng.choice((0, 600))))
         graph = large_graph(rng, saver)
         config: dict[str, Any] = {"configurable": {"thread_id": thread_id}}
+
         # The first turns leave no state if they lose their worker before anything was written.
         earlier = [state.config async for state in graph.aget_state_history(config)]
         if earlier and rng.random() < 0.2:
             config = rng.choice(earlier)
+
         attempt = RunAttempt(uuid4(), 1)
         await db.pool.execute(
             "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt)"
-            " values ($1, $2, $1, 'running', 'enqueue', 1)", attempt.run_id, UUID(thread_id),
-        )  # fmt: skip
+            " values ($1, $2, $1, 'running', 'enqueue', 1)",
+            attempt.run_id,
+            UUID(thread_id),
+        )
+
         config["configurable"] = {**config["configurable"], "run_id": str(attempt.run_id)}
         config["metadata"] = {"run_attempt": 1}
+
         is_lost = rng.random() < 0.3
         with contextlib.suppress(LeaseLost):
             async with saver.writer.buffering(thread_id, attempt):
@@ -336,19 +372,25 @@ async def test_graphs_that_fork_and_lose_their_worker_keep_every_state(db):
                         await asyncio.sleep(0)
                         if is_lost and rng.random() < 0.3:
                             await db.pool.execute("update runs set attempt = 2 where run_id = $1", attempt.run_id)
+
         await db.pool.execute("delete from runs where run_id = $1", attempt.run_id)
         shared += await db.pool.fetchval("select count(*) from checkpoint_writes where shared is not null")
         was_cut = was_cut or await db.pool.fetchval(in_pieces)
+
         if rng.random() < 0.1:
             await saver.adelete_for_runs([str(attempt.run_id)], thread_id=thread_id)
+
         if rng.random() < 0.1:
             await PostgresSaver(db).aprune([thread_id])
+
     assert await compare(PostgresSaver(db), memory, thread_id) > 0
     graph = large_graph(rng, PostgresSaver(db))
     assert reads_without_code(graph)
     wanted = dump_user(await read_history(graph, {"configurable": {"thread_id": thread_id}}, limit=1000))
+
     with graph.checkpointer.reading_for_json(is_for_json=True):
         history = await read_history(graph, {"configurable": {"thread_id": thread_id}}, limit=1000)
+
     assert any(type(message) is dict for state in history for message in state["values"]["messages"])
     assert dump_user(history) == wanted
     assert shared > 0
@@ -359,7 +401,8 @@ class SharedThreads:
     """Threads that runs write to while other tasks prune, copy, read, convert and take runs from their workers."""
 
     def __init__(self, db: Database) -> None:
-        self.db, self.rng = db, random.Random(random.randrange(2**32))
+        self.db = db
+        self.rng = random.Random(random.randrange(2**32))
         self.memory = InMemorySaver(serde=PostgresSaver(db).serde)
         self.threads = [str(uuid4()) for _ in range(3)]
         self.done: Counter[str] = Counter()
@@ -369,6 +412,7 @@ class SharedThreads:
         """Execute runs, of which some fork. While one is active, the thread is locked as by an admission."""
         key = UUID(thread_id)
         await self.db.pool.execute("insert into threads (thread_id) values ($1)", key)
+
         for _ in range(12):
             await self.db.pool.execute("update threads set active_runs = 1 where thread_id = $1", key)
             try:
@@ -381,13 +425,18 @@ class SharedThreads:
         saver = tee(self.db, self.memory, writer=CheckpointWriter(self.db, delay_s=self.rng.choice((0, 600))))
         graph = large_graph(self.rng, saver)
         config: dict[str, Any] = {"configurable": {"thread_id": thread_id}}
+
         earlier = [state.config async for state in graph.aget_state_history(config)]
         if earlier and self.rng.random() < 0.4:
             config = self.rng.choice(earlier)
+
         await self.db.pool.execute(
             "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt)"
-            " values ($1, $2, $1, 'running', 'enqueue', 1)", attempt.run_id, UUID(thread_id),
-        )  # fmt: skip
+            " values ($1, $2, $1, 'running', 'enqueue', 1)",
+            attempt.run_id,
+            UUID(thread_id),
+        )
+
         config["configurable"] = {**config["configurable"], "run_id": str(attempt.run_id)}
         config["metadata"] = {"run_attempt": 1}
         try:
@@ -417,20 +466,26 @@ class SharedThreads:
         """Store the values of a thread as they were before there were pieces."""
         converted = await self.db.pool.fetch(
             "update checkpoint_values v set pieces = null, data = v.data || (joined_pieces(v.thread_id, v.pieces)).data"
-            " where thread_id = $1 and pieces is not null and random() < 0.1 returning 1", self.one(),
-        )  # fmt: skip
+            " where thread_id = $1 and pieces is not null and random() < 0.1 returning 1",
+            self.one(),
+        )
+
         return "converted" if converted else None
 
     async def copy(self) -> str | None:
-        copied, source = str(uuid4()), self.one()
+        copied = str(uuid4())
+        source = self.one()
         await PostgresSaver(self.db).acopy_thread(source, copied)
+
         copies = [found async for found in PostgresSaver(self.db).alist({"configurable": {"thread_id": copied}})]
         for found in copies:
             here = {**found.config["configurable"], "thread_id": source}
             wanted = self.memory.get_tuple({"configurable": here})
             assert wanted is not None
+
             for name, value in found.checkpoint["channel_values"].items():
                 assert value == wanted.checkpoint["channel_values"][name]
+
         await PostgresSaver(self.db).adelete_thread(copied)
         return "copied" if copies else None
 
@@ -455,9 +510,12 @@ async def test_every_state_is_kept_while_other_tasks_prune_convert_and_take_runs
                         talks.create_task(shared.talk(thread_id))
             finally:
                 shared.is_over = True
+
             await asyncio.gather(*others)
+
         for thread_id in shared.threads:
             assert await compare(PostgresSaver(db), shared.memory, thread_id) > 0
+
         assert min(shared.done[name] for name in ("pruned", "converted", "copied", "read")) > 0, shared.done
         dangling = "select count(*) from checkpoint_values v cross join used_pieces(v.pieces, v.shared) u cross join"
         dangling += " generate_series(u.first, u.next - 1) n where not exists (select from checkpoint_pieces p"
@@ -468,25 +526,32 @@ async def test_every_state_is_kept_while_other_tasks_prune_convert_and_take_runs
 
 
 async def test_a_growing_list_stores_what_is_new_once(db):
-    saver, config = PostgresSaver(db), {"configurable": {"thread_id": str(uuid4()), "checkpoint_ns": ""}}
+    saver = PostgresSaver(db)
+    config = {"configurable": {"thread_id": str(uuid4()), "checkpoint_ns": ""}}
     messages = [AIMessage("x" * 500, id=str(index)) for index in range(10)]
     before = 0
     for turn in range(60):
         if turn % 20 == 10:
             saver = PostgresSaver(db)  # another process
+
         if turn:
             found = await saver.aget_tuple(config)
             messages = [*found.checkpoint["channel_values"]["messages"], AIMessage("y" * 500, id=f"turn {turn}")]
+
         version = saver.get_next_version(None, None)
         checkpoint = generate_checkpoint(channel_values={"messages": messages}, channel_versions={"messages": version})
         config = await saver.aput(config, checkpoint, generate_metadata(), {"messages": version})
+
         size = await db.pool.fetchval(
             "select (select sum(length(data)) from checkpoint_values) + coalesce(sum(length(data)), 0)"
             " from checkpoint_pieces"
         )
+
         if turn > 1:
             assert size - before < 1000
+
         before = size
+
     ranges = await db.pool.fetchval("select max(cardinality(pieces)) / 3 from checkpoint_values")
     assert ranges == 4
 
@@ -500,30 +565,36 @@ async def test_a_list_that_many_processes_extend_stays_in_few_ranges(db):
             found = await saver.aget_tuple(config)
             assert found.checkpoint["channel_values"]["messages"] == messages
             messages = [*found.checkpoint["channel_values"]["messages"], {"number": turn, "text": "y" * 100}]
+
         version = saver.get_next_version(None, None)
         checkpoint = generate_checkpoint(channel_values={"messages": messages}, channel_versions={"messages": version})
         config = await saver.aput(config, checkpoint, generate_metadata(), {"messages": version})
+
     stored = await db.pool.fetchrow(
         "select max(cardinality(pieces)) / 3 as ranges,"
         " (select sum(length(data)) from checkpoint_pieces) as bytes from checkpoint_values"
     )
+
     assert 2 < stored["ranges"] <= 48
     assert stored["bytes"] < 4 * len(saver.serde.dumps_typed(messages)[1])
 
 
 async def test_a_value_in_the_old_form_is_read_and_cut_when_it_grows(db):
-    saver, thread_id = PostgresSaver(db), str(uuid4())
+    saver = PostgresSaver(db)
+    thread_id = str(uuid4())
     config: dict[str, Any] = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
     messages = [AIMessage("x" * 500, id=str(index)) for index in range(10)]
     version = saver.get_next_version(None, None)
     checkpoint = generate_checkpoint(channel_values={"messages": messages}, channel_versions={"messages": version})
     config = await saver.aput(config, checkpoint, generate_metadata(), {"messages": version})
+
     assert await db.pool.fetchval("select count(*) from checkpoint_values where pieces is null") == 1
     saver = PostgresSaver(db)
     found = await saver.aget_tuple({"configurable": {"thread_id": thread_id}})
     messages = [*found.checkpoint["channel_values"]["messages"], AIMessage("more")]
     version = saver.get_next_version(version, None)
     checkpoint = generate_checkpoint(channel_values={"messages": messages}, channel_versions={"messages": version})
+
     await saver.aput(config, checkpoint, generate_metadata(), {"messages": version})
     assert await db.pool.fetchval("select count(*) from checkpoint_values where pieces is not null") == 1
     found = await PostgresSaver(db).aget_tuple({"configurable": {"thread_id": thread_id}})
@@ -537,7 +608,8 @@ async def test_pieces_are_encrypted_by_themselves_and_read_under_a_newer_key(url
         await migrate(database, ["portside.agent"], schema="portside")
         return database, PostgresSaver(database, encryptor=encryptor)
 
-    old, new = b"o" * 32, b"n" * 32
+    old = b"o" * 32
+    new = b"n" * 32
     config: dict[str, Any] = {"configurable": {"thread_id": str(uuid4()), "checkpoint_ns": ""}}
     messages: list[Any] = [AIMessage("swordfish " * 50, id=str(index)) for index in range(10)]
     for keys in ((old,), (old,), (new, old), (new, old)):
@@ -546,19 +618,24 @@ async def test_pieces_are_encrypted_by_themselves_and_read_under_a_newer_key(url
         if found is not None:
             assert found.checkpoint["channel_values"]["messages"] == messages
             messages = [*found.checkpoint["channel_values"]["messages"], AIMessage("swordfish " * 50)]
+
         version = saver.get_next_version(None, None)
         checkpoint = generate_checkpoint(channel_values={"messages": messages}, channel_versions={"messages": version})
         config = await saver.aput(config, checkpoint, generate_metadata(), {"messages": version})
         stored = await db.pool.fetch("select data from checkpoint_pieces union all select data from checkpoint_values")
         assert not any(b"swordfish" in row["data"] for row in stored)
         await db.close()
+
     db, saver = await opened(new, old)
     assert await db.pool.fetchval("select max(cardinality(pieces)) / 3 from checkpoint_values") == 3
+
     # A piece that is moved elsewhere does not decrypt.
     await db.pool.execute(
         "update checkpoint_pieces p set data = o.data from checkpoint_pieces o"
         " where p.series = o.series and p.number = 0 and o.number = 1"
     )
+
     with pytest.raises(CannotDecrypt):
         await saver.aget_tuple(config)
+
     await db.close()

@@ -42,8 +42,11 @@ async def running(db: Database, thread_id: str, *, attempt: int = 1) -> RunAttem
     await db.pool.execute(
         "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt)"
         " values ($1, $2, $1, 'running', 'enqueue', $3)",
-        run_id, UUID(thread_id), attempt,
-    )  # fmt: skip
+        run_id,
+        UUID(thread_id),
+        attempt,
+    )
+
     return RunAttempt(run_id, attempt)
 
 
@@ -61,6 +64,7 @@ def statements(db: Database) -> list[str]:
             return original(query, **values)
 
         setattr(db, name, count)
+
     return seen
 
 
@@ -73,8 +77,10 @@ async def test_a_run_reads_once_and_writes_once(db):
     thread_id = str(uuid4())
     holder = await running(db, thread_id)
     seen = statements(db)
+
     async with saver.writer.buffering(thread_id, holder):
         await chain(saver).ainvoke(INPUT, config(thread_id))
+
     assert seen == ["read_checkpoint", "write_checkpoints"]
     assert await stored(db, thread_id) == 4
     history = [state.values.get("hits") async for state in chain(saver).aget_state_history(config(thread_id))]
@@ -85,7 +91,8 @@ async def test_concurrent_runs_share_a_write(db):
     saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=60))
     thread_ids = [str(uuid4()) for _ in range(8)]
     holders = [await running(db, thread_id) for thread_id in thread_ids]
-    seen, all_done = statements(db), asyncio.Barrier(len(thread_ids))
+    seen = statements(db)
+    all_done = asyncio.Barrier(len(thread_ids))
 
     async def run(thread_id: str, holder: RunAttempt) -> None:
         async with saver.writer.buffering(thread_id, holder):
@@ -100,7 +107,8 @@ async def test_concurrent_runs_share_a_write(db):
 
 async def test_rollback_removes_checkpoints_that_were_on_their_way(db, saver):
     """A client cancelled the run while the writer had its last checkpoints."""
-    thread_id, may_write = str(uuid4()), asyncio.Event()
+    thread_id = str(uuid4())
+    may_write = asyncio.Event()
     holder = (await running(db, thread_id))._replace(flush_events=may_write.wait)
     own = {"run_id": str(holder.run_id), "run_attempt": 1}
     invoked = asyncio.Event()
@@ -125,10 +133,16 @@ async def test_rollback_removes_checkpoints_that_were_on_their_way(db, saver):
     kwargs = dict.fromkeys(
         ("input", "command", "context", "stream_mode", "subgraphs", "interrupt_before", "interrupt_after", "durability")
     )
+
     claimed = ClaimedRun(
-        run_id=holder.run_id, thread_id=UUID(thread_id), assistant_id=uuid4(), attempt=1, is_temporary=False,
+        run_id=holder.run_id,
+        thread_id=UUID(thread_id),
+        assistant_id=uuid4(),
+        attempt=1,
+        is_temporary=False,
         kwargs={**kwargs, "config": {"configurable": {"graph_id": "g"}, "metadata": {}}},
-    )  # fmt: skip
+    )
+
     ending = asyncio.create_task(executor.finish_cancelled(claimed, Cancellation("rollback", "")))
     # Long enough for a deletion that waits for nothing.
     await asyncio.wait([ending], timeout=0.5)
@@ -143,8 +157,10 @@ async def test_rows_of_an_ephemeral_run_are_not_written(db, saver, monkeypatch):
     thread_id = str(uuid4())
     holder = (await running(db, thread_id))._replace(is_new=True)
     seen = statements(db)
+
     async with saver.writer.buffering(thread_id, holder):
         result = await chain(saver).ainvoke(INPUT, config(thread_id))
+
     assert result["hits"] == 2
     assert seen == []
     assert await stored(db, thread_id) == 0
@@ -157,6 +173,7 @@ async def test_a_run_that_is_cut_off_keeps_its_finished_steps(db, saver):
         async with saver.writer.buffering(thread_id, holder):
             await chain(saver).ainvoke(INPUT, config(thread_id))
             raise asyncio.CancelledError
+
     assert await stored(db, thread_id) == 4
 
 
@@ -168,11 +185,13 @@ async def test_run_that_continues_elsewhere_writes_no_checkpoints(db, saver, cha
         async with saver.writer.buffering(thread_id, holder):
             await db.pool.execute(f"update runs set {change}")
             await chain(saver).ainvoke(INPUT, config(thread_id))
+
     assert await stored(db, thread_id) == 0
 
 
 async def test_failed_checkpoint_of_one_run_does_not_block_others(db, saver):
-    good, bad = str(uuid4()), str(uuid4())
+    good = str(uuid4())
+    bad = str(uuid4())
     holders = {thread_id: await running(db, thread_id) for thread_id in (good, bad)}
 
     async def put(thread_id: str, task: str) -> None:
@@ -199,6 +218,7 @@ async def test_batch_times_out_once_if_the_database_stops_answering(db, monkeypa
         calls += 1
         if calls == 1:
             raise asyncpg.ConnectionDoesNotExistError("the connection was closed")
+
         await asyncio.Event().wait()
 
     async def put(thread_id: str) -> None:
@@ -218,6 +238,7 @@ async def test_with_durability_sync_a_step_is_stored_before_the_next_begins(db, 
     async with saver.writer.buffering(thread_id, holder):
         stream = chain(saver).astream(INPUT, config(thread_id), stream_mode="values", durability="sync")
         seen = [await stored(db, thread_id) async for _ in stream]
+
     assert seen == sorted(seen)
     assert seen[-1] >= 3
 
@@ -269,6 +290,7 @@ async def test_ended_run_leaves_no_buffer_and_its_rows_are_refused(db, saver, is
         buffer = saver.writer.buffers.get(thread_id)
         await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
         assert saver.writer.pending_bytes > 0
+
     assert saver.writer.buffers.get(thread_id) is None
     assert saver.writer.pending_bytes == 0
     with pytest.raises(LeaseLost):
@@ -287,6 +309,7 @@ async def test_rows_that_are_put_on_another_loop_while_others_are_written_are_al
 
     async with saver.writer.buffering(thread_id, holder):
         await asyncio.to_thread(lambda: asyncio.run(put_many()))
+
     assert await stored(db, thread_id) == 300
     assert saver.writer.pending_bytes == 0
 
@@ -318,6 +341,7 @@ async def test_the_channels_names_may_hold_any_character(saver):
     written = await saver.aput(generate_config(), checkpoint, generate_metadata(), dict.fromkeys(names, "1"))
     found = await saver.aget_tuple(written)
     assert found is not None
+
     assert found.checkpoint["channel_values"] == checkpoint["channel_values"]
 
 
@@ -333,10 +357,13 @@ async def test_nothing_is_left_of_a_thread_that_is_deleted_while_its_run_writes(
 
     threads = [(str(uuid4()), asyncio.Event()) for _ in range(10)]
     writers = [asyncio.create_task(write_until_refused(*thread)) for thread in threads]
+
     for thread_id, begun in threads:
         await begun.wait()
         await records.delete_thread(db, UUID(thread_id))
+
     await asyncio.gather(*writers)
+
     for table in ("checkpoints", "checkpoint_values", "checkpoint_writes"):
         assert await db.pool.fetchval(f"select count(*) from {table}") == 0, table
 
@@ -354,6 +381,7 @@ async def test_events_are_written_before_the_checkpoint_after_them(db, saver):
         for _ in range(3):
             await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})
             await saver.aget_tuple(config(thread_id))
+
     assert order[:3] == [0, 1, 2]
 
 
@@ -366,14 +394,17 @@ async def test_writes_of_an_abandoned_node_are_refused(db, saver):
     thread_id = str(uuid4())
     left_behind = await running(db, thread_id)
     await db.pool.execute("update runs set status = 'interrupted'")
+
     late = made_by(left_behind, thread_id)
     with pytest.raises(LeaseLost):
         await saver.aput(late, generate_checkpoint(), generate_metadata(), {})
+
     next_one = await running(db, thread_id)
     async with saver.writer.buffering(thread_id, next_one):
         with pytest.raises(LeaseLost):
             await saver.aput(late, generate_checkpoint(), generate_metadata(), {})
         await saver.aput(made_by(next_one, thread_id), generate_checkpoint(), generate_metadata(), {})
+
     assert await stored(db, thread_id) == 1
 
 
@@ -383,10 +414,12 @@ async def test_lost_run_that_stops_late_leaves_the_buffer_of_the_next_run(db, sa
     await db.pool.execute("update runs set status = 'interrupted'")
     next_one = await running(db, thread_id)
     stopping = saver.writer.buffering(thread_id, lost)
+
     await stopping.__aenter__()
     async with saver.writer.buffering(thread_id, next_one):
         await stopping.__aexit__(None, None, None)
         assert saver.writer.is_buffering(UUID(thread_id))
+
     assert not saver.writer.is_buffering(UUID(thread_id))
 
 
@@ -401,6 +434,7 @@ async def test_failed_read_reaches_the_executor(db, saver):
                 await saver.aget_tuple(config(thread_id))
             except asyncpg.UndefinedTableError:
                 return
+
             pytest.fail("the read went well")
 
     with pytest.raises(asyncpg.UndefinedTableError):
@@ -412,6 +446,7 @@ async def test_failed_write_of_an_ephemeral_thread_is_reported(db, saver):
     thread_id = str(uuid4())
     holder = await running(db, thread_id)
     await db.pool.execute("update runs set attempt = 2")
+
     with pytest.raises(LeaseLost):
         async with saver.writer.buffering(thread_id, holder._replace(is_new=True)):
             await saver.aput(config(thread_id), generate_checkpoint(), generate_metadata(), {})

@@ -33,8 +33,16 @@ async def test_the_public_conformance_suite_passes_in_every_capability(saver):
     report = (await validate(ours)).to_dict()["results"]
     assert {name: result["failures"] for name, result in report.items() if result["failures"]} == {}
     assert set(report) == {
-        "put", "put_writes", "get_tuple", "list", "delete_thread", "delete_for_runs", "copy_thread", "prune",
-    }  # fmt: skip
+        "put",
+        "put_writes",
+        "get_tuple",
+        "list",
+        "delete_thread",
+        "delete_for_runs",
+        "copy_thread",
+        "prune",
+    }
+
     assert all(result["detected"] and result["passed"] for result in report.values())
     assert sum(result["tests_passed"] for result in report.values()) == 81
 
@@ -52,6 +60,7 @@ def chain(saver: Any) -> Any:
     builder.add_edge(START, "a")
     builder.add_edge("a", "b")
     builder.add_edge("b", END)
+
     return builder.compile(checkpointer=saver)
 
 
@@ -85,6 +94,7 @@ async def test_the_number_of_statements_of_a_run_is_small(db, saver):
             return original(query, **values)
 
         setattr(db, name, count)
+
     await chain(saver).ainvoke({"log": ["in"], "big": "x", "hits": 0}, thread())
     assert sorted(seen) == ["read_checkpoint"] + ["write_checkpoints"] * 7
     seen.clear()
@@ -97,10 +107,12 @@ async def test_synchronous_calls_work_from_a_node_thread_and_are_refused_on_the_
         chain(saver).invoke(state, inner)
         return {"log": [f"inner has {len(list(chain(saver).get_state_history(inner)))}"]}
 
-    inner, outer = thread(), thread()
+    inner = thread()
+    outer = thread()
     builder = StateGraph(Chain)
     builder.add_node("node", node)
     builder.add_edge(START, "node")
+
     result = await builder.compile(checkpointer=saver).ainvoke({"log": [], "big": "", "hits": 0}, outer)
     assert result["log"] == ["inner has 4"]
     with pytest.raises(RuntimeError, match="in async code use ainvoke"):
@@ -127,6 +139,7 @@ async def test_nul_and_other_odd_characters_do_not_break_metadata_or_its_filter(
     config = {**generate_config(), "metadata": {"note": odd}}
     checkpoint = generate_checkpoint(channel_values={"text": odd * 100}, channel_versions={"text": "1"})
     await saver.aput(config, checkpoint, generate_metadata(nested={"k\0ey": [odd]}), {"text": "1"})
+
     found = [item async for item in saver.alist(config, filter={"nested": {"k\0ey": [odd]}, "note": odd})]
     assert [item.checkpoint["id"] for item in found] == [checkpoint["id"]]
     assert found[0].metadata["note"] == odd.replace("\0", "")
@@ -140,6 +153,7 @@ async def test_history_is_read_in_pages(saver):
         checkpoint = generate_checkpoint()
         ids.append(checkpoint["id"])
         config = await saver.aput(config, checkpoint, generate_metadata(step=step), {})
+
     latest = {"configurable": {"thread_id": config["configurable"]["thread_id"]}}
     assert [item.checkpoint["id"] async for item in saver.alist(latest)] == ids[::-1]
     assert len([item async for item in saver.alist(latest, limit=150)]) == 150
@@ -150,6 +164,7 @@ async def test_writes_come_back_in_the_order_langgraph_applies_them(saver):
     stored = await saver.aput(generate_config(), generate_checkpoint(), generate_metadata(), {})
     for task, path in (("1", "~b"), ("2", "~B"), ("3", ""), ("0", "~b")):
         await saver.aput_writes(stored, [("x", task), ("y", path)], task, path)
+
     found = await saver.aget_tuple(stored)
     assert [(task, channel) for task, channel, _ in found.pending_writes] == [
         (task, channel) for task in ("3", "2", "0", "1") for channel in ("x", "y")
@@ -169,9 +184,12 @@ async def test_a_node_that_is_cut_off_before_its_edges_are_followed_runs_again(s
     builder.add_node("step", lambda state: {"hits": state["hits"] + 1, "log": ["step"]})
     builder.add_edge(START, "step")
     builder.add_conditional_edges("step", lambda state: "step" if state["hits"] < 3 else END, ["step", END])
-    graph, config = builder.compile(checkpointer=saver), thread()
+
+    graph = builder.compile(checkpointer=saver)
+    config = thread()
     await graph.ainvoke({"log": [], "big": "", "hits": 0}, config, interrupt_before=["step"])
     state = await graph.aget_state(config)
+
     # What langgraph has of a node that returned, and was cancelled while its conditional edge was looked at.
     cut_off = [("hits", 1), ("log", ["step"]), ("__error__", asyncio.CancelledError())]
     await saver.aput_writes(state.config, cut_off, state.tasks[0].id)
@@ -188,6 +206,7 @@ async def test_deleting_a_run_leaves_no_values_behind_and_takes_its_writes_on_ol
     graph = builder.compile(checkpointer=saver)
     first = thread(run_id="one")
     second = thread(thread_id=first["configurable"]["thread_id"], run_id="two")
+
     await graph.ainvoke({"log": ["in"], "big": "x" * 1000, "hits": 0}, first)
     before = [await rows(db, table) for table in ("checkpoints", "checkpoint_values", "checkpoint_writes")]
     await graph.ainvoke(Command(resume="yes", update={"big": "y" * 1000}), second)
@@ -199,8 +218,10 @@ async def test_deleting_a_run_leaves_no_values_behind_and_takes_its_writes_on_ol
 
 async def test_deleting_a_run_of_one_thread_spares_its_copies(saver):
     config = thread(run_id="run")
-    source, copy = config["configurable"]["thread_id"], str(uuid4())
+    source = config["configurable"]["thread_id"]
+    copy = str(uuid4())
     graph = chain(saver)
+
     await graph.ainvoke({"log": ["in"], "big": "x", "hits": 0}, config)
     await saver.acopy_thread(source, copy)
     await saver.adelete_for_runs(["run"], thread_id=source)
@@ -212,15 +233,19 @@ async def test_deleting_a_run_of_one_thread_spares_its_copies(saver):
 @pytest.mark.parametrize("snapshot_frequency", [1000, 2])
 @pytest.mark.parametrize("deleted", [["one"], ["two"], ["one", "two"], ["two", "one"]], ids="+".join)
 async def test_deleting_a_run_keeps_what_later_ones_built_on(saver, deleted, snapshot_frequency):
-    config, graph = thread(), noting(saver, snapshot_frequency)
+    config = thread()
+    graph = noting(saver, snapshot_frequency)
     thread_id = config["configurable"]["thread_id"]
     for run_id in ("one", "two", "three"):
         await graph.ainvoke({"notes": [run_id], "log": [run_id]}, thread(thread_id=thread_id, run_id=run_id))
+
     history = [state async for state in graph.aget_state_history(config)]
     assert history[0].values["notes"] == ["one", "a", "two", "a", "three", "a"]
+
     # One after the other: a checkpoint that only the second one needed goes with it.
     for run_id in deleted:
         await saver.adelete_for_runs([run_id], thread_id=thread_id)
+
     kept = [state for state in history if state.metadata["run_id"] not in deleted]
     left = [state async for state in graph.aget_state_history(config)]
     assert [state.values for state in left] == [state.values for state in kept]
@@ -231,12 +256,14 @@ async def test_deleting_a_run_keeps_what_later_ones_built_on(saver, deleted, sna
 
 @pytest.mark.needs("langgraph", "1.2.0")
 async def test_checkpoints_that_later_ones_built_on_go_with_these(db, saver):
-    config, graph = thread(), noting(saver, 1000)
+    config = thread()
+    graph = noting(saver, 1000)
     thread_id = config["configurable"]["thread_id"]
     secret = "s" * 300
     for run_id in ("one", "two", "three"):
         given = {"notes": [run_id], "log": [secret] if run_id == "two" else []}
         await graph.ainvoke(given, thread(thread_id=thread_id, run_id=run_id, label=f"of {run_id}"))
+
     await saver.adelete_for_runs(["two"], thread_id=thread_id)
     named = await db.pool.fetch("select metadata::text from checkpoints where thread_id = $1", thread_id)
     assert not [row for row in named if "of two" in row[0]]
@@ -244,10 +271,12 @@ async def test_checkpoints_that_later_ones_built_on_go_with_these(db, saver):
         "select array_agg(distinct channel) from checkpoint_writes where run_id = 'two' and thread_id = $1", thread_id
     )
     assert channels == ["notes"]
+
     await saver.adelete_for_runs(["three"], thread_id=thread_id)
     assert (await graph.aget_state(config)).values["notes"] == ["one", "a"]
     assert await db.pool.fetchval("select count(*) from checkpoints where thread_id = $1", thread_id) == 3
     await saver.adelete_for_runs(["one"], thread_id=thread_id)
+
     for table in ("checkpoints", "checkpoint_values", "checkpoint_writes"):
         assert await db.pool.fetchval(f"select count(*) from {table} where thread_id = $1", thread_id) == 0
 
@@ -266,6 +295,7 @@ def noting(saver: Any, snapshot_frequency: int) -> Any:
     builder = StateGraph(Notes)
     builder.add_node("a", lambda _: {"notes": ["a"], "log": ["a" * 300]})
     builder.add_edge(START, "a")
+
     return builder.compile(checkpointer=saver)
 
 
@@ -280,11 +310,14 @@ async def test_pruning_drops_unused_values_only(db, saver):
     builder = StateGraph(Notes)
     builder.add_node("a", lambda _: {"notes": ["a"], "log": ["a" * 300]})
     builder.add_edge(START, "a")
+
     graph = builder.compile(checkpointer=saver)
-    noted, plain = thread(), thread()
+    noted = thread()
+    plain = thread()
     for turn in ("1", "2", "3"):
         await graph.ainvoke({"notes": [turn], "log": []}, noted)
         await chain(saver).ainvoke({"log": [turn], "big": "x", "hits": 0}, plain)
+
     full = (await graph.aget_state(noted)).values
     await saver.aprune([config["configurable"]["thread_id"] for config in (noted, plain)])
     assert (await graph.aget_state(noted)).values == full
@@ -292,6 +325,7 @@ async def test_pruning_drops_unused_values_only(db, saver):
     plain_id = plain["configurable"]["thread_id"]
     kept = await db.pool.fetchval("select array_agg(channel) from checkpoint_values where thread_id = $1", plain_id)
     assert kept == ["log"]
+
     assert (await chain(saver).aget_state(plain)).values["log"] == ["1", "a", "b", "2", "a", "b", "3", "a", "b"]
     with pytest.raises(ValueError, match="unknown strategy"):
         await saver.aprune([], strategy="most")
@@ -306,12 +340,14 @@ async def test_many_threads_write_at_once(saver):
 
 
 async def test_two_branches_of_a_thread_do_not_mix(saver):
-    graph, config = chain(saver), thread()
+    graph = chain(saver)
+    config = thread()
     await graph.ainvoke({"log": ["in"], "big": "", "hits": 0}, config)
     before_b = [state async for state in graph.aget_state_history(config)][1]
     left = await graph.aupdate_state(before_b.config, {"log": ["left"]})
     right = await graph.aupdate_state(before_b.config, {"log": ["right"]})
     assert (await graph.aget_state(left)).values["log"] == ["in", "a", "left"]
+
     assert (await graph.aget_state(right)).values["log"] == ["in", "a", "right"]
 
 
@@ -327,5 +363,6 @@ async def test_nothing_is_pickled(saver):
     checkpoint = generate_checkpoint(channel_values={"x": Odd()}, channel_versions={"x": "1"})
     with pytest.raises(TypeError):
         await saver.aput(generate_config(), checkpoint, generate_metadata(), {"x": "1"})
+
     with pytest.raises(NotImplementedError, match="pickle"):
         saver.serde.loads_typed(("pickle", b"cos\nsystem\n(S'true'\ntR."))

@@ -19,9 +19,18 @@ HOURS = 4 * 3600.0
 
 async def admit(db: Database, worker_id: UUID, *, starts: bool = False, delay_s: float = 0.0) -> UUID:
     admission = Admission(
-        run_id=uuid7(), thread_id=uuid4(), assistant_id=uuid4(), strategy="enqueue", temporary=False, metadata={},
-        delay_s=delay_s, thread_metadata={}, kwargs={"config": {"configurable": {"graph_id": "g"}}}, create_thread=True,
-    )  # fmt: skip
+        run_id=uuid7(),
+        thread_id=uuid4(),
+        assistant_id=uuid4(),
+        strategy="enqueue",
+        temporary=False,
+        metadata={},
+        delay_s=delay_s,
+        thread_metadata={},
+        kwargs={"config": {"configurable": {"graph_id": "g"}}},
+        create_thread=True,
+    )
+
     admitted = await admit_run(db, admission, worker_id, starts=starts)
     assert admitted.outcome == ("running" if starts else "pending")
     return admission.run_id
@@ -37,11 +46,13 @@ async def columns(db: Database, run_id: UUID) -> dict[str, Any]:
 
 
 async def test_runs_of_a_dead_worker_continue(db: Database) -> None:
-    dead, alive = uuid4(), uuid4()
+    dead = uuid4()
+    alive = uuid4()
     run_id = await admit(db, dead, starts=True)
     await set_clock_back(db, HOURS)
     await sweep(db)
     assert (await columns(db, run_id))["status"] == "running", "its worker may still renew the lease"
+
     # The lease that is left ends within a minute.
     await set_clock_back(db, -61)
     await sweep(db)
@@ -55,6 +66,7 @@ async def test_live_worker_keeps_its_runs(db: Database) -> None:
     await sweep(db)
     assert run_id in await statements.renew_leases(db, worker, [run_id])
     await sweep(db)
+
     kept = await columns(db, run_id)
     assert (kept["status"], kept["lost_attempts"]) == ("running", 0)
 
@@ -64,6 +76,7 @@ async def test_waiting_runs_are_claimed(db: Database) -> None:
     waiting = [await admit(db, worker) for _ in range(3)]
     delayed = await admit(db, worker, delay_s=3600)
     returned = await admit(db, worker, starts=True)
+
     await statements.hand_back_runs(db, worker, {returned: 1})
     await set_clock_back(db, HOURS)
     claimed = {run.run_id for run in await statements.claim_runs(db, worker, 10)}
@@ -72,9 +85,11 @@ async def test_waiting_runs_are_claimed(db: Database) -> None:
 
 
 async def test_processes_that_died_before_are_forgotten(db: Database) -> None:
-    dead, alive = uuid4(), uuid4()
+    dead = uuid4()
+    alive = uuid4()
     for process_id in (dead, alive):
         await db.fetchrow(sql.renew_stream_process, process_id=process_id, alive_s=15.0)
+
     await set_clock_back(db, HOURS)
     await db.execute(sql.delete_dead_processes)
     row = await db.fetchrow(sql.renew_stream_process, process_id=alive, alive_s=15.0)

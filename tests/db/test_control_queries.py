@@ -18,6 +18,7 @@ async def test_every_query_fits_the_schema(fresh_database) -> None:
     async with db.pool.acquire() as connection:
         for query in sql:
             await connection.prepare(query.sql)
+
     await db.close()
 
 
@@ -48,17 +49,21 @@ async def test_logs_of_old_replaced_revisions_end(fresh_database) -> None:
     db = await Database.connect(await fresh_database())
     await migrate(db, PACKAGES)
     await add_deployment(db)
+
     replaced, served_until_now, active, recent, newest = [
         await db.pool.fetchval(REVISION, number, "DEPLOYED", days)
         for number, days in ((1, 200), (2, 190), (3, 150), (4, 10), (5, 100))
     ]
+
     await db.pool.execute("update deployments set active_revision_id = $1, latest_revision_id = $2", active, newest)
     lines = (
         "insert into revision_logs (deployment_id, revision_id, type, at, level, message)"
         " select id, $1, $2, now() - make_interval(days => $3), 'INFO', 'line' from deployments, generate_series(1, 30)"
     )
+
     for revision in (replaced, served_until_now, active, recent, newest):
         await db.pool.execute(lines, revision, "build", 100)
+
     await db.pool.execute(lines, served_until_now, "deploy", 1)
     assert (await OldRevisionLogs(db, 0).activate()).did == {}
     done = await OldRevisionLogs(db, 90).activate()
@@ -66,6 +71,7 @@ async def test_logs_of_old_replaced_revisions_end(fresh_database) -> None:
     assert (await OldRevisionLogs(db, 90).activate()).did == {"lines": 0}
     left = await db.pool.fetch("select distinct revision_id from revision_logs")
     assert {row["revision_id"] for row in left} == {served_until_now, active, recent, newest}
+
     await db.close()
 
 
@@ -77,17 +83,22 @@ async def test_the_database_enforces_one_revision_in_progress_and_one_waiting(fr
     await migrate(db, PACKAGES)
     await add_deployment(db)
     await db.pool.execute(REVISION, 1, status, 0)
+
     with pytest.raises(asyncpg.UniqueViolationError):
         await db.pool.execute(REVISION, 2, status, 0)
+
     await db.close()
 
 
 async def test_deployments_can_be_skipped_while_a_rollout_runs(fresh_database) -> None:
     db = await Database.connect(await fresh_database())
     await migrate(db, PACKAGES)
-    first, second = uuid4(), uuid4()
+
+    first = uuid4()
+    second = uuid4()
     for skipped in ([first], [second], []):
         await resume(db, "2", skipped)
+
     rollout = (await read_servers(db, "2")).rollout
     assert rollout is not None
     assert (rollout.status, set(rollout.skipped)) == ("running", {first, second})

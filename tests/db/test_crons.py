@@ -33,18 +33,32 @@ class CronCluster:
     """Several servers on one database: their cron schedulers, and the workers that execute the runs."""
 
     def __init__(self, db: Database, schedulers: list[DueCrons], workers: list[Worker]) -> None:
-        self.db, self.schedulers, self.workers = db, schedulers, workers
+        self.db = db
+        self.schedulers = schedulers
+        self.workers = workers
 
     async def add(self, *, overdue_s: float, thread_id: UUID | None = None, **columns: Any) -> UUID:
         """Store a cron whose instant came some time ago, as if no server had run since."""
         cron_id = uuid7()
         payload = {"assistant_id": str(ECHO), "input": {"messages": []}, "config": {"configurable": {}}}
         values = {
-            "cron_id": cron_id, "assistant_id": ECHO, "thread_id": thread_id, "schedule": "@yearly",
-            "timezone": None, "end_time": None, "ends_at": None, "payload": payload, "metadata": {},
-            "on_run_completed": "keep", "is_enabled": True, "user_id": "", "owner": None,
-            "thread_access": None, **columns,
-        }  # fmt: skip
+            "cron_id": cron_id,
+            "assistant_id": ECHO,
+            "thread_id": thread_id,
+            "schedule": "@yearly",
+            "timezone": None,
+            "end_time": None,
+            "ends_at": None,
+            "payload": payload,
+            "metadata": {},
+            "on_run_completed": "keep",
+            "is_enabled": True,
+            "user_id": "",
+            "owner": None,
+            "thread_access": None,
+            **columns,
+        }
+
         due = await self.db.pool.fetchval("select date_trunc('minute', now()) - make_interval(secs => $1)", overdue_s)
         await self.db.execute(sql.insert_cron, **values, next_run_date=due)
         return cron_id
@@ -88,15 +102,18 @@ class CronCluster:
 @asynccontextmanager
 async def opened(url: str, servers: int) -> AsyncIterator[CronCluster]:
     config = load_config(PROJECTS / "graphs" / "langgraph.json")
-    graphs, settings = load_graphs(config.project), AgentSettings(database_url=url)
+    graphs = load_graphs(config.project)
+    settings = AgentSettings(database_url=url)
     async with AsyncExitStack() as stack:
         apps = [await stack.enter_async_context(open_app(config, graphs, settings, url)) for _ in range(servers)]
         db = await Database.connect(url, schema=SCHEMA)
         stack.push_async_callback(db.close)
+
         for app in apps:
             stack.push_async_callback(app.worker.drain, 5.0)
             # The tests say when to look.
             await app.worker._chores.close()
+
         tasks = [task for app in apps for task in app.worker._chores.tasks if isinstance(task, DueCrons)]
         assert len(tasks) == servers
         yield CronCluster(db, tasks, [app.worker for app in apps])
@@ -122,15 +139,18 @@ async def test_frequent_cron_on_a_busy_thread_queues_one_run(cluster: CronCluste
     often = await cluster.add(overdue_s=60, thread_id=thread_id, on_run_completed=None)
     other = await cluster.add(overdue_s=60, thread_id=thread_id, on_run_completed=None)
     await cluster.db.pool.execute("update threads set active_runs = 1, status = 'busy'")
+
     for _ in range(3):
         await cluster.look_until_moved(often)
         await cluster.db.pool.execute("update crons set next_run_date = now() where cron_id = $1", often)
+
     await cluster.look_until_moved(often, other)
     assert await cluster.runs_of(often, other) == [1, 1]
     await cluster.db.pool.execute(
         "update runs set status = 'running', is_blocked = false where kwargs #>> '{config,configurable,cron_id}' = $1",
         str(often),
     )
+
     await cluster.db.pool.execute("update crons set next_run_date = now() where cron_id = $1", often)
     await cluster.look_until_moved(often)
     assert await cluster.runs_of(often, other) == [2, 1]
@@ -140,21 +160,27 @@ async def test_cron_without_free_slots_queues_one_run(cluster: CronCluster):
     """Instants at which none is made are counted; a run that has begun, or is gone, keeps no other back."""
     for worker in cluster.workers:
         worker.slots = 0
-    often, other = await cluster.add(overdue_s=60), await cluster.add(overdue_s=60)
+
+    often = await cluster.add(overdue_s=60)
+    other = await cluster.add(overdue_s=60)
+
     again = "update crons set next_run_date = now() where cron_id = $1"
     for _ in range(3):
         await cluster.look_until_moved(often)
         await cluster.db.pool.execute(again, often)
+
     await cluster.look_until_moved(often, other)
     assert await cluster.runs_of(often, other) == [1, 1]
     skipped = "select skipped_count from crons where cron_id = $1"
     assert [await cluster.db.pool.fetchval(skipped, cron) for cron in (often, other)] == [3, 0]
+
     of_cron = "where kwargs #>> '{config,configurable,cron_id}' = $1"
     for step in ("update runs set status = 'running', is_blocked = false", "delete from runs"):
         await cluster.db.pool.execute(f"{step} {of_cron}", str(often))
         await cluster.db.pool.execute(again, often)
         await cluster.look_until_moved(often)
         assert await cluster.runs_of(often) == [2 if "update" in step else 1]
+
     assert await cluster.db.pool.fetchval(skipped, often) == 3
 
 
@@ -165,6 +191,7 @@ async def test_one_claim_fired_twice_makes_one_run(cluster: CronCluster):
         await cluster.add(overdue_s=60, thread_id=thread_id, on_run_completed=None),
         await cluster.add(overdue_s=60),
     ]
+
     held = await cluster.claim()
     several = asyncio.Semaphore(10)
     outcomes = await asyncio.gather(*(s._fire(cron, several) for cron in held for s in cluster.schedulers))
@@ -173,12 +200,14 @@ async def test_one_claim_fired_twice_makes_one_run(cluster: CronCluster):
 
 
 async def test_the_claim_of_a_dead_process_runs_out(cluster: CronCluster):
-    dead, alive = await cluster.add(overdue_s=60, is_enabled=False), await cluster.add(overdue_s=60, is_enabled=False)
+    dead = await cluster.add(overdue_s=60, is_enabled=False)
+    alive = await cluster.add(overdue_s=60, is_enabled=False)
     await cluster.db.pool.execute(
         "update crons set is_enabled = true, claimed_until = now() + make_interval(secs => $1) where cron_id = $2",
         CLAIM_S,
         alive,
     )
+
     await cluster.db.pool.execute(
         "update crons set is_enabled = true, claimed_until = now() - interval '1 second' where cron_id = $1", dead
     )
@@ -195,6 +224,7 @@ async def test_crons_fire_again_after_a_wrong_clock_is_set_back(cluster: CronClu
     await cluster.look_until_moved(fast, ended)
     await set_clock_back(cluster.db, 4 * 3600)
     await cluster.db.pool.execute("update crons set ends_at = now() where cron_id = $1", ended)
+
     step = await cluster.add(overdue_s=60, **hourly)
     await cluster.look_until_moved(step)
     await cluster.db.pool.execute(
@@ -202,6 +232,7 @@ async def test_crons_fire_again_after_a_wrong_clock_is_set_back(cluster: CronClu
         " where cron_id = $1",
         step,
     )
+
     await cluster.look()
     within = "select next_run_date <= now() + interval '1 hour' from crons where cron_id = $1"
     assert [await cluster.db.pool.fetchval(within, cron) for cron in (fast, step, ended)] == [True, False, None]
@@ -223,6 +254,7 @@ async def test_a_paused_cron_and_one_past_its_end_do_not_fire(cluster: CronClust
     )
     await cluster.look_until_moved(ended)
     assert await cluster.runs_of(paused, ended) == [0, 0]
+
     assert await cluster.db.pool.fetchval("select next_run_date is null from crons where cron_id = $1", ended)
     assert await cluster.is_due(paused)
 
@@ -240,10 +272,12 @@ async def test_many_crons_of_one_owner_are_one_caller_of_the_queue(cluster: Cron
     of_bob = [await cluster.add(overdue_s=60, user_id="bob") for _ in range(3)]
     of_nobody = [await cluster.add(overdue_s=60) for _ in range(3)]
     await cluster.look_until_moved(*of_ada, *of_bob, *of_nobody)
+
     found = """
         select r.caller as asked_by from runs r join crons c on c.last_run_id = r.run_id
         where c.cron_id = any($1::uuid[])
     """
+
     names = [
         {row["asked_by"] for row in await cluster.db.pool.fetch(found, crons)} for crons in (of_ada, of_bob, of_nobody)
     ]
@@ -258,12 +292,14 @@ async def test_a_cron_is_skipped_while_its_owner_may_not_run_on_its_thread(clust
     granted = read_filter({"$or": [{"owner": "ada"}, {"members": {"$contains": "ada"}}]})
     cron = await cluster.add(overdue_s=60, thread_id=thread_id, on_run_completed=None, thread_access=granted)
     fired = []
+
     for metadata in ({"owner": "ada"}, {"owner": "bob"}, {"owner": "bob", "members": ["ada"]}, {}):
         await cluster.db.pool.execute("update threads set metadata = $1", metadata)
         await cluster.db.pool.execute("update crons set next_run_date = now()")
         await cluster.look_until_moved(cron)
         await eventually(cluster.is_idle)
         fired += await cluster.runs_of(cron)
+
     assert fired == [1, 1, 2, 2]
     assert await cluster.db.pool.fetchval("select skipped_count from crons where cron_id = $1", cron) == 2
 
@@ -271,7 +307,9 @@ async def test_a_cron_is_skipped_while_its_owner_may_not_run_on_its_thread(clust
 async def test_a_run_that_is_refused_holds_up_no_other(cluster: CronCluster):
     both = {"assistant_id": str(ECHO), "context": {"a": 1}, "config": {"configurable": {"b": 2}}}
     payloads = [both, {"config": {"configurable": {}}}, {"assistant_id": 5, "config": {"configurable": {}}}]
-    bad, good = [await cluster.add(overdue_s=60, payload=p) for p in payloads], await cluster.add(overdue_s=60)
+    bad = [await cluster.add(overdue_s=60, payload=p) for p in payloads]
+    good = await cluster.add(overdue_s=60)
+
     await cluster.look_until_moved(*bad, good)
     assert await cluster.runs_of(*bad, good) == [0, 0, 0, 1]
 

@@ -57,6 +57,7 @@ async def test_statement_that_always_conflicts_fails_with_a_conflict(db: Databas
     again = Query("again", "select nextval('tries'), always_crossed()")
     with pytest.raises(asyncpg.SerializationError) as failed:
         await db.fetchval(again)
+
     assert await db.pool.fetchval("select last_value from tries") == MAX_ATTEMPTS
     assert isinstance(error_for(failed.value, "/runs"), Conflict)
 

@@ -66,6 +66,7 @@ class Repository:
     def commit(self, files: dict[str, str]) -> str:
         for name, text in files.items():
             (self.folder / name).write_text(text)
+
         self.git("add", "-A")
         self.git("commit", "--quiet", "-m", "work")
         return self.git("rev-parse", "HEAD")
@@ -97,12 +98,15 @@ async def test_branches_tags_and_commits_are_fetched(repository: Repository, tmp
     repository.git("tag", "-a", "v1", "-m", "one")
     second = repository.commit({"file": "2"})
     repository.git("branch", "feature/x", first)
-    local, url = str(repository.folder), repository.folder.as_uri()
+
+    local = str(repository.folder)
+    url = repository.folder.as_uri()
     assert await fetch(tmp_path / "1", local) == second
     assert await fetch(tmp_path / "2", url, "refs/tags/v1") == first
     assert await fetch(tmp_path / "3", url, "feature/x") == first
     assert await fetch(tmp_path / "4", url, first) == first
     assert await fetch(tmp_path / "5", local, "main", first) == first
+
     assert await fetch(tmp_path / "6", url, None) == second
     assert (tmp_path / "5" / "source" / "file").read_text() == "1"
 
@@ -121,6 +125,7 @@ async def test_unknown_ref_lists_existing_ones(repository: Repository, tmp_path:
     repository.commit({"file": "1"})
     repository.git("branch", "develop")
     repository.git("tag", "v1")
+
     with pytest.raises(BuildFailed, match=words):
         await fetch(tmp_path / "out", str(repository.folder), ref)
 
@@ -130,11 +135,15 @@ async def test_missing_ref_message_for_empty_and_large_repositories(repository: 
     for number, ref in enumerate((None, "main")):
         with pytest.raises(BuildFailed, match=r"the repository has no (commits|branches)"):
             await fetch(tmp_path / str(number), local, ref)
+
     repository.commit({"file": "1"})
+
     for number in range(30):
         repository.git("branch", f"b{number:02}")
+
     with pytest.raises(BuildFailed, match=r"its branches are b00, b01, .*b19 and 11 more"):
         await fetch(tmp_path / "many", local, "nowhere")
+
     repository.git("symbolic-ref", "HEAD", "refs/heads/gone")
     with pytest.raises(BuildFailed, match=r"the repository has no default branch; its branches are b00"):
         await fetch(tmp_path / "headless", local, None)
@@ -152,6 +161,7 @@ async def test_credentials_are_masked(tmp_path: Path):
     source = GitSource("http://user:very-secret@127.0.0.1:9/x.git", "main", None, LIMIT)
     with pytest.raises(BuildFailed) as failure:
         await source.checkout(tmp_path / "out", MaskedOutput(lines.append)).fetch()
+
     assert "127.0.0.1" in str(failure.value)
     assert "very-secret" not in str(failure.value) + "".join(lines)
 
@@ -177,11 +187,13 @@ async def test_machine_hooks_and_configuration_are_ignored(
 
 
 def test_wheel_is_deterministic_and_installable(tmp_path: Path):
-    one, other = pack_wheel(tmp_path / "1"), pack_wheel(tmp_path / "2")
+    one = pack_wheel(tmp_path / "1")
+    other = pack_wheel(tmp_path / "2")
     assert one.name == other.name
     assert one.read_bytes() == other.read_bytes()
     before = one.stat().st_mtime_ns
     assert pack_wheel(tmp_path / "1").stat().st_mtime_ns == before
+
     with zipfile.ZipFile(one) as archive:
         names = archive.namelist()
         assert "portside/kernel/db.py" in names
@@ -227,9 +239,11 @@ def test_graphs_are_described_again_only_when_what_describes_them_has_changed(tm
 
 
 def test_old_wheels_are_removed_after_a_day(tmp_path: Path):
-    old, recent = tmp_path / "portside-0-py3-none-any.whl", tmp_path / "portside-1-py3-none-any.whl"
+    old = tmp_path / "portside-0-py3-none-any.whl"
+    recent = tmp_path / "portside-1-py3-none-any.whl"
     for path in (old, recent):
         path.write_text("")
+
     os.utime(old, (0, 0))
     packed = pack_wheel(tmp_path)
     assert set(tmp_path.iterdir()) == {packed, recent}
@@ -243,6 +257,7 @@ def order(tmp_path: Path, repository: Repository, **changes: object) -> BuildReq
         "wheels": tmp_path / "wheels",
         "timeout_s": 200.0,
     }
+
     return BuildRequest(**{**fields, **changes})  # type: ignore[arg-type]
 
 
@@ -256,14 +271,17 @@ async def test_a_build_has_what_its_layout_needs(repository: Repository, tmp_pat
         assert built.layout == layout
         command = [str(python_of(asked.folder)), "-P", "-c", code]
         assert (await asyncio.to_thread(subprocess.check_output, command, text=True, cwd="/")).strip() == found
+
     await log.close()
 
 
 async def test_a_split_build_gets_the_executor_of_a_newer_platform(repository: Repository, tmp_path: Path):
     repository.commit(FILES)
-    log, asked = RevisionLog(Lines().ship), order(tmp_path, repository)
+    log = RevisionLog(Lines().ship)
+    asked = order(tmp_path, repository)
     await build_revision(asked, log)
     await log.close()
+
     venv = asked.folder / "venv"
     [info] = venv.glob("lib/*/site-packages/portside-*.dist-info")
     older = info.rename(info.with_name("portside-0.0.1.dist-info"))
@@ -272,10 +290,12 @@ async def test_a_split_build_gets_the_executor_of_a_newer_platform(repository: R
         # The files are links into uv's cache.
         (older / file).unlink()
         (older / file).write_text(text.replace(now, then))
+
     await update_wheel(asked.folder, asked.wheels)
     assert installed_wheel_version(venv) == wheel_version(EXECUTOR)
     assert len(list(venv.glob("lib/*/site-packages/portside-*.dist-info"))) == 1
     command = [str(python_of(asked.folder)), "-P", "-c", "import portside.executor.process"]
+
     await asyncio.to_thread(subprocess.check_call, command, cwd="/")
     before = next(venv.glob("lib/*/site-packages/portside-*.dist-info")).stat().st_mtime_ns
     await update_wheel(asked.folder, asked.wheels)
@@ -284,9 +304,11 @@ async def test_a_split_build_gets_the_executor_of_a_newer_platform(repository: R
 
 async def test_project_is_built_and_importable(repository: Repository, tmp_path: Path):
     commit = repository.commit(FILES)
-    lines, asked = Lines(), order(tmp_path, repository)
+    lines = Lines()
+    asked = order(tmp_path, repository)
     log = RevisionLog(lines.ship)
     built = await build_revision(asked, log)
+
     await log.close()
     assert (built.commit, built.config) == (commit, "graph.json")
     assert find_build(asked.folder) == built
@@ -294,6 +316,7 @@ async def test_project_is_built_and_importable(repository: Repository, tmp_path:
     command = [str(python_of(asked.folder)), "-P", "-c", "import tiny_agent, portside; print(portside.__file__)"]
     done = await asyncio.to_thread(subprocess.check_output, command, text=True, cwd="/")
     assert str(asked.folder) in done
+
     assert commit in lines.text
     assert "tiny-agent" in lines.text
 
@@ -314,9 +337,12 @@ async def test_failed_install_shows_reason(
 ):
     repository.commit({**FILES, "graph.json": json.dumps({"graphs": {"a": "./tiny_agent.py:graph"}, **config})})
     lines = Lines()
-    log, asked = RevisionLog(lines.ship), order(tmp_path, repository)
+
+    log = RevisionLog(lines.ship)
+    asked = order(tmp_path, repository)
     with pytest.raises(BuildFailed, match=words) as failure:
         await build_revision(asked, log)
+
     await log.close()
     # Paths are relative to the repository.
     assert str(asked.folder) not in f"{failure.value}\n{lines.text}"
@@ -331,8 +357,10 @@ def _processes_below(folder: Path) -> list[str]:
                 where = str((entry / "cwd").readlink())
             except OSError:
                 continue
+
             if where.startswith(str(folder)):
                 found.append(entry.name)
+
     return found
 
 
@@ -363,8 +391,10 @@ async def test_cancelled_build_leaves_no_process(repository: Repository, tmp_pat
     if how == "cancel":
         await eventually(sleeps)
         build.cancel()
+
     with pytest.raises((BuildFailed, asyncio.CancelledError)) as failure:
         await build
+
     assert how == "cancel" or "longer than 8 seconds" in str(failure.value)
     await log.close()
     assert not asked.folder.exists()
@@ -394,13 +424,16 @@ async def test_build_stops_before_the_disk_is_full(repository: Repository, tmp_p
         log = RevisionLog(Lines().ship)
         with pytest.raises(BuildFailed, match="disk of the listener is nearly full"):
             await build_revision(asked, log)
+
         assert not asked.folder.exists()
         assert find_shortage(disk.path, DiskReserve(percent=50)) is None
         disk.fill_up_to(40_000_000)
         lines = Lines()
+
         late = RevisionLog(lines.ship)
         with pytest.raises(BuildFailed, match="in reserve"):
             await build_revision(asked, late)
+
         await late.close()
         assert "Fetching" not in lines.text
         await log.close()

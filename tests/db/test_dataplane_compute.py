@@ -47,9 +47,13 @@ class Harness:
 
     def __init__(self, home: Path) -> None:
         settings = ListenerSettings(
-            control_plane_url="http://platform.example", control_plane_api_key="key", portside_home=str(home),
-            provision_database_url="postgresql://postgres.example", stop_grace_s=20,
-        )  # fmt: skip
+            control_plane_url="http://platform.example",
+            control_plane_api_key="key",
+            portside_home=str(home),
+            provision_database_url="postgresql://postgres.example",
+            stop_grace_s=20,
+        )
+
         self.lines: list[NewLogEntry] = []
         self.target = MachineTarget(MachineCompute(settings), UUID(int=1), self._log)
         self.folder = self.target.folder
@@ -73,9 +77,13 @@ class Harness:
     def plan(self, name: str, timeout_s: float = 120, revision: UUID | None = None, **env: str) -> ReplicaPlan:
         revision = revision or uuid4()
         return ReplicaPlan(
-            revision, [sys.executable, str(SERVER)], self.folder.home() / "graph.json",
-            {"NAME": name, **env}, self.folder.server_log(revision), timeout_s,
-        )  # fmt: skip
+            revision,
+            [sys.executable, str(SERVER)],
+            self.folder.home() / "graph.json",
+            {"NAME": name, **env},
+            self.folder.server_log(revision),
+            timeout_s,
+        )
 
 
 @pytest.fixture
@@ -92,15 +100,19 @@ async def get(port: int, path: str = "/") -> dict[str, Any]:
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     response = await asyncio.wait_for(reader.read(), 60)
     writer.close()
+
     head, _, body = response.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200"), response
     found: dict[str, Any] = json.loads(body)
+
     return found
 
 
 async def test_switch_loses_no_request(harness: Harness):
     await harness.switch(harness.plan("old", SLOW_S="0.5"))
-    port, names, done = harness.target.socket.port, [], False
+    port = harness.target.socket.port
+    names = []
+    done = False
 
     async def client() -> None:
         while not done:
@@ -112,6 +124,7 @@ async def test_switch_loses_no_request(harness: Harness):
     await harness.switch(harness.plan("new"))
     assert {(await get(port))["name"] for _ in range(20)} == {"new"}
     done = True
+
     await asyncio.gather(*clients)
     assert (await slow)["name"] == "old"
     assert set(names) == {"old", "new"}
@@ -128,9 +141,11 @@ async def test_a_revision_that_fails_leaves_the_old_one_serving(
     await harness.switch(harness.plan("old"))
     with pytest.raises(DeployFailed, match=words) as failure:
         await harness.switch(harness.plan("new", timeout_s, FAIL=fail))
+
     assert "plain words from new" in str(failure.value)
     assert (await get(harness.target.socket.port))["name"] == "old"
     assert len(harness.folder.state.replicas) == 1
+
     # The reason begins with the cause; the log has each line once.
     assert words in str(failure.value).splitlines()[0]
     assert "error: " not in str(failure.value)
@@ -144,6 +159,7 @@ async def test_dead_replica_is_replaced_while_requests_wait(harness: Harness):
     port = harness.target.socket.port
     first = (await get(port))["pid"]
     os.kill(first, signal.SIGKILL)
+
     process = harness.folder.state.replicas[0].process
     await eventually(lambda: asyncio.sleep(0, not process.is_alive))
     assert (await get(port))["pid"] != first
@@ -174,8 +190,10 @@ async def test_withdrawn_release_serves_nothing_until_another_one_does(harness: 
     slow = asyncio.create_task(get(port, "/slow"))
     await get(port)
     await harness.target.withdraw(desired_deployment())
+
     with pytest.raises(OSError, match="onnect"):
         await get(port)
+
     assert (await slow)["name"] == "given up", "what was in flight ends"
     assert (harness.target.is_running, harness.folder.state.active_revision_id) == (False, None)
 
@@ -190,13 +208,16 @@ async def test_close_stops_draining_replicas_too(harness: Harness):
     slow = asyncio.create_task(get(port, "/slow"))
     await get(port)
     await harness.switch(harness.plan("new"))
+
     marks = [record.process for record in harness.folder.state.replicas]
     assert [mark.is_alive for mark in marks] == [True, True]
     async with asyncio.timeout(60):
         await harness.target.close()
+
     assert not any(mark.is_alive for mark in marks)
     with pytest.raises(ConnectionError):
         await get(port)
+
     slow.cancel()
     await asyncio.gather(slow, return_exceptions=True)
 
@@ -205,7 +226,8 @@ class Restored:
     """Deployments that are restored at once; the server of each answers when `let` is called."""
 
     def __init__(self, home: Path, names: str) -> None:
-        self.home, self.queue = home, StartQueue(2)
+        self.home = home
+        self.queue = StartQueue(2)
         self.harnesses = {name: Harness(home / name) for name in names}
 
     def restore(self, name: str, *, used_at: float = 0.0) -> None:
@@ -213,6 +235,7 @@ class Restored:
         harness.folder.state.used_at = used_at
         replica_set = harness.replica_set(harness.plan(name, GATE=str(self.home / f"gate-{name}")))
         replica_set._context.slot = partial(self.queue.slot, harness.target._urgency)
+
         harness.target.restore_with(replica_set)
 
     def started(self) -> str:
@@ -231,18 +254,22 @@ async def test_restored_deployments_start_two_at_once_and_the_urgent_first(tmp_p
     try:
         for name in "ab":
             all_of.restore(name)
+
         await all_of.starts("ab")
         all_of.restore("c", used_at=1.0)
         all_of.restore("d", used_at=3.0)
         all_of.restore("e", used_at=2.0)
         all_of.restore("f")
+
         # A client of the one that was used never, before its server runs.
         asking = asyncio.create_task(get(all_of.harnesses["f"].target.socket.port))
         await eventually(lambda: asyncio.sleep(0, all_of.harnesses["f"].target._urgency().rank == 0))
+
         for healthy, begun in (("a", "abf"), ("b", "abdf"), ("d", "abdef"), ("e", "abcdef")):
             assert len(begun) == len(all_of.started()) + 1
             await all_of.let(healthy)
             await all_of.starts(begun)
+
         await all_of.let("f")
         assert (await asking)["name"] == "f"
         await all_of.let("c")
@@ -273,6 +300,7 @@ async def orphaned(tmp_path: Path) -> AsyncIterator[Harness]:
     command = [sys.executable, "-c", ORPHAN_MAKER, str(tmp_path), root]
     await asyncio.to_thread(subprocess.run, command, check=True, timeout=200, cwd="/")
     harness = Harness(tmp_path)
+
     yield harness
     await harness.target.close()
     assert harness.folder.state.replicas == []
@@ -283,7 +311,8 @@ class Clients:
 
     def __init__(self, port: int, count: int = 3) -> None:
         self.answers: list[dict[str, Any]] = []
-        self._port, self._done = port, False
+        self._port = port
+        self._done = False
         self._tasks = [asyncio.create_task(self._ask()) for _ in range(count)]
 
     async def _ask(self) -> None:
@@ -303,9 +332,11 @@ class Clients:
 
 
 async def test_next_listener_adopts_replicas_without_lost_requests(orphaned: Harness):
-    port, orphan = orphaned.folder.state.port, orphaned.folder.state.replicas[0].process
+    port = orphaned.folder.state.port
+    orphan = orphaned.folder.state.replicas[0].process
     assert port is not None
     clients = Clients(port)
+
     await clients.after(20)
     orphaned.target.restore_with(orphaned.replica_set(orphaned.plan("orphan", revision=REVISION)))
     current = orphaned.target.current
@@ -313,6 +344,7 @@ async def test_next_listener_adopts_replicas_without_lost_requests(orphaned: Har
     await eventually(lambda: asyncio.sleep(0, current.processes() == {orphan}))
     await clients.after(20)
     assert [record.process for record in orphaned.folder.state.replicas] == [orphan]
+
     await orphaned.switch(orphaned.plan("heir"))
     await clients.after(20)
     assert await clients.stop() == {"orphan", "heir"}
@@ -327,6 +359,7 @@ async def test_orphan_with_other_plan_is_replaced_without_lost_requests(orphaned
     orphaned.target.restore_with(orphaned.replica_set(orphaned.plan("heir", revision=REVISION)))
     await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
     await clients.after(20)
+
     assert await clients.stop() == {"orphan", "heir"}
     await eventually(lambda: asyncio.sleep(0, len(orphaned.folder.state.replicas) == 1))
 
@@ -364,16 +397,19 @@ async def test_find_replicas_ignores_children_and_other_folders(orphaned: Harnes
         ([*sleep, "--tier", "all"], folder, False),
         ([*sleep, "--tier", "all"], f"{tmp_path}/dataplane-copy/deployments/{UUID(int=1)}", True),
     ]
+
     started = [
         subprocess.Popen(  # noqa: ASYNC220 - at once
             command, env={"PORTSIDE_REPLICA_OF": named}, start_new_session=is_leader, stdout=subprocess.PIPE
         )
         for command, named, is_leader in others
     ]
+
     try:
         for process in started:
             assert process.stdout is not None
             await asyncio.to_thread(process.stdout.readline)
+
         harness, orphan = without_state(orphaned, "")
         found = find_replicas(tmp_path / "dataplane")
         assert {deployment: [record.process for record in found[deployment]] for deployment in found} == {
@@ -381,6 +417,7 @@ async def test_find_replicas_ignores_children_and_other_folders(orphaned: Harnes
         }
         await harness.target.close()
         assert not orphan.is_alive
+
         assert [process.poll() for process in started] == [None] * 3
     finally:
         for process in started:
@@ -396,6 +433,7 @@ async def test_dead_adopted_replica_is_replaced(orphaned: Harness):
     await eventually(lambda: asyncio.sleep(0, current.processes() == {orphan}))
     orphan.kill_group()
     await eventually(lambda: asyncio.sleep(0, not orphan.is_alive))
+
     assert (await get(orphaned.target.socket.port))["pid"] != orphan.pid
 
 
@@ -408,6 +446,7 @@ async def test_queue_tier_scales_with_pending_runs_without_lost_requests(
     replica_set = harness.replica_set(
         harness.plan("one", PENDING=str(waiting)), {"api": ReplicaBounds(2, 2), "queue": ReplicaBounds(1, 3)}
     )
+
     await harness.target.switch_to(replica_set)
     clients = Clients(harness.target.socket.port)
 
@@ -422,6 +461,7 @@ async def test_queue_tier_scales_with_pending_runs_without_lost_requests(
     waiting.write_text("0")
     await eventually(lambda: is_so(counts, (2, 1)))
     replica_set.update(desired_deployment(id=UUID(int=1), name="x"))
+
     await eventually(lambda: is_so(counts, (1, 0)))
     # Two replicas of the tier api, then one of the tier all.
     await eventually(lambda: have_answered(clients, 3))
@@ -443,12 +483,15 @@ async def test_replicas_beyond_connection_budget_are_refused(harness: Harness):
     many = {"all": ReplicaBounds(3, 3)}
     replicas = harness.replica_set(harness.plan("refused"), many)
     replicas._context.admit = admit
+
     with pytest.raises(DeployFailed, match="no connections left"):
         await harness.target.switch_to(replicas)
+
     assert harness.folder.state.replicas == []
     replicas = harness.replica_set(harness.plan("admitted"), {"all": ReplicaBounds(1, 3)})
     replicas._context.admit = admit
     await harness.target.switch_to(replicas)
+
     for scaler in replicas._scalers.values():
         scaler.bounds = ReplicaBounds(3, 3)
 
@@ -475,10 +518,13 @@ async def test_repeated_tier_changes_lose_no_request(harness: Harness):
         for _ in range(3):
             replica_set.update(desired)
             await asyncio.sleep(0)
+
         await eventually(lambda wanted=wanted: is_so(tiers, wanted))
+
     for desired in (together, apart):  # cancelled before it was done
         replica_set.update(desired)
         await asyncio.sleep(0)
+
     await eventually(lambda: is_so(tiers, ["api", "queue"]))
     assert await clients.stop() == {"one"}
 
@@ -494,10 +540,12 @@ async def test_replica_above_memory_limit_is_replaced_without_lost_requests(harn
     (before,) = replica_set.processes()
     clients = Clients(harness.target.socket.port)
     held = UsageReader().read({before.pid}).groups[before.pid].memory
+
     replica_set.enforce_memory_limit({before.pid: GroupUsage(memory=2**40 + held)})
     await eventually(lambda: asyncio.sleep(0, not before.is_alive))
     assert await clients.stop() == {"large"}
     words = "MB of memory, more than its limit"
+
     await eventually(lambda: asyncio.sleep(0, any(words in entry.message for entry in harness.lines)))
 
 
@@ -527,6 +575,7 @@ async def test_idle_servers_are_asked_for_their_metrics_less_often(
     monkeypatch.setattr(replica_sets.READER, "usage", usage)
     waiting = tmp_path / "waiting"
     waiting.write_text("0")
+
     replica_set = harness.replica_set(harness.plan("one", PENDING=str(waiting)))
     await harness.target.switch_to(replica_set)
 
@@ -541,6 +590,7 @@ async def test_idle_servers_are_asked_for_their_metrics_less_often(
     await eventually(was_measured_often)
     waiting.write_text("7")
     measured = next(moments)
+
     await eventually(was_measured_often)
     assert not await reports_pending_runs()
     cores = 0.5
@@ -573,12 +623,14 @@ async def test_reused_process_id_is_never_signalled(tmp_path: Path):
 async def test_end_of_a_process_of_another_parent_is_noticed(how: str, monkeypatch: pytest.MonkeyPatch):
     if how == "by polling":
         monkeypatch.delattr(os, "pidfd_open", raising=False)
+
     # The shell ends, so its child is nobody's.
     shell = await asyncio.create_subprocess_exec("sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!", stdout=PIPE)
     printed, _ = await shell.communicate()
     process = ProcessIdentity.of(int(printed))
     assert process is not None
     waiting = asyncio.create_task(process.wait())
+
     await asyncio.sleep(0.01)
     assert not waiting.done()
     process.signal(signal.SIGKILL)
@@ -592,27 +644,34 @@ async def test_quiet_output_is_looked_at_less_often(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(server_output, "_POLL_S", 0.0)
     monkeypatch.setattr(server_output, "_QUIET_AFTER_S", 0.0)
     monkeypatch.setattr(server_output, "_QUIET_POLL_S", 0.01)
-    path, lines = tmp_path / "out.log", []
+    path = tmp_path / "out.log"
+    lines = []
     follower = OutputFollower(path, lines.append)
+
     for number in range(3):
         with path.open("a") as file:
             file.write(f"{number}\n")
         await eventually(lambda count=number: asyncio.sleep(0, len(lines) > count))
+
     await follower.close()
     assert lines == ["0", "1", "2"]
 
 
 async def test_output_follower_survives_rotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server_output, "_ROTATE_BYTES", 1000)
-    file, lines = tmp_path / "log", []
+    file = tmp_path / "log"
+    lines = []
     file.write_text("before\n")
+
     follower = OutputFollower(file, lines.append, ["line 7"])
     for number in range(500):
         descriptor, _length = server_output.open_output(file)
         os.write(descriptor, f"line {number}\n".encode())
         os.close(descriptor)
+
         if number % 50 == 0:
             follower.poll()
+
     await follower.close()
     assert lines == [f"line {number}" for number in range(500)]
     assert file.stat().st_size < 1000
@@ -625,7 +684,9 @@ async def test_server_that_prints_faster_than_it_is_read_cannot_fill_the_disk(
     monkeypatch.setattr(server_output, "_ROTATE_BYTES", 100_000)
     monkeypatch.setattr(server_output, "_MAX_BYTES", 500_000)
     monkeypatch.setattr(server_output, "_READ_BYTES", 1000)
-    file, lines = tmp_path / "log", []
+    file = tmp_path / "log"
+    lines = []
+
     file.write_bytes(b"")
     follower = OutputFollower(file, lines.append)
     sizes = []
@@ -634,7 +695,9 @@ async def test_server_that_prints_faster_than_it_is_read_cannot_fill_the_disk(
             output.write(f"{number} {'x' * 10_000}\n".encode())
             follower.poll()
             sizes.append(file.stat().st_size)
+
         output.write(b"the last line\n")
+
     await follower.close()
     assert max(sizes) < 600_000
     assert lines[-1] == "the last line"
@@ -645,8 +708,10 @@ async def test_server_that_prints_faster_than_it_is_read_cannot_fill_the_disk(
 
 async def test_printed_secrets_are_blanked_in_log_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server_output, "_READ_BYTES", 56)
-    file, lines = tmp_path / "log", []
+    file = tmp_path / "log"
+    lines = []
     descriptor, _length = server_output.open_output(file)
+
     os.write(descriptor, b"first hunter2-hunter2 of an earlier listener\n")
     follower = OutputFollower(file, lines.append, ["hunter2-hunter2", "pass word", "short"])
     try:
@@ -656,10 +721,12 @@ async def test_printed_secrets_are_blanked_in_log_file(tmp_path: Path, monkeypat
     finally:
         await follower.close()
         os.close(descriptor)
+
     assert file.read_bytes() == (
         b"first *************** of an earlier listener\nthen *************** and ***********, but short stays\n"
         b"last ***************\n"
     )
+
     assert lines == ["then hunter2-hunter2 and pass%20word, but short stays", "last hunter2-hunter2"]
 
 
@@ -675,6 +742,7 @@ async def test_revision_log_waits_while_control_plane_is_away():
     log = RevisionLog(ship)
     for number in range(2500):
         log.add(f"line {number}\0\ud800")
+
     await log.flush(0.3)
     assert arrived == []
     away = False
@@ -704,7 +772,8 @@ async def is_served_by_another(port: int, pid: int) -> bool:
 
 @needs_small_disk
 async def test_closed_log_is_shipped_when_the_control_plane_is_back():
-    is_back, shipped = False, []
+    is_back = False
+    shipped = []
 
     async def ship(entries: list[NewLogEntry]) -> None:
         if not is_back:
@@ -715,6 +784,7 @@ async def test_closed_log_is_shipped_when_the_control_plane_is_back():
     log.add("the build failed: no space left")
     await log.close(0)
     is_back = True
+
     await eventually(lambda: asyncio.sleep(0, shipped == ["the build failed: no space left"]))
     await asyncio.wait_for(log._task, 60)
 
@@ -725,6 +795,7 @@ async def test_dead_replica_is_replaced_once_disk_has_space(tmp_path: Path):
         await harness.switch(harness.plan("one"))
         port = harness.target.socket.port
         first = (await get(port))["pid"]
+
         disk.fill()
         os.kill(first, signal.SIGKILL)
 
@@ -743,6 +814,7 @@ async def test_dead_replica_is_replaced_once_descriptors_are_free(harness: Harne
     port = harness.target.socket.port
     first = (await get(port))["pid"]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
     # A limit below the next descriptor's number: open descriptors work, but none can be opened.
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
@@ -754,6 +826,7 @@ async def test_dead_replica_is_replaced_once_descriptors_are_free(harness: Harne
         await eventually(was_tried_in_vain)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
     await eventually(partial(is_served_by_another, port, first))
 
 
@@ -766,6 +839,7 @@ async def test_output_follower_recovers_from_full_disk(tmp_path: Path, monkeypat
         path = disk.path / "server.log"
         path.write_bytes(b"")
         follower = OutputFollower(path, lines.append)
+
         with path.open("ab", buffering=0) as file:
             file.write(b"long " * 50_000 + b"\n")
             disk.fill()
@@ -773,7 +847,9 @@ async def test_output_follower_recovers_from_full_disk(tmp_path: Path, monkeypat
             disk.empty()
             file.write(b"and on\n")
             await eventually(lambda: asyncio.sleep(0, lines[-1] == "and on"))
+
         await follower.close()
+
     assert len(lines) == 2
 
 
@@ -783,6 +859,7 @@ async def test_changed_platform_variables_replace_replicas_without_lost_requests
     await harness.target.switch_to(replica_set)
     (before,) = replica_set.processes()
     deployment = desired_deployment(id=UUID(int=1), name="x", environment={"LANGSMITH_API_KEY": "old"})
+
     replica_set.update(deployment)
     clients = Clients(harness.target.socket.port)
     replica_set.update(msgspec.structs.replace(deployment, environment={"LANGSMITH_API_KEY": "new"}))
@@ -797,10 +874,12 @@ async def test_replica_that_starts_while_variables_change_is_replaced(harness: H
     gate.touch()
     replica_set = harness.replica_set(harness.plan("one", LANGSMITH_API_KEY="old", GATE=str(gate)))
     await harness.target.switch_to(replica_set)
+
     (first,) = replica_set.processes()
     gate.unlink()
     first.kill_group()
     await eventually(lambda: asyncio.sleep(0, any(found.process != first for found in harness.folder.state.replicas)))
+
     deployment = desired_deployment(id=UUID(int=1), name="x", environment={"LANGSMITH_API_KEY": "new"})
     replica_set.update(deployment)
     gate.touch()

@@ -44,11 +44,14 @@ class Harness:
     """The containers of one deployment, as its listener manages them."""
 
     def __init__(self, folder: Path, image: str, postgres: str) -> None:
-        self.image, self.postgres, self.root = image, postgres, folder
+        self.image = image
+        self.postgres = postgres
+        self.root = folder
         self.deployment = desired_deployment(id=uuid4(), name="demo", environment={"PLATFORM": "yes"})
         self.lines: list[NewLogEntry] = []
         self.public = listen("127.0.0.1", 0, reuse_port=True)
         self.url = f"http://127.0.0.1:{self.public.getsockname()[1]}"
+
         self.replica_sets: list[ContainerReplicaSet] = []
         self.host: ContainerHost | None = None
         self.restart_listener()
@@ -57,10 +60,15 @@ class Harness:
         """Do what a listener does at its start."""
         if self.host is not None:
             self.host.close()
+
         settings = ListenerSettings(
-            control_plane_url="http://127.0.0.1:9", control_plane_api_key="", portside_home=str(self.root),
-            provision_database_url=self.postgres, deployment_start_timeout_s=120,
-        )  # fmt: skip
+            control_plane_url="http://127.0.0.1:9",
+            control_plane_api_key="",
+            portside_home=str(self.root),
+            provision_database_url=self.postgres,
+            deployment_start_timeout_s=120,
+        )
+
         self.host = ContainerHost(settings)
         self.manager = ContainerManager(
             self.host, self.deployment.id, DeploymentFolder(settings.folder, self.deployment.id)
@@ -70,9 +78,13 @@ class Harness:
         given = [Secret(key, value) for key, value in {"NAME": name, **(secrets or {})}.items()]
         spec = {"min_scale": 1, "cpu_limit": 2, "memory_limit_mb": 300, **more.pop("resource_spec", {})}
         return desired_revision(
-            id=more.pop("id", None) or uuid4(), source="external_image", image_uri=image or self.image,
-            secrets=given, resource_spec=spec, **more,
-        )  # fmt: skip
+            id=more.pop("id", None) or uuid4(),
+            source="external_image",
+            image_uri=image or self.image,
+            secrets=given,
+            resource_spec=spec,
+            **more,
+        )
 
     def replica_set(self, revision: DesiredRevision) -> ContainerReplicaSet:
         release = Release(self.deployment, revision, None)
@@ -122,8 +134,10 @@ def podman(*arguments: str, given: str | None = None) -> str:
 async def harness(tmp_path: Path, image: str, postgres: str) -> AsyncIterator[Harness]:
     harness = Harness(tmp_path, image, postgres)
     yield harness
+
     for replica_set in harness.replica_sets:
         await replica_set.stop(0)
+
     await harness.manager.clear()
     harness.host.close()
     harness.public.close()
@@ -136,16 +150,19 @@ async def test_container_is_isolated_and_gets_only_its_variables(harness: Harnes
         "volumes": [{"name": "scratch", "emptyDir": {}}],
         "volume_mounts": [{"name": "scratch", "mountPath": "/scratch"}],
     }
+
     await harness.serve("one", secrets=secrets, resource_spec=scratch)
     facts = await harness.ask()
     assert (facts["capabilities"], facts["no_new_privileges"]) == ("0000000000000000", "1")
     assert facts["writes"] == {"/": False, "/tmp": True, "/scratch": True}
     seen = facts["variables"]
+
     assert {name: seen[name] for name in ("NAME", "PLATFORM", *secrets)} == {
         "NAME": "one",
         "PLATFORM": "yes",
         **secrets,
     }
+
     assert "CONTROL_PLANE_API_KEY" not in seen
     assert await harness.ask("/database") is True
     await harness.wait_for_log("the server is up")
@@ -159,11 +176,13 @@ async def test_container_watches_the_disk_of_its_machine(harness: Harness):
     await harness.serve("one", secrets={"DISK_RESERVE_BYTES": "1"})
     facts = await harness.ask()
     found = os.statvfs(folder)
+
     assert facts["disk"] == {
         "size": found.f_blocks * found.f_frsize,
         "files": {DATABASE_NOTICE: "its databases take 99 GB of 100 GB"},
         "writes": False,
     }
+
     assert facts["variables"]["DISK_RESERVE_BYTES"] == str(DiskReserve().bytes)
 
 
@@ -173,6 +192,7 @@ async def test_containers_have_the_executors_of_the_resource_spec(harness: Harne
     given |= {"executor_memory_limit_mb": 100, "executor_cpu_limit": 0.5, "queue_min_scale": 1, "queue_max_scale": 5}
     spec = with_defaults({**given, "executor_memory_mb": 64, "orchestrator_memory_mb": 64})
     await harness.serve("one", resource_spec=spec, secrets={"EXECUTORS": "7"})
+
     seen = (await harness.ask())["variables"]
     executors = {name: value for name, value in seen.items() if name.startswith("EXECUTOR")}
     assert executors == {"EXECUTORS": "1", "EXECUTORS_MAX": "3", "EXECUTOR_MAX_MEMORY_MB": "104"}
@@ -199,6 +219,7 @@ async def test_switch_loses_no_request_and_removes_old_container(harness: Harnes
     await old.drain(20)
     done.set()
     await asking
+
     assert await asyncio.gather(*slow) == ["." * 20] * 3
     assert set(answers) <= {"one", "two"} and answers[-1] == "two"
     assert len(harness.running()) == 1
@@ -213,6 +234,7 @@ async def test_requests_rotate_and_dead_containers_are_replaced(harness: Harness
     await harness.serve("one", resource_spec={"min_scale": 2})
     hosts = {(await harness.ask())["host"] for _ in range(4)}
     assert len(hosts) == 2
+
     with contextlib.suppress(httpx2.HTTPError):
         await harness.ask("/die")
 
@@ -246,6 +268,7 @@ async def test_memory_limit_kills_container_and_is_reported(harness: Harness):
     await harness.serve("one", resource_spec={"memory_limit_mb": 64})
     with pytest.raises(httpx2.HTTPError):
         await harness.ask("/eat")
+
     await harness.wait_for_log("memory_limit_mb")
 
 
@@ -264,6 +287,7 @@ async def test_failed_start_removes_containers_and_says_why(harness: Harness, ch
     await harness.serve("one")
     with pytest.raises(DeployFailed, match=reason):
         await harness.serve(**{"name": "two", **change})
+
     assert (await harness.ask())["name"] == "one"
     assert len(harness.running()) == 1
 
@@ -273,6 +297,7 @@ async def test_next_listener_adopts_running_containers(harness: Harness):
     first = harness.replica_set(revision)
     await first.start()
     host = (await harness.ask())["host"]
+
     await abandon(first)
     harness.restart_listener()
     second = harness.replica_set(revision)
@@ -287,6 +312,7 @@ async def abandon(replica_set: ContainerReplicaSet) -> None:
     replica_set._relay.close()
     for container in replica_set._containers:
         container._ended.cancel()
+
     replica_set._containers.clear()
     await replica_set.drain(0)
 
@@ -297,6 +323,7 @@ async def test_next_start_removes_leftover_containers(harness: Harness):
     await first.start()
     await abandon(first)
     harness.restart_listener()
+
     again = harness.replica_set(revision)
     await again.start()
     assert len(harness.running()) == 1
@@ -305,12 +332,14 @@ async def test_next_start_removes_leftover_containers(harness: Harness):
 async def test_revision_stays_pinned_to_image_id(harness: Harness):
     named = f"localhost/{harness.deployment.id}:latest"
     podman("tag", harness.image, named)
+
     revision = harness.revision("one", named)
     try:
         await harness.replica_set(revision).start()
         assert (await harness.ask())["name"] == "one"
     finally:
         podman("untag", named, named)
+
     again = harness.revision("two", named, built_from=revision.id)
     await harness.replica_set(again).start()
     with pytest.raises(DeployFailed, match="cannot be pulled"):
@@ -326,21 +355,26 @@ async def test_pulled_images_of_replaced_revisions_are_removed(harness: Harness,
             podman("build", "--quiet", "--tag", name, "-", given=f"FROM {harness.image}\nLABEL number={number}\n")
             podman("push", "--quiet", "--tls-verify=false", name)
             podman("rmi", name)
+
         revisions = [harness.revision(f"r{number}", name, id=uuid7()) for number, name in enumerate(names)]
         sets = []
         for revision in revisions:
             sets.append(harness.replica_set(revision))
             await sets[-1].start()
+
         kept = {revision.id for revision in revisions[1:]}
         await harness.manager.remove_unused_images(kept)
         present = podman("images", "--format", "{{.Repository}}:{{.Tag}}").split()
         assert set(names) <= set(present), "a container still uses it"
         await sets[0].stop(0)
         await harness.manager.remove_unused_images(kept)
+
         present = podman("images", "--format", "{{.Repository}}:{{.Tag}}").split()
         assert [name in present for name in names] == [False, True, True]
+
         for each in sets[1:]:
             await each.stop(0)
+
         await harness.manager.clear()
 
 
@@ -353,6 +387,7 @@ async def test_pulled_image_is_removed_with_its_deployment_unless_it_has_another
         assert (await harness.ask())["name"] == "one"
         await replica_set.stop(0)
         await harness.manager.clear()
+
     left = podman("images", "--format", "{{.Repository}}:{{.Tag}}").split()
     assert name not in left
     assert harness.image in left, "an image that has another name on this machine was removed"
@@ -362,18 +397,22 @@ async def test_pulled_image_is_removed_with_its_deployment_unless_it_has_another
 def registry(folder: Path) -> Any:
     if shutil.which("docker-registry") is None:
         pytest.skip("docker-registry is not installed")
+
     port = free_port()
     config = folder / "registry.yml"
     storage = {"filesystem": {"rootdirectory": str(folder / "images")}}
     config.write_text(json.dumps({"version": 0.1, "storage": storage, "http": {"addr": f"127.0.0.1:{port}"}}))
+
     with (folder / "registry.log").open("wb") as output:
         process = subprocess.Popen(["docker-registry", "serve", str(config)], stdout=output, stderr=output)
+
     try:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
             time.sleep(0.05)
+
         yield f"127.0.0.1:{port}"
     finally:
         process.terminate()

@@ -21,10 +21,13 @@ from tests.conftest import eventually
 
 
 async def test_database_is_created_and_dropped(postgres: str, tmp_path: Path):
-    databases, one, other = Databases(postgres), uuid4(), uuid4()
+    databases = Databases(postgres)
+    one = uuid4()
+    other = uuid4()
     try:
         for deployment in (one, other, one):
             await databases.ensure(deployment, tmp_path / str(deployment))
+
         assert (tmp_path / str(one)).stat().st_mode & 0o777 == 0o600
         url = databases.url(one, tmp_path / str(one))
         connection = await asyncpg.connect(url)
@@ -33,11 +36,14 @@ async def test_database_is_created_and_dropped(postgres: str, tmp_path: Path):
         assert await connection.fetchval("select current_database()") == database_name(one)
         elsewhere = databases.url(other, tmp_path / str(other)).replace(f"/{database_name(other)}?", "/portside?")
         assert "/portside?" in elsewhere
+
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await asyncpg.connect(url.replace(f"/{database_name(one)}?", f"/{database_name(other)}?"))
+
         await databases.drop(one)
         with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
             await connection.fetchval("select 1")
+
         await connection.close()
         with pytest.raises(asyncpg.PostgresError):
             await asyncpg.connect(url)
@@ -48,12 +54,15 @@ async def test_database_is_created_and_dropped(postgres: str, tmp_path: Path):
 
 
 async def test_many_deployments_look_for_their_databases_at_once(postgres: str, tmp_path: Path):
-    databases, here, missing = Databases(postgres), uuid4(), uuid4()
+    databases = Databases(postgres)
+    here = uuid4()
+    missing = uuid4()
     try:
         await databases.ensure(here, tmp_path / "password")
         found = await asyncio.gather(*(databases.exists(each) for each in (here, missing) * 20))
         assert found == [True, False] * 20
         await databases.drop(here)
+
         # Each later look sees what has changed.
         assert not await databases.exists(here)
         assert await Databases("postgresql://portside@127.0.0.1:1/portside").exists(here)
@@ -62,20 +71,24 @@ async def test_many_deployments_look_for_their_databases_at_once(postgres: str, 
 
 
 async def test_lost_password_file_is_replaced(postgres: str, tmp_path: Path):
-    databases, deployment = Databases(postgres), uuid4()
+    databases = Databases(postgres)
+    deployment = uuid4()
     try:
         await databases.ensure(deployment, tmp_path / "password")
         (tmp_path / "password").unlink()
         await databases.ensure(deployment, tmp_path / "password")
         connection = await asyncpg.connect(databases.url(deployment, tmp_path / "password"))
+
         await connection.close()
     finally:
         await databases.drop(deployment)
 
 
 async def test_role_without_rights_fails_with_hint(postgres: str, tmp_path: Path):
-    databases, deployment = Databases(postgres), uuid4()
+    databases = Databases(postgres)
+    deployment = uuid4()
     await databases.ensure(deployment, tmp_path / "password")
+
     try:
         weak = Databases(databases.url(deployment, tmp_path / "password"))
         with pytest.raises(CreateFailed, match="CREATEDB"):
@@ -85,11 +98,14 @@ async def test_role_without_rights_fails_with_hint(postgres: str, tmp_path: Path
 
 
 async def test_non_superuser_role_suffices(postgres: str, tmp_path: Path):
-    boss, deployment = uuid4(), uuid4()
+    boss = uuid4()
+    deployment = uuid4()
     databases = Databases(postgres)
     await databases.ensure(boss, tmp_path / "boss")
+
     admin = await asyncpg.connect(postgres)
     await admin.execute(f"alter role {database_name(boss)} createdb createrole")
+
     delegated = Databases(databases.url(boss, tmp_path / "boss"))
     try:
         await delegated.ensure(deployment, tmp_path / "password")
@@ -113,13 +129,16 @@ def small_server() -> Iterator[str]:
 
 
 async def test_deployment_above_connection_budget_is_refused(small_server: str, tmp_path):
-    databases, deployments = Databases(small_server), [uuid4() for _ in range(5)]
+    databases = Databases(small_server)
+    deployments = [uuid4() for _ in range(5)]
     opened: list[Database] = []
     try:
         for deployment in deployments:
             await databases.ensure(deployment, tmp_path / str(deployment))
+
         with pytest.raises(CreateFailed, match=r"the 5 deployments that are awake take 15, .* deployments may use 15"):
             await databases.ensure(uuid4(), tmp_path / "one too many")
+
         await databases.ensure(deployments[0], tmp_path / str(deployments[0]))
         # Three idle agent servers, one of which is then busy with all that Postgres gives to it.
         urls = [databases.url(deployment, tmp_path / str(deployment)) for deployment in deployments]
@@ -127,13 +146,17 @@ async def test_deployment_above_connection_budget_is_refused(small_server: str, 
         held = await _hold_all(urls[0])
         assert len(held) == 28 * 3 // 4 // 2 - 3, "half of what is for deployments, less the three that it holds idle"
         held += await _hold_all(urls[1])
+
         with pytest.raises(asyncpg.TooManyConnectionsError):
             await asyncpg.connect(urls[2])
+
         assert all([await database.is_alive() for database in opened])
         admin = await asyncpg.connect(small_server)
         await admin.close()
+
         for connection in held:
             await connection.close()
+
         await databases.drop(deployments[4])
         await eventually(lambda: fits(databases, deployments[4], tmp_path))
     finally:
@@ -142,62 +165,80 @@ async def test_deployment_above_connection_budget_is_refused(small_server: str, 
 
 
 async def test_budget_counts_what_replicas_hold(small_server: str, tmp_path):
-    databases, deployments = Databases(small_server), [uuid4() for _ in range(3)]
+    databases = Databases(small_server)
+    deployments = [uuid4() for _ in range(3)]
     for deployment in deployments[:2]:
         await databases.ensure(deployment, tmp_path / str(deployment))
+
     # Replicas of one deployment hold ten: with the other deployment's three, three for a third one are not left.
     url = databases.url(deployments[0], tmp_path / str(deployments[0]))
     held = [await asyncpg.connect(url) for _ in range(10)]
     with pytest.raises(CreateFailed, match=r"the 2 deployments .* take 13, .* Another one needs 3"):
         await databases.ensure(deployments[2], tmp_path / str(deployments[2]))
+
     assert not (tmp_path / str(deployments[2])).exists()
     await databases.ensure(deployments[0], tmp_path / str(deployments[0]))
+
     for connection in held:
         await connection.close()
+
     await eventually(lambda: fits(databases, deployments[2], tmp_path))
 
 
 async def test_more_replicas_than_connections_are_refused(small_server: str, tmp_path):
-    databases, deployments = Databases(small_server), [uuid4() for _ in range(2)]
+    databases = Databases(small_server)
+    deployments = [uuid4() for _ in range(2)]
     for deployment in deployments:
         await databases.ensure(deployment, tmp_path / str(deployment))
+
     # Deployments may use 15 connections, and three are the other one's share: four replicas of three fit.
     await databases.admit(deployments[0], 4)
     with pytest.raises(
         NoConnectionsLeft, match=r"5 replicas need 15, the other 1 deployments .* take 3, .* may use 15"
     ):
         await databases.admit(deployments[0], 5)
+
     # What busy replicas hold counts.
     held = [await asyncpg.connect(databases.url(deployments[1], tmp_path / str(deployments[1]))) for _ in range(9)]
     with pytest.raises(NoConnectionsLeft, match=r"3 replicas need 9, the other 1 deployments .* take 9"):
         await databases.admit(deployments[0], 3)
+
     # A server may always have a successor.
     await databases.admit(deployments[0], 2)
+
     for connection in held:
         await connection.close()
 
 
 async def test_deployments_that_sleep_need_no_connection(small_server: str, tmp_path):
     asleep: set[UUID] = set()
-    databases, deployments = Databases(small_server, lambda: asleep), [uuid4() for _ in range(12)]
+    databases = Databases(small_server, lambda: asleep)
+    deployments = [uuid4() for _ in range(12)]
     for deployment in deployments[:5]:
         await databases.ensure(deployment, tmp_path / str(deployment))
+
     asleep |= set(deployments[:5])
+
     for deployment in deployments[5:10]:
         await databases.ensure(deployment, tmp_path / str(deployment))
+
     # One of the first five wakes only when another one sleeps.
     with pytest.raises(
         NoConnectionsLeft, match=r"another agent to wake: it needs 3, the other 5 deployments .* take 15"
     ):
         await databases.admit_awake(deployments[0])
+
     asleep.add(deployments[9])
     await databases.admit_awake(deployments[0])
+
     # Its servers have not ended yet.
     held = [await asyncpg.connect(databases.url(deployments[9], tmp_path / str(deployments[9]))) for _ in range(2)]
     with pytest.raises(NoConnectionsLeft, match="the other 4 deployments that are awake take 14"):
         await databases.admit_awake(deployments[0])
+
     for connection in held:
         await connection.close()
+
     await eventually(lambda: fits(databases, deployments[10], tmp_path))
 
 
@@ -206,18 +247,24 @@ async def fits(databases: Databases, deployment: UUID, folder: Path) -> bool:
     with contextlib.suppress(CreateFailed):
         await databases.ensure(deployment, folder / str(deployment))
         return True
+
     return False
 
 
 async def test_lost_database_is_not_replaced_by_an_empty_one(postgres: str, tmp_path: Path):
-    databases, deployment = Databases(postgres), uuid4()
-    name, password = database_name(deployment), tmp_path / "password"
+    databases = Databases(postgres)
+    deployment = uuid4()
+
+    name = database_name(deployment)
+    password = tmp_path / "password"
     admin = await asyncpg.connect(postgres)
     try:
         with pytest.raises(CreateFailed, match=f"create database {name}"):
             await databases.ensure(deployment, password, is_new=False)
+
         assert not password.exists(), "a file would say that the database is there"
         assert not await admin.fetchval("select count(*) from pg_database where datname = $1", name)
+
         # The operator wants to go on without the data.
         await admin.execute(f"create database {name}")
         await databases.ensure(deployment, password, is_new=False)

@@ -30,7 +30,8 @@ from portside.kernel.ids import uuid7
 from portside.kernel.migrations import migrate
 from tests.db.queued import admit_run, end_run
 
-OLD, NEW = "o" * 32, "n" * 32
+OLD = "o" * 32
+NEW = "n" * 32
 SEARCH = ThreadSearch(limit=100)
 
 
@@ -56,17 +57,22 @@ async def test_wrong_key_is_a_clear_error_and_both_keys_read_everything(fresh_da
     url = await fresh_database()
     async with opened(url, None) as db:
         plain = await create_thread(db, ThreadCreate(metadata={"title": "before"}))
+
     async with opened(url, encryptor(OLD)) as db:
         thread = await create_thread(db, ThreadCreate(metadata={"title": "swordfish"}))
+
     async with opened(url, encryptor(NEW)) as db:
         with pytest.raises(CannotDecrypt, match="which this server does not have"):
             await get_thread(db, thread.thread_id)
+
     async with opened(url, encryptor(f"{NEW},{OLD}")) as db:
         await patch_thread(db, thread.thread_id, ThreadPatch(metadata={"other": 1}))
         page = await search_threads(db, ThreadSearch())
         assert sorted(bytes(found.metadata) for found in page.items) == [
-            b'{"other":1,"title":"swordfish"}', b'{"title": "before"}'
-        ]  # fmt: skip
+            b'{"other":1,"title":"swordfish"}',
+            b'{"title": "before"}',
+        ]
+
         assert plain.thread_id in {found.thread_id for found in page.items}
 
 
@@ -82,17 +88,24 @@ async def test_envelopes_stored_before_encryption_stay_data(fresh_database):
     stolen = await encryptor(OLD).encrypt_document(
         {"title": "swordfish"}, ModelField("thread", "metadata"), row_of({"thread_id": uuid7()})
     )
+
     forged: list[Any] = [
-        {"__sealed__": 1}, {"title": {"__sealed__": {"plain": 1}}}, {"title": [old_envelope("swordfish", "title")]},
-        {"title": old_envelope("swordfish", "title")}, old_envelope("swordfish", "title"),
-    ]  # fmt: skip
+        {"__sealed__": 1},
+        {"title": {"__sealed__": {"plain": 1}}},
+        {"title": [old_envelope("swordfish", "title")]},
+        {"title": old_envelope("swordfish", "title")},
+        old_envelope("swordfish", "title"),
+    ]
+
     async with opened(url, None) as db:
         threads = [await create_thread(db, ThreadCreate(metadata=each)) for each in forged]
         await create_thread(db, ThreadCreate(thread_id=thread_id, metadata=stolen))
+
     async with opened(url, encryptor(OLD)) as db:
         shown = {one.thread_id: json.loads(bytes(one.metadata)) for one in (await search_threads(db, SEARCH)).items}
         assert [shown[thread.thread_id] for thread in threads] == forged
         assert "moved to another field or row" in shown[thread_id]["__unreadable__"]
+
         for thread, given in zip(threads, forged, strict=True):
             await patch_thread(db, thread.thread_id, ThreadPatch(metadata={"title": "herring"}))
             changed = await get_thread(db, thread.thread_id)
@@ -104,11 +117,13 @@ async def test_unbound_envelopes_of_an_older_database_decrypt(fresh_database):
     async with opened(url, None) as db:
         thread = await create_thread(db, ThreadCreate(metadata={"title": old_envelope("swordfish", "title")}))
         await db.pool.execute("update encryption set may_contain_unbound = true")
+
     async with opened(url, encryptor(f"{NEW},{OLD}")) as db:
         assert bytes((await get_thread(db, thread.thread_id)).metadata) == b'{"title":"swordfish"}'
         await patch_thread(db, thread.thread_id, ThreadPatch(metadata={"title": "herring"}))
         stored = await db.pool.fetchval("select metadata -> 'title' from threads")
         assert stored["__sealed__"].keys() == {"v", "aes"}
+
     async with opened(url, encryptor(NEW)) as db:
         assert bytes((await get_thread(db, thread.thread_id)).metadata) == b'{"title":"herring"}'
 
@@ -124,12 +139,18 @@ async def test_events_moved_to_another_thread_do_not_decrypt(fresh_database):
         first, second = [(await create_thread(db, ThreadCreate())).thread_id for _ in range(2)]
         body = await own.encrypt_blob(pack_events([]), EVENTS, events_binding(first))
         await db.execute(
-            sql.append_stream_chunks, thread_ids=[first, second], run_ids=[uuid7(), uuid7()], attempts=[1, 1],
-            bodies=[body, body], writer=uuid4(),
-        )  # fmt: skip
+            sql.append_stream_chunks,
+            thread_ids=[first, second],
+            run_ids=[uuid7(), uuid7()],
+            attempts=[1, 1],
+            bodies=[body, body],
+            writer=uuid4(),
+        )
+
         page = {"cursors": [0, 0], "limit": 9, "page_bytes": 1_000_000}
         rows = await db.fetch(sql.read_stream_chunks, thread_ids=[first, second], **page)
         assert {row["thread_id"]: row["body"] for row in rows} == {first: pack_events([]), second: None}
+
         with pytest.raises(CannotDecrypt, match="moved"):
             await db.fetchval(sql.last_stream_chunk, thread_id=second)
 
@@ -142,14 +163,24 @@ async def test_webhook_payload_decrypts_in_the_outbox(fresh_database, names):
         asked.kwargs["webhook"] = "http://127.0.0.1:9/never"
         thread = await create_thread(db, ThreadCreate(thread_id=asked.thread_id, metadata={"word": "of the thread"}))
         await admit_run(db, asked, worker, starts=True)
+
         run = ClaimedRun(
-            run_id=asked.run_id, thread_id=thread.thread_id, assistant_id=asked.assistant_id, kwargs={}, attempt=1,
+            run_id=asked.run_id,
+            thread_id=thread.thread_id,
+            assistant_id=asked.assistant_id,
+            kwargs={},
+            attempt=1,
             is_temporary=False,
-        )  # fmt: skip
+        )
+
         ending = RunResult(
-            status="error", thread_status="error", values=b'{"word":"swordfish"}', interrupts={},
+            status="error",
+            thread_status="error",
+            values=b'{"word":"swordfish"}',
+            interrupts={},
             error={"error": "E", "message": "swordfish"},
-        )  # fmt: skip
+        )
+
         await end_run(db, worker, run, ending)
         [owed] = await db.fetch(sql.claim_webhooks, claim_s=60.0, busy_hosts=[], limit=9)
         assert owed["kwargs"]["input"] == {"word": "swordfish"}
@@ -157,6 +188,7 @@ async def test_webhook_payload_decrypts_in_the_outbox(fresh_database, names):
         assert owed["error"]["message"] == owed["values"]["word"] == "swordfish"
         shown = await get_thread(db, thread.thread_id)
         assert json.loads(bytes(shown.error))["message"] == "swordfish"
+
         [row] = await db.fetch(sql.run_statuses, run_ids=[run.run_id])
         assert row["error"]["message"] == "swordfish"
 
@@ -165,21 +197,31 @@ def admission(word: str) -> Admission:
     configurable = {"graph_id": "agent", "secret": word}
     kwargs: dict[str, Any] = {"input": {"word": word}, "config": {"configurable": configurable, "metadata": {}}}
     return Admission(
-        run_id=uuid4(), thread_id=uuid4(), assistant_id=uuid4(), metadata={"title": word}, kwargs=kwargs,
-        strategy="enqueue", thread_metadata={"graph_id": "agent", "title": word}, create_thread=True, temporary=False,
+        run_id=uuid4(),
+        thread_id=uuid4(),
+        assistant_id=uuid4(),
+        metadata={"title": word},
+        kwargs=kwargs,
+        strategy="enqueue",
+        thread_metadata={"graph_id": "agent", "title": word},
+        create_thread=True,
+        temporary=False,
         delay_s=0.0,
-    )  # fmt: skip
+    )
 
 
 async def test_undecryptable_run_is_claimed_with_a_reason(fresh_database):
     url = await fresh_database()
     async with opened(url, encryptor(OLD)) as db:
         await admit_run(db, admission("swordfish"), uuid4(), starts=False)
+
     async with opened(url, encryptor(NEW)) as db:
         await admit_run(db, admission("herring"), uuid4(), starts=False)
         unreadable, fine = await statements.claim_runs(db, uuid4(), 10)
+
     with pytest.raises(CannotDecrypt, match="which this server does not have"):
         raise_if_undecryptable(unreadable.kwargs)
+
     assert unreadable.kwargs["config"]["configurable"]["graph_id"] == "agent"
     raise_if_undecryptable(fine.kwargs)
     assert fine.kwargs["input"] == {"word": "herring"}
@@ -194,18 +236,22 @@ async def test_checkpoints_are_encrypted_and_clear_labels_are_found(fresh_databa
         metadata = generate_metadata(title="swordfish", run_id="r1")
         placed = await saver.aput(config, checkpoint, metadata, {"x": "1"})
         await saver.aput_writes(placed, [("x", "swordfish")], "task")
+
         read = await saver.aget_tuple(placed)
         assert read is not None
         assert read.checkpoint["channel_values"] == {"x": ["swordfish"] * 100}
         assert read.metadata["title"] == "swordfish"
         assert read.pending_writes == [("task", "x", "swordfish")]
         assert [found.config async for found in saver.alist(config, filter={"run_id": "r1"})] == [read.config]
+
         stored = await db.pool.fetch(
             "select body as data from checkpoints union all select data from checkpoint_values"
             " union all select data from checkpoint_writes"
         )
+
         assert len(stored) == 3
         assert not any(b"swordfish" in row["data"] for row in stored)
+
     async with opened(url, encryptor(NEW)) as db:
         with pytest.raises(CannotDecrypt):
             await PostgresSaver(db, encryptor=encryptor(NEW)).aget_tuple(placed)
@@ -224,5 +270,6 @@ async def test_access_filter_on_encrypted_key_is_refused(fresh_database, access)
         thread = await create_thread(db, ThreadCreate(metadata={"title": "x", "owner": "ada"}))
         with pytest.raises(Invalid, match="'title' is encrypted"):
             await db.fetchval(sql.thread_matches, thread_id=thread.thread_id, access=access)
+
         clear = {"equal": {"owner": "ada"}, "rest": []}
         assert await db.fetchval(sql.thread_matches, thread_id=thread.thread_id, access=clear)

@@ -35,14 +35,21 @@ async def prepared(fresh_database) -> dict[str, Any]:
                 found[query.name] = (dict(zip(query.parameters, kinds, strict=True)), columns)
     finally:
         await db.close()
+
     return found
 
 
 def declared_parameters(declared: Declarations) -> set[str]:
     return {
-        *declared.documents, *declared.lists, *declared.records, *declared.searched, *declared.access,
-        *declared.access_lists, *declared.paths, *declared.plain,
-    }  # fmt: skip
+        *declared.documents,
+        *declared.lists,
+        *declared.records,
+        *declared.searched,
+        *declared.access,
+        *declared.access_lists,
+        *declared.paths,
+        *declared.plain,
+    }
 
 
 def test_every_document_parameter_is_declared(prepared):
@@ -53,6 +60,7 @@ def test_every_document_parameter_is_declared(prepared):
         for parameter, kind in parameters.items()
         if kind in DOCUMENT_TYPES and parameter not in declared[name]
     ]
+
     assert undeclared == [], "agent/sql/declarations.py takes the name of a document for that of an identifier"
 
 
@@ -63,4 +71,5 @@ def test_queries_that_return_documents_return_the_ids_of_their_row(prepared):
         if columns & (DOCUMENT_COLUMNS | BLOB_COLUMNS)
         and not (columns | (parameters.keys() & {"thread_id"})) & ID_COLUMNS
     ]
+
     assert without_ids == [], "select the ids that `row_of` needs, or what is encrypted cannot be decrypted"

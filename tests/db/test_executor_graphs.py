@@ -78,6 +78,7 @@ async def executing(project: Path, backend: Backend) -> AsyncIterator[tuple[Remo
     writer: Any = SimpleNamespace()
     pool = ExecutorPool(program_of(project), PoolLimits(), ExecutorRequests(scopes, writer).handlers)
     graphs = RemoteGraphs(pool, writer, scopes)
+
     await pool.start()
     try:
         yield graphs, pool
@@ -86,7 +87,8 @@ async def executing(project: Path, backend: Backend) -> AsyncIterator[tuple[Remo
 
 
 def request(do: str, **options: Any) -> RunRequest:
-    run_id, thread_id = str(uuid4()), str(uuid4())
+    run_id = str(uuid4())
+    thread_id = str(uuid4())
     return RunRequest(
         graph_id="agent",
         input={"do": do},
@@ -105,6 +107,7 @@ async def test_events_of_any_size_are_delivered_without_a_wait_of_the_loop_for_i
         outcome = await graphs.execute(
             request("emit 17 MB", stream_modes=["custom"]), EventSink(publish), timeout_s=600.0
         )
+
     assert outcome.error is None
     assert sizes == [17_000_002, 17_000_002]
 
@@ -114,10 +117,12 @@ async def test_event_above_the_limit_ends_its_own_run(project):
         sink = EventSink(lambda _events: None)
         large = request("emit 17 MB", stream_modes=["custom"], max_event_bytes=17_000_001)
         failed = await graphs.execute(large, sink, timeout_s=600.0)
+
         assert failed.error == {
             "error": "EventTooLarge",
             "message": "an event 'custom' of this run has 17000002 bytes, more than EVENT_MAX_BYTES (17000001) allows",
         }
+
         assert (await graphs.execute(request("nothing"), sink, timeout_s=600.0)).error is None
 
 
@@ -147,6 +152,7 @@ async def test_error_of_the_server_that_ends_a_read_is_raised_as_it_was(project,
     async with executing(project, Backend(failure)) as (graphs, _):
         with pytest.raises(type(failure)) as raised:
             await graphs.read_history(read)
+
     assert raised.value is failure
 
 
@@ -154,10 +160,12 @@ def test_errors_of_the_kernel_keep_their_class_over_a_link():
     for kind in error_classes():
         if kind.code == "internal_error" or issubclass(kind, Invalid):
             continue
+
         sent = kind.__new__(kind)
         PortsideError.__init__(sent, "why", headers={"Retry-After": "7"})
         received = error_of(failure_of(sent))
         assert (type(received).code, str(received), received.headers) == (kind.code, "why", sent.headers)
+
     assert isinstance(error_of(failure_of(Unavailable("later"))), Unavailable)
 
 
@@ -168,6 +176,7 @@ async def test_attempt_counts_if_its_executor_is_lost_while_it_retires_and_not_i
 
         def take(_events: list[tuple[str, bytes]]) -> None:
             executor.retire()
+
             if ended_by == "the run":
                 os.kill(executor.hello.pid, signal.SIGKILL)
             else:
@@ -176,4 +185,5 @@ async def test_attempt_counts_if_its_executor_is_lost_while_it_retires_and_not_i
         stopping: list[asyncio.Future[None]] = []
         with pytest.raises(AttemptLost) as lost:
             await graphs.execute(request("wait"), EventSink(take), timeout_s=600.0)
+
     assert lost.value.is_counted == (ended_by == "the run")

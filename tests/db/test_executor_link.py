@@ -65,6 +65,7 @@ async def linked(handlers: dict[str, Any], **options: Any) -> AsyncIterator[tupl
     ends = socket.socketpair()
     pair = await attach(Link({}), ends[0]), await attach(Link(handlers, **options), ends[1])
     yield pair
+
     for link in pair:
         link.abort("the test is over")
         await link.wait_closed()
@@ -106,10 +107,12 @@ async def test_frames_are_found_in_any_pieces():
         sent = b"".join(frame(links.CALL, number, ["echo", "x" * number]) for number in range(1, 30))
         for byte in sent:
             await loop.sock_sendall(peer, bytes([byte]))
+
         received = b""
         expected = b"".join(frame(links.RESULT, number, "x" * number) for number in range(1, 30))
         while len(received) < len(expected):
             received += await loop.sock_recv(peer, 65536)
+
         assert received == expected
         assert not link.is_closed
 
@@ -119,6 +122,7 @@ async def test_items_arrive_in_order_before_the_result():
         for number in range(upto):
             call.send(number)
             await call.drain()
+
         return "counted"
 
     items: list[int] = []
@@ -134,6 +138,7 @@ async def test_errors_carry_code_message_and_fields():
     async with linked({"refuse": refuse}) as (caller, _):
         with pytest.raises(CallFailed) as failed:
             await caller.call("refuse")
+
         assert (failed.value.code, failed.value.message) == ("not_found", "there is no such thing")
         assert failed.value.fields == {"name": "thing"}
         with pytest.raises(CallFailed, match="no method 'other'"):
@@ -150,14 +155,19 @@ async def test_unforeseen_errors_are_answered_and_logged(caplog):
     async with linked({"broken": broken, "unencodable": unencodable}) as (caller, _):
         with pytest.raises(CallFailed, match="KeyError: 'here'"):
             await caller.call("broken")
+
         with pytest.raises(CallFailed) as failed:
             await caller.call("unencodable")
+
         assert failed.value.code == "internal"
+
     assert "KeyError: 'here'" in caplog.text
 
 
 async def test_cancel_waits_until_the_work_has_stopped():
-    began, may_stop, has_stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    began = asyncio.Event()
+    may_stop = asyncio.Event()
+    has_stopped = asyncio.Event()
 
     async def hold(_body: Any, _call: ServedCall) -> None:
         try:
@@ -173,8 +183,10 @@ async def test_cancel_waits_until_the_work_has_stopped():
         call.cancel()
         assert not (await asyncio.wait([call], timeout=0.1))[0]
         may_stop.set()
+
         with pytest.raises(asyncio.CancelledError):
             await call
+
         assert has_stopped.is_set()
 
 
@@ -187,8 +199,10 @@ async def test_cancel_that_crosses_the_call_is_answered():
         # Both frames leave in one write, so the work is cancelled before its first step.
         await asyncio.sleep(0)
         call.cancel()
+
         with pytest.raises(asyncio.CancelledError):
             await call
+
         assert await caller.call("echo", 1) == 1
 
 
@@ -218,6 +232,7 @@ async def test_frames_of_one_turn_are_one_write():
         writes: list[int] = []
         caller._transport = Counting(transport, writes)  # type: ignore[assignment]
         await asyncio.gather(*(caller.call("echo", number) for number in range(50)))
+
         caller._transport = transport
         assert len(writes) == 1
 
@@ -226,7 +241,8 @@ class Counting:
     """A transport that notes its writes, and passes everything on."""
 
     def __init__(self, transport: Any, writes: list[int]) -> None:
-        self._transport, self._writes = transport, writes
+        self._transport = transport
+        self._writes = writes
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -267,8 +283,10 @@ async def test_peer_that_breaks_the_protocol_is_disconnected(sent):
         waiting = asyncio.create_task(link.call("anything"))
         await asyncio.get_running_loop().sock_sendall(peer, sent)
         assert "broke the protocol" in await asyncio.wait_for(link.wait_closed(), 60)
+
         with pytest.raises(LinkClosed, match="broke the protocol"):
             await waiting
+
         with pytest.raises(LinkClosed):
             await link.call("anything")
 
@@ -285,6 +303,7 @@ async def test_half_a_frame_and_the_end_fail_the_open_calls():
         waiting = asyncio.create_task(link.call("anything"))
         await asyncio.get_running_loop().sock_sendall(peer, frame(links.RESULT, 1, "x" * 100)[:50])
         peer.close()
+
         with pytest.raises(LinkClosed):
             await waiting
 
@@ -294,6 +313,7 @@ async def test_peer_that_does_not_read_is_disconnected():
         while not link.is_closed:
             link.send_frame(links.PING, 0, b"x" * 500_000)
             await asyncio.sleep(0)
+
         assert await asyncio.wait_for(link.wait_closed(), 60) == "the peer does not read"
 
 
@@ -302,6 +322,7 @@ async def test_senders_that_drain_wait_for_a_slow_reader():
 
     async def flood(_body: Any, call: ServedCall) -> None:
         nonlocal sent
+
         for _ in range(200):
             call.send(b"x" * 100_000)
             sent += 1
@@ -311,6 +332,7 @@ async def test_senders_that_drain_wait_for_a_slow_reader():
     link = await attach(Link({"flood": flood}), ours)
     theirs.setblocking(False)
     loop = asyncio.get_running_loop()
+
     await loop.sock_sendall(theirs, frame(links.CALL, 1, ["flood", None]))
 
     async def is_waiting() -> bool:
@@ -318,9 +340,12 @@ async def test_senders_that_drain_wait_for_a_slow_reader():
 
     await eventually(is_waiting)
     assert sent < 100
-    received, ending = b"", frame(links.RESULT, 1, None)
+
+    received = b""
+    ending = frame(links.RESULT, 1, None)
     while not received.endswith(ending):
         received += await loop.sock_recv(theirs, 1_000_000)
+
     assert sent == 200
     assert len(received) == 200 * len(frame(links.ITEM, 1, b"x" * 100_000)) + len(ending)
     link.abort("the test is over")
@@ -343,15 +368,17 @@ async def test_too_large_frames_fail_their_call_alone():
     handlers = {"echo": lambda body, _call: body, "grow": lambda _body, _call: b"x" * 2000}
     ends = socket.socketpair()
     limits = LinkLimits(frame_bytes=1000)
-    caller, server = (
-        await attach(Link({}, limits=limits), ends[0]),
-        await attach(Link(handlers, limits=limits), ends[1]),
-    )
+    caller = await attach(Link({}, limits=limits), ends[0])
+    server = await attach(Link(handlers, limits=limits), ends[1])
+
     with pytest.raises(CallFailed, match="more than 1000"):
         await caller.call("echo", b"x" * 2000)
+
     with pytest.raises(CallFailed, match="more than 1000"):
         await caller.call("grow")
+
     assert await caller.call("echo", b"x" * 500) == b"x" * 500
+
     for each in (caller, server):
         each.abort("the test is over")
         await each.wait_closed()
@@ -362,6 +389,7 @@ async def test_too_long_integers_fail_their_call_alone():
         assert await caller.call("power", MAX_INTEGER_DIGITS - 1) == 10 ** (MAX_INTEGER_DIGITS - 1)
         with pytest.raises(CallFailed):
             await caller.call("power", MAX_INTEGER_DIGITS)
+
         assert await caller.call("echo", "still here") == "still here"
 
 
@@ -381,6 +409,7 @@ async def peer_process() -> AsyncIterator[tuple[Link, asyncio.subprocess.Process
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PEER, str(theirs.fileno()), pass_fds=[theirs.fileno()], stdout=asyncio.subprocess.PIPE
     )
+
     theirs.close()
     hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
     link = await attach(Link({"echo": lambda body, _call: body}, on_hello=hello.set_result), ours)
@@ -391,6 +420,7 @@ async def peer_process() -> AsyncIterator[tuple[Link, asyncio.subprocess.Process
         await link.wait_closed()
         with contextlib.suppress(ProcessLookupError):
             process.kill()
+
         await process.communicate()
 
 
@@ -408,8 +438,10 @@ async def test_cancelled_work_of_a_process_has_stopped():
         call = asyncio.create_task(link.call("hold"))
         assert await link.call("echo", 1) == 1
         call.cancel()
+
         with pytest.raises(asyncio.CancelledError):
             await call
+
         assert process.stdout is not None
         assert await asyncio.wait_for(process.stdout.readline(), 60) == b"stopped\n"
 
@@ -418,12 +450,15 @@ async def test_cancelled_work_of_a_process_has_stopped():
 async def test_end_of_the_process_fails_its_open_calls(end):
     async with peer_process() as (link, process, _):
         held = asyncio.create_task(link.call("hold"))
+
         if end == "kill":
             await link.call("echo", 1)
             process.send_signal(signal.SIGKILL)
         else:
             with pytest.raises(LinkClosed):
                 await link.call("exit")
+
         with pytest.raises(LinkClosed):
             await held
+
         assert await asyncio.wait_for(process.wait(), 60) == (3 if end == "exit" else -signal.SIGKILL)

@@ -102,6 +102,7 @@ def program_of(project: Path, **options: Any) -> Program:
         env={},
         loops=1,
     )
+
     return Program([sys.executable, "-m", "portside.executor"], dict(os.environ), hello, start_within_s=600, **options)
 
 
@@ -118,13 +119,15 @@ async def started(
 
 
 def request(do: str, *modes: str) -> GraphCall:
-    run_id, thread_id = str(uuid4()), str(uuid4())
+    run_id = str(uuid4())
+    thread_id = str(uuid4())
     run = RunRequest(
         graph_id="agent",
         input={"do": do},
         config={"configurable": {"thread_id": thread_id, "run_id": run_id}, "metadata": {"run_attempt": 1}},
         stream_modes=list(modes) or ["values", "updates"],
     )
+
     return GraphCall(request=run, timeout_s=600.0)
 
 
@@ -133,6 +136,7 @@ async def execute(pool: ExecutorPool, do: str, *, is_alone: bool = False) -> dic
     events: list[Any] = []
     async with pool.for_run(uuid4(), 1, is_alone=is_alone) as executor:
         outcome = await executor.link.call(messages.EXECUTE, request(do), on_item=events.extend)
+
     assert [name for name, _ in events] == ["values", "updates", "values"]
     values: dict[str, Any] = json.loads(outcome["values"])
     return values
@@ -161,11 +165,13 @@ async def test_executor_says_what_its_graphs_are_and_executes_them(project):
         [executor] = pool.executors
         assert executor.hello.libraries["langgraph"]
         assert await execute(pool, "nothing") == {"do": "nothing", "done": f"nothing in {executor.process.pid}"}
+
         async with pool.for_call() as one:
             schemas = await one.link.call("schemas", {"request": {"graph_id": "agent", "config": {}}})
             assert set(schemas["input_schema"]["properties"]) == {"do", "done"}
             with pytest.raises(CallFailed) as failed:
                 await one.link.call("schemas", {"request": {"graph_id": "other", "config": {}}})
+
     assert failed.value.code == "not_found"
     assert executor.process.returncode is not None
 
@@ -202,6 +208,7 @@ async def test_concurrent_starts_change_no_permissions_of_new_files(project):
         mask = os.umask(0o022)
     finally:
         os.umask(before)
+
     assert [type(result) for result in results] == [ExecutorFailed] * 3
     assert mask == 0o022
 
@@ -222,14 +229,18 @@ async def test_crash_ends_the_runs_of_its_process_alone(project, do, reason):
             assert crashing is not held
             with pytest.raises(LinkClosed):
                 await crashing.link.call(messages.EXECUTE, request(do), on_item=lambda _events: None)
+
             assert reason in await crashing.wait_ended()
+
         assert not innocent.done()
         assert held.process.returncode is None
         assert crashing not in pool.executors
         await eventually(are_ready)
         innocent.cancel()
+
         with pytest.raises(asyncio.CancelledError):
             await innocent
+
         assert (await execute(pool, "nothing"))["done"]
 
 
@@ -247,6 +258,7 @@ async def test_blocked_graph_loop_does_not_kill_the_process(project):
         for _ in range(5):
             await executor.link.ping()
             assert not (await asyncio.wait([task], timeout=1.0))[0]
+
         assert executor.process.returncode is None
         executor.kill("the test is over")
         with pytest.raises(LinkClosed):
@@ -270,6 +282,7 @@ async def test_blocked_graph_loop_keeps_no_checkpoints_back(project):
         await eventually(are_stored)
         executor.kill("the test is over")
         answers.set()
+
         with pytest.raises(LinkClosed):
             await task
 
@@ -287,6 +300,7 @@ async def test_run_ends_when_its_checkpoints_are_stored(project):
                 reason = outcome["error"]["message"]
             except CallFailed as failed:
                 reason = failed.message
+
         assert "no space left" in reason
 
 
@@ -302,12 +316,15 @@ async def test_events_that_nobody_follows_come_together_or_after_a_moment(projec
         call = request("wait")
         call.is_unfollowed = True
         waiting = asyncio.create_task(executor.link.call(messages.EXECUTE, call, on_item=take))
+
         async with asyncio.timeout(300):
             await came.wait()
+
         assert batches == [["values"]]
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+
         # On a loop that is never 100 ms late there is one batch; the order is the same in any case.
         batches.clear()
         call = request("nothing")
@@ -322,6 +339,7 @@ async def test_cancelled_run_has_stopped(project):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
         assert not executor.runs
         assert str(executor.process.pid) in (await execute(pool, "nothing"))["done"]
 
@@ -330,22 +348,30 @@ async def test_run_is_stopped_when_its_lease_is_not_renewed(project):
     """The server renews the lease of the other run, and says nothing more of this one."""
     async with started(program_of(project)) as pool:
         [executor] = pool.executors
-        calls, begun = [request("wait") for _ in range(2)], asyncio.Event()
+        calls = [request("wait") for _ in range(2)]
+        begun = asyncio.Event()
+
         for number, (call, after_s) in enumerate(zip(calls, (2, 600), strict=True), 1):
-            call.call, call.leased_until = number, executor.clock_s(time.monotonic()) + after_s
+            call.call = number
+            call.leased_until = executor.clock_s(time.monotonic()) + after_s
+
         runs = [
             asyncio.create_task(executor.link.call(messages.EXECUTE, call, on_item=lambda _events: begun.set()))
             for call in reversed(calls)
         ]
+
         await asyncio.wait_for(begun.wait(), 300)
         renewed = messages.Leases(leases=[(2, executor.clock_s(time.monotonic()) + 3600), (99, 1.0)])
         await executor.link.call(messages.LEASES, renewed)
+
         with pytest.raises(CallFailed) as failed:
             await runs[1]
+
         assert failed.value.code == messages.LEASE_LOST
         assert (await execute(pool, "nothing"))["done"] == f"nothing in {executor.process.pid}"
         assert not runs[0].done()
         runs[0].cancel()
+
         with pytest.raises(asyncio.CancelledError):
             await runs[0]
 
@@ -382,6 +408,7 @@ async def test_executor_far_above_its_memory_is_killed(project):
             with pytest.raises(LinkClosed):
                 await executor.link.call(messages.EXECUTE, request("fill up"), on_item=lambda _events: None)
             reason = await executor.wait_ended()
+
         assert re.fullmatch(r"used \d+ MB of memory, far more than EXECUTOR_MAX_MEMORY_MB \(250 MB\)", reason)
         assert (await execute(pool, "nothing"))["do"] == "nothing"
 
@@ -392,14 +419,18 @@ async def test_short_run_after_a_wake_starts_no_spare(project, monkeypatch):
     async with started(program_of(project), PoolLimits(spares=1, idle_s=600.0)) as pool:
         [first] = pool.executors
         assert (await execute(pool, "nothing"))["do"] == "nothing"
+
         # As if most of an hour had passed since then.
-        first.joined_at, pool._run_at = first.joined_at - 3000.0, pool._run_at - 3000.0
+        first.joined_at = first.joined_at - 3000.0
+        pool._run_at = pool._run_at - 3000.0
         pool._start_missing()
         assert not pool._starting
         _, task = await hold(pool, "wait")
+
         pool._start_missing()
         assert len(pool._starting) == 1
         task.cancel()
+
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -425,13 +456,16 @@ async def test_spare_is_ready_when_an_executor_ends(project):
         assert (await execute(pool, "nothing"))["done"] == f"nothing in {first.process.pid}"
         held, task = await hold(pool, "wait")
         assert held is first
+
         # A run that has an executor alone takes it, so nobody waits.
         assert (await execute(pool, "nothing", is_alone=True))["done"] == f"nothing in {spare.process.pid}"
         # No other process can be ready by then.
         pool.stop_starting()
         first.kill("the test is over")
+
         with pytest.raises(LinkClosed):
             await task
+
         assert (await execute(pool, "nothing"))["done"] == f"nothing in {spare.process.pid}"
 
 
@@ -443,10 +477,13 @@ async def test_spare_is_not_started_with_the_executor_that_a_run_waits_for(proje
         await eventually(partial(has, pool, 2))
         began: list[int] = []
         pool.on_join = lambda _executor: began.append(len(pool._starting))
+
         for executor in pool.executors:
             executor.retire()
+
         assert (await execute(pool, "nothing"))["do"] == "nothing"
         await eventually(partial(has, pool, 2))
+
     # Only that which has joined.
     assert began == [1, 1]
 
@@ -461,11 +498,14 @@ async def test_run_waits_in_the_queue_while_executors_do_not_start(project, monk
     async with started(program_of(project)) as pool:
         agent = (project / "agent.py").read_text()
         (project / "agent.py").write_text("import nothing_like_this\n")
+
         for executor in pool.executors:
             executor.kill("the test needs none")
+
         await eventually(partial(has, pool, 0))
         with pytest.raises(Unavailable, match="no executor is ready"):
             await execute(pool, "nothing")
+
         (project / "agent.py").write_text(agent)
 
         async def call() -> str:
@@ -491,6 +531,7 @@ async def test_spare_ends_when_there_were_no_runs_for_long(project, monkeypatch)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
         await eventually(has_none)
 
 
@@ -503,11 +544,13 @@ async def test_executors_that_do_not_start_are_a_problem_until_one_does(project)
 
     async with started(program_of(project)) as pool:
         assert (await execute(pool, "nothing"))["do"] == "nothing"
+
         for code, reason in [
             ("import ctypes\nctypes.string_at(0)\n", "was killed by SIGSEGV while it imported the project"),
             ("import nothing_like_this\n", "ModuleNotFoundError"),
         ]:
             (project / "agent.py").write_text(code)
+
             for executor in pool.executors:
                 executor.kill("the test needs none")
 
@@ -515,6 +558,7 @@ async def test_executors_that_do_not_start_are_a_problem_until_one_does(project)
                 return any(reason in each for each in problems())
 
             await eventually(is_told)
+
         assert pool._not_before - time.monotonic() <= 30
         (project / "agent.py").write_text(agent)
         assert (await execute(pool, "nothing"))["do"] == "nothing"
@@ -565,14 +609,18 @@ async def test_number_of_executors_follows_the_runs(project):
 
         kept, first = await hold(pool, "wait")
         others = [(await hold(pool, "wait"))[1] for _ in range(2)]
+
         # Three runs are too many for one, and few enough for two.
         await eventually(partial(are, 2))
         others += [(await hold(pool, "wait"))[1] for _ in range(6)]
         await eventually(partial(are, 3))
+
         for task in others:
             task.cancel()
+
         await asyncio.gather(*others, return_exceptions=True)
         await eventually(partial(are, 1))
+
         # Fewer are enough for the run that goes on, where it is.
         assert pool.executors == [kept]
         first.cancel()
@@ -604,11 +652,15 @@ async def test_suspects_leave_a_process_to_other_runs(project):
             return len(pool.executors) == 2 and sum(len(each.runs) for each in pool.executors) == 1
 
         await eventually(one_is_executed)
+
         for number in range(3):
             assert (await execute(pool, f"{number}"))["do"] == f"{number}"
+
         assert [len(each.runs) for each in pool.executors if each.is_reserved] == [1]
+
         for suspect in suspects:
             suspect.cancel()
+
         await asyncio.gather(*suspects, return_exceptions=True)
 
 
@@ -624,10 +676,12 @@ async def test_suspect_takes_the_first_process_that_is_free(project):
         [other] = [each for each in pool.executors if each is not held]
         other.kill("the test needs one process")
         await other.wait_ended()
+
         values = await asyncio.wait_for(execute(pool, "nothing", is_alone=True), 300)
         assert str(held.process.pid) not in values["done"]
         assert not held.is_reserved
         running.cancel()
+
         with pytest.raises(asyncio.CancelledError):
             await running
 
@@ -652,11 +706,14 @@ async def test_executor_waits_while_its_server_does_not_read(project):
         running = asyncio.create_task(executor.link.call(messages.EXECUTE, call, on_item=take))
         async with asyncio.timeout(300):
             await began.wait()
+
         executor.link.pause_reading()
-        same, last = 0, -1
+        same = 0
+        last = -1
         while same < 20:
             await asyncio.sleep(0.1)
             same, last = (same + 1, last) if count() == last else (0, count())
+
         assert 0 < last < 150
         executor.link.resume_reading()
         await running
@@ -681,6 +738,7 @@ async def main():
 
 asyncio.run(main())
 """
+
     server = await asyncio.create_subprocess_exec(sys.executable, "-c", script)
 
     async def read_pid() -> int:
@@ -703,15 +761,18 @@ async def test_lines_of_executors_reach_the_log(project, capfd):
         'sys.stderr.write(\'\\x1e\' + \'{"level": [], "event": "no level"}\\n\')\n'
         "sys.stderr.write('bare\\n')\n" + AGENT
     )
+
     async with started(program_of(project)) as pool:
         await execute(pool, "nothing")
-        err, both = "", ""
+        err = ""
+        both = ""
 
         async def are_written() -> bool:
             # Lines come through a pipe, so the run may end before them.
             nonlocal err, both
             written = capfd.readouterr()
-            err, both = err + written.err, both + written.err + written.out
+            err = err + written.err
+            both = both + written.err + written.out
             return "a warning" in both and "bare\n" in err
 
         await eventually(are_written)

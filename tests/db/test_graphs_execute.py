@@ -44,6 +44,7 @@ async def test_interrupt_and_resume_follow_the_transcript(make_runner):
     runner = make_runner(approval=graph(Text, draft, ask, fin))
     events, outcome = await runner.run("approval", input={"text": "a"}, stream_modes=["values", "updates"])
     asked = events[3][1]["__interrupt__"]
+
     assert events == [
         ("values", {"text": "a"}),
         ("updates", {"draft": {"text": "a!"}}),
@@ -51,6 +52,7 @@ async def test_interrupt_and_resume_follow_the_transcript(make_runner):
         ("updates", {"__interrupt__": asked}),
         ("values", {"text": "a!", "__interrupt__": asked}),
     ]
+
     assert asked == [{"value": {"question": "approve?", "text": "a!"}, "id": asked[0]["id"], "response_schema": None}]
     assert json.loads(outcome.values) == {"text": "a!", "__interrupt__": asked}
     assert list(outcome.interrupts.values()) == [[{"id": asked[0]["id"], "value": asked[0]["value"]}]]
@@ -64,6 +66,7 @@ async def test_interrupt_and_resume_follow_the_transcript(make_runner):
         ("updates", {"fin": {"text": "done:yes"}}),
         ("values", {"text": "done:yes", "decision": "yes"}),
     ]
+
     assert json.loads(outcome.values) == {"text": "done:yes", "decision": "yes"}
     assert (outcome.interrupts, outcome.has_next) == ({}, False)
 
@@ -73,6 +76,7 @@ async def test_several_interrupts_are_answered_one_by_one(make_runner):
     for name in ("left", "right"):
         builder.add_node(name, lambda _, name=name: {"foo": [interrupt(name)]})
         builder.add_edge(START, name)
+
     runner = make_runner(both=builder.compile())
     _, outcome = await runner.run("both", input={"foo": []})
     waiting = {i["value"]: i["id"] for i in json.loads(outcome.values)["__interrupt__"]}
@@ -80,6 +84,7 @@ async def test_several_interrupts_are_answered_one_by_one(make_runner):
     assert len(outcome.interrupts) == 2
     _, outcome = await runner.run("both", command={"resume": {waiting["left"]: "L"}})
     assert [i["value"] for waits in outcome.interrupts.values() for i in waits] == ["right"]
+
     assert outcome.has_next
     _, outcome = await runner.run("both", command={"resume": {waiting["right"]: "R"}})
     assert json.loads(outcome.values) == {"foo": ["L", "R"]}
@@ -104,6 +109,7 @@ async def test_static_interrupts(make_runner, stops, at):
     assert outcome.has_next == (at is not None)
     assert outcome.interrupts == {}
     assert "__interrupt__" not in json.loads(outcome.values)
+
     if at:
         _, outcome = await runner.run("g")
         assert json.loads(outcome.values)["text"] == "done:d"
@@ -148,6 +154,7 @@ async def test_a_cancellation_from_inside_is_an_error_and_one_from_outside_is_no
     _, outcome = await runner.run("lets_go", input={"text": "a"})
     assert outcome.error["error"] == "CancelledError"
     running = asyncio.create_task(runner.run("waits", input={"text": "a"}))
+
     await asyncio.wait_for(started.wait(), 60)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -157,7 +164,8 @@ async def test_a_cancellation_from_inside_is_an_error_and_one_from_outside_is_no
 @pytest.mark.parametrize("with_command", [False, True])
 async def test_interrupted_run_continues_in_its_second_node(make_runner, with_command):
     ran: list[str] = []
-    blocked, release = asyncio.Event(), asyncio.Event()
+    blocked = asyncio.Event()
+    release = asyncio.Event()
 
     async def first(_: Words) -> dict[str, Any]:
         ran.append("first")
@@ -171,15 +179,18 @@ async def test_interrupted_run_continues_in_its_second_node(make_runner, with_co
 
     runner = make_runner(g=graph(Words, first, second))
     fields: dict[str, Any] = {"input": {"foo": ["in"]}}
+
     if with_command:
         await runner.run("g", input={"foo": ["in"]}, interrupt_before="*")
         fields = {"command": {"update": {"foo": ["more"]}}}
+
     configurable = {"run_id": str(uuid4())}
     running = asyncio.create_task(runner.run("g", **fields, configurable=configurable))
     await asyncio.wait_for(blocked.wait(), 60)
     running.cancel()
     await asyncio.wait([running])
     release.set()
+
     events, outcome = await runner.run("g", **fields, configurable=configurable, resume=True, stream_modes=["updates"])
     assert ran == ["first", "second", "second"]
     assert names(events) == ["updates"]
@@ -194,6 +205,7 @@ async def test_resumed_fork_continues_from_its_own_checkpoint(make_runner):
         history = [
             state async for state in opened.aget_state_history({"configurable": {"thread_id": runner.thread_id}})
         ]
+
     fork = {"checkpoint_id": history[2].config["configurable"]["checkpoint_id"]}
     _, outcome = await runner.run("g", configurable=fork, interrupt_before=["sub2"])
     assert outcome.has_next
@@ -212,6 +224,7 @@ async def test_a_subgraph_that_interrupts(make_runner):
     _, outcome = await runner.run("g", input={"foo": []})
     assert outcome.has_next
     assert [i["value"] for waits in outcome.interrupts.values() for i in waits] == ["inside"]
+
     _, outcome = await runner.run("g", command={"resume": "out"})
     assert json.loads(outcome.values) == {"foo": ["out"]}
 
@@ -264,6 +277,7 @@ async def test_internal_keys_of_langgraph_cannot_be_sent(make_runner):
     await runner.run("g", input={"text": "a"}, configurable={"__pregel_checkpointer": None})
     async with runner.graphs.open("g") as opened:
         state = await opened.aget_state({"configurable": {"thread_id": runner.thread_id}})
+
     assert state.values == {"text": "a!"}
 
 
@@ -274,6 +288,7 @@ async def test_durability(make_runner, durability):
     async with runner.graphs.open("g") as opened:
         config = {"configurable": {"thread_id": runner.thread_id}}
         history = [state.values async for state in opened.aget_state_history(config)]
+
     assert history[0] == {"text": "a!"}
     assert len(history) == (1 if durability == "exit" else 3)
 
@@ -282,6 +297,7 @@ async def test_a_bad_command_is_refused_before_anything_runs_and_a_graph_that_is
     runner = make_runner(g=graph(Text, draft))
     with pytest.raises(Invalid):
         Execution(runner.graphs, runner.request("g", command={"goto": 3}))
+
     events, outcome = await runner.run("unknown", input={})
     assert names(events) == ["error"]
     assert "Expected one of: ['g']" in outcome.error["message"]

@@ -34,6 +34,7 @@ def graph(**nodes: Any) -> Any:
         builder.add_node(name, node)
         builder.add_edge(before, name)
         before = name
+
     return builder.compile()
 
 
@@ -98,6 +99,7 @@ async def graphs(agent_databases) -> AsyncIterator[dict[str, Any]]:
     for graph_id in attached.ids():
         async with attached.open(graph_id) as found:
             opened[graph_id] = found
+
     yield opened
     await db.close()
 
@@ -114,14 +116,26 @@ async def test_the_state_of_a_finished_thread(graphs):
     config = thread(run_id="r1", assistant_id="a1")
     await graphs["two"].ainvoke({"out": "in"}, config)
     state = load(dump_user(await read_state(graphs["two"], config)))
-    thread_id, checkpoint_id = config["configurable"]["thread_id"], state["checkpoint_id"]
+    thread_id = config["configurable"]["thread_id"]
+    checkpoint_id = state["checkpoint_id"]
+
     assert state.keys() == {
-        "values", "next", "tasks", "metadata", "created_at", "checkpoint", "parent_checkpoint", "interrupts",
-        "checkpoint_id", "parent_checkpoint_id",
-    }  # fmt: skip
+        "values",
+        "next",
+        "tasks",
+        "metadata",
+        "created_at",
+        "checkpoint",
+        "parent_checkpoint",
+        "interrupts",
+        "checkpoint_id",
+        "parent_checkpoint_id",
+    }
+
     assert (state["values"], state["next"], state["tasks"], state["interrupts"]) == ({"out": "b"}, [], [], [])
     assert state["checkpoint"] == {"checkpoint_id": checkpoint_id, "thread_id": thread_id, "checkpoint_ns": ""}
     assert state["parent_checkpoint"]["checkpoint_id"] == state["parent_checkpoint_id"] < checkpoint_id
+
     metadata = {
         "source": "loop",
         "step": 2,
@@ -130,6 +144,7 @@ async def test_the_state_of_a_finished_thread(graphs):
         "run_id": "r1",
         "assistant_id": "a1",
     }
+
     assert metadata.items() <= state["metadata"].items()
     assert state["created_at"].endswith("+00:00")
 
@@ -139,34 +154,52 @@ async def test_a_thread_without_a_checkpoint(graphs):
     assert (state["values"], state["next"], state["tasks"]) == ({}, [], [])
     assert state["checkpoint"] is state["metadata"] is state["created_at"] is state["parent_checkpoint"] is None
     asked = thread(checkpoint_id="unknown", checkpoint_ns="")
+
     assert (await read_state(graphs["two"], asked))["checkpoint"] == {
-        "checkpoint_id": "unknown", "thread_id": asked["configurable"]["thread_id"], "checkpoint_ns": ""
-    }  # fmt: skip
+        "checkpoint_id": "unknown",
+        "thread_id": asked["configurable"]["thread_id"],
+        "checkpoint_ns": "",
+    }
 
 
 async def test_an_interrupted_subgraph_with_and_without_its_own_state(graphs):
     config = thread()
     await graphs["asks"].ainvoke({"out": "a"}, config)
     state = load(dump_user(await read_state(graphs["asks"], config)))
-    task, asked = state["tasks"][0], state["interrupts"]
+    task = state["tasks"][0]
+    asked = state["interrupts"]
     assert state["next"] == ["inner"]
     assert asked == [{"id": asked[0]["id"], "value": {"from": "a"}}]
+
     assert task == {
-        "id": task["id"], "name": "inner", "path": ["__pregel_pull", "inner"], "error": None, "interrupts": asked,
+        "id": task["id"],
+        "name": "inner",
+        "path": ["__pregel_pull", "inner"],
+        "error": None,
+        "interrupts": asked,
         "checkpoint": {"thread_id": config["configurable"]["thread_id"], "checkpoint_ns": f"inner:{task['id']}"},
-        "state": None, "result": None,
-    }  # fmt: skip
+        "state": None,
+        "result": None,
+    }
+
     deep = load(dump_user(await read_state(graphs["asks"], config, subgraphs=True)))["tasks"][0]
     assert deep["checkpoint"] is None
     assert deep["state"]["next"] == ["ia"]
     assert deep["state"]["values"] == {"out": "a"}
     assert deep["state"]["checkpoint"]["checkpoint_map"].keys() == {"", f"inner:{task['id']}"}
-    reported, namespace = deep["state"]["metadata"], f"inner:{task['id']}"
+    reported = deep["state"]["metadata"]
+    namespace = f"inner:{task['id']}"
+
     assert {name: reported[name] for name in reported if name.startswith(("langgraph_", "checkpoint_"))} == {
-        "langgraph_node": "inner", "langgraph_path": ["__pregel_pull", "inner"], "langgraph_step": 1,
-        "langgraph_triggers": ["branch:to:inner"], "langgraph_checkpoint_ns": namespace, "checkpoint_ns": namespace,
+        "langgraph_node": "inner",
+        "langgraph_path": ["__pregel_pull", "inner"],
+        "langgraph_step": 1,
+        "langgraph_triggers": ["branch:to:inner"],
+        "langgraph_checkpoint_ns": namespace,
+        "checkpoint_ns": namespace,
         "checkpoint_map": {"": state["checkpoint_id"]},
-    }  # fmt: skip
+    }
+
     assert not {"checkpoint_ns", "langgraph_node"} & state["metadata"].keys()
 
 
@@ -174,6 +207,7 @@ async def test_an_error_is_shown_on_its_task(graphs):
     config = thread()
     with pytest.raises(ValueError, match="kaboom"):
         await graphs["fails"].ainvoke({"out": "a"}, config)
+
     state = await read_state(graphs["fails"], config)
     assert [task["error"] for task in state["tasks"]] == ["ValueError('kaboom')"]
     assert state["next"] == ["boom"]
@@ -186,13 +220,16 @@ async def test_history_newest_first_with_limit_before_and_filter(graphs):
     history = await read_history(two, config, limit=10)
     assert [state["values"].get("out") for state in history] == ["b", "a", "in", None]
     assert len(await read_history(two, config, limit=1)) == 1
+
     for before in (
         history[1]["checkpoint_id"],
         history[1]["checkpoint"],
         {"configurable": history[1]["checkpoint"]},
     ):
         assert await read_history(two, config, limit=10, before=before) == history[2:]
+
     assert await read_history(two, config, limit=10, filter={"source": "input"}) == history[3:]
+
     for bad in (3, {}, {"configurable": {}}, {"checkpoint_id": 1}, {"configurable": None}):
         with pytest.raises(Invalid):
             await read_history(two, config, limit=10, before=bad)
@@ -223,11 +260,13 @@ async def test_a_state_that_the_graph_refuses_says_why_and_can_be_mended(operati
     for call in (read, history, partial(update, None, "__copy__")):
         with pytest.raises(BadRequest, match=f"(?s)refuses the values.*{reason}"):
             await call()
+
     stored = load(await read(select=["values", "checkpoint"]))
     assert (stored["values"]["count"], stored["checkpoint"]["thread_id"]) == (
         "many",
         config["configurable"]["thread_id"],
     )
+
     assert load(await history(select=["values"]))[0]["values"]["count"] == "many"
     await update({"count": 1}, "bad")
     mended = load(await read())
@@ -242,6 +281,7 @@ async def test_an_update_makes_a_checkpoint_and_may_fork(graphs):
     made = await update_state(two, config, {"out": "edited"}, "a")
     state = await read_state(two, config)
     assert state["checkpoint"] == made
+
     assert (state["values"], state["next"], state["metadata"]["source"]) == ({"out": "edited"}, ["b"], "update")
     fork = await update_state(two, point(config, checkpoint_id=history[1]["checkpoint_id"]), {"out": "fork"}, None)
     state = await read_state(two, point(config, **fork))

@@ -28,7 +28,8 @@ async def make_runner(agent_databases) -> AsyncIterator[Any]:
 
 
 async def test_values_without_followers_are_in_the_outcome_alone(make_runner):
-    runner, heard = make_runner(echo=graph(MessagesState, echo)), iter([True, False])
+    runner = make_runner(echo=graph(MessagesState, echo))
+    heard = iter([True, False])
     request = runner.request("echo", input={"messages": [{"role": "user", "content": "hi"}]})
     execution = Execution(runner.graphs, request, lambda: next(heard))
     [first] = [json.loads(data) async for _, data in execution]
@@ -47,6 +48,7 @@ async def test_run_with_a_larger_event_or_result_than_allowed_ends_with_an_error
         "error": "EventTooLarge",
         "message": f"{named} bytes, more than EVENT_MAX_BYTES (1000) allows",
     }
+
     assert (names(events), outcome.values) == (["error"], None)
 
 
@@ -59,6 +61,7 @@ async def test_values(make_runner):
     first, last = (data["messages"] for _, data in events)
     assert list(first[0]) == ["content", "additional_kwargs", "response_metadata", "type", "name", "id"]
     assert [message["content"] for message in last] == ["hi", "echo: hi"]
+
     assert last[1]["type"] == "ai"
     assert {"tool_calls", "invalid_tool_calls", "usage_metadata"} < set(last[1])
     assert json.loads(outcome.values) == {"messages": last}
@@ -75,6 +78,7 @@ async def test_updates_come_before_values(make_runner):
     events, _ = await make_runner(g=graph(Text, draft)).run(
         "g", input={"text": "a"}, stream_modes=["values", "updates"]
     )
+
     assert events == [
         ("values", {"text": "a"}),
         ("updates", {"draft": {"text": "a!"}}),
@@ -91,6 +95,7 @@ async def test_messages_tuple(make_runner):
     pieces = [message for _, (message, _) in events if message["type"] == "AIMessageChunk"]
     assert "".join(piece["content"] for piece in pieces) == "one two three"
     assert {"tool_call_chunks", "chunk_position"} < set(pieces[0])
+
     metadata = events[0][1][1]
     assert metadata["langgraph_node"] == "talk"
     assert {"langgraph_step", "langgraph_triggers", "langgraph_path", "langgraph_checkpoint_ns", "ls_model_type"} < set(
@@ -108,6 +113,7 @@ async def test_messages_grow_and_what_did_not_stream_is_complete_at_once(make_ru
     partials = [data[0] for event, data in events if event == "messages/partial"]
     assert [partial["content"] for partial in partials][:3] == ["one", "one two", "one two three"]
     assert {partial["type"] for partial in partials} == {"ai"}
+
     ((message_id, described),) = events[0][1].items()
     assert message_id == partials[0]["id"]
     assert described["metadata"]["langgraph_node"] == "talk"
@@ -120,11 +126,21 @@ async def test_custom_and_subgraphs(make_runner):
         "parent", input={"foo": ["in"]}, stream_modes=["values", "updates", "custom"], stream_subgraphs=True
     )
     inner = next(event for event in names(events) if event.startswith("values|child:")).removeprefix("values")
+
     assert names(events) == [
-        "values", "updates", "values",
-        f"values{inner}", f"custom{inner}", f"updates{inner}", f"values{inner}", f"updates{inner}", f"values{inner}",
-        "updates", "values",
-    ]  # fmt: skip
+        "values",
+        "updates",
+        "values",
+        f"values{inner}",
+        f"custom{inner}",
+        f"updates{inner}",
+        f"values{inner}",
+        f"updates{inner}",
+        f"values{inner}",
+        "updates",
+        "values",
+    ]
+
     assert events[4][1] == {"at": "sub1"}
     assert events[5][1] == {"sub1": {"foo": ["sub1"]}}
     assert json.loads(outcome.values)["foo"] == ["in", "pre", "in", "pre", "sub1", "sub2"]
@@ -161,6 +177,7 @@ async def test_checkpoints_and_debug(make_runner):
     debug = [data for event, data in events if event == "debug"]
     types = [item["type"] for item in debug]
     assert types == ["checkpoint", "checkpoint", "task", "task_result", "checkpoint"]
+
     last = debug[-1]["payload"]
     assert last["checkpoint"]["thread_id"] == runner.thread_id
     assert last["parent_checkpoint"]["checkpoint_id"] == debug[1]["payload"]["checkpoint"]["checkpoint_id"]
@@ -174,6 +191,7 @@ async def test_events_hold_the_raw_input_and_leave_the_other_modes_as_they_are(m
     kinds = [data["event"] for event, data in events if event == "events"]
     assert kinds[0] == "on_chain_start"
     assert kinds[-1] == "on_chain_end"
+
     assert kinds.count("on_chat_model_stream") >= 3
     assert events[0][1]["data"]["input"] == raw
     assert names(events).count("values") == 2

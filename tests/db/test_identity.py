@@ -44,9 +44,12 @@ async def test_concurrent_first_starts_create_one_organization(fresh_database) -
     await migrate(databases[0], ["portside.identity"])
     keys = await asyncio.gather(*(set_up(db) for db in databases))
     assert [key is not None for key in keys].count(True) == 1
+
     for table in TABLES:
         assert await databases[0].pool.fetchval(f"select count(*) from {table}") == 1, table
+
     assert await set_up(databases[0], api_key="another") is None
+
     for db in databases:
         await db.close()
 
@@ -63,12 +66,14 @@ async def test_an_invalid_first_key_is_refused(db) -> None:
     for bad in ("x" * 513, "with space", "tail\n", "é", "\x1b"):
         with pytest.raises(UserMistake, match="PORTSIDE_API_KEY"):
             await set_up(db, api_key=bad)
+
     assert await set_up(db, api_key="x" * 512) is not None
 
 
 async def test_only_the_hash_of_a_key_is_kept(db, key) -> None:
     other = await new_key(db)
     rows = [row for table in TABLES for row in await db.pool.fetch(f"select * from {table}")]
+
     dump = "\n".join(str(tuple(row)) for row in rows)
     for secret in (key, other):
         assert secret not in dump
@@ -80,6 +85,7 @@ async def test_short_keys_show_little(db, key) -> None:
     for given in ("k", "tiny", "twenty-three-characters", "exactly-twenty-four-char"):
         made = await create_key(db, await first_owner(db), KeyRequest(), key=given)
         assert len(made.short_key.replace("…", "")) <= len(given) // 2, "most of a key stays hidden"
+
     assert made.short_key == "exactly-…char"
 
 
@@ -100,11 +106,14 @@ async def test_a_revoked_key_leaves_the_cache_at_once(db, key) -> None:
     admin = await authenticator.authenticate(key)
     other = await new_key(db)
     actor = await authenticator.authenticate(other)
+
     await revoke_key(db, authenticator, admin, Revocation(actor.key_id, of_workspace(admin)))
     with pytest.raises(Unauthorized):
         await authenticator.authenticate(other)
+
     with pytest.raises(NotFound):
         await revoke_key(db, authenticator, admin, Revocation(actor.key_id, of_workspace(admin)))
+
     assert [listed.id for listed in await list_keys(db, of_workspace(admin))] == [admin.key_id]
 
 
@@ -128,10 +137,12 @@ async def test_key_that_is_revoked_while_it_is_authenticated_is_not_cached(db, k
 
 async def test_a_revoked_key_expires_from_other_caches(db, key, monkeypatch) -> None:
     monkeypatch.setattr("portside.identity.authentication.CACHE_S", -1.0)
-    here, there = Authenticator(db), Authenticator(db)
+    here = Authenticator(db)
+    there = Authenticator(db)
     other = await new_key(db)
     actor = await there.authenticate(other)
     admin = await here.authenticate(key)
+
     await revoke_key(db, here, admin, Revocation(actor.key_id, of_workspace(admin)))
     with pytest.raises(Unauthorized):
         await there.authenticate(other)
@@ -142,14 +153,17 @@ async def test_a_key_cannot_revoke_itself_nor_one_of_another_workspace(db, key) 
     admin = await authenticator.authenticate(key)
     with pytest.raises(Forbidden):
         await revoke_key(db, authenticator, admin, Revocation(admin.key_id, of_workspace(admin)))
+
     await db.pool.execute(
         "insert into workspaces (id, organization_id, display_name, tenant_handle)"
         " select gen_random_uuid(), id, 'Other', 'other' from organizations"
     )
+
     other = await db.pool.fetchval("select id from workspaces where tenant_handle = 'other'")
     foreign = await create_key(db, Owner(admin.organization_id, other), KeyRequest())
     with pytest.raises(NotFound):
         await revoke_key(db, authenticator, admin, Revocation(foreign.id, of_workspace(admin)))
+
     assert foreign.id not in [listed.id for listed in await list_keys(db, of_workspace(admin))]
 
 
@@ -158,9 +172,11 @@ async def test_an_expired_key_is_refused_even_if_cached(db, key, monkeypatch) ->
     soon = datetime.now(UTC) + timedelta(hours=1)
     short_lived = await new_key(db, expires_at=soon)
     assert (await authenticator.authenticate(short_lived)).expires_at == soon
+
     # Postgres has a clock of its own.
     await db.pool.execute("update api_keys set expires_at = now() where expires_at is not null")
     monkeypatch.setattr("portside.identity.authentication.now", lambda: soon)
+
     for ring in (authenticator, Authenticator(db)):
         with pytest.raises(Unauthorized):
             await ring.authenticate(short_lived)
@@ -187,12 +203,14 @@ def test_permissions() -> None:
     assert actor("runs:*").may("runs:*")
     assert not actor("runs:*").may("run:create")
     assert not actor("runs:*").may("*")
+
     assert actor("*").may("*")
     assert not actor().may("runs:read")
 
 
 async def test_last_used_at_of_a_key_is_recorded(db, key) -> None:
-    authenticator, began_at = Authenticator(db), datetime.now(UTC)
+    authenticator = Authenticator(db)
+    began_at = datetime.now(UTC)
     admin = await authenticator.authenticate(key)
     (listed,) = await list_keys(db, of_workspace(admin))
     assert listed.last_used_at is not None
@@ -200,26 +218,31 @@ async def test_last_used_at_of_a_key_is_recorded(db, key) -> None:
 
 
 async def test_sign_in_with_the_old_password_ends_with_it(db: Database, key: str) -> None:
-    actor, authenticator = await Authenticator(db).authenticate(key), Authenticator(db)
+    actor = await Authenticator(db).authenticate(key)
+    authenticator = Authenticator(db)
     await set_password(db, authenticator, actor, NewPassword(new="the old password"))
     credentials = Credentials(actor.user_email or "", "the old password")
     old = await check_credentials(db, credentials, Origin())
     sign_in = SignIn(
         kind="bearer", method="password", lifetime=timedelta(hours=1), user_id=old.id, password=old.password
     )
+
     async with db.transaction() as tx:
         await tx.fetchval(sql.lock_user, id=actor.user_id)
         await tx.execute(sql.set_password, id=actor.user_id, session_id=None, password=b"another")
         late = asyncio.create_task(begin(db, authenticator, sign_in))
         await until_a_statement_waits(db)
+
     with pytest.raises(SessionEnded):
         await late
+
     await db.pool.execute("update users set password = $1", old.password)
     async with db.transaction() as tx:
         await begin(tx, authenticator, sign_in)
         body = NewPassword(current="the old password", new="the new password")
         changed = asyncio.create_task(set_password(db, authenticator, actor, body))
         await until_a_statement_waits(db)
+
     await changed
     assert await db.pool.fetchval("select count(*) from sessions") == 0
     assert (await begin(db, authenticator, msgspec.structs.replace(sign_in, password=None))).token

@@ -55,9 +55,15 @@ class Installation:
 
     def run(self, *arguments: str) -> str:
         done = subprocess.run(
-            self.command(*arguments), cwd=self.folder, env=self.environment(), capture_output=True, text=True,
-            check=False, timeout=200,
-        )  # fmt: skip
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -84,6 +90,7 @@ def test_the_platform_is_whole(platform: Installation) -> None:
     assert all(f"\n  {command} " in shown for command in ("up", "dev", "serve", "deploy", "listener", "usage"))
     code = "import sys; from pathlib import Path; from portside.platform.home import make_repository as m; m(Path('e'))"
     platform.run("python", "-P", "-c", code)
+
     example = ROOT / "examples" / "hello-agent"
     for file in ("agent.py", "langgraph.json", "README.md"):
         assert (platform.folder / "e" / file).read_bytes() == (example / file).read_bytes()
@@ -101,22 +108,31 @@ def test_an_installed_platform_packs_the_wheel_that_a_checkout_packs(
 def test_a_deployment_gets_the_agent_server_alone(packed: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(packed) as archive:
         folders = {name.split("/")[1] for name in archive.namelist() if name.startswith("portside/")}
+
     assert folders == {"__init__.py", "__main__.py", "agent", "cli", "core", "executor", "kernel"}
     deployment = Installation(tmp_path, packed)
+
     # Every module of it is there with what it imports, and what the platform needs is not.
     assert "portside.agent.server" in deployment.run("python", "-P", "-c", IMPORT_ALL).split()
     code = f"import importlib.util as u; print([n for n in {OF_THE_PLATFORM} if u.find_spec(n.split('.')[0])])"
     assert deployment.run("python", "-P", "-c", code) == "[]"
     assert deployment.run("portside", "--help").endswith("serve  Serve an agent.")
+
     example = str(ROOT / "examples" / "hello-agent" / "langgraph.json")
     for arguments, words in (
         (("up",), "'portside up' is not installed: this is the agent server alone"),
         (("serve", "--config", example, "--port", str(free_port())), "set DATABASE_URI"),
     ):
         done = subprocess.run(
-            deployment.command("portside", *arguments), cwd=tmp_path, env=deployment.environment(),
-            capture_output=True, text=True, check=False, timeout=200,
-        )  # fmt: skip
+            deployment.command("portside", *arguments),
+            cwd=tmp_path,
+            env=deployment.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+
         assert (done.returncode, words in done.stderr) == (1, True), done.stderr
 
 
@@ -126,9 +142,12 @@ def test_the_executor_needs_nothing_but_langgraph(tmp_path: Path) -> None:
         names = {name.removeprefix("portside/") for name in archive.namelist() if name.startswith("portside/")}
         [metadata] = [name for name in archive.namelist() if name.endswith("/METADATA")]
         required = [line for line in archive.read(metadata).decode().splitlines() if line.startswith("Requires-Dist:")]
+
     assert {name for name in names if not name.startswith("executor/")} == {
-        "__init__.py", *(f"kernel/{name}.py" for name in PURE)
-    }  # fmt: skip
+        "__init__.py",
+        *(f"kernel/{name}.py" for name in PURE),
+    }
+
     assert [line.split()[1].rstrip("<>=0123456789.,") for line in required] == ["langgraph"]
     alone = Installation(tmp_path, wheel)
     imported = alone.run("python", "-P", "-c", IMPORT_ALL).split()
@@ -151,10 +170,12 @@ def test_the_platform_starts_from_its_wheel_and_deploys_the_example(
 ) -> None:
     assert up.stdout is not None
     shown = ""
+
     for line in up.stdout:
         shown += line
         if "Ctrl-C stops everything" in line:
             break
+
     assert "I worked it out: 6*7 = 42." in shown, shown
     assert "Traces billed  1" in shown
     assert "deployments show hello-agent" in shown

@@ -46,6 +46,7 @@ async def serving(db: Database, socket: Path) -> AsyncIterator[None]:
     requests = ExecutorRequests(Scopes(PostgresBackend(db)), InMemoryStore())
     loop = asyncio.get_running_loop()
     server = await loop.create_unix_server(lambda: Link(requests.handlers(lambda: executor)), str(socket))
+
     yield
     server.close()
     await server.wait_closed()
@@ -57,9 +58,17 @@ async def test_validation_suite(db: Database, tmp_path: Path):
     project = bundle.parent
     async with serving(db, tmp_path / "link"):
         output = await run_command(
-            str(project / "node_modules" / ".bin" / "vitest"), "run", "--globals", "--test-timeout=60000", bundle.name,
-            cwd=project, PORTSIDE_SOCKET=str(tmp_path / "link"), PORTSIDE_PROJECT=str(project), NO_COLOR="1",
-        )  # fmt: skip
+            str(project / "node_modules" / ".bin" / "vitest"),
+            "run",
+            "--globals",
+            "--test-timeout=60000",
+            bundle.name,
+            cwd=project,
+            PORTSIDE_SOCKET=str(tmp_path / "link"),
+            PORTSIDE_PROJECT=str(project),
+            NO_COLOR="1",
+        )
+
     assert " passed" in output
     assert " failed" not in output
 
@@ -69,9 +78,11 @@ async def test_random_long_values_are_read_as_they_were_put(db: Database, url: s
     places = {"PORTSIDE_SOCKET": str(tmp_path / "link"), "PORTSIDE_PROJECT": str(bundle.parent)}
     async with serving(db, tmp_path / "link"):
         output = await run_command("node", bundle.name, cwd=bundle.parent, SEED=str(random.randrange(2**31)), **places)
+
     found = json.loads(output)
     assert (found["seen"], found["failures"]) == (found["wanted"], [])
     connection = await asyncpg.connect(url)
+
     stored = await connection.fetchrow(
         """select (select sum(octet_length(data)) from portside.checkpoint_values)
              + (select sum(octet_length(data)) from portside.checkpoint_writes)
@@ -79,8 +90,10 @@ async def test_random_long_values_are_read_as_they_were_put(db: Database, url: s
              (select count(*) from portside.checkpoint_pieces where leaves = 0) as opened,
              (select count(*) from portside.checkpoint_writes where pieces is not null) as writes"""
     )
+
     await connection.close()
     assert stored["bytes"] < found["put"] / 2
+
     # Some dicts were opened inside, and some writes were cut.
     assert stored["opened"] > 0
     assert stored["writes"] > 0

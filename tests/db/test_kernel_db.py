@@ -40,9 +40,11 @@ async def test_exception_rolls_back_the_transaction(db) -> None:
             assert await tx.fetchval(COUNT) == 1
             assert await db.fetchval(COUNT) == 0, "other connections do not see it before the commit"
             raise RuntimeError
+
     assert await db.fetchval(COUNT) == 0
     async with db.transaction() as tx:
         await tx.execute(INSERT, id=1, data=None)
+
     assert await db.fetchval(COUNT) == 1
 
 
@@ -81,6 +83,7 @@ async def test_failed_statement_leaves_the_pool_usable(db) -> None:
     for _ in range(30):
         with pytest.raises(asyncpg.PostgresError):
             await db.fetch(Query("broken", "select * from nothing"))
+
     assert await db.fetchval(COUNT) == 0
 
 
@@ -90,6 +93,7 @@ async def test_is_alive_follows_the_database(fresh_database, postgres) -> None:
     assert await db.is_alive()
     admin = await asyncpg.connect(postgres)
     name = url.split("?")[0].rsplit("/", 1)[1]
+
     await admin.execute(f'drop database "{name}" with (force)')
     await admin.close()
     assert not await db.is_alive()
@@ -104,6 +108,7 @@ async def test_unreachable_database_raises_dependency_unavailable(postgres, kind
         port = unused.getsockname()[1]
         base, _, query = postgres.partition("?")
         userinfo, _, host = base.removeprefix("postgresql://").rpartition("@")
+
         url = {
             "no server": f"postgresql://me:hunter2@127.0.0.1:{port}/x",
             "no host": "postgresql://me:hunter2@nowhere.invalid/x",
@@ -111,8 +116,10 @@ async def test_unreachable_database_raises_dependency_unavailable(postgres, kind
             "wrong password": f"postgresql://{userinfo.split(':')[0]}:hunter2@{host}?{query}",
             "no url": "mysql://me:hunter2@127.0.0.1/x",
         }[kind]
+
         with pytest.raises(UserMistake, match=r"the database does not answer: \S") as raised:
             await Database.connect(url)
+
     if kind != "no database":
         assert "hunter2" not in str(raised.value)
 
@@ -120,7 +127,8 @@ async def test_unreachable_database_raises_dependency_unavailable(postgres, kind
 async def test_cancelled_transaction_leaves_its_connection_usable(fresh_database) -> None:
     """It is cancelled while it begins, works or ends. Later statements on its connection are committed."""
     url = await fresh_database()
-    one, other = await Database.connect(url, max_size=1), await Database.connect(url)
+    one = await Database.connect(url, max_size=1)
+    other = await Database.connect(url)
     await one.execute(MAKE)
 
     async def work() -> None:
@@ -129,12 +137,15 @@ async def test_cancelled_transaction_leaves_its_connection_usable(fresh_database
 
     for steps in range(40):
         working = asyncio.create_task(work())
+
         for _ in range(steps):
             await asyncio.sleep(0)
+
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
         async with one.transaction() as tx:
             await tx.execute(INSERT, id=steps, data=None)
+
     assert await other.fetchval(COUNT) == 40
     await one.close()
     await other.close()
@@ -151,11 +162,14 @@ async def test_statement_cancelled_between_its_messages_leaves_no_transaction_op
         "select count(*) from pg_stat_activity where datname = current_database() and state = 'active'"
         " and backend_type = 'client backend'",
     )
+
     for steps in range(40):
         # A different text each time, or the statement would already be prepared.
         caller = asyncio.create_task(db.fetchval(Query("new", f"select {steps} as n{steps} from things")))
+
         for _ in range(steps):
             await asyncio.sleep(0)
+
         caller.cancel()
         await asyncio.gather(caller, return_exceptions=True)
         async with db.pool.acquire(), db.pool.acquire() as other:
@@ -175,15 +189,19 @@ async def test_connection_state_does_not_leak_to_the_next_user(fresh_database) -
         transaction = connection.transaction()
         await transaction.start()
         await connection.execute("insert into things values (1, null)")
+
     assert await db.fetchval(COUNT) == 0
     with pytest.warns(asyncpg.InterfaceWarning, match="listener"):
         async with db.pool.acquire() as connection:
             await connection.add_listener("news", lambda *_: None)
+
     async with db.pool.acquire() as connection:
         assert not connection._con._listeners
         assert connection.get_server_pid() == pid, "the connection was not replaced"
+
     with pytest.raises(asyncpg.InterfaceError, match="released"):
         await connection.fetchval("select 1")
+
     await db.close()
 
 
@@ -193,6 +211,7 @@ async def test_replace_connections_opens_new_ones(fresh_database) -> None:
     async with db.pool.acquire() as connection:
         before = connection.get_server_pid()
         await db.pool.expire_connections()
+
     assert await db.fetchval(query) != before
     assert await db.fetchval(query) == await db.fetchval(query), "the new connection is kept"
     await db.close()
@@ -204,6 +223,7 @@ async def test_connection_that_dies_during_a_statement_is_replaced(fresh_databas
         with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
             await db.fetchval(Query("die", "select pg_terminate_backend(pg_backend_pid())"))
         assert await db.fetchval(Query("live", "select 1")) == 1
+
     await db.close()
 
 
@@ -211,6 +231,7 @@ async def test_pool_neither_loses_nor_shares_connections(fresh_database) -> None
     """Users are cancelled, fail or wait. Afterwards all connections are free, and no transaction is open."""
     db = await Database.connect(await fresh_database(), max_size=3)
     await db.execute(MAKE)
+
     # Open all connections first: the driver handles one that is cancelled while it is opened.
     async with db.pool.acquire(), db.pool.acquire(), db.pool.acquire():
         pass
@@ -228,6 +249,7 @@ async def test_pool_neither_loses_nor_shares_connections(fresh_database) -> None
     for number in range(0, 200, 3):
         await asyncio.sleep(0)
         working[number].cancel()
+
     ended = await asyncio.gather(*working, return_exceptions=True)
     kinds = (asyncio.CancelledError, asyncpg.DivisionByZeroError)
     assert [each for each in ended if each is not None and not isinstance(each, kinds)] == []
@@ -239,6 +261,7 @@ async def test_pool_neither_loses_nor_shares_connections(fresh_database) -> None
     await eventually(are_all_free)
     assert await db.fetchval(COUNT) >= sum(each is None for each in ended[1::5]), "a commit may be cancelled too late"
     await db.close()
+
     with pytest.raises(asyncpg.InterfaceError):
         await db.fetchval(COUNT)
 
@@ -250,12 +273,15 @@ async def test_concurrent_health_checks_share_one_query(fresh_database) -> None:
         connection.add_query_logger(lambda record: queries.append(record.query))
         callers = [asyncio.create_task(db.is_alive()) for _ in range(20)]
         await asyncio.sleep(0)
+
         # The caller that runs the query, and one that waits for it.
         callers[0].cancel()
         callers[7].cancel()
+
     results = await asyncio.gather(*callers, return_exceptions=True)
     assert [each for each in results if each is True] == [True] * 18
     assert await db.is_alive()
+
     # The driver logs a statement in the next iteration of the loop.
     await asyncio.sleep(0)
     assert queries == ["select true"] * 2, "one query for the concurrent callers, and one for the later call"
@@ -277,6 +303,7 @@ class BackgroundTask(Task):
         await self._db.execute(SLOW, seconds=0.001)
         async with self._db.transaction() as tx:
             await tx.execute(SLOW, seconds=0.001)
+
         return Status()
 
 
@@ -334,6 +361,7 @@ async def test_task_started_by_background_work_is_not_marked(fresh_database, mon
     await blocking.execute("select pg_advisory_lock(7)")
     with background():
         running = asyncio.create_task(run_four())
+
     # Marked work would share one connection.
     await eventually(have_four)
     await blocking.close()
@@ -365,9 +393,11 @@ async def test_a_holder_that_was_refused_a_connection_hides_no_open_one(db) -> N
     pool = db.pool
     async with pool.acquire(), pool.acquire():
         pass
+
     free = [pool._queue.get_nowait() for _ in range(pool._queue.qsize())]
     for holder in sorted(free, key=lambda holder: holder.is_connected(), reverse=True):
         pool._queue.put_nowait(holder)
+
     await asyncio.gather(db.execute(SLOW, seconds=0.01), db.execute(SLOW, seconds=0.01))
     assert pool.get_size() == 2
 
@@ -377,18 +407,22 @@ async def test_open_connections_are_shared_if_postgres_refuses_more(fresh_databa
     url = await fresh_database()
     admin = await asyncpg.connect(url)
     await admin.execute(f"create role {name} login connection limit 2 password 'x'")
+
     base, _, query = url.partition("?")
     scheme, _, place = base.rpartition("@")
+
     mine = f"{scheme.split('://')[0]}://{name}:x@{place}{'?' + query if query else ''}"
     try:
         db = await Database.connect(mine)
         # Connections that are opened at the same moment count each other, and Postgres could refuse all of them.
         async with db.pool.acquire(), db.pool.acquire():
             pass
+
         await asyncio.gather(*(db.execute(SLOW, seconds=0.02) for _ in range(12)))
         assert db.pool.get_size() == 2
         await db.close()
         await admin.execute(f"alter role {name} connection limit 0")
+
         with pytest.raises(UserMistake, match="connections"):
             await Database.connect(mine)
     finally:

@@ -38,6 +38,7 @@ def user(home):
         return users[-1]
 
     yield make
+
     for made in users:
         made.release()
 
@@ -74,12 +75,14 @@ async def acquire(server: EmbeddedPostgres) -> str:
 
 
 async def test_server_stops_with_its_last_user(home, user) -> None:
-    first, second = user(), user()
+    first = user()
+    second = user()
     url = await acquire(first)
     assert await ask(url, "select current_user || ' ' || current_database()") == "portside portside"
     pid = postmaster(home)
     assert await acquire(second) == url
     assert postmaster(home) == pid, "the second user shares the server of the first"
+
     first.release()
     first.release()
     assert await ask(url, "select 1") == 1
@@ -91,11 +94,14 @@ async def test_socket_and_files_are_private(home, user) -> None:
     server = user()
     url = await acquire(server)
     assert await ask(url, "show listen_addresses") == ""
+
     folder = Path(str(await ask(url, "show unix_socket_directories")))
     for path, mode in ((folder, 0o700), (home / "postgres", 0o700), (home / "postgres" / "password", 0o600)):
         assert stat.S_IMODE(path.stat().st_mode) == mode, path
+
     with pytest.raises(asyncpg.InvalidPasswordError):
         await ask(server.url("portside", password="guess"), "select 1")
+
     server.release()
     assert not folder.exists()  # noqa: ASYNC240
 
@@ -110,6 +116,7 @@ async def test_data_survives_restarts_and_a_kill(home, user) -> None:
     server.release()
     await acquire(server)
     assert await ask(url, "select x from kept") == 7
+
     pid = postmaster(home)
     os.kill(pid, signal.SIGKILL)
     await eventually(lambda: has_ended(pid))
@@ -124,6 +131,7 @@ async def test_dead_server_is_restarted(home, user) -> None:
     url = await acquire(server)
     await ask(url, "create table survives (x int)")
     pid = postmaster(home)
+
     os.kill(pid, signal.SIGKILL)
 
     async def is_back() -> bool:
@@ -144,14 +152,17 @@ EmbeddedPostgres(pathlib.Path({str(home)!r})).acquire()
 print("ready", flush=True)
 sys.stdin.read()
 """
+
     other = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: ASYNC220
     assert other.stdout is not None
     assert other.stdout.readline() == b"ready\n"
     pid = postmaster(home)
+
     other.kill()
     other.communicate()
     assert lives(pid), "the server survives the crash"
     server = user()
+
     await acquire(server)
     assert postmaster(home) == pid, "the server is used again"
     server.release()
@@ -163,6 +174,7 @@ def test_ordinary_user_can_run_the_server() -> None:
     home = Path(f"/tmp/portside-test-{os.getpid()}")
     home.mkdir(mode=0o700)
     os.chown(home, 65534, 65534)
+
     program = f"""
 import asyncio, asyncpg, os, pathlib
 from portside.kernel.embedded import EmbeddedPostgres
@@ -176,6 +188,7 @@ async def ask():
 asyncio.run(ask())
 server.release()
 """
+
     environment = {**os.environ, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         command = [sys.executable, "-c", program]
@@ -192,11 +205,14 @@ async def test_failed_start_shows_the_log_of_postgres(home, user, tmp_path) -> N
     await acquire(whole)
     whole.release()
     server = EmbeddedPostgres(tmp_path)
+
     (tmp_path / "postgres" / "data").mkdir(parents=True)
     shutil.copy(home / "postgres" / "data" / "PG_VERSION", tmp_path / "postgres" / "data" / "PG_VERSION")
     (tmp_path / "postgres" / "password").write_text("x\n")
+
     with pytest.raises(UserMistake, match=r"(?s)does not start.*/log:\npostgres: could not access"):
         server.acquire(within_s=0)
+
     server.release()
 
 
@@ -219,16 +235,19 @@ async def test_data_folder_without_version_file_is_refused_and_kept(home, user) 
     await ask(url, "create table precious (x int)")
     await ask(url, "insert into precious values (42)")
     server.release()
+
     data = home / "postgres" / "data"
     version = (data / "PG_VERSION").read_text()
     (data / "PG_VERSION").unlink()
     before = snapshot(data)
+
     for _ in range(2):
         text = await refusal(server)
         assert str(data) in text
         assert "Restore the folder from a backup" in text
         assert "move the folder away" in text
         server.release()
+
     assert snapshot(data) == before
     (data / "PG_VERSION").write_text(version)
     assert await ask(await acquire(server), "select x from precious") == 42
@@ -241,6 +260,7 @@ async def test_data_folder_of_another_version_is_refused_with_instructions(home,
     server.release()
     data = home / "postgres" / "data"
     real = (data / "PG_VERSION").read_text()
+
     (data / "PG_VERSION").write_text(f"{version}\n")
     before = snapshot(data)
     try:
@@ -252,6 +272,7 @@ async def test_data_folder_of_another_version_is_refused_with_instructions(home,
         server.release()
     finally:
         (data / "PG_VERSION").write_text(real)
+
     assert await ask(await acquire(server), "select 1") == 1
 
 
@@ -262,12 +283,15 @@ async def test_restored_data_folder_works_with_its_password(tmp_path) -> None:
     url = await acquire(server)
     await ask(url, "create table precious (x int)")
     server.release()
-    data, away = tmp_path / "postgres" / "data", tmp_path / "postgres" / "data.saved"
+
+    data = tmp_path / "postgres" / "data"
+    away = tmp_path / "postgres" / "data.saved"
     data.rename(away)
     assert await ask(await acquire(server), "select to_regclass('precious')") is None
     await asyncio.to_thread(server.release)
     shutil.rmtree(data)
     away.rename(data)
+
     assert await ask(await acquire(server), "select to_regclass('precious') is not null") is True
     await asyncio.to_thread(server.release)
 
@@ -277,6 +301,7 @@ def descendants(pid: int) -> list[int]:
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:  # it has ended meanwhile
         return []
+
     return [each for child in children for each in (child, *descendants(child))]
 
 
@@ -287,7 +312,9 @@ def end_with_descendants(process: "subprocess.Popen[bytes]") -> None:
     for each in (*found, process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
+
     process.wait()
+
     while any(lives(each) for each in found):
         time.sleep(0.001)
 
@@ -301,6 +328,7 @@ import pathlib
 from portside.kernel.embedded import EmbeddedPostgres
 EmbeddedPostgres(pathlib.Path({str(home)!r})).acquire()
 """
+
     starting = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, start_new_session=True)
 
     def progress() -> int:
@@ -308,8 +336,10 @@ EmbeddedPostgres(pathlib.Path({str(home)!r})).acquire()
 
     while progress() < files and starting.poll() is None:
         time.sleep(0.001)
+
     if starting.poll() is None:
         end_with_descendants(starting)
+
     if (folder / "data").exists():
         return False
 
@@ -344,10 +374,12 @@ def test_used_data_folder_is_never_removed(tmp_path, user, home) -> None:
     used = folder / "initdb-by-hand"
     used.mkdir(parents=True)
     (used / "postmaster.opts").write_text("used")
+
     interrupted = folder / "initdb-interrupted"
     interrupted.mkdir()
     (interrupted / "PG_VERSION").write_text("18")
     server = EmbeddedPostgres(tmp_path)
+
     server.acquire()
     server.release()
     assert (used / "postmaster.opts").exists()
@@ -382,6 +414,7 @@ print("well", flush=True)
 sys.stdin.readline()
 server.release()
 """
+
     process = subprocess.Popen(  # noqa: ASYNC220
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
@@ -390,6 +423,7 @@ server.release()
         text=True,
         bufsize=1,
     )
+
     assert process.stdout is not None
     assert process.stdin is not None
     try:
@@ -417,12 +451,15 @@ async def test_supervisor_survives_deaths_during_recovery(home, user) -> None:
             pid = postmaster(home)
         except (FileNotFoundError, IndexError, ValueError):
             return False
+
         if pid in killed or not lives(pid):
             return False
+
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             killed.add(pid)
             return True
+
         return False
 
     for _ in range(4):
@@ -457,6 +494,7 @@ async def test_log_of_postgres_is_rotated_while_it_runs(tmp_path: Path, monkeypa
         await eventually(is_cut)
         with contextlib.suppress(asyncpg.PostgresError):
             await connection.fetch("select 'after' from nothing")
+
         await eventually(lambda: asyncio.sleep(0, "after" in (server.folder / "log").read_text()))
         await connection.close()
     finally:

@@ -35,6 +35,7 @@ async def read_rows(db: Database, read: ReadReservation, size: int, count: int) 
 async def test_too_large_result_is_stopped_and_names_what_fits(db: Database, budget: ReadBudget) -> None:
     with pytest.raises(ResponseTooLarge, match=": 4 objects fit"):
         await read_rows(db, ReadReservation(budget), MB, 100)
+
     # The connection is replaced, and reads outside of requests are not counted.
     assert len(await db.fetch(ROWS, size=MB, count=10)) == 10
 
@@ -43,6 +44,7 @@ async def test_small_rows_are_counted_one_by_one(db: Database, budget: ReadBudge
     refused = ReadReservation(budget)
     with pytest.raises(ResponseTooLarge) as refusal:
         await read_rows(db, refused, 100, 100_000)
+
     refused.close()
     fitting = int(str(refusal.value).split(": ")[-1].split()[0])
     read = ReadReservation(budget)
@@ -63,6 +65,7 @@ async def test_statement_waits_for_memory_without_a_connection(db: Database, bud
     read = ReadReservation(budget)
     with pytest.raises(ReservationNeeded) as needed:
         await read_rows(db, read, MB, 3)
+
     # The only connection of the pool is free again.
     assert len(await db.fetch(ROWS, size=1, count=1)) == 1
     budget.release(7 * MB)

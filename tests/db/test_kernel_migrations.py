@@ -44,8 +44,10 @@ class MigrationsPackage:
         folder = self.files.parent / "functions"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
+
         for name, sql in (before | after).items():
             (folder / name).write_text(sql)
+
         (folder / "order.txt").write_text("\n".join(["# Comment", *before, TABLES, "", *after]))
         (folder / "revision.txt").write_text(f"{revision} checksum\n")
 
@@ -82,6 +84,7 @@ async def test_missing_migrations_are_applied_once_in_order(db, package) -> None
     assert await migrate(db, [package.name]) == 0
     package.write(11, "insert into things values (11);")
     assert await migrate(db, [package.name]) == 1
+
     assert await ledger(db) == [1, 2, 10, 11]
     assert await db.pool.fetchval("select array_agg(id order by id) from things") == [1, 2, 11]
 
@@ -105,6 +108,7 @@ async def test_concurrent_processes_apply_each_migration_once(url, db, package, 
             await db.close()
         asyncio.run(main())
     """
+
     command = [sys.executable, "-c", textwrap.dedent(program)]
     run = partial(subprocess.run, command, capture_output=True, text=True, check=False, timeout=200)
     ended = await asyncio.gather(*(asyncio.to_thread(run) for _ in range(4)))
@@ -118,6 +122,7 @@ async def test_concurrent_tasks_on_a_new_schema_apply_each_migration_once(url, p
     counts = await asyncio.gather(*(migrate(database, [package.name], schema="portside") for database in databases))
     assert sorted(counts) == [0, 0, 0, 1]
     assert await databases[0].pool.fetchval("select to_regclass('portside.things') is not null")
+
     for database in databases:
         await database.close()
 
@@ -133,6 +138,7 @@ async def test_newer_database_is_refused(db, package) -> None:
     package.write(2, SECOND)
     await migrate(db, [package.name])
     (package.files / "0002_step.sql").unlink()
+
     with pytest.raises(UserMistake, match=r"newer than this program.*0002_step\.sql"):
         await migrate(db, [package.name])
 
@@ -145,6 +151,7 @@ async def test_older_program_runs_on_additions_of_a_newer_one(db, package) -> No
     package.functions({}, functions | {"two.sql": "create function two() returns int language sql return 2;"})
     (package.files.parent / "functions" / "revision.txt").write_text("6 checksum 4\n")
     await migrate(db, [package.name])
+
     (package.files / "0002_step.sql").unlink()
     package.functions({}, functions, revision=4)
     assert await find_pending(db, [package.name]) == []
@@ -158,6 +165,7 @@ async def test_older_program_is_refused_where_it_does_not_run(db, package) -> No
     package.write(2, "-- Older versions are refused: they read things.id.\nalter table things rename id to number;")
     await migrate(db, [package.name])
     (package.files / "0002_step.sql").unlink()
+
     with pytest.raises(DatabaseIsNewer, match=r"0002_step\.sql.*they read things\.id.*restore the backup"):
         await migrate(db, [package.name])
 
@@ -167,15 +175,25 @@ async def test_older_program_is_refused_without_the_functions_that_it_calls(db, 
     (package.files.parent / "functions" / "revision.txt").write_text("6 checksum 5\n")
     await migrate(db, [package.name])
     package.functions({}, {"two.sql": "create function two() returns int language sql return 2;"}, revision=4)
+
     with pytest.raises(DatabaseIsNewer, match=r"have revision 6, and this program has 4.*restore the backup"):
         await migrate(db, [package.name])
 
 
 # Files that databases recorded before there were declarations.
 UNDECLARED = {
-    "agent": 8, "alerts": 1, "annotation": 1, "audit": 1, "control": 4, "datasets": 1, "identity": 6, "limits": 1,
-    "prompts": 1, "tracing": 6, "usage": 1,
-}  # fmt: skip
+    "agent": 8,
+    "alerts": 1,
+    "annotation": 1,
+    "audit": 1,
+    "control": 4,
+    "datasets": 1,
+    "identity": 6,
+    "limits": 1,
+    "prompts": 1,
+    "tracing": 6,
+    "usage": 1,
+}
 
 
 @pytest.mark.parametrize("name", [*PACKAGES, "portside.agent"])
@@ -186,6 +204,7 @@ def test_each_migration_declares_whether_older_versions_run(name) -> None:
         for migration in migrations_of(name)
         if migration.number > UNDECLARED.get(short, 0) and migration.older_versions is None
     ]
+
     assert undeclared == [], "begin them with -- Older versions run: … or -- Older versions are refused: …"
 
 
@@ -193,6 +212,7 @@ async def test_failed_migration_is_rolled_back(db, package) -> None:
     package.write(2, SECOND + " select 1/0;")
     with pytest.raises(Exception, match="division by zero"):
         await migrate(db, [package.name])
+
     assert await db.pool.fetchval("select count(*) from pg_tables where schemaname = 'public'") == 0
     package.write(2, SECOND)
     assert await migrate(db, [package.name]) == 2
@@ -210,10 +230,12 @@ async def test_migrate_names_the_migration_that_waits_for_a_table(db, package, m
     await migrate(db, [package.name])
     monkeypatch.setattr("portside.kernel.migrations.LOCK_TIMEOUT_S", 0.05)
     package.write(2, "alter table things add column name text;")
+
     async with db.transaction() as other:
         await other.connection.execute("select * from things")
         with pytest.raises(DependencyUnavailable, match=r"0002_step\.sql waited 0\.05 s for a lock"):
             await migrate(db, [package.name])
+
     assert await migrate(db, [package.name]) == 1
 
 
@@ -223,6 +245,7 @@ async def test_database_without_its_tables_is_refused(db, package) -> None:
     await migrate(db, [package.name])
     assert await migrate(db, [package.name]) == 0
     await db.pool.execute("drop table things cascade")
+
     with pytest.raises(UserMistake, match="missing: table things, view known, unique index things_once"):
         await migrate(db, [package.name])
 
@@ -231,8 +254,10 @@ async def test_incomplete_database_is_refused_before_any_migration(db, package) 
     await migrate(db, [package.name])
     await db.pool.execute("drop table things")
     package.write(2, "alter table things add column name text;")
+
     with pytest.raises(UserMistake, match=r"package_\w+ were applied, but these are missing: table things"):
         await migrate(db, [package.name])
+
     assert await ledger(db) == [1]
 
 
@@ -254,6 +279,7 @@ async def test_functions_are_applied_around_the_migrations_and_only_when_they_ch
     assert await db.pool.fetchval("select label from things") == "thing 2"
     applied = "select xmin::text || ' ' || oid from pg_proc where proname = 'total'"
     first = await db.pool.fetchval(applied)
+
     assert await migrate(db, [package.name]) == 0
     assert await db.pool.fetchval(applied) == first
     package.functions({"label.sql": LABEL}, {"total.sql": TOTAL.replace("sum(id)", "1 + sum(id)")}, revision=2)
@@ -271,6 +297,7 @@ async def test_functions_that_cannot_be_replaced_in_place_are_created_again(db, 
     await migrate(db, [package.name])
     assert await db.pool.fetchval("select value from totals") == "1"
     package.functions({}, {"total.sql": TOTAL, "view.sql": view.replace("as value", "as other")})
+
     await migrate(db, [package.name])
     assert await db.pool.fetchval("select other from totals") == 1
 
@@ -280,6 +307,7 @@ async def test_removed_and_changed_functions_are_dropped(db, package) -> None:
     package.functions({}, {"total.sql": TOTAL, "sum.sql": of_one})
     await migrate(db, [package.name])
     of_two = "create or replace function sum_of(a int, b int) returns int language sql return a + b;"
+
     package.functions({}, {"sum.sql": of_two})
     await migrate(db, [package.name])
     assert await objects_of(db) == ["function sum_of(integer,integer)"]
@@ -293,6 +321,7 @@ async def test_functions_of_a_newer_program_are_kept(db, package) -> None:
     package.functions({}, {"total.sql": TOTAL}, revision=1)
     assert await migrate(db, [package.name]) == 0, "the functions are the same"
     package.functions({}, {"total.sql": TOTAL + " -- older"}, revision=1)
+
     with pytest.raises(UserMistake, match=r"newer than this program: .* have revision 2, and this program has 1"):
         await migrate(db, [package.name])
 
@@ -305,8 +334,10 @@ async def test_function_of_stored_data_changes_only_with_a_migration(db, package
     package.functions({"label.sql": "-- A better comment.\n" + LABEL}, {})
     assert await migrate(db, [package.name]) == 0
     package.functions({"label.sql": LABEL.replace("thing", "part")}, {})
+
     with pytest.raises(UserMistake, match=r"changes label\(integer\), whose results are stored"):
         await migrate(db, [package.name])
+
     package.write(2, "alter table things drop label, add label text generated always as (label(id)) stored;")
     assert await migrate(db, [package.name]) == 1
     assert await db.pool.fetchval("select label from things") == "part 2"
@@ -316,6 +347,7 @@ async def test_database_without_a_function_is_refused(db, package) -> None:
     package.functions({}, {"total.sql": TOTAL})
     await migrate(db, [package.name])
     await db.pool.execute("drop function total(); create function total(of int) returns int language sql return of;")
+
     with pytest.raises(UserMistake, match=r"these are missing: function total\(\)\."):
         await migrate(db, [package.name])
 
@@ -324,6 +356,7 @@ async def test_failed_functions_are_rolled_back_and_named(db, package) -> None:
     package.functions({}, {"total.sql": TOTAL.replace("things", "nothing")})
     with pytest.raises(Exception, match="nothing") as failed:
         await migrate(db, [package.name])
+
     assert failed.value.__notes__ == [f"in {package.name}/functions/total.sql"]
     assert await db.pool.fetchval("select count(*) from pg_tables where schemaname = 'public'") == 0
 

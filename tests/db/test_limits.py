@@ -55,13 +55,18 @@ async def spend(windows: Windows, name: bytes, limit: Limit, times: int) -> list
 
 
 async def test_windows_of_a_wrong_clock_are_replaced(db) -> None:
-    clock, name, limit = Clock(), secrets.token_bytes(16), Limit(20, 60)
+    clock = Clock()
+    name = secrets.token_bytes(16)
+    limit = Limit(20, 60)
     clock.move(3600)
+
     windows = Windows(db, clock)
     assert await spend(windows, name, limit, 21) == [True] * 20 + [False]
     clock.move(-3600)
+
     for here in (windows, Windows(db, clock)):
         assert await spend(here, name, limit, 10) == [True] * 10
+
     assert not any(await spend(windows, name, limit, 3))
     # Clocks of processes that differ by less than a window share it.
     clock.move(-30)
@@ -69,21 +74,26 @@ async def test_windows_of_a_wrong_clock_are_replaced(db) -> None:
 
 
 async def test_remaining_requests_count_a_share_that_is_on_its_way_back(db: Database) -> None:
-    limit, names = Limit(6400, 60), [secrets.token_bytes(16) for _ in range(2)]
+    limit = Limit(6400, 60)
+    names = [secrets.token_bytes(16) for _ in range(2)]
     windows = Windows(db, Clock())
     before = [await windows.spend(name, limit) for name in names]
     assert [budget.remaining for budget in before] == [6399, 6399]
+
     async with db.transaction() as tx:
         # The shares of both budgets are returned together, and wait for the first one's row.
         await tx.connection.execute("select from rate_windows where budget = $1 for update", names[0])
         returning = asyncio.create_task(windows._return_shares(only_idle=False))
         statements = "pg_stat_activity where datname = current_database()"
         waiting = Query("waiting", f"select count(*) from {statements} and wait_event_type = 'Lock'")
+
         await eventually(lambda: db.fetchval(waiting))
         spending = asyncio.create_task(windows.spend(names[1], limit))
+
         # Time for a statement of another connection, which is what this request must not use.
         for _ in range(20):
             await db.fetchval(waiting)
+
     assert (await spending).remaining == 6398
     await returning
 
@@ -94,11 +104,14 @@ async def test_remaining_requests_count_a_share_that_is_on_its_way_back(db: Data
     ids=lambda value: getattr(value, "match", value),
 )
 async def test_a_row_at_its_limit_past_it_and_in_its_next_window(db, row, region) -> None:
-    clock, name, limit = Clock(), secrets.token_bytes(16), row.limits[region]
+    clock = Clock()
+    name = secrets.token_bytes(16)
+    limit = row.limits[region]
     windows = Windows(db, clock)
     assert all(await spend(windows, name, limit, limit.count))
     over = await windows.spend(name, limit)
     assert (over.is_over, over.remaining, over.seconds_left) == (True, 0, limit.seconds)
+
     clock.move(limit.seconds - 0.5)
     assert (await windows.spend(name, limit)).is_over
     clock.move(0.5)
@@ -106,8 +119,11 @@ async def test_a_row_at_its_limit_past_it_and_in_its_next_window(db, row, region
 
 
 async def test_a_window_starts_with_its_first_request(db) -> None:
-    clock, name, limit = Clock(), secrets.token_bytes(16), Limit(3, 10)
+    clock = Clock()
+    name = secrets.token_bytes(16)
+    limit = Limit(3, 10)
     windows = Windows(db, clock)
+
     clock.move(7)
     assert (await windows.spend(name, limit)).remaining == 2
     clock.move(9)
@@ -118,17 +134,23 @@ async def test_a_window_starts_with_its_first_request(db) -> None:
 
 
 async def test_a_window_survives_a_restart(db) -> None:
-    clock, name, limit = Clock(), secrets.token_bytes(16), Limit(30, 60)
+    clock = Clock()
+    name = secrets.token_bytes(16)
+    limit = Limit(30, 60)
     assert all(await spend(Windows(db, clock), name, limit, 30))
     assert await spend(Windows(db, clock), name, limit, 2) == [False, False]
 
 
 async def test_unused_shares_are_returned(db) -> None:
-    name, limit = secrets.token_bytes(16), Limit(6400, 600)
-    idle, busy = Windows(db), Windows(db)
+    name = secrets.token_bytes(16)
+    limit = Limit(6400, 600)
+    idle = Windows(db)
+    busy = Windows(db)
+
     await idle.spend(name, limit)
     row = await db.fetchrow(sql.read_window, budget=name, now=datetime.now(UTC))
     assert row["used"] == 100
+
     async with idle.maintained():
 
         async def is_given_back() -> bool:
@@ -136,14 +158,18 @@ async def test_unused_shares_are_returned(db) -> None:
             return row["used"] == 1
 
         await eventually(is_given_back)
+
     assert sum(await spend(busy, name, limit, 6400)) == 6399
 
 
 async def test_returned_shares_can_be_spent_by_other_processes(db) -> None:
-    clock, name, limit = Clock(), secrets.token_bytes(16), Limit(10, 60)
+    clock = Clock()
+    name = secrets.token_bytes(16)
+    limit = Limit(10, 60)
     windows = Windows(db, clock)
     assert await spend(windows, name, limit, 11) == [True] * 10 + [False]
     row = await db.fetchrow(sql.read_window, budget=name, now=clock())
+
     await db.execute(sql.return_shares, budgets=[name], ends=[row["ends_at"]], amounts=[1])
     assert await spend(windows, name, limit, 1) == [False]
     clock.move(RETURN_AFTER_S)
@@ -151,7 +177,8 @@ async def test_returned_shares_can_be_spent_by_other_processes(db) -> None:
 
 
 async def test_concurrent_requests_pass_exactly_up_to_the_limit(db) -> None:
-    name, limit = secrets.token_bytes(16), Limit(100, 600)
+    name = secrets.token_bytes(16)
+    limit = Limit(100, 600)
     windows = Windows(db)
     budgets = await asyncio.gather(*(windows.spend(name, limit) for _ in range(300)))
     assert sum(not budget.is_over for budget in budgets) == 100
@@ -160,11 +187,14 @@ async def test_concurrent_requests_pass_exactly_up_to_the_limit(db) -> None:
 def _spend_in_a_process(url: str, name: bytes, started: Any, passed: Any) -> None:
     async def work() -> int:
         database = await Database.connect(url)
-        windows, count = Windows(database), 0
+        windows = Windows(database)
+        count = 0
         started.wait()
+
         # Up to a refusal: a process that stopped before it could take the rest of its share along.
         while not (await windows.spend(name, Limit(1000, 600))).is_over:
             count += 1
+
         await database.close()
         return count
 
@@ -173,26 +203,36 @@ def _spend_in_a_process(url: str, name: bytes, started: Any, passed: Any) -> Non
 
 async def test_four_processes_share_one_budget(db, platform_database) -> None:
     context = multiprocessing.get_context("spawn")
-    name, started, passed = secrets.token_bytes(16), context.Barrier(4), context.Queue()
+    name = secrets.token_bytes(16)
+    started = context.Barrier(4)
+    passed = context.Queue()
     workers = [
         context.Process(target=_spend_in_a_process, args=(platform_database, name, started, passed)) for _ in range(4)
     ]
+
     for worker in workers:
         worker.start()
+
     counts = [await asyncio.to_thread(passed.get, timeout=200) for _ in workers]
+
     for worker in workers:
         worker.join()
+
     assert sum(counts) == 1000
 
 
 async def test_ended_windows_of_many_callers_are_deleted(db) -> None:
-    clock, limit = Clock(), Limit(15, 10)
+    clock = Clock()
+    limit = Limit(15, 10)
     windows = Windows(db, clock)
     names = [number.to_bytes(16) for number in range(10_000)]
+
     await spend(windows, names[0], limit, 15)
+
     for part in range(0, len(names), 500):
         budgets = await asyncio.gather(*(windows.spend(name, limit) for name in names[part : part + 500]))
         assert sum(budget.is_over for budget in budgets) == (1 if part == 0 else 0)
+
     clock.move(11)
     assert await db.execute(sql.delete_ended, now=clock()) == 10_000
 
@@ -209,9 +249,15 @@ async def ask(app: RateLimits, method: str, path: str, **headers: str) -> tuple[
     address = headers.pop("address", "192.0.2.1")
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {
-        "type": "http", "scheme": "http", "method": method, "path": path, "raw_path": path.encode(),
-        "headers": raw, "client": (address, 5000),
-    }  # fmt: skip
+        "type": "http",
+        "scheme": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "headers": raw,
+        "client": (address, 5000),
+    }
+
     said: list[Any] = []
 
     async def receive() -> Any:
@@ -239,6 +285,7 @@ async def test_a_refusal_says_when_to_come_back(app) -> None:
         status, headers, body = await ask(app, "POST", "/runs/x/trigger", **user)
         assert (status, headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]) == (200, "30", str(left))
         assert body == b"/runs/x/trigger"
+
     status, headers, body = await ask(app, "POST", "/runs/x/trigger", **user)
     assert (status, headers["content-type"]) == (429, "application/json")
     assert 1 <= int(headers["retry-after"]) <= 60
@@ -272,10 +319,12 @@ async def test_invented_identities_share_the_budget_of_their_address(app) -> Non
     for number in range(MAX_UNVERIFIED_PER_ADDRESS):
         headers = (await ask(app, "GET", "/sessions", x_api_key=f"made-up-{number}", address="198.51.100.1"))[1]
         assert headers["x-ratelimit-limit"] == "1000"
+
     for left in range(99, -1, -1):
         made_up = secrets.token_hex(8)
         _, headers, _ = await ask(app, "GET", "/sessions", x_user_id=made_up, address="198.51.100.1")
         assert (headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]) == ("100", str(left))
+
     assert (await ask(app, "GET", "/sessions", x_api_key="made-up", address="198.51.100.1"))[0] == 429
     assert (await ask(app, "GET", "/sessions", x_api_key=GOOD, address="198.51.100.1"))[0] == 200
 
@@ -298,12 +347,16 @@ async def test_a_flood_from_many_addresses_takes_bounded_memory(db: Database, mo
         for number in range(MAX_UNVERIFIED_PER_ADDRESS // 2):
             assert CallerIdentity.USER in await names(address, f"made-up-{number}")
             assert remembered() <= 100
+
     for address in range(100, 200):
         await names(address, "made-up")
         assert len(callers._unverified) <= 30
+
     assert remembered() == callers._unverified_count == 30
+
     for number in range(MAX_UNVERIFIED_PER_ADDRESS):
         await names(7, f"made-up-{number}")
+
     assert CallerIdentity.USER not in await names(7, "one more")
 
 

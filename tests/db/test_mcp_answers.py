@@ -38,6 +38,7 @@ class AnsweredInBetween(Questions):
             self.is_answered = True
             await self.answer(ANYONE, question, ACCEPTED, "request")
             await self._runs.result(question.thread_id, question.answered_by)
+
         return await super()._open_interrupt(question)
 
 
@@ -48,6 +49,7 @@ async def questions(agent_databases: Callable[[], Awaitable[str]]) -> AsyncItera
     graphs = load_graphs(load_config(PROJECTS / "tools" / "langgraph.json").project)
     engine = await LocalGraphs.start(graphs, connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db)))
     assistants = Assistants(db, engine.facts)
+
     await assistants.make_system_assistants()
     runs = Runs(db, assistants, engine, AgentSettings(database_url=url), asyncio.Event())
     runs.worker.start(Driver([]))
@@ -65,6 +67,7 @@ async def test_answer_between_two_polls_is_found(questions: AnsweredInBetween) -
     asked = (await runs.create(uuid7(), body, "request", awaited="end")).run
     found = first_question(asked, load(await runs.result(asked.thread_id, asked.run_id)))
     assert found is not None
+
     question, _ = found
     run = await questions.wait(question)
     assert run is not None

@@ -58,10 +58,12 @@ class Endpoint(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         self.asked.append((self.path, texts))
+
         data = [
             {"object": "embedding", "index": place, "embedding": [float(len(text)), 1.0]}
             for place, text in enumerate(texts)
         ]
+
         response = {"object": "list", "data": data, "model": body["model"], "usage": {"prompt_tokens": 1}}
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -73,30 +75,55 @@ class Endpoint(BaseHTTPRequestHandler):
 
 
 def test_openai_embeddings_call_the_configured_endpoint_alone(tmp_path: Path):
-    packages, asked = tmp_path / "packages", []
+    packages = tmp_path / "packages"
+    asked = []
     subprocess.run(
-        [find_uv_bin(), "pip", "install", "--quiet", "--python", sys.executable, "--target", str(packages),
-         "langchain", "langchain-openai"],
-        check=True, timeout=200,
-    )  # fmt: skip
+        [
+            find_uv_bin(),
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            sys.executable,
+            "--target",
+            str(packages),
+            "langchain",
+            "langchain-openai",
+        ],
+        check=True,
+        timeout=200,
+    )
+
     (tmp_path / "agent.py").write_text("")
     index = {"embed": "openai:text-embedding-3-small", "dims": 2}
     (tmp_path / "langgraph.json").write_text(
         json.dumps({"graphs": {"agent": "./agent.py:graph"}, "store": {"index": index}})
     )
+
     handler = type("Asked", (Endpoint,), {"asked": asked})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/v1"
         environment = {
-            "PATH": os.environ["PATH"], "HOME": str(tmp_path), "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": url,
-            "OPENAI_API_BASE": url, "PYTHONPATH": f"{packages}:{REPOSITORY / 'src'}",
-        }  # fmt: skip
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "OPENAI_API_KEY": "none",
+            "OPENAI_BASE_URL": url,
+            "OPENAI_API_BASE": url,
+            "PYTHONPATH": f"{packages}:{REPOSITORY / 'src'}",
+        }
+
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, str(tmp_path / "langgraph.json"), str(server.server_port)],
-            env=environment, capture_output=True, text=True, check=False, timeout=100,
-        )  # fmt: skip
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+
         server.shutdown()
+
     assert done.returncode == 0, done.stderr
     reported = json.loads(done.stdout.splitlines()[-1])
     assert reported["called"] == []

@@ -8,7 +8,8 @@ import pytest
 from portside.agent.sql import sql
 from portside.kernel.db import Database
 
-EARLIER, SERVING = uuid4(), uuid4()
+EARLIER = uuid4()
+SERVING = uuid4()
 
 
 @pytest.fixture
@@ -71,11 +72,13 @@ async def test_revision_that_is_not_available_is_left_and_named(
 ) -> None:
     begun = uuid4()
     await pin(db, thread_id, begun, EARLIER)
+
     if is_interrupted:
         await end_run(db, thread_id, "interrupted")
 
     run_id = uuid4() if is_interrupted else begun
     assert await pin(db, thread_id, run_id, SERVING, available=[SERVING]) == (SERVING, EARLIER)
+
     # It is named once: the thread has the other revision now, also when the earlier one is there again.
     assert await pin(db, thread_id, run_id, SERVING) == (SERVING, None)
 
@@ -85,4 +88,5 @@ async def test_thread_that_was_deleted_gets_no_pin(db: Database) -> None:
         await db.fetchrow(sql.pin_thread, thread_id=uuid4(), run_id=uuid4(), revision_id=SERVING, available=[SERVING])
         is None
     )
+
     assert await db.pool.fetchval("select count(*) from thread_revisions") == 0

@@ -32,48 +32,59 @@ select gen_random_uuid(), id, 'github', $1, 'https://github.com', ''::bytea from
 
 
 async def test_interrupted_key_rotation_continues(fresh_database, tmp_path: Path) -> None:
-    home, url = Home(tmp_path), await fresh_database()
+    home = Home(tmp_path)
+    url = await fresh_database()
     async with open_platform(home, PlatformSettings(), url):
         pass
+
     connection = await asyncpg.connect(url)
     first = SecretBox.from_file(home.master_key)
     ids = [await connection.fetchval(INTEGRATION, f"i{number}") for number in range(2)]
     store = "update integrations set token_sealed = $2 where id = $1::text::uuid"
     for one in ids:
         await connection.execute(store, one, first.encrypt(b"token", one))
+
     # The state after a kill in the middle: both keys, and one value encrypted with each.
     half = begin_rotation(home.master_key)
     await connection.execute(store, ids[0], half.encrypt(b"token", ids[0]))
     async with open_platform(home, PlatformSettings(), url) as app:
         assert app.new_key is None, "the platform starts with both keys"
+
     assert await rotate_master_key(home, url) == 2, "one value, and the check of the key"
     after = SecretBox.from_file(home.master_key)
     assert (after.keys, after.key_id) == (half.keys[:1], half.key_id)
     assert previous_file(home.master_key).stat().st_mode & 0o777 == 0o600
+
     for one in ids:
         encrypted = await connection.fetchval("select token_sealed from integrations where id = $1::text::uuid", one)
         assert after.decrypt(encrypted, one) == b"token"
+
     assert await rotate_master_key(home, url) == 3
     assert SecretBox.from_file(home.master_key).key_id != half.key_id
     await connection.close()
 
 
 async def test_running_platform_rotates_and_keeps_the_previous_key(fresh_database, tmp_path: Path, monkeypatch) -> None:
-    home, url = Home(tmp_path), await fresh_database()
+    home = Home(tmp_path)
+    url = await fresh_database()
     async with open_platform(home, PlatformSettings(), url):
         pass
-    connection, db = await asyncpg.connect(url), await Database.connect(url)
+
+    connection = await asyncpg.connect(url)
+    db = await Database.connect(url)
     box = await check_key(db, home)
     first = SecretBox(*box.keys)
     stored = await connection.fetchval(INTEGRATION, "i")
     store = "update integrations set token_sealed = $2 where id = $1::text::uuid"
     read = "select token_sealed from integrations where id = $1::text::uuid"
+
     await connection.execute(store, stored, first.encrypt(b"token", stored))
     rotation = KeyRotation(db, home, box)
     assert (await rotation.activate()).did == {}, "there is nothing to do"
     state = await rotation.begin()
     assert (state.reencrypted, box.keys[1:], SecretBox.from_file(home.master_key).keys) == (2, first.keys, box.keys)
     assert box.decrypt(await connection.fetchval(read, stored), stored) == b"token"
+
     # A request had encrypted with the older key before, and stores its value only now.
     await connection.execute(store, stored, first.encrypt(b"late", stored))
     monkeypatch.setattr(master_key, "REMOVE_AFTER", timedelta(0))
@@ -82,6 +93,7 @@ async def test_running_platform_rotates_and_keeps_the_previous_key(fresh_databas
     assert (await rotation.activate()).did == {"reencrypted": 0}
     assert len(box.keys) == 1
     assert SecretBox(*box.keys).decrypt(await connection.fetchval(read, stored), stored) == b"late"
+
     # A database from before the rotation opens with the key that was kept, and is encrypted again.
     await connection.execute(store, stored, first.encrypt(b"restored", stored))
     await connection.execute("delete from master_key_check")
@@ -90,9 +102,11 @@ async def test_running_platform_rotates_and_keeps_the_previous_key(fresh_databas
     assert (again.keys, again.decrypt(await connection.fetchval(read, stored), stored)) == (box.keys, b"restored")
     previous_file(home.master_key).unlink()
     await connection.execute("delete from master_key_check")
+
     await connection.execute(store, stored, first.encrypt(b"restored", stored))
     with pytest.raises(UserMistake, match="does not decrypt the secrets"):
         await check_key(db, home)
+
     await connection.close()
     await db.close()
 
@@ -125,22 +139,28 @@ async def store_sealed(connection: asyncpg.Connection, table: str, columns: list
     """Store a row whose encrypted columns have a value each; its other columns say nothing. Return its id."""
     for row in await connection.fetch(CHECKS, table):
         await connection.execute(f'alter table {table} drop constraint "{row["conname"]}"')
+
     needed = {row["column_name"]: ANY[row["data_type"]] for row in await connection.fetch(NEEDED, table)}
     number = str(uuid4())
     names = ["id", *columns, *needed]
     values = ["$1::text::uuid", *(f"${place}" for place in range(2, len(columns) + 2)), *needed.values()]
     encrypted = [box.encrypt(f"{table}.{column}".encode(), number) for column in columns]
+
     await connection.execute(
         f"insert into {table} ({', '.join(names)}) values ({', '.join(values)})", number, *encrypted
     )
+
     return number
 
 
 async def test_every_encrypted_column_gets_the_new_key(platform_databases) -> None:
     """One that was forgotten could not be read any more after the older key is gone."""
     url = await platform_databases()
-    older, newer = SecretBox(b"o" * 32), SecretBox(b"n" * 32)
-    connection, db = await asyncpg.connect(url), await Database.connect(url)
+    older = SecretBox(b"o" * 32)
+    newer = SecretBox(b"n" * 32)
+    connection = await asyncpg.connect(url)
+    db = await Database.connect(url)
+
     # Rows of other tables, and triggers, are not what this is about.
     await connection.execute("set session_replication_role = replica")
     sealed = {row["table_name"]: row["columns"] for row in await connection.fetch(SEALED)}
@@ -157,6 +177,7 @@ async def test_every_encrypted_column_gets_the_new_key(platform_databases) -> No
         assert {column: newer.decrypt(row[column], ids[table]) for column in columns} == {
             column: f"{table}.{column}".encode() for column in columns
         }
+
     await connection.close()
     await db.close()
 
@@ -167,9 +188,11 @@ def contents_of(folder: Path) -> dict[str, bytes]:
 
 async def test_key_of_another_platform_is_not_rotated(platform_databases, tmp_path: Path) -> None:
     """Nothing is written that would make the right key, once it is there again, an older one; nor do kept keys help."""
-    home, right = Home(tmp_path), SecretBox(b"r" * 32)
+    home = Home(tmp_path)
+    right = SecretBox(b"r" * 32)
     home.master_key.write_text(base64.b64encode(b"w" * 32).decode())
     previous_file(home.master_key).write_text(base64.b64encode(b"p" * 32).decode())
+
     before = contents_of(tmp_path)
     db = await Database.connect(await platform_databases())
     await check_master_key(db, right)
@@ -186,9 +209,11 @@ async def test_key_of_another_platform_is_not_rotated(platform_databases, tmp_pa
 
 
 async def test_damaged_key_file_ends_no_rotation(platform_databases, tmp_path: Path) -> None:
-    home, db = Home(tmp_path), await Database.connect(await platform_databases())
+    home = Home(tmp_path)
+    db = await Database.connect(await platform_databases())
     rotation = KeyRotation(db, home, await check_key(db, home))
     await rotation.begin()
+
     both = home.master_key.read_text()
     home.master_key.write_text(both[:-9])
 
@@ -205,9 +230,12 @@ async def test_damaged_key_file_ends_no_rotation(platform_databases, tmp_path: P
 async def test_interrupted_rotation_ends_after_the_next_start(fresh_database, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(master_key, "REMOVE_AFTER", timedelta(0))
     monkeypatch.setattr(KeyRotation, "every_s", 0.1)
-    home, url = Home(tmp_path), await fresh_database()
+
+    home = Home(tmp_path)
+    url = await fresh_database()
     async with open_platform(home, PlatformSettings(), url):
         pass
+
     half = begin_rotation(home.master_key)
     async with open_platform(home, PlatformSettings(), url):
         await eventually(lambda: asyncio.sleep(0, SecretBox.from_file(home.master_key).keys == half.keys[:1]))
@@ -221,16 +249,23 @@ def test_command_rotates_a_running_platform(tmp_path: Path) -> None:
         before = SecretBox.from_file(home / "master-key").keys
         command = [sys.executable, "-P", "-m", "portside", "keys", "rotate-master", "--home", str(home)]
         done = subprocess.run(
-            [*command, "--url", server.url], check=False, capture_output=True, text=True, timeout=120,
+            [*command, "--url", server.url],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=120,
             env={**os.environ, "DATABASE_URL": ""},
-        )  # fmt: skip
+        )
+
         assert "the older key is removed after 20" in done.stdout, done.stderr
         assert SecretBox.from_file(home / "master-key").keys[1:] == before
         headers = {"X-Api-Key": KEY}
         entries = httpx2.get(f"{server.url}/audit-log", headers=headers).text
         assert "master_key.rotate" in entries
+
     with platform_server(home) as server:
         assert httpx2.get(f"{server.url}/ok").status_code == 200
+
     stopped = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=120, env={**os.environ, "DATABASE_URL": ""}
     )

@@ -25,4 +25,5 @@ async def test_listener_that_keeps_ending_is_a_problem_of_the_platform(
         )
     finally:
         await listener.stop()
+
     assert "CONTROL_PLANE_URL" in (tmp_path / "listener.log").read_text()

@@ -25,8 +25,10 @@ async def migrated(url: str, package: str) -> Database:
     schema = "portside" if package in OF_AGENTS else None
     db = await Database.connect(url, schema=schema)
     await migrate(db, ["portside.agent"] if schema else PACKAGES, schema=schema)
+
     if package == "agent":
         await open_generation(db, StoreIndex(embed="./embed.py:embed", dims=3))
+
     return db
 
 
@@ -34,6 +36,7 @@ async def migrated(url: str, package: str) -> Database:
 async def test_every_query_of_a_package_can_be_prepared(fresh_database, package: str) -> None:
     queries = list(importlib.import_module(f"portside.{package}.sql").sql)
     assert queries
+
     db = await migrated(await fresh_database(), package)
     wrong = {}
     async with db.pool.acquire() as connection:
@@ -44,6 +47,7 @@ async def test_every_query_of_a_package_can_be_prepared(fresh_database, package:
                 wrong[query.name] = str(exc)
             else:
                 assert len(statement.get_parameters()) == len(query.parameters), query.name
+
     await db.close()
     assert wrong == {}
 

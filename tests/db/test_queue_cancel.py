@@ -36,14 +36,23 @@ class Queue:
     """One worker and one thread."""
 
     def __init__(self, db: Database, thread_id: UUID | None = None) -> None:
-        self.db, self.worker_id, self.thread_id = db, uuid4(), thread_id or uuid4()
+        self.db = db
+        self.worker_id = uuid4()
+        self.thread_id = thread_id or uuid4()
 
     async def admit(self, *, starts: bool = False, **options: Any) -> tuple[UUID, Admitted]:
         run_id = uuid7()
         given = {
-            "strategy": "enqueue", "temporary": False, "delay_s": 0.0, "metadata": {}, "thread_metadata": {},
-            "kwargs": {"config": {"configurable": {"graph_id": "g"}}}, "create_thread": True, **options,
-        }  # fmt: skip
+            "strategy": "enqueue",
+            "temporary": False,
+            "delay_s": 0.0,
+            "metadata": {},
+            "thread_metadata": {},
+            "kwargs": {"config": {"configurable": {"graph_id": "g"}}},
+            "create_thread": True,
+            **options,
+        }
+
         admission = Admission(run_id=run_id, thread_id=self.thread_id, assistant_id=uuid4(), **given)
         return run_id, await admit_run(self.db, admission, self.worker_id, starts=starts)
 
@@ -51,9 +60,13 @@ class Queue:
         run_id, admitted = await self.admit(starts=True, **options)
         assert admitted.outcome == "running"
         return ClaimedRun(
-            run_id=run_id, thread_id=self.thread_id, assistant_id=uuid4(), kwargs={}, attempt=1,
+            run_id=run_id,
+            thread_id=self.thread_id,
+            assistant_id=uuid4(),
+            kwargs={},
+            attempt=1,
             is_temporary=bool(options.get("temporary")),
-        )  # fmt: skip
+        )
 
     async def claim(self) -> list[ClaimedRun]:
         return await statements.claim_runs(self.db, self.worker_id, 10)
@@ -94,6 +107,7 @@ async def test_a_cancel_reaches_the_worker_with_the_renewal(queue: Queue):
     assert await queue.cancel(ROLLBACK, run.run_id) == ["stopping"]
     assert await queue.asked(run) == ROLLBACK
     await queue.cancel(Cancellation("interrupt", "too late"), run.run_id)
+
     assert await queue.asked(run) == ROLLBACK
 
 
@@ -104,6 +118,7 @@ async def test_rollback_but_not_interrupt_applies_to_an_ended_run(queue: Queue):
     row = await queue.db.pool.fetchrow("select status, cancel_reason, cancel_action from runs")
     assert tuple(row) == ("success", None, None)
     run = await queue.begun()
+
     await queue.cancel(ROLLBACK, run.run_id)
     assert await queue.end(run) == "rollback"
     assert await queue.end(run, UNDONE) == "ended"
@@ -113,6 +128,7 @@ async def test_rollback_but_not_interrupt_applies_to_an_ended_run(queue: Queue):
 
 async def test_rollback_restores_the_thread_status(queue: Queue):
     await queue.end(await queue.begun(), RunResult(status="success", thread_status="interrupted", values=b'{"n":1}'))
+
     for cancellation, outcome in ((INTERRUPT, "interrupted"), (ROLLBACK, "deleted")):
         run_id, _ = await queue.admit()
         assert (await queue.thread())["status"] == "busy"
@@ -127,6 +143,7 @@ async def test_only_the_first_run_of_a_thread_is_ready(queue: Queue):
     assert await queue.cancel(INTERRUPT, waiting[0], waiting[2]) == ["interrupted", "interrupted"]
     assert await queue.claim() == []
     await queue.end(head)
+
     claimed = await queue.claim()
     assert [run.run_id for run in claimed] == [waiting[1]]
     await queue.end(claimed[0])
@@ -141,6 +158,7 @@ async def test_a_new_run_supersedes_all_before_it(queue: Queue):
     assert await queue.statuses() == ["running", "interrupted", "pending"]
     asked = await queue.asked(head)
     assert asked is not None
+
     assert str(new) in asked.reason
     assert await queue.claim() == []
     await queue.end(head, STOPPED)
@@ -163,6 +181,7 @@ async def test_cancelled_run_of_a_dead_worker_is_finished_by_the_next(queue: Que
     assert len(claimed) == 1
     assert claimed[0].was_started
     assert claimed[0].cancellation is not None
+
     await queue.end(claimed[0], STOPPED)
     assert [run.run_id for run in await queue.claim()] == [after]
 
@@ -182,6 +201,7 @@ async def test_stateless_runs_leave_no_thread(queue: Queue):
     await queue.admit(temporary=True)
     assert await queue.cancel(ROLLBACK) == ["deleted"]
     assert await queue.thread() == {}
+
     await queue.admit(temporary=True)
     assert await queue.cancel(INTERRUPT) == ["interrupted"]
     assert (await queue.thread())["delete_after"] is not None
@@ -193,6 +213,7 @@ async def test_many_threads_are_cancelled_in_bounded_steps(db: Database, monkeyp
     for queue in queues:
         await queue.begun()
         await queue.admit()
+
     cancelled = await statements.cancel_runs(db, CancelScope(statuses=["pending"]), INTERRUPT)
     assert [run.outcome for run in cancelled] == ["interrupted"] * 10
     cancelled = await statements.cancel_runs(db, CancelScope(), INTERRUPT)
@@ -207,6 +228,7 @@ async def test_deleting_an_ended_run_blocks_its_thread(queue: Queue):
     _, admitted = await queue.admit(starts=True)
     assert admitted.outcome == "pending"
     assert await queue.end(deleted.claimed, UNDONE) == "ended"
+
     assert len(await queue.claim()) == 1
     assert (await statements.delete_run(queue.db, queue.worker_id, queue.thread_id, run.run_id)).outcome == "missing"
     thread = await queue.thread()
@@ -224,6 +246,7 @@ async def work(db: Database, is_over: asyncio.Event) -> None:
             cancellation = asked.get(run.run_id)
             if await queue.end(run, endings[cancellation and cancellation.action]) == "rollback":
                 await queue.end(run, UNDONE)
+
         if not held and is_over.is_set():
             return
 

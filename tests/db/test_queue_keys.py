@@ -32,9 +32,16 @@ DONE = RunResult(status="success", thread_status="idle", values=b'{"n":1}', inte
 
 def asked(thread_id: UUID | None = None, key: str | None = "k", digest: str = "d", **options: Any) -> Admission:
     given = {
-        "strategy": "enqueue", "temporary": thread_id is None, "delay_s": 0.0, "metadata": {}, "thread_metadata": {},
-        "kwargs": {"config": {"configurable": {"graph_id": "g"}, "metadata": {}}}, "create_thread": True, **options,
-    }  # fmt: skip
+        "strategy": "enqueue",
+        "temporary": thread_id is None,
+        "delay_s": 0.0,
+        "metadata": {},
+        "thread_metadata": {},
+        "kwargs": {"config": {"configurable": {"graph_id": "g"}, "metadata": {}}},
+        "create_thread": True,
+        **options,
+    }
+
     named = None if key is None else RequestKey(thread_id or STATELESS, key, digest)
     return Admission(run_id=uuid7(), thread_id=thread_id or uuid7(), assistant_id=uuid4(), key=named, **given)
 
@@ -66,6 +73,7 @@ async def test_other_request_with_the_same_key_is_refused(db: Database):
     for scope in (None, uuid4()):
         await admit(db, asked(scope))
         assert (await admit(db, asked(scope, digest="other"))).outcome == "reused"
+
     assert (await count(db), await count(db, "threads")) == (2, 2)
 
 
@@ -75,6 +83,7 @@ async def test_repeated_key_makes_no_second_run_with_any_strategy(db: Database):
     for strategy in ("reject", "interrupt", "rollback", "enqueue"):
         again = await admit(db, asked(thread_id, strategy=strategy))
         assert (again.outcome, again.run_id) == ("repeated", first.run_id)
+
     assert await db.pool.fetchval("select status from runs") == "pending"
 
 
@@ -93,8 +102,10 @@ async def test_idempotency_key_is_valid_for_a_day(db: Database):
         await db.pool.execute(
             "update runs set created_at = now() - interval '25 hours' where run_id = $1", first.run_id
         )
+
         again = await admit(db, asked(scope, digest="other"))
         assert (again.outcome, again.run_id != first.run_id) == ("pending", True)
+
     await db.pool.execute("update runs set created_at = now() - interval '25 hours'")
     assert (await LapsedRunKeys(db).activate()).did == {"forgotten": 2}
     assert await db.pool.fetchval("select count(request_key) from runs") == 0
@@ -104,15 +115,21 @@ async def begun(db: Database, admission: Admission) -> ClaimedRun:
     admitted = await admit(db, admission, starts=True)
     assert admitted.outcome == "running"
     return ClaimedRun(
-        run_id=admission.run_id, thread_id=admission.thread_id, assistant_id=admission.assistant_id, kwargs={},
-        attempt=1, is_temporary=True,
-    )  # fmt: skip
+        run_id=admission.run_id,
+        thread_id=admission.thread_id,
+        assistant_id=admission.assistant_id,
+        kwargs={},
+        attempt=1,
+        is_temporary=True,
+    )
 
 
 async def test_a_stateless_run_is_kept_as_long_as_its_key(db: Database):
-    kept, gone = await begun(db, asked()), await begun(db, asked(key=None))
+    kept = await begun(db, asked())
+    gone = await begun(db, asked(key=None))
     for run in (kept, gone):
         assert await end_run(db, WORKER, run, DONE) == "ended"
+
     rows = await db.pool.fetch("select thread_id, delete_after - now() as left from threads")
     assert [row["thread_id"] for row in rows] == [kept.thread_id]
     assert 23.9 < rows[0]["left"].total_seconds() / 3600 <= 24
@@ -129,11 +146,16 @@ async def test_a_run_inherits_metadata_from_its_assistant_and_thread(db: Databas
     await db.pool.execute(
         """update threads set metadata = metadata || '{"a": "thread", "b": "thread", "c": "thread"}'"""
     )
+
     config = {"configurable": {"graph_id": "g2"}, "metadata": {"a": "x", "given": 1}}
     second = asked(
-        thread_id, key=None, inherited={"a": "assistant", "d": "assistant"}, metadata={"b": "own", "graph_id": "g2"},
+        thread_id,
+        key=None,
+        inherited={"a": "assistant", "d": "assistant"},
+        metadata={"b": "own", "graph_id": "g2"},
         kwargs={"config": config},
-    )  # fmt: skip
+    )
+
     labels = {"a": "thread", "b": "own", "c": "thread", "d": "assistant", "graph_id": "g2"}
     assert (await admit(db, second)).metadata == labels
     row = await db.pool.fetchrow("select metadata, kwargs from runs where run_id = $1", second.run_id)

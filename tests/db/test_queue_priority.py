@@ -37,10 +37,20 @@ async def admit(
     run_id = uuid7()
     kwargs: dict[str, Any] = {"config": {"configurable": {"graph_id": "g"}}}
     admission = Admission(
-        run_id=run_id, thread_id=thread_id or uuid4(), assistant_id=uuid4(), metadata={}, kwargs=kwargs,
-        strategy="enqueue", thread_metadata={}, create_thread=True, temporary=False, delay_s=delay_s, priority=priority,
+        run_id=run_id,
+        thread_id=thread_id or uuid4(),
+        assistant_id=uuid4(),
+        metadata={},
+        kwargs=kwargs,
+        strategy="enqueue",
+        thread_metadata={},
+        create_thread=True,
+        temporary=False,
+        delay_s=delay_s,
+        priority=priority,
         caller=caller,
-    )  # fmt: skip
+    )
+
     await admit_run(db, admission, WORKER, starts=False)
     return run_id
 
@@ -92,6 +102,7 @@ async def test_callers_with_many_pending_runs_share_the_queue(db: Database):
     first = [await admit(db, caller=name) for name in ("bob", "cleo")]
     assert await claim(db, 3) == [flood[0], *first]
     bobs = [await admit(db, caller="bob") for _ in range(5)]
+
     # From here on they take turns, although ada was first with all of hers.
     claimed = [(await claim(db))[0] for _ in range(10)]
     assert [run_id for run_id in claimed if run_id in bobs] == bobs
@@ -124,6 +135,7 @@ async def test_runs_that_become_due_together_take_their_turns(db: Database):
     bob = await admit(db, caller="bob")
     claimed = await claim(db, 20)
     assert bob in claimed[:2]
+
     assert [run_id for run_id in claimed if run_id != bob] == [waiting[1], *delayed]
     assert for_next_year not in claimed
 
@@ -134,6 +146,7 @@ async def test_runs_that_are_admitted_at_the_same_moment_share_no_turn(db: Datab
         first = await admit(transaction, caller="ada")
         second = await admit(db, caller="ada")
         await admit(db, caller="bob")
+
     found = {
         row["run_id"]: row["queue_position"] for row in await db.pool.fetch("select run_id, queue_position from runs")
     }
@@ -143,6 +156,7 @@ async def test_runs_that_are_admitted_at_the_same_moment_share_no_turn(db: Datab
 async def test_deleted_runs_do_not_delay_their_caller(db: Database):
     for _ in range(10):
         await admit(db, caller="ada")
+
     assert len(await claim(db, 10)) == 10
     again = await admit(db, caller="ada")
     bob = await admit(db, caller="bob")
@@ -167,6 +181,7 @@ async def pages_of_a_claim(db: Database) -> tuple[int, str]:
         await connection.execute("set local enable_seqscan = off")
         await connection.execute("set local enable_bitmapscan = off")
         plan_text = await connection.fetchval(READY)
+
     plan = (json.loads(plan_text) if isinstance(plan_text, str) else plan_text)[0]["Plan"]
     text = json.dumps(plan)
     return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"], text
@@ -193,8 +208,10 @@ async def test_a_claim_reads_as_much_behind_three_runs_as_behind_twenty_thousand
     few, _ = await pages_of_a_claim(db)
     await db.pool.execute(FILL, 20_000, kind == "blocked", kind == "delayed")
     await db.pool.execute("vacuum analyze runs")
+
     many, plan = await pages_of_a_claim(db)
     assert "runs_ready" in plan
     assert "Seq Scan" not in plan
+
     # The rows that are found, and the height of the index.
     assert many <= few + 40

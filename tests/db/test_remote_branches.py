@@ -26,7 +26,8 @@ class Redirecting:
 
     def __init__(self) -> None:
         self.targets: dict[str, str] = {}
-        self.url, self.asked = "", 0
+        self.url = ""
+        self.asked = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.asked += 1
@@ -36,9 +37,12 @@ class Redirecting:
 
 @pytest.fixture
 async def redirecting() -> AsyncIterator[Redirecting]:
-    host, stop, listening = Redirecting(), asyncio.Event(), listen("127.0.0.1", 0)
+    host = Redirecting()
+    stop = asyncio.Event()
+    listening = listen("127.0.0.1", 0)
     host.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     server = Server(host, draining=asyncio.Event(), grace_s=1)
+
     await server.open([listening])
     serving = asyncio.create_task(server.serve_until(stop))
     yield host
@@ -57,8 +61,10 @@ async def test_a_renamed_repository_is_found_and_its_host_keeps_the_token(host: 
     assert await newest_commit(f"{host.url}/team/new.git", "main", CREDENTIAL, HERE) == commit
     redirecting.targets = {"/old": f"{host.url}/team/new.git"}
     shown = len(host.shown)
+
     with pytest.raises(PollFailed):
         await newest_commit(f"{redirecting.url}/old", "main", CREDENTIAL, HERE)
+
     assert len(host.shown) == shown, "the token is for the host that was named"
 
 
@@ -68,6 +74,7 @@ async def test_redirects_of_one_host_are_followed_and_counted(host: GitHost, red
     redirecting.targets = {f"/{n}": f"{redirecting.url}/{n - 1}" for n in range(1, 6)}
     redirecting.targets["/0"] = f"{host.url}/team/new.git"
     assert await newest_commit(f"{redirecting.url}/2", "main", None, HERE) == commit
+
     with pytest.raises(PollFailed, match="more than 3 times"):
         await newest_commit(f"{redirecting.url}/5", "main", None, HERE)
 
@@ -77,12 +84,15 @@ async def test_redirects_into_forbidden_networks_are_refused(
 ):
     Repository(host.folder / "team" / "new.git").commit({"a": "1"})
     redirecting.targets = {"/old": f"http://localhost:{host.url.rpartition(':')[2]}/team/new.git"}
+
     # The redirecting host counts as public here: a test cannot have one that is.
     real = outbound.network_of
     monkeypatch.setattr(outbound, "network_of", lambda address: "public" if address == "127.0.0.1" else real(address))
     monkeypatch.setattr(outbound.socket, "getaddrinfo", _localhost_is_another)
+
     with pytest.raises(PollFailed, match="loopback network"):
         await newest_commit(f"{redirecting.url}/old", "main", None, OutboundRules())
+
     assert redirecting.asked == 2
     assert host.asked == []
 
@@ -103,11 +113,20 @@ async def test_git_connects_to_the_address_that_was_checked(host: GitHost, monke
 @pytest.mark.parametrize(
     "url",
     [
-        "http://127.0.0.1:1/x", "http://2130706433:1/x", "http://[::1]:1/x", "http://[::ffff:127.0.0.1]:1/x",
-        "https://localhost/x", "git://127.0.0.1/x", "ssh://git@127.0.0.1/x", "git@localhost:x", "git@[::1]:x",
-        "http://169.254.169.254/x", "http://public.example@127.0.0.1/x", "http://public.example\\@127.0.0.1/x",
+        "http://127.0.0.1:1/x",
+        "http://2130706433:1/x",
+        "http://[::1]:1/x",
+        "http://[::ffff:127.0.0.1]:1/x",
+        "https://localhost/x",
+        "git://127.0.0.1/x",
+        "ssh://git@127.0.0.1/x",
+        "git@localhost:x",
+        "git@[::1]:x",
+        "http://169.254.169.254/x",
+        "http://public.example@127.0.0.1/x",
+        "http://public.example\\@127.0.0.1/x",
     ],
-)  # fmt: skip
+)
 async def test_forbidden_networks_are_refused_in_every_notation(url: str):
     with pytest.raises(PollFailed, match=r"network|has a user name|invalid"):
         await newest_commit(url, "main", None, OutboundRules())

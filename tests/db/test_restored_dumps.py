@@ -33,7 +33,9 @@ async def dumps(fresh_database: Callable[[], Awaitable[str]], postgres: str, tmp
     await databases.execute(source, "create table kept as select 1 as number")
     agent = f"agent_{secrets.token_hex(16)}"
     made = Dumps(tmp_path / "dumps", agent)
+
     made.folder.mkdir()
+
     for file in (made.folder / f"{agent}.dump", made.of_the_platform):
         command = [program("pg_dump"), "-F", "custom", "-f", str(file), "-d", source]
         await asyncio.to_thread(subprocess.run, command, check=True, timeout=600)
@@ -78,8 +80,10 @@ async def test_agents_are_dropped_again_if_the_dump_of_the_platform_is_damaged(d
 
 
 async def test_role_that_may_create_no_roles_is_told_so(dumps: Dumps, fresh_database, postgres: str) -> None:
-    target, role = await fresh_database(), f"{databases.prefix()}{secrets.token_hex(6)}"
+    target = await fresh_database()
+    role = f"{databases.prefix()}{secrets.token_hex(6)}"
     await databases.execute(postgres, f"create role {role} login createdb password 'secret'")
+
     try:
         await databases.execute(target, f"grant all on schema public to {role}")
         url = databases.with_user(target, role, "secret")
@@ -94,8 +98,10 @@ async def test_role_that_may_create_no_roles_is_told_so(dumps: Dumps, fresh_data
 
 
 async def test_role_that_may_create_no_databases_leaves_no_role(dumps: Dumps, fresh_database, postgres: str) -> None:
-    target, role = await fresh_database(), f"{databases.prefix()}{secrets.token_hex(6)}"
+    target = await fresh_database()
+    role = f"{databases.prefix()}{secrets.token_hex(6)}"
     await databases.execute(postgres, f"create role {role} login createrole password 'secret'")
+
     try:
         with pytest.raises(BackupFailed, match=f"the database {dumps.agent} cannot be created: permission denied"):
             await restore_dumps(databases.with_user(target, role, "secret"), dumps.folder)

@@ -43,6 +43,7 @@ async def test_run_waits_for_an_executor_until_it_may_take_no_longer(db: Databas
     kwargs = dict.fromkeys(
         ("input", "command", "context", "stream_mode", "subgraphs", "interrupt_before", "interrupt_after", "durability")
     )
+
     config = {"configurable": {"graph_id": "g", "thread_id": str(admission.thread_id)}, "metadata": {}}
     config["configurable"]["run_id"] = str(admission.run_id)
     admission.kwargs = {**kwargs, "config": config}
@@ -67,8 +68,9 @@ async def test_run_waits_for_an_executor_until_it_may_take_no_longer(db: Databas
 
         await db.pool.execute(
             "update runs set started_at = started_at - make_interval(secs => $2) where run_id = $1",
-            admission.run_id, TIMEOUT_S,
-        )  # fmt: skip
+            admission.run_id,
+            TIMEOUT_S,
+        )
 
         async def has_ended() -> bool:
             process.wake()

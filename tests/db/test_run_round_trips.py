@@ -43,14 +43,16 @@ NAMES = {query.sql: query.name for query in sql}
 NOISE = {"claim_runs", "renew_leases"}
 UNDER_WAY = "select exists (select from runs where status in ('pending', 'running') and run_after <= now())"
 HI = {"messages": [{"role": "user", "content": "hi"}]}
-BEFORE, AFTER = ["admit_runs", "read_checkpoint"], ["end_runs"]
+BEFORE = ["admit_runs", "read_checkpoint"]
+AFTER = ["end_runs"]
 
 
 class Source:
     """A pool that notes the statements that pass."""
 
     def __init__(self, source: Any, texts: list[str]) -> None:
-        self._source, self._texts = source, texts
+        self._source = source
+        self._texts = texts
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def noted(text: str, *args: Any) -> Any:
@@ -82,7 +84,10 @@ class Server:
     """The part of a server that makes and executes runs."""
 
     def __init__(self, db: Database, runs: Runs, assistants: Assistants, texts: list[str]) -> None:
-        self.db, self.runs, self.assistants, self._texts = db, runs, assistants, texts
+        self.db = db
+        self.runs = runs
+        self.assistants = assistants
+        self._texts = texts
 
     def create(self, thread_id: UUID | None, graph: str = "echo", **fields: Any) -> Awaitable[Any]:
         body = RunCreate(assistant_id=graph, input=fields.pop("input", HI), **fields)
@@ -129,7 +134,8 @@ class Server:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(module_database: str) -> AsyncIterator[Server]:
-    url, texts = module_database, []
+    url = module_database
+    texts = []
     config = load_config(PROJECTS / "graphs" / "langgraph.json")
 
     async def connect() -> Database:
@@ -142,18 +148,22 @@ async def server(module_database: str) -> AsyncIterator[Server]:
         connect,
         make_saver=partial(PostgresSaver, writer=CheckpointWriter(db, delay_s=60.0)),
     )
+
     known = Assistants(db, engine.facts)
     await known.make_system_assistants()
     runs = Runs(db, known, engine, AgentSettings(database_url=url), asyncio.Event())
     runs.worker.start(Driver([]))
+
     for graph in ("echo", "steps"):
         await known.find_cached(graph)
+
     with pytest.MonkeyPatch.context() as patch:
         # However slow the machine is, a short run is over before its checkpoints would be written.
         patch.setattr(backend, "NEW_THREAD_DELAY_S", 60.0)
         # Nobody looks into the queue without a reason.
         patch.setattr(worker, "POLL_S", 3600.0)
         yield Server(db, runs, known, texts)
+
     await runs.worker.drain(5.0)
     await engine.close()
     await db.close()
@@ -195,7 +205,8 @@ async def test_ends_of_runs_claim_only_when_runs_wait(server: Server):
 
 async def test_a_claim_that_leaves_slots_free_is_not_repeated(server: Server, monkeypatch: pytest.MonkeyPatch):
     """A claim reserves the free slots: a run that is admitted meanwhile waits for a second claim, but for no third."""
-    gate, claim = asyncio.Event(), statements.claim_runs
+    gate = asyncio.Event()
+    claim = statements.claim_runs
 
     async def claim_behind_gate(*args: Any) -> list[ClaimedRun]:
         await gate.wait()
@@ -238,6 +249,7 @@ async def test_an_assistant_that_changed_is_read_again(server: Server):
     await server.assistants.delete(made.assistant_id, delete_threads=True)
     with pytest.raises(AssistantNotFound):
         await server.wait(None, name)
+
     assert await server.db.pool.fetchval("select count(*) from runs where assistant_id = $1", made.assistant_id) == 0
 
 
@@ -245,6 +257,7 @@ async def test_a_run_on_a_thread(server: Server):
     thread_id = await server.thread()
     for _ in range(2):
         check_on_thread(await server.cost(server.wait(thread_id)))
+
     steps = server.wait(thread_id, "steps", input={"done": [], "pause_s": 0})
     check_on_thread(await server.cost(steps))
 
@@ -271,6 +284,7 @@ async def test_joining_a_run_that_is_over(server: Server):
 async def test_cancelling(server: Server):
     thread_id = await server.thread()
     later = (await server.create(thread_id, after_seconds=600)).run
+
     # Nobody began it.
     assert await server.cost(server.runs.cancel(thread_id, later.run_id, "interrupt")) == ["cancel_runs"]
     run = (await server.create(thread_id, "steps", input={"done": [], "pause_s": 60})).run
@@ -282,13 +296,15 @@ async def test_cancelling(server: Server):
     found = await server.cost(server.runs.cancel(thread_id, run.run_id, "interrupt"))
     assert found[:1] == ["cancel_runs"]
     assert found[-1:] == ["end_runs"]
+
     # The graph may be reading its thread only now.
     assert len(found) <= 5
 
 
 async def test_concurrent_requests_are_batched(server: Server):
     """However many clients there are, no more runs are executed at a time than there are slots."""
-    worker, busy = server.runs.worker, []
+    worker = server.runs.worker
+    busy = []
 
     async def run() -> None:
         await server.wait(None, "steps", input={"done": [], "pause_s": 0.01})
@@ -311,17 +327,20 @@ async def test_ends_do_not_wait_for_locked_threads(server: Server):
         waiting = asyncio.create_task(worker.end_run(held, ending))
         assert (await asyncio.wait_for(worker.end_run(free, ending), 60)).outcome == "ended"
         assert not waiting.done()
+
     assert (await asyncio.wait_for(waiting, 60)).outcome == "ended"
 
 
 async def test_admissions_do_not_wait_for_locked_threads(server: Server):
     """Somebody holds one of two threads; a run on the other one is admitted, and on the first one when it is let go."""
-    held, free = await server.thread(), await server.thread()
+    held = await server.thread()
+    free = await server.thread()
     async with server.db.pool.acquire() as other, other.transaction():
         await other.execute("select from threads where thread_id = $1 for update", held)
         waiting = asyncio.create_task(server.wait(held))
         assert await asyncio.wait_for(server.wait(free), 60)
         assert not waiting.done()
+
     assert await asyncio.wait_for(waiting, 60)
 
 
@@ -330,6 +349,7 @@ async def test_concurrent_runs_of_a_thread_start_in_order(server: Server):
     made = await asyncio.gather(*(server.create(thread_id) for _ in range(5)))
     for each in made:
         await server.runs.result(thread_id, each.run.run_id)
+
     await server.idle()
     order = "select run_id from runs where thread_id = $1 order by started_at"
     assert await server.db.pool.fetch(order, thread_id) == await server.db.pool.fetch(
@@ -340,7 +360,8 @@ async def test_concurrent_runs_of_a_thread_start_in_order(server: Server):
 async def test_a_run_that_ends_while_its_row_is_read_wakes_who_waits_for_it(server: Server, monkeypatch):
     """The row says that the run goes on in another process, and the notification of its end arrives before the row."""
     run = await server.begun(await server.thread())
-    read, reads = server.db.fetchrow, []
+    read = server.db.fetchrow
+    reads = []
     monkeypatch.setattr(service, "ELSEWHERE_POLL_S", 3600.0)
 
     async def read_before_end(query: Any, **values: Any) -> Any:
@@ -352,6 +373,7 @@ async def test_a_run_that_ends_while_its_row_is_read_wakes_who_waits_for_it(serv
             stream = server.runs.hub.find(run.run_id)
             assert stream is not None
             stream.wake()
+
         return row
 
     monkeypatch.setattr(server.db, "fetchrow", read_before_end)

@@ -36,6 +36,7 @@ async def history(agent_databases) -> AsyncIterator[Database]:
         """,
         str(CRON),
     )
+
     await db.pool.execute("vacuum analyze runs")
     yield db
     await db.close()
@@ -50,5 +51,6 @@ async def test_searches_of_runs_read_an_index(history: Database) -> None:
     thread_id = await history.pool.fetchval("select thread_id from threads limit 1")
     of_thread = await plan_of(history, sql.search_runs_of_thread, statuses=every, thread_id=thread_id, run_id=None)
     assert "runs_of_thread" in of_thread
+
     active = await plan_of(history, sql.search_active_runs, statuses=["pending", "running"])
     assert "Seq Scan on runs" not in active

@@ -57,6 +57,7 @@ async def old(request: pytest.FixtureRequest, fresh_database) -> AsyncIterator[t
     packages, schema = PROGRAMS[program]
     url = await fresh_database()
     connection = await asyncpg.connect(url)
+
     await connection.execute(f'set check_function_bodies = off; set search_path = "{schema}", public')
     dump = (Path(__file__).parent / "schemas" / f"{program}_before_baselines.sql").read_text()
     await connection.execute(dump)
@@ -68,11 +69,14 @@ async def old(request: pytest.FixtureRequest, fresh_database) -> AsyncIterator[t
         had = [package for package in packages if files(package).joinpath("migrations", "adopt.sql").is_file()]
         newer = sum(len(migrations_of(package)) for package in packages) - len(had)
         assert await migrate(opened[0], packages, schema=schema) == newer
+
         return opened[0]
 
     yield program, connection, adopt
+
     for db in opened:
         await db.close()
+
     await connection.close()
 
 
@@ -87,14 +91,18 @@ async def test_an_adopted_schema_equals_a_new_one(old, fresh_database) -> None:
     adopted = await catalog(await adopt())
     url = await fresh_database()
     connection = await asyncpg.connect(url)
+
     await connection.execute("create extension vector schema public; create extension pg_trgm schema public")
     await connection.close()
     new = await Database.connect(url, schema=schema)
     await migrate(new, packages, schema=schema)
+
     if program == "agent":
         await new.pool.execute("select make_store_vectors()")
+
     expected = await catalog(new)
     await new.close()
+
     for kind, entries in expected.items():
         assert entries, kind
         assert adopted[kind] == entries
@@ -120,6 +128,7 @@ async def test_a_database_before_the_last_development_migration_is_refused(old, 
     await connection.execute("delete from applied_migrations where name = $1", newest)
     with pytest.raises(UserMistake, match=rf"migration of {package} is .* from {newest}.*at commit e09ae15 once"):
         await adopt()
+
     assert await connection.fetchval("select count(*) from applied_migrations where room = $1", package) > 1
 
 
@@ -128,24 +137,28 @@ async def test_adopted_agent_data_is_kept(old) -> None:
     _, connection, adopt = old
     thread_id, run_id, ended_id, process_id = (uuid4() for _ in range(4))
     await connection.execute("insert into thread_lifetime default values")
+
     await connection.execute(
         "insert into threads (thread_id, metadata, status, active_runs, resting_status) "
         "values ($1, $2, 'busy', 1, 'error')",
         thread_id,
         '{"graph_id": "g", "user": "ada"}',
     )
+
     await connection.executemany(
         "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, turn_at, losses, asked_by, "
         "key_scope, request_key, key_place, request_digest, created_at) "
         "values ($1, $2, $3, $4, 'enqueue', $5, 2, 'ada', $2, $4, 7, 'digest', $5)",
         [(run_id, thread_id, uuid4(), "pending", NOW), (ended_id, thread_id, uuid4(), "success", NOW)],
     )
+
     await connection.execute(
         "with p as (insert into stream_processes values ($1, now()) returning process_id) "
         "insert into stream_interests select $2, process_id from p",
         process_id,
         thread_id,
     )
+
     item = "insert into store_items (namespace, key, value) values (array['a'], 'k', '{}') returning id"
     await connection.execute(f"with i as ({item}) insert into store_vectors select id, 3, 1, '[1,2]' from i")
     db = await adopt()
@@ -153,6 +166,7 @@ async def test_adopted_agent_data_is_kept(old) -> None:
     kept = ("queue_position", "lost_attempts", "caller", "request_key", "key_index", "number")
     assert [run[name] for name in kept] == [NOW, 2, "ada", "pending", 7, 1]
     assert await db.pool.fetchval("select idle_status from threads") == "error"
+
     assert await db.pool.fetchval("select thread_id from stream_subscriptions") == thread_id
     assert await db.pool.fetchval("select may_contain_unbound from encryption") is True
     assert await db.pool.fetchval("select vector_index from store_vectors") == 3
@@ -160,6 +174,7 @@ async def test_adopted_agent_data_is_kept(old) -> None:
     assert await db.pool.fetchval(found) == 1
     claim = "select run_id from claim_runs($1, interval '1 minute', 10)"
     assert [row["run_id"] for row in await db.pool.fetch(claim, process_id)] == [run_id]
+
     ended = "select end_run($1, $2, $3, 1, 'success', 'idle', '{}', '{}', null)"
     assert await db.pool.fetchval(ended, run_id, thread_id, process_id) == "ended"
     assert await db.pool.fetchval("select status from threads") == "idle"
@@ -194,6 +209,7 @@ async def test_adopted_platform_data_is_kept(old) -> None:
         insert into counted_days values (true, '2026-11-02 00:00Z');
         """
     )
+
     db = await adopt()
     deployment = await db.pool.fetchrow("select assigned_listener_id, requested_url from deployments")
     assert tuple(deployment) == (one, "https://demo")
@@ -201,6 +217,7 @@ async def test_adopted_platform_data_is_kept(old) -> None:
     assert await db.pool.fetchval("select metrics from deployment_metrics") == {"cpu": 1}
     assert tuple(await db.pool.fetchrow("select last_ref, last_commit from branch_polls")) == ("main", "abc")
     await db.pool.execute("update revisions set status = 'CREATING'")
+
     transitions = await db.pool.fetch("select status from revision_transitions order by id")
     assert [row["status"] for row in transitions] == ["QUEUED", "CREATING"]
     assert await db.pool.fetchval("select until from daily_run_stats_progress where is_only") is not None
@@ -215,6 +232,7 @@ async def test_costs_that_clients_reported_before_are_kept(old) -> None:
     _, connection, adopt = old
     one = UUID(int=1)
     usage = '{"metadata": {"usage_metadata": {"input_tokens": 3, "total_cost": 0.5}}}'
+
     await connection.execute(
         f"""
         insert into organizations (id, display_name) values ('{one}', 'o');
@@ -224,6 +242,7 @@ async def test_costs_that_clients_reported_before_are_kept(old) -> None:
             values ('{one}', '{one}', '{one}', 'r', 'llm', '{usage}', 0, 0, false);
         """
     )
+
     db = await adopt()
     run = await db.pool.fetchrow("select prompt_tokens, total_cost from readable_runs")
     assert (run["prompt_tokens"], str(run["total_cost"])) == (3, "0.5")

@@ -35,9 +35,11 @@ union select typname::text from pg_type where typnamespace not in ('pg_catalog':
 async def opened(request: pytest.FixtureRequest, fresh_database) -> AsyncIterator[tuple[asyncpg.Connection, str, list]]:
     packages, schema = OURS[request.param]
     url = await fresh_database()
+
     connection = await asyncpg.connect(url)
     for extension in ("vector", "pg_trgm"):
         await connection.execute(f"create extension {extension} schema public")
+
     db = await Database.connect(url, schema=schema)
     await migrate(db, packages, schema=schema)
     await db.close()
@@ -56,6 +58,7 @@ async def test_every_function_works_with_an_empty_search_path(opened) -> None:
     functions = await connection.fetch(FUNCTIONS, schema)
     assert len(functions) > 15
     wanted = "search_path=public" if schema == "public" else f"search_path={schema}, public"
+
     await connection.execute("set search_path = ''")
     wrong = []
     for row in functions:
@@ -69,6 +72,7 @@ async def test_every_function_works_with_an_empty_search_path(opened) -> None:
                 await connection.execute(row["definition"])  # Postgres checks the body with the path of this session
             except asyncpg.PostgresError as exc:
                 wrong.append(f"{row['name']}: {exc}; write its body after `return` or `begin atomic`")
+
     assert wrong == []
 
 
@@ -78,10 +82,12 @@ async def test_what_migrations_make_is_known_from_their_text(opened) -> None:
         made for package in packages for made in [*created_by(migrations_of(package)), *functions_of(package).created]
     }
     tables = await connection.fetch("select tablename from pg_tables where schemaname = $1", schema)
+
     assert {name for kind, name in made if kind == "table"} == {row[0] for row in tables} - {
         "applied_migrations",
         "applied_functions",
     }
+
     functions = {row["name"].split("(")[0].rpartition(".")[2] for row in await connection.fetch(FUNCTIONS, schema)}
     assert {name for kind, name in made if kind == "function"} == functions
     triggers = await connection.fetch("select distinct tgname from pg_trigger where not tgisinternal")

@@ -36,13 +36,17 @@ async def execute(db: Database, graph: Any, thread_id: str, given: Any) -> UUID:
     attempt = RunAttempt(uuid4(), 1)
     await db.pool.execute(
         "insert into runs (run_id, thread_id, assistant_id, status, multitask_strategy, attempt)"
-        " values ($1, $2, $1, 'running', 'enqueue', 1)", attempt.run_id, UUID(thread_id),
-    )  # fmt: skip
+        " values ($1, $2, $1, 'running', 'enqueue', 1)",
+        attempt.run_id,
+        UUID(thread_id),
+    )
+
     configurable = {"thread_id": thread_id, "run_id": str(attempt.run_id)}
     saver = graph.checkpointer
     async with saver.writer.buffering(thread_id, attempt):
         with saver.remembering(thread_id):
             await graph.ainvoke(given, {"configurable": configurable, "metadata": {"run_attempt": 1}})
+
     await db.pool.execute("update runs set status = 'success' where run_id = $1", attempt.run_id)
     return attempt.run_id
 
@@ -58,15 +62,19 @@ async def converse(db: Database, **options: Any) -> tuple[PostgresSaver, str, li
         number = len(state["messages"])
         return {"messages": [AIMessage(words(f"reply {number}")), AIMessage(words(f"more {number}"))]}
 
-    thread_id, runs = str(uuid4()), []
+    thread_id = str(uuid4())
+    runs = []
     await db.pool.execute("insert into threads (thread_id) values ($1)", UUID(thread_id))
+
     # The batch of a run is written at its end, however long it takes.
     saver = PostgresSaver(db, writer=CheckpointWriter(db, delay_s=600), **options)
     builder = StateGraph(MessagesState).add_node("think", think).add_node("reply", reply)
+
     graph = builder.add_edge(START, "think").add_edge("think", "reply").compile(checkpointer=saver)
     for number in range(RUNS):
         given = {"messages": [{"role": "user", "content": words(f"question {number}")}]}
         runs.append(await execute(db, graph, thread_id, given))
+
     return saver, thread_id, runs
 
 
@@ -87,14 +95,17 @@ async def test_a_message_is_stored_once_with_its_input_and_its_write(db):
     [latest] = [found async for found in saver.alist({"configurable": {"thread_id": thread_id}}, limit=1)]
     messages = latest.checkpoint["channel_values"]["messages"]
     assert len(messages) == 4 * RUNS
+
     for message in messages[-4:]:
         assert await count_blobs_with(db, message.content) == 1
+
     written = [
         value[0].content
         for _, writes in (await history(saver, thread_id)).values()
         for _, channel, value in writes
         if channel == "messages" and isinstance(value[0], AIMessage)
     ]
+
     said = [message.content for message in messages if message.type == "ai" and not message.content.startswith("more")]
     assert sorted(written) == sorted(said)
 
@@ -106,12 +117,14 @@ async def test_copies_and_deletions_keep_what_remaining_writes_need(db):
     await saver.acopy_thread(thread_id, copied)
     assert await history(saver, copied) == before
     await saver.adelete_for_runs([str(runs[-2])], thread_id=thread_id)
+
     after = await history(saver, thread_id)
     # The checkpoint before the deleted run loses the writes of that run only.
     assert after and all(after[name] == before[name] for name in after)
     assert 0 < len(after) < len(before)
     assert await history(saver, copied) == before
     await saver.aprune([thread_id, copied])
+
     [kept] = (await history(saver, copied)).values()
     assert kept == before[max(before)]
     await saver.adelete_thread(thread_id)
@@ -127,6 +140,7 @@ async def test_a_write_keeps_the_piece_of_a_deleted_checkpoint(db):
         'update checkpoints set metadata = metadata || \'{"run_id": "other"}\' where checkpoint_id > $1', name
     )
     await saver.adelete_for_runs(["other"], thread_id=thread_id)
+
     after = await history(saver, thread_id)
     assert max(after) == name
     assert after == {each: before[each] for each in before if each <= name}
@@ -153,7 +167,8 @@ async def test_writes_of_whole_lists_store_what_is_new(db):
     rows = "select sum(length(data)) from checkpoint_writes", "select sum(length(data)) from checkpoint_pieces"
 
     async def note(state: Notes) -> dict[str, Any]:
-        notes, topics = state.get("notes") or [], state.get("topics") or {}
+        notes = state.get("notes") or []
+        topics = state.get("topics") or {}
         name = f"topic {len(notes) % 3}"
         added = {**topics, name: [*topics.get(name, []), words(f"line {len(notes)}")]}
         return {"notes": [*notes, {"text": words(f"note {len(notes)}")}], "topics": added}
@@ -164,8 +179,10 @@ async def test_writes_of_whole_lists_store_what_is_new(db):
 
     noting = StateGraph(Notes).add_node("note", note).add_edge(START, "note").compile()
     for graph, given in ((noting, {}), (remember, None)):
-        thread_id, saver = str(uuid4()), PostgresSaver(db)
+        thread_id = str(uuid4())
+        saver = PostgresSaver(db)
         await db.pool.execute("insert into threads (thread_id) values ($1)", UUID(thread_id))
+
         copied = graph.copy({"checkpointer": saver})
         grown = []
         for number in range(40):
@@ -173,7 +190,9 @@ async def test_writes_of_whole_lists_store_what_is_new(db):
             text = words(f"given {number}") if given is None else given
             await execute(db, copied, thread_id, text)
             after = [await db.pool.fetchval(query) or 0 for query in rows]
+
             grown.append(sum(after) - sum(before))
+
         # Each turn adds the same, although the state is forty times as large.
         assert max(grown[-5:]) < 10_000
         cut = await db.pool.fetchval(
@@ -182,6 +201,7 @@ async def test_writes_of_whole_lists_store_what_is_new(db):
         assert cut > 20
         found = await history(PostgresSaver(db), thread_id)
         assert len(found) >= 80
+
         copy_id = str(uuid4())
         await saver.acopy_thread(thread_id, copy_id)
         assert await history(saver, copy_id) == found
@@ -189,6 +209,7 @@ async def test_writes_of_whole_lists_store_what_is_new(db):
         assert list((await history(saver, copy_id)).values()) == [found[max(found)]]
         await saver.adelete_thread(thread_id)
         await saver.adelete_thread(copy_id)
+
         assert await db.pool.fetchval("select count(*) from checkpoint_pieces") == 0
 
 
@@ -208,15 +229,19 @@ async def test_a_large_state_of_which_one_field_changes_stores_that_field(db):
         count = state.get("count", 0) + 1
         if count == 1:
             return {"pages": PAGES, "shelf": {"pages": list(PAGES), "read": 0}, "count": count}
+
         return {"shelf": {**state["shelf"], "read": count}, "count": count}
 
-    saver, thread_id = PostgresSaver(db), str(uuid4())
+    saver = PostgresSaver(db)
+    thread_id = str(uuid4())
     await db.pool.execute("insert into threads (thread_id) values ($1)", UUID(thread_id))
+
     graph = StateGraph(Library).add_node("read", read).add_edge(START, "read").compile(checkpointer=saver)
     stored = []
     for _ in range(8):
         await execute(db, graph, thread_id, {})
         stored.append(await db.pool.fetchval(f"select sum(length(data)) from ({BLOBS}) blobs"))
+
     # The value that comes first is whole, and the next one is cut.
     assert stored[-1] - stored[1] < size // 10
     found = await history(PostgresSaver(db), thread_id)
@@ -235,11 +260,14 @@ async def test_channels_that_store_their_changes_keep_every_state(db):
     async def note(state: Changes) -> dict[str, Any]:
         return {"notes": [words(f"note {len(state['notes'])}")], "log": [words(f"log {len(state['log'])}")]}
 
-    saver, thread_id = PostgresSaver(db), str(uuid4())
+    saver = PostgresSaver(db)
+    thread_id = str(uuid4())
     await db.pool.execute("insert into threads (thread_id) values ($1)", UUID(thread_id))
+
     graph = StateGraph(Changes).add_node("note", note).add_edge(START, "note").compile(checkpointer=saver)
     for number in range(30):
         await execute(db, graph, thread_id, {"notes": [f"given {number}"], "log": []})
+
     assert await db.pool.fetchval("select count(*) from checkpoint_values where pieces is not null") > 0
     fresh = graph.copy({"checkpointer": PostgresSaver(db)})
     config: Any = {"configurable": {"thread_id": thread_id}}
@@ -250,5 +278,6 @@ async def test_channels_that_store_their_changes_keep_every_state(db):
     ended = [each.values for each in states if not each.next]
     assert [(len(values["notes"]), len(values["log"])) for values in ended] == [(2 * n, n) for n in range(30, 0, -1)]
     assert all(values["notes"] == wanted[: len(values["notes"])] for values in ended)
+
     await saver.aprune([thread_id])
     assert (await fresh.aget_state(config)).values == state.values

@@ -94,6 +94,7 @@ async def process(url: str, memory_bytes: int = MEMORY_BYTES) -> Process:
     engine = await LocalGraphs.start(
         Graphs(GRAPHS, {}), connect, make_saver=partial(PostgresSaver, writer=CheckpointWriter(db))
     )
+
     return Process(db, engine, States(db, engine, Hub(keep_s=1), memory_bytes=memory_bytes))
 
 
@@ -103,6 +104,7 @@ async def processes(fresh_database) -> AsyncIterator[list[Process]]:
     url = await fresh_database()
     made = [await process(url), await process(url), await process(url, 0)]
     yield made
+
     for one in made:
         await one.engine.close()
         await one.db.close()
@@ -175,14 +177,23 @@ async def begin_anew(by: Process, thread_id: UUID) -> None:
 
 
 CHANGES = (
-    update, patch, go_on, ask_again, forget_questions, keep_latest, roll_back, change_graph, begin_anew,
-)  # fmt: skip
+    update,
+    patch,
+    go_on,
+    ask_again,
+    forget_questions,
+    keep_latest,
+    roll_back,
+    change_graph,
+    begin_anew,
+)
 CHANGES_NOTHING = {keep_latest, roll_back}
 
 
 @pytest.mark.parametrize("changed_by", [0, 1], ids=["the same process", "another process"])
 async def test_every_change_invalidates_the_cached_state(processes, changed_by):
-    asked, forgetful = processes[0], processes[2]
+    asked = processes[0]
+    forgetful = processes[2]
     for change in CHANGES:
         thread_id = await note(processes[1])
         before = [await asked.state(thread_id) for _ in range(2)]
@@ -193,13 +204,16 @@ async def test_every_change_invalidates_the_cached_state(processes, changed_by):
 
 
 async def test_changes_of_a_locked_thread_do_not_block_others(processes):
-    locked, free = await note(processes[0]), await note(processes[0])
+    locked = await note(processes[0])
+    free = await note(processes[0])
     async with processes[1].db.transaction() as tx:
         await tx.fetchval(sql.lock_thread, thread_id=locked)
         waiting = [asyncio.create_task(update(processes[0], locked, str(n))) for n in range(4)]
         async with asyncio.timeout(120):
             await update(processes[0], free)
+
         assert not any(task.done() for task in waiting)
+
     await asyncio.gather(*waiting)
     assert (await processes[0].state(locked))["values"]["text"] in {"0", "1", "2", "3"}
 
@@ -210,6 +224,7 @@ async def test_steps_of_another_process_invalidate_the_cached_state(processes):
     for number in range(20):
         await update(other, thread_id, str(number))
         assert (await asked.state(thread_id))["values"] == {"text": str(number)}
+
     assert await asked.state(thread_id) == await forgetful.state(thread_id)
 
 
@@ -237,6 +252,7 @@ async def test_deleted_thread_is_404_and_copy_has_its_own_ids(processes):
     assert (await asked.state(copied))["checkpoint"] == before["checkpoint"] | {"thread_id": str(copied)}
     assert await asked.state(copied) == await forgetful.state(copied)
     await records.delete_thread(other.db, thread_id)
+
     with pytest.raises(ThreadNotFound):
         await asked.state(thread_id)
 
@@ -246,6 +262,7 @@ async def test_unwritten_checkpoints_of_this_process_are_read(processes, monkeyp
     asked = processes[0]
     thread_id = await note(asked)
     await asked.state(thread_id)
+
     holder = await running(asked.db, str(thread_id))
 
     async with asked.engine.writer.buffering(str(thread_id), holder):
@@ -259,6 +276,7 @@ async def test_unchanged_state_is_answered_from_the_cache(processes):
     thread_id = await note(other)
     await update(other, thread_id, "long " * 100)
     before = await asked.state(thread_id)
+
     # The values of a version never change, so a changed one shows who reads it.
     await other.db.pool.execute("update checkpoint_values set data = '\\xc0' where thread_id = $1", str(thread_id))
     assert await asked.state(thread_id) == before != await forgetful.state(thread_id)
@@ -269,14 +287,17 @@ async def test_unchanged_state_is_answered_from_the_cache(processes):
 
 async def test_cached_state_is_not_shared_between_users(processes):
     asked, other, _ = processes
-    made, fixed = await note(other, "made"), await note(other)
+    made = await note(other, "made")
+    fixed = await note(other)
     await asked.state(made)
     assert asked.remembered == 0
+
     callers = [Caller(identity="a", user={"identity": "a", "plan": plan}) for plan in ("free", "paid")]
     sizes = []
     for caller in [*callers, Caller(identity="b", user={"identity": "b"})]:
         await asked.state(fixed, caller)
         sizes.append(asked.remembered)
+
     assert sizes[0] == sizes[1] < sizes[2]
 
 
@@ -285,6 +306,7 @@ async def test_concurrent_reads_return_their_own_states(processes):
     threads = [await note(other) for _ in range(3)]
     for number, thread_id in enumerate(threads):
         await update(other, thread_id, str(number))
+
     nobody = uuid4()
     for _ in range(2):
         asks = [threads[n % 3] for n in range(3 * MAX_BATCH)]
@@ -310,6 +332,7 @@ async def test_statements_over_arrays_are_not_planned_for_each_execution(process
     async with processes[0].db.pool.acquire() as connection:
         for _ in range(10):
             await connection.fetch(query.sql, *query.arguments(values))
+
         planned = "select generic_plans, custom_plans from pg_prepared_statements where statement = $1"
         # Postgres plans five times before it decides.
         assert tuple(await connection.fetchrow(planned, query.sql)) == (5, 5)
@@ -323,5 +346,6 @@ async def test_read_during_the_end_of_a_batch_joins_the_next(processes):
         first = asyncio.create_task(asked.state(thread_id))
         second = asyncio.create_task(asked.state(thread_id))
         await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+
         async with asyncio.timeout(60):
             assert await asked.state(thread_id) == await first == await second

@@ -61,6 +61,7 @@ async def test_batch_reads_see_the_state_before_the_batch(db: Database):
     await store.abatch([PutOp(("a",), "1", {"n": 1}), PutOp(("a", "b"), "2", {"n": 2}), PutOp(("c",), "3", {"n": 3})])
     assert counted.ran == ["write_items"]
     counted.ran.clear()
+
     results = await store.abatch(
         [
             PutOp(("a",), "1", {"n": 10}),
@@ -75,6 +76,7 @@ async def test_batch_reads_see_the_state_before_the_batch(db: Database):
             PutOp(("a",), "1", {"n": 11}),
         ]
     )
+
     assert counted.ran == ["get_items", "search_items", "walk_namespaces", "write_items"]
     assert [results[0], results[3], results[5], results[9]] == [None] * 4
     assert results[1].value == {"n": 1}
@@ -82,6 +84,7 @@ async def test_batch_reads_see_the_state_before_the_batch(db: Database):
     assert {item.key for item in results[2]} == {"1", "2"}
     assert results[4] == [("a",), ("a", "b"), ("c",)]
     assert [item.key for item in results[6]] == ["3"]
+
     assert results[7].value == {"n": 3}
     assert results[8] == [("a",), ("a", "b")]
     assert (await store.aget(("a",), "1")).value == {"n": 11}
@@ -101,13 +104,40 @@ VALUES: list[dict[str, Any]] = [
     {"a": {"k": 1}, "t": "zß→"},
 ]
 FILTERS: list[dict[str, Any]] = [
-    {"a": 1}, {"a": 2.5}, {"a": None}, {"a": [1, 2]}, {"a": [1]}, {"a": [{"k": 1}]}, {"a": True}, {"a": "1"},
-    {"a": {}}, {"a": {"k": 1}}, {"m": {"k": None}}, {"m": {"k": 1}}, {"m": {"deep": {"z": "v"}}}, {"missing": None},
-    {"a": {"$eq": 1}}, {"a": {"$eq": None}}, {"a": {"$eq": [1, 2]}}, {"a": {"$eq": {"k": 1}}}, {"a": {"$ne": 1}},
-    {"a": {"$ne": None}}, {"a": {"$ne": [1, 2]}}, {"t": {"$ne": "x"}}, {"missing": {"$ne": 1}},
-    {"m": {"k": {"$ne": 1}}}, {"m": {"k": {"$eq": 1}}}, {"t": "x", "a": 1}, {"t": "x", "a": 2}, {"": "empty"},
-    {'q"uote': 'v"'}, {"a.b": 3}, {"t": "zß→"}, {"m": {}}, {},
-]  # fmt: skip
+    {"a": 1},
+    {"a": 2.5},
+    {"a": None},
+    {"a": [1, 2]},
+    {"a": [1]},
+    {"a": [{"k": 1}]},
+    {"a": True},
+    {"a": "1"},
+    {"a": {}},
+    {"a": {"k": 1}},
+    {"m": {"k": None}},
+    {"m": {"k": 1}},
+    {"m": {"deep": {"z": "v"}}},
+    {"missing": None},
+    {"a": {"$eq": 1}},
+    {"a": {"$eq": None}},
+    {"a": {"$eq": [1, 2]}},
+    {"a": {"$eq": {"k": 1}}},
+    {"a": {"$ne": 1}},
+    {"a": {"$ne": None}},
+    {"a": {"$ne": [1, 2]}},
+    {"t": {"$ne": "x"}},
+    {"missing": {"$ne": 1}},
+    {"m": {"k": {"$ne": 1}}},
+    {"m": {"k": {"$eq": 1}}},
+    {"t": "x", "a": 1},
+    {"t": "x", "a": 2},
+    {"": "empty"},
+    {'q"uote': 'v"'},
+    {"a.b": 3},
+    {"t": "zß→"},
+    {"m": {}},
+    {},
+]
 
 # Python holds that True is 1; JSON does not.
 TRUE_IS_ONE = {"{'a': 1}": {"6"}, "{'a': {'$eq': 1}}": {"6"}, "{'a': {'$ne': 1}}": {"6"}, "{'a': True}": {"1"}}
@@ -136,13 +166,21 @@ async def test_comparisons_need_comparable_types(store: PostgresStore):
     await store.abatch(
         [PutOp(("c",), str(number), {"v": value, "in": {"v": value}}) for number, value in enumerate(values)]
     )
+
     for operator, operand, expected in (
-        ("$gt", 2, {1, 2}), ("$gte", 2.5, {1, 2}), ("$lt", 2.5, {0}), ("$lte", 2.5, {0, 2}),
-        ("$gt", "10", {4}), ("$lte", "10", {3}), ("$gt", True, set()), ("$lt", None, set()),
-    ):  # fmt: skip
+        ("$gt", 2, {1, 2}),
+        ("$gte", 2.5, {1, 2}),
+        ("$lt", 2.5, {0}),
+        ("$lte", 2.5, {0, 2}),
+        ("$gt", "10", {4}),
+        ("$lte", "10", {3}),
+        ("$gt", True, set()),
+        ("$lt", None, set()),
+    ):
         for wanted in ({"v": {operator: operand}}, {"in": {"v": {operator: operand}}}):
             found = {int(key) for key in await keys(store, "c", filter=wanted)}
             assert found == expected, wanted
+
     assert await keys(store, "c", filter={"v": {"$gt": 1, "$lt": 10}}) == ["2"]
 
 
@@ -155,12 +193,14 @@ async def test_an_unknown_operator_is_named(store: PostgresStore, wanted: dict):
 
 
 async def test_namespaces_are_listed_as_in_memory(store: PostgresStore):
-    memory, chance = InMemoryStore(), random.Random(8)
+    memory = InMemoryStore()
+    chance = random.Random(8)
     labels = ["a", "b", "ab", "a ", "é", "*", "B", "a\x01"]
     for number in range(60):
         path = tuple(chance.choices(labels, k=chance.randint(1, 4)))
         await store.aput(path, str(number), {})
         memory.put(path, str(number), {})
+
     patterns = [
         None,
         ("a",),
@@ -173,10 +213,12 @@ async def test_namespaces_are_listed_as_in_memory(store: PostgresStore):
         ("nowhere",),
         ("a",) * 5,
     ]
+
     for prefix, suffix, depth in itertools.product(patterns, patterns, (None, 1, 2)):
         for page in ({"limit": 100}, {"limit": 3, "offset": 2}):
             asked = {"prefix": prefix, "suffix": suffix, "max_depth": depth, **page}
             assert await store.alist_namespaces(**asked) == memory.list_namespaces(**asked), asked
+
     for one, other in itertools.product([("a",), ("b",), ("a", "b")], repeat=2):
         op = ListNamespacesOp((MatchCondition("prefix", one), MatchCondition("prefix", other)))
         assert await store.abatch([op]) == memory.batch([op])
@@ -185,6 +227,7 @@ async def test_namespaces_are_listed_as_in_memory(store: PostgresStore):
 async def test_namespace_prefix_matches_whole_labels(store: PostgresStore):
     for path in (("u",), ("u", "1"), ("u1",), ("u\x01",), ("u ",), ("t", "u"), ("é",), ("z" * 500, "z" * 500)):
         await store.aput(path, "k", {"at": list(path)})
+
     assert len(await keys(store, "u")) == 2
     assert len(await keys(store, "u\x01")) == 1
     assert len(await keys(store)) == 8
@@ -192,8 +235,13 @@ async def test_namespace_prefix_matches_whole_labels(store: PostgresStore):
 
 
 async def test_values_round_trip_or_are_refused(store: PostgresStore):
-    value = {"t": 'ünï "q" \\u0000 \U0001f600', "n": [1, -(2**63), 1.5, 2.0, 1e17, -1e300, 5e-7, True, None],
-             "m": {"": {}}, "2": []}  # fmt: skip
+    value = {
+        "t": 'ünï "q" \\u0000 \U0001f600',
+        "n": [1, -(2**63), 1.5, 2.0, 1e17, -1e300, 5e-7, True, None],
+        "m": {"": {}},
+        "2": [],
+    }
+
     await store.aput(("v",), "plain", value)
     found = (await store.aget(("v",), "plain")).value
     assert found == value
@@ -201,19 +249,25 @@ async def test_values_round_trip_or_are_refused(store: PostgresStore):
     await store.aput(("v",), "message", {"said": HumanMessage("hi")})
     assert (await store.aget(("v",), "message")).value["said"]["content"] == "hi"
     said_nan = HumanMessage("hi", additional_kwargs={"score": float("nan")})
+
     not_finite = ({"a": float("nan")}, {"a": [{"b": float("-inf")}]}, {"a": (said_nan,)})
     for wrong in ({"a": object()}, {"a": "\0"}, {"a\0": 1}, {"a": "\ud800"}, {"a": 2**70}, *not_finite, "text"):
         with pytest.raises(ValueError, match="the value of an item"):
             await store.aput(("v",), "wrong", wrong)
+
     for namespace, key in (((), "k"), (("langgraph",), "k"), (("a.b",), "k"), (("a", ""), "k"), (("x" * 2000,), "k")):
         with pytest.raises(InvalidNamespaceError):
             await store.aput(namespace, key, {})
+
     with pytest.raises(ValueError, match="Key"):
         await store.aput(("v",), "k" * 2000, {})
+
     with pytest.raises(ValueError, match="ttl"):
         await store.aput(("v",), "k", {}, ttl=-1)
+
     with pytest.raises(ValueError, match="limit"):
         await store.asearch(("v",), limit=-1)
+
     await store.aput(("x" * 32,) * 32, "é" * 512, {})
     assert len(await keys(store)) == 3
 
@@ -226,6 +280,7 @@ async def test_overwriting_keeps_the_creation_unless_the_item_had_expired(db: Da
     assert second.created_at == first.created_at
     assert second.updated_at > first.updated_at
     assert await db.pool.fetchval("select expires_at is null from store_items")
+
     await db.pool.execute("update store_items set expires_at = now() - interval '1 s'")
     assert await store.aget(("o",), "k") is None
     assert await keys(store) == []
@@ -240,6 +295,7 @@ async def test_lifetimes_follow_the_configuration_and_the_call(db: Database):
     await store.abatch([PutOp(("t",), "explicit", {}, None, 210.0)])
     await store.aput(("t",), "default", {})
     await store.aput(("t",), "never", {}, ttl=None)
+
     # In minutes, so that half a minute may pass between a write and a look.
     left = "select key, round(extract(epoch from expires_at - now()) / 60)::int from store_items"
     assert dict(await db.pool.fetch(left)) == {"explicit": 210, "default": 600, "never": None}
@@ -248,6 +304,7 @@ async def test_lifetimes_follow_the_configuration_and_the_call(db: Database):
     await store.asearch(("t",))
     assert set(dict(await db.pool.fetch(left)).values()) == {9, None}
     await store.aget(("t",), "default", refresh_ttl=True)
+
     assert dict(await db.pool.fetch(left))["default"] == 600
     await store.asearch(("t",), refresh_ttl=True, limit=2)
     assert dict(await db.pool.fetch(left))["never"] is None
@@ -258,6 +315,7 @@ async def test_reading_a_just_refreshed_item_writes_nothing(db: Database, store:
     before = await db.pool.fetchval("select xmin::text from store_items")
     for _ in range(3):
         await store.aget(("t",), "k")
+
     assert await db.pool.fetchval("select xmin::text from store_items") == before
 
 
@@ -269,7 +327,9 @@ async def test_expired_items_are_deleted_in_batches(db: Database, store: Postgre
     assert sweep.report.every_s == 120
     assert (await sweep.activate()).did == {"deleted": 0}
     await db.pool.execute("update store_items set expires_at = now() where expires_at is not null")
-    first, second = await sweep.activate(), await sweep.activate()
+
+    first = await sweep.activate()
+    second = await sweep.activate()
     assert (first.did, first.again, second.did, second.again) == ({"deleted": 3}, True, {"deleted": 2}, False)
     assert await db.pool.fetchval("select count(*) from store_items") == 1
 
@@ -300,6 +360,7 @@ async def test_synchronous_calls_work_from_threads_and_are_refused_on_the_loop(s
     item, hits, namespaces, gone = await asyncio.to_thread(remember)
     assert (len(hits), namespaces, gone) == (1, [("s",)], None)
     assert item.key == "k"
+
     calls = {
         "get": lambda: store.get(("s",), "k"),
         "put": lambda: store.put(("s",), "k", {}),
@@ -308,6 +369,7 @@ async def test_synchronous_calls_work_from_threads_and_are_refused_on_the_loop(s
         "list_namespaces": store.list_namespaces,
         "batch": lambda: store.batch([]),
     }
+
     for name, call in calls.items():
         with pytest.raises(asyncio.InvalidStateError, match=rf"await store\.a{name}\("):
             call()

@@ -73,6 +73,7 @@ async def test_scores_equal_those_of_the_memory_store(db: Database, function: An
     fields = ["text", "tags[*]", "meta.note", "list[0].t"]
     store = PostgresStore(db, await indexed(db, function, fields=fields))
     memory = InMemoryStore(index={"dims": 3, "embed": function, "fields": fields})
+
     ops = [
         PutOp(("s",), "text", {"text": "cat cat dog"}),
         PutOp(("s",), "tags", {"tags": ["tea", "dog", "cat dog", ""]}),
@@ -81,8 +82,10 @@ async def test_scores_equal_those_of_the_memory_store(db: Database, function: An
         PutOp(("s",), "own", {"text": "tea", "mine": "cat dog tea"}, ["mine"]),
         PutOp(("t",), "elsewhere", {"text": "cat cat"}),
     ]
+
     await store.abatch(ops)
     await memory.abatch(ops)
+
     for query in ("cat", "dog", "tea cat", "dog dog tea"):
         theirs = {hit.key: hit.score for hit in await memory.asearch(("s",), query=query)}
         ours = await store.asearch(("s",), query=query)
@@ -101,6 +104,7 @@ async def test_only_indexed_items_are_found_by_meaning_and_a_rewrite_drops_old_v
     assert await found(store, "tea") == [("a", 1.0)]
     await store.aput(("s",), "a", {"tags": ["dog"]})
     assert await found(store, "tea") == [("a", 0.0)]
+
     assert await db.pool.fetchval("select count(*) from store_vectors") == 1
     await store.aput(("s",), "a", {"tags": ["dog"]}, index=[])
     assert await found(store, "dog") == []
@@ -124,6 +128,7 @@ async def test_batches_mix_searches_and_equal_texts_are_embedded_once(db: Databa
         [SearchOp(("s",), query="dog"), SearchOp(("s", "3")), SearchOp(("s",), {"n": {"$lt": 2}}, query="cat")]
     )
     assert [len(result) for result in results] == [5, 1, 2]
+
     assert [hit.score for hit in results[2]] == [1.0, 1.0]
     assert results[1][0].score is None
 
@@ -132,6 +137,7 @@ async def test_concurrent_writers_leave_no_stale_vectors(db: Database):
     store = PostgresStore(db, await indexed(db, fields=["tags[*]"]))
     writes = [store.aput(("s",), "k", {"tags": [THINGS[number % 3]] * (number % 7 + 1)}) for number in range(30)]
     await asyncio.gather(*writes)
+
     tags = (await store.aget(("s",), "k")).value["tags"]
     for thing in THINGS:
         assert await found(store, thing) == [("k", 1.0 if thing in tags else 0.0)]
@@ -157,6 +163,7 @@ async def test_bad_embedding_is_an_error_and_stores_nothing(db: Database, answer
     store = PostgresStore(db, await indexed(db, broken))
     with pytest.raises(EmbeddingFailed, match=r"the embedding \./embed\.py:broken of the store failed") as failed:
         await store.abatch([PutOp(("s",), "k", {"a": 1}), PutOp(("s",), "gone", None)])
+
     assert said in str(failed.value)
     assert await store.asearch(()) == []
 
@@ -181,6 +188,7 @@ async def test_slow_embedding_does_not_block_other_calls(db: Database):
     assert not writing.done()
     go.set()
     await writing
+
     assert await found(store, "cat") == [("slow", 1.0)]
 
 
@@ -193,9 +201,12 @@ async def test_new_or_changed_index_embeds_existing_items(db: Database):
     assert await found(old, "cat") == []
     chore = ReindexItems(db, first.index)
     chore.batch = 4
+
     assert [(status.did["indexed"], status.again) for status in [await chore.activate(), await chore.activate()]] == [
-        (4, True), (2, False),
-    ]  # fmt: skip
+        (4, True),
+        (2, False),
+    ]
+
     assert len(await found(old, "cat")) == 5
     assert (await chore.activate()).did == {"indexed": 0}
 
@@ -206,6 +217,7 @@ async def test_new_or_changed_index_embeds_existing_items(db: Database):
     assert second.index.generation == first.index.generation + 1
     assert (await indexed(db, other, dims=4, fields=["text"])).index.generation == second.index.generation
     new = PostgresStore(db, second)
+
     await new.aput(("s",), "new", {"text": "dog"})
     assert [key for key, _ in await found(new, "dog")] == ["new"]
     assert len(await found(old, "cat")) == 5
@@ -213,6 +225,7 @@ async def test_new_or_changed_index_embeds_existing_items(db: Database):
     assert len(await found(new, "cat")) == 6
     await old.aput(("s",), "0", {"text": "tea"})
     assert len(await found(new, "cat")) == 5
+
     assert (await ReindexItems(db, second.index).activate()).did == {"indexed": 1}
     assert (await ReindexItems(db, first.index).activate()).did == {"indexed": 0}
     assert (await indexed(db, embed, fields=["text"])).index.generation == second.index.generation + 1
@@ -231,8 +244,10 @@ async def test_item_that_cannot_be_embedded_is_skipped_for_a_round(db: Database)
     setup = await indexed(db, picky, fields=["text"])
     chore = ReindexItems(db, setup.index)
     chore.batch = 2
+
     with pytest.raises(EmbeddingFailed):
         await chore.activate()
+
     assert (await chore.activate()).did == {"indexed": 2}
     assert len(await found(PostgresStore(db, setup), "cat")) == 2
 
@@ -287,15 +302,18 @@ async def test_missing_pgvector_error_says_what_to_install(fresh_database):
     admin = await asyncpg.connect(url)
     name = await admin.fetchval("select current_database()")
     await admin.execute(f"create role {name} login password 'x'; grant all on database {name} to {name}")
+
     query = url.partition("?")[2]
     db = await Database.connect(f"postgresql://{name}:x@/{name}?{query}", max_size=2, schema="portside")
     try:
         await migrate(db, ["portside.agent"], schema="portside")
         with pytest.raises(UserMistake, match=r"pgvector.*create extension vector"):
             await open_generation(db, StoreIndex(embed="./e.py:e", dims=3))
+
         await admin.execute("create schema hidden; create extension vector schema hidden")
         with pytest.raises(UserMistake, match=r"pgvector|alter extension vector set schema public"):
             await open_generation(db, StoreIndex(embed="./e.py:e", dims=3))
+
         await admin.execute("alter extension vector set schema public")
         assert await open_generation(db, StoreIndex(embed="./e.py:e", dims=3)) == 1
     finally:
@@ -329,9 +347,11 @@ def test_unloadable_embedding_is_a_clear_error(tmp_path: Path, monkeypatch, embe
         "number = 7\ndef embed(texts): return [[1, 2, 3] for _ in texts]\n"
     )
     (tmp_path / "store_embed_broken.py").write_text("1 / 0\n")
+
     configured = config(tmp_path, embedding)
     with pytest.raises(UserMistake) as mistake:
         load_embeddings(configured.project, configured.store.index.embed)
+
     assert said in str(mistake.value)
     assert "store.index.embed" in str(mistake.value)
 
@@ -341,5 +361,6 @@ async def test_a_configured_index_is_opened(db: Database, tmp_path: Path, monkey
     (tmp_path / "store_embed_good.py").write_text("def embed(texts): return [[1, 2, 3] for _ in texts]\n")
     setup = await open_setup(db, config(tmp_path, "store_embed_good.py:embed"))
     store = PostgresStore(db, setup)
+
     await store.aput(("s",), "k", {"a": 1})
     assert await found(store, "anything") == [("k", 1.0)]

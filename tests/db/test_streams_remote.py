@@ -47,6 +47,7 @@ async def processes(database: Database) -> AsyncIterator[list[Process]]:
     made = [Process(database, NotingBus()), Process(database, NotingBus())]
     for process in (*made, made[0]):
         await process.transport._renew()
+
     yield made
     for process in made:
         await process.transport.close()
@@ -81,10 +82,12 @@ async def test_chunk_after_a_missing_one_is_not_taken(processes, database):
     begun = start()
     _followed = await there.hub.follow_thread(begun.thread_id, MODES, None)
     await write_chunks(here, begun, 0)
+
     subscriptions = there.transport._subscriptions
     await subscriptions.read()
     (first,) = await stored_chunks(database)
     await write_events(here, begun, 2)
+
     chunks = await stored_chunks(database)
     assert not subscriptions.take(chunks[2:])
     assert subscription_of(there, begun.thread_id).cursor == first.number
@@ -98,15 +101,18 @@ async def test_carried_chunk_is_not_taken_during_a_read(processes, database):
     begun = start()
     _followed = await there.hub.follow_thread(begun.thread_id, MODES, None)
     await write_chunks(here, begun, 0)
+
     subscriptions = there.transport._subscriptions
     await subscriptions.read()
     await write_events(here, begun, 1)
+
     _, second = await stored_chunks(database)
     async with database.transaction() as tx:
         await tx.connection.execute("lock table stream_chunks in access exclusive mode")
         reading = asyncio.create_task(subscriptions.read())
         await eventually(lambda: waits_for_lock(database))
         assert not subscriptions.take([second])
+
     await reading
     assert subscription_of(there, begun.thread_id).cursor == second.number
 
@@ -120,6 +126,7 @@ async def test_subscription_is_recorded_before_it_reads(processes, database):
         following = asyncio.create_task(there.hub.follow_thread(thread_id, MODES, None))
         await eventually(lambda: waits_for_lock(database))
         assert await database.pool.fetchval("select thread_id from stream_subscriptions") == thread_id
+
     await following
 
 
@@ -136,10 +143,12 @@ async def test_events_that_a_process_has_read_and_dropped_are_read_again(process
     here, there = processes
     begun = start()
     _remote = await there.transport.subscribe(there.hub.log_of(begun.thread_id))
+
     await write_chunks(here, begun, 5)
     here.hub.finish(begun.run_id, RunEnd("completed", "g"))
     await here.transport.flush()
     await there.transport._subscriptions.read()
+
     # As when the events of other runs took the memory.
     log = there.hub.log_of(begun.thread_id)
     log._segments.clear()
@@ -163,6 +172,7 @@ async def test_process_that_was_taken_for_dead_records_its_subscriptions_again(p
     assert await database.pool.fetchval(count) == 0
     await there.transport._renew()
     await there.transport._subscriptions.sync()
+
     assert await database.pool.fetchval(count) == 1
 
 
@@ -193,6 +203,7 @@ async def test_only_a_thread_that_existed_ends_when_it_is_missing(processes, dat
     thread_id = uuid4()
     followed = await there.hub.follow_thread(thread_id, MODES, None)
     check = there.transport._subscriptions.check
+
     await check()
     ended = asyncio.create_task(_read_to_end(followed))
     await database.pool.execute("insert into threads (thread_id) values ($1)", thread_id)
@@ -200,6 +211,7 @@ async def test_only_a_thread_that_existed_ends_when_it_is_missing(processes, dat
     assert not ended.done()
     await database.pool.execute("delete from threads")
     await check()
+
     await asyncio.wait_for(ended, 60)
 
 
@@ -209,7 +221,8 @@ async def _read_to_end(followed) -> None:
 
 
 async def test_notification_of_too_much_to_name_causes_every_look(processes):
-    process, calls = processes[0], []
+    process = processes[0]
+    calls = []
     process.transport._work = WorkCallbacks(lambda: calls.append("claims"), lambda: calls.append("cancels"))
     process.transport._on_notification(Notification(sender=uuid4(), many=True), [])
     assert calls == ["claims", "cancels"]
@@ -222,6 +235,7 @@ async def test_notification_names_no_more_than_postgres_allows(processes, count)
     transport = processes[0].transport
     for _ in range(count):
         transport.notify_run_ended(uuid4())
+
     await transport._notify()
     (sent,) = processes[0].bus.sent
     assert (len(sent.ended), sent.many) == ((count, False) if count == remote.NAMED_AT_ONCE else (0, True))
@@ -235,7 +249,8 @@ async def test_process_says_hello_when_its_bus_connects_again(processes):
 
 
 async def test_stopping_process_follows_no_run_elsewhere(processes):
-    process, begun = processes[0], start()
+    process = processes[0]
+    begun = start()
     stream = process.hub.open(begun.run_id, begun.thread_id, is_resumable=True)
     process.transport._draining.set()
     assert not process.transport.follow_elsewhere(stream)
@@ -248,6 +263,7 @@ async def test_what_is_read_of_another_process_moves_the_event_clock(processes, 
     begun = start()
     here.hub.clock.ahead_s += 3600
     _followed = await there.hub.follow_thread(begun.thread_id, MODES, None)
+
     await write_chunks(here, begun, 0)
     await there.transport._subscriptions.read()
     (chunk,) = await stored_chunks(database)

@@ -42,6 +42,7 @@ def graph(db: Database) -> Any:
     builder.add_node("b", lambda _: {"log": ["b"]})
     builder.add_edge(START, "a")
     builder.add_edge("a", "b")
+
     return builder.compile(checkpointer=PostgresSaver(db))
 
 
@@ -55,8 +56,11 @@ async def made(db: Database, *, ttl: Ttl | float | None = None, age_minutes: flo
     await graph(db).ainvoke({"log": ["in"]}, at(thread_id))
     await db.pool.execute(
         "update threads set updated_at = now() - make_interval(secs => $2 * 60), active_runs = $3 where thread_id = $1",
-        thread_id, age_minutes, runs,
-    )  # fmt: skip
+        thread_id,
+        age_minutes,
+        runs,
+    )
+
     return thread_id
 
 
@@ -76,11 +80,14 @@ def sweeper(db: Database, **more: Any) -> ExpiredThreads:
 
 
 async def test_expired_threads_are_deleted_with_checkpoints(db):
-    expired, young, plain = await made(db, ttl=5, age_minutes=6), await made(db, ttl=5), await made(db, age_minutes=6)
+    expired = await made(db, ttl=5, age_minutes=6)
+    young = await made(db, ttl=5)
+    plain = await made(db, age_minutes=6)
     status = await sweeper(db).activate()
     assert (status.did, status.again) == ({"deleted": 1, "pruned": 0}, False)
     assert [await lives(db, one) for one in (expired, young, plain)] == [False, True, True]
     assert await left(db, expired) == [0, 0, 0]
+
     assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 0}
 
 
@@ -92,6 +99,7 @@ async def test_keep_latest_prunes_once_until_the_thread_changes(db):
     assert (await graph(db).ainvoke({"log": ["more"]}, at(thread_id)))["log"] == ["in", "a", "b", "more", "a", "b"]
     await db.pool.execute("update threads set updated_at = now() - interval '7 minutes'")
     assert (await sweeper(db).activate()).did == {"deleted": 0, "pruned": 1}
+
     assert (await graph(db).aget_state(at(thread_id))).values["log"] == ["in", "a", "b", "more", "a", "b"]
 
 
@@ -106,6 +114,7 @@ async def test_a_busy_thread_does_not_expire(db, strategy):
 async def test_sweep_is_bounded_and_runs_again(db):
     for _ in range(3):
         await made(db, ttl=5, age_minutes=6)
+
     task = sweeper(db, sweep_limit=2)
     assert [((await task.activate()).did["deleted"]) for _ in range(3)] == [2, 1, 0]
     assert (await sweeper(db, sweep_limit=1).activate()).again is False
@@ -122,15 +131,21 @@ async def test_default_lifetime_applies_at_creation(db):
     before = await made(db)
     await set_default_lifetime(db, ThreadTtl(default_ttl=15, strategy="keep_latest"))
     await set_default_lifetime(db, ThreadTtl(default_ttl=15, strategy="keep_latest"))
-    after, own = await made(db), await made(db, ttl=3)
+    after = await made(db)
+    own = await made(db, ttl=3)
+
     # However a thread is made, as an admission makes it here.
     bare = uuid4()
     await db.pool.execute("insert into threads (thread_id) values ($1)", bare)
     await set_default_lifetime(db, ThreadTtl())
     shown = [(await records.get_thread(db, one, with_ttl=True)).ttl for one in (before, after, own, bare)]
+
     assert [one and (one.ttl_minutes, one.strategy) for one in shown] == [
-        UNSET, (15, "keep_latest"), (3, "delete"), (15, "keep_latest")
-    ]  # fmt: skip
+        UNSET,
+        (15, "keep_latest"),
+        (3, "delete"),
+        (15, "keep_latest"),
+    ]
 
 
 async def test_huge_default_lifetime_is_capped(db):
@@ -154,8 +169,10 @@ async def test_copy_is_a_consistent_snapshot(db):
     assert (await graph(db).aget_state(at(copy.thread_id))).values == {"log": ["in", "a", "b"]}
     assert (await records.get_thread(db, copy.thread_id, with_ttl=True)).ttl.ttl_minutes == 7
     count = await db.pool.fetchval("select count(*) from threads")
+
     with pytest.raises(ThreadNotFound):
         await records.copy_thread(db, uuid4())
+
     assert await db.pool.fetchval("select count(*) from threads") == count
 
 
@@ -164,6 +181,7 @@ async def test_concurrent_prunes_in_opposite_orders_do_not_deadlock(db):
     requests = [ThreadPrune(threads, "keep_latest"), ThreadPrune(threads[::-1], "keep_latest")] * 2
     for pruned in await asyncio.gather(*(records.prune_threads(db, request) for request in requests)):
         assert sorted(pruned) == sorted(threads)
+
     deleted = await asyncio.gather(*(records.prune_threads(db, ThreadPrune(one)) for one in (threads, threads[::-1])))
     assert sorted(itertools.chain(*deleted)) == sorted(threads)
 
@@ -171,6 +189,7 @@ async def test_concurrent_prunes_in_opposite_orders_do_not_deadlock(db):
 async def test_state_change_is_atomic(db):
     thread_id = await made(db)
     before = await left(db, thread_id)
+
     opened = graph(db)
     with pytest.raises(ZeroDivisionError):
         async with lazy_transaction(db, nothing) as tx:
@@ -178,11 +197,13 @@ async def test_state_change_is_atomic(db):
             await inside.aupdate_state(at(thread_id), {"log": ["lost"]}, as_node="b")
             assert (await inside.aget_state(at(thread_id))).values["log"][-1] == "lost"
             raise ZeroDivisionError
+
     assert await left(db, thread_id) == before
     async with lazy_transaction(db, nothing) as tx:
         saver = PostgresSaver(tx)
         states = [saver.aget_tuple(at(thread_id)) for _ in range(5)]
         assert len({one.checkpoint["id"] for one in await asyncio.gather(*states)}) == 1
+
         with pytest.raises(TypeError):
             await saver.acopy_thread(str(thread_id), str(uuid4()))
 
@@ -192,7 +213,8 @@ async def nothing(_: Session) -> None: ...
 
 async def test_a_state_change_begins_with_the_first_statement(db):
     """Until then it holds no connection; what its beginning raises is raised, whatever the graph makes of it."""
-    thread_id, begun = await made(db), []
+    thread_id = await made(db)
+    begun = []
 
     async def refuse(tx: Session) -> None:
         begun.append(await tx.fetchval(sql.lock_thread, thread_id=thread_id))
@@ -200,16 +222,19 @@ async def test_a_state_change_begins_with_the_first_statement(db):
 
     async with lazy_transaction(db, refuse):
         pass
+
     assert begun == []
     with pytest.raises(ThreadNotFound):
         async with lazy_transaction(db, refuse) as tx:
             with pytest.raises(ThreadNotFound):
                 await PostgresSaver(tx).aget_tuple(at(thread_id))
             raise ValueError
+
     with pytest.raises(ThreadNotFound):
         async with lazy_transaction(db, refuse) as tx:
             with contextlib.suppress(ThreadNotFound):
                 await PostgresSaver(tx).aget_tuple(at(thread_id))
+
     assert begun == [0, 0]
     with pytest.raises(RuntimeError, match="the transaction is over"):
         await tx.fetchval(sql.lock_thread, thread_id=thread_id)
@@ -246,15 +271,18 @@ async def test_every_search_returns_the_rows_of_a_scan_in_a_stable_order(db):
                now() - make_interval(secs => n / 5)
         from generate_series(1, 60) n"""
     )
+
     for (where, wanted), by in itertools.product(FILTERS.items(), ("updated_at", "created_at", "thread_id", "status")):
         for order in ("asc", "desc"):
             found: list[Any] = []
+
             for offset in (0, 20, 40, 60):
                 query = ThreadSearch(**wanted, sort_by=by, sort_order=order, limit=20, offset=offset, select=[by])
                 query.select = ["thread_id"]
                 page = await records.search_threads(db, query)
                 found += [thread.thread_id for thread in page.items]
                 assert page.total == await db.pool.fetchval(f"select count(*) from threads where {where}")
+
             assert sorted(found) == sorted(await scanned(db, where, "1")), (where, by, order)
             place = {one: n for n, one in enumerate(await scanned(db, "true", f"{by}, 1"))}
             keys = await db.pool.fetch(f"select thread_id, dense_rank() over (order by {by}) as rank from threads")
@@ -264,13 +292,14 @@ async def test_every_search_returns_the_rows_of_a_scan_in_a_stable_order(db):
 
 
 MANY = {
-    'metadata @> \'{"half": 1}\'': {"metadata": {"half": 1}},
+    "metadata @> '{\"half\": 1}'": {"metadata": {"half": 1}},
     'metadata @> \'{"half": 1, "graph_id": "g1"}\' and status = \'error\'': {
-        "metadata": {"half": 1, "graph_id": "g1"}, "status": "error"
+        "metadata": {"half": 1, "graph_id": "g1"},
+        "status": "error",
     },
     '"values" @> \'{"half": 1}\' and metadata @> \'{"rare": 1}\'': {"values": {"half": 1}, "metadata": {"rare": 1}},
     '"values" @> \'{"half": 1}\'': {"values": {"half": 1}},
-}  # fmt: skip
+}
 
 
 async def test_a_search_that_finds_more_than_a_few_finds_all_of_them(db):
@@ -281,6 +310,7 @@ async def test_a_search_that_finds_more_than_a_few_finds_all_of_them(db):
                now() - make_interval(secs => n / 5)
         from generate_series(1, 1200) n"""
     )
+
     for (where, wanted), by in itertools.product(MANY.items(), ("updated_at", "status")):
         for order in ("asc", "desc"):
             opposite = {"asc": "desc", "desc": "asc"}[order]
@@ -289,6 +319,7 @@ async def test_a_search_that_finds_more_than_a_few_finds_all_of_them(db):
             query = ThreadSearch(**wanted, sort_by=by, sort_order=order, limit=1000, select=["thread_id"])
             page = await records.search_threads(db, query)
             assert ([thread.thread_id for thread in page.items], page.total) == (expected, len(expected)), (where, by)
+
     hidden = ThreadSearch(metadata={"half": 1}, limit=1000)
     assert (await records.search_threads(db, hidden, {"equal": {"half": 0}, "rest": []})).total == 0
     assert (await records.search_threads(db, hidden, {"equal": {"half": 1}, "rest": []})).total == 600
@@ -300,6 +331,7 @@ async def test_count_of_common_metadata_reads_no_documents(db):
         select gen_random_uuid(), jsonb_build_object('all', true, 'n', n), jsonb_build_object('all', true, 'n', n)
         from generate_series(1, 3000) n"""
     )
+
     await db.pool.execute("analyze threads")
     query = "select calls from pg_stat_xact_user_functions where funcname = 'indexed_fields'"
     async with db.transaction() as tx:
@@ -308,13 +340,31 @@ async def test_count_of_common_metadata_reads_no_documents(db):
         for field in ("metadata", "values"):
             page = await records.search_threads(Session(tx.connection), ThreadSearch(**{field: {"all": True}}))
             assert (len(page.items), page.total) == (10, 3000)
+
         assert await tx.connection.fetchval(query) < before + 100
 
 
 ODD = (
-    "1", "1.0", '"1"', '"1.0"', "null", "true", "false", '""', '"a:\\"b"', f'"{"long" * 200}"', "1e500", "-0.0",
-    "12e-1", "[]", "{}", "[1]", '{"a": 1}', '{"a": 1, "b": {"c": null}}', '[{"a": 1}, 2]',
-)  # fmt: skip
+    "1",
+    "1.0",
+    '"1"',
+    '"1.0"',
+    "null",
+    "true",
+    "false",
+    '""',
+    '"a:\\"b"',
+    f'"{"long" * 200}"',
+    "1e500",
+    "-0.0",
+    "12e-1",
+    "[]",
+    "{}",
+    "[1]",
+    '{"a": 1}',
+    '{"a": 1, "b": {"c": null}}',
+    '[{"a": 1}, 2]',
+)
 INSERT = """insert into threads (thread_id, metadata, "values") values ($1, $2::text::jsonb, $3::text::jsonb)"""
 FIND = "find_threads(null, $1::text::jsonb, $2::text::jsonb, null, 'updated_at desc', $3, 0)"
 
@@ -322,6 +372,7 @@ FIND = "find_threads(null, $1::text::jsonb, $2::text::jsonb, null, 'updated_at d
 async def test_unusual_metadata_is_found_by_containment(db):
     for whole in ("null", "[1]", '"text"', *(f'{{"k": {value}, "other": 1}}' for value in ODD)):
         await db.pool.execute(INSERT, uuid4(), whole if whole.startswith("{") else "{}", whole)
+
     for value, field in itertools.product(ODD, ("metadata", "values")):
         for wanted in (f'{{"k": {value}}}', f'{{"k": {value}, "other": 1.0}}', f'{{"k:": {value}}}'):
             scan = f"""select thread_id from threads where "{field}" @> $1::text::jsonb order by updated_at desc, 1"""
@@ -335,14 +386,23 @@ async def test_unusual_metadata_is_found_by_containment(db):
 async def blocks_read(db: Database, fields: list[str]) -> int:
     """Count the blocks that one page takes."""
     values = {
-        "ids": None, "metadata": None, "values": None, "status": None, "sort": "updated_at desc", "limit": 10,
-        "offset": 0, "fields": fields, "extract": None, "access": None, "matched_ids": None,
-    }  # fmt: skip
+        "ids": None,
+        "metadata": None,
+        "values": None,
+        "status": None,
+        "sort": "updated_at desc",
+        "limit": 10,
+        "offset": 0,
+        "fields": fields,
+        "extract": None,
+        "access": None,
+        "matched_ids": None,
+    }
+
     query = sql.search_threads
-    plan = await db.pool.fetchval(
-        f"explain (analyze, buffers, format json) {query.sql}", *query.arguments(values)
-    )  # fmt: skip
+    plan = await db.pool.fetchval(f"explain (analyze, buffers, format json) {query.sql}", *query.arguments(values))
     node = json.loads(plan)[0]["Plan"]
+
     return node["Shared Hit Blocks"] + node["Shared Read Blocks"]
 
 
@@ -352,6 +412,7 @@ async def test_a_page_without_values_does_not_read_them(db):
         select gen_random_uuid(), jsonb_build_object('text', string_agg(md5(n::text), ''))
         from generate_series(1, 20000) n"""
     )
+
     without = [await blocks_read(db, ["thread_id", "metadata"]) for _ in range(2)][1]
     assert await blocks_read(db, ["values"]) > without + 50
 
@@ -363,6 +424,7 @@ async def long_thread(db: Database, **metadata: Any) -> UUID:
     await db.pool.execute(
         'update threads set "values" = $2, long_values = $3 where thread_id = $1', thread_id, *map(json.loads, row)
     )
+
     return thread_id
 
 
@@ -377,8 +439,10 @@ async def test_search_by_a_long_list_reads_only_threads_that_may_match(db, monke
     monkeypatch.setattr(long_values, "_read", listed)
     monkeypatch.setattr(long_values, "MAX_SCANNED", 2)
     mine = [await long_thread(db, owner="me", k=k) for k in range(2)]
+
     for _ in range(3):
         await long_thread(db, owner="other")
+
     visible: Filter = {"equal": {"owner": "me"}, "rest": []}
     wanted = {"messages": ["hi"]}
 
@@ -394,14 +458,18 @@ async def test_search_by_a_long_list_reads_only_threads_that_may_match(db, monke
     assert await found(wanted, None, ids=mine[:1]) == {mine[0]}
     assert await found(wanted, None, metadata={"k": 1}) == {mine[1]}
     assert await found(wanted, status="busy") == set()
+
     for search in (
-        records.search_threads(db, ThreadSearch(values=wanted)), records.count_threads(db, ThreadCount(values=wanted)),
-    ):  # fmt: skip
+        records.search_threads(db, ThreadSearch(values=wanted)),
+        records.count_threads(db, ThreadCount(values=wanted)),
+    ):
         with pytest.raises(Invalid) as refused:
             await search
+
         [problem] = refused.value.problems
         assert problem.loc == ["body", "values", "messages"]
         assert "more than 2 threads" in problem.msg
+
     monkeypatch.setattr(long_values, "SCAN_S", -1.0)
     with pytest.raises(Invalid, match="narrow the search by ids"):
         await found(wanted)
@@ -443,6 +511,7 @@ async def admitted(db: Database, *, temporary: bool, thread_id: Any = None) -> U
         temporary=temporary,
         delay_s=0.0,
     )
+
     return (await admit_run(db, admission, uuid4(), starts=True)).thread_id
 
 
@@ -455,15 +524,18 @@ async def shown_thread(db: Database, thread_id: UUID) -> dict[str, Any]:
 async def test_identical_concurrent_searches_share_a_result(db):
     """Whoever asks after a change sees it, however many searches are under way."""
     searches = ThreadSearches(db)
-    busy, idle = ThreadSearch(status="busy"), ThreadSearch(status="idle")
+    busy = ThreadSearch(status="busy")
+    idle = ThreadSearch(status="idle")
     pages = await asyncio.gather(*(searches.search(query) for query in (busy, idle) * 10))
     assert {page.total for page in pages} == {0}
     assert len({id(page) for page in pages}) < len(pages)
+
     for total in range(1, 6):
         under_way = [asyncio.create_task(searches.search(idle)) for _ in range(3)]
         await asyncio.sleep(0)
         await records.create_thread(db, ThreadCreate())
         assert (await searches.search(idle)).total == total
         await asyncio.gather(*under_way)
+
     mine = searches.search(idle, Filter({"equal": {"owner": "me"}, "rest": []}))
     assert [page.total for page in await asyncio.gather(mine, searches.search(idle))] == [0, 5]

@@ -23,20 +23,26 @@ async def apps(
 ) -> AsyncIterator[list[AgentApp]]:
     """Two servers whose workers check their runs only when they are notified."""
     monkeypatch.setattr(worker, "LEASE_S", 36000.0)
-    url, config = await fresh_database(), load_config(PROJECTS / "graphs" / "langgraph.json")
-    graphs, settings = load_graphs(config.project), AgentSettings(database_url=url)
+    url = await fresh_database()
+
+    config = load_config(PROJECTS / "graphs" / "langgraph.json")
+    graphs = load_graphs(config.project)
+    settings = AgentSettings(database_url=url)
     async with AsyncExitStack() as stack:
         opened = [await stack.enter_async_context(open_app(config, graphs, settings, url)) for _ in range(2)]
         for app in opened:
             stack.push_async_callback(app.worker.drain, 0.0)
+
         yield opened
 
 
 @pytest.mark.parametrize("deleter", [0, 1])
 async def test_the_run_of_a_deleted_thread_stops(apps: list[AgentApp], deleter: int):
     executing = apps[0]
+
     for app in apps:
         await until(lambda app=app: app.hub.transport.has_others)
+
     async with client_of(executing) as here, client_of(apps[deleter]) as there:
         thread_id = (await here.post("/threads", json={})).json()["thread_id"]
         assert (await here.post(f"/threads/{thread_id}/runs", json=SLOW)).status_code == 200

@@ -49,6 +49,7 @@ async def stranger(db: Database) -> Actor:
     workspace_id = uuid4()
     insert = "insert into workspaces (id, organization_id, display_name, tenant_handle) values ($1, $2, 'W', 'w')"
     await db.pool.execute(insert, workspace_id, owner.organization_id)
+
     key = await keys.create_key(db, Owner(owner.organization_id, workspace_id), KeyRequest())
     return await Authenticator(db).authenticate(key.key)
 
@@ -95,13 +96,16 @@ async def test_every_order_and_repetition_gives_the_same_runs(db: Database, acto
         {"patch": [{"id": ROOT, "end_time": "2026-11-21T02:04:41Z", "outputs": {"y": 1}, "extra": {"v": 1}}]},
         {"patch": [{"id": ROOT, "end_time": "2026-11-21T02:04:42Z", "outputs": {"y": 2}, "error": "late"}]},
     ]
+
     results = []
     orders = [*itertools.permutations(range(3)), (0, 1, 2, 0, 1, 2), (2, 1, 0, 0), (1, 2, 0, 1), (2, 0, 1, 2, 0)]
     for order in orders:
         await db.pool.execute("truncate runs, traces")
         for index in order:
             await store_batch(db, batch(**deliveries[index]), by=actor)
+
         results.append((await stored(db), await counted(db)))
+
     assert all(result == results[0] for result in results)
     run = results[0][0][ROOT]
     assert (run["outputs"], run["extra"], run["tags"], run["error"]) == ('{"y": 2}', '{"v": 1}', ["a"], "late")
@@ -130,6 +134,7 @@ def generated_writes(dice: random.Random) -> tuple[list[dict[str, Any]], list[di
             "trace_id": above[0] if above else run_id,
             "parent_run_id": above[-1] if above else None,
         }
+
         order = ".".join(f"20261121T020440000000Z{one}" for one in [*above, run_id])
         return {**{name: value for name, value in place.items() if dice.random() < 0.6}, "dotted_order": order}
 
@@ -140,6 +145,7 @@ def generated_writes(dice: random.Random) -> tuple[list[dict[str, Any]], list[di
     posts = [
         write(id=run_id, name="r", start_time="2026-11-21T02:04:40Z") for run_id in ids if dice.random() < 0.8
     ] * dice.randrange(1, 3)
+
     return posts, [write(id=dice.choice(ids)) for _ in range(dice.randrange(1, 9))]
 
 
@@ -150,11 +156,15 @@ async def test_the_merge_rules_of_python_and_sql_are_equal(db: Database, actor: 
         await db.pool.execute("truncate runs, traces")
         await store_batch(db, batch(post=posts, patch=patches), by=actor)
         together = await stored(db)
+
         await db.pool.execute("truncate runs, traces")
+
         for write in posts:
             await store_batch(db, batch(post=[write]), by=actor)
+
         for write in patches:
             await store_batch(db, batch(patch=[write]), by=actor)
+
         assert await stored(db) == together, seed
 
 
@@ -162,6 +172,7 @@ async def test_a_patch_is_not_shown_until_the_run_is_posted(db: Database, actor:
     await store_batch(db, run_update_parser(ROOT)(b'{"outputs": {"b": 2}, "end_time": 1795226925431}', ""), by=actor)
     with pytest.raises(TracedRunNotFound):
         await show_run(db, ROOT, RunQuery(), LINKS, by=actor)
+
     assert await counted(db) == []
     await store_batch(db, parse_run(json.dumps(post(ROOT), default=str).encode(), ""), by=actor)
     run = await show_run(db, ROOT, RunQuery(), LINKS, by=actor)
@@ -174,6 +185,7 @@ async def test_children_get_their_dotted_order_in_any_order(db: Database, actor:
     runs = [post(ROOT), post(CHILD, parent_run_id=ROOT), post(GRANDCHILD, parent_run_id=CHILD)]
     for index in order:
         await store_batch(db, batch(post=[runs[index]]), by=actor)
+
     found = await stored(db)
     stamp = "20261121T020440000000Z"
     assert {run["trace_id"] for run in found.values()} == {ROOT}
@@ -194,6 +206,7 @@ async def test_concurrent_parents_and_children_are_connected(db: Database, actor
         for family in families
         for depth, run_id in enumerate(family)
     ]
+
     random.Random(3).shuffle(runs)
     await asyncio.gather(*(store_batch(db, batch(post=[run]), by=actor) for run in runs))
     found = await stored(db)
@@ -222,13 +235,16 @@ async def test_a_child_without_its_parent_is_shown(db: Database, actor: Actor):
 @pytest.mark.usefixtures("ways_of_writing")
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 async def test_a_root_is_interrupted_by_a_run_below_it_in_any_order(db: Database, actor: Actor, order: tuple[int, ...]):
-    end, dotted = "2026-11-21T02:04:41Z", "20261121T020440000000Z"
+    end = "2026-11-21T02:04:41Z"
+    dotted = "20261121T020440000000Z"
     root = post(ROOT, trace_id=ROOT, dotted_order=f"{dotted}{ROOT}", end_time=end)
     child = post(CHILD, trace_id=ROOT, parent_run_id=ROOT, dotted_order=f"{dotted}{ROOT}.{dotted}{CHILD}")
     child |= {"end_time": end, "error": "GraphInterrupt((Interrupt(value='really?'),))"}
+
     writes = [batch(post=[root]), batch(post=[child])]
     for number in order:
         await store_batch(db, writes[number], by=actor)
+
     assert await states(db) == {ROOT: "interrupted", CHILD: "interrupted"}
     failed = {**root, "error": "ValueError('no')"}
     await store_batch(db, batch(patch=[failed]), by=actor)
@@ -261,9 +277,11 @@ AT = "\n    at RunnableCallable.func (file:///app/agent.mjs:1:2)\n    at invoke 
     ],
 )
 async def test_interrupts_of_javascript_are_told_from_failures(db: Database, actor: Actor, error: str, status: str):
-    end, dotted = "2026-11-21T02:04:41Z", "20261121T020440000000Z"
+    end = "2026-11-21T02:04:41Z"
+    dotted = "20261121T020440000000Z"
     root = post(ROOT, trace_id=ROOT, dotted_order=f"{dotted}{ROOT}", end_time=end)
     child = post(CHILD, trace_id=ROOT, parent_run_id=ROOT, dotted_order=f"{dotted}{ROOT}.{dotted}{CHILD}")
+
     await store_batch(db, batch(post=[root, {**child, "end_time": end, "error": error}]), by=actor)
     found = await states(db)
     assert found[CHILD] == status
@@ -284,6 +302,7 @@ async def test_overlapping_concurrent_batches_do_not_deadlock(db: Database, acto
     async def deliver(seed: int) -> None:
         mine = ids[:]
         random.Random(seed).shuffle(mine)
+
         last.update((run_id, max(seed, last.get(run_id, 0))) for run_id in mine[::2])
         for _ in range(4):
             ends = {"end_time": f"2026-11-21T02:05:{seed:02}Z", "outputs": {"n": seed}}
@@ -309,12 +328,14 @@ async def test_a_batch_that_deadlocks_is_written_again(db: Database, actor: Acto
         end $$;
         create trigger conflict before insert on feedback for each row execute function conflict();
     """)
+
     given = batch(post=[post(ROOT)])
     given.feedback.append(FeedbackWrite(uuid4(), ROOT, ROOT, "k", "{}", now()))
     await store_batch(db, given, by=actor)
     assert (list(await stored(db)), await counted(db)) == ([ROOT], [ROOT])
     assert await db.pool.fetchval("select count(*) from feedback") == 1
     await db.pool.execute("alter sequence conflicts restart minvalue -100 start -100")
+
     given.feedback[0].modified_at = now()
     with pytest.raises(Unavailable):
         await store_batch(db, given, by=actor)
@@ -326,13 +347,17 @@ async def test_copied_runs_equal_merged_runs(db: Database, actor: Actor):
     runs = [post(one, tags=["a", "b"], inputs={"x": "\u0000"}, outputs={"n": 1}, error="e") for one in ids]
     late = [{"id": one, "end_time": "2026-11-21T02:04:42Z", "outputs": {"n": 2}} for one in ids[::2]]
     await store_batch(db, batch(post=runs, patch=late), by=actor, tier="shortlived")
-    copied, tiers = await stored(db), await db.pool.fetch("select trace_id, tier from traces order by 1")
+
+    copied = await stored(db)
+    tiers = await db.pool.fetch("select trace_id, tier from traces order by 1")
     assert [tuple(row) for row in tiers] == [(one, "shortlived") for one in ids]
     await store_batch(db, batch(post=runs, patch=late), by=actor)
     assert (await stored(db), await counted(db)) == (copied, ids)
     await db.pool.execute("truncate runs, traces")
+
     for one in [*({"post": [run]} for run in runs), *({"patch": [patch]} for patch in late)]:
         await store_batch(db, batch(**one), by=actor)
+
     assert (await stored(db), await counted(db)) == (copied, ids)
 
 
@@ -344,10 +369,12 @@ async def test_run_ids_are_scoped_to_their_workspace(db: Database, actor: Actor)
     assert (await show_run(db, ROOT, RunQuery(), LINKS, by=other)).name == "theirs"
     project = await ensure_project(db, actor.workspace_id, "p")
     theirs = batch(post=[post(CHILD, session_id=project.id), post(GRANDCHILD)])
+
     await store_batch(db, theirs, by=other)
     assert [refused.run_id for refused in theirs.refused] == [CHILD]
     with pytest.raises(Invalid, match=r"no project .* exists in this workspace; 1 other run was stored"):
         raise_for_refused(theirs)
+
     assert CHILD not in await stored(db)
     assert GRANDCHILD in await stored(db)
 
@@ -357,6 +384,7 @@ async def test_concurrent_requests_create_a_project_once(db: Database, actor: Ac
     assert len({project.id for project in made}) == 1
     async with db.transaction() as tx:
         assert (await ensure_project(tx, actor.workspace_id, "p")).id == made[0].id
+
     for name in ("", "x" * 501, "a\x00"):
         with pytest.raises(Invalid):
             await ensure_project(db, actor.workspace_id, name)
@@ -367,10 +395,13 @@ async def test_deleting_a_project_deletes_runs_and_keeps_billing(db: Database, a
     project = await ensure_project(db, actor.workspace_id, "p")
     await share_run(db, ROOT, ShareRequest(), by=actor)
     other = await stranger(db)
+
     await delete_projects(db, other.workspace_id, [project.id])
     assert ROOT in await stored(db)
+
     for _ in range(2):
         await delete_projects(db, actor.workspace_id, [project.id])
+
     assert list(await stored(db)) == [CHILD]
     assert await db.pool.fetchval("select count(*) from shared_runs") == 0
     assert len(await counted(db)) == 2
@@ -387,7 +418,9 @@ def test_merge_rules_cover_every_column():
         "patch_order",
         "is_awaited",
     }
+
     assert described == set(msgspec.structs.asdict(RunWrite(id=ROOT)))
+
     for bit, name in PATCH_BITS:
         assert (
             f"{name} = merge_field(r.{name}, excluded.{name},\n            (r.patched & {bit}, " in sql.merge_runs.sql
@@ -403,5 +436,6 @@ async def test_children_that_are_placed_at_once_are_looked_up_one_by_one(db: Dat
     plan = "\n".join(row[0] for row in await db.pool.fetch(f"explain {query.sql}", *values))
     assert "Join Filter" not in plan, plan
     await store_batch(db, batch(post=[post(ROOT)]), by=actor)
+
     found = await stored(db)
     assert {run["dotted_order"].count(".") for run_id, run in found.items() if run_id != ROOT} == {1}

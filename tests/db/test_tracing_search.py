@@ -50,6 +50,7 @@ async def store(db: Database, actor: Actor, write: Any, field: str) -> None:
         {"id": str(UUID(int=at)), "name": f"r{at}", "start_time": "2026-11-21T02:04:40Z", field: {"x": [text]}}
         for at, text in enumerate(TEXTS)
     ]
+
     batch = parse_batch(write({"post": runs}).encode(), "")
     await store_batch(db, batch, by=actor)
 
@@ -62,6 +63,7 @@ async def found(db: Database, actor: Actor, **query: Any) -> list[str]:
 @pytest.mark.parametrize("writer", WRITERS)
 async def test_text_with_escapes_is_found(db: Database, actor: Actor, writer: str):
     await store(db, actor, WRITERS[writer], "inputs")
+
     for at, text in enumerate(TEXTS):
         name = [f"r{at}"]
         assert await found(db, actor, query=text.upper()) == name, text
@@ -87,7 +89,9 @@ async def test_filters_read_the_escapes_of_json(db: Database, actor: Actor):
         }
         for at, name in enumerate(names)
     ]
+
     await store_batch(db, parse_batch(json.dumps({"post": runs}).encode(), ""), by=actor)
+
     for at, name in enumerate(names):
         for text in (json.dumps(name), json.dumps(name, ensure_ascii=False)):
             assert await found(db, actor, filter=f"eq(thread_id, {text})") == [f"r{at}"]
@@ -97,6 +101,7 @@ async def test_filters_read_the_escapes_of_json(db: Database, actor: Actor):
             assert await found(db, actor, filter=pair) == [f"r{at}"]
             held = json.dumps({"thread_id": name})
             assert await found(db, actor, filter=f"has(metadata, '{held}')") == [f"r{at}"]
+
             assert await found(db, actor, filter=f'has("metadata", {json.dumps(held)})') == [f"r{at}"]
 
     grouped = StatsRequest(group_by=Grouping(attribute="metadata", path="kü", max_groups=10))

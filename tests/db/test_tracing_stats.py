@@ -53,24 +53,32 @@ async def deliver(db: Database, actor: Actor, runs: list[dict[str, Any]], kind: 
 
 def made(rng: random.Random, began: datetime) -> list[dict[str, Any]]:
     """Make a trace of a root and a child, with figures of every size."""
-    root, project = uuid4(), rng.choice(PROJECTS)
+    root = uuid4()
+    project = rng.choice(PROJECTS)
     runs: list[dict[str, Any]] = [
         {"id": root, "start_time": began},
         {"id": uuid4(), "parent_run_id": root, "run_type": "llm"},
     ]
+
     for run in runs:
         at = began + timedelta(seconds=rng.random())
         usage = {"input_tokens": rng.choice([0, 7, 4000, 10**9]), "output_tokens": rng.randrange(3000)}
         run |= {
-            "name": "r", "session_name": project, "start_time": run.get("start_time", at),
+            "name": "r",
+            "session_name": project,
+            "start_time": run.get("start_time", at),
             "extra": {"metadata": {"usage_metadata": {**usage, "total_cost": rng.random() / 1000}}},
-        }  # fmt: skip
+        }
+
         if rng.random() < 0.9:
             run["end_time"] = at + timedelta(seconds=rng.choice([0.0, 0.001, 1.5, 3600.0]) * (1 + rng.random()))
+
         if rng.random() < 0.2:
             run["error"] = "it failed"
+
         if rng.random() < 0.5:
             run["events"] = [{"name": "new_token", "time": at + timedelta(seconds=rng.random())}]
+
     return runs
 
 
@@ -80,16 +88,20 @@ async def filled(db: Database, actor: Actor, traces: int = 300) -> list[list[dic
     moments = [FIRST + rng.random() * (now() - FIRST) for _ in range(traces)]
     moments += [FIRST + number * DAY + tick for number in range(1, 6) for tick in (timedelta(0), -timedelta.resolution)]
     found = [made(rng, moment) for moment in moments]
+
     await deliver(db, actor, [run for runs in found for run in runs])
     return found
 
 
 async def count(db: Database) -> int:
     """Count all that is over; return how many days of projects were counted again."""
-    task, again = DailyRollups(db), 0
+    task = DailyRollups(db)
+    again = 0
     task.quiet_s = 0
+
     while (status := await task.activate()).did:
         again += status.did.get("stale_days", 0)
+
     return again
 
 
@@ -104,6 +116,7 @@ def close(exact: RunStats, received: RunStats) -> bool:
                 return False
         elif one != other:
             return False
+
     return True
 
 
@@ -132,6 +145,7 @@ async def stats_of(
     found = await compute_stats(db, condition, slicing, plain)
     assert plain is not None
     assert found.keys() == exact.keys()
+
     assert all(close(exact[key], found[key]) for key in exact), (asked, exact, found)
     return found
 
@@ -156,6 +170,7 @@ async def test_rollups_equal_statistics_of_runs(db: Database, actor: Actor):
     await count(db)
     assert await all_stats(db, actor) != before, "percentiles are those of places"
     assert await figures(db, actor)
+
     # A day may have ended since this module was imported.
     assert TODAY - DAY <= await db.pool.fetchval("select until from daily_run_stats_progress") <= now()
     project = (await projects_of(db))["project 1"]
@@ -184,30 +199,36 @@ async def test_later_changes_are_visible_at_once_and_counted_again(db: Database,
             "select count(*) from stale_days where day < (select until from daily_run_stats_progress)"
         )
         await check_some_stats(db, actor)
+
         return again
 
     old = [root for root, _ in traces if root["start_time"] < TODAY - 3 * DAY]
     assert await recount() == 0
     await deliver(db, actor, [{"id": root["id"], "error": "late", "end_time": now()} for root in old[:5]], "patch")
     assert 0 < await recount() <= 5
+
     # Its start moves to another day, and with it two days change.
     rows = [{"id": uuid4(), "name": "moved", "session_name": "project 0", "start_time": began}]
     await deliver(db, actor, rows)
     assert await recount() == 1
     await deliver(db, actor, [{"id": rows[0]["id"], "start_time": began + DAY}], "patch")
     assert await recount() == 2
+
     # Many at once are copied.
     await deliver(db, actor, [{**rows[0], "id": uuid4()} for _ in range(60)])
     assert await recount() == 1
     gone = [root["id"] for root in old if root["session_name"] == "project 1"]
     await delete_traces(db, actor.workspace_id, TracesToDelete(projects["project 1"], gone))
     assert await recount() > 0
+
     # Feedback is looked up whenever figures are asked for.
     kept_root = next(root for root, _ in traces if root["session_name"] == "project 0")
     await create_feedback(db, FeedbackRequest(key="k", run_id=kept_root["id"], score=1), by=actor)
     assert (await stats_of(db, actor, {}, ALL))[None, ""].feedback_stats["k"].n == 1
+
     async with db.transaction() as tx:
         await delete_projects(tx, actor.workspace_id, [projects["project 1"]])
+
     await recount()
     kept = await db.pool.fetch("select distinct project_id from daily_run_stats")
     assert [row["project_id"] for row in kept] == [projects["project 0"]]
@@ -220,6 +241,7 @@ async def test_transactions_that_are_open_during_a_count_are_not_lost(db: Databa
         await connection.execute("update runs set error = 'late' where id = $1", run_id)
         await count(db)
         assert await db.pool.fetchval("select count(*) from daily_run_stats") > 0
+
     await check_some_stats(db, actor)
     assert await count(db) == 1
     await check_some_stats(db, actor)
@@ -229,9 +251,11 @@ async def test_one_process_counts_finished_days_at_a_time(db: Database, actor: A
     await deliver(db, actor, made(random.Random(1), now()))
     assert not (await DailyRollups(db).activate()).did
     await deliver(db, actor, made(random.Random(1), FIRST))
+
     async with db.transaction() as tx:
         assert await tx.fetchval(sql.try_lock, name=stats.LOCK)
         assert not (await DailyRollups(db).activate()).did
+
     assert (await DailyRollups(db).activate()).did == {"days": 1}
 
 
@@ -247,10 +271,15 @@ async def test_few_runs_and_other_filters_do_not_use_rollups(
     assert rollup_query(RunFilters(**roots), actor.workspace_id) == RollupQuery(
         workspace_id=actor.workspace_id, is_root=True
     )
+
     others: list[dict[str, Any]] = [
-        {"run_type": "llm"}, {"error": False}, {"filter": "eq(name, 'x')"}, {"id": [uuid4()]},
+        {"run_type": "llm"},
+        {"error": False},
+        {"filter": "eq(name, 'x')"},
+        {"id": [uuid4()]},
         {**roots, "is_root": False},
-    ]  # fmt: skip
+    ]
+
     for asked in others:
         assert rollup_query(RunFilters(**asked), actor.workspace_id) is None
 
@@ -260,6 +289,7 @@ async def test_projects_are_listed_with_rollups(db: Database, actor: Actor):
     query = ProjectQuery(include_stats=True, sort_by="runs_count")
     before = await list_projects(db, actor.workspace_id, query)
     await count(db)
+
     after = await list_projects(db, actor.workspace_id, query)
     received = [(project.id, project.run_count, project.total_tokens, project.total_cost) for project in after]
     assert received == [(project.id, project.run_count, project.total_tokens, project.total_cost) for project in before]
@@ -270,6 +300,7 @@ async def test_daily_charts_use_rollups(db: Database, actor: Actor):
     await filled(db, actor, 100)
     project = (await projects_of(db))["project 0"]
     span = TimeBuckets(FIRST + 0.3 * DAY, now(), DAY, FIRST)
+
     series = [
         ChartSeries(metric="run_count", filters=ChartFilters(filter="eq(is_root, true)")),
         ChartSeries(metric="total_tokens"),
@@ -296,6 +327,7 @@ async def test_usage_counts_for_model_runs_alone(db: Database, actor: Actor) -> 
     root = {"id": uuid4(), "name": "chain", "run_type": "chain", "session_name": "p", "start_time": FIRST}
     root["extra"] = usage
     model = {**root, "id": uuid4(), "name": "model", "run_type": "llm", "parent_run_id": root["id"]}
+
     await deliver(db, actor, [root, model])
 
     async def tokens() -> tuple[int, int, str | None]:
@@ -318,6 +350,7 @@ async def test_absurd_token_counts_do_not_break_statistics(db: Database, actor: 
         """,
         usage,
     )
+
     condition = conditions_of(RunFilters(), actor.workspace_id, ConditionBuilder())
     found = (await compute_stats(db, condition))[None, ""]
     assert (found.run_count, found.prompt_tokens) == (9501, 9 * 10**18)
@@ -326,8 +359,10 @@ async def test_absurd_token_counts_do_not_break_statistics(db: Database, actor: 
 def test_percentiles_are_the_middles_of_bins():
     places = [0, 1000, 1014, 4000, 4000 + 1061]
     found: dict[str, Any] = dict(percentiles_of(places, [1, 1, 2, 3, 1]))
-    median, last = (1.05**0.5 + 1.05**14.5) / 2, 1.05**14.5
+    median = (1.05**0.5 + 1.05**14.5) / 2
+    last = 1.05**14.5
     assert found["latency"] == pytest.approx([median, last, last])
     assert found["prompt_tokens_spread"] == pytest.approx([0.0, 20 * 0.97])
     assert found["first_token"] is None
+
     assert found["cost"] is None

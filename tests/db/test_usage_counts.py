@@ -64,11 +64,14 @@ async def add(db: Database, workspaces: list[UUID], moments: list[datetime]) -> 
 async def make(db: Database, workspaces: list[UUID]) -> None:
     organization = uuid4()
     await db.pool.execute("insert into organizations (id, display_name) values ($1, 'one')", organization)
+
     for number, workspace in enumerate(workspaces):
         await db.pool.execute(
             "insert into workspaces (id, organization_id, display_name, tenant_handle) values ($1, $2, $3, $3)",
-            workspace, organization, f"workspace {number}",
-        )  # fmt: skip
+            workspace,
+            organization,
+            f"workspace {number}",
+        )
 
 
 async def receive(db: Database, workspaces: list[UUID], count: int) -> None:
@@ -77,6 +80,7 @@ async def receive(db: Database, workspaces: list[UUID], count: int) -> None:
     moments = [FIRST + timedelta(minutes=number * 5 * 24 * 60 / count) for number in range(count)]
     meetings = [datetime(2026, 1, 2, tzinfo=UTC) + timedelta(hours=number) for number in range(72)]
     around = [meeting + number * TICK for meeting in meetings for number in (-1, 0, 0, 1)]
+
     await add(db, workspaces, moments + around)
 
 
@@ -96,6 +100,7 @@ async def test_counting_reads_only_the_index(db: Database, query):
         " '2026-01-01'::timestamptz + n * interval '1 minute' from generate_series(1, 20000) n",
         workspace,
     )
+
     await db.pool.execute("vacuum analyze traces")
     start = datetime(2026, 1, 2, tzinfo=UTC)
     plan = await db.pool.fetch(
@@ -111,6 +116,7 @@ async def test_counting_reads_only_the_index(db: Database, query):
             }
         ),
     )
+
     assert any("Index Only Scan using traces_by_receipt" in row[0] for row in plan), plan
 
 
@@ -126,10 +132,12 @@ async def count_days_without_hours(db: Database, until: datetime) -> None:
         " from traces where received_at < $1 group by 1, 2, 3, 4, 5",
         until,
     )
+
     await db.pool.execute(
         "insert into project_days (workspace_id, day, project_id, traces)"
         " select workspace_id, day, project_id, sum(traces) from trace_days group by 1, 2, 3"
     )
+
     await db.pool.execute("insert into counted_days (until) values ($1)", until)
 
 
@@ -138,20 +146,26 @@ async def test_totals_equal_the_counts_of_traces(db: Database, *, has_days: bool
     workspaces = [uuid4(), uuid4()]
     await receive(db, workspaces, 1000)
     before = await all_counts(db, workspaces)
+
     # What was received is billed, whatever becomes of its workspace.
     await db.pool.execute("update workspaces set deleted_at = now() where id = $1", workspaces[0])
     if has_days:
         await count_days_without_hours(db, datetime(2026, 1, 4, tzinfo=UTC))
         assert await all_counts(db, workspaces) == before
-    chore, done, steps = PastHours(db), Counter[str](), 0
+
+    chore = PastHours(db)
+    done = Counter[str]()
+    steps = 0
     while (status := await chore.activate()).again:
         done.update(status.did)
         steps += 1
         if steps < 8:
             assert await all_counts(db, workspaces) == before
+
     assert done["hours"] > 120
     assert done["days"] == done["hours"] // 24 - (3 if has_days else 0)
     assert await all_counts(db, workspaces) == before
+
     # What was counted is not looked at again, and what ranges cut of it is.
     await db.pool.execute("delete from traces where received_at < '2026-01-05'")
     whole = [number for number, within in enumerate(RANGES) if all(moment.endswith("00:00Z") for moment in within)]
@@ -165,12 +179,16 @@ async def test_traces_after_the_counted_hours_are_counted(db: Database):
     workspace = uuid4()
     await make(db, [workspace])
     now = await db.pool.fetchval("select now()")
-    start, end = (now - timedelta(hours=30)).isoformat(), (now + timedelta(hours=1)).isoformat()
+    start = (now - timedelta(hours=30)).isoformat()
+    end = (now + timedelta(hours=1)).isoformat()
     moments = [now - timedelta(minutes=number * 10) for number in range(1, 170)]
+
     await add(db, [workspace], moments)
     before = await counts(db, [workspace], start, end)
+
     while (await PastHours(db).activate()).again:
         pass
+
     assert await counts(db, [workspace], start, end) == before
     await add(db, [workspace], [now, now])
     assert await all_of_workspace(db, workspace, start, end) == len(moments) + 2
@@ -186,6 +204,7 @@ async def test_hours_stay_open_during_running_transactions(db: Database):
     await receive(db, [uuid4()], 10)
     settled = await db.fetchval(counting.committed_until, settled_s=600)
     assert settled <= await db.pool.fetchval("select now()") - timedelta(minutes=10)
+
     async with db.pool.acquire() as other, other.transaction():
         began = await other.fetchval("select now()")
         assert await db.fetchval(counting.committed_until, settled_s=0) <= began
@@ -196,6 +215,7 @@ async def test_one_process_counts_at_a_time(db: Database):
     async with db.transaction() as tx:
         assert await tx.fetchval(counting.try_lock, name=TOTALS_LOCK)
         assert not (await PastHours(db).activate()).did
+
     assert (await PastHours(db).activate()).did == {"hours": 24, "days": 1}
 
 
@@ -213,6 +233,7 @@ async def test_another_process_counts_after_the_one_that_was_cut_off(db: Databas
         pid = await eventually(lambda: db.pool.fetchval(waiting))
         assert not (await PastHours(db).activate()).did
         await db.pool.fetchval("select pg_terminate_backend($1)", pid)
+
         with pytest.raises((OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
             await first
 

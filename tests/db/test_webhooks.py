@@ -39,18 +39,29 @@ DONE = RunResult(status="success", thread_status="idle", values=b'{"n":1}', inte
 def asked(thread_id: UUID | None = None, url: str | None = HOOK, **options: Any) -> Admission:
     kwargs = {"webhook": url, "config": {"configurable": {"graph_id": "g", "langgraph_auth_user": {"token": "x"}}}}
     given = {
-        "strategy": "enqueue", "temporary": thread_id is None, "delay_s": 0.0, "metadata": {"m": 1},
-        "thread_metadata": {}, "kwargs": kwargs, "create_thread": True, **options,
-    }  # fmt: skip
+        "strategy": "enqueue",
+        "temporary": thread_id is None,
+        "delay_s": 0.0,
+        "metadata": {"m": 1},
+        "thread_metadata": {},
+        "kwargs": kwargs,
+        "create_thread": True,
+        **options,
+    }
+
     return Admission(run_id=uuid7(), thread_id=thread_id or uuid7(), assistant_id=uuid4(), **given)
 
 
 async def begin(db: Database, admission: Admission) -> ClaimedRun:
     assert (await admit_run(db, admission, WORKER, starts=True)).outcome == "running"
     return ClaimedRun(
-        run_id=admission.run_id, thread_id=admission.thread_id, assistant_id=admission.assistant_id, kwargs={},
-        attempt=1, is_temporary=admission.temporary,
-    )  # fmt: skip
+        run_id=admission.run_id,
+        thread_id=admission.thread_id,
+        assistant_id=admission.assistant_id,
+        kwargs={},
+        attempt=1,
+        is_temporary=admission.temporary,
+    )
 
 
 async def end(db: Database, ending: RunResult = DONE, **options: Any) -> ClaimedRun:
@@ -70,17 +81,25 @@ async def test_every_end_records_a_delivery_with_its_values(db: Database):
     await end(db, RunResult(status="error", thread_status="error", values=b'{"n":2}', error={"error": "E"}))
     await end(db, RunResult(status="timeout", thread_status="error", error={"error": "TimeoutError"}))
     await end(db, RunResult(status="interrupted", thread_status="idle", error={"error": "UserInterrupt"}))
+
     waiting = asked()
     await admit_run(db, waiting, WORKER, starts=False)
     scope = CancelScope(thread_id=waiting.thread_id, run_ids=[waiting.run_id])
     await statements.cancel_runs(db, scope, Cancellation("interrupt", "because"))
+
     lost = await begin(db, asked())
     await db.pool.execute("update runs set leased_until = now() - interval '1 s' where run_id = $1", lost.run_id)
     await db.fetch(sql.release_expired_runs, limit=9, max_attempts=1)
+
     assert await owed(db) == [
-        ("success", {"n": 1}), ("success", {"n": 1}), ("error", {"n": 2}), ("timeout", None), ("interrupted", None),
-        ("interrupted", None), ("error", None),
-    ]  # fmt: skip
+        ("success", {"n": 1}),
+        ("success", {"n": 1}),
+        ("error", {"n": 2}),
+        ("timeout", None),
+        ("interrupted", None),
+        ("interrupted", None),
+        ("error", None),
+    ]
 
 
 async def test_no_delivery_without_end_or_address(db: Database):
@@ -90,11 +109,13 @@ async def test_no_delivery_without_end_or_address(db: Database):
     assert await end_run(db, uuid4(), unknown, DONE) == "lost"
     await statements.hand_back_runs(db, WORKER, {unknown.run_id: 1})
     await statements.claim_runs(db, WORKER, 1)
+
     with pytest.raises(RuntimeError):
         async with db.transaction() as undone:
             claimed = ClaimedRun(**{**_fields(unknown), "attempt": 2})
             assert await end_run(undone, WORKER, claimed, DONE) == "ended"  # type: ignore[arg-type]
             raise RuntimeError
+
     assert await owed(db) == []
 
 
@@ -114,7 +135,8 @@ class Receiver:
     """A host that notes what it is sent, and answers with one status after the other."""
 
     def __init__(self, *statuses: int) -> None:
-        self.statuses, self.seen = list(statuses), list[tuple[dict[str, str], Any]]()
+        self.statuses = list(statuses)
+        self.seen = list[tuple[dict[str, str], Any]]()
         self.url = ""
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -122,6 +144,7 @@ class Receiver:
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])}
         body = await reader.readexactly(int(headers["content-length"]))
         self.seen.append((headers, json.loads(body)))
+
         status = self.statuses.pop(0) if self.statuses else 200
         writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status if status else b"garbage\r\n\r\n")
         await writer.drain()
@@ -160,11 +183,13 @@ async def test_delivery_is_retried_until_it_succeeds(db: Database):
     async with Receiver(503, 0, 200).listening() as receiver, delivering(db):
         run = await end(db, url=receiver.url)
         assert await outcome(db, run) == ("delivered", [503, None, 200])
+
     headers, body = receiver.seen[-1]
     assert (len(receiver.seen), {seen[0]["webhook-id"] for seen in receiver.seen}) == (3, {str(run.run_id)})
     assert (headers["content-type"], body["values"], body["status"]) == ("application/json", {"n": 1}, "success")
     assert body["run_started_at"] <= body["run_ended_at"] <= body["webhook_sent_at"]
     assert (body["metadata"], "langgraph_auth_user" in json.dumps(body)) == ({"m": 1}, False)
+
     # The payload is deleted.
     assert await db.pool.fetchval("select count(*) from webhook_deliveries where run is null and values is null") == 1
 
@@ -184,10 +209,12 @@ async def test_address_is_checked_again_when_called(db: Database):
         run = await end(db, url=receiver.url)
         disabled = await end(db, url=receiver.url)
         await db.pool.execute("update webhook_deliveries set due_at = now() + interval '1 h'")
+
         for policy, one in ((WebhookPolicy(), run), (WebhookPolicy(is_disabled=True), disabled)):
             await db.pool.execute("update webhook_deliveries set due_at = now() where run_id = $1", one.run_id)
             async with delivering(db, policy):
                 assert await outcome(db, one) == ("failed", [None])
+
     assert receiver.seen == []
 
 
@@ -196,6 +223,7 @@ async def test_delivery_to_an_unknown_host_is_retried(db: Database):
     run = await end(db, url=f"http://{'a' * 64}.example/")
     async with delivering(db):
         assert await outcome(db, run) == ("failed", [None, None, None])
+
     delivery = await WebhookLog(db).get(run.thread_id, run.run_id)
     assert all("is not the name of any host" in str(attempt.reason) for attempt in delivery.attempts)
 
@@ -205,13 +233,16 @@ async def test_undecryptable_delivery_fails(db: Database):
         run = await end(db, url=receiver.url)
         spoil = "update webhook_deliveries set values = jsonb_build_object($1::text, 'the key is not known')"
         await db.pool.execute(spoil, UNDECRYPTABLE)
+
         async with delivering(db):
             assert await outcome(db, run) == ("failed", [None])
+
     assert receiver.seen == []
 
 
 async def test_another_process_delivers_after_a_crash(db: Database):
-    reached, release = asyncio.Event(), asyncio.Event()
+    reached = asyncio.Event()
+    release = asyncio.Event()
 
     class Silent(Receiver):
         async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -227,11 +258,13 @@ async def test_another_process_delivers_after_a_crash(db: Database):
         run = await end(db, url=receiver.url)
         async with delivering(db):
             await reached.wait()
+
         release.set()
         # The claim of the process that is gone runs out.
         await db.pool.execute("update webhook_deliveries set due_at = now()")
         async with delivering(db):
             assert await outcome(db, run) == ("delivered", [200])
+
     assert [body and body["run_id"] for _, body in receiver.seen] == [None, str(run.run_id)]
 
 
@@ -241,6 +274,7 @@ async def test_clock_that_is_set_back_delays_no_delivery(db: Database):
         await set_clock_back(db, 4 * 3600)
         async with delivering(db):
             assert await outcome(db, run) == ("delivered", [503, 200])
+
     assert len(receiver.seen) == 2
 
 
@@ -252,12 +286,14 @@ async def test_late_attempt_does_not_change_a_delivery(db: Database):
     assert await db.execute(sql.record_webhook_attempt, **late) == 0
     assert await db.execute(sql.record_webhook_attempt, **{**late, "attempt": 2, "status": "delivered"}) == 1
     assert await db.execute(sql.record_webhook_attempt, **{**late, "attempt": 2}) == 0
+
     assert await db.fetch(sql.claim_webhooks, claim_s=0, busy_hosts=[], limit=1) == []
 
 
 async def test_unresponsive_host_blocks_no_other_host(db: Database):
     for _ in range(3):
         await end(db, url="https://Silent.example/x")
+
     other = await end(db, url="https://other.example:8443/x")
     rows = await db.fetch(sql.claim_webhooks, claim_s=30, busy_hosts=["silent.example"], limit=9)
     assert [row["run_id"] for row in rows] == [other.run_id]
@@ -269,6 +305,7 @@ async def test_delivery_is_hidden_from_a_new_thread_of_the_same_id(db: Database)
     await delete_thread(db, run.thread_id)
     assert (await WebhookLog(db).get(run.thread_id, run.run_id)).url == HOOK
     await create_thread(db, ThreadCreate(run.thread_id))
+
     with pytest.raises(DeliveryNotFound):
         await WebhookLog(db).get(run.thread_id, run.run_id)
 
@@ -277,11 +314,13 @@ async def test_delivery_outlives_its_run_and_expires(db: Database):
     async with Receiver().listening() as receiver, delivering(db):
         run = await end(db, url=receiver.url)
         assert (await outcome(db, run))[0] == "delivered"
+
     await db.pool.execute("update threads set delete_after = now() - interval '1 s'")
     assert (await DueThreads(db).activate()).did == {"deleted": 1}
     assert (await WebhookLog(db).get(run.thread_id, run.run_id)).status == "delivered"
     assert (await WebhookCleanup(db, 3600).activate()).did == {"deleted": 0}
     await db.pool.execute("update webhook_deliveries set updated_at = now() - interval '2 h'")
     assert (await WebhookCleanup(db, 3600).activate()).did == {"deleted": 1}
+
     with pytest.raises(DeliveryNotFound):
         await WebhookLog(db).get(run.thread_id, run.run_id)

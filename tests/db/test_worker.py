@@ -69,9 +69,12 @@ class Handler:
             await attempt.let_go.wait()
             if attempt.failure is not None:
                 raise attempt.failure from None
+
             raise
+
         if attempt.failure is not None:
             raise attempt.failure
+
         return DONE
 
     async def finish_cancelled(self, run: ClaimedRun, cancellation: Cancellation) -> RunResult:
@@ -87,16 +90,26 @@ class Handler:
 
 def new_run(*, is_temporary: bool) -> Admission:
     return Admission(
-        run_id=uuid7(), thread_id=uuid7(), assistant_id=uuid4(), metadata={}, strategy="enqueue", thread_metadata={},
-        kwargs={"config": {"configurable": {"graph_id": "g"}}}, create_thread=True, temporary=is_temporary, delay_s=0.0,
-    )  # fmt: skip
+        run_id=uuid7(),
+        thread_id=uuid7(),
+        assistant_id=uuid4(),
+        metadata={},
+        strategy="enqueue",
+        thread_metadata={},
+        kwargs={"config": {"configurable": {"graph_id": "g"}}},
+        create_thread=True,
+        temporary=is_temporary,
+        delay_s=0.0,
+    )
 
 
 class Process:
     """A process with a worker of one slot."""
 
     def __init__(self, db: Database) -> None:
-        self.db, self.handler, self.draining = db, Handler(), asyncio.Event()
+        self.db = db
+        self.handler = Handler()
+        self.draining = asyncio.Event()
         self.worker = Worker(db, self.handler, slots=1, draining=self.draining)
 
     async def admit(self) -> UUID:
@@ -143,14 +156,18 @@ class Process:
 async def process(db: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
     for name in ("POLL_S", "RENEW_EVERY_S"):
         monkeypatch.setattr(worker, name, 3600.0)
+
     # The test renews leases when it wants to.
     for module in (worker, statements):
         monkeypatch.setattr(module, "LEASE_S", 600.0)
+
     made = Process(db)
     made.worker.start(Driver([]))
     yield made
+
     for attempt in made.handler.attempts.values():
         attempt.let_go.set()
+
     await made.worker.drain(0.0)
 
 
@@ -167,11 +184,14 @@ async def test_second_attempt_in_a_process_waits_for_the_first_and_outlives_it(p
     await process.db.pool.execute("update runs set attempt = 2 where run_id = $1", run_id)
     claimed = process.worker._active[run_id].claimed
     again = ClaimedRun(**{name: getattr(claimed, name) for name in claimed.__struct_fields__} | {"attempt": 2})
+
     process.worker.begin(again)
     await asyncio.wait_for(first.cancelled.wait(), 60)
     second = process.handler.attempt(run_id, 2)
+
     for _ in range(10):
         await asyncio.sleep(0)
+
     assert not second.begun.is_set()
     first.let_go.set()
     await asyncio.wait_for(second.begun.wait(), 60)
@@ -199,6 +219,7 @@ async def test_lost_run_that_fails_while_it_stops_returns_to_the_queue(process: 
     await process.wait_until_idle()
     process.worker.check_cancellations()
     await process.wait_for_status(run_id, "pending")
+
     assert process.handler.ended == [(run_id, None)]
 
 
@@ -218,20 +239,24 @@ async def test_run_is_stopped_when_its_lease_runs_out_without_an_answer(process:
         process.worker._active[run_id].leased_until = 0.0
         process.worker.check_cancellations()
         await asyncio.wait_for(attempt.cancelled.wait(), 60)
+
     attempt.let_go.set()
 
 
 async def test_a_lease_counts_from_when_its_renewal_was_sent(process: Process, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(worker, "RENEWAL_TIMEOUT_S", 3600.0)
     run_id, _ = await process.execute()
+
     run = process.worker._active[run_id]
     async with runs_locked(process.db):
         # It gives up waiting for the answer, which comes when the lock is gone. One sent before may still be answered.
         while (sent := process.worker._renewal) is None:
             await process.worker._renew_leases()
         before = run.leased_until
+
     while run.leased_until == before:
         await process.worker._renew_leases()
+
     assert run.leased_until == sent.sent_at + worker.LEASE_S
 
 
@@ -252,6 +277,7 @@ async def test_a_renewal_that_is_not_answered_is_replaced(process: Process, monk
             return process.worker._renewal is not first
 
         await eventually(is_replaced)
+
     assert not process.handler.attempt(run_id).cancelled.is_set()
 
 
@@ -276,6 +302,7 @@ async def test_rollback_that_comes_while_a_run_ends_removes_it(process: Process)
     await statements.cancel_runs(process.db, CancelScope(), Cancellation("rollback", ""))
     attempt.end.set()
     await process.wait_for_status(run_id, None)
+
     # The worker hears of it a moment after the others who ask the database.
     await process.wait_until_idle()
     assert process.handler.ended == [(run_id, ENDS["rollback"])]
@@ -286,6 +313,7 @@ async def test_run_that_an_outage_stopped_returns_to_the_queue(process: Process)
     attempt.failure = ConnectionError("the database is gone")
     attempt.end.set()
     await process.wait_until_idle()
+
     # The database is still away.
     await process.db.pool.execute("alter table runs rename to runs_away")
     await process.worker._returns.return_noted()
@@ -311,9 +339,11 @@ async def test_leases_are_renewed_while_a_run_cannot_be_returned(process: Proces
     attempt.failure = ConnectionError("the database is gone")
     attempt.end.set()
     await process.wait_until_idle()
+
     running, _ = await process.execute()
     async with process.db.pool.acquire() as other, other.transaction():
         await other.execute("select from runs where run_id = $1 for update", stopped)
+
         # The first renewal is followed by the attempt to return the run.
         for _ in range(2):
             before = process.worker._active[running].leased_until
@@ -323,6 +353,7 @@ async def test_leases_are_renewed_while_a_run_cannot_be_returned(process: Proces
                 return process.worker._active[running].leased_until != before
 
             await eventually(is_renewed)
+
     await process.wait_for_status(stopped, "pending")
 
 
@@ -332,10 +363,12 @@ async def test_run_whose_executor_crashed_is_a_suspect_for_every_worker(process:
     attempt.failure = worker.AttemptLost("its executor was killed", is_counted=is_counted, is_suspect=True)
     attempt.end.set()
     await process.wait_until_idle()
+
     if is_counted:
         await statements.ExpiredLeases(process.db, max_retries=3, on_released=lambda: None).activate()
     else:
         process.worker.check_cancellations()
+
     await process.wait_for_status(run_id, "pending")
     await process.db.pool.execute("update runs set run_after = now()")
     [claimed] = await statements.claim_runs(process.db, uuid4(), 1)
@@ -347,6 +380,7 @@ async def test_stopped_run_leaves_its_slot_to_one_that_waits(process: Process):
     run_id, attempt = await process.execute()
     waiting = await process.admit()
     await process.wait_until_behind()
+
     # Nothing is written at the end of a lost run, so no claim comes with it.
     process.worker._active[run_id].lose()
     attempt.let_go.set()
@@ -364,6 +398,7 @@ async def test_released_slot_is_given_to_a_run_that_waits(process: Process):
         waiting = await process.admit()
         await process.wait_until_behind()
         assert process.worker.free_slots == 0
+
     await asyncio.wait_for(process.handler.attempt(waiting).begun.wait(), 60)
 
 
@@ -385,14 +420,18 @@ async def test_stopping_worker_claims_nothing_when_a_run_ends(process: Process, 
     waiting = await process.admit()
     await process.wait_until_behind()
     stopping = None
+
     if how == "drain":
         stopping = asyncio.create_task(process.worker.drain(600.0))
     else:
         process.draining.set()
+
     attempt.end.set()
     await process.wait_for_status(run_id, "success")
+
     if stopping is not None:
         await asyncio.wait_for(stopping, 60)
+
     assert await process.status(waiting) == "pending"
     assert (waiting, 1) not in process.handler.attempts
 
@@ -432,6 +471,7 @@ async def test_run_that_started_for_a_client_that_left_returns_to_the_queue(proc
         admitting = asyncio.create_task(Admissions(process.db, process.worker).admit(admission))
         await eventually(is_being_admitted)
         admitting.cancel()
+
     await process.wait_for_status(admission.run_id, "running")
 
     async def is_returned() -> bool:
@@ -474,6 +514,7 @@ async def test_process_is_not_idle_while_a_run_could_start(db: Database):
     await db.pool.execute(
         "update runs set run_after = now() + interval '1 day', is_delayed = true where run_id = $1", run_id
     )
+
     after = await idle_s()
     assert after is not None
     assert after > 0
@@ -486,12 +527,18 @@ async def test_run_that_was_being_admitted_when_the_worker_stopped_returns_to_th
     [admitted] = await statements.admit_runs(process.db, [admission], process.worker.worker_id)
     assert admitted is not None
     assert admitted.outcome == "running"
+
     process.worker.begin(
         ClaimedRun(
-            run_id=admission.run_id, thread_id=admission.thread_id, assistant_id=admission.assistant_id,
-            kwargs=admission.kwargs, attempt=admitted.attempt, is_temporary=False,
+            run_id=admission.run_id,
+            thread_id=admission.thread_id,
+            assistant_id=admission.assistant_id,
+            kwargs=admission.kwargs,
+            attempt=admitted.attempt,
+            is_temporary=False,
         )
-    )  # fmt: skip
+    )
+
     await process.wait_for_status(admission.run_id, "pending")
     assert (process.handler.ended, process.worker.busy_slots) == ([(admission.run_id, None)], 0)
 
@@ -504,6 +551,7 @@ class Resting:
         self.chore = ExpiredLeases(process.db, max_retries=3, on_released=process.worker.wake)
         self.rest = IdleBackoff(process.db, process.worker, self.activity, [self.chore])
         self.told: list[bool] = []
+
         self.rest.parts.append(self.told.append)
         process.worker.ended_at -= 2 * REST_AFTER_S
 
@@ -524,12 +572,14 @@ async def test_process_without_work_rests_until_it_is_used(process: Process, res
     assert resting.is_slow
     await resting.rest.activate()
     assert resting.told == [True], "told once"
+
     # A request begins: the process is as quick as ever before it is answered, and stays so for a while after it.
     assert resting.activity.on_use is not None
     resting.activity.on_use()
     assert not resting.is_slow
     assert resting.chore.signal.is_set()
     resting.activity.open = 1
+
     await resting.rest.activate()
     assert not resting.is_slow
     resting.activity.open = 0
@@ -542,6 +592,7 @@ async def test_process_does_not_rest_while_there_are_runs_of_anybody(process: Pr
     run_id, attempt = await process.execute()
     await resting.rest.activate()
     assert not resting.is_slow
+
     # Another process executes it: its lease may have to be swept.
     await process.db.pool.execute("update runs set worker_id = $2 where run_id = $1", run_id, uuid4())
     process.worker._active[run_id].lose()
@@ -550,6 +601,7 @@ async def test_process_does_not_rest_while_there_are_runs_of_anybody(process: Pr
     process.worker.ended_at -= 2 * REST_AFTER_S
     await resting.rest.activate()
     assert not resting.is_slow
+
     # What is due in an hour lets it rest, what is due in a moment does not.
     for due_in_s, is_slow in ((3600, True), (3, False)):
         await process.db.pool.execute(
@@ -557,6 +609,7 @@ async def test_process_does_not_rest_while_there_are_runs_of_anybody(process: Pr
             " run_after = now() + make_interval(secs => $1)",
             due_in_s,
         )
+
         await resting.rest.activate()
         assert resting.is_slow == is_slow, due_in_s
 
@@ -571,6 +624,7 @@ async def test_run_that_nobody_announced_is_found_at_the_next_look_of_a_resting_
     assert not resting.is_slow
     await asyncio.wait_for(process.handler.attempt(run_id).begun.wait(), 60)
     process.handler.attempt(run_id).end.set()
+
     await process.wait_for_status(run_id, "success")
 
 
@@ -582,4 +636,5 @@ async def test_rest_ends_when_the_database_does_not_answer(process: Process, res
             await resting.rest.activate()
     finally:
         await process.db.pool.execute("alter function away() rename to next_due_at")
+
     assert not resting.is_slow

@@ -70,11 +70,17 @@ class Cluster:
     """Servers on one database."""
 
     def __init__(self, url: str, folder: Path, **environment: str) -> None:
-        self.url, self.folder = url, folder
+        self.url = url
+        self.folder = folder
         self.ledger = Ledger(folder / "ledger")
+
         self.environment = {
-            "DATABASE_URI": url, "LANGSMITH_TRACING": "false", "ENGINE_LEDGER": str(self.ledger.path), **environment
-        }  # fmt: skip
+            "DATABASE_URI": url,
+            "LANGSMITH_TRACING": "false",
+            "ENGINE_LEDGER": str(self.ledger.path),
+            **environment,
+        }
+
         self.servers: list[ServerProcess] = []
         self._log_offsets: dict[Path, int] = {}
         self.pauses: list[Pause] = []
@@ -86,6 +92,7 @@ class Cluster:
         command = ["serve", "--config", config, "--port", str(port), *arguments]
         log = self.folder / f"server-{len(self.servers)}.log"
         server = ServerProcess(command, f"http://127.0.0.1:{port}", self.environment, log, is_preloaded=True)
+
         self.servers.append(server)
         return server
 
@@ -152,6 +159,7 @@ class Cluster:
         for tasks in Path(f"/proc/{server.process.pid}/task").glob("*/children") if server.process else ():
             with contextlib.suppress(OSError):
                 found += map(int, tasks.read_text().split())
+
         return found
 
     def by_pid(self, pid: int) -> ServerProcess:
@@ -159,6 +167,7 @@ class Cluster:
         own = {s.process.pid: s for s in self.servers if s.process is not None}
         if pid in own:
             return own[pid]
+
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return own[int(fields[1])]
 
@@ -216,6 +225,7 @@ async def is_closed(server: ServerProcess) -> bool:
             await http.get(f"{server.url}/ok")
     except httpx2.TransportError:
         return True
+
     return False
 
 
@@ -227,6 +237,7 @@ async def patiently(look: Callable[[], Awaitable[Any]], within_s: float = 300) -
         nonlocal answer
         if not (answer := await look()):
             await asyncio.sleep(0.1)
+
         return answer
 
     return await eventually(asking, within_s)
@@ -238,6 +249,7 @@ def cluster_of(count: int, url: str, folder: Path, **environment: str):
     cluster = Cluster(url, folder, **environment)
     for _ in range(count):
         cluster.add()
+
     try:
         cluster.start_all()
         yield cluster
@@ -276,6 +288,7 @@ def work(
     given["gates"] = {str(step): str(path) for step, path in (gates or {}).items()}
     for name in ("ask_at", "fail_at", "kill_at"):
         given[name] = rest.pop(name, -1)
+
     return {"assistant_id": graph, "input": given, "durability": "sync", **rest}
 
 
@@ -293,4 +306,5 @@ def begun_twice_after_its_end(entries: list[Entry]) -> list[Entry]:
             if entry.step < furthest.get(entry.run, 0):
                 wrong.append(entry)
             furthest[entry.run] = max(furthest.get(entry.run, 0), entry.step)
+
     return wrong

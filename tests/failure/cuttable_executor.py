@@ -35,25 +35,31 @@ def main() -> None:
     server = sys.argv[sys.argv.index("--socket") + 1]
     own = Path(tempfile.mkdtemp(prefix="portside-"), "link")
     listener = socket.socket(socket.AF_UNIX)
+
     listener.bind(str(own))
     listener.listen()
     threading.Thread(target=_relay, args=(listener, own.parent, server), daemon=True).start()
     sys.argv = ["portside.executor", "--socket", str(own)]
+
     execute()
 
 
 def _relay(listener: socket.socket, folder: Path, server: str) -> None:
     near, _ = listener.accept()
     shutil.rmtree(folder)
+
     far = socket.socket(socket.AF_UNIX)
     try:
         far.connect(server)
     except OSError:
         # The server has ended meanwhile.
         os._exit(1)
+
     for source, target in ((near, far), (far, near)):
         threading.Thread(target=_copy, args=(source, target), daemon=True).start()
+
     signal.sigwait({CUT})
+
     for each in (near, far):
         each.shutdown(socket.SHUT_RDWR)
 

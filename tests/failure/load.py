@@ -46,11 +46,14 @@ class Load:
     """Clients of some servers. Each sends one request after the other until an event is set."""
 
     def __init__(self, cluster: Cluster, fronts: list[ServerProcess], rng: random.Random, threads: int) -> None:
-        self.cluster, self.fronts, self.rng = cluster, fronts, rng
+        self.cluster = cluster
+        self.fronts = fronts
+        self.rng = rng
         self.thread_count = threads
         self.threads: dict[str, str] = {}
         self.accepted: dict[str, AcceptedRun] = {}
         self.received: list[ReceivedEvents] = []
+
         self.unexpected: list[str] = []
         self.request_counts: dict[str, int] = {}
         self.is_stopping = False
@@ -59,11 +62,13 @@ class Load:
 
     async def run(self, clients: int, until: asyncio.Event) -> None:
         """Send requests until the event is set, then wait for those that are under way."""
-        limits, timeout = httpx2.Limits(max_connections=None), httpx2.Timeout(STREAM_WITHIN_S, connect=2)
+        limits = httpx2.Limits(max_connections=None)
+        timeout = httpx2.Timeout(STREAM_WITHIN_S, connect=2)
         async with contextlib.AsyncExitStack() as stack:
             for front in self.fronts:
                 http = httpx2.AsyncClient(base_url=front.url, timeout=timeout, limits=limits)
                 self.https[front.url] = await stack.enter_async_context(http)
+
             await self._run(clients, until)
 
     async def _run(self, clients: int, until: asyncio.Event) -> None:
@@ -71,6 +76,7 @@ class Load:
         tasks = [asyncio.create_task(self._client(number)) for number in range(clients)]
         await until.wait()
         self.is_stopping = True
+
         await asyncio.gather(*tasks)
         await asyncio.gather(*self._unfinished)
 
@@ -88,6 +94,7 @@ class Load:
         requests = [self._background, self._wait, self._stream, self._stream, self._cancel, self._join]
         if number % 2:
             requests = [self._background, self._background, self._background, self._cancel]
+
         while not self.is_stopping:
             request = self.rng.choice(requests)
             self.request_counts[request.__name__] = self.request_counts.get(request.__name__, 0) + 1
@@ -95,13 +102,16 @@ class Load:
                 await request(self._http())
             except LOST:
                 await asyncio.sleep(0.05)
+
             await asyncio.sleep(self.rng.random() * 0.05)
 
     def _request(self) -> tuple[str, dict[str, Any], AcceptedRun]:
         """Return the path and the body of a request for a run, and the run as it is once a server accepts it."""
         thread = self.rng.choice(list(self.threads)) if self.rng.random() < 0.7 else None
         strategy = self.threads[thread] if thread else "enqueue"
-        steps, is_asking = self.rng.randint(1, 4), self.rng.random() < 0.1
+        steps = self.rng.randint(1, 4)
+        is_asking = self.rng.random() < 0.1
+
         body = work(
             steps=steps,
             pause_s=self.rng.choice((0, 0, 0.02, 0.1)),
@@ -111,20 +121,25 @@ class Load:
             stream_mode=["values", "custom"],
             on_disconnect="continue",
         )
+
         if self.rng.random() < 0.15:
             body["after_seconds"] = round(self.rng.random(), 2)
+
         run = AcceptedRun("", thread or "", steps, thread is None, is_asking)
         run.may_stop = strategy == "interrupt"
         run.may_vanish = strategy == "rollback"
+
         return (f"/threads/{thread}/runs" if thread else "/runs"), body, run
 
     def _note(self, response: httpx2.Response, run: AcceptedRun) -> AcceptedRun | None:
         """Record an accepted run by the address in the response. A refusal by the strategy `reject` is expected."""
         if response.status_code == 409 and self.threads.get(run.thread) == "reject":
             return None
+
         if response.status_code != 200:
             self._note_unexpected(response)
             return None
+
         _, _, run.thread, _, run.run = response.headers["content-location"].split("/")
         self.accepted[run.run] = run
         return run
@@ -137,6 +152,7 @@ class Load:
         posting = asyncio.create_task(self._post(http, path, body, run))
         self._unfinished.add(posting)
         posting.add_done_callback(self._unfinished.discard)
+
         # The client sends other requests meanwhile, but does not give this one up: a paused server answers it later.
         await asyncio.wait({posting}, timeout=1)
 
@@ -161,11 +177,15 @@ class Load:
         target = self._some_run()
         if target is None or self.rng.random() < 0.5:
             return
-        action, wait = self.rng.choice(("interrupt", "rollback")), self.rng.randint(0, 1)
+
+        action = self.rng.choice(("interrupt", "rollback"))
+        wait = self.rng.randint(0, 1)
+
         # Recorded before the request: the run may be cancelled although the response is lost.
         target.may_stop = True
         target.may_vanish = target.may_vanish or action == "rollback"
         path = f"/threads/{target.thread}/runs/{target.run}/cancel"
+
         response = await http.post(path, params={"action": action, "wait": wait})
         if response.status_code not in {200, 202, 404, 409}:
             self._note_unexpected(response)
@@ -184,6 +204,7 @@ class Load:
                 if self._note(response, run) is None:
                     await response.aread()
                     return
+
                 received = ReceivedEvents(run.run, is_resumable, [], [])
                 self.received.append(received)
                 await receive(response, received)
@@ -202,6 +223,7 @@ class Load:
                 async with self._http().stream("GET", path, headers=headers) as response:
                     if response.status_code not in {200, 404}:
                         self._note_unexpected(response)
+
                     await receive(response, received)
                     return
 
@@ -218,4 +240,5 @@ async def receive(response: httpx2.Response, received: ReceivedEvents) -> None:
             name = value
         elif field == "data":
             received.events.append((name, json.loads(value) if value.startswith(("{", "[")) else value))
+
     received.is_over = True

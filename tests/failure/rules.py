@@ -27,6 +27,7 @@ async def violations(load: Load) -> list[str]:
     """Return all violations. Call this when no run is left."""
     cluster = load.cluster
     rows = {str(row["run_id"]): dict(row) for row in await cluster.fetch("select * from runs order by number")}
+
     # A process that was paused just before it wrote a line writes it after those of the run's next attempt.
     chronological = sorted(cluster.ledger.entries(), key=lambda entry: entry.at)
     late, entries = split_late(chronological, cluster.pauses, rows)
@@ -59,6 +60,7 @@ def split_late(
         row = rows.get(entry.run)
         if row is not None and entry.attempt >= row["attempt"]:
             return False
+
         return entry.at > taken_over.get((entry.run, entry.attempt), math.inf) or any(
             pause.pid == entry.pid and pause.began <= entry.at <= pause.ended + NOTICED_WITHIN_S for pause in pauses
         )
@@ -73,6 +75,7 @@ def first_entries_of_later_attempts(entries: list[Entry]) -> dict[tuple[str, int
     for entry in entries:
         for attempt in range(1, entry.attempt):
             found.setdefault((entry.run, attempt), entry.at)
+
     return found
 
 
@@ -83,6 +86,7 @@ def wrong_lateness(late: list[Entry], entries: list[Entry]) -> list[str]:
     for entry in late:
         if entry.at > taken_over.get((entry.run, entry.attempt), math.inf):
             counts[entry.run, entry.attempt, entry.pid, entry.event] += 1
+
     return [f"{count} times late: {key}" for key, count in counts.items() if count > 1]
 
 
@@ -91,6 +95,7 @@ def wrong_run(run: AcceptedRun, row: dict[str, Any] | None) -> list[str]:
         return [] if run.is_temporary or run.may_vanish else [f"lost: {run}"]
     if row["status"] not in OVER:
         return [f"not over: {run}, {row['status']}"]
+
     allowed = {"success", "interrupted"} if run.may_stop else {"success"}
     return [] if row["status"] in allowed else [f"{row['status']} {row['error']} {row['cancel_reason']}: {run}"]
 
@@ -101,19 +106,24 @@ async def wrong_thread(cluster: Cluster, thread: str, rows: dict[str, dict[str, 
     wrong = []
     if row["status"] == "busy" or row["active_runs"] != 0:
         wrong.append(f"not idle: thread {thread}, {row['status']}, {row['active_runs']} active runs")
+
     done = defaultdict[str, list[int]](list)
     for run, step, _ in (row.get("values") or {}).get("done", []):
         done[run].append(step)
+
     order = [run for run, one in rows.items() if str(one["thread_id"]) == thread]
     if list(done) != [run for run in order if run in done]:
         wrong.append(f"thread {thread} holds steps of {list(done)}, its runs were {order}")
+
     for run, steps in done.items():
         if steps != list(range(len(steps))):
             wrong.append(f"run {run} left the steps {steps}")
+
         accepted = load.accepted.get(run)
         expected = accepted.steps - accepted.is_asking if accepted else 0
         if accepted and rows[run]["status"] == "success" and len(steps) != expected:
             wrong.append(f"run {run} left {len(steps)} of {accepted.steps} steps")
+
     return wrong
 
 
@@ -122,12 +132,15 @@ def wrong_order(entries: list[Entry], rows: dict[str, dict[str, Any]]) -> list[s
     wrong = []
     for thread, intervals in by_thread(entries).items():
         intervals.sort()
+
         for before, after in pairwise(intervals):
             if before.run != after.run and after.begin < before.end:
                 wrong.append(f"thread {thread}: {before} and {after} at once")
+
         numbers = [rows[one.run]["number"] for one in intervals if one.run in rows]
         if numbers != sorted(numbers):
             wrong.append(f"thread {thread}: runs in the order {numbers}")
+
     return wrong
 
 
@@ -137,6 +150,7 @@ def by_thread(entries: list[Entry]) -> dict[str, list[Interval]]:
     for e in entries:
         if e.event == "begin":
             found[e.thread].append(Interval(e.at, ends.get((e.run, e.attempt, e.step, e.pid), e.at), e.run))
+
     return found
 
 
@@ -148,6 +162,7 @@ async def orphans(cluster: Cluster) -> list[str]:
         count = (await cluster.fetch(query))[0][0]
         if count:
             wrong.append(f"{count} rows in {table} belong to no thread")
+
     return wrong
 
 
@@ -157,10 +172,12 @@ def wrong_stream(received: ReceivedEvents, load: Load, row: dict[str, Any] | Non
     positions = [tuple(int(part) for part in name.split("-")) for name in received.ids]
     if any(after <= before for before, after in pairwise(positions)):
         wrong.append(f"ids of run {received.run}: {received.ids}")
+
     has_succeeded = received.is_over and row is not None and row["status"] == "success"
     run = load.accepted[received.run]
     steps = run.steps - run.is_asking if has_succeeded else None
     kind = "resumable" if received.is_resumable else "live"
+
     return wrong + [
         f"{kind} stream of run {received.run}: {text} {received.events}, row {row}"
         for text in violations_in_steps(received.events, steps)
@@ -175,11 +192,14 @@ async def wrong_replays(load: Load, rows: dict[str, dict[str, Any]]) -> list[str
             row = rows.get(received.run)
             if row is None or row["is_temporary"]:
                 continue
+
             front = load.fronts[number % len(load.fronts)]
             replayed = ReceivedEvents(received.run, True, [], [])
             path = f"{front.url}/threads/{row['thread_id']}/runs/{received.run}/stream"
             async with http.stream("GET", path, headers={"Last-Event-ID": "-1"}) as response:
                 await receive(response, replayed)
+
             if replayed.ids != received.ids:
                 wrong.append(f"run {received.run}: received {received.ids}, replayed {replayed.ids}")
+
     return wrong

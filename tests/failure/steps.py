@@ -18,26 +18,37 @@ def violations_in_steps(events: list[tuple[str, Any]], steps: int | None) -> lis
     The next attempt repeats an interrupted step: it begins at most one step after the last one that ended.
     """
     found = [f"an error: {data}" for name, data in events if name == "error"]
-    attempt, ended = 0, -1
+    attempt = 0
+
+    ended = -1
     current: int | None = None
     is_first = True
     for event in step_events(events):
         if event.kind == "metadata":
             if event.attempt <= attempt:
                 found.append(f"attempt {event.attempt} after {attempt}")
-            attempt, current, is_first = event.attempt, None, True
+
+            attempt = event.attempt
+            current = None
+            is_first = True
         elif event.attempt != attempt:
             found.append(f"{event} in attempt {attempt}")
         elif event.kind == "begin":
             if current is not None or event.step not in ({ended, ended + 1} if is_first else {ended + 1}):
                 found.append(f"{event} after the end of step {ended}, during step {current}")
-            current, is_first = event.step, False
+
+            current = event.step
+            is_first = False
         else:
             if event.step != current:
                 found.append(f"{event} during step {current}")
-            current, ended = None, event.step
+
+            current = None
+            ended = event.step
+
     if steps is not None and ended != steps - 1:
         found.append(f"{ended + 1} of {steps} steps")
+
     return found
 
 
@@ -46,6 +57,7 @@ def step_events(events: list[tuple[str, Any]]) -> Iterator[StepEvent]:
     for name, data in events:
         if not isinstance(data, dict):
             continue
+
         if name == "metadata":
             yield StepEvent("metadata", data.get("attempt", 1), -1)
         elif name == "custom":

@@ -50,11 +50,13 @@ async def test_killed_run_resumes_from_its_last_checkpoint(agent_databases, tmp_
         thread = httpx2.post(f"{server.url}/threads", json={}).json()["thread_id"]
         run = httpx2.post(f"{server.url}/threads/{thread}/runs", json=held_at("two", gate)).json()
         await begun(step_log, "two")
+
         # A state that a client has read is stored; a step that has just ended may not be, unless durability is sync.
         assert httpx2.get(f"{server.url}/threads/{thread}/state").json()["values"]["done"] == ["one"]
         server.kill()
         gate.touch()
         server.start()
+
         result = httpx2.get(f"{server.url}/threads/{thread}/runs/{run['run_id']}/join")
         assert result.json()["done"] == ["one", "two", "three"]
         assert steps_of(step_log) == ["one", "two", "two", "three"]
@@ -68,6 +70,7 @@ async def test_run_lost_too_often_ends_in_an_error(agent_databases, tmp_path, st
         run = httpx2.post(f"{server.url}/threads/{thread}/runs", json=held_at("one", gate)).json()
         body = {"assistant_id": "steps", "input": {"done": []}}
         after = httpx2.post(f"{server.url}/threads/{thread}/runs", json=body).json()
+
         await begun(step_log, "one")
         server.kill()
         server.start()
@@ -86,6 +89,7 @@ async def test_sigterm_lets_runs_end(agent_databases, tmp_path, step_log, gate):
         await eventually(lambda: is_closed(server))
         gate.touch()
         assert server.wait_until_stopped() == 0
+
         assert steps_of(step_log) == ["one", "two", "three"]
         server.start()
         assert httpx2.get(f"{server.url}/threads/{thread}").json()["values"]["done"] == ["one", "two", "three"]
@@ -96,6 +100,7 @@ async def test_sigint_hands_runs_back(agent_databases, tmp_path, step_log, gate)
         thread = httpx2.post(f"{server.url}/threads", json={}).json()["thread_id"]
         run = httpx2.post(f"{server.url}/threads/{thread}/runs", json=held_at("two", gate)).json()
         await begun(step_log, "two")
+
         # The gate is closed: a server that waited for the run would not stop.
         assert server.stop(signal.SIGINT) == 0
         gate.touch()
@@ -110,6 +115,7 @@ def test_embedded_server_recovers_after_its_process_group_is_killed(tmp_path: Pa
     environment = {"PORTSIDE_HOME": str(tmp_path / "a home"), "LANGSMITH_TRACING": "false"}
     unset = dict.fromkeys(("DATABASE_URL", "DATABASE_URI", "POSTGRES_URI"), "")
     server = ServerProcess(arguments, f"http://127.0.0.1:{port}", {**environment, **unset}, tmp_path / "log")
+
     server.start()
     thread = httpx2.post(f"{server.url}/threads", json={"metadata": {"kept": 1}}).json()["thread_id"]
     assert server.process is not None
@@ -117,6 +123,7 @@ def test_embedded_server_recovers_after_its_process_group_is_killed(tmp_path: Pa
     server.process.wait()
     server.start()
     assert httpx2.get(f"{server.url}/threads/{thread}").json()["metadata"] == {"kept": 1}
+
     server.stop()
     assert not list((tmp_path / "a home" / "postgres" / "data").glob("postmaster.pid"))
 
@@ -126,6 +133,7 @@ async def test_dev_reloads_when_a_file_changes(tmp_path: Path):
     project.mkdir()
     source = (PROJECTS / "graphs" / "graphs.py").read_text()
     (project / "graphs.py").write_text(source)
+
     # Nearly every template names an env file that is not in the repository.
     config = {"dependencies": ["."], "graphs": {"echo": "./graphs.py:echo"}, "env": ".env", "image_distro": "wolfi"}
     (project / "langgraph.json").write_text(json.dumps(config))
@@ -133,15 +141,18 @@ async def test_dev_reloads_when_a_file_changes(tmp_path: Path):
     url = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "PORTSIDE_HOME": str(tmp_path / "home"), "DATABASE_URL": "", "DATABASE_URI": ""}
     command = [sys.executable, "-m", "portside", "dev", "--port", str(port)]
+
     dev = started(command, project, environment, tmp_path / "dev.log")
     try:
         await eventually(lambda: answers(url, "echo: hi"))
         lines = (tmp_path / "dev.log").read_text()
         assert f"({sys.executable}); nothing is installed" in lines
+
         assert [
             lines.count(event)
             for event in ("the env file is missing and counts as empty", "a configuration key is ignored")
         ] == [1, 1]
+
         (project / "graphs.py").write_text(source.replace("echo: ", "changed: "))
         await eventually(lambda: answers(url, "changed: hi"))
     finally:
@@ -164,5 +175,6 @@ async def answers(url: str, expected: str) -> bool:
             response = (await http.post(f"{url}/runs/wait", json=body)).json()
         except httpx2.TransportError:
             return False
+
     # A wait that the reload cut off is answered without messages.
     return bool(response.get("messages")) and response["messages"][-1]["content"] == expected

@@ -56,11 +56,15 @@ CONFIG = """
 """
 HEADERS = {"X-Api-Key": KEY}
 RUN = {
-    "name": "model", "run_type": "llm", "session_name": "restored", "start_time": "2026-01-01T00:00:00Z",
-    "end_time": "2026-01-01T00:00:02Z", "inputs": {"text": "hi"},
+    "name": "model",
+    "run_type": "llm",
+    "session_name": "restored",
+    "start_time": "2026-01-01T00:00:00Z",
+    "end_time": "2026-01-01T00:00:02Z",
+    "inputs": {"text": "hi"},
     "outputs": {"usage_metadata": {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}},
     "events": [{"name": "new_token", "time": "2026-01-01T00:00:01Z"}],
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -113,6 +117,7 @@ async def counts_of(url: str) -> dict[str, int]:
             "select format('%I.%I', schemaname, tablename) from pg_tables"
             " where schemaname not in ('pg_catalog', 'information_schema')"
         )
+
         return {name: await connection.fetchval(f"select count(*) from {name}") for (name,) in tables}
     finally:
         await connection.close()
@@ -133,15 +138,22 @@ async def ended(http: httpx2.AsyncClient, deployment: str) -> Any:
 
 async def deploy(http: httpx2.AsyncClient, repository: Repository) -> str:
     install = (await http.get("/v1/integrations/git_hosting/install")).json()
-    made = await http.post("/v2/deployments", json={
-        "name": "kept", "source": "git_hosting",
-        "source_config": {
-            "integration_id": install[0]["id"], "repo_url": str(repository.folder), "deployment_type": "dev",
-            "build_on_push": False,
+    made = await http.post(
+        "/v2/deployments",
+        json={
+            "name": "kept",
+            "source": "git_hosting",
+            "source_config": {
+                "integration_id": install[0]["id"],
+                "repo_url": str(repository.folder),
+                "deployment_type": "dev",
+                "build_on_push": False,
+            },
+            "source_revision_config": {"repo_ref": "main", "graph_config_path": "langgraph.json"},
+            "secrets": [{"name": "MY_SECRET", "value": "s3cret"}],
         },
-        "source_revision_config": {"repo_ref": "main", "graph_config_path": "langgraph.json"},
-        "secrets": [{"name": "MY_SECRET", "value": "s3cret"}],
-    })  # fmt: skip
+    )
+
     assert made.status_code == 201, made.text
     return str(made.json()["id"])
 
@@ -152,10 +164,13 @@ async def fill(http: httpx2.AsyncClient, url: str) -> tuple[str, str]:
         thread = (await agent.threads.create(metadata={"kept": "yes"}))["thread_id"]
         for _ in range(2):
             await agent.runs.wait(thread, "agent", input={})
+
         await agent.runs.wait(None, "agent", input={})
         await agent.crons.create_for_thread(thread, "agent", schedule="0 0 1 1 *", input={})
+
         for key in ("tea", "cat"):
             await agent.store.put_item(["memories"], key, {"text": key})
+
     run = str(uuid4())
     written = [
         await http.post("/runs", json={**RUN, "id": run}),
@@ -163,6 +178,7 @@ async def fill(http: httpx2.AsyncClient, url: str) -> tuple[str, str]:
         dataset := await http.post("/datasets", json={"name": "questions"}),
         await http.post("/examples", json={"dataset_id": dataset.json()["id"], "inputs": {"q": 1}}),
     ]
+
     assert all(response.is_success for response in written), [response.text for response in written]
 
     async def has_traces() -> bool:
@@ -189,7 +205,8 @@ async def hold_run(agent: Any, gate: Path) -> tuple[str, str]:
 @asynccontextmanager
 async def load(original: Original) -> AsyncIterator[None]:
     """Post traces and run the agent until the end of the block; acknowledged traces are recorded."""
-    stopping, used = asyncio.Event(), asyncio.Event()
+    stopping = asyncio.Event()
+    used = asyncio.Event()
 
     async def trace(http: httpx2.AsyncClient) -> None:
         while not stopping.is_set():
@@ -223,15 +240,18 @@ async def prepare(home: Path, server: ServerProcess, folder: Path) -> Original:
     repository = Repository(folder / "repository")
     embed = (PROJECTS / "store" / "embed.py").read_text()
     repository.commit({"langgraph.json": CONFIG, "requirements.txt": "", "agent.py": AGENT, "embed.py": embed})
+
     async with httpx2.AsyncClient(base_url=server.url, headers=HEADERS, timeout=60) as http:
         deployment = await deploy(http, repository)
         revision = await ended(http, deployment)
         assert revision["status"] == "DEPLOYED", revision
         url = (await http.get(f"/v2/deployments/{deployment}")).json()["source_config"]["custom_url"]
         thread, run = await fill(http, url)
+
     gate = folder / "gate"
     async with get_client(url=url, api_key=KEY) as agent:
         held = await hold_run(agent, gate)
+
     return Original(server, home, server.url, deployment, url, thread, run, *held, gate)
 
 
@@ -244,13 +264,16 @@ async def counts_under_load(original: Original, source: str, kind: str, file: Pa
         arguments = ["backup", "create", "--home", str(original.home), "--to", str(file)]
         more = ["--dumps"] if kind == "dumps" else []
         url = source if kind == "server" else ""
+
         await asyncio.to_thread(portside, *arguments, *more, DATABASE_URL=url)
         after = {name: await counts_of(at(source, name)) for name in names}
+
     # A copy of the server empties unlogged tables, which hold what may be lost.
     kept = {
         name: {table: n for table, n in counts[name].items() if after[name][table] == n and "rate_windows" not in table}
         for name in names
     }
+
     return before, kept
 
 
@@ -271,6 +294,7 @@ async def _make_role(server: EmbeddedPostgres) -> None:
     await admin.execute("create role plain login createdb createrole password 'secret'")
     await admin.execute("create database own owner plain")
     await admin.close()
+
     # The role may not create it in the databases of agents.
     template = await asyncpg.connect(server.url("template1"))
     await template.execute("create extension vector")
@@ -284,21 +308,28 @@ def test_platform_comes_back_with_everything(tmp_path: Path, kind: str) -> None:
         url = target = ""
         if kind == "server":
             (_, url), (_, target) = (stack.enter_context(own_server(tmp_path / name)) for name in ("pg1", "pg2"))
-        home, file, new = tmp_path / "a home", tmp_path / "kept" / "now.backup", tmp_path / "new home"
+
+        home = tmp_path / "a home"
+        file = tmp_path / "kept" / "now.backup"
+        new = tmp_path / "new home"
+
         with platform_server(home, DATABASE_URL=url) as server:
             original = asyncio.run(prepare(home, server, tmp_path))
             source = url or EmbeddedPostgres(home).url("portside")
             before, counts = asyncio.run(counts_under_load(original, source, kind, file))
             schemas = {name: schema_of(at(source, name)) for name in counts}
+
         portside("backup", "restore", str(file), "--home", str(new), DATABASE_URL=target)
         original.gate.touch()
         port = free_port()
         command = ["up", "--no-example", "--home", str(new), "--port", str(port)]
         restored = ServerProcess(command, f"http://127.0.0.1:{port}", {"DATABASE_URL": target}, tmp_path / "up.log")
+
         with restored_counts(new, target) as admin:
             compare(asyncio.run(_all_counts(admin)), counts)
             assert {name: schema_of(at(admin, name)) for name in counts} == schemas
             assert asyncio.run(_traces(admin, before)) == len(before) >= 200
+
         restored.start()
         try:
             asyncio.run(_reads_back(original, restored, before))
@@ -312,6 +343,7 @@ def restored_counts(home: Path, target: str) -> Iterator[str]:
     if target:
         yield target
         return
+
     server = EmbeddedPostgres(home)
     yield server.acquire()
     server.release()
@@ -333,14 +365,21 @@ def compare(restored: dict[str, dict[str, int]], kept: dict[str, dict[str, int]]
     """Compare the tables that were at rest during the backup, which all kinds of data have."""
     filled = set[str]()
     assert restored.keys() == kept.keys()
+
     for name, counts in kept.items():
         filled |= {table for table, n in counts.items() if n}
         # The restore applies what a start would apply.
         assert counts == {table: n for table, n in restored[name].items() if table in counts}
+
     assert filled >= {
-        "public.feedback", "public.examples", "public.deployments", "public.revisions", "portside.crons",
-        "portside.store_items", "portside.store_vectors",
-    }  # fmt: skip
+        "public.feedback",
+        "public.examples",
+        "public.deployments",
+        "public.revisions",
+        "portside.crons",
+        "portside.store_items",
+        "portside.store_vectors",
+    }
 
 
 async def _reads_back(original: Original, server: ServerProcess, before: list[str]) -> None:
@@ -362,8 +401,10 @@ async def _reads_back(original: Original, server: ServerProcess, before: list[st
         assert (run["total_tokens"], run["first_token_time"][:19]) == (7, "2026-01-01T00:00:01")
         assert (await http.get(f"/runs/{before[-1]}")).status_code == 200
         assert await _billed(http) >= len(before)
+
         examples = (await http.get("/datasets", params={"name": "questions"})).json()
         assert [dataset["example_count"] for dataset in examples] == [1]
+
     async with get_client(url=url, api_key=KEY) as agent:
         assert (await agent.threads.get(original.thread))["metadata"]["kept"] == "yes"
         assert (await agent.threads.get_state(original.thread))["values"]["seen"] == 2
@@ -371,6 +412,7 @@ async def _reads_back(original: Original, server: ServerProcess, before: list[st
         assert [cron["schedule"] for cron in await agent.crons.search(thread_id=original.thread)] == ["0 0 1 1 *"]
         hits = (await agent.store.search_items(["memories"], query="tea"))["items"]
         assert (hits[0]["key"], round(hits[0]["score"], 3)) == ("tea", 1.0)
+
         # It goes on from its checkpoint: the first node does not run again.
         ended = await agent.runs.join(original.held_thread, original.held_run)
         assert ended["seen"] == 1
@@ -382,9 +424,12 @@ async def _billed(http: httpx2.AsyncClient) -> int:
     """Return how many traces are counted for billing."""
     workspace = (await http.get("/auth")).json()["tenant_id"]
     query = {
-        "start_time": "2020-01-01T00:00:00Z", "end_time": "2040-01-01T00:00:00Z", "workspace_ids": [workspace],
+        "start_time": "2020-01-01T00:00:00Z",
+        "end_time": "2040-01-01T00:00:00Z",
+        "workspace_ids": [workspace],
         "group_by": "project",
-    }  # fmt: skip
+    }
+
     response = await http.get(USAGE, params=query)
     assert response.status_code == 200, response.text
     return sum(record["traces"] for record in response.json()["usage"])

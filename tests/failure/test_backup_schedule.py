@@ -35,32 +35,53 @@ class ObjectStore:
     """SeaweedFS with its S3 interface, on one machine, which demands signed requests."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._ports = folder, [free_port() for _ in range(4)]
+        self._folder = folder
+        self._ports = [free_port() for _ in range(4)]
         self._process: subprocess.Popen[bytes] | None = None
         key = {"accessKey": "the-key", "secretKey": "the-secret"}
         identity = {"name": "t", "credentials": [key], "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
+
         (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
         self.environment = {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._ports[3]}", "AWS_ACCESS_KEY_ID": "the-key",
-            "AWS_SECRET_ACCESS_KEY": "the-secret", "AWS_REGION": "us-east-1",
-        }  # fmt: skip
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._ports[3]}",
+            "AWS_ACCESS_KEY_ID": "the-key",
+            "AWS_SECRET_ACCESS_KEY": "the-secret",
+            "AWS_REGION": "us-east-1",
+        }
 
     def start(self) -> None:
         weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         assert weed is not None
         master, volume, filer, s3 = self._ports
         (self._folder / "data").mkdir(exist_ok=True)
+
         with (self._folder / "weed.log").open("ab") as output:
             self._process = subprocess.Popen(
                 [
-                    weed, "server", "-dir=data", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}",
-                    f"-master.port.grpc={free_port()}", f"-volume.port={volume}", f"-volume.port.grpc={free_port()}",
-                    "-filer", f"-filer.port={filer}", f"-filer.port.grpc={free_port()}", "-s3", f"-s3.port={s3}",
-                    f"-s3.port.grpc={free_port()}", "-s3.config=s3.json", "-master.volumeSizeLimitMB=64",
+                    weed,
+                    "server",
+                    "-dir=data",
+                    "-ip=127.0.0.1",
+                    "-ip.bind=127.0.0.1",
+                    f"-master.port={master}",
+                    f"-master.port.grpc={free_port()}",
+                    f"-volume.port={volume}",
+                    f"-volume.port.grpc={free_port()}",
+                    "-filer",
+                    f"-filer.port={filer}",
+                    f"-filer.port.grpc={free_port()}",
+                    "-s3",
+                    f"-s3.port={s3}",
+                    f"-s3.port.grpc={free_port()}",
+                    "-s3.config=s3.json",
+                    "-master.volumeSizeLimitMB=64",
                     "-volume.max=20",
                 ],
-                cwd=self._folder, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+                cwd=self._folder,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+            )
 
     def stop(self) -> None:
         if self._process is not None:
@@ -78,6 +99,7 @@ class ObjectStore:
                     out.write(b"x")
             except BackupFailed:
                 return False
+
             return True
 
         await eventually(writes)
@@ -88,6 +110,7 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
     folder.mkdir()
     made = ObjectStore(folder)
     made.start()
+
     try:
         yield made
     finally:
@@ -103,25 +126,32 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 
 def test_bucket_keeps_whole_files_alone(bucket: ObjectStore) -> None:
     """Larger than a part, so that it is an upload of several parts."""
-    store, content = bucket.store(), os.urandom(1 << 20) * 40
+    store = bucket.store()
+    content = os.urandom(1 << 20) * 40
+
     # Other tests leave backups there.
     before = {file.name: file.size_bytes for file in store.list()}
     with store.create("whole.backup") as out:
         for start in range(0, len(content), 1_000_000):
             out.write(content[start : start + 1_000_000])
+
     with store.open("whole.backup") as file:
         assert b"".join(iter(lambda: file.read(1 << 20), b"")) == content
+
     with pytest.raises(KeyboardInterrupt), store.create("torn.backup") as out:
         out.write(content)
         raise KeyboardInterrupt
+
     with store.create("log/x/1") as out:
         out.write(b"1")
+
     assert {file.name: file.size_bytes for file in store.list()} == {**before, "whole.backup": len(content)}
     assert [file.name for file in store.list("log/x")] == ["log/x/1"]
     assert "x" in store.list_folders("log")
     assert store.list_folders("nothing") == []
     store.delete("whole.backup")
     store.delete("whole.backup")
+
     assert {file.name for file in store.list()} == set(before)
     with pytest.raises(BackupFailed, match="no such file"), store.open("whole.backup") as file:
         file.read(1)
@@ -131,6 +161,7 @@ def test_refusals_of_a_bucket_have_reasons_without_the_secret(bucket: ObjectStor
     for changes in ({"AWS_SECRET_ACCESS_KEY": "wrong"}, {"AWS_ACCESS_KEY_ID": "nobody"}):
         with pytest.raises(BackupFailed, match=LOCATION) as caught:
             bucket.store(**changes).list()
+
         assert "the-secret" not in str(caught.value)
         assert "\n" not in str(caught.value)
 
@@ -178,15 +209,22 @@ async def watch(bucket: ObjectStore, server: ServerProcess, home: Path, environm
 def test_platform_backs_itself_up(bucket: ObjectStore, tmp_path: Path) -> None:
     home = tmp_path / "a home"
     environment = {
-        **bucket.environment, "BACKUP_TO": LOCATION, "BACKUP_EVERY_HOURS": "0.0002", "BACKUP_KEEP": "2",
-        "BACKUP_KEEP_DAYS": "0", "BACKUP_POINT_IN_TIME": "true", "PORTSIDE_BACKUP_PASSPHRASE": PASSPHRASE,
+        **bucket.environment,
+        "BACKUP_TO": LOCATION,
+        "BACKUP_EVERY_HOURS": "0.0002",
+        "BACKUP_KEEP": "2",
+        "BACKUP_KEEP_DAYS": "0",
+        "BACKUP_POINT_IN_TIME": "true",
+        "PORTSIDE_BACKUP_PASSPHRASE": PASSPHRASE,
         "LOG_LEVEL": "INFO",
-    }  # fmt: skip
+    }
+
     with platform_server(home, **environment) as server:
         asyncio.run(watch(bucket, server, home, environment))
         response = httpx2.get(f"{server.url}/system", headers=HEADERS)
         assert PASSPHRASE not in response.text
         assert PASSPHRASE not in server.log.read_text()
+
     assert portside(environment, "run", "--home", str(home)).returncode == 0, "also while the platform is stopped"
     listed = portside(environment, "list", LOCATION)
     assert listed.stdout.count(".backup") == 2, listed.stderr

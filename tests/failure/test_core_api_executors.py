@@ -60,8 +60,10 @@ class Cut(NamedTuple):
 async def cut(
     request: pytest.FixtureRequest, agent_databases: Callable[[], Awaitable[str]], tmp_path: Path
 ) -> AsyncIterator[Cut]:
-    core_port, wired = free_port(), free_port()
+    core_port = free_port()
+    wired = free_port()
     wire = Wire(partial(asyncio.open_connection, "127.0.0.1", core_port))
+
     settings = {
         **SETTINGS,
         "CORE_API_KEY": "k" * 40,
@@ -69,9 +71,11 @@ async def cut(
         "LANGSMITH_TRACING": "false",
         **getattr(request, "param", {}),
     }
+
     near = executor_server(CRASHES, f"127.0.0.1:{core_port}", tmp_path / "other.log", **settings)
     behind = executor_server(CRASHES, f"127.0.0.1:{wired}", tmp_path / "behind.log", **settings)
     orchestration = orchestrated(await agent_databases(), tmp_path, project="crashes", count=0, **settings)
+
     # The wire carries what they say when they stop.
     async with wire.listening_on(wired), in_thread(orchestration) as tiers:
         await asyncio.to_thread(behind.start)
@@ -94,6 +98,7 @@ async def begun(ledger: Path, count: int) -> list[int]:
         pids: list[int] = []
         with contextlib.suppress(FileNotFoundError):
             pids = [pid for pid, _ in attempts(ledger)]
+
         return pids if len(pids) >= count else None
 
     return await eventually(have_begun)
@@ -103,6 +108,7 @@ async def is_ok(server: ServerProcess) -> bool:
     async with httpx2.AsyncClient() as client:
         with contextlib.suppress(httpx2.HTTPError):
             return bool((await client.get(f"{server.url}/ok", timeout=5)).status_code == 200)
+
     return False
 
 
@@ -113,12 +119,14 @@ async def goes_on_elsewhere(cut: Cut, tmp_path: Path, harm: Callable[[], Any]) -
         [first] = await begun(tmp_path / "ledger", 1)
         await asyncio.to_thread(cut.other.start)
         harm()
+
         first, second = await begun(tmp_path / "ledger", 2)
         (tmp_path / "ledger.go").touch()
         over = await ended(client, *run)
         assert over["status"] == "success", over
         state = (await client.get(f"/threads/{run[0]}/state")).json()
         assert state["values"]["pids"] == [first, second]
+
     return first, second
 
 
@@ -147,9 +155,11 @@ async def test_paused_server_is_found_by_its_heartbeat_and_connects_again(cut, t
 async def test_run_of_a_server_that_is_cut_off_goes_on_elsewhere(cut, tmp_path, how):
     [behind] = cut.tiers.executors
     first, second = await goes_on_elsewhere(cut, tmp_path, getattr(cut.wire, how))
+
     if how == "break_off":
         # It may have connected again before the other server was given the run.
         return
+
     assert first != second
     cut.wire.mend()
     await eventually(lambda: is_ok(behind))
@@ -176,7 +186,8 @@ async def test_executors_connect_again_to_an_orchestrator_that_was_killed(cut, t
 
 async def test_every_run_ends_once_whatever_is_lost(cut, tmp_path):
     """Executors are cut off for longer than the heartbeat, and the orchestrator is killed, in the middle of runs."""
-    receiver, ledgers = Receiver(), [tmp_path / f"ledger{number}" for number in range(4)]
+    receiver = Receiver()
+    ledgers = [tmp_path / f"ledger{number}" for number in range(4)]
     runs: list[tuple[str, str]] = []
 
     async def attempts_begun() -> int:
@@ -191,21 +202,26 @@ async def test_every_run_ends_once_whatever_is_lost(cut, tmp_path):
             body = {"assistant_id": "crashes", "input": {"do": "wait", "ledger": str(ledger)}, "webhook": url}
             run = (await client.post(f"/threads/{thread_id}/runs", json={**body, "durability": "sync"})).json()
             runs.append((thread_id, run["run_id"]))
+
         await eventually(partial(have_begun, len(runs)))
         await asyncio.to_thread(cut.other.start)
         cut.wire.cut()
         await eventually(partial(have_begun, len(runs) + 1))
+
         before = await attempts_begun()
         cut.tiers.orchestrator.kill()
         await asyncio.to_thread(cut.tiers.orchestrator.start)
         await eventually(partial(have_begun, before + 1))
         cut.wire.mend()
+
         for ledger in ledgers:
             (tmp_path / f"{ledger.name}.go").touch()
+
         for thread_id, run_id in runs:
             assert (await ended(client, thread_id, run_id))["status"] == "success"
             values = (await client.get(f"/threads/{thread_id}/state")).json()["values"]
             assert len(values["pids"]) == 2, values
+
         told = {run_id: f"/threads/{thread_id}/runs/{run_id}/webhook" for thread_id, run_id in runs}
 
         async def are_told() -> bool:
@@ -213,6 +229,7 @@ async def test_every_run_ends_once_whatever_is_lost(cut, tmp_path):
             return set(found) == {"delivered"}
 
         await eventually(are_told)
+
     assert sorted(message["run_id"] for message in receiver.messages()) == sorted(told)
 
 
@@ -227,11 +244,13 @@ async def test_server_that_is_asked_to_stop_ends_its_runs_and_gets_no_more(cut, 
         behind.send(signal.SIGTERM)
         await eventually(partial(has_slots, client, 10))
         await executes_again(cut, tmp_path)
+
         [(other, _)] = attempts(tmp_path / "again")
         assert other != first
         (tmp_path / "ledger.go").touch()
         assert (await ended(client, *run))["status"] == "success"
         assert attempts(tmp_path / "ledger") == [(first, 1)]
+
     assert await asyncio.to_thread(behind.wait_until_stopped) == 0
 
 
@@ -245,6 +264,7 @@ async def test_run_of_a_server_that_stops_at_once_is_not_counted_as_lost(cut, tm
         await begun(tmp_path / "ledger", 2)
         (tmp_path / "ledger.go").touch()
         assert (await ended(client, *run))["status"] == "success"
+
     assert "the server stops" in cut.tiers.orchestrator.log.read_text()
 
 
@@ -253,6 +273,7 @@ async def test_orchestrator_needs_no_code_of_the_project(agent_databases, tmp_pa
     bare = tmp_path / "bare"
     bare.mkdir()
     shutil.copy(CRASHES, bare)
+
     settings = {**SETTINGS, "CORE_API_KEY": "k" * 40, "CORE_API_PORT": str(free_port())}
     far = executor_server(CRASHES, f"127.0.0.1:{settings['CORE_API_PORT']}", tmp_path / "far.log", **settings)
     with orchestrated(
@@ -271,6 +292,7 @@ async def test_orchestrator_needs_no_code_of_the_project(agent_databases, tmp_pa
                 assert "pids" in schemas.json()["state_schema"]["properties"]
         finally:
             await asyncio.to_thread(far.stop)
+
     assert [file.name for file in bare.iterdir()] == ["langgraph.json"]
 
 
@@ -280,6 +302,7 @@ async def test_server_of_tier_queue_has_executors_for_what_another_answers(agent
     folders = [tmp_path / name for name in ("api", "queue")]
     for folder in folders:
         folder.mkdir()
+
     with (
         agent_server(url, folders[0], project="crashes", PORTSIDE_TIER="api") as api,
         orchestrated(url, folders[1], project="crashes", PORTSIDE_TIER="queue", **SETTINGS) as tiers,
@@ -287,6 +310,7 @@ async def test_server_of_tier_queue_has_executors_for_what_another_answers(agent
         async with client_of(api) as client:
             run = await begin(client, "nothing", tmp_path / "ledger")
             assert (await ended(client, *run))["status"] == "success"
+
         found = httpx2.get(f"{tiers.orchestrator.url}/ok").json()
         assert found == {"ok": True, "services": {"postgres": True, "worker": True, "grpc": True}}
         assert httpx2.get(f"{tiers.orchestrator.url}/threads").status_code == 404
@@ -295,7 +319,8 @@ async def test_server_of_tier_queue_has_executors_for_what_another_answers(agent
 async def test_executors_beside_a_server_and_elsewhere_share_its_runs(agent_databases, tmp_path):
     """`--executors` with `FF_USE_CORE_API`: both execute runs, and what one loses goes on in the other."""
     settings = {**SETTINGS, "CORE_API_KEY": "k" * 40, "CORE_API_PORT": str(free_port()), "N_JOBS_PER_WORKER": "1"}
-    core_api, mixed = f"127.0.0.1:{settings['CORE_API_PORT']}", {**settings, "FF_USE_CORE_API": "true"}
+    core_api = f"127.0.0.1:{settings['CORE_API_PORT']}"
+    mixed = {**settings, "FF_USE_CORE_API": "true"}
     with agent_server(await agent_databases(), tmp_path, project="crashes", **mixed) as server:
         far = executor_server(CRASHES, core_api, tmp_path / "far.log", **settings)
         await asyncio.to_thread(far.start)
@@ -308,12 +333,16 @@ async def test_executors_beside_a_server_and_elsewhere_share_its_runs(agent_data
                 servers = [parent_of(pid) for pid in pids]
                 assert set(servers) == {server.process.pid, far.process.pid}
                 lost = ledgers[servers.index(far.process.pid)]
+
                 far.send(signal.SIGKILL)
                 await eventually(partial(has_slots, client, 1))
+
                 for ledger in ledgers:
                     (tmp_path / f"{ledger.name}.go").touch()
+
                 for run in runs:
                     assert (await ended(client, *run))["status"] == "success"
+
                 # The run had no process of its own until the other one had ended.
                 assert [pid for pid, _ in attempts(lost)][1:] == [pids[1 - ledgers.index(lost)]]
         finally:
@@ -336,6 +365,7 @@ def peak_mb(pid: int) -> int:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
     peak = next((line for line in status.splitlines() if line.startswith("VmHWM")), "VmHWM: 0 kB")
     return int(peak.split()[1]) // 1000
 
@@ -351,6 +381,7 @@ async def test_memory_of_executors_is_bounded_while_nobody_reads(cut, tmp_path):
         thread = (await client.post("/threads", json={})).json()["thread_id"]
         body = {"assistant_id": "crashes", "input": {"do": "flood", "ledger": str(tmp_path / "flood")}}
         body["stream_mode"] = "custom"
+
         await client.post(f"/threads/{thread}/runs", json=body)
         await begun(tmp_path / "flood", 1)
         cut.wire.cut()
@@ -370,23 +401,33 @@ async def test_second_connection_of_an_executor_ends_the_first(cut):
     core_port = int(cut.tiers.orchestrator.environment["CORE_API_PORT"])
     credentials = PeerCredentials(keys=(b"k" * 40,))
     hello = ExecutorHello(
-        protocol=messages.PROTOCOL, language="Python", pid=1, graphs={"crashes": GraphFacts()}, executor_id="same",
-        slots=1, host="test",
-    )  # fmt: skip
+        protocol=messages.PROTOCOL,
+        language="Python",
+        pid=1,
+        graphs={"crashes": GraphFacts()},
+        executor_id="same",
+        slots=1,
+        host="test",
+    )
+
     async with credentials.connect(f"127.0.0.1:{core_port}", OPTIONS) as channel:
-        sessions, running = [], []
+        sessions = []
+        running = []
         for _ in range(2):
             told = asyncio.Event()
             session = PeerSession(
                 {}, is_executor=True, on_hello=lambda _body, told=told: told.set(), pong=messages.Pong
             )
             stream = channel.stream_stream(SESSION)(metadata=credentials.metadata)
+
             running.append(asyncio.create_task(session.run(stream.read, stream.write, stream.done_writing)))
             await told.wait()
             session.hello(hello)
             sessions.append(session)
+
         async with asyncio.timeout(60):
             await sessions[0].wait_closed()
+
         assert not sessions[1].is_closed
         sessions[1].abort("the test is over")
         await asyncio.gather(*running, return_exceptions=True)
@@ -404,21 +445,27 @@ class Authority:
     """Signs certificates."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name = folder, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._folder = folder
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.file = folder / f"{name}.pem"
         signed = self._built(self._name, self._key.public_key()).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
+
         self.file.write_bytes(signed.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
     def _built(self, subject: x509.Name, key: Any) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         return (
-            x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key)
-            .serial_number(x509.random_serial_number()).not_valid_before(now - dt.timedelta(days=1))
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(days=1))
             .not_valid_after(now + dt.timedelta(days=1))
-        )  # fmt: skip
+        )
 
     def issue(self, name: str) -> Identity:
         key = ec.generate_private_key(ec.SECP256R1())
@@ -426,12 +473,14 @@ class Authority:
         addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
         signed = self._built(subject, key.public_key()).add_extension(addresses, critical=False)
         made = Identity(self._folder / f"{name}.crt", self._folder / f"{name}.key")
+
         made.certificate.write_bytes(signed.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         made.private_key.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
         )
+
         return made
 
 
@@ -472,8 +521,10 @@ async def test_executors_share_the_runs_and_have_one_for_each_slot(secured, tmp_
         assert metrics["workers"] == {"max": 4, "active": 4, "available": 0}
         pids = [pid for ledger in ledgers if ledger.exists() for pid, _ in attempts(ledger)]
         assert len(set(pids)) == 4
+
         for number in range(6):
             (tmp_path / f"ledger{number}.go").touch()
+
         for run in runs:
             assert (await ended(client, *run))["status"] == "success"
 
@@ -486,6 +537,7 @@ async def test_streams_states_and_cancellations_pass(secured, tmp_path):
             (part.event, part.data)
             async for part in client.runs.stream(thread, "crashes", input=given, stream_mode=["updates", "values"])
         ]
+
         updates = [next(iter(data)) for event, data in parts if event == "updates"]
         assert updates == ["first", "act"]
         history = await client.threads.get_history(thread)
@@ -494,6 +546,7 @@ async def test_streams_states_and_cancellations_pass(secured, tmp_path):
         assert (await client.threads.get_state(thread))["values"]["pids"][-1] == 7
         [assistant] = await client.assistants.search()
         assert (await client.assistants.get_graph(assistant["assistant_id"]))["nodes"]
+
         assert (await client.assistants.get_schemas(assistant["assistant_id"]))["input_schema"]
         waiting = {"do": "wait", "ledger": str(tmp_path / "waiting")}
         run = await client.runs.create(thread, "crashes", input=waiting)
@@ -505,12 +558,14 @@ async def test_streams_states_and_cancellations_pass(secured, tmp_path):
 async def health_of(port: str, authority: Authority | None = None, identity: Identity | None = None) -> int:
     """Return what `grpc.health.v1` says."""
     channel: Any
+
     if authority is None or identity is None:
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
     else:
         parts = (authority.file, identity.private_key, identity.certificate)
         own = grpc.ssl_channel_credentials(*(part.read_bytes() for part in parts))
         channel = grpc.aio.secure_channel(f"127.0.0.1:{port}", own)
+
     async with channel:
         stub = health_pb2_grpc.HealthStub(channel)
         return (await stub.Check(health_pb2.HealthCheckRequest(), timeout=60)).status
@@ -522,12 +577,14 @@ async def test_servers_of_both_tiers_say_how_they_are(secured, authority):
         await health_of(secured.orchestrator.environment["CORE_API_PORT"], authority, authority.issue("asks"))
         == serving
     )
+
     for executor in secured.executors:
         assert await health_of(executor.environment["EXECUTOR_GRPC_PORT"]) == serving
         found = httpx2.get(f"{executor.url}/ok").json()
         assert found == {"ok": True, "services": {"grpc": True, "orchestrator": True}}
         assert "process_" in httpx2.get(f"{executor.url}/metrics").text
         assert httpx2.get(f"{executor.url}/threads").status_code == 404
+
     found = httpx2.get(f"{secured.orchestrator.url}/ok").json()
     assert found == {"ok": True, "services": {"postgres": True, "grpc": True}}
 
@@ -536,6 +593,7 @@ async def test_strangers_are_refused(secured, authority, tmp_path):
     """A certificate of another authority, none, and a key where none is known."""
     core_api = f"127.0.0.1:{secured.orchestrator.environment['CORE_API_PORT']}"
     stranger = Authority(tmp_path, "stranger")
+
     forged = {**tls(authority, stranger.issue("forged"))}
     without = {"CORE_API_KEY": "k" * 40}
     for number, given in enumerate((forged, without)):
@@ -553,11 +611,13 @@ async def test_wrong_key_is_refused(cut, tmp_path):
     core_api = f"127.0.0.1:{cut.tiers.orchestrator.environment['CORE_API_PORT']}"
     server = executor_server(CRASHES, core_api, tmp_path / "wrong.log", CORE_API_KEY="w" * 40)
     await asyncio.to_thread(start_without_waiting, server)
+
     try:
         await eventually(partial(says, server, "the key is not the one"))
         assert not await is_ok(server)
     finally:
         await asyncio.to_thread(server.stop)
+
     assert "k" * 40 not in server.log.read_text()
     assert "w" * 40 not in cut.tiers.orchestrator.log.read_text()
 
@@ -578,6 +638,7 @@ async def answers(server: ServerProcess) -> bool:
     with contextlib.suppress(httpx2.HTTPError):
         httpx2.get(f"{server.url}/ok", timeout=5)
         return True
+
     return False
 
 
@@ -607,6 +668,8 @@ async def test_large_inputs_of_several_runs_do_not_silence_an_executor(cut, tmp_
         for ledger in ledgers:
             await begun(ledger, 1)
             (tmp_path / f"{ledger.name}.go").touch()
+
         for run in runs:
             assert (await ended(client, *run))["status"] == "success"
+
         assert [len(attempts(ledger)) for ledger in ledgers] == [1] * len(ledgers)

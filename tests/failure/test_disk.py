@@ -105,6 +105,7 @@ async def test_platform_refuses_new_data_and_serves_the_rest(disk: SmallDisk, se
                 ("POST", "/v2/deployments", {"name": "n"}),
             ):
                 check_refusal(await client.request(method, path, json=body))
+
             # A body is taken before it is refused, or a client that still sends it would see a broken connection.
             check_refusal(await client.post("/runs/multipart", content=b"x" * 20_000_000))
             assert (await client.get(f"/sessions/{project['id']}")).status_code == 200
@@ -113,6 +114,7 @@ async def test_platform_refuses_new_data_and_serves_the_rest(disk: SmallDisk, se
             report = (await client.get("/system/disk")).raise_for_status().json()
             assert "disk is nearly full" in report["shortage"]
             assert (await client.delete(f"/sessions/{project['id']}")).is_success
+
         assert (await client.post("/sessions", json={"name": f"p-{uuid4()}"})).is_success
 
 
@@ -127,6 +129,7 @@ async def test_runs_wait_and_new_ones_are_refused(disk: SmallDisk, server: Serve
             check_refusal(await client.put("/store/items", json={"namespace": ["a"], "key": "k", "value": {}}))
             assert (await client.post("/threads/search", json={})).status_code == 200
             assert (await client.get(f"/threads/{thread}/state")).status_code == 200
+
         await client.post(f"/threads/{thread}/runs/wait", json=body)
         assert (await client.delete(f"/threads/{thread}")).is_success
 
@@ -137,10 +140,12 @@ async def test_filled_by_traces_loses_nothing_that_was_acknowledged(disk: SmallD
     async with client_of(server) as client:
         name = f"filled-{uuid4()}"
         disk.fill_up_to(220_000_000)
-        sent, refused = list[str](), 0
+        sent = list[str]()
+        refused = 0
 
         async def send() -> None:
             nonlocal refused
+
             for _ in range(12):
                 run = str(uuid4())
                 body = json.dumps({"post": [trace(run, name)]})
@@ -148,6 +153,7 @@ async def test_filled_by_traces_loses_nothing_that_was_acknowledged(disk: SmallD
                     refused += 1
                     assert int(response.headers["retry-after"]) > 0
                     await asyncio.sleep(0.2)
+
                 assert response.status_code == 202, response.text
                 sent.append(run)
 
@@ -157,10 +163,12 @@ async def test_filled_by_traces_loses_nothing_that_was_acknowledged(disk: SmallD
         assert EmbeddedPostgres(disk.path / "home")._responds()
         disk.empty()
         await senders
+
         project = (await client.get("/sessions", params={"name": name})).raise_for_status().json()[0]
         usage = (await client.get(f"/sessions/{project['id']}", params={"include_stats": True})).json()
         assert usage["run_count"] == len(sent) == 96
         await client.delete(f"/sessions/{project['id']}")
+
     log = server.log.read_text()
     assert "died" not in log
     assert "new data is refused until there is room" in log
@@ -171,10 +179,17 @@ def trace(run: str, project: str) -> dict[str, Any]:
     # Random, because Postgres compresses values.
     text = "".join(uuid4().hex for _ in range(60_000))
     return {
-        "id": run, "trace_id": run, "dotted_order": f"20300101T000000000000Z{run}", "name": "n", "run_type": "chain",
-        "start_time": "2030-01-01T00:00:00Z", "end_time": "2030-01-01T00:00:01Z", "session_name": project,
-        "inputs": {"text": text}, "outputs": {},
-    }  # fmt: skip
+        "id": run,
+        "trace_id": run,
+        "dotted_order": f"20300101T000000000000Z{run}",
+        "name": "n",
+        "run_type": "chain",
+        "start_time": "2030-01-01T00:00:00Z",
+        "end_time": "2030-01-01T00:00:01Z",
+        "session_name": project,
+        "inputs": {"text": text},
+        "outputs": {},
+    }
 
 
 @pytest.mark.thorough
@@ -192,10 +207,18 @@ async def test_stock_client_keeps_its_traces_until_there_is_room(disk: SmallDisk
             for number in range(20):
                 run = uuid4()
                 client.create_run(
-                    f"run {number}", {"number": number}, "chain", project_name=name, outputs={"ok": True}, id=run,
-                    trace_id=run, dotted_order=f"20300101T000000000000Z{run}",
-                )  # fmt: skip
+                    f"run {number}",
+                    {"number": number},
+                    "chain",
+                    project_name=name,
+                    outputs={"ok": True},
+                    id=run,
+                    trace_id=run,
+                    dotted_order=f"20300101T000000000000Z{run}",
+                )
+
             await eventually(is_refused)
+
         await asyncio.to_thread(client.flush)
         await asyncio.to_thread(client.close)
 
@@ -230,6 +253,7 @@ async def test_filled_by_checkpoints_and_events_of_a_run(disk: SmallDisk, server
     """The run returns to the queue before the disk is full, and goes on from its last checkpoint to its end."""
     (tmp_path / "agent.py").write_text(GRAPH)
     (tmp_path / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}')
+
     url = await asyncio.to_thread(EmbeddedPostgres(disk.path / "home").create_database, "agent_that_fills")
     settings = {"DISK_FOLDER": str(disk.path / "home"), **RESERVE}
     with agent_server(url, tmp_path, project=str(tmp_path), **settings) as agent:
@@ -237,9 +261,14 @@ async def test_filled_by_checkpoints_and_events_of_a_run(disk: SmallDisk, server
             thread = (await client.post("/threads", json={})).raise_for_status().json()["thread_id"]
             disk.fill_up_to(180_000_000)
             body = {
-                "assistant_id": "agent", "input": {}, "config": {"recursion_limit": 100}, "durability": "sync",
-                "stream_mode": ["values"], "stream_resumable": True,
-            }  # fmt: skip
+                "assistant_id": "agent",
+                "input": {},
+                "config": {"recursion_limit": 100},
+                "durability": "sync",
+                "stream_mode": ["values"],
+                "stream_resumable": True,
+            }
+
             run = (await client.post(f"/threads/{thread}/runs", json=body)).raise_for_status().json()["run_id"]
 
             async def has(status: str) -> bool:
@@ -253,10 +282,12 @@ async def test_filled_by_checkpoints_and_events_of_a_run(disk: SmallDisk, server
                 check_refusal(await client.post("/threads", json={}))
             finally:
                 disk.empty()
+
             await eventually(lambda: has("success"))
             state = (await client.get(f"/threads/{thread}/state")).json()
             assert state["values"]["steps"] == 25
             await client.delete(f"/threads/{thread}")
+
     assert "died" not in server.log.read_text()
 
 
@@ -285,6 +316,7 @@ async def test_filled_by_the_event_log_of_a_run(disk: SmallDisk, server: ServerP
     """A run without checkpoints writes events to Postgres for its resumable stream, until the disk is nearly full."""
     (tmp_path / "agent.py").write_text(TALKER)
     (tmp_path / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}')
+
     url = await asyncio.to_thread(EmbeddedPostgres(disk.path / "home").create_database, "agent_that_talks")
     settings = {"DISK_FOLDER": str(watched_folder(disk.path / "home")), **RESERVE}
     with agent_server(url, tmp_path, project=str(tmp_path), **settings) as agent:
@@ -292,9 +324,13 @@ async def test_filled_by_the_event_log_of_a_run(disk: SmallDisk, server: ServerP
             thread = (await client.post("/threads", json={})).raise_for_status().json()["thread_id"]
             disk.fill_up_to(180_000_000)
             body = {
-                "assistant_id": "agent", "input": {}, "durability": "exit", "stream_mode": ["custom"],
+                "assistant_id": "agent",
+                "input": {},
+                "durability": "exit",
+                "stream_mode": ["custom"],
                 "stream_resumable": True,
-            }  # fmt: skip
+            }
+
             run = (await client.post(f"/threads/{thread}/runs", json=body)).raise_for_status().json()["run_id"]
 
             async def has(status: str) -> bool:
@@ -308,8 +344,10 @@ async def test_filled_by_the_event_log_of_a_run(disk: SmallDisk, server: ServerP
                 assert EmbeddedPostgres(disk.path / "home")._responds()
             finally:
                 disk.empty()
+
             await eventually(lambda: has("success"))
             assert (await client.get(f"/threads/{thread}/state")).json()["values"] == {"said": 400}
+
             # A client that comes late gets the newest 48 MB of events, without a gap.
             async with client.stream(
                 "GET", f"/threads/{thread}/runs/{run}/stream", headers={"Last-Event-ID": "-1"}
@@ -319,9 +357,11 @@ async def test_filled_by_the_event_log_of_a_run(disk: SmallDisk, server: ServerP
                     async for line in stream.aiter_lines()
                     if line.startswith('data: {"number"')
                 ]
+
             assert len(numbers) > 50
             assert numbers == list(range(400 - len(numbers), 400))
             await client.delete(f"/threads/{thread}")
+
     assert "died" not in server.log.read_text()
 
 
@@ -370,11 +410,13 @@ async def test_output_of_an_agent_takes_a_bounded_part_of_the_disk(
     repository.commit("one", agent=PRINTER)
     folder = disk.path / "printing"
     folder.mkdir()
+
     async with open_platform(folder, await agent_databases(), **RESERVE) as platform:
         deployment = await platform.deploy(repository)
         revision = await platform.ended(deployment)
         assert revision["status"] == "DEPLOYED", revision
         url = await platform.url(deployment)
+
         disk.fill_up_to(400_000_000)
         try:
             async with httpx2.AsyncClient(timeout=300, headers=platform.headers) as client:

@@ -30,17 +30,20 @@ API = ["--tier", "api"]
 QUEUE = ["--tier", "queue"]
 # A run may lose many workers here.
 SETTINGS = {
-    "BG_JOB_MAX_RETRIES": "100", "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS": "1", "LOG_LEVEL": "WARNING",
+    "BG_JOB_MAX_RETRIES": "100",
+    "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS": "1",
+    "LOG_LEVEL": "WARNING",
     # All events are replayed at the end, however long the faults last.
     "RESUMABLE_STREAM_TTL_SECONDS": "3600",
-}  # fmt: skip
+}
 
 
 class Faults:
     """Kills, stops and pauses servers."""
 
     def __init__(self, cluster: Cluster, rng: random.Random) -> None:
-        self.cluster, self.rng = cluster, rng
+        self.cluster = cluster
+        self.rng = rng
         self.done: dict[str, int] = {}
         self._free = list(cluster.servers)
         self._under_way: set[asyncio.Task[None]] = set()
@@ -54,7 +57,9 @@ class Faults:
                 task = asyncio.create_task(self._one(self._free.pop(self.rng.randrange(len(self._free)))))
                 self._under_way.add(task)
                 task.add_done_callback(self._under_way.discard)
+
             await asyncio.sleep(self.rng.uniform(0.2, 1.2))
+
         await asyncio.gather(*self._under_way)
 
     async def _one(self, server: ServerProcess) -> None:
@@ -84,11 +89,13 @@ class ExecutorFaults(Faults):
         if self.rng.random() < 0.4:
             await super()._one(server)
             return
+
         if victims := self.cluster.executors_of(server):
             what = self.rng.choice((self._kill_executor, self._pause_executor, self._cut_executor))
             self.done[what.__name__] = self.done.get(what.__name__, 0) + 1
             with contextlib.suppress(ProcessLookupError):
                 await what(self.rng.choice(victims))
+
         self._free.append(server)
 
     async def _kill_executor(self, pid: int) -> None:
@@ -107,7 +114,8 @@ class RedisFaults:
     """Kills and pauses the Redis between the servers, one after the other."""
 
     def __init__(self, redis: RedisServer, rng: random.Random) -> None:
-        self._redis, self._rng = redis, rng
+        self._redis = redis
+        self._rng = rng
 
     async def cause(self) -> None:
         """Cause faults until cancelled."""
@@ -133,8 +141,10 @@ async def test_chaos(module_database: str, tmp_path: Path):
 @pytest.mark.timeout(600 + 4 * SECONDS)
 async def test_chaos_with_redis_faults(module_database: str, tmp_path: Path):
     pytest.importorskip("redis", reason="the extra portside[redis] is not installed")
-    rng, redis = random.Random(SEED), RedisServer(tmp_path)
+    rng = random.Random(SEED)
+    redis = RedisServer(tmp_path)
     redis.start()
+
     faults = asyncio.create_task(RedisFaults(redis, random.Random(SEED)).cause())
     try:
         await check_under_faults(module_database, tmp_path, rng, REDIS_URI=redis.url)
@@ -149,9 +159,12 @@ async def test_chaos_with_redis_faults(module_database: str, tmp_path: Path):
 @pytest.mark.timeout(600 + 4 * SECONDS)
 async def test_chaos_with_executors(module_database: str, tmp_path: Path):
     settings = {
-        "EXECUTORS": "2", "EXECUTOR_START_SECS": "600", "EXECUTOR_HEARTBEAT_SECS": f"{HEARTBEAT_S:g}",
+        "EXECUTORS": "2",
+        "EXECUTOR_START_SECS": "600",
+        "EXECUTOR_HEARTBEAT_SECS": f"{HEARTBEAT_S:g}",
         "EXECUTOR_PYTHON": str(cuttable_executor.interpreter(tmp_path)),
-    }  # fmt: skip
+    }
+
     done = await check_under_faults(module_database, tmp_path, random.Random(SEED), ExecutorFaults, **settings)
     assert {"_kill_executor", "_pause_executor", "_cut_executor"} & done.keys()
 
@@ -163,21 +176,28 @@ async def check_under_faults(
     show(f"CHAOS_SEED={SEED} CHAOS_SECONDS={SECONDS:g}")
     cluster = Cluster(database, folder, **SETTINGS, **settings)
     fronts = [cluster.add(*API) for _ in range(2)]
+
     for _ in range(3):
         cluster.add(*QUEUE)
+
     try:
         await asyncio.to_thread(cluster.start_all)
-        load, faults, over = Load(cluster, fronts, rng, threads=24), faults_of(cluster, rng), asyncio.Event()
+        load = Load(cluster, fronts, rng, threads=24)
+        faults = faults_of(cluster, rng)
+        over = asyncio.Event()
         requests = asyncio.create_task(load.run(CLIENTS, over))
+
         await faults.cause(SECONDS)
         over.set()
         await requests
         await cluster.quiet()
         show(f"requests {load.request_counts}, accepted {len(load.accepted)}, faults {faults.done}")
+
         wrong = await violations(load)
         assert not wrong, "\n".join([f"CHAOS_SEED={SEED}", *wrong[:40]])
         assert all(is_up(server) for server in cluster.servers)
         await patiently(lambda: has_no_stuck_statement(cluster))
+
         return faults.done
     finally:
         cluster.close()
@@ -195,4 +215,5 @@ async def has_no_stuck_statement(cluster: Cluster) -> bool:
         where datname = current_database() and application_name = 'portside' and state <> 'idle'
             and state_change < now() - interval '1 second'
     """
+
     return not await cluster.fetch(query)

@@ -44,17 +44,22 @@ async def test_runs_of_a_killed_server_continue_on_another(cluster: Cluster, tmp
     async with Client(cluster.servers[0]) as client:
         threads = [await client.thread() for _ in range(4)]
         runs = [await client.run(thread, steps=4, gates={2: gate}) for thread in threads]
+
     held = [await cluster.ledger.begun(run, 2) for run in runs]
     await steps_are_stored(cluster, threads, 2)
+
     owners = {cluster.by_pid(entry.pid) for entry in held}
     for owner in owners:
         owner.kill()
+
     leases = await leases_of_first_attempt(cluster, runs)
     if len(owners) == 2:
         await cluster.start(cluster.servers[0])
+
     again = [await cluster.ledger.begun(run, 2, attempt=2) for run in runs]
     gate.touch()
     assert await cluster.over(*runs) == ["success"] * 4
+
     for thread, run, entry in zip(threads, runs, again, strict=True):
         assert leases.get(run, 0.0) <= entry.at
         begins = [(e.step, e.attempt) for e in cluster.ledger.entries(run) if e.event == "begin"]
@@ -70,6 +75,7 @@ async def test_node_that_blocks_the_graph_loop_does_not_delay_earlier_checkpoint
     async with Client(cluster.servers[0]) as client:
         thread = await client.thread()
         run = await client.run(thread, steps=4, gates={3: gate}, graph="hogging", durability="async")
+
     held = await cluster.ledger.begun(run, 3)
     await steps_are_stored(cluster, [thread], 3)
     cluster.by_pid(held.pid).kill()
@@ -77,6 +83,7 @@ async def test_node_that_blocks_the_graph_loop_does_not_delay_earlier_checkpoint
     await cluster.ledger.begun(run, 3, attempt=2)
     gate.touch()
     assert await cluster.over(run) == ["success"]
+
     begins = [(entry.step, entry.attempt) for entry in cluster.ledger.entries(run) if entry.event == "begin"]
     assert begins == [(0, 1), (1, 1), (2, 1), (3, 1), (3, 2)]
 
@@ -85,29 +92,38 @@ async def test_node_that_blocks_the_graph_loop_does_not_delay_earlier_checkpoint
 async def test_late_writes_of_a_paused_server_are_refused(cluster: Cluster, tmp_path: Path, held_at: int):
     """A server is paused for longer than its leases: only the writes of the server that took over are kept."""
     gate = tmp_path / "gate"
-    first, second = Path(f"{gate}.1"), Path(f"{gate}.2")
+    first = Path(f"{gate}.1")
+    second = Path(f"{gate}.2")
+
     async with Client(cluster.servers[0]) as client:
         threads = [await client.thread() for _ in range(4)]
         runs = [await client.run(thread, steps=4, gates={held_at: gate}) for thread in threads]
+
     held = [await cluster.ledger.begun(run, held_at) for run in runs]
     await steps_are_stored(cluster, threads, held_at)
+
     # The other server may have begun some of them.
     owner = cluster.by_pid(held[0].pid)
     mine = [place for place, entry in enumerate(held) if entry.pid == held[0].pid]
-    threads, runs = [threads[place] for place in mine], [runs[place] for place in mine]
+    threads = [threads[place] for place in mine]
+    runs = [runs[place] for place in mine]
+
     cluster.pause(owner)
     leases = await leases_of_first_attempt(cluster, runs)
     again = [await cluster.ledger.begun(run, held_at, attempt=2) for run in runs]
     before = await traces_of_attempt(cluster, runs, 1)
+
     open_gate(first)
     cluster.resume(owner)
     await patiently(lambda: gave_up(owner))
     late = await traces_of_attempt(cluster, runs, 1)
     rows = [await cluster.run_row(run) for run in runs]
+
     open_gate(second)
     assert await cluster.over(*runs) == ["success"] * len(runs)
     assert [(row["status"], row["attempt"]) for row in rows] == [("running", 2)] * len(runs)
     assert late == before
+
     for thread, run, entry in zip(threads, runs, again, strict=True):
         assert leases.get(run, 0.0) <= entry.at
         done = steps_of((await cluster.thread_row(thread))["values"], run)
@@ -123,6 +139,7 @@ async def steps_are_stored(cluster: Cluster, threads: list[str], steps: int) -> 
         rows = await cluster.fetch(
             "select thread_id, count(*) from checkpoints where thread_id = any($1) group by 1", threads
         )
+
         # One for the input, one for the start, and one for each step that is over.
         return [row["count"] for row in rows] == [steps + 2] * len(threads)
 
@@ -136,6 +153,7 @@ async def leases_of_first_attempt(cluster: Cluster, runs: list[str]) -> dict[str
         " where run_id = any($1::uuid[]) and attempt = 1 and leased_until is not null",
         runs,
     )
+
     return {str(row["run_id"]): row["leased_until"].timestamp() for row in rows}
 
 
@@ -157,6 +175,7 @@ async def traces_of_attempt(cluster: Cluster, runs: list[str], attempt: int) -> 
         runs,
         attempt,
     )
+
     return [tuple(row) for row in rows]
 
 
@@ -167,6 +186,7 @@ async def gave_up(server) -> bool:
             text = (await http.get(f"{server.url}/metrics")).text
     except httpx2.TransportError:
         return False
+
     return any(line.startswith("lg_api_workers_active") and float(line.split()[-1]) == 0 for line in text.splitlines())
 
 
@@ -186,19 +206,24 @@ async def test_kills_under_load_lose_and_repeat_no_run(cluster: Cluster):
                     await asyncio.sleep(0.05)
 
     for victim in cluster.servers:
-        seen, stop = len(accepted), asyncio.Event()
+        seen = len(accepted)
+        stop = asyncio.Event()
         makers = [asyncio.create_task(keep_making(number, stop)) for number in range(6)]
         await patiently(lambda seen=seen: reached(accepted, seen + 60))
         victim.kill()
+
         seen = len(accepted)
         await patiently(lambda seen=seen: reached(accepted, seen + 20))
         stop.set()
         await cluster.start(victim)
         await asyncio.gather(*makers)
+
         # A run may lose one worker here, not two: those that this kill hit are over before the next.
         await cluster.quiet()
+
     entries = cluster.ledger.entries()[ledger_before:]
     assert begun_twice_after_its_end(entries) == []
+
     statuses = {str(row["run_id"]): row["status"] for row in await cluster.fetch("select run_id, status from runs")}
     assert {statuses.get(run) for _, run in accepted} == {"success"}
     for thread in {thread for thread, _ in accepted}:
@@ -219,16 +244,20 @@ async def test_run_that_kills_its_workers_ends_in_an_error_and_unblocks_the_next
         thread = await client.thread()
         deadly = await client.run(thread, gates={0: gate}, kill_at=1)
         after = await client.run(thread)
+
     over = asyncio.Event()
     restarting = asyncio.create_task(restart_dead_servers(cluster, over))
     gate.touch()
     statuses = await cluster.over(deadly, after)
+
     over.set()
     await restarting
-    row, thread_row = await cluster.run_row(deadly), await cluster.thread_row(thread)
+    row = await cluster.run_row(deadly)
+    thread_row = await cluster.thread_row(thread)
     assert statuses == ["error", "success"]
     assert "WorkerLost" in row["error"]
     assert (thread_row["status"], thread_row["active_runs"]) == ("idle", 0)
+
     assert [(e.step, e.attempt) for e in cluster.ledger.entries(deadly) if e.event == "begin"] == [
         (0, 1),
         (1, 1),
@@ -252,12 +281,15 @@ async def test_paused_single_server_executes_each_run_once(
         async with Client(server) as client:
             threads = [await client.thread() for _ in range(6)]
             runs = [await client.run(thread, steps=80, pause_s=0.05) for thread in threads]
+
         for run in runs:
             await alone.ledger.begun(run, 5)
+
         alone.pause(server)
         await patiently(lambda: leases_ran_out(alone))
         alone.resume(server)
         assert await alone.over(*runs) == ["success"] * 6
+
         for thread, run in zip(threads, runs, strict=True):
             done = [step for step, _ in steps_of((await alone.thread_row(thread))["values"], run)]
             assert done == list(range(80))

@@ -54,7 +54,9 @@ async def cut_off(cluster: Cluster, _engine: EmbeddedPostgres) -> AsyncIterator[
             "select pg_terminate_backend(pid) from pg_stat_activity "
             "where datname = current_database() and pid <> pg_backend_pid()"
         )
+
         await patiently(lambda: cluster.fetch(CONNECTED))
+
     yield
 
 
@@ -97,11 +99,14 @@ async def full_disk_of_checkpoints(cluster: Cluster, _engine: EmbeddedPostgres) 
 async def refusing(cluster: Cluster, tables: tuple[str, ...]) -> AsyncIterator[None]:
     async with cluster.database() as connection:
         await connection.execute(FULL)
+
         for table in tables:
             await connection.execute(
                 f"create trigger full_disk before insert or update on {table} execute function public.refuse()"
             )
+
         yield
+
         for table in tables:
             await connection.execute(f"drop trigger full_disk on {table}")
 
@@ -114,32 +119,39 @@ async def test_runs_survive_database_outages(
     cluster: Cluster, engine: EmbeddedPostgres, trouble: Trouble, tmp_path: Path
 ):
     """Some runs finish a step while the database refuses, some wait in a step or behind another run, some go on."""
-    gate, later = tmp_path / "gate", tmp_path / "later"
+    gate = tmp_path / "gate"
+    later = tmp_path / "later"
     async with Client(cluster.servers[0]) as here, Client(cluster.servers[1]) as there:
         threads = [await here.thread() for _ in range(9)]
         writing = [await here.run(thread, gates={1: gate}) for thread in threads[:3]]
         waiting = [await there.run(thread, gates={1: later}) for thread in threads[3:6]]
         going = [await here.run(thread, steps=60, pause_s=0.05) for thread in threads[6:]]
         behind = [await there.run(thread) for thread in threads]
+
     for run in (*writing, *waiting):
         await cluster.ledger.begun(run, 1)
+
     for run in going:
         await cluster.ledger.begun(run, 3)
+
     cluster.skip_logs()
     async with trouble(cluster, engine):
         gate.touch()
         await patiently(lambda: have_ended_step(cluster, writing, 1))
         if trouble is not cut_off:
             await patiently(lambda: have_noticed(cluster, NOTICED))
+
     later.touch()
     runs = [*writing, *waiting, *going, *behind]
     assert await cluster.over(*runs) == ["success"] * len(runs)
+
     for thread, first, second in zip(threads, [*writing, *waiting, *going], behind, strict=True):
         row = await cluster.thread_row(thread)
         count = 60 if first in going else 3
         assert (row["status"], row["active_runs"]) == ("idle", 0)
         assert [step for step, _ in steps_of(row["values"], first)] == list(range(count))
         assert [step for step, _ in steps_of(row["values"], second)] == [0, 1, 2]
+
     assert begun_twice_after_its_end([e for e in cluster.ledger.entries() if e.run in runs]) == []
     await all_answer(cluster)
 
@@ -150,17 +162,22 @@ async def test_runs_survive_an_outage_longer_than_the_lease(cluster: Cluster, en
     async with Client(cluster.servers[0]) as here:
         threads = [await here.thread() for _ in range(4)]
         runs = [await here.run(thread, gates={1: gate}) for thread in threads]
+
     for run in runs:
         await cluster.ledger.begun(run, 1)
+
     cluster.skip_logs()
     async with stopped(cluster, engine):
         for run in runs:
             await patiently(lambda run=run: have_noticed(cluster, (f"{STOPPED} .*{run}",)))
+
     gate.touch()
     assert await cluster.over(*runs) == ["success"] * 4
+
     for thread, run in zip(threads, runs, strict=True):
         steps = steps_of((await cluster.thread_row(thread))["values"], run)
         assert [step for step, _ in steps] == [0, 1, 2]
+
     await all_answer(cluster)
 
 

@@ -107,16 +107,20 @@ async def test_runs_leave_nothing_behind(cluster: Cluster):
         before = await census(client)
         await of_every_kind(client, RUNS)
         await patiently(lambda: forgotten(cluster, client))
+
         after = await census(client)
+
     grown = {
         name: count - before["objects"].get(name, 0)
         for name, count in after["objects"].items()
         if count - before["objects"].get(name, 0) > RUNS * 0.9
     }
+
     assert grown == {}
     kept = after["memory_mb"] - before["memory_mb"]
     assert kept < KEPT_MB + KEPT_MB_OF_A_RUN * RUNS * len(KINDS), f"{kept:.1f} MB"
     assert await orphans(cluster) == []
+
     for table in ("runs", "threads", "checkpoints", "checkpoint_values", "checkpoint_writes"):
         assert (await cluster.fetch(f"select count(*) from {table}"))[0][0] == 0, table
 
@@ -133,15 +137,19 @@ async def test_stalled_reader_costs_the_server_only_its_buffer(cluster: Cluster)
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             reader.connect(("127.0.0.1", port))
             body = json.dumps({**flood, "on_disconnect": "continue"}).encode()
+
             reader.sendall(
                 f"POST /threads/{thread}/runs/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                 f"Content-Length: {len(body)}\r\n\r\n".encode()
                 + body
             )
+
             await patiently(lambda: has_succeeded(client, thread), 600)
             after = await census(client)
             tail = await asyncio.to_thread(read_to_the_end, reader)
+
         await client.http.delete(f"/threads/{thread}")
+
     assert b"SlowReader" in tail
     kept = after["memory_mb"] - before["memory_mb"]
     assert kept < SLOW_READER_MB, f"{kept:.0f} MB"
@@ -156,11 +164,13 @@ def read_to_the_end(reader: socket.socket) -> bytes:
     """Return the end of what waits on a socket; a stream ends with an empty chunk."""
     reader.settimeout(60)
     tail = b""
+
     # The end of the chunk before it belongs to the mark: an event whose id ends with 0 ends like the empty chunk alone.
     while not tail.endswith(b"\r\n0\r\n\r\n"):
         read = reader.recv(1 << 20)
         assert read, tail
         tail = tail[-4096:] + read
+
     return tail
 
 
@@ -182,6 +192,7 @@ async def forgotten(cluster: Cluster, client: Client) -> bool:
         return False
     if (await cluster.fetch("select count(*) from threads"))[0][0]:
         return False
+
     objects = (await census(client))["objects"]
     return all(objects.get(name, 0) < AT_REST for name in OF_A_RUN)
 

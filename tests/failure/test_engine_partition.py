@@ -38,14 +38,18 @@ def short_folder() -> Iterator[Path]:
 async def test_a_server_that_is_cut_off_stops_when_its_leases_end(
     agent_databases: Callable[[], Awaitable[str]], tmp_path: Path, short_folder: Path
 ):
-    url, gate = await agent_databases(), tmp_path / "gate"
+    url = await agent_databases()
+    gate = tmp_path / "gate"
     target, cut_url = through(url, short_folder)
     wire = Wire(partial(asyncio.open_unix_connection, target))
     with cluster_of(0, url, tmp_path) as cluster:
         if target.startswith("/.s"):
             pytest.skip("the database is not behind a socket file")
-        alone, other = cluster.add(), cluster.add()
+
+        alone = cluster.add()
+        other = cluster.add()
         alone.environment = {**cluster.environment, "DATABASE_URI": cut_url}
+
         async with wire.listening(short_folder / ".s.PGSQL.5432"):
             await cluster.start(alone)
             async with Client(alone) as client:
@@ -54,25 +58,32 @@ async def test_a_server_that_is_cut_off_stops_when_its_leases_end(
                 # none of them ends before that.
                 work = {"steps": 150, "pause_s": 0.05, "gates": {149: gate}, "durability": "exit"}
                 runs = [await client.run(thread, **work) for thread in threads]
+
             for run in runs:
                 await cluster.ledger.begun(run, 2)
+
             wire.cut()
             leases = [(await cluster.run_row(run))["leased_until"].timestamp() for run in runs]
+
             # Not before: it may take so long to start that nothing would be left to cut off.
             await cluster.start(other)
+
             for run in runs:
                 await cluster.ledger.begun(run, 3, attempt=2)
+
             # Unasked: nothing gets through to it yet.
             await eventually(lambda: have_stopped(alone, runs))
             begun = [begun_by_first_attempt(cluster, run) for run in runs]
             wire.mend()
             gate.touch()
             assert await cluster.over(*runs) == ["success"] * 3
+
     assert [begun_by_first_attempt(cluster, run) for run in runs] == begun
     for run, lease in zip(runs, leases, strict=True):
         # It executed its runs for as long as it surely held the leases.
         last = max(e.at for e in cluster.ledger.entries(run) if (e.event, e.attempt) == ("begin", 1))
         assert lease <= last + LEASE_S
+
     await check_states(cluster, threads, runs)
 
 
@@ -87,6 +98,7 @@ async def test_server_replaces_silently_dead_connections(
     with cluster_of(0, url, tmp_path) as cluster:
         if target.startswith("/.s"):
             pytest.skip("the database is not behind a socket file")
+
         server = cluster.add()
         server.environment = {**cluster.environment, "DATABASE_URI": wired_url}
         async with wire.listening(short_folder / ".s.PGSQL.5432"):
@@ -94,12 +106,15 @@ async def test_server_replaces_silently_dead_connections(
             async with Client(server) as client:
                 threads = [await client.thread() for _ in range(3)]
                 runs = [await client.run(thread, steps=20, pause_s=0.05) for thread in threads]
+
             for run in runs:
                 await cluster.ledger.begun(run, 2)
+
             assert wire.lose() > 2
             assert await cluster.over(*runs) == ["success"] * 3
             async with Client(server) as client:
                 await eventually(lambda: is_well(client))
+
             for thread, run in zip(threads, runs, strict=True):
                 done = steps_of((await cluster.thread_row(thread))["values"], run)
                 assert [step for step, _ in done] == list(range(20))

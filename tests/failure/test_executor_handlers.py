@@ -54,6 +54,7 @@ async def test_nobody_is_let_in_while_the_handlers_are_away(server: ServerProces
             response = await client.post("/threads/search", json={}, headers={"Authorization": f"Bearer {token}"})
             if response.status_code == 503:
                 assert int(response.headers["retry-after"]) > 0
+
             return response.status_code
 
         async def is_back() -> bool:
@@ -63,6 +64,7 @@ async def test_nobody_is_let_in_while_the_handlers_are_away(server: ServerProces
         first = handlers_pid(server)
         os.kill(first, signal.SIGKILL)
         seen = {await status("alice"), await status("banned")}
+
         # Each of the two may have come after the restart.
         assert seen <= {200, 403, 503}
         await eventually(is_back)
@@ -99,10 +101,12 @@ async def test_requests_in_flight_are_refused_when_node_ends(site: ServerProcess
         first = handlers_pid(site)
         waiting = asyncio.create_task(client.get(f"/waiting{path}"))
         await eventually(is_begun)
+
         ending = asyncio.create_task(client.get(path))
         for response in (await ending, await waiting):
             assert response.status_code == 503
             assert int(response.headers["retry-after"]) > 0
+
         assert (await client.post("/threads/search", json={})).status_code in {200, 503}
         await eventually(is_back)
         assert handlers_pid(site) != first
@@ -113,6 +117,7 @@ async def test_a_handler_that_never_returns_denies(server: ServerProcess) -> Non
     headers = {"Authorization": "Bearer endless"}
     async with httpx2.AsyncClient(base_url=server.url, timeout=120) as client:
         response = await client.post("/threads", json={}, headers=headers)
+
     assert (response.status_code, response.json()) == (500, {"detail": "Internal Server Error"})
 
 
@@ -142,9 +147,11 @@ class Visitors:
                 run = await self.send(person, "POST", f"/threads/{thread_id}/runs", assistant_id="echo", input={})
                 if run is not None:
                     self.accepted[run.json()["run_id"]] = thread_id, person
+
                 seen = await self.send("somebody", "GET", f"/threads/{thread_id}")
                 if seen is not None and seen.status_code != 404:
                     self.intruded.append(thread_id)
+
             await asyncio.sleep(0.05)
 
     async def leave(self) -> None:
@@ -169,6 +176,7 @@ async def test_every_run_ends_once_while_executors_are_killed_paused_and_cut_off
     settings = {"EXECUTORS": "1", "EXECUTOR_START_SECS": "600", "EXECUTOR_HEARTBEAT_SECS": "4"}
     settings |= {"EXECUTOR_PYTHON": str(interpreter(tmp_path)), "BG_JOB_MAX_RETRIES": "100"}
     settings["EXECUTOR_SPARES"] = "0"
+
     with agent_server(await agent_databases(), tmp_path, project="guarded", **settings) as server:
         visitors = Visitors(server, 6)
 
@@ -179,6 +187,7 @@ async def test_every_run_ends_once_while_executors_are_killed_paused_and_cut_off
             await eventually(has_more)
 
         await goes_on(0)
+
         for harm in (signal.SIGKILL, signal.SIGSTOP, CUT):
             for of in ("handlers", "graphs"):
                 harmed = handlers_pid(server, of)
@@ -189,9 +198,12 @@ async def test_every_run_ends_once_while_executors_are_killed_paused_and_cut_off
 
                 await eventually(is_replaced)
                 await goes_on(len(visitors.accepted))
+
         await visitors.leave()
+
         for run_id in visitors.accepted:
             assert await eventually(lambda run_id=run_id: visitors.status(run_id)) == "success"
+
         await visitors.close()
         assert visitors.intruded == []
         assert visitors.statuses <= {200, 404, 503}

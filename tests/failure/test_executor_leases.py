@@ -161,9 +161,11 @@ async def check_take_over(
     path = await begin(first, graph, file)
     before = (await written(file, 1)).pid
     assert pausing.process is not None
+
     with paused(pausing.process):
         after = (await written(file, 2)).pid
         assert after != before
+
         if stops:
             # Nothing was done twice at the same time.
             attempts = [line.attempt for line in lines_of(file)]
@@ -174,7 +176,9 @@ async def check_take_over(
                 return has_ended(before)
 
             await eventually(is_over)
+
         await ends_well(second, path, file)
+
     # It has not lost more than this run.
     again = tmp_path / "again"
     path = await begin(first, graph, again)
@@ -201,6 +205,7 @@ def two_servers(
         folders = [tmp_path / name for name in ("first", "second")]
         for folder in folders:
             folder.mkdir()
+
         first, second = (
             stack.enter_context(agent_server(url, folder, project=str(project), **settings)) for folder in folders
         )
@@ -231,6 +236,7 @@ async def test_executors_in_node_stop_the_runs_of_a_paused_server(
     (project / "ticking.mjs").write_text(JAVASCRIPT)
     graphs = {name: f"./ticking.mjs:{name}" for name in ("heeding", "heedless")}
     (project / "langgraph.json").write_text(json.dumps({"graphs": graphs}))
+
     runtime = {"EXECUTOR_JAVASCRIPT": str(javascript_runtime())}
     with two_servers(await agent_databases(), tmp_path, project, **runtime) as servers:
         await check_take_over(servers, servers[0], graph, tmp_path, stops=stops)
@@ -242,10 +248,13 @@ def two_orchestrators(module_database: str, tmp_path: Path, python_project: Path
         folders = [tmp_path / name for name in ("first", "second")]
         for folder in folders:
             folder.mkdir()
-        config, settings = str(python_project / "langgraph.json"), {"EXECUTORS": "1", "EXECUTOR_HEARTBEAT_SECS": "15"}
+
+        config = str(python_project / "langgraph.json")
+        settings = {"EXECUTORS": "1", "EXECUTOR_HEARTBEAT_SECS": "15"}
         first, second = (
             stack.enter_context(orchestrated(module_database, folder, config=config, **settings)) for folder in folders
         )
+
         yield first, second
 
 

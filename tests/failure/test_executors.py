@@ -26,10 +26,12 @@ def server(request: pytest.FixtureRequest, module_database: str, tmp_path_factor
     folder = tmp_path_factory.mktemp("executors")
     settings = {"EXECUTORS": "2", "BG_JOB_MAX_RETRIES": str(RETRIES), "EXECUTOR_HEARTBEAT_SECS": "10"}
     settings["EXECUTOR_START_SECS"] = "600"
+
     if request.param == "far":
         with orchestrated(module_database, folder, project="crashes", **settings) as tiers:
             yield tiers.orchestrator
         return
+
     with agent_server(module_database, folder, project="crashes", **settings) as running:
         yield running
 
@@ -85,6 +87,7 @@ async def test_run_that_harms_its_process_is_retried_and_then_ends_with_the_reas
     run = await begin(client, do, guilty)
     answers = asyncio.create_task(keeps_answering(client))
     over = await ended(client, *run)
+
     answers.cancel()
     assert over["status"] == "error"
     error = over["error"]
@@ -92,10 +95,12 @@ async def test_run_that_harms_its_process_is_retried_and_then_ends_with_the_reas
     assert reason in error["message"]
     pids = [pid for pid, _ in attempts(guilty)]
     assert len(set(pids)) == len(pids) >= RETRIES + 1
+
     thread = (await client.get(f"/threads/{run[0]}")).json()
     assert thread["status"] == "error"
     (tmp_path / "waiting.go").touch()
     assert (await ended(client, *innocent))["status"] == "success"
+
     # It goes on from its checkpoint if it shared a process: its first step was executed once.
     assert len((await client.get(f"/threads/{innocent[0]}/state")).json()["values"]["pids"]) == 2
     assert not answers.done() or answers.cancelled()
@@ -111,21 +116,27 @@ async def keeps_answering(client: httpx2.AsyncClient) -> None:
 @contextmanager
 def memory_group(limit_bytes: int) -> Iterator[Path]:
     """Make a group of processes with a limit of memory, as of a container; skip where none can be made."""
-    first, second = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    first = Path("/sys/fs/cgroup/memory")
+    second = Path("/sys/fs/cgroup")
     group = (first if first.is_dir() else second) / f"portside-test-{uuid4()}"
     limits = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes") if first.is_dir() else ("memory.max",)
+
     try:
         group.mkdir()
     except OSError as exc:
         pytest.skip(f"this user may make no groups of processes: {exc}")
+
     try:
         if not (group / limits[0]).exists():
             pytest.skip("groups of processes have no limit of memory here")
+
         for name in limits:
             if (group / name).exists():
                 (group / name).write_text(str(limit_bytes))
+
         if (group / "memory.swap.max").exists():
             (group / "memory.swap.max").write_text("0")
+
         yield group
     finally:
         group.rmdir()
@@ -133,19 +144,23 @@ def memory_group(limit_bytes: int) -> Iterator[Path]:
 
 async def test_memory_that_ends_kills_the_executor_alone(agent_databases: Callable[[], Awaitable[str]], tmp_path: Path):
     """The server and its executors share a limit. The system kills a process, and it is the one that used it up."""
-    url, port = await agent_databases(), free_port()
+    url = await agent_databases()
+    port = free_port()
     settings = {"DATABASE_URI": url, "LANGSMITH_TRACING": "false", "EXECUTORS": "2", "EXECUTOR_SPARES": "0"}
     settings |= {"BG_JOB_MAX_RETRIES": str(RETRIES), "EXECUTOR_START_SECS": "600"}
     arguments = ["serve", "--config", str(PROJECTS / "crashes" / "langgraph.json"), "--port", str(port)]
+
     server = ServerProcess(arguments, f"http://127.0.0.1:{port}", settings, tmp_path / "server.log")
     with memory_group(700_000_000) as group, ExitStack() as stack:
         server.starter = ["sh", "-c", f'echo $$ > {group / "cgroup.procs"} && exec "$@"', "sh"]
         stack.callback(server.stop)
         server.start()
         assert server.process is not None
+
         pid = server.process.pid
         async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
-            waiting, guilty = tmp_path / "waiting", tmp_path / "guilty"
+            waiting = tmp_path / "waiting"
+            guilty = tmp_path / "guilty"
             innocent = await begin(client, "wait", waiting)
 
             async def waits() -> bool:
@@ -158,6 +173,7 @@ async def test_memory_that_ends_kills_the_executor_alone(agent_databases: Callab
             assert "its executor was killed by SIGKILL; the machine may be out of memory" in error["message"]
             assert len({pid for pid, _ in attempts(guilty)}) >= RETRIES + 1
             (tmp_path / "waiting.go").touch()
+
             assert (await ended(client, *innocent))["status"] == "success"
             assert server.process.poll() is None
             assert server.process.pid == pid
@@ -183,9 +199,12 @@ async def test_crash_ends_no_run_that_shared_the_process(client, tmp_path):
 
     await eventually(all_wait)
     guilty = await begin(client, "exit", tmp_path / "guilty")
+
     for number in range(6):
         (tmp_path / f"waiting{number}.go").touch()
+
     assert (await ended(client, *guilty))["status"] == "error"
+
     for run in (*innocents, *waiting):
         assert (await ended(client, *run))["status"] == "success"
 
@@ -199,6 +218,7 @@ async def test_stream_of_a_crashed_run_goes_on(client, tmp_path):
         "stream_mode": "updates",
         "stream_resumable": True,
     }
+
     run_id = (await client.post(f"/threads/{thread_id}/runs", json=body)).json()["run_id"]
     await ended(client, thread_id, run_id)
     url = f"/threads/{thread_id}/runs/{run_id}/stream"
@@ -219,11 +239,13 @@ async def test_runs_wait_in_the_queue_while_no_executor_starts(agent_databases, 
     shutil.copytree(PROJECTS / "crashes", project)
     code = project / "graphs.py"
     limits = {} if is_mended else {"BG_JOB_TIMEOUT_SECS": "5"}
+
     settings = {"EXECUTORS": "1", "EXECUTOR_START_SECS": "600", "EXECUTOR_IDLE_SECS": "1", **limits}
     with agent_server(await agent_databases(), tmp_path, project=str(project), **settings) as server:
         assert server.process is not None
         await eventually(partial(has_no_children, server.process.pid))
         code.rename(tmp_path / "away")
+
         async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
             thread, run = await begin(client, "nothing", tmp_path / "ledger")
             if not is_mended:
@@ -232,6 +254,7 @@ async def test_runs_wait_in_the_queue_while_no_executor_starts(agent_databases, 
                 assert over["error"]["error"] == "Unavailable"
                 assert "graphs.py" in over["error"]["message"]
                 assert "longer than it may take" in over["error"]["message"]
+
                 return
 
             async def problems() -> list[str]:

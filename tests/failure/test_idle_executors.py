@@ -44,13 +44,17 @@ async def test_idle_server_has_no_executor_and_little_memory(agent_databases, tm
         server.start()
         assert server.process is not None
         with httpx2.Client(base_url=server.url, timeout=300) as client:
-            before, info = described(client), client.get("/info").json()
+            before = described(client)
+            info = client.get("/info").json()
             assert before["schemas"]["input_schema"]
             pid = server.process.pid
+
             # Its end: the project loaded, and there was no other work.
             await eventually(lambda: none_left(pid))
+
         server.stop()
         server.start()
+
         pid = server.process.pid
         with httpx2.Client(base_url=server.url, timeout=300) as client:
             assert (described(client), client.get("/info").json()) == (before, info)

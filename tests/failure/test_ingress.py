@@ -20,7 +20,8 @@ from tests.servers import ServerProcess, agent_server
 
 pytestmark = pytest.mark.timeout(1800)
 SWITCHES = int(os.environ.get("PORTSIDE_FRONT_SWITCHES", "20"))
-TICKS, PAUSE_S = 20, 0.1
+TICKS = 20
+PAUSE_S = 0.1
 SLOTS = 250
 AGENT = """
 import asyncio
@@ -46,15 +47,19 @@ graph = StateGraph(State).add_node("answer", answer).add_edge(START, "answer").a
 
 async def numbers_of(http: httpx2.AsyncClient, path: str, body: dict[str, Any]) -> list[int]:
     """Stream a run to its end, and return the numbers that it wrote."""
-    found, event = [], ""
+    found = []
+    event = ""
     async with http.stream("POST", path, json=body | {"stream_mode": ["custom", "values"]}) as response:
         assert response.status_code == 200, await response.aread()
+
         async for line in response.aiter_lines():
             name, _, data = line.partition(": ")
             event = data if name == "event" else event
             if name == "data" and event == "custom":
                 found.append(json.loads(data))
+
             assert event != "error", line
+
     return found
 
 
@@ -62,7 +67,9 @@ class Clients:
     """Clients of one agent that go on until they are told to leave. What fails is collected."""
 
     def __init__(self, url: str, headers: dict[str, str]) -> None:
-        self._url, self._headers, self._done = url, headers, False
+        self._url = url
+        self._headers = headers
+        self._done = False
         self.failures: list[str] = []
         self.counts: dict[str, int] = {}
         visits = (self._wait, self._stream, self._use_thread)
@@ -78,6 +85,7 @@ class Clients:
                     self.counts[visit.__name__] = self.counts.get(visit.__name__, 0) + 1
                 except (httpx2.HTTPError, httpx2.StreamError, AssertionError) as exc:
                     self.failures.append(f"{visit.__name__}: {exc!r}")
+
                 await asyncio.sleep(0.02)
 
     async def _wait(self, http: httpx2.AsyncClient) -> None:
@@ -91,6 +99,7 @@ class Clients:
         thread = (await http.post("/threads", json={})).raise_for_status().json()["thread_id"]
         for seen in (1, 2):
             assert (await run(http, self._url, thread))["seen"] == seen
+
         state = (await http.get(f"/threads/{thread}/state")).raise_for_status().json()
         assert state["values"]["seen"] == 2
         (await http.delete(f"/threads/{thread}")).raise_for_status()
@@ -110,10 +119,13 @@ async def test_switches_lose_no_request_and_cut_no_stream(platform: Platform, tm
     assert first["status"] == "DEPLOYED", first
     url = await platform.url(deployment)
     assert url == f"{platform.server.url}/agents/my-agent"
+
     clients = Clients(url, platform.headers)
+
     for _ in range(switches):
         await platform.call("POST", f"/v2/deployments/{deployment}/revisions/{first['id']}/redeploy")
         assert (await platform.ended(deployment))["status"] == "DEPLOYED"
+
     await clients.leave()
     assert clients.failures == []
     assert len(clients.counts) == 3
@@ -142,12 +154,11 @@ async def http(front: Fronted) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-@pytest.mark.parametrize(
-    ("streams", "seconds"), [(50, 10), pytest.param(200, 600, marks=pytest.mark.thorough)]
-)  # fmt: skip
+@pytest.mark.parametrize(("streams", "seconds"), [(50, 10), pytest.param(200, 600, marks=pytest.mark.thorough)])
 async def test_streams_stay_open(front: Fronted, http: httpx2.AsyncClient, streams: int, seconds: int):
     body = {"assistant_id": "clock", "input": {"upto": seconds, "pause_s": 1}}
     opened = [asyncio.create_task(numbers_of(http, "/runs/stream", body)) for _ in range(streams)]
+
     # Deployments that come, move and go, and one that gets a host name: that is another configuration of Caddy.
     made = await asyncio.to_thread(front.deploy, f"beside-{streams}", custom_url=f"https://beside{streams}.example.com")
     await asyncio.to_thread(front.report, made["id"], "http://127.0.0.1:9")
@@ -158,9 +169,12 @@ async def test_streams_stay_open(front: Fronted, http: httpx2.AsyncClient, strea
 async def test_run_is_cancelled_when_its_client_leaves(http: httpx2.AsyncClient):
     thread = (await http.post("/threads", json={})).json()["thread_id"]
     body = {
-        "assistant_id": "clock", "input": {"upto": 600, "pause_s": 1}, "on_disconnect": "cancel",
+        "assistant_id": "clock",
+        "input": {"upto": 600, "pause_s": 1},
+        "on_disconnect": "cancel",
         "stream_mode": "custom",
-    }  # fmt: skip
+    }
+
     async with http.stream("POST", f"/threads/{thread}/runs/stream", json=body) as response:
         run_id = response.headers["content-location"].rsplit("/", 1)[1]
         async for line in response.aiter_lines():
@@ -184,6 +198,7 @@ async def test_largest_body_passes(http: httpx2.AsyncClient):
     json_type = {"Content-Type": "application/json"}
     response = await http.post("/runs/wait", content=raw, headers=json_type)
     assert response.status_code == 200, response.text[:500]
+
     assert len(response.json()["messages"][-1]["content"]) > largest - empty
     refused = await http.post("/runs/wait", content=raw + " ", headers=json_type)
     assert refused.status_code == 413

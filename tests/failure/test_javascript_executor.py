@@ -39,6 +39,7 @@ def javascript_only(database_url: str, folder: Path, **environment: str) -> Iter
     config = json.loads((project / "langgraph.json").read_text())
     graphs = {name: config["graphs"][name] for name in ("stages", "failing", "steps", "blocking", "heap")}
     (project / "langgraph.json").write_text(json.dumps({"graphs": graphs}))
+
     settings = {"BG_JOB_MAX_RETRIES": "1", "EXECUTOR_HEARTBEAT_SECS": "8", "EXECUTOR_START_SECS": "600", **environment}
     settings["EXECUTOR_JAVASCRIPT"] = str(javascript_runtime())
     with agent_server(database_url, folder, project=str(project), **settings) as running:
@@ -99,6 +100,7 @@ async def test_killed_run_goes_on_from_its_checkpoint(client: httpx2.AsyncClient
     path = await begin(client, "stages", file=str(ledger))
     (_, first), _ = await reached(ledger, 2)
     os.kill(int(first), signal.SIGKILL)
+
     _, _, (name, second) = await reached(ledger, 3)
     assert (name, second != first) == ("two", True)
     allow(ledger)
@@ -114,6 +116,7 @@ async def test_node_that_computes_for_long_delays_no_other_run(client: httpx2.As
     ledger = tmp_path / "ledger"
     path = await begin(client, "blocking", file=str(ledger))
     ((_, pid),) = await reached(ledger, 1)
+
     # It gets no answer before another process has started.
     state = asyncio.create_task(client.get(f"{path.partition('/runs')[0]}/state"))
     assert await steps(client) == ["one", "two", "three"]
@@ -139,11 +142,13 @@ async def test_endless_loop_ends_when_it_is_cancelled(client: httpx2.AsyncClient
 
 
 async def test_run_beside_an_endless_loop_goes_on_after_its_cancellation(client: httpx2.AsyncClient, tmp_path: Path):
-    beside, looping = tmp_path / "beside", tmp_path / "looping"
+    beside = tmp_path / "beside"
+    looping = tmp_path / "looping"
     path = await begin(client, "stages", file=str(beside))
     (_, first), _ = await reached(beside, 2)
     loop = await begin(client, "blocking", file=str(looping))
     ((_, pid),) = await reached(looping, 1)
+
     # Both are in one process, whose only thread the loop has.
     assert pid == first
     await client.post(f"{loop}/cancel?wait=true")
@@ -152,6 +157,7 @@ async def test_run_beside_an_endless_loop_goes_on_after_its_cancellation(client:
     assert (name, second != first) == ("two", True)
     allow(beside)
     assert (await ended(client, path))["status"] == "success"
+
     assert [name for name, _ in lines(beside)] == ["one", "two", "two"]
 
 
@@ -171,6 +177,7 @@ async def test_memory_does_not_grow_with_runs(client: httpx2.AsyncClient):
     await run_many(1000)
     before = await heap()
     await run_many(5000)
+
     # A run that left its state alone would leave some kilobytes.
     assert (await heap() - before) / 5000 < 500
 
@@ -179,6 +186,7 @@ async def test_endless_loop_ends_at_the_time_limit(module_database: str, tmp_pat
     with javascript_only(module_database, tmp_path, BG_JOB_TIMEOUT_SECS="3") as server:
         async with httpx2.AsyncClient(base_url=server.url, timeout=300) as client:
             over = await ended(client, await begin(client, "failing", how="loop"))
+
     assert (over["status"], over["error"]["error"]) == ("timeout", "TimeoutError")
 
 
@@ -213,11 +221,19 @@ async def test_events_that_nobody_follows_come_together_or_after_a_moment(tmp_pa
     command = javascript_command(
         node=find_node(None), runtime=javascript_runtime(), project=project, parent=os.getpid()
     )
+
     hello = ServerHello(
-        protocol=messages.PROTOCOL, file=str(project / "langgraph.json"), dependencies=[], env={}, loops=1,
-        graphs={name: {"path": path, "description": None}
-                for name, path in (("stages", "./agents.ts:stages"), ("steps", "./plain.mjs:steps"))},
-    )  # fmt: skip
+        protocol=messages.PROTOCOL,
+        file=str(project / "langgraph.json"),
+        dependencies=[],
+        env={},
+        loops=1,
+        graphs={
+            name: {"path": path, "description": None}
+            for name, path in (("stages", "./agents.ts:stages"), ("steps", "./plain.mjs:steps"))
+        },
+    )
+
     variables = {**os.environ, **command.variables}
     program = Program(command.arguments, variables, hello, start_within_s=600, folder=command.folder)
     executor = await ExecutorProcess.start(program, STORES_NOTHING)
@@ -240,12 +256,15 @@ async def test_events_that_nobody_follows_come_together_or_after_a_moment(tmp_pa
         waiting = asyncio.create_task(
             executor.link.call(messages.EXECUTE, execution("stages", file=str(ledger)), on_item=take)
         )
+
         async with asyncio.timeout(60):
             await came.wait()
+
         allow(ledger)
         await waiting
         batches.clear()
         await executor.link.call(messages.EXECUTE, execution("steps", steps=[]), on_item=take)
+
         # On a machine that is never 100 ms late there is one batch.
         assert [name for batch in batches for name in batch] == ["values"] * 4
     finally:

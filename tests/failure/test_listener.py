@@ -36,7 +36,8 @@ class Endless:
     """Sends requests in the background within a block; then it ends those in flight, or drops them at a failure."""
 
     def __init__(self) -> None:
-        self._done, self._tasks = False, list[asyncio.Task[None]]()
+        self._done = False
+        self._tasks = list[asyncio.Task[None]]()
 
     def _start(self, *work: Coroutine[Any, Any, None]) -> None:
         self._tasks += [asyncio.create_task(each) for each in work]
@@ -52,9 +53,11 @@ class Endless:
     async def __aexit__(self, failure: type[BaseException] | None, *_: object) -> None:
         if failure is None:
             await self.leave()
+
         # After a failure the platform may never answer.
         for task in self._tasks:
             task.cancel()
+
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
@@ -63,8 +66,11 @@ class EndlessClients(Endless):
 
     def __init__(self, url: str, headers: dict[str, str]) -> None:
         super().__init__()
-        self._url, self._headers = url, headers
-        self.answered, self.failures = 0, list[str]()
+        self._url = url
+        self._headers = headers
+        self.answered = 0
+        self.failures = list[str]()
+
         self._start(*(self._visit(keeps=keeps) for keeps in (True, False)))
 
     async def _visit(self, *, keeps: bool) -> None:
@@ -83,12 +89,15 @@ async def test_switches_and_dead_listener_lose_no_request(platform: Platform, re
     deployment = await platform.deploy(repository)
     first = await platform.ended(deployment)
     assert first["status"] == "DEPLOYED", first
+
     async with EndlessClients(await platform.url(deployment), platform.headers) as clients:
         for number in range(SWITCHES):
             if number == SWITCHES // 2:
                 await kill_listener(platform)
+
             await platform.call("POST", f"/v2/deployments/{deployment}/revisions/{first['id']}/redeploy")
             assert (await platform.ended(deployment))["status"] == "DEPLOYED"
+
     assert clients.failures == []
     assert clients.answered > SWITCHES
 
@@ -110,14 +119,17 @@ async def test_kills_leave_no_unfinished_revision_or_process(platform: Platform,
     for deployment in deployments:
         # A revision whose server is killed before it answers fails, and nothing deploys the first one again.
         assert (await platform.ended(deployment))["status"] == "DEPLOYED"
+
     for step in range(8):
         await asyncio.sleep(chance.uniform(0.1, 4))
         await _kill_something(platform, chance)
         if chance.random() < 0.6:
             repository.commit(f"step-{step}")
             await platform.redeploy(chance.choice(deployments))
+
     for deployment in deployments:
         await truly_ended(platform, deployment)
+
     await nothing_is_left(platform, deployments)
 
 
@@ -143,6 +155,7 @@ async def says_that_it_starts_again(platform: Platform, deployment: str) -> None
             end $$;
             create trigger keep_report after update on deployments for each row execute function keep_report();
         """)
+
         for process in (listener_of(platform.server), *servers_of(platform.home)):
             os.kill(process, signal.SIGKILL)
 
@@ -156,6 +169,7 @@ async def says_that_it_starts_again(platform: Platform, deployment: str) -> None
         await connection.execute("drop trigger keep_report on deployments; drop function keep_report")
     finally:
         await connection.close()
+
     assert (await platform.call("GET", f"/v2/deployments/{deployment}"))["status"] == "READY"
 
 
@@ -171,11 +185,13 @@ async def _kill_something(platform: Platform, chance: random.Random) -> None:
         await asyncio.to_thread(platform.server.kill)
         await asyncio.to_thread(platform.server.start)
         return
+
     listener = known_listener(platform)
     if what == "executor":
         running = sorted(set(processes_of(platform.home)) - set(servers_of(platform.home)))
     else:
         running = servers_of(platform.home) if what == "agent" else [listener] * (listener is not None)
+
     if running and (chosen := chance.choice(running)) is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(chosen, signal.SIGKILL)
@@ -200,6 +216,7 @@ async def truly_ended(platform: Platform, deployment: str) -> None:
     active = (await platform.call("GET", f"/v2/deployments/{deployment}"))["active_revision_id"]
     assert active == (deployed[0] if deployed else None), revisions
     assert deployed, revisions
+
     url = await platform.url(deployment)
     async with httpx2.AsyncClient(timeout=60, headers=platform.headers) as client:
 
@@ -208,6 +225,7 @@ async def truly_ended(platform: Platform, deployment: str) -> None:
                 found = (await client.get(f"{url}/info")).json()
             except httpx2.TransportError:
                 return False
+
             return bool(found["host"]["revision_id"] == active)
 
         await eventually(answers)
@@ -219,17 +237,20 @@ async def nothing_is_left(platform: Platform, deployments: list[str]) -> None:
     urls = [await platform.url(deployment) for deployment in deployments]
     for deployment in deployments:
         await platform.delete(deployment)
+
     assert processes_of(platform.home) == []
     assert list((platform.home / "dataplane" / "deployments").iterdir()) == []
     async with httpx2.AsyncClient(headers=platform.headers) as client:
         for url in urls:
             assert (await client.get(f"{url}/ok")).status_code == 404
+
     connection = await asyncpg.connect(platform.database_url)
     try:
         names = {row["datname"] for row in await connection.fetch("select datname from pg_database")}
         roles = {row["rolname"] for row in await connection.fetch("select rolname from pg_roles")}
     finally:
         await connection.close()
+
     assert names.isdisjoint(map(name_of, deployments))
     assert roles.isdisjoint(map(name_of, deployments))
 

@@ -21,7 +21,9 @@ class CutBus:
     """A bus whose connections may die, and the notifications that it received."""
 
     def __init__(self, url: str, wire: Wire) -> None:
-        self.bus, self.wire, self.received = PostgresBus(url), wire, list[Notification]()
+        self.bus = PostgresBus(url)
+        self.wire = wire
+        self.received = list[Notification]()
 
     def receive(self, notification: Notification, _chunks: list[Chunk]) -> None:
         self.received.append(notification)
@@ -42,6 +44,7 @@ async def cut(agent_databases, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         target, url = through(await agent_databases(), Path(folder))
         if target.startswith("/.s"):
             pytest.skip("the database is not behind a socket file")
+
         wire = Wire(partial(asyncio.open_unix_connection, target))
         async with wire.listening(Path(folder) / ".s.PGSQL.5432"):
             made = CutBus(url, wire)
@@ -57,6 +60,7 @@ async def test_bus_connects_again_after_a_notification_that_could_not_be_sent(cu
     monkeypatch.setattr(bus, "WITHIN_S", 0.5)
     with pytest.raises(TimeoutError):
         await cut.bus.send(Notification(sender=uuid4(), claims=True), [])
+
     monkeypatch.undo()
     await cut.connections(2)
     news = Notification(sender=uuid4(), claims=True)
@@ -71,6 +75,7 @@ async def test_bus_connects_again_after_a_notification_that_could_not_be_sent(cu
 async def test_bus_that_only_listens_notices_that_its_connection_died(cut: CutBus, monkeypatch):
     monkeypatch.setattr(bus, "WITHIN_S", 0.5)
     monkeypatch.setattr(bus, "CHECK_EVERY_S", 0.1)
+
     # The check that waits now began with the former period.
     cut.wire.break_off()
     await cut.connections(2)

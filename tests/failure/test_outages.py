@@ -47,6 +47,7 @@ class Postgres:
             connection = await asyncpg.connect(self.engine.url("portside"), timeout=60)
             await connection.close()
             return True
+
         return False
 
 
@@ -62,6 +63,7 @@ def disk(postgres_folder: Path) -> Iterator[SmallDisk | None]:
     if os.geteuid() != 0:
         yield None
         return
+
     with small_disk(postgres_folder / "disk", 400) as disk:
         yield disk
 
@@ -72,8 +74,10 @@ def postgres_server(postgres_folder: Path, disk: SmallDisk | None) -> Iterator[P
     engine = EmbeddedPostgres(home, connections=40)
     engine.acquire()
     engine.release()
+
     with (engine.data / "postgresql.conf").open("a") as file:
         file.write("\nmax_wal_size = '64MB'\n")
+
     engine.acquire()
     yield Postgres(engine)
     engine.release()
@@ -95,9 +99,11 @@ class Asked:
         unique = {"name": f"p{time.monotonic_ns()}"} if "name" in self.body else {}
         response = await self.client.request(self.method, self.path, json={**self.body, **unique, **more})
         assert response.status_code in {200, 201, 503}, (response.status_code, response.text)
+
         if response.status_code == 503:
             assert int(response.headers["retry-after"]) > 0
             assert response.json()["detail"]
+
         self.responses.append(response)
         return response
 
@@ -105,6 +111,7 @@ class Asked:
         with contextlib.suppress(httpx2.HTTPError):
             is_ok = (await self.client.get("/ok")).status_code == 200
             return is_ok and (await self.ask()).status_code != 503
+
         return False
 
     @property
@@ -142,6 +149,7 @@ async def server(request: pytest.FixtureRequest, postgres_server: Postgres, tmp_
         else:
             environment = {"DATABASE_URL": url, "PORTSIDE_OWN_LISTENER": "false", **QUIET}
             process = running.enter_context(platform_server(tmp_path / "home", **environment))
+
         async with asked(process, kind) as found:
             assert (await found.ask()).status_code in {200, 201}
             yield found
@@ -163,6 +171,7 @@ async def test_killed_postgres_gives_503_until_it_is_back(server: Asked, postgre
         with postgres_server.engine._start_lock():
             postgres_server.kill()
             await eventually(lambda: asyncio.sleep(0, server.refused > 500))
+
         await eventually(postgres_server.answers)
         await eventually(server.is_well)
     finally:
@@ -189,8 +198,10 @@ async def test_postgres_without_free_connections_gives_503(server: Asked, postgr
 
     try:
         await take_all()
+
         for _ in range(3):
             await asyncio.gather(*(server.ask() for _ in range(60)))
+
         assert server.refused == 0
 
         async def is_refused() -> bool:
@@ -204,6 +215,7 @@ async def test_postgres_without_free_connections_gives_503(server: Asked, postgr
     finally:
         for connection in taken:
             await connection.close()
+
     await eventually(server.is_well)
 
 
@@ -223,6 +235,7 @@ async def test_full_disk_gives_503_until_there_is_space(server: Asked, disk: Sma
         await eventually(is_refused)
     finally:
         disk.empty()
+
     await eventually(server.is_well)
 
     async def are_all_logged() -> bool:
@@ -239,19 +252,23 @@ async def test_idle_connections_leave_the_platform_its_descriptors(tmp_path: Pat
     command = ["up", "--home", str(home), "--port", str(port), "--no-example", "--no-front"]
     server = ServerProcess(command, f"http://127.0.0.1:{port}", environment, tmp_path / "up.log")
     server.starter = ["sh", "-c", 'ulimit -S -n 200; ulimit -H -n 400; exec "$@"', "sh"]
+
     await asyncio.to_thread(server.start)
     idle: list[asyncio.StreamWriter] = []
     try:
         postgres = Postgres(EmbeddedPostgres(home))
+
         for _ in range(600):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             idle.append(writer)
+
         async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
 
             async def is_crowded() -> bool:
                 with contextlib.suppress(httpx2.HTTPError):
                     response = await client.get("/info")
                     return response.status_code == 503 and int(response.headers["retry-after"]) > 0
+
                 return False
 
             await eventually(is_crowded)
@@ -262,9 +279,11 @@ async def test_idle_connections_leave_the_platform_its_descriptors(tmp_path: Pat
                 with contextlib.suppress(FileNotFoundError):
                     is_another = (postgres.engine.data / "postmaster.pid").read_text() != before
                     return is_another and await postgres.answers()
+
                 return False
 
             await eventually(is_started_again)
+
             for writer in idle:
                 writer.close()
 
@@ -275,6 +294,7 @@ async def test_idle_connections_leave_the_platform_its_descriptors(tmp_path: Pat
                         200,
                         {"ok": True, "services": {"postgres": True}},
                     )
+
                 return False
 
             await eventually(is_well)
@@ -285,6 +305,7 @@ async def test_idle_connections_leave_the_platform_its_descriptors(tmp_path: Pat
 async def test_postgres_that_ran_well_since_its_restart_is_restarted_at_once(postgres_server: Postgres):
     backoff = postgres_server.engine._backoff
     first_s = backoff._next_s
+
     for _ in range(6):
         backoff.next()
 
@@ -303,6 +324,7 @@ async def test_ok_reports_that_postgres_cannot_be_restarted(tmp_path: Path):
         away = control.with_suffix(".away")
         control.rename(away)
         postgres.kill()
+
         async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
 
             async def is_reported() -> bool:

@@ -83,27 +83,35 @@ class Revisions:
     """The revisions of a deployment in a folder, with the file that its listener would write, and one server."""
 
     def __init__(self, folder: Path, database_url: str) -> None:
-        self.folder, self._database_url = folder, database_url
+        self.folder = folder
+        self._database_url = database_url
         self.file = folder / "revisions.json"
         self.kept: dict[str, dict[str, Any]] = {}
         self.server: ServerProcess | None = None
         self.log = folder / "server.log"
         self.port = free_port()
+
         # Each server closes the connections that it had.
         limits = httpx2.Limits(max_keepalive_connections=0)
         self.client = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=300, limits=limits)
 
     def add(self, version: str, *, in_javascript: bool = False) -> str:
         """Write the code of a revision, and return its id. Without Node the test skips if that is needed."""
-        revision, code = str(uuid4()), self.folder / version
+        revision = str(uuid4())
+        code = self.folder / version
         if in_javascript:
-            file, content = copy_of_project(code) / "agent.mjs", IN_JAVASCRIPT
+            file = copy_of_project(code) / "agent.mjs"
+            content = IN_JAVASCRIPT
         else:
             code.mkdir()
-            file, content = code / "agent.py", AGENT
+            file = code / "agent.py"
+            content = AGENT
+
         file.write_text(content.format(version=version))
-        graphs, env = {"agent": f"./{file.name}:graph"}, {"OF_FILE": f"of {version}"}
+        graphs = {"agent": f"./{file.name}:graph"}
+        env = {"OF_FILE": f"of {version}"}
         (code / "langgraph.json").write_text(json.dumps({"dependencies": ["."], "graphs": graphs, "env": env}))
+
         self.kept[revision] = {
             "id": revision,
             "config": str(code / "langgraph.json"),
@@ -111,6 +119,7 @@ class Revisions:
             "known_graphs": str(self.folder / f"{revision}.graphs"),
             "javascript": str(javascript_runtime()) if in_javascript else None,
         }
+
         self.write()
         return revision
 
@@ -137,10 +146,12 @@ class Revisions:
             "LANGSMITH_HOST_REVISION_ID": revision,
             "PINNED_REVISIONS": str(self.file),
         }
+
         arguments = ["serve", "--config", own["config"], "--port", str(self.port)]
         self.server = ServerProcess(
             arguments, str(self.client.base_url).rstrip("/"), settings, self.log, is_preloaded=True
         )
+
         self.server.start()
         return self.client
 
@@ -158,6 +169,7 @@ async def revisions(agent_databases, tmp_path) -> Any:
     made = Revisions(tmp_path, await agent_databases())
     async with made.client:
         yield made
+
     made.stop(signal.SIGKILL)
 
 
@@ -216,13 +228,16 @@ def path(version: str) -> list[str]:
 async def test_interrupt_is_answered_two_revisions_later_by_the_code_that_asked(revisions):
     one = revisions.add("one")
     client = revisions.serve(one)
-    thread, other = await asked(client), await asked(client)
+    thread = await asked(client)
+    other = await asked(client)
+
     await counts(client, {one: 2})
     two = revisions.add("two")
     client = revisions.serve(two)
     late = await asked(client)
     three = revisions.add("three")
     client = revisions.serve(three)
+
     await counts(client, {one: 2, two: 1})
     assert not revisions.logged("executors of an earlier revision are started"), "nothing needed the earlier code yet"
     assert (await state(client, thread))["next"] == ["act_one"]
@@ -230,8 +245,10 @@ async def test_interrupt_is_answered_two_revisions_later_by_the_code_that_asked(
     assert (await answer(client, late))["path"] == path("two")
     found = await state(client, thread)
     assert found["next"] == []
+
     assert found["metadata"]["revision_id"] == one
     assert "left_revision_id" not in found["metadata"]
+
     # It has nothing left to finish, so its next run is one of the new code, and so are new threads.
     assert (await run(client, thread, input={"do": "act"}))["path"] == path("one") + path("three")
     assert (await run(client, await thread_of(client), input={"do": "act"}))["path"] == path("three")
@@ -256,6 +273,7 @@ async def test_revisions_may_be_of_different_languages(revisions):
     client = revisions.serve(revisions.add("three", in_javascript=True))
     assert (await state(client, of_one))["next"] == ["act_one"]
     assert (await answer(client, of_one))["path"] == path("one")
+
     assert (await answer(client, of_two))["path"] == path("two")
     assert (await run(client, await thread_of(client), input={"do": "act"}))["path"] == path("three")
 
@@ -267,13 +285,15 @@ async def test_thread_that_asks_again_stays_with_its_code(revisions):
     client = revisions.serve(revisions.add("two"))
     assert (await answer(client, thread, "again"))["__interrupt__"]
     client = revisions.serve(revisions.add("three"))
+
     # The first answer is kept with the checkpoint, and this is the second one.
     assert (await answer(client, thread))["path"] == path("one")
 
 
 async def test_run_under_way_goes_on_with_its_code_and_those_behind_it_with_the_new(revisions, tmp_path):
     client = revisions.serve(revisions.add("one"))
-    thread, file = await thread_of(client), tmp_path / "waits"
+    thread = await thread_of(client)
+    file = tmp_path / "waits"
     first = await begin(client, thread, do="wait", file=str(file))
 
     async def waits() -> bool:
@@ -283,13 +303,16 @@ async def test_run_under_way_goes_on_with_its_code_and_those_behind_it_with_the_
     second = await begin(client, thread, do="act")
     stateless = tmp_path / "stateless"
     body = {"assistant_id": "agent", "input": {"do": "wait", "file": str(stateless)}}
+
     await client.post("/runs", json=body)
     await eventually(lambda: _exists(stateless))
     stateless.unlink()
     client = revisions.serve(revisions.add("two"))
+
     file.with_suffix(".go").touch()
     assert (await ended(client, thread, first))["path"] == path("one")
     assert (await ended(client, thread, second))["path"] == path("one") + path("two")
+
     # The stateless run began again, in the process of its code.
     await eventually(lambda: _exists(stateless))
     stateless.with_suffix(".go").touch()
@@ -306,25 +329,30 @@ async def test_thread_whose_revision_is_gone_goes_on_with_the_new_code_and_says_
     client = revisions.serve(one)
     thread = await thread_of(client)
     body = {"input": {"do": "act"}, "interrupt_before": ["act_one"]}
+
     await run(client, thread, **body)
     two = revisions.add("two")
     client = revisions.serve(two)
     await counts(client, {one: 1})
+
     if how == "expired":
         revisions.write(**{one: time.time() - 1})
     elif how == "removed":
         revisions.write(without=one)
     else:
         revisions.file.write_text("[]")
+
     await counts(client, {})
     # The new code has no such node, so it begins again with the input.
     assert (await run(client, thread, input={"do": "act"}))["path"] == path("two")
+
     left = revisions.logged("a thread continues with the code of another revision")
     metadata = (await state(client, thread))["metadata"]
     if how == "off":
         assert not left
         assert "revision_id" not in metadata
         return
+
     assert metadata["revision_id"] == two
     assert metadata["left_revision_id"] == one
     assert [(entry["thread_id"], entry["left_revision_id"]) for entry in left] == [(thread, one)]
@@ -334,9 +362,11 @@ async def test_thread_whose_revision_is_gone_goes_on_with_the_new_code_and_says_
 async def test_run_that_executes_when_the_limit_passes_ends_with_its_code(revisions, tmp_path):
     one = revisions.add("one")
     client = revisions.serve(one)
-    thread, file = await asked(client), tmp_path / "waits"
+    thread = await asked(client)
+    file = tmp_path / "waits"
     waiting = await thread_of(client)
     run_id = await begin(client, waiting, do="wait", file=str(file))
+
     await eventually(lambda: _exists(file))
     file.unlink()
     client = revisions.serve(revisions.add("two"))
@@ -344,6 +374,7 @@ async def test_run_that_executes_when_the_limit_passes_ends_with_its_code(revisi
     revisions.write(**{one: time.time() - 1})
     await counts(client, {one: 1})
     file.with_suffix(".go").touch()
+
     assert (await ended(client, waiting, run_id))["path"] == path("one")
     await counts(client, {})
     assert (await state(client, thread))["next"] != ["act_one"]
@@ -357,22 +388,27 @@ async def test_crash_of_an_earlier_executor_is_retried_with_its_code(revisions, 
     assert (await answer(client, thread, "crash"))["path"] == path("one")
     assert (tmp_path / "crashed").exists()
     assert revisions.logged("an executor was lost")
+
     assert (await run(client, await thread_of(client), input={"do": "act"}))["path"] == path("two")
 
 
 @pytest.mark.thorough
 async def test_killed_server_goes_on_with_the_code_of_the_run(revisions, tmp_path):
     client = revisions.serve(revisions.add("one"))
-    thread, file = await thread_of(client), tmp_path / "waits"
+    thread = await thread_of(client)
+    file = tmp_path / "waits"
     run_id = await begin(client, thread, do="wait", file=str(file))
+
     await eventually(lambda: _exists(file))
     file.unlink()
     two = revisions.add("two")
     client = revisions.serve(two)
+
     await eventually(lambda: _exists(file))
     file.unlink()
     revisions.stop(signal.SIGKILL)
     client = revisions.serve(two)
+
     await eventually(lambda: _exists(file))
     file.with_suffix(".go").touch()
     assert (await ended(client, thread, run_id))["path"] == path("one")
@@ -385,11 +421,13 @@ async def test_rollback_goes_on_with_the_code_of_both(revisions):
     two = revisions.add("two")
     client = revisions.serve(two)
     second = await asked(client)
+
     # A revision that reuses the build of the first one.
     again = str(uuid4())
     revisions.kept[again] = {**revisions.kept[one], "id": again}
     revisions.write()
     client = revisions.serve(again)
+
     await counts(client, {one: 1, two: 1})
     assert (await answer(client, second))["path"] == path("two")
     started = len(revisions.logged("executors of an earlier revision are started"))
@@ -403,6 +441,7 @@ async def test_code_that_cannot_be_started_is_no_reason_to_use_other_code(revisi
     thread = await asked(client)
     client = revisions.serve(revisions.add("two"))
     code = tmp_path / "one" / "agent.py"
+
     code.rename(tmp_path / "away")
     [known] = tmp_path.glob(f"{one}.graphs.python")
     known.unlink()
@@ -410,6 +449,7 @@ async def test_code_that_cannot_be_started_is_no_reason_to_use_other_code(revisi
     assert response.status_code == 503
     assert one in response.text
     (tmp_path / "away").rename(code)
+
     assert (await answer(client, thread))["path"] == path("one")
 
 
@@ -419,6 +459,7 @@ async def test_file_that_cannot_be_read_changes_no_pins(revisions):
     thread = await asked(client)
     two = revisions.add("two")
     client = revisions.serve(two)
+
     await counts(client, {next(iter(revisions.kept)): 1})
     revisions.file.write_text('[{"id": 7}]')
 
@@ -428,8 +469,10 @@ async def test_file_that_cannot_be_read_changes_no_pins(revisions):
     assert (await answer(client, thread))["path"] == path("one")
     [problem] = await problems()
     assert str(revisions.file) in problem
+
     with pytest.raises(AssertionError, match="PINNED_REVISIONS"):
         revisions.serve(two)
+
     revisions.write()
     client = revisions.serve(two)
     assert (await run(client, await thread_of(client), input={"do": "act"}))["path"] == path("two")
@@ -442,6 +485,7 @@ async def test_cron_begins_with_the_new_code(revisions):
     thread = await asked(client)
     idle = await thread_of(client)
     await run(client, idle, input={"do": "act"})
+
     client = revisions.serve(revisions.add("two"))
     body = {"assistant_id": "agent", "schedule": "* * * * *", "input": {"do": "act"}}
     made = await client.post(f"/threads/{idle}/runs/crons", json=body)
@@ -465,4 +509,5 @@ async def test_change_of_an_interrupted_state_is_made_by_its_code(revisions):
     change = {"values": {"path": ["changed"]}, "as_node": "act_one"}
     response = await client.post(f"/threads/{thread}/state", json=change)
     assert response.status_code == 200, response.text
+
     assert (await state(client, thread))["values"]["path"] == ["changed"]

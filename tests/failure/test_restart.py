@@ -27,7 +27,8 @@ class Client:
     """Somebody who asks an agent again and again until it answers."""
 
     def __init__(self, url: str, headers: dict[str, str]) -> None:
-        self._url, self._headers = url, headers
+        self._url = url
+        self._headers = headers
         self.refused: list[tuple[int, str | None]] = []
 
     async def waits(self) -> None:
@@ -39,9 +40,11 @@ class Client:
             answer = await client.post(f"{self._url}/runs/wait", json={"assistant_id": "agent", "input": {}})
         except httpx2.TransportError:
             return False
+
         if answer.status_code == 200:
             assert answer.json()["seen"] == 1
             return True
+
         self.refused.append((answer.status_code, answer.headers.get("retry-after")))
         return False
 
@@ -60,15 +63,18 @@ def servers_at(platform: Platform, deployment: str) -> list[int]:
     for server in servers_of(platform.home):
         with contextlib.suppress(OSError):
             found += [server] if deployment in Path(f"/proc/{server}/cmdline").read_text() else []
+
     return found
 
 
 async def test_agents_are_as_before_after_a_crash_and_none_holds_up_the_others(platform: Platform, tmp_path: Path):
     repository = Repository(tmp_path / "repository")
     repository.commit("1")
+
     made = {name: await platform.deploy(repository, name) for name in NAMES}
     for deployment in made.values():
         assert (await platform.ended(deployment))["status"] == "DEPLOYED"
+
     urls = {name: await platform.url(deployment) for name, deployment in made.items()}
     await platform.call("PATCH", f"/v2/deployments/{made['asleep']}", sleep_after_s=1)
 
@@ -93,6 +99,7 @@ async def test_agents_are_as_before_after_a_crash_and_none_holds_up_the_others(p
     await waiting
     assert {refused for client in clients for refused in client.refused} <= {(503, "1")}
     await eventually(lambda: shows("broken", "UNKNOWN", is_asleep=False))
+
     # The agents answer before the listener says so.
     await eventually(lambda: shows("first", "READY", is_asleep=False))
     await eventually(lambda: shows("asleep", "READY", is_asleep=True))

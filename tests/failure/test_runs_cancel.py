@@ -30,7 +30,8 @@ class Replica:
     """A server, and what the tests ask of it."""
 
     def __init__(self, server: Any, http: httpx2.AsyncClient) -> None:
-        self.server, self.http = server, http
+        self.server = server
+        self.http = http
 
     async def thread(self) -> str:
         return (await self.http.post("/threads", json={})).json()["thread_id"]
@@ -89,6 +90,7 @@ async def test_cancel_through_another_replica(replicas: list[Replica], action: s
     assert (response.status_code, response.json()) == (200, {})
     thread = (await there.http.get(f"/threads/{thread_id}")).json()
     assert thread["status"] == ("interrupted" if action == "interrupt" else "idle")
+
     assert await there.statuses(thread_id) == (["interrupted"] if action == "interrupt" else [])
 
 
@@ -100,6 +102,7 @@ async def test_run_is_superseded_and_deleted_through_another_replica(replicas: l
         f"/threads/{thread_id}/runs/wait", json={**QUICK, "multitask_strategy": "interrupt"}
     )
     assert response.json()["done"] == ["one", "two", "three"]
+
     run = await here.started(thread_id, SLOW)
     assert (await there.http.delete(f"/threads/{thread_id}/runs/{run}")).status_code == 204
     assert (await there.settled(thread_id))["values"]["done"] == ["one", "two", "three"]
@@ -111,6 +114,7 @@ async def test_stateless_run_is_joined_through_another_replica(replicas: list[Re
     gate = tmp_path / "gate"
     run = (await here.http.post("/runs", json=held_at("two", gate))).json()
     path = f"/threads/{run['thread_id']}/runs/{run['run_id']}/join"
+
     # The head of the response arrives before the run ends.
     async with there.http.stream("GET", path) as response:
         assert response.status_code == 200
@@ -128,6 +132,7 @@ async def test_thread_is_idle_after_concurrent_runs_cancels_and_deletions(replic
         strategy = ("interrupt", "rollback", "enqueue")[number % 3]
         made = await http.post(f"/threads/{thread_id}/runs", json={**body, "multitask_strategy": strategy})
         assert made.status_code == 200, made.text
+
         path = f"/threads/{thread_id}/runs/{made.json()['run_id']}"
         if number % 4 == 1:
             action = ("interrupt", "rollback")[number % 8 == 1]
@@ -142,6 +147,7 @@ async def test_thread_is_idle_after_concurrent_runs_cancels_and_deletions(replic
     assert {run["status"] for run in runs} <= {"success", "interrupted"}
     state = (await replicas[0].http.get(f"/threads/{thread_id}/state")).json()
     assert (thread["values"] or {}) == state["values"]
+
     assert (thread["status"] == "interrupted") == bool(state["next"])
 
 
@@ -151,6 +157,7 @@ async def test_cancelled_run_of_a_dead_worker_is_ended_by_others(replicas: list[
     thread_id = await here.thread()
     run = await here.started(thread_id, SLOW)
     after = (await there.http.post(f"/threads/{thread_id}/runs", json=QUICK)).json()["run_id"]
+
     here.server.send(signal.SIGSTOP)
     try:
         response = await there.http.post(f"/threads/{thread_id}/runs/{run}/cancel?wait=1&action={action}")
@@ -160,6 +167,7 @@ async def test_cancelled_run_of_a_dead_worker_is_ended_by_others(replicas: list[
         assert (await there.settled(thread_id))["status"] == "idle"
     finally:
         here.server.send(signal.SIGCONT)
+
     assert await there.statuses(thread_id) == ["success", *(["interrupted"] if action == "interrupt" else [])]
 
 
@@ -170,6 +178,7 @@ async def test_run_of_a_killed_worker_can_be_superseded(agent_databases: Callabl
             await replica.started(thread_id, SLOW)
             server.kill()
             server.start()
+
         async with opened(server) as replica:
             body = {**QUICK, "multitask_strategy": "rollback"}
             result = await replica.http.post(f"/threads/{thread_id}/runs/wait", json=body)
@@ -184,11 +193,13 @@ async def test_stopping_server_does_not_cancel_runs_of_its_clients(agent_databas
             gate = tmp_path / "gate"
             body = {**held_at("one", gate), "on_disconnect": "cancel"}
             waiting = asyncio.create_task(replica.http.post(f"/threads/{thread_id}/runs/wait", json=body))
+
             await eventually(lambda: runs_of(replica, thread_id))
             await asyncio.to_thread(server.stop, signal.SIGINT)
             await asyncio.gather(waiting, return_exceptions=True)
             gate.touch()
             server.start()
+
         async with opened(server) as replica:
             thread = await replica.settled(thread_id)
             assert thread["values"]["done"] == ["one", "two", "three"]

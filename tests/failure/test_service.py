@@ -60,7 +60,8 @@ class Operator:
     """Somebody with a machine on which the platform is a service."""
 
     def __init__(self, machine: Machine) -> None:
-        self.machine, self.port = machine, free_port()
+        self.machine = machine
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
     def portside(self, *arguments: str, python: Path = NEW, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -142,7 +143,9 @@ class LastingRun:
     """A run on a thread of its own that waits in its second step for a file."""
 
     def __init__(self, url: str, platform: Platform) -> None:
-        self._client, self._url, self._thread = platform.client, url, ""
+        self._client = platform.client
+        self._url = url
+        self._thread = ""
 
     async def begins(self) -> None:
         """Start it, and wait until its first step is stored."""
@@ -160,6 +163,7 @@ class LastingRun:
         with contextlib.suppress(httpx2.TransportError):
             state = await self._client.get(f"{self._url}/threads/{self._thread}/state")
             return state.is_success and state.json()["values"].get("steps") == steps
+
         return False
 
 
@@ -183,18 +187,22 @@ async def test_service_starts_again_after_reboots_power_cuts_and_crashes(operato
     machine = operator.machine
     await machine.boot()
     make_readable(machine, NEW)
+
     # A folder beside its home, in which its user may not make one.
     backups = {"BACKUP_TO": "/var/backups/portside", "PORTSIDE_BACKUP_PASSPHRASE": "correct horse battery"}
     await asyncio.to_thread(functools.partial(operator.install, NEW, **backups))
     await operator.answers()
     assert operator.status(NEW)["UnitFileState"] == "enabled"
     await eventually(operator.has_backup)
+
     for stops in (machine.shut_down, machine.cut_off, operator.crash):
         await stops()
         if stops != operator.crash:
             await machine.boot()
+
         await operator.answers()
         assert operator.status(NEW)["ActiveState"] == "active"
+
     # Others read the system's log.
     journal = operator.log(lines=100_000)
     assert "Platform" in journal
@@ -203,6 +211,7 @@ async def test_service_starts_again_after_reboots_power_cuts_and_crashes(operato
     await asyncio.to_thread(operator.portside, "service", "uninstall")
     assert machine.run("pgrep", "-u", "portside", check=False).stdout == ""
     assert (machine.files / HOME.relative_to("/") / "master-key").exists()
+
     # Its user restores a backup into an empty home, with the settings of the service, and may not write beside it.
     machine.run("mv", str(HOME), f"{HOME}.before")
     await asyncio.to_thread(operator.portside, "service", "install", "--no-start")
@@ -217,24 +226,30 @@ async def test_service_is_upgraded_without_a_stop_and_boots_the_new_version(oper
     repository = Repository(shared / "agent")
     repository.commit("one", agent=WAITS)
     await machine.boot()
+
     for python in (before.python, NEW):
         make_readable(machine, python)
+
     # It belongs to another user than the service's.
     machine.run("git", "config", "--system", "--add", "safe.directory", "*")
     await asyncio.to_thread(operator.install, before.python)
     await operator.answers()
+
     async with operator.platform() as platform:
         deployment = await platform.deploy(repository)
         latest = await platform.ended(deployment)
         assert latest["status"] == "DEPLOYED", await platform.logs(deployment, latest["id"], "build")
-        url, running = await platform.url(deployment), operator.status(before.python)["MainPID"]
+        url = await platform.url(deployment)
+        running = operator.status(before.python)["MainPID"]
 
         async with EndlessClients(url, platform.headers) as clients:
             said = await asyncio.to_thread(operator.upgrade)
             answered = clients.answered
             await eventually(lambda: asyncio.sleep(0, clients.answered > answered))
+
         assert clients.failures == []
         assert (await platform.call("GET", "/info"))["portside_version"] == full_version()
+
         # Systemd watches the same process, but would start the version before.
         assert operator.status(NEW)["MainPID"] == running
         assert operator.status(NEW)["is_current"] == "no"
@@ -243,6 +258,7 @@ async def test_service_is_upgraded_without_a_stop_and_boots_the_new_version(oper
         await asyncio.to_thread(operator.portside, "service", "install", "--no-start")
         assert operator.status(NEW)["is_current"] == "yes"
         assert operator.status(NEW)["MainPID"] == running
+
         assert str(NEW) in operator.unit()
         assert str(before.python) not in operator.unit()
 
@@ -253,6 +269,7 @@ async def test_service_is_upgraded_without_a_stop_and_boots_the_new_version(oper
         await operator.answers()
         machine.run("touch", str(HOME / "dataplane/deployments" / deployment / "home/go"))
         await lasting.ends()
+
         assert (await platform.call("GET", "/info"))["portside_version"] == full_version()
 
 

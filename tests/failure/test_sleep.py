@@ -94,11 +94,13 @@ async def test_idle_agent_sleeps_and_many_requests_wake_it_once(platform: Platfo
     metrics = await platform.call("GET", f"/v2/deployments/{deployment}/metrics")
     assert (shown["status"], shown["status_message"], shown["sleep_after_s"]) == ("READY", None, 1)
     assert (metrics["replicas"], metrics["memory_mb"], metrics["problem"]) == (0, 0, None)
+
     # It stays awake now, so that one process can be found.
     await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=3600)
     assert servers_of(platform.home) == []
     async with agent(platform) as client:
         answers = await asyncio.gather(*(run(client, url) for _ in range(20)))
+
     assert [answer["seen"] for answer in answers] == [1] * 20
     assert len(servers_of(platform.home)) == 1
 
@@ -118,16 +120,21 @@ async def test_agent_with_a_run_or_a_stream_stays_awake(platform: Platform, depl
         body = {"assistant_id": "agent", "input": {}, "stream_mode": ["values"]}
         background = (await client.post(f"{url}/threads/{thread}/runs", json=body)).json()["run_id"]
         await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=1)
+
         servers = servers_of(platform.home)
+
         # The listener has asked the server twice after the time.
         for _ in range(2):
             await reported(platform, deployment)
+
         assert servers_of(platform.home) == servers
         shown = await platform.call("GET", f"/v2/deployments/{deployment}")
         assert not shown["is_asleep"]
         await asyncio.to_thread(held.unlink)
         await is_asleep(platform, deployment)
+
         joined = (await client.get(f"{url}/threads/{thread}/runs/{background}")).json()
+
     assert joined["status"] == "success"
 
 
@@ -152,6 +159,7 @@ async def test_clients_never_notice_that_an_agent_sleeps(platform: Platform, dep
             assert (await run(client, url))["seen"] == 1
             async with agent(platform) as other:
                 assert (await run(other, url))["seen"] == 1
+
     await is_asleep(platform, deployment)
 
 
@@ -162,14 +170,17 @@ async def test_agent_sleeps_on_while_platform_and_listener_are_restarted(platfor
     await asyncio.to_thread(platform.server.stop)
     await asyncio.to_thread(platform.server.start)
     await reported(platform, deployment)
+
     shown = await platform.call("GET", f"/v2/deployments/{deployment}")
     assert (shown["is_asleep"], shown["status"], servers_of(platform.home)) == (True, "READY", [])
     killed = listener_of(platform.server)
     os.kill(killed, signal.SIGKILL)
     await reported(platform, deployment)
     assert servers_of(platform.home) == []
+
     async with agent(platform) as client:
         assert (await run(client, url))["seen"] == 1
+
     await is_asleep(platform, deployment)
 
 
@@ -187,15 +198,18 @@ async def test_changes_reach_an_agent_that_sleeps(platform: Platform, deployment
         await platform.call(
             "PATCH", f"/v2/deployments/{deployment}", secret_changes={"set": [{"name": "OTHER", "value": "new"}]}
         )
+
         assert (await platform.ended(deployment))["status"] == "DEPLOYED"
         assert (await run(client, url))["version"] == "1"
         await is_asleep(platform, deployment)
+
         # One that fails leaves the agent asleep, and it can be woken.
         repository.commit("2", agent="this is no Python")
         await platform.redeploy(deployment)
         assert "FAILED" in (await platform.ended(deployment))["status"]
         assert (await run(client, url))["version"] == "1"
         await is_asleep(platform, deployment)
+
     # Agents that shall not sleep any more wake.
     await platform.call("PATCH", f"/v2/deployments/{deployment}", sleep_after_s=0)
     await is_awake(platform)
@@ -207,6 +221,7 @@ async def test_changes_reach_an_agent_that_sleeps(platform: Platform, deployment
 async def test_agent_that_cannot_be_woken_says_so_and_is_woken_later(platform: Platform, deployment: str):
     url = await platform.url(deployment)
     await sleeps(platform, deployment)
+
     (config,) = (platform.home / "dataplane").glob(f"deployments/{deployment}/revisions/*/source/langgraph.json")
     away = config.rename(config.with_suffix(".away"))
     async with agent(platform) as client:
@@ -233,6 +248,7 @@ async def test_agent_that_cannot_be_woken_says_so_and_is_woken_later(platform: P
             return (shown["status"], shown["status_message"]) == ("READY", None)
 
         await eventually(is_ready)
+
     await is_asleep(platform, deployment)
 
 
@@ -242,9 +258,11 @@ async def test_server_killed_while_it_wakes_is_started_again(platform: Platform,
     async with agent(platform) as client:
         asking = asyncio.create_task(client.get(f"{url}/ok"))
         await is_awake(platform)
+
         for server in servers_of(platform.home):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(server, signal.SIGKILL)
+
         answer = await asking
         # Whether the server was killed before or after it answered `GET /ok`.
         assert answer.status_code == 200 or answer.headers["retry-after"]
@@ -273,6 +291,7 @@ async def test_idle_agent_gives_way_to_one_that_wakes(crowded: Platform, reposit
     first, second = [await crowded.deploy(repository, name) for name in ("first", "second")]
     for deployment in (first, second):
         assert (await crowded.ended(deployment))["status"] == "DEPLOYED"
+
     urls = [await crowded.url(deployment) for deployment in (first, second)]
     await crowded.call("PATCH", f"/v2/deployments/{second}", sleep_after_s=3600)
     await crowded.call("PATCH", f"/v2/deployments/{first}", sleep_after_s=1)
@@ -293,6 +312,7 @@ async def test_idle_agent_gives_way_to_one_that_wakes(crowded: Platform, reposit
     role = f"agent_{'0' * 32}"
     await admin.execute(f"create role {role} login superuser")
     await admin.execute(f"alter role {role} password 'held'")
+
     parts = urlsplit(crowded.database_url)
     url = parts._replace(netloc=f"{role}:held@").geturl()
     held = [await asyncpg.connect(url) for _ in range(34)]
@@ -305,6 +325,7 @@ async def test_idle_agent_gives_way_to_one_that_wakes(crowded: Platform, reposit
             if answer.status_code == 503:
                 assert int(answer.headers["retry-after"]) <= 5
                 assert refusal in answer.json()["detail"]
+
             return answer.status_code == 200
 
         # The second one was used a moment ago by its own start, and becomes idle. On a busy machine the platform may
@@ -312,12 +333,17 @@ async def test_idle_agent_gives_way_to_one_that_wakes(crowded: Platform, reposit
         await eventually(lambda: answers(urls[0], "The agent sleeps"))
         await eventually(lambda: shows(second, asleep=True))
         await crowded.call("PATCH", f"/v2/deployments/{first}", sleep_after_s=0)
+
         for _ in range(2):
             assert not await answers(urls[1])
+
         assert await answers(urls[0])
+
         for connection in held:
             await connection.close()
+
         await eventually(lambda: answers(urls[1]))
+
     await admin.execute(f"drop role {role}")
     await admin.close()
 
@@ -330,6 +356,7 @@ async def test_delayed_run_wakes_agent(platform: Platform, deployment: str):
         body = {"assistant_id": "agent", "input": {}, "after_seconds": 60}
         await client.post(f"{url}/threads/{thread}/runs", json=body)
         await sleeps(platform, deployment)
+
         # A restart does not forget what is due.
         await asyncio.to_thread(platform.server.stop)
         await asyncio.to_thread(platform.server.start)
@@ -346,6 +373,7 @@ async def test_delayed_run_wakes_agent(platform: Platform, deployment: str):
         await eventually(has_run)
         await is_asleep(platform, deployment)
         (found,) = (await client.get(f"{url}/threads/{thread}/runs")).json()
+
     assert found["status"] == "success"
 
 
@@ -357,11 +385,14 @@ async def test_cron_wakes_agent_again_and_again(platform: Platform, deployment: 
         body = {"assistant_id": "agent", "input": {}, "schedule": "* * * * *"}
         made = await client.post(f"{url}/threads/{thread}/runs/crons", json=body)
         assert made.status_code == 200, made.text
+
         for _ in range(2):
             await sleeps(platform, deployment)
             await is_awake(platform)
+
         await is_asleep(platform, deployment)
         runs = (await client.get(f"{url}/threads/{thread}/runs")).json()
         await client.delete(f"{url}/runs/crons/{made.json()['cron_id']}")
+
     assert len(runs) >= 2
     assert {found["status"] for found in runs} == {"success"}

@@ -40,6 +40,7 @@ async def cluster(servers: Cluster) -> AsyncIterator[Cluster]:
     await servers.start()
     servers.skip_logs()
     yield servers
+
     for server in filter(is_up, servers.servers):
         servers.resume(server)
 
@@ -57,6 +58,7 @@ async def raw(server: ServerProcess | Fronted, method: str, path: str, body: dic
     content = b"" if body is None else json.dumps(body).encode()
     writer.write(f"{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(content)}\r\n".encode())
     writer.write(b"connection: close\r\ncontent-type: application/json\r\n\r\n" + content)
+
     received = await reader.read()
     writer.close()
     return received
@@ -72,8 +74,11 @@ async def stop_at_once(server: ServerProcess) -> None:
 
 async def test_only_streams_of_runs_that_go_on_are_cut(cluster: Cluster, tmp_path: Path):
     leaving, staying = cluster.servers
-    short_gate, gate = tmp_path / "short", tmp_path / "gate"
-    short, long = work(gates={1: short_gate}, stream_mode="custom"), work(gates={1: gate}, stream_mode="custom")
+    short_gate = tmp_path / "short"
+
+    gate = tmp_path / "gate"
+    short = work(gates={1: short_gate}, stream_mode="custom")
+    long = work(gates={1: gate}, stream_mode="custom")
     async with Client(leaving) as here, Client(staying) as there:
         quick, slow, away = [await here.thread() for _ in range(3)]
         short_runs = [asyncio.create_task(raw(leaving, "POST", f"/threads/{quick}/runs/stream", short))]
@@ -83,9 +88,11 @@ async def test_only_streams_of_runs_that_go_on_are_cut(cluster: Cluster, tmp_pat
         run, quick_run, away_run = [await begun(cluster, thread) for thread in (slow, quick) for _ in range(1)] + [
             await there.run(away, gates={1: gate})
         ]
+
         await cluster.ledger.begun(away_run, 1)
         short_runs.append(asyncio.create_task(raw(leaving, "GET", f"/threads/{quick}/runs/{quick_run}/stream")))
         short_runs.append(asyncio.create_task(raw(leaving, "GET", f"/threads/{quick}/runs/{quick_run}/join")))
+
         goes_on = [
             ("GET", f"/threads/{slow}/runs/{run}/stream?cancel_on_disconnect=true", None),
             ("GET", f"/threads/{slow}/runs/{run}/join?cancel_on_disconnect=true", None),
@@ -97,25 +104,32 @@ async def test_only_streams_of_runs_that_go_on_are_cut(cluster: Cluster, tmp_pat
             ("POST", f"/threads/{slow}/runs/stream", work(steps=1)),
             ("POST", f"/threads/{slow}/runs/wait", work(steps=1)),
         ]
+
         open_before = await open_streams(here)
         cut = [cancelling, *(asyncio.create_task(raw(leaving, *request)) for request in goes_on)]
         await eventually(lambda: all_open(here, open_before + len(goes_on)))
         stopping = asyncio.create_task(asyncio.to_thread(leaving.stop, signal.SIGTERM))
+
         await patiently(lambda: is_closed(leaving))
         short_gate.touch()
         complete = await asyncio.gather(*short_runs)
         assert not any(each.done() for each in cut), "no stream of a run that may end within the grace period is cut"
         leaving.send(signal.SIGTERM)
+
         received = await asyncio.gather(*cut)
         assert await stopping == 0
         gate.touch()
         await cluster.quiet()
+
         statuses = await cluster.fetch("select distinct status from runs")
+
     assert [each.endswith(MARK) for each in complete] == [True] * 3, complete
+
     for request, answer in zip([("POST", "cancelling"), *goes_on], received, strict=True):
         head, _, chunks = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200"), (request, answer)
         assert chunks == b"" or is_whole(chunks), (request, answer)
+
     assert [row["status"] for row in statuses] == ["success"]
     logged = cluster.logs()[0]
     assert "Traceback" not in logged, logged
@@ -128,23 +142,29 @@ async def test_streams_of_a_killed_server_do_not_end_as_if_they_were_complete(
 ):
     killed, _ = cluster.servers
     deployed = await asyncio.to_thread(front.deploy, f"cut-{next(names)}", killed.url)
-    agent, gate = f"/agents/{deployed['name']}", tmp_path / "gate"
+
+    agent = f"/agents/{deployed['name']}"
+    gate = tmp_path / "gate"
     async with Client(killed) as client:
         thread = await client.thread()
-        path, body = f"{agent}/threads/{thread}/runs", work(gates={1: gate}, stream_mode="custom")
+        path = f"{agent}/threads/{thread}/runs"
+        body = work(gates={1: gate}, stream_mode="custom")
         whole = await raw(front, "POST", f"{agent}/runs/stream", work(steps=1, stream_mode="custom"))
         streams = [asyncio.create_task(raw(front, "POST", f"{path}/stream", body))]
         run = await begun(cluster, thread)
         open_before = await open_streams(client)
+
         followed = (f"{path}/{run}/stream", f"{agent}/threads/{thread}/stream")
         streams += [asyncio.create_task(raw(front, "GET", each)) for each in followed]
         await eventually(lambda: all_open(client, open_before + 2))
+
     killed.kill()
     received = await asyncio.gather(*streams)
     gate.touch()
     await cluster.quiet()
     assert whole.endswith(MARK), whole
     assert b'{"begin":1' in received[0].replace(b" ", b"")
+
     for answer in received:
         assert answer.startswith(b"HTTP/1.1 200"), answer
         assert not answer.endswith(MARK), answer
@@ -154,7 +174,9 @@ def is_whole(chunks: bytes) -> bool:
     """Whether chunks end with a whole event, comment or newline, and without the mark that ends a response."""
     while chunks:
         size, _, rest = chunks.partition(b"\r\n")
-        last, chunks = rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+        last = rest[: int(size, 16)]
+        chunks = rest[int(size, 16) + 2 :]
+
     return last == b"\n" or last.endswith(b"\r\n\r\n")
 
 
@@ -173,6 +195,7 @@ async def open_streams(client: Client) -> int:
         name, _, value = line.partition(" ")
         if name == "lg_api_streams_open":
             return int(float(value))
+
     raise AssertionError("no gauge")
 
 
@@ -192,6 +215,7 @@ async def python_thread(url: str, thread: str, body: dict[str, Any]) -> AsyncIte
         following = await client.threads.join_stream(thread, last_event_id="0", stream_mode=["run_modes"])
         options = {"input": body["input"], "durability": "sync", "stream_mode": "custom"}
         await client.runs.create(thread, body["assistant_id"], **options)
+
         async for part in following:
             yield {"event": part.event, "data": part.data, "id": part.id}
             if isinstance(part.data, dict) and part.data.get("status") == "run_done":
@@ -202,9 +226,18 @@ async def javascript(what: str, url: str, thread: str, body: dict[str, Any]) -> 
     packages = installed_packages()
     shutil.copy(SCRIPTS / "restart.mjs", packages / "restart.mjs")
     node = await asyncio.create_subprocess_exec(
-        "node", "restart.mjs", url, KEY, what, thread, json.dumps(body), cwd=packages,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        "node",
+        "restart.mjs",
+        url,
+        KEY,
+        what,
+        thread,
+        json.dumps(body),
+        cwd=packages,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
     try:
         async for line in node.stdout:
             yield json.loads(line)
@@ -223,24 +256,29 @@ async def test_clients_get_every_event_once_over_a_stop(cluster: Cluster, front:
     url = f"{front.url}/agents/{deployed['name']}"
     gate = tmp_path / "gate"
     body = work(gates={1: gate})
+
     async with Client(leaving) as here:
         thread = await here.thread()
+
     language, what = client.split()
     if language == "python":
         events = python_run(url, thread, body) if what == "run" else python_thread(url, thread, body)
     else:
         events = javascript(what, url, thread, body)
+
     received = []
     # On a busy machine the other server might claim the run, and nobody would be cut.
     cluster.pause(staying)
     async with aclosing(events):
         async for event in events:
             received.append(event)
+
             if event["data"] == {"begin": 1, "attempt": 1}:
                 cluster.resume(staying)
                 await asyncio.to_thread(front.report, deployed["id"], staying.url)
                 await stop_at_once(leaving)
                 gate.touch()
+
     custom = [(event["data"], event["id"]) for event in received if event["event"] == "custom"]
     steps = [("begin", 0, 1), ("end", 0, 1), ("begin", 1, 1)] + [
         (name, step, 2) for step in (1, 2) for name in ("begin", "end")

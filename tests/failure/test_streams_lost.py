@@ -45,12 +45,15 @@ def places(events: list[Sent]) -> list[tuple[int, ...]]:
 
 
 async def test_a_resumable_stream_survives_its_server(all_up: Cluster, tmp_path: Path):
-    cluster, gate = all_up, tmp_path / "gate"
+    cluster = all_up
+    gate = tmp_path / "gate"
     async with Client(cluster.servers[0]) as front:
         thread = await front.thread()
+
     body = work(steps=4, gates={2: gate}, stream_resumable=True, stream_mode=["values"])
     async with Client(cluster.servers[1]) as client:
         run = await client.run(thread, **body)
+
     entry = await cluster.ledger.begun(run, 2)
     executing = cluster.by_pid(entry.pid)
     other = cluster.other(executing)
@@ -61,12 +64,15 @@ async def test_a_resumable_stream_survives_its_server(all_up: Cluster, tmp_path:
             executing.kill()
             gate.touch()
             after = await stream.all()
+
         events = [*before, *after]
         assert [event.data["attempt"] for event in events if event.name == "metadata"] == [1, 2]
         assert places(events) == sorted(set(places(events)))
         assert len(events[-1].data["done"]) >= 4
+
         async with opened(http, "GET", path, headers={"Last-Event-ID": before[1].event_id}) as stream:
             assert [event.raw for event in await stream.all()] == [event.raw for event in events[2:]]
+
     # A server that was down meanwhile sends the same events.
     await cluster.start()
     async with (
@@ -77,10 +83,12 @@ async def test_a_resumable_stream_survives_its_server(all_up: Cluster, tmp_path:
 
 
 async def test_followers_of_a_paused_server_get_the_next_owners_events(all_up: Cluster, tmp_path: Path):
-    cluster, gate = all_up, tmp_path / "gate"
+    cluster = all_up
+    gate = tmp_path / "gate"
     async with Client(cluster.servers[0]) as client:
         thread = await client.thread()
         run = await client.run(thread, **work(steps=4, gates={2: gate}, stream_mode=["values"]))
+
     entry = await cluster.ledger.begun(run, 2)
     executing = cluster.by_pid(entry.pid)
     async with (
@@ -95,20 +103,26 @@ async def test_followers_of_a_paused_server_get_the_next_owners_events(all_up: C
             events = await stream.until(lambda event: event.data.get("status") == "run_done")
         finally:
             cluster.resume(executing)
+
     assert places(events) == sorted(set(places(events)))
     assert [event.data["attempt"] for event in events if "attempt" in event.data][-1] == 2
 
 
 async def test_paused_owner_sends_no_late_events(all_up: Cluster, tmp_path: Path):
     """Its clients get the events of the next owner, in order and once, like clients of other servers."""
-    cluster, gate = all_up, tmp_path / "gate"
-    first, second = tmp_path / "gate.1", tmp_path / "gate.2"
+    cluster = all_up
+    gate = tmp_path / "gate"
+    first = tmp_path / "gate.1"
+    second = tmp_path / "gate.2"
+
     async with Client(cluster.servers[0]) as client:
         thread = await client.thread()
         body = work(steps=4, gates={2: gate}, stream_resumable=True, stream_mode=["values", "custom"])
         run = await client.run(thread, **body)
+
     executing = cluster.by_pid((await cluster.ledger.begun(run, 2)).pid)
-    path, everything = f"/threads/{thread}/runs/{run}/stream", {"Last-Event-ID": "-1"}
+    path = f"/threads/{thread}/runs/{run}/stream"
+    everything = {"Last-Event-ID": "-1"}
     async with (
         httpx2.AsyncClient(base_url=executing.url, timeout=60) as here,
         httpx2.AsyncClient(base_url=cluster.other(executing).url, timeout=60) as there,
@@ -124,10 +138,12 @@ async def test_paused_owner_sends_no_late_events(all_up: Cluster, tmp_path: Path
             first.touch()
         finally:
             cluster.resume(executing)
+
         near_events += await near.all()
         far_events = await far.all()
         async with opened(here, "GET", path, headers=everything) as stream:
             replayed = await stream.all()
+
     assert places(far_events) == sorted(set(places(far_events)))
     assert [event.raw for event in near_events] == [event.raw for event in far_events]
     assert [event.raw for event in replayed] == [event.raw for event in far_events]
@@ -147,8 +163,10 @@ async def processes(database: Database) -> AsyncIterator[list[Process]]:
     made = [Process(database), Process(database)]
     for process in made:
         await process.transport.start()
+
     await made[0].transport._renew()
     yield made
+
     for process in made:
         await process.transport.close()
 
@@ -171,13 +189,16 @@ async def test_notification_of_an_ended_run_wakes_clients_of_another_process(dat
     monkeypatch.setattr(remote, "LOOK_S", 3600)
     monkeypatch.setattr(remote, "READ_S", 3600)
     buses = [PairedBus(), PairedBus()]
-    buses[0].other, buses[1].other = buses[1], buses[0]
+    buses[0].other = buses[1]
+    buses[1].other = buses[0]
     here, there = (Process(database, bus) for bus in buses)
+
     await here.transport.start()
     await there.transport.start()
     await here.transport._renew()
     begun = start(is_resumable=False)
     stream = there.hub.open(begun.run_id, begun.thread_id, is_resumable=False)
+
     # Taken before the run begins: the notification may arrive before anybody waits.
     change = stream.change
     here.hub.begin(begun)
@@ -193,19 +214,23 @@ async def test_lost_events_end_remote_followers_with_an_error(processes, databas
     begun = start()
     await add_run(database, begun)
     feed = here.hub.begin(begun)
+
     await here.transport.flush()
     follower = there.hub.open(begun.run_id, begun.thread_id, is_resumable=True)
     followed = await there.hub.follow(follower, after="-1", modes=None)
     assert b"metadata" in b"".join(await followed.take())
     own = feed.follow()
+
     monkeypatch.setattr(postgres_log, "WAITING_LIMIT_BYTES", 10_000)
     async with database.transaction() as tx:
         # Postgres takes no chunk for now.
         await tx.connection.execute("lock table stream_heads in exclusive mode")
         feed.publish([("custom", b'"first"')])
         await eventually(lambda: waits_for_lock(database))
+
         for _ in range(20):
             feed.publish([("custom", b'"%s"' % (b"x" * 1000))])
+
     received = b"".join([chunk async for chunk in followed])
     assert received.endswith(b"\r\n\r\n")
     assert b"StreamLost" in received
@@ -228,14 +253,17 @@ async def test_a_run_that_writes_more_than_postgres_takes_loses_its_own_events_a
         followers.append(await there.hub.follow(followed[-1], after="-1", modes=None))
         assert b"metadata" in b"".join(await followers[-1].take())
 
-    (loud, quiet), (of_loud, of_quiet) = feeds, followers
+    (loud, quiet) = feeds
+    (of_loud, of_quiet) = followers
     monkeypatch.setattr(postgres_log, "WAITING_LIMIT_BYTES", 10_000)
+
     async with database.transaction() as tx:
         # Postgres takes no chunk for now.
         await tx.connection.execute("lock table stream_heads in exclusive mode")
         quiet.publish([("custom", b'"first"')])
         await eventually(lambda: waits_for_lock(database))
         quiet.publish([("custom", b'"second"')])
+
         for _ in range(20):
             loud.publish([("custom", b'"%s"' % (b"x" * 1000))])
 
@@ -243,6 +271,7 @@ async def test_a_run_that_writes_more_than_postgres_takes_loses_its_own_events_a
     received = b""
     while b"second" not in received:
         received += b"".join(await of_quiet.take())
+
     assert b"first" in received
     assert b"StreamLost" not in received
 
@@ -253,6 +282,7 @@ async def test_events_of_a_run_that_is_streamed_elsewhere_are_written_before_its
     await add_run(database, begun)
     here.hub.begin(begun).publish([("values", b'"all"')])
     await here.hub.flush_run(begun.run_id)
+
     # Nothing else is written: the process dies here, before it has learned who follows the thread.
     stream = there.hub.open(begun.run_id, begun.thread_id, is_resumable=False)
     followed = stream.follow()
@@ -269,6 +299,7 @@ async def ended_elsewhere(
     stream.mark_admitted(starts_here=False)
     followed = stream.follow()
     followed.remote = await process.transport.subscribe(stream.log, stream)
+
     return stream, followed
 
 
@@ -276,15 +307,19 @@ async def test_stream_of_an_ended_run_ends_after_all_written_events(processes, d
     # The test looks for the end itself: a look before the events are written would end the stream with an error.
     for name in ("LOOK_S", "READ_S"):
         monkeypatch.setattr(remote, name, 3600)
+
     monkeypatch.setattr(subscriptions, "LAST_EVENTS_WITHIN_S", 0)
     here, there = processes
     begun = start(is_resumable=False, is_streamed_elsewhere=True)
     _stream, followed = await ended_elsewhere(there, database, begun)
+
     here.hub.begin(begun).publish([("values", b'"all"')])
     await here.hub.flush_run(begun.run_id)
+
     # The first look notes that the run is over, and the second one ends its stream.
     for _ in range(2):
         await there.transport._subscriptions.check()
+
     received = b"".join([chunk async for chunk in followed])
     assert b'"all"' in received
     assert b"event: error" not in received
@@ -310,6 +345,7 @@ async def test_dead_process_loses_its_subscriptions(processes, database):
     await add_run(database, begun)
     followed = await there.hub.follow_thread(begun.thread_id, frozenset({"run_modes"}), None)
     feed = here.hub.begin(begun)
+
     here.transport.check_subscriptions()
     assert b"metadata" in b"".join(await followed.take())
     del followed
@@ -334,6 +370,7 @@ async def test_run_that_moves_waits_for_its_earlier_events(processes, database):
     await add_run(database, begun)
     here.hub.begin(begun).publish([("values", b'"early"')])
     await here.transport.flush()
+
     again = begun._replace(attempt=2)
     async with database.transaction() as tx:
         await tx.connection.execute("lock table stream_chunks in access exclusive mode")
@@ -349,10 +386,12 @@ async def test_run_that_moves_waits_for_its_earlier_events(processes, database):
         await eventually(is_broken)
         # The connection is gone, and the reader waits for the table again.
         await eventually(lambda: waits_for_lock(database))
+
     stream = await moved
     there.hub.begin(again)
     stream.publish([("values", b'"late"')])
     replay = stream.follow(after="-1")
+
     stream.end()
     received = b"".join([chunk async for chunk in replay])
     assert b'"early"' in received
@@ -366,6 +405,7 @@ async def test_earlier_events_that_cannot_be_read_end_the_followers_with_an_erro
     here.hub.begin(begun).publish([("values", b'"early"')])
     await here.transport.flush()
     await end_loops(there)
+
     follower = there.hub.open(begun.run_id, begun.thread_id, is_resumable=True)
     followed = await there.hub.follow(follower, after="-1", modes=None)
     await database.execute(Statement("alter table stream_chunks rename to stream_chunks_lost"))
@@ -379,10 +419,12 @@ async def test_event_ids_continue_after_a_process_with_a_clock_ahead(processes):
     here.hub.clock.ahead_s += 3600
     here.hub.begin(begun).publish([("values", b"1")])
     await here.transport.flush()
+
     again = begun._replace(attempt=2)
     feed = await there.hub.prepare(again)
     there.hub.begin(again)
     replay = feed.follow(after="-1")
+
     feed.end()
     lines = b"".join([chunk async for chunk in replay]).split(b"\r\n")
     ids = [tuple(map(int, line[4:].split(b"-"))) for line in lines if line.startswith(b"id: ")]
@@ -398,6 +440,7 @@ async def test_late_events_of_a_former_owner_are_dropped(processes, database):
     await here.transport.flush()
     there.hub.begin(begun._replace(attempt=2)).publish([("values", b'"new"')])
     await there.transport.flush()
+
     bodies = await database.fetch(Statement("select body from stream_chunks"))
     assert b"late" not in b"".join(row["body"] for row in bodies)
     assert b"new" in b"".join(row["body"] for row in bodies)
@@ -410,6 +453,7 @@ async def test_old_streams_keeps_chunks_for_their_time(processes, database):
     begun = start()
     here.hub.begin(begun)
     await here.transport.flush()
+
     chore = OldStreams(database, 60)
     assert (await chore.activate()).did["chunks"] == 0
     await database.execute(Statement("update stream_chunks set written_at = now() - interval '61 seconds'"))
@@ -421,6 +465,7 @@ async def test_old_streams_deletes_numbers_of_threads_in_batches(database, monke
     from portside.agent.streams.postgres_log import OldStreams
 
     monkeypatch.setattr(OldStreams, "batch", 2)
+
     for table, columns, values in (("heads", "last, added", "1, 1"), ("sequences", "event_id, seq", "'1', 1")):
         await database.execute(
             Statement(
@@ -428,6 +473,7 @@ async def test_old_streams_deletes_numbers_of_threads_in_batches(database, monke
                 f" select gen_random_uuid(), {values}, now() - interval '2 days' from generate_series(1, 3)"
             )
         )
+
     chore = OldStreams(database, 60)
     deleted = [await chore.activate() for _ in range(2)]
     assert [(each.did["heads"], each.did["sequences"], each.again) for each in deleted] == [(2, 2, True), (1, 1, False)]
@@ -442,13 +488,16 @@ def test_event_clock_follows_the_time_of_the_database():
 
 
 def test_follower_that_joins_misses_no_later_event_of_a_clock_that_was_compared_slowly():
-    joins, publishes = EventClock(), EventClock()
+    joins = EventClock()
+    publishes = EventClock()
     now_s = time.time()
+
     # Both asks took 0.4 seconds; the database answered one at its end, and the other at its beginning.
     joins.compare(now_s, now_s - 0.4, now_s)
     publishes.compare(now_s - 0.4, now_s - 0.4, now_s)
     joined = joins.now()
     assert parse_event_id(publishes.next()) > joined
+
     # A quicker answer is better.
     joins.compare(now_s, now_s - 0.001, now_s)
     assert joins.error_s < 0.002
@@ -459,11 +508,13 @@ async def test_remote_follower_gets_a_burst_in_order(processes, database):
     begun = start(is_resumable=False)
     await add_run(database, begun)
     followed = await there.hub.follow_thread(begun.thread_id, frozenset({"run_modes"}), None)
+
     feed = here.hub.begin(begun)
     for number in range(2000):
         feed.publish([("custom", b"%d" % number)])
         if number % 200 == 0:
             await asyncio.sleep(0)
+
     received: list[bytes] = []
 
     async def is_all() -> bool:

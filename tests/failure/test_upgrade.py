@@ -43,7 +43,9 @@ async def test_platform_is_replaced_while_agents_serve(platform: Platform, repos
     """The same process goes on with another program; agents, and requests to the platform, do not notice."""
     deployment = await platform.deploy(repository)
     assert (await platform.ended(deployment))["status"] == "DEPLOYED"
-    serving, listener = servers_of(platform.home), listener_of(platform.server)
+    serving = servers_of(platform.home)
+
+    listener = listener_of(platform.server)
     async with EndlessClients(await platform.url(deployment), platform.headers) as clients:
         assert platform.server.process is not None
         os.kill(platform.server.process.pid, signal.SIGUSR2)
@@ -64,6 +66,7 @@ async def test_platform_is_replaced_while_agents_serve(platform: Platform, repos
         await eventually(is_current)
         answered = clients.answered
         await eventually(lambda: asyncio.sleep(0, clients.answered > answered))
+
     assert clients.failures == []
     assert servers_of(platform.home) == serving
 
@@ -78,22 +81,30 @@ class Installation:
     """A checkout of this repository at a commit, with an environment of its own."""
 
     def __init__(self, folder: Path, commit: str, shown_as: str | None = None) -> None:
-        self.folder, self.python = folder, folder / ".venv" / "bin" / "python"
+        self.folder = folder
+        self.python = folder / ".venv" / "bin" / "python"
+
         found = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
         if found.returncode != 0:
             pytest.skip(f"this clone does not have the commit {commit[:7]}: {found.stderr.decode().strip()}")
+
         with tarfile.open(fileobj=BytesIO(found.stdout)) as archive:
             archive.extractall(folder, filter="data")
+
         (folder / "src" / "portside" / "commit.txt").write_text(f"{shown_as or commit}\n")
         subprocess.run(["sh", "scripts/setup"], cwd=folder, check=True, timeout=600, stdout=subprocess.DEVNULL)
 
     def start(self, arguments: list[str], log: Path) -> "subprocess.Popen[bytes]":
         with log.open("ab") as output:
             return subprocess.Popen(
-                [str(self.python), "-P", "-m", "portside", *arguments], start_new_session=True, cwd=self.folder,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                [str(self.python), "-P", "-m", "portside", *arguments],
+                start_new_session=True,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
                 env={**os.environ, "DATABASE_URL": "", "DEPLOYMENT_START_TIMEOUT_S": "200", "RATE_LIMITS": "false"},
-            )  # fmt: skip
+            )
 
 
 class TraceSender(Endless):
@@ -101,30 +112,41 @@ class TraceSender(Endless):
 
     def __init__(self, platform: Platform) -> None:
         super().__init__()
-        self._client, self.accepted = platform.client, list[str]()
+        self._client = platform.client
+        self.accepted = list[str]()
         self._start(self._send())
 
     async def _send(self) -> None:
         while not self._done:
             trace = str(uuid4())
             body = {
-                "id": trace, "name": "sent", "run_type": "chain", "inputs": {}, "session_name": "upgrade",
-                "start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-01T00:00:01Z", "outputs": {},
-            }  # fmt: skip
+                "id": trace,
+                "name": "sent",
+                "run_type": "chain",
+                "inputs": {},
+                "session_name": "upgrade",
+                "start_time": "2026-01-01T00:00:00Z",
+                "end_time": "2026-01-01T00:00:01Z",
+                "outputs": {},
+            }
+
             while trace not in self.accepted[-1:]:
                 with contextlib.suppress(httpx2.TransportError):
                     if (await self._client.post("/runs", json=body)).is_success:
                         self.accepted.append(trace)
+
                 await asyncio.sleep(0.05)
 
 
 @contextlib.asynccontextmanager
 async def running(installation: Installation, folder: Path) -> AsyncIterator[Platform]:
     """Run its platform, with an embedded Postgres; at the end the one that runs then is stopped."""
-    home, port = folder / "home", free_port()
+    home = folder / "home"
+    port = free_port()
     server = ServerProcess([], f"http://127.0.0.1:{port}", {}, folder / "up.log")
     command = ["up", "--no-example", "--no-front", "--home", str(home), "--port", str(port)]
     server.process = installation.start(command, server.log)
+
     await asyncio.to_thread(server.wait_until_ok)
     platform = Platform(server, home, "")
     try:
@@ -137,6 +159,7 @@ async def running(installation: Installation, folder: Path) -> AsyncIterator[Pla
         os.kill(holder, signal.SIGINT)
         await eventually(lambda: asyncio.sleep(0, lock_holder(home) is None))
         await asyncio.to_thread(server.process.wait, 60)
+
     assert processes_of(home) == []
 
 
@@ -153,6 +176,7 @@ async def upgrade(
     port = platform.server.url.rpartition(":")[2]
     command = [str(python), "-P", "-m", "portside", "upgrade", "--home", str(platform.home), "--port", port, *options]
     environment = {**os.environ, "DATABASE_URL": "", "PORTSIDE_BACKUP_PASSPHRASE": "correct horse battery"}
+
     return await asyncio.to_thread(
         subprocess.run, command, env=environment, capture_output=True, text=True, check=False, timeout=600
     )
@@ -178,8 +202,10 @@ async def test_upgrade_under_load_fails_no_request_and_loses_nothing(older: Plat
         repository = Repository(tmp_path / name)
         repository.commit(name)
         deployments[name] = await older.deploy(repository, name)
+
     for deployment in deployments.values():
         assert (await older.ended(deployment))["status"] == "DEPLOYED"
+
     urls = {name: await older.url(deployment) for name, deployment in deployments.items()}
     async with httpx2.AsyncClient(timeout=120, headers=older.headers) as client:
         thread = (await client.post(f"{urls['second']}/threads", json={})).json()["thread_id"]
@@ -199,14 +225,17 @@ async def test_upgrade_under_load_fails_no_request_and_loses_nothing(older: Plat
                 "revisions/*/source/agent.py"
             )
             source.write_text(BROKEN)
+
             halted = await upgrade(older, "--backup-to", str(tmp_path / "before.backup"))
             assert halted.returncode == 1, halted.stdout + halted.stderr
             assert "halted: the new server of second does not start" in halted.stderr
             state = await state_of(older)
+
             assert [(each["name"], each["state"]) for each in state["agents"]] == [
                 ("first", "current"),
                 ("second", "failed"),
             ]
+
             assert state["rollout"]["status"] == "halted"
             assert "this agent does not start" in state["rollout"]["reason"]
             assert state["last"]["backup"] == str(tmp_path / "before.backup")
@@ -224,10 +253,13 @@ async def test_upgrade_under_load_fails_no_request_and_loses_nothing(older: Plat
             assert resumed.returncode == 0, resumed.stdout + resumed.stderr
             assert set((await versions(older)).values()) == {full_version()}
             answered = [each.answered for each in clients]
+
         assert [each.failures for each in clients] == [[], []]
         assert min(answered) > 0
         assert (await run(client, urls["second"], thread))["seen"] == 3
+
     assert traces.accepted
+
     for trace in traces.accepted:
         assert (await older.call("GET", f"/runs/{trace}"))["id"] == trace
 
@@ -238,6 +270,7 @@ async def test_threads_keep_their_revision_when_the_server_is_upgraded(tmp_path:
     before = await asyncio.to_thread(Installation, tmp_path / "before", "HEAD", "feedfac")
     repository = Repository(tmp_path / "repository")
     repository.commit("one", agent=ASKS)
+
     async with running(before, tmp_path) as platform:
         deployment = await platform.deploy(repository)
         await platform.call("PATCH", f"/v2/deployments/{deployment}", pin_threads=24)
@@ -246,6 +279,7 @@ async def test_threads_keep_their_revision_when_the_server_is_upgraded(tmp_path:
         threads = [await agent.asked() for _ in range(3)]
         two = await agent.deploy("two")
         of_two = await agent.asked()
+
         await agent.uses(**{one: 3, two: 1})
         assert await agent.answer(threads[0]) == "one!"
 
@@ -269,25 +303,31 @@ async def test_upgrade_starts_executors_only_if_they_have_changed(tmp_path: Path
     """A server that starts one finds that the project does not load any more."""
     before = await asyncio.to_thread(Installation, tmp_path / "before", "HEAD", "feedfac")
     package = before.folder / "src" / "portside"
+
     # HEAD may have another one.
     shutil.copytree(ROOT / "src" / "portside" / "executor", package / "executor", dirs_exist_ok=True)
     repository = Repository(tmp_path / "repository")
     repository.commit("one")
+
     async with running(before, tmp_path) as platform:
         deployment = await platform.deploy(repository)
         assert (await platform.ended(deployment))["status"] == "DEPLOYED"
         folder = platform.home / "dataplane" / "deployments" / deployment
         (source,) = folder.glob("revisions/*/source/agent.py")
+
         source.write_text(BROKEN)
         upgraded = await upgrade(platform, "--no-backup")
         assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
         assert await versions(platform) == {"my-agent": full_version()}
+
         with (package / "executor" / "load.py").open("a") as changed:
             changed.write("\n")
+
         halted = await upgrade(platform, "--no-backup", python=before.python)
         assert halted.returncode == 1, halted.stdout + halted.stderr
         assert "this agent does not start" in halted.stderr
         source.write_text(AGENT.format(version="one"))
+
         resumed = await upgrade(platform, "--resume", python=before.python)
         assert resumed.returncode == 0, resumed.stdout + resumed.stderr
         assert await versions(platform) == {"my-agent": "0.1.0+gfeedfac"}
@@ -303,6 +343,7 @@ async def test_agent_that_sleeps_stays_asleep_and_wakes_with_the_new_server(tmp_
             repository.commit(name)
             deployments[name] = await platform.deploy(repository, name)
             assert (await platform.ended(deployments[name]))["status"] == "DEPLOYED"
+
         path = f"/v2/deployments/{deployments['asleep']}"
         await platform.call("PATCH", path, sleep_after_s=1)
 
@@ -313,10 +354,12 @@ async def test_agent_that_sleeps_stays_asleep_and_wakes_with_the_new_server(tmp_
         upgraded = await upgrade(platform, "--no-backup")
         assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
         assert await is_asleep(), "only the server that was awake was replaced"
+
         # Of the one that sleeps, that is the server that would be started.
         assert await versions(platform) == {"asleep": full_version(), "awake": full_version()}
         assert {agent["state"] for agent in (await state_of(platform))["agents"]} == {"current"}
         await platform.call("PATCH", path, sleep_after_s=3600)
+
         async with httpx2.AsyncClient(timeout=120, headers=platform.headers) as client:
             url = await platform.url(deployments["asleep"])
             assert (await run(client, url))["seen"] == 1
@@ -331,8 +374,11 @@ async def test_version_before_runs_until_a_migration_refuses_it(tmp_path: Path):
         (migrations / "0900_more.sql").write_text(
             "-- Older versions run: it is new.\ncreate table newer_things (id int);\n"
         )
-    repository, backup = Repository(tmp_path / "repository"), tmp_path / "before.backup"
+
+    repository = Repository(tmp_path / "repository")
+    backup = tmp_path / "before.backup"
     repository.commit("one")
+
     async with running(newer, tmp_path) as platform:
         deployment = await platform.deploy(repository)
         assert (await platform.ended(deployment))["status"] == "DEPLOYED"
@@ -340,6 +386,7 @@ async def test_version_before_runs_until_a_migration_refuses_it(tmp_path: Path):
             url = await platform.url(deployment)
             thread = (await client.post(f"{url}/threads", json={})).json()["thread_id"]
             assert (await run(client, url, thread))["seen"] == 1
+
             async with EndlessClients(url, platform.headers) as clients:
                 back = await upgrade(platform, "--no-backup")
                 assert back.returncode == 0, back.stdout + back.stderr
@@ -349,20 +396,30 @@ async def test_version_before_runs_until_a_migration_refuses_it(tmp_path: Path):
                 (control / "0901_less.sql").write_text(
                     "-- Older versions are refused: it is gone.\ndrop table newer_things;\n"
                 )
+
                 forward = await upgrade(platform, "--backup-to", str(backup), python=newer.python)
                 assert forward.returncode == 0, forward.stdout + forward.stderr
                 assert "control/0901_less.sql (it is gone)" in forward.stdout
                 assert await versions(platform) == {"my-agent": "0.1.0+gfeedfac"}
                 assert (await run(client, url, thread))["seen"] == 3
+
             assert clients.failures == []
+
         refused = await upgrade(platform, "--check")
         assert refused.returncode == 1, refused.stdout + refused.stderr
         assert "0901_less.sql, and older versions do not run on that (it is gone)" in refused.stdout
+
     command = [sys.executable, "-P", "-m", "portside", "up", "--no-front", "--home", str(platform.home)]
     started = await asyncio.to_thread(
-        subprocess.run, command, env={**os.environ, "DATABASE_URL": ""}, capture_output=True, text=True, timeout=300,
+        subprocess.run,
+        command,
+        env={**os.environ, "DATABASE_URL": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
         check=False,
-    )  # fmt: skip
+    )
+
     assert started.returncode == 1
     assert "restore the backup that was taken before the upgrade" in started.stderr
     assert str(backup) in started.stderr

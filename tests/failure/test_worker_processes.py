@@ -24,8 +24,11 @@ from tests.servers import PROJECTS, free_port
 
 # Longer than any test: a second signal ends the grace period.
 SETTINGS = {
-    "WORKERS": "2", "EXECUTORS": "0", "N_JOBS_PER_WORKER": "1", "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS": "600",
-}  # fmt: skip
+    "WORKERS": "2",
+    "EXECUTORS": "0",
+    "N_JOBS_PER_WORKER": "1",
+    "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS": "600",
+}
 
 
 needs_cores = pytest.mark.skipif(usable_cores() < 2, reason="with one core the load adds no process")
@@ -70,6 +73,7 @@ async def two_runs(cluster: Cluster, client: Client, gate: Path) -> list[tuple[s
         thread = await client.thread()
         run = await client.run(thread, gates={1: gate})
         begun.append((thread, run, await cluster.ledger.begun(run, 1)))
+
     assert len({entry.pid for _, _, entry in begun}) == 2
     return begun
 
@@ -101,6 +105,7 @@ async def test_metrics_are_labelled_and_as_json_those_of_all(cluster: Cluster):
     lines = httpx2.get(f"{server.url}/metrics").text.splitlines()
     slots = [line for line in lines if line.startswith("lg_api_workers_max")]
     assert sorted(slots) == [f'lg_api_workers_max{{worker="{number}"}} 1.0' for number in "01"]
+
     # Figures of the database are the same in both, and those of a family stand together.
     assert len([line for line in lines if line.startswith("lg_api_num_pending_runs ")]) == 1
     assert len([line for line in lines if line.startswith("# TYPE lg_api_workers_max ")]) == 1
@@ -121,6 +126,7 @@ async def test_runs_of_one_process_are_joined_and_followed_through_the_other(clu
         joins = [asyncio.create_task(one.get(f"{path}/join")) for one in clients]
         from_start = {"Last-Event-ID": "-1"}
         streams = [asyncio.create_task(one.get(f"{path}/stream", headers=from_start)) for one in clients]
+
         gate.touch()
         ends = [steps_of((await join).json(), run) for join in joins]
         assert ends == [[(0, 1), (1, 1), (2, 1)]] * 6
@@ -143,15 +149,19 @@ async def test_a_run_that_is_awaited_in_one_process_is_followed_through_the_othe
         entry = await patiently(look)
         path = f"/threads/{entry.thread}/runs/{entry.run}"
         joins = [asyncio.create_task(one.get(f"{path}/join")) for one in clients[1:4]]
+
         opened = [
             await clients[4 + n].send(clients[4 + n].build_request("GET", f"{path}/stream"), stream=True)
             for n in range(3)
         ]
+
         for gate in gates.values():
             gate.touch()
+
         texts = [(await stream.aread()).decode() for stream in opened]
         assert steps_of((await waiting).json(), entry.run) == [(0, 1), (1, 1), (2, 1)]
         assert [steps_of((await join).json(), entry.run) for join in joins] == [[(0, 1), (1, 1), (2, 1)]] * 3
+
         # They followed before the gate was opened, so they miss nothing behind it.
         assert [[data["end"] for data in customs(text) if "end" in data] for text in texts] == [[0, 1, 2]] * 3
 
@@ -163,14 +173,17 @@ async def test_a_killed_process_is_replaced_and_its_run_goes_on(cluster: Cluster
     async with Client(server) as client:
         (_, lost, entry), (_, kept, _) = await two_runs(cluster, client, gate)
         os.kill(entry.pid, signal.SIGKILL)
+
         # The socket is that of both, so no connection is refused while one is missing.
         for _ in range(10):
             assert httpx2.get(f"{server.url}/ok", timeout=60).status_code == 200
+
         after = await workers_of(cluster)
         assert len(before & after) == 1
         assert entry.pid not in after
         gate.touch()
         assert await cluster.over(lost, kept) == ["success"] * 2
+
     assert (await cluster.run_row(lost))["attempt"] == 2
     assert (await cluster.run_row(kept))["attempt"] == 1
     assert "a worker process ended and is started again" in server.log.read_text()
@@ -181,11 +194,14 @@ async def test_a_stop_drains_every_process(cluster: Cluster, tmp_path: Path):
     gate = tmp_path / "gate"
     async with Client(server) as client:
         begun = await two_runs(cluster, client, gate)
+
     stopping = asyncio.create_task(asyncio.to_thread(server.stop, signal.SIGTERM))
     await patiently(lambda: is_closed(server))
+
     # As a service manager does, which sends it to all processes: for them it is no second request.
     for _, _, entry in begun:
         os.kill(entry.pid, signal.SIGTERM)
+
     gate.touch()
     assert await stopping == 0
     rows = [await cluster.run_row(run) for _, run, _ in begun]
@@ -197,8 +213,10 @@ async def test_a_second_signal_hands_the_runs_of_every_process_back(cluster: Clu
     gate = tmp_path / "gate"
     async with Client(server) as client:
         begun = await two_runs(cluster, client, gate)
+
     server.send(signal.SIGTERM)
     await patiently(lambda: is_closed(server))
+
     # The gate is closed: a server that waited for the runs would not stop.
     assert await asyncio.to_thread(server.stop, signal.SIGTERM) == 0
     assert [(await cluster.run_row(run))["status"] for _, run, _ in begun] == ["pending"] * 2
@@ -211,8 +229,10 @@ async def test_processes_end_with_their_supervisor(cluster: Cluster, tmp_path: P
     [server] = cluster.servers
     gate = tmp_path / "gate"
     pids = await workers_of(cluster)
+
     async with Client(server) as client:
         begun = await two_runs(cluster, client, gate)
+
     server.kill()
 
     async def are_gone() -> bool:
@@ -242,6 +262,7 @@ async def test_streams_beyond_the_slots_begin_in_the_order_of_their_admission(
     with cluster_of(1, await agent_databases(), tmp_path, **{**SETTINGS, "WORKERS": workers}) as cluster:
         if workers == "2":
             await workers_of(cluster)
+
         [server] = cluster.servers
         async with clients_of(server.url, 24) as clients:
             threads = [(await one.post("/threads", json={})).json()["thread_id"] for one in clients]
@@ -258,21 +279,25 @@ async def test_streams_beyond_the_slots_begin_in_the_order_of_their_admission(
             waiting = await cluster.fetch("select run_id from runs where status = 'pending' order by created_at")
             gate.touch()
             steps = [[data for data in customs((await stream).text) if "end" in data] for stream in streams]
+
         # Nobody starves: every stream has all of its events.
         assert [len(events) for events in steps] == [1] * 24
         expected = [str(row["run_id"]) for row in waiting]
         begun = [entry.run for entry in cluster.ledger.entries() if entry.event == "begin" and entry.run in expected]
         assert sorted(begun) == sorted(expected)
+
         if workers == "1":
             # Two processes that claim at the same moment may begin in either order.
             assert begun == expected
 
 
 async def test_every_process_of_a_replica_takes_over_and_stops(agent_databases, tmp_path: Path):
-    private, public = listen("127.0.0.1", 0), listen("127.0.0.1", 0)
+    private = listen("127.0.0.1", 0)
+    public = listen("127.0.0.1", 0)
     read, write = os.pipe()
     passed = {"--fd": private.fileno(), "--public-fd": public.fileno(), "--handover-fd": read}
     options = [f"{name}={number}" for name, number in passed.items()]
+
     command = [
         sys.executable,
         "-m",
@@ -282,6 +307,7 @@ async def test_every_process_of_a_replica_takes_over_and_stops(agent_databases, 
         str(PROJECTS / "engine" / "langgraph.json"),
         *options,
     ]
+
     database = {"DATABASE_URI": await agent_databases(), "LANGSMITH_TRACING": "false"}
     own, theirs = (f"http://127.0.0.1:{one.getsockname()[1]}" for one in (private, public))
     with (tmp_path / "log").open("wb") as output:
@@ -292,12 +318,14 @@ async def test_every_process_of_a_replica_takes_over_and_stops(agent_databases, 
             stdout=output,
             stderr=output,
         )
+
     private.close()
 
     async def has_status(path: str, status: int) -> bool:
         async with httpx2.AsyncClient(timeout=60) as http:
             with contextlib.suppress(httpx2.TransportError):
                 return (await http.get(f"{own}{path}")).status_code == status
+
         return False
 
     async def both_serve() -> bool:
@@ -318,14 +346,17 @@ async def test_every_process_of_a_replica_takes_over_and_stops(agent_databases, 
                 texts = [(await one.get("/info")).status_code for one in clients]
                 assert texts == [200] * 12
                 metrics = (await clients[0].get("/metrics")).text
+
             rows = [line for line in metrics.splitlines() if 'path="/info"' in line and "requests_total" in line]
             return len(rows) == 2
 
         await patiently(both_answer_there)
         replica.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(replica.wait, 120) == 0
+
         with pytest.raises(httpx2.ConnectError):
             httpx2.get(f"{own}/ok")
+
         # Whoever has the socket takes the connections that come now.
         with socket.create_connection(public.getsockname()):
             accepted, _ = await asyncio.get_running_loop().sock_accept(public)
@@ -374,6 +405,7 @@ async def grown(cluster: Cluster, clients: list[httpx2.AsyncClient]) -> set[int]
 
     async with load_of(clients):
         await patiently(is_shared)
+
     return set(cluster.executors_of(server))
 
 
@@ -391,6 +423,7 @@ async def test_load_adds_a_process_that_ends_after_it_with_its_streams(by_load: 
     async with contextlib.AsyncExitStack() as stack:
         clients = await stack.enter_async_context(clients_of(server.url, 8))
         second = of_other(await grown(by_load, clients), first)
+
         # A run in each: those of the second process last longer than the load.
         async with load_of(clients[2:]):
             body = work(gates={1: gate}, stream_mode=["custom"], metadata={"streamed": str(tmp_path)})
@@ -406,8 +439,10 @@ async def test_load_adds_a_process_that_ends_after_it_with_its_streams(by_load: 
         assert httpx2.get(f"{server.url}/ok", timeout=60).status_code == 200
         assert second in by_load.executors_of(server)
         gate.touch()
+
         steps = [[data["end"] for data in customs((await stream).text) if "end" in data] for stream in streams]
         assert steps == [[0, 1, 2]] * 2
+
         # A client that comes again on a connection that it kept is answered, and asked to open another one.
         for client in clients:
             assert (await client.get("/ok")).status_code == 200
@@ -432,8 +467,10 @@ async def test_an_added_process_that_is_killed_returns_with_the_load_alone(by_lo
         second = of_other(await grown(by_load, clients), first)
         async with load_of(clients):
             begun = await two_runs(by_load, client, gate)
+
         os.kill(second, signal.SIGKILL)
         gate.touch()
+
         # The other process takes its run after the lease.
         assert await by_load.over(*(run for _, run, _ in begun)) == ["success"] * 2
 
@@ -455,6 +492,7 @@ async def test_a_stop_ends_a_process_that_retires(by_load: Cluster, tmp_path: Pa
         await patiently(lambda: server.has_logged("ending a worker process that the load does not need"))
         server.send(signal.SIGTERM)
         await patiently(lambda: is_closed(server))
+
         # Its run is still held: only the second signal ends its time.
         assert second in by_load.executors_of(server)
         assert await asyncio.to_thread(server.stop, signal.SIGTERM) == 0
@@ -491,4 +529,5 @@ def customs(text: str) -> list[dict[str, int]]:
         dict(line.split(": ", 1) for line in part.splitlines() if ": " in line)
         for part in text.replace("\r", "").split("\n\n")
     ]
+
     return [json.loads(event["data"]) for event in events if event.get("event") == "custom"]

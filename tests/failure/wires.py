@@ -61,9 +61,11 @@ class Wire:
         except OSError:
             writer.close()
             return
+
         self._carried |= {writer, far_writer}
         with contextlib.suppress(ConnectionError, asyncio.CancelledError):
             await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
+
         writer.close()
         far_writer.close()
 
@@ -72,4 +74,5 @@ class Wire:
             await (self._never if writer in self._lost else self._is_open).wait()
             writer.write(data)
             await writer.drain()
+
         writer.close()

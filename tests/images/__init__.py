@@ -28,22 +28,37 @@ def image_for_tests() -> str:
     """Return the name of the image, which is on this machine then."""
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed")
+
     tried = _run("podman", "run", "--rm", "--network", "none", "--memory", "64m", _base(), "true", check=False)
     if tried.returncode != 0:
         pytest.skip(f"podman cannot run a container on this machine: {tried.stderr.strip()}")
+
     if _run("podman", "image", "exists", IMAGE, check=False).returncode != 0:
-        _run("podman", "build", "--quiet", "--isolation", "chroot", "--build-arg", f"BASE={BASE}", "--tag", IMAGE,
-             str(Path(__file__).parent))  # fmt: skip
+        _run(
+            "podman",
+            "build",
+            "--quiet",
+            "--isolation",
+            "chroot",
+            "--build-arg",
+            f"BASE={BASE}",
+            "--tag",
+            IMAGE,
+            str(Path(__file__).parent),
+        )
+
     return IMAGE
 
 
 def agent_image(name: str, *options: str) -> str:
     """Build `docker/agent.Dockerfile` with packages from where this machine's pip and npm get them; return its name."""
     image_for_tests()
+
     if _run("podman", "image", "exists", _PYTHON, check=False).returncode != 0:
         lines = f"FROM {BASE}\nRUN apt-get update && apt-get install -y --no-install-recommends python3-venv"
         # As in images of Python, `python` and `pip` are those of /usr/local, and may be installed into.
         _build(_PYTHON, "--file", "-", str(Path(__file__).parent), given=f"{lines} && python3 -m venv /usr/local\n")
+
     options = ("--build-arg", f"PYTHON={_PYTHON}", *options)
     return _build(name, "--file", str(_ROOT / "docker" / "agent.Dockerfile"), *options, str(_ROOT))
 
@@ -60,6 +75,7 @@ def _build(name: str, *arguments: str, given: str = "") -> str:
     command = ["podman", "build", "--quiet", "--isolation", "chroot", *seen, *passed_on, "--tag", name, *arguments]
     built = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=WITHIN_S)
     assert built.returncode == 0, built.stderr[-4000:] + built.stdout[-4000:]
+
     return name
 
 
@@ -68,6 +84,7 @@ def _package_sources() -> set[Path]:
     files = [Path("/etc/pip.conf"), *(Path(name).expanduser() for name in ("~/.config/pip/pip.conf", "~/.npmrc"))]
     said = _run(sys.executable, "-m", "pip", "config", "list", check=False).stdout
     named = [Path(path) for path in re.findall(r"(?:file://|(?<=['\" ]))(/[^'\" ]+)", said)]
+
     # An index is a folder of links to the files beside it.
     folders = [path.parent if path.name == "simple" else path for path in named]
     certificates = [Path(os.environ[variable]) for variable in _CERTIFICATES if variable in os.environ]
@@ -84,9 +101,11 @@ def _configuration() -> Path:
     lines = ["[containers]", 'default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]']
     if shutil.which("runc"):
         lines += ["[engine]", 'runtime = "runc"']
+
     _CACHE.mkdir(parents=True, exist_ok=True)
     file = _CACHE / f"containers-{os.getpid()}.conf"
     file.write_text("\n".join(lines) + "\n")
+
     return file.rename(_CACHE / "containers.conf")
 
 
@@ -96,9 +115,11 @@ def _base() -> str:
         if not archive.exists():
             if shutil.which("mmdebstrap") is None:
                 pytest.skip("there is no image to test with: mmdebstrap is not installed")
+
             archive.parent.mkdir(parents=True, exist_ok=True)
             smaller = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _LEFT_OUT]
             partial = archive.with_name("partial.tar")
+
             _run(
                 "mmdebstrap",
                 "--variant=minbase",
@@ -107,8 +128,11 @@ def _base() -> str:
                 "bookworm",
                 str(partial),
             )
+
             partial.replace(archive)
+
         _run("podman", "import", "--quiet", str(archive), BASE)
+
     return BASE
 
 

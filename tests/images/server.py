@@ -33,6 +33,7 @@ def facts() -> dict[str, object]:
 def watched_disk(folder: str | None) -> dict[str, object] | None:
     if folder is None:
         return None
+
     found = os.statvfs(folder)
     return {
         "size": found.f_blocks * found.f_frsize,
@@ -51,6 +52,7 @@ def writes(path: str) -> bool:
         Path(path, "probe").write_text("x")
     except OSError:
         return False
+
     return True
 
 
@@ -69,9 +71,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/die":
             say("dying as asked")
             os._exit(3)
+
         if self.path == "/eat":
             hoard = [b"x" * (10_000_000 + number) for number in range(200)]
             say(f"ate {len(hoard)}")
+
         if self.path == "/slow":
             self.answer_slowly()
         elif self.path == "/database":
@@ -93,6 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", "20")
         self.end_headers()
+
         for _ in range(20):
             self.wfile.write(b".")
             self.wfile.flush()

@@ -15,6 +15,7 @@ class Peer(asyncio.Transport):
         self._frames: asyncio.Queue[Any] = asyncio.Queue()
         self._link = link
         self._is_closed = False
+
         link.connection_made(self)
 
     def send(self, kind: int, number: int, body: Any) -> None:

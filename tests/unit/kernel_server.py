@@ -58,18 +58,21 @@ async def serve(
     services: BaseServices | None = None,
 ) -> AsyncIterator[Served]:
     """Serve routes behind the kernel's own parts, with bodies of at most MAX_BODY bytes."""
-    draining, stopping = asyncio.Event(), asyncio.Event()
+    draining = asyncio.Event()
+    stopping = asyncio.Event()
     api = Api(list(routes), services or BaseServices(db=None), guard)
     bounded = LimitBody(api, MAX_BODY, body_limits(api.routes), max_values=MAX_VALUES)
     app = RequestMiddleware(StripPrefix(bounded, ("/api/v1", "/api")), form, draining=draining)
     listening = listening or listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
+
     server = Server(app, draining=draining, grace_s=1, body_within_s=body_within_s)
     await server.open([listening])
     running = asyncio.create_task(server.serve_until(stopping))
     client = httpx2.AsyncClient(
         base_url=f"http://127.0.0.1:{port}", headers={"x-name": "ada"}, timeout=60, verify=False
     )
+
     served = Served(server, client, port, stopping, running)
     try:
         async with client:

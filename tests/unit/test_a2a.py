@@ -26,7 +26,9 @@ from portside.agent.a2a.tasks import _read_page_token, _timestamp, page_token
 from portside.agent.a2a.versions import MODERN, OLD, modern_state, old_state
 from portside.kernel.clock import now
 
-THREAD, FIRST, SECOND = UUID(int=1), UUID(int=2), UUID(int=3)
+THREAD = UUID(int=1)
+FIRST = UUID(int=2)
+SECOND = UUID(int=3)
 
 
 def human(text: str, start: UUID | None, **kept: Any) -> dict[str, Any]:
@@ -36,13 +38,23 @@ def human(text: str, start: UUID | None, **kept: Any) -> dict[str, Any]:
 
 def test_history_assigns_messages_to_the_task_that_started_them() -> None:
     messages = [
-        human("one", FIRST), {"type": "ai", "content": "1", "id": "a"}, human("by hand", None),
-        {"type": "ai", "content": "!", "id": "b"}, human("two", SECOND), {"type": "ai", "content": "", "id": "c"},
-    ]  # fmt: skip
+        human("one", FIRST),
+        {"type": "ai", "content": "1", "id": "a"},
+        human("by hand", None),
+        {"type": "ai", "content": "!", "id": "b"},
+        human("two", SECOND),
+        {"type": "ai", "content": "", "id": "c"},
+    ]
+
     history = history_of({"messages": messages}, THREAD, ToolResults("all"))
     assert [(each.message["messageId"], each.start) for each in history] == [
-        ("one", str(FIRST)), ("a", str(FIRST)), ("by hand", None), ("b", None), ("two", str(SECOND)),
-    ]  # fmt: skip
+        ("one", str(FIRST)),
+        ("a", str(FIRST)),
+        ("by hand", None),
+        ("b", None),
+        ("two", str(SECOND)),
+    ]
+
     assert history[0].message["taskId"] == task_id_of(THREAD, FIRST)
     assert "taskId" not in history[2].message
     assert (reply_of(history, str(FIRST)) or {})["parts"] == [{"kind": "text", "text": "1"}]
@@ -64,6 +76,7 @@ def test_history_tolerates_malformed_messages() -> None:
     assert parts_of([{"type": "image", "url": 7, "extras": 7}, {"type": "file", "base64": "aGk=", "extras": []}]) == [
         {"kind": "file", "file": {"bytes": "aGk="}}
     ]
+
     assert parts_of([{"type": "image", "url": "http://["}]) == [{"kind": "file", "file": {"uri": "http://["}}]
 
 
@@ -93,13 +106,16 @@ def test_both_versions_write_the_same_task() -> None:
     message = {"kind": "message", "role": "agent", "messageId": "m", "parts": parts}
     status = {"state": "input-required", "timestamp": "2026-11-21T02:10:20.934992+00:00", "message": message}
     task = {"kind": "task", "id": "t", "contextId": "c", "status": status, "history": [message]}
+
     shown = {
-        "role": "ROLE_AGENT", "messageId": "m",
+        "role": "ROLE_AGENT",
+        "messageId": "m",
         "parts": [
             {"text": "hi", "metadata": {"a": 1}},
             {"url": "https://x.example/a", "mediaType": "image/png", "filename": "a.png"},
         ],
-    }  # fmt: skip
+    }
+
     status = {"state": "TASK_STATE_INPUT_REQUIRED", "timestamp": "2026-11-21T02:10:20.934Z", "message": shown}
     assert MODERN.sent(task) == {"task": {"id": "t", "contextId": "c", "status": status, "history": [shown]}}
     assert OLD.sent(task) is task
@@ -109,10 +125,12 @@ def test_both_versions_write_the_same_task() -> None:
 
 def test_resume_command_names_the_interrupt() -> None:
     message = AgentMessage(message_id="m", role="user", parts=[])
-    send, text = SendParams(message=message), [{"kind": "text", "text": "yes"}]
+    send = SendParams(message=message)
+    text = [{"kind": "text", "text": "yes"}]
     assert resume_command(send, text, ["q"]).resume == {"q": "yes"}
     assert resume_command(send, text, []).resume == "yes"
     assert resume_command(send, [{"kind": "data", "data": {"q": 1}}], ["q", "r"]).resume == {"q": 1}
+
     with pytest.raises(InvalidParams, match="q, r"):
         resume_command(send, text, ["q", "r"])
 
@@ -128,6 +146,7 @@ def test_malformed_task_id_is_not_found(named: str) -> None:
 def test_page_token_round_trip() -> None:
     moment = now()
     assert _read_page_token(page_token(moment, FIRST)) == (moment, FIRST)
+
     out_of_range = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
     for token in ("", "é", "AAAA", page_token(moment, FIRST)[4:], page_token(out_of_range, FIRST)):
         with pytest.raises(InvalidParams):
@@ -159,6 +178,7 @@ def test_input_of_data_may_have_any_messages(given: Any) -> None:
     data = [{"kind": "data", "data": {"messages": given}}]
     graph_input = input_of(message, data, InputFields(has_messages=False, others=frozenset()))
     mark_task(graph_input, message, "start")
+
     marked = [{"id": "m", "additional_kwargs": {TASK_START: "start"}}]
     assert graph_input == {"messages": marked if isinstance(given, list) and given != [7] else given}
 

@@ -73,13 +73,25 @@ async def test_most_specific_handler_decides() -> None:
     auth.on(actions="read")(says("every read"))
     auth.on.threads(says("threads"))
     auth.on.threads.read(says("threads.read"))
-    asked = {event: (await decided(auth, event))[1]["asked"] for event in (
-        "threads.read", "threads.update", "assistants.read", "assistants.create", "store.get",
-    )}  # fmt: skip
+
+    asked = {
+        event: (await decided(auth, event))[1]["asked"]
+        for event in (
+            "threads.read",
+            "threads.update",
+            "assistants.read",
+            "assistants.create",
+            "store.get",
+        )
+    }
+
     assert asked == {
-        "threads.read": "threads.read", "threads.update": "threads", "assistants.read": "every read",
-        "assistants.create": "everything", "store.get": "everything",
-    }  # fmt: skip
+        "threads.read": "threads.read",
+        "threads.update": "threads",
+        "assistants.read": "every read",
+        "assistants.create": "everything",
+        "store.get": "everything",
+    }
 
 
 async def test_handler_results_allow_deny_or_filter() -> None:
@@ -96,12 +108,16 @@ async def test_handler_results_allow_deny_or_filter() -> None:
 
     assert await answers(None) is await answers(True) is None
     assert await answers({"owner": "ada"}) == {"equal": {"owner": "ada"}, "rest": []}
+
     for refusal in (False, AssertionError("inside")):
         with pytest.raises(Forbidden, match=r"^Forbidden$"):
             await answers(refusal)
+
     with pytest.raises(HandlerRefused, match="Gone") as refused:
         await answers(Auth.exceptions.HTTPException(status_code=410, detail="Gone"))
+
     assert refused.value.status == 410
+
     for failure in ("yes", 1, ["x"], ValueError("inside"), Auth.exceptions.HTTPException(status_code=200)):
         with pytest.raises(HandlerFailed) as failed:
             await answers(failure)
@@ -114,7 +130,9 @@ async def test_handler_results_allow_deny_or_filter() -> None:
 def test_every_kind_of_user_becomes_a_caller() -> None:
     class Thing:
         def __init__(self) -> None:
-            self.identity, self.team, self._secret = "ada", "x", "s"
+            self.identity = "ada"
+            self.team = "x"
+            self._secret = "s"
 
     for given in ("ada", {"identity": "ada"}, Thing(), Auth.types.StudioUser("ada", is_authenticated=True)):
         caller = caller_from(given)
@@ -122,6 +140,7 @@ def test_every_kind_of_user_becomes_a_caller() -> None:
         assert (caller.user.identity, caller.user.is_authenticated) == ("ada", True)
         assert "identity" in caller.user
         assert {"identity", "display_name", "is_authenticated", "permissions"} <= set(caller.user)
+
     assert caller_from(Thing()).user["team"] == caller_from(Thing()).user.team == "x"
     assert "_secret" not in dict(caller_from(Thing()).user)
     studio = caller_from(Auth.types.StudioUser("dev")).user
@@ -190,14 +209,23 @@ def test_authenticate_may_return_a_user_or_scopes_and_a_user(
 def test_scopes_do_not_authenticate_an_unauthenticated_user() -> None:
     with pytest.raises(NotAuthenticated):
         caller_from((["read"], {"identity": "ada", "is_authenticated": False}))
+
     for returned in (("a", "b", "c"), (), (["read"], None), (["read"], (["read"], "ada"))):
         with pytest.raises(NoUser):
             caller_from(returned)
 
 
 async def test_authenticate_handler_gets_the_arguments_it_names() -> None:
-    async def everything(request: Any, path: str, method: str, path_params: dict, query_params: dict, headers: dict,
-                         authorization: str | None, other: int = 7) -> Any:  # fmt: skip
+    async def everything(
+        request: Any,
+        path: str,
+        method: str,
+        path_params: dict,
+        query_params: dict,
+        headers: dict,
+        authorization: str | None,
+        other: int = 7,
+    ) -> Any:
         assert (path, method, path_params, query_params, other) == ("/threads", "GET", {}, {"a": "1"}, 7)
         assert headers[b"x-note"] == b"n"
         return authorization
@@ -209,6 +237,7 @@ async def test_authenticate_handler_gets_the_arguments_it_names() -> None:
         assert (
             await CustomAuthentication(Authentication(handler))(request(authorization="ada", x_note="n"))
         ).identity == "ada"
+
     with pytest.raises(UserMistake, match="tenant"):
         CustomAuthentication(Authentication(lambda tenant: tenant))
 
@@ -223,6 +252,7 @@ async def test_cached_caller_is_authenticated_once() -> None:
     remembering = CustomAuthentication(Authentication(handler), AuthCache(max_size=1))
     for token in ("ada", "ada", "bob", "bob", "ada"):
         assert (await remembering(request(authorization=token))).identity == token
+
     assert asked == ["ada", "bob", "ada"]
     await remembering(request())
     await remembering(request())
@@ -242,6 +272,7 @@ async def test_cached_caller_expires() -> None:
         authentication = CustomAuthentication(Authentication(handler), cache)
         for _ in range(2):
             await authentication(request(authorization="ada"))
+
         assert calls == ["ada", "ada"]
 
 
@@ -251,10 +282,13 @@ async def test_cached_caller_expires() -> None:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("import no_such_module", "no_such_module"), ("auth = 1", "of type int"), ("def broken(:", "auth"),
-        ("from langgraph_sdk import Auth\nauth = Auth()", "no @authenticate handler"), ("x = 1", "has no 'auth'"),
+        ("import no_such_module", "no_such_module"),
+        ("auth = 1", "of type int"),
+        ("def broken(:", "auth"),
+        ("from langgraph_sdk import Auth\nauth = Auth()", "no @authenticate handler"),
+        ("x = 1", "has no 'auth'"),
     ],
-)  # fmt: skip
+)
 def test_unloadable_authentication_stops_the_server(tmp_path: Path, code: str, said: str) -> None:
     config = project(tmp_path, {"path": "./auth.py:auth"}, code)
     with pytest.raises(UserMistake, match=said):
@@ -262,13 +296,17 @@ def test_unloadable_authentication_stops_the_server(tmp_path: Path, code: str, s
 
 
 def test_contradictory_auth_settings_stop_the_server(tmp_path: Path) -> None:
-    own, nothing = {"path": "./auth.py:auth"}, None
+    own = {"path": "./auth.py:auth"}
+    nothing = None
     for auth, settings in (
-        ({**own, "disable": True}, AgentSettings()), (own, AgentSettings(auth_type="noop")),
-        (nothing, AgentSettings(auth_type="custom")), (nothing, AgentSettings(auth_type="langsmith")),
-    ):  # fmt: skip
+        ({**own, "disable": True}, AgentSettings()),
+        (own, AgentSettings(auth_type="noop")),
+        (nothing, AgentSettings(auth_type="custom")),
+        (nothing, AgentSettings(auth_type="langsmith")),
+    ):
         with pytest.raises(UserMistake):
             load_access_policy(project(tmp_path, auth), settings)
+
     with pytest.raises(UserMistake, match="paht"):
         project(tmp_path, {"paht": "./auth.py:auth"})
 
@@ -278,9 +316,11 @@ def test_server_without_authentication_listens_on_loopback_only(tmp_path: Path) 
     for host in ("0.0.0.0", "::", "192.0.2.1", "agents.example"):
         with pytest.raises(UserMistake, match="GRAPH_AUTH_TYPE=noop"):
             refuse_open_address(config, AgentSettings(host=host))
+
         refuse_open_address(config, AgentSettings(host=host, auth_type="noop"))
         refuse_open_address(config, AgentSettings(host=host, auth_endpoint="http://platform"))
         refuse_open_address(project(tmp_path, {"disable": True}), AgentSettings(host=host))
+
     for host in ("127.0.0.1", "::1", "localhost"):
         refuse_open_address(config, AgentSettings(host=host))
 
@@ -307,18 +347,24 @@ async def test_the_basic_example_of_the_sdk_works_as_written() -> None:
     scope: dict[str, Any] = {"verify_token": verify_token, "Any": Any}
     exec(compile(textwrap.dedent(code), "example", "exec"), scope)
     auth: Auth = scope["my_auth"]
+
     authenticate = CustomAuthentication(Authentication(auth._authenticate_handler))  # type: ignore[arg-type]
     with pytest.raises(HandlerRefused, match="Unauthorized"):
         await authenticate(request())
+
     caller = await authenticate(request(authorization="ada"))
     assert (await decided(auth, "threads.create", caller))[1] == {"metadata": {"owner": "ada"}}
+
     for action in ("read", "search"):
         assert (await decided(auth, f"threads.{action}", caller))[0] == {"equal": {"owner": "ada"}, "rest": []}
+
     for namespace, scoped in (((), ("ada",)), (("x",), ("ada", "x")), (("ada", "x"), ("ada", "x"))):
         assert (await decided(auth, "store.get", caller, namespace=namespace))[1]["namespace"] == scoped
+
     for event in ("threads.delete", "threads.create_run", "assistants.read", "crons.create"):
         with pytest.raises(Forbidden):
             await decided(auth, event, caller)
+
     assert caller.user.permissions == []
 
 
@@ -345,14 +391,17 @@ async def test_without_authentication_permissions_need_the_same_machine() -> Non
 
     for address in ("127.0.0.1", "::1", "127.9.9.9"):
         assert (await access.guard(ctx((address, 1)), inside)).address == address
+
     for address in ("192.0.2.1", "10.0.0.1", "::ffff:192.0.2.1", "localhost.example", ""):
         assert await access.guard(ctx((address, 1)), ordinary)
         with pytest.raises(Forbidden, match="same machine"):
             await access.guard(ctx((address, 1)), inside)
+
     # A Unix socket, behind which a proxy may serve anybody; and the server itself.
     assert await access.guard(ctx(None), ordinary)
     with pytest.raises(Forbidden, match="same machine"):
         await access.guard(ctx(None), inside)
+
     itself = InProcessRequest("GET", "/x", b"/x", b"", [], b"").scope()
     assert await access.guard(Context(itself, None, None, BaseServices(db=None)), inside)
 
@@ -391,14 +440,18 @@ async def test_last_known_caller_is_accepted_only_if_the_platform_did_not_decide
     given = request(x_api_key="a key")
     caller = await keys(given)
     assert caller.identity == "ada"
+
     if outcome is None:
         assert await keys(given) == caller
         return
+
     with pytest.raises(PortsideError) as refused:
         await keys(given)
+
     assert type(refused.value) is outcome
     # A refusal is remembered also when the platform goes silent after it.
     keys._rejected = TTLCache(1, 0)
+
     if outcome is not PlatformSilent:
         with pytest.raises(PlatformSilent):
             await keys(given)
@@ -419,8 +472,10 @@ async def test_in_process_calls_run_as_the_user_if_configured() -> None:
     assert (ada.identity, ada.permissions, ada.is_in_process, ada.user["kind"]) == ("ada", ("p",), False, "x")
     studio = await judging.authenticate(call({"identity": "lin", "kind": "StudioUser"}))
     assert isinstance(studio.user, Auth.types.StudioUser)
+
     for nobody in (None, {}, {"identity": "", "is_authenticated": True}):
         assert (await judging.authenticate(call(nobody))).is_in_process
+
     free = Access(None, None, AccessPolicy(custom))  # type: ignore[arg-type]
     assert (await free.authenticate(call({"identity": "ada"}))).is_in_process
 
@@ -428,8 +483,10 @@ async def test_in_process_calls_run_as_the_user_if_configured() -> None:
 def test_permissions_match_resource_verb_and_wildcards() -> None:
     for given in ("deployments:update", "deployments:*", "*"):
         assert Caller("ada", permissions=("runs:read", given)).has_permission("deployments:update")
+
     for given in ("deployments:read", "runs:*", "deployments", "", "update"):
         assert not Caller("ada", permissions=(given,)).has_permission("deployments:update")
+
     assert not Caller("ada").has_permission("deployments:update")
 
 
@@ -450,14 +507,17 @@ async def test_stream_limit_counts_open_responses_of_each_caller() -> None:
     await guarding(answers, ADA)(first, waiting)
     await guarding(answers, ADA)(ctx(), short)
     await guarding(answers, Caller("bob"))(ctx(), waiting)
+
     for _ in range(2):
         with pytest.raises(TooManyStreams, match="MAX_STREAMS_PER_CALLER"):
             await guarding(answers, ADA)(ctx(), waiting)
+
     first.finish()
     again = ctx()
     await guarding(answers, ADA)(again, waiting)
     again.finish()
     assert list(answers._open) == [Caller("bob").limit_key]
+
     for count, caller in ((answers, IN_PROCESS), (answers, Caller()), (StreamLimit(0), ADA)):
         for _ in range(3):
             await guarding(count, caller)(ctx(), waiting)

@@ -27,6 +27,7 @@ async def test_headers_are_found_by_bytes_and_by_text(name: Any) -> None:
         key = headers.get(name)
         if not key or name not in headers or key != headers[name]:
             raise Auth.exceptions.HTTPException(status_code=401, detail="Invalid API key")
+
         return {"identity": key.decode() if isinstance(key, bytes) else key}
 
     asked = CustomAuthentication(Authentication(authenticate))
@@ -41,6 +42,7 @@ async def test_headers_are_a_plain_mapping_of_bytes_otherwise() -> None:
         assert (headers.get("c"), headers.get("c", 7), headers.get(3), 3 in headers) == (None, 7, None, False)
         with pytest.raises(KeyError):
             headers["c"]
+
         return "ada"
 
     assert (
@@ -55,16 +57,20 @@ async def test_studio_users_see_everything_with_an_empty_filter() -> None:
     async def add_owner(ctx: Auth.types.AuthContext, value: dict) -> dict:
         if is_studio_user(ctx.user):
             return {}
+
         filters = {"owner": ctx.user.identity}
         value.setdefault("metadata", {}).update(filters)
         return filters
 
-    handlers, value = AuthorizationHandlers(auth), {"namespace": ("notes",)}
+    handlers = AuthorizationHandlers(auth)
+    value = {"namespace": ("notes",)}
     studio = caller_from(Auth.types.StudioUser("dev", is_authenticated=True))
     for resource in ("threads", "store"):
         assert await handlers.decide(studio, resource, "search", value) is None
+
     ada = caller_from("ada")
     assert await handlers.decide(ada, "threads", "search", {}) == {"equal": {"owner": "ada"}, "rest": []}
+
     # Items have no metadata: what would hold for them is not known, and so nobody is let in.
     allowed = await handlers.decide(ada, "store", "search", value)
     assert allowed is not None
@@ -96,19 +102,29 @@ def test_flags_may_be_written_as_text(tmp_path: Path, written: Any, expected: An
 
 def test_handler_changes_of_a_run_are_applied() -> None:
     asked = {
-        "input": {"a": 1}, "command": Command(resume=False), "config": RunConfig(tags=["t"]), "context": {"c": 1},
-        "webhook": "https://example.com", "stream_mode": ["values"], "interrupt_before": "*", "interrupt_after": ["x"],
+        "input": {"a": 1},
+        "command": Command(resume=False),
+        "config": RunConfig(tags=["t"]),
+        "context": {"c": 1},
+        "webhook": "https://example.com",
+        "stream_mode": ["values"],
+        "interrupt_before": "*",
+        "interrupt_after": ["x"],
         "metadata": {"m": 1},
-    }  # fmt: skip
+    }
+
     untouched = RunCreate(assistant_id="agent", **asked)
     apply_run_changes(untouched, run_handler_value(untouched, {}))
     assert untouched == RunCreate(assistant_id="agent", **asked)
-    body, value = untouched, run_handler_value(untouched, {})
+    body = untouched
+    value = run_handler_value(untouched, {})
     changed = {"webhook": None, "command": None, "stream_mode": "updates", "interrupt_before": None}
+
     value["kwargs"].update(changed)
     value["kwargs"]["config"]["tags"].clear()
     apply_run_changes(body, value)
     assert body == RunCreate(assistant_id="agent", **{**asked, **changed, "config": RunConfig(tags=[])})
     value["kwargs"]["webhook"] = 7
+
     with pytest.raises(Invalid):
         apply_run_changes(body, value)

@@ -9,7 +9,8 @@ import pytest
 from portside.agent.queue.statements import Cancellation, ClaimedRun
 from portside.agent.queue.worker import ActiveRun, RunState
 
-INTERRUPT, ROLLBACK = Cancellation("interrupt", ""), Cancellation("rollback", "")
+INTERRUPT = Cancellation("interrupt", "")
+ROLLBACK = Cancellation("rollback", "")
 
 
 @pytest.fixture
@@ -19,6 +20,7 @@ async def run() -> AsyncIterator[ActiveRun]:
     )
     active = ActiveRun(claimed)
     active.task = asyncio.create_task(asyncio.Event().wait())
+
     yield active
     active.task.cancel()
 
@@ -55,9 +57,11 @@ async def test_run_whose_end_is_being_written_is_not_stopped(run: ActiveRun, sta
 async def test_renewal_lets_a_run_go_on_whose_lease_ran_out(run: ActiveRun):
     assert run.is_owned
     await asyncio.wait_for(run.wait_until_owned(), 60)
-    owned_until, run.leased_until = run.leased_until, 0.0
+    owned_until = run.leased_until
+    run.leased_until = 0.0
     assert not run.is_owned
     waiting = asyncio.create_task(run.wait_until_owned())
+
     await asyncio.sleep(0)
     # A renewal that is over already changes nothing.
     run.renew(0.0)

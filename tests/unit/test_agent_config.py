@@ -23,6 +23,7 @@ def read(folder: Path, **keys: Any) -> AgentConfig:
 def refusal(folder: Path, **keys: Any) -> str:
     with pytest.raises(UserMistake) as caught:
         read(folder, **keys)
+
     message = str(caught.value)
     assert message.startswith(str(folder / "langgraph.json"))
     return message
@@ -36,11 +37,13 @@ def test_a_whole_file(tmp_path):
         env={"A": "1", "B": 2, "C": True},
         **{"$schema": "https://example.org/schema.json"},
     )
+
     assert config.folder == tmp_path
     assert config.graphs == {
         "agent": GraphSource("./agent.py:graph"),
         "other": GraphSource("pkg.mod:make", "Makes things"),
     }
+
     assert config.dependencies == [".", "langchain"]
     assert config.env == {"A": "1", "B": "2", "C": "true"}
 
@@ -81,6 +84,7 @@ def test_a_variable_without_a_value_is_left_out(tmp_path):
 def test_graph_json_is_found_before_langgraph_json(tmp_path):
     with pytest.raises(UserMistake, match=r"graph\.json or langgraph\.json"):
         find_config(tmp_path)
+
     (tmp_path / "langgraph.json").write_text("{}")
     assert find_config(tmp_path).name == "langgraph.json"
     (tmp_path / "graph.json").write_text("{}")
@@ -109,6 +113,7 @@ def ignored(folder: Path, **keys: Any) -> dict[str, str]:
     """Read a file, and return which keys the log names as ignored, with the reasons."""
     with capture_logs() as logged:
         read(folder, **keys)
+
     assert {line["event"] for line in logged} <= {"a configuration key is ignored"}
     assert {line["log_level"] for line in logged} <= {"warning"}
     return {line["key"]: line["reason"] for line in logged}
@@ -166,6 +171,7 @@ def test_a_variable_for_other_servers_is_named(tmp_path, name: str):
     (tmp_path / "langgraph.json").write_text(json.dumps({"graphs": GRAPHS}))
     with capture_logs() as logged:
         load_config(tmp_path / "langgraph.json", {name: "langgraph.json", "HOME": "/root"})
+
     assert [(line["event"], line["variable"]) for line in logged] == [("a variable is ignored", name)]
 
 
@@ -296,6 +302,7 @@ def test_a_broken_file_is_described(tmp_path, text, said):
     file.write_text(text)
     with pytest.raises(UserMistake) as caught:
         load_config(file)
+
     assert said in str(caught.value)
     assert str(file) in str(caught.value)
 
@@ -303,6 +310,7 @@ def test_a_broken_file_is_described(tmp_path, text, said):
 def test_a_missing_or_binary_file_is_described(tmp_path):
     with pytest.raises(UserMistake, match="cannot be read"):
         load_config(tmp_path / "graph.json")
+
     (tmp_path / "graph.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserMistake, match="not UTF-8"):
         load_config(tmp_path / "graph.json")
@@ -319,6 +327,7 @@ def test_lifetimes_and_the_index_of_the_store_are_read(tmp_path):
         checkpointer={"ttl": {"strategy": "keep_latest", "default_ttl": 60}},
         store={"index": {"embed": "./embed.py:embed", "dims": 3}, "ttl": {"default_ttl": 5}},
     )
+
     assert (config.thread_ttl.strategy, config.thread_ttl.default_ttl) == ("keep_latest", 60)
     assert config.store.index is not None
     assert (config.store.index.dims, config.store.index.fields) == (3, ["$"])
@@ -344,6 +353,7 @@ def test_the_environment_of_an_image_brings_sections_along(tmp_path):
     (tmp_path / "langgraph.json").write_text(
         json.dumps({"graphs": GRAPHS, "http": {"disable_store": True}, "store": {"ttl": {"default_ttl": 5}}})
     )
+
     environ = {
         "LANGSERVE_GRAPHS": '{"agent": "/deps/agent/src/agent.py:graph"}',
         "LANGGRAPH_HTTP": '{"mount_prefix": "/mine"}',
@@ -352,6 +362,7 @@ def test_the_environment_of_an_image_brings_sections_along(tmp_path):
         "LANGGRAPH_AUTH": "",
         "LANGGRAPH_UI": "{}",
     }
+
     config = load_config(tmp_path / "langgraph.json", environ)
     assert config.graphs == {"agent": GraphSource("/deps/agent/src/agent.py:graph")}
     assert config.http == HttpConfig(mount_prefix="/mine"), "a section replaces the file's"
@@ -386,4 +397,5 @@ def test_invalid_variables_are_refused_by_name(tmp_path, name: str, value: str, 
     (tmp_path / "langgraph.json").write_text(json.dumps({"graphs": GRAPHS}))
     with pytest.raises(UserMistake) as caught:
         load_config(tmp_path / "langgraph.json", {name: value})
+
     assert str(caught.value).startswith(says)

@@ -45,9 +45,18 @@ def test_constants_of_the_servers_table(actual: float, documented: float) -> Non
 def test_default_multitask_strategy_is_enqueue() -> None:
     moment = datetime.now(UTC)
     assistant = Assistant(
-        assistant_id=uuid4(), graph_id="agent", config={}, context={}, metadata={}, name="agent", description=None,
-        created_at=moment, updated_at=moment, version=1,
-    )  # fmt: skip
+        assistant_id=uuid4(),
+        graph_id="agent",
+        config={},
+        context={},
+        metadata={},
+        name="agent",
+        description=None,
+        created_at=moment,
+        updated_at=moment,
+        version=1,
+    )
+
     body = RunCreate(assistant_id="agent")
     assert admission_of(assistant, body, RunIds(uuid4(), uuid4(), ""), is_stateless=True).strategy == "enqueue"
 

@@ -50,8 +50,12 @@ def test_groups_can_be_left_out(flag: str, gone: str, left: str) -> None:
 
 
 def test_without_the_system_routes_the_server_says_no_more_than_that_it_is_there() -> None:
-    system = [route for route in served_routes(ROUTES, HttpConfig(disable_meta=True), has_diagnostics=False)
-              if route.tag == "system"]  # fmt: skip
+    system = [
+        route
+        for route in served_routes(ROUTES, HttpConfig(disable_meta=True), has_diagnostics=False)
+        if route.tag == "system"
+    ]
+
     assert [(route.path, route.handler.__name__) for route in system] == [("/ok", "say_ok")]
 
 
@@ -68,6 +72,7 @@ def test_requests_name_the_graphs_there_are_and_answers_any() -> None:
     assert read["parameters"][0]["schema"] == {"type": "string", "format": "uuid"}
     modes = described["paths"]["/threads/{thread_id}/stream"]["get"]["parameters"][1]["schema"]["items"]["enum"]
     assert modes == list(get_args(ThreadMode))
+
     assert schemas["AssistantCreate"]["properties"]["graph_id"]["enum"] == ["one", "two"]
     assert "enum" not in schemas["Assistant"]["properties"]["graph_id"]
 
@@ -123,8 +128,15 @@ async def test_trusted_proxies_tell_where_requests_come_from(
     settings = AgentSettings(trusted_proxies=trusted)
     headers = [(b"host", b"a"), (b"x-forwarded-for", forwarded.encode())]
     scope = {
-        "type": "http", "method": "GET", "path": "/x", "headers": headers, "client": (peer, 1), "scheme": "http",
-        "http_version": "1.1", "query_string": b"",
-    }  # fmt: skip
+        "type": "http",
+        "method": "GET",
+        "path": "/x",
+        "headers": headers,
+        "client": (peer, 1),
+        "scheme": "http",
+        "http_version": "1.1",
+        "query_string": b"",
+    }
+
     await for_clients(app, HttpConfig(), settings, asyncio.Event(), Traffic())(scope, nothing, nothing)
     assert seen == [address]

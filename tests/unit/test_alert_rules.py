@@ -19,17 +19,21 @@ def after(seconds: float) -> datetime:
 
 def walk(rule: Rule, values: list[tuple[float, float | None]]) -> list[str]:
     """Judge values at times, as the watch does, and return the steps."""
-    state, steps = None, []
+    state = None
+    steps = []
     for seconds, value in values:
         step = next_step(rule, state, value, after(seconds))
         steps.append(step)
+
         if step in {"none", "forgotten", "ended"}:
             state = None
             continue
+
         state = state or State(after(seconds))
         changed = {"fired_at": state.fired_at or (after(seconds) if step == "firing" else None)}
         changed["recovering_since"] = (state.recovering_since or after(seconds)) if step == "recovering" else None
         state = msgspec.structs.replace(state, **changed)
+
     return steps
 
 

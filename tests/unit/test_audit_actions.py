@@ -42,6 +42,7 @@ def test_a_route_that_nobody_named_stops_the_platform() -> None:
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         with pytest.raises(ValueError, match=r"/v9/forgotten may change something: name its action"):
             action_of(Route(method, "/v9/forgotten", forgotten, "tests"))
+
     assert action_of(Route("GET", "/v9/forgotten", forgotten, "tests")) is None
     assert action_of(Route("POST", "/v9/forgotten", forgotten, "tests", read_only=True)) is None
 

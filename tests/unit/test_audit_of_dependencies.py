@@ -19,6 +19,7 @@ def audit() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+
     spec.loader.exec_module(module)
     return module
 
@@ -52,7 +53,8 @@ def test_snapshot_decides_without_a_network(
     status: int,
     says: str,
 ):
-    written, path = (datetime.now(UTC) - timedelta(days=3)).date().isoformat(), tmp_path / "advisories.json"
+    written = (datetime.now(UTC) - timedelta(days=3)).date().isoformat()
+    path = tmp_path / "advisories.json"
     audit.write_snapshot(path, audit.Audit(written, known, [audit.Finding(*each) for each in findings]))
     assert audit.check_snapshot(audit.read_snapshot(path), audit.read_pins(LOCK)) == status
     assert says in capsys.readouterr().out
@@ -80,6 +82,7 @@ def test_database_tells_which_versions_are_affected(audit: ModuleType, tmp_path:
         advisory = {"id": "X-1", "affected": [{"package": {"name": "Jinja2"}, "ranges": ranges}], **more}
         (tmp_path / "vulns" / "jinja2").mkdir(parents=True, exist_ok=True)
         (tmp_path / "vulns" / "jinja2" / "X-1.yaml").write_text(yaml.safe_dump(advisory))
+
         found = audit.audit_with_database(tmp_path, {"jinja2": version, "uvloop": "1"}).findings
         return [f"{each.name} {each.id} {each.fix_versions}" for each in found]
 
@@ -90,4 +93,5 @@ def test_database_tells_which_versions_are_affected(audit: ModuleType, tmp_path:
     assert affected("3.1.8", {"introduced": "0"}, {"last_affected": "3.1.8"}) == ["jinja2 X-1 []"]
     assert affected("3.1.9", {"introduced": "0"}, {"last_affected": "3.1.8"}) == []
     assert affected("not a version", {"introduced": "3.1.9"}) == ["jinja2 X-1 []"]
+
     assert affected("3.1.2", {"introduced": "0"}, withdrawn="2024-01-01T00:00:00Z") == []

@@ -26,9 +26,14 @@ STORED_CHUNK = CHUNK_BYTES + 16
 
 def header() -> Header:
     return Header(
-        kind="data", created_at=datetime(2030, 1, 2, tzinfo=UTC), version="0.1.0", postgres=18, installation="i",
-        salt=SALT, scrypt_log_n=14,
-    )  # fmt: skip
+        kind="data",
+        created_at=datetime(2030, 1, 2, tzinfo=UTC),
+        version="0.1.0",
+        postgres=18,
+        installation="i",
+        salt=SALT,
+        scrypt_log_n=14,
+    )
 
 
 def encrypted(plain: bytes, *, is_closed: bool = True) -> bytes:
@@ -36,9 +41,11 @@ def encrypted(plain: bytes, *, is_closed: bool = True) -> bytes:
     writer = EncryptedWriter(file, header(), RIGHT)
     for start in range(0, len(plain), 300_000):
         writer.write(plain[start : start + 300_000])
+
     if is_closed:
         writer.close()
         assert writer.written == len(file.getvalue())
+
     return file.getvalue()
 
 
@@ -71,7 +78,8 @@ def test_everything_comes_back(size: int) -> None:
 
 
 def test_two_files_of_one_plain_text_share_nothing() -> None:
-    first, second = encrypted(b"x" * 100), encrypted(b"x" * 100)
+    first = encrypted(b"x" * 100)
+    second = encrypted(b"x" * 100)
     assert first[start_of(first) :] != second[start_of(second) :]
 
 
@@ -111,13 +119,21 @@ def test_every_changed_byte_of_a_short_file_is_refused() -> None:
 
 def test_moved_repeated_and_appended_chunks_are_refused(three: bytes) -> None:
     begin = start_of(three)
-    head, first, second = three[:begin], three[begin:][:STORED_CHUNK], three[begin + STORED_CHUNK :][:STORED_CHUNK]
+    head = three[:begin]
+    first = three[begin:][:STORED_CHUNK]
+    second = three[begin + STORED_CHUNK :][:STORED_CHUNK]
     last = three[begin + 2 * STORED_CHUNK :]
     assert decrypted(head + first + second + last) == pattern(2 * CHUNK_BYTES + 1000)
+
     for forged in (
-        second + first + last, first + last, second + last, first + first + second + last, last,
-        first + second + last + last, first + second + last + b"x",
-    ):  # fmt: skip
+        second + first + last,
+        first + last,
+        second + last,
+        first + first + second + last,
+        last,
+        first + second + last + last,
+        first + second + last + b"x",
+    ):
         with pytest.raises(BackupRefused):
             decrypted(head + forged)
 
@@ -127,6 +143,7 @@ def test_nothing_is_returned_of_a_damaged_chunk(three: bytes) -> None:
     changed[start_of(three) + STORED_CHUNK + 5] ^= 1
     reader = EncryptedReader(io.BytesIO(bytes(changed)), RIGHT)
     assert reader.read(CHUNK_BYTES) == pattern(CHUNK_BYTES)
+
     with pytest.raises(BackupRefused, match="damaged: its bytes after 1 MB"):
         reader.read(1)
 
@@ -148,6 +165,7 @@ def test_costly_headers_are_refused() -> None:
     """A file must not make scrypt take gigabytes."""
     expensive = header()
     expensive.scrypt_log_n = 40
+
     text = msgspec.json.encode(expensive)
     with pytest.raises(BackupRefused, match="header was changed"):
         decrypted(MAGIC + len(text).to_bytes(4, "big") + text + bytes(32))

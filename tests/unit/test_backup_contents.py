@@ -28,9 +28,15 @@ class Packed:
     def __init__(self) -> None:
         self.file = io.BytesIO()
         self.header = Header(
-            kind="data", created_at=datetime(2030, 1, 2, tzinfo=UTC), version="0.1.0", postgres=18, installation="i",
-            salt=SALT, scrypt_log_n=14,
-        )  # fmt: skip
+            kind="data",
+            created_at=datetime(2030, 1, 2, tzinfo=UTC),
+            version="0.1.0",
+            postgres=18,
+            installation="i",
+            salt=SALT,
+            scrypt_log_n=14,
+        )
+
         self._writer = EncryptedWriter(self.file, self.header, PASSPHRASE)
         self.packer = Packer(self._writer, nothing)
 
@@ -46,7 +52,8 @@ class Packed:
 
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES])
 def test_streams_of_unknown_length_come_back(tmp_path: Path, size: int) -> None:
-    packed, content = Packed(), os.urandom(1 << 16) * (size >> 16) + b"x" * (size & 0xFFFF)
+    packed = Packed()
+    content = os.urandom(1 << 16) * (size >> 16) + b"x" * (size & 0xFFFF)
     packed.packer.add_stream("dumps/one", io.BytesIO(content))
     unpack(packed.close(), tmp_path, nothing)
     assert (tmp_path / "dumps" / "one").read_bytes() == content
@@ -61,14 +68,17 @@ def test_trees_come_back_with_modes_and_links(tmp_path: Path) -> None:
     (home / "key").chmod(0o600)
     (home / "run").write_text("#!/bin/sh")
     (home / "run").chmod(0o755)
+
     (home / "left out").write_text("x")
     (home / "archives" / "same").symlink_to("ä ö.tar.gz")
     (home / "outside").symlink_to("/etc/passwd")
     (home / "above").symlink_to("../../x")
+
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(home / "s"))
         packed = Packed()
         packed.packer.add_tree(home, "home", lambda name: name == "left out")
+
     unpack(packed.close(), tmp_path / "new", nothing)
     new = tmp_path / "new" / "home"
     assert (new / "archives" / "same").read_bytes() == b"archive"
@@ -84,6 +94,7 @@ def test_hostile_names_are_refused(tmp_path: Path) -> None:
         packed.packer.add_bytes(name, b"x")
         with pytest.raises(BackupRefused, match="outside"):
             unpack(packed.close(), tmp_path / "new", nothing)
+
     assert list(tmp_path.rglob("*")) == [] or all(path.is_dir() for path in tmp_path.rglob("*"))
 
 
@@ -92,8 +103,10 @@ def test_file_is_not_written_through_a_link(tmp_path: Path) -> None:
     packed.packer.add_bytes("home/real", b"kept")
     packed.packer.add_link("home/link", "real")
     packed.packer.add_bytes("home/link", b"overwritten")
+
     with pytest.raises(OSError, match="exists"):
         unpack(packed.close(), tmp_path, nothing)
+
     assert (tmp_path / "home" / "real").read_bytes() == b"kept"
 
 
@@ -104,8 +117,10 @@ def test_file_behind_a_link_is_refused(tmp_path: Path) -> None:
     packed.packer.add_link("home/a/b/up", "../..")
     packed.packer.add_link("home/out", "a/b/up/../../..")
     packed.packer.add_bytes("home/out/x", b"x")
+
     with pytest.raises(BackupRefused, match="behind a link: home/out/x"):
         unpack(packed.close(), target, nothing)
+
     assert not list(tmp_path.rglob("x"))
 
 
@@ -113,8 +128,10 @@ def test_tablespaces_are_refused() -> None:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         link = tarfile.TarInfo("pg_tblspc/16999")
-        link.type, link.linkname = tarfile.SYMTYPE, "/elsewhere"
+        link.type = tarfile.SYMTYPE
+        link.linkname = "/elsewhere"
         tar.addfile(link)
+
     archive.seek(0)
     with pytest.raises(BackupRefused, match="tablespaces"):
         Packed().packer.add_archive("postgres/data", archive)
@@ -126,6 +143,7 @@ def test_backup_without_its_summary_is_refused(monkeypatch: pytest.MonkeyPatch) 
     packed = Packed()
     packed.packer.add_bytes("home/key", b"x")
     reader = packed.close()
+
     monkeypatch.undo()
     with pytest.raises(BackupRefused, match="incomplete"):
         check(reader, nothing)
@@ -148,5 +166,6 @@ def test_memory_does_not_grow_with_the_size() -> None:
     reader = packed.close()
     assert check(reader, nothing).size_bytes == 200 << 20
     _, peak = tracemalloc.get_traced_memory()
+
     tracemalloc.stop()
     assert peak < 6 * PART_BYTES

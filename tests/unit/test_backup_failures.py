@@ -134,8 +134,10 @@ def test_file_that_is_no_wal_is_refused_by_name(tmp_path: Path, of: Header, cont
 
 @pytest.mark.parametrize("name", ["../outside", "archives/../../outside", "/tmp/outside", "postgres/password"])
 def test_files_beside_the_wal_cannot_be_written_elsewhere(tmp_path: Path, name: str) -> None:
-    store, home = FolderStore(tmp_path / "stored"), tmp_path / "home"
+    store = FolderStore(tmp_path / "stored")
+    home = tmp_path / "home"
     home.mkdir()
+
     with stored(store, "log/own/files/1", header(wal_name=name)):
         pass
 
@@ -169,6 +171,7 @@ def process_with(variable: str) -> str | None:
         with contextlib.suppress(OSError):
             if f"{variable}\0" in (process / "environ").read_text():
                 return process.name
+
     return None
 
 
@@ -177,12 +180,14 @@ async def test_platform_that_stops_ends_its_backup(tmp_path: Path) -> None:
     passphrase = tmp_path / "passphrase"
     os.mkfifo(passphrase)
     plan = schedule(tmp_path / "home")
+
     environment = {
         "PORTSIDE_HOME": str(plan.home),
         "DATABASE_URL": "",
         "BACKUP_TO": str(tmp_path / "stored"),
         "PORTSIDE_BACKUP_PASSPHRASE_FILE": str(passphrase),
     }
+
     backups = ScheduledBackups(plan, environment)
     backups.request()
 
@@ -192,6 +197,7 @@ async def test_platform_that_stops_ends_its_backup(tmp_path: Path) -> None:
     running = asyncio.create_task(backups.activate())
     assert await eventually(command)
     running.cancel()
+
     with pytest.raises(asyncio.CancelledError):
         await running
 

@@ -48,6 +48,7 @@ def attempt(started_at: datetime, **more: object) -> Attempt:
         "size_bytes": 5,
         **more,
     }
+
     return Attempt(started_at=started_at, **given)  # type: ignore[arg-type]
 
 
@@ -97,6 +98,7 @@ def test_last_backup_names_the_failure_since(tmp_path: Path) -> None:
     assert found.succeeded is not None and found.succeeded.started_at == NOW
     assert found.failed is not None and found.failed.error == "disk full"
     record_attempt(tmp_path, attempt(NOW + 2 * DAY))
+
     assert last_backup(tmp_path).failed is None
     assert [each.error for each in read_attempts(tmp_path)] == [None, "disk full", None]
 
@@ -105,6 +107,7 @@ def test_history_is_bounded_and_survives_damage(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(history, "_KEPT", 5)
     for number in range(7):
         record_attempt(tmp_path, attempt(NOW + timedelta(hours=number)))
+
     assert [each.started_at - NOW for each in read_attempts(tmp_path)][-1] == timedelta(hours=2)
     (tmp_path / "backups" / "history.json").write_text("{")
     assert read_attempts(tmp_path) == []
@@ -120,9 +123,15 @@ def test_newest_and_young_backups_are_kept(tmp_path: Path) -> None:
 
 def stored(store: FolderStore, name: str, installation: str) -> None:
     header = Header(
-        kind="data", created_at=NOW, version="0.1.0", postgres=18, installation=installation, salt=new_salt(),
+        kind="data",
+        created_at=NOW,
+        version="0.1.0",
+        postgres=18,
+        installation=installation,
+        salt=new_salt(),
         scrypt_log_n=14,
-    )  # fmt: skip
+    )
+
     with store.create(name) as out:
         EncryptedWriter(out, header, Passphrase("correct horse battery")).close()
 
@@ -134,6 +143,7 @@ def test_backups_of_another_platform_are_never_deleted(tmp_path: Path, monkeypat
     own = installation_of(tmp_path).id
     for name, installation in (("a", own), ("b", own), ("c", "other"), ("d", "other")):
         stored(store, f"{name}.backup", installation)
+
     assert prune(store, schedule(tmp_path, keep=1, keep_for=timedelta(0))) == 1
     left = [file.name for file in store.list()]
     assert len(left) == 3
@@ -154,6 +164,7 @@ def test_programs_that_start_together_agree_on_the_identity(tmp_path: Path, monk
     monkeypatch.setattr(create, "new_salt", together)
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(installation_of, [tmp_path, tmp_path]))
+
     assert found[0] == found[1] == installation_of(tmp_path)
 
 
@@ -162,6 +173,7 @@ def test_failure_names_the_file_that_cannot_be_read(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "stored")
     with pytest.raises(BackupFailed, match=r"^/home/secret: Permission denied$"), store.create("a.backup"):
         raise PermissionError(13, "Permission denied", "/home/secret")
+
     assert store.list() == []
 
 
@@ -172,6 +184,7 @@ def test_bucket_is_that_of_aws_without_an_address() -> None:
     assert BucketStore("s3://bucket/prefix", KEYS)._store.config.get("endpoint") is None
     own = BucketStore("s3://bucket", {**KEYS, "AWS_ENDPOINT_URL": "http://store:9000"})
     assert own._store.config["endpoint"] == "http://store:9000"
+
     for missing in KEYS:
         with pytest.raises(UserMistake, match=f"^s3://bucket needs credentials; set {missing}$"):
             BucketStore("s3://bucket", {**KEYS, missing: ""})
@@ -182,8 +195,10 @@ def test_existing_file_of_a_bucket_is_not_replaced() -> None:
     store._store = MemoryStore()
     with store.create("a.backup") as out:
         out.write(b"first")
+
     with pytest.raises(BackupFailed, match=r"^s3://bucket/a\.backup exists already"), store.create("a.backup") as out:
         out.write(b"second")
+
     with store.open("a.backup") as source:
         assert source.read(10) == b"first"
 
@@ -191,9 +206,11 @@ def test_existing_file_of_a_bucket_is_not_replaced() -> None:
 def test_parts_of_an_upload_grow_with_the_backup(monkeypatch: pytest.MonkeyPatch) -> None:
     """S3 takes 10,000 parts, and files of up to 5 TB."""
     assert stores.part_bytes_for(0) == stores.part_bytes_for(10**11) == stores.MIN_PART_BYTES
+
     for expected in (2 * 10**11, 10**12, 5 * 10**12):
         assert expected <= stores.part_bytes_for(expected) * stores.MAX_PARTS
         assert stores.part_bytes_for(expected) <= stores.MAX_PART_BYTES
+
     opened: list[dict[str, int]] = []
 
     def open_writer(*_arguments: object, **options: int) -> nullcontext[BytesIO]:
@@ -203,9 +220,11 @@ def test_parts_of_an_upload_grow_with_the_backup(monkeypatch: pytest.MonkeyPatch
     store = BucketStore("s3://bucket", KEYS)
     store._store = MemoryStore()
     monkeypatch.setattr(obstore, "open_writer", open_writer)
+
     for expected in (0, 10**12, 5 * 10**12):
         with store.create("a.backup", expected):
             pass
+
     assert [one["buffer_size"] * one["max_concurrency"] >> 20 for one in opened] == [192, 119, 512]
 
 
@@ -213,14 +232,17 @@ def test_upload_ends_before_it_has_more_parts_than_the_store_takes(monkeypatch: 
     monkeypatch.setattr(stores, "MAX_PARTS", 3)
     store = BucketStore("s3://bucket", KEYS)
     store._store = MemoryStore()
+
     part = b"x" * stores.MIN_PART_BYTES
     with store.create("most.backup") as out:
         for _ in range(3):
             out.write(part)
+
     larger = pytest.raises(BackupFailed, match=r"^s3://bucket/more\.backup would be larger")
     with larger, store.create("more.backup") as out:
         for _ in range(4):
             out.write(part)
+
     assert [(file.name, file.size_bytes) for file in store.list()] == [("most.backup", 3 * len(part))]
 
 
@@ -239,11 +261,15 @@ def test_files_that_cannot_be_read_are_never_deleted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "location", "name"),
     [
-        ("s3://b", "s3://b", None), ("s3://b/p/q", "s3://b/p/q", None),
-        ("s3://b/p/x.backup", "s3://b/p", "x.backup"), ("/a/b.backup", "/a", "b.backup"), ("/a/b/", "/a/b", None),
-        ("/a/backups", "/a/backups", None), ("/etc/hostname", "/etc", "hostname"),
+        ("s3://b", "s3://b", None),
+        ("s3://b/p/q", "s3://b/p/q", None),
+        ("s3://b/p/x.backup", "s3://b/p", "x.backup"),
+        ("/a/b.backup", "/a", "b.backup"),
+        ("/a/b/", "/a/b", None),
+        ("/a/backups", "/a/backups", None),
+        ("/etc/hostname", "/etc", "hostname"),
     ],
-)  # fmt: skip
+)
 def test_locations(given: str, location: str, name: str | None) -> None:
     assert split_location(given) == (location, name)
 

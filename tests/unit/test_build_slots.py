@@ -6,7 +6,8 @@ from portside.dataplane.build_slots import BuildSlots
 
 
 async def test_a_build_that_waits_hears_why_and_who_empties_caches_goes_first():
-    slots, events = BuildSlots(2), list[str]()
+    slots = BuildSlots(2)
+    events = list[str]()
     has_heard = asyncio.Event()
     ends = {name: asyncio.Event() for name in ("one", "two", "three")}
 
@@ -28,6 +29,7 @@ async def test_a_build_that_waits_hears_why_and_who_empties_caches_goes_first():
         for name in ends:
             tasks.create_task(build(name))
             await asyncio.sleep(0)
+
         assert events == ["one runs", "two runs", "three waits: 2 builds run at once, and others began earlier"]
 
         has_heard.clear()
@@ -53,6 +55,8 @@ async def test_a_build_that_is_cancelled_while_it_waits_takes_no_slot():
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
+
     async with slots.take():
         assert slots.has_builds
+
     await slots.wait_for_end(600)

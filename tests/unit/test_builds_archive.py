@@ -21,6 +21,7 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile
     info.type = kind
     for field, value in fields.items():
         setattr(info, field, value)
+
     return info
 
 
@@ -29,6 +30,7 @@ def pack(path: Path, *entries: tuple[tarfile.TarInfo, bytes], form: int = tarfil
         for info, content in entries:
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
+
     return path
 
 
@@ -48,6 +50,7 @@ async def test_files_and_folders_are_unpacked_with_plain_modes(tmp_path: Path, f
         (entry("folder/run.sh", mode=0o4755), b"the later one\n"),
         form=form,
     )
+
     await unpack(path, tmp_path / "out", LIMIT)
     out = tmp_path / "out"
     assert (out / "folder" / "run.sh").read_text() == "the later one\n"
@@ -77,6 +80,7 @@ async def test_unsafe_entries_are_refused_by_name(tmp_path: Path, bad: tarfile.T
     path = pack(tmp_path / "a", (entry("good"), b"1"), (bad, b""))
     with pytest.raises(BuildFailed, match=words):
         await unpack(path, tmp_path / "deep" / "out", LIMIT)
+
     assert everything_below(tmp_path) <= {"a", "deep", "deep/out", "deep/out/good"}
 
 
@@ -85,6 +89,7 @@ async def test_archive_bomb_is_refused_before_any_write(tmp_path: Path):
     assert path.stat().st_size < 100_000
     with pytest.raises(BuildFailed, match="larger than 1000000 bytes"):
         await unpack(path, tmp_path / "out", LIMIT)
+
     assert everything_below(tmp_path / "out") == set()
 
 
@@ -92,10 +97,12 @@ async def test_too_many_entries_and_long_headers_are_refused(tmp_path: Path, mon
     path = pack(tmp_path / "long", (entry("a", pax_headers={"comment": "x" * 2_000_000}), b""))
     with pytest.raises(BuildFailed, match="header is too long"):
         await unpack(path, tmp_path / "1", LIMIT)
+
     monkeypatch.setattr(archives, "_MAX_ENTRIES", 10)
     path = pack(tmp_path / "many", *((entry(f"f{number}"), b"") for number in range(11)))
     with pytest.raises(BuildFailed, match="more than 10 entries"):
         await unpack(path, tmp_path / "2", LIMIT)
+
     assert everything_below(tmp_path / "2") == set()
 
 
@@ -103,6 +110,7 @@ def test_chained_headers_do_not_break_the_reader(tmp_path: Path):
     header = entry("x", tarfile.XGLTYPE).tobuf()
     path = tmp_path / "chain"
     path.write_bytes(gzip.compress(header * 50_000))
+
     with pytest.raises(BuildFailed, match="cannot be read"):
         asyncio.run(unpack(path, tmp_path / "out", LIMIT))
 

@@ -36,6 +36,7 @@ def test_every_output_line_arrives(runs: Callable[..., Any], tmp_path: Path):
     outcome = outcome_of(runs, tmp_path, script, said)
     assert outcome.code == 3
     assert said == [*(f"line {number}" for number in range(1, 5001)), "half", "restoops"]
+
     assert outcome.tail == said[-30:]
 
 
@@ -53,6 +54,7 @@ def test_cancelled_start_leaves_no_descriptor_open(tmp_path: Path):
     async def start_and_cancel() -> None:
         command = BuildCommand(["sleep", "600"], tmp_path, minimal_environment(os.environ), tmp_path)
         starting = asyncio.create_task(run(command, MaskedOutput(lambda _line: None)))
+
         # The first step starts the program, and waits for the event loop to know it.
         await asyncio.sleep(0)
         starting.cancel()
@@ -71,6 +73,7 @@ def open_pipes() -> set[str]:
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             found.add(str(descriptor.readlink()))
+
     return {name for name in found if name.startswith("pipe:")}
 
 

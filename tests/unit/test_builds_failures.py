@@ -35,6 +35,7 @@ class FailingSource:
         (self.files / "half").write_text("a half of it")
         if self._fail is not None:
             self._fail()
+
         await asyncio.Event().wait()
         return ""
 
@@ -52,6 +53,7 @@ async def failure_of(folder: Path, fail: Callable[[], None] | None, timeout_s: f
         timeout_s=timeout_s,
         secrets={"TOKEN": SECRET},
     )
+
     log = RevisionLog(ship)
     try:
         with pytest.raises(BuildFailed) as failed:
@@ -97,6 +99,7 @@ async def test_other_errors_are_no_fault_of_the_project(tmp_path: Path) -> None:
 
     with pytest.raises(ZeroDivisionError):
         await failure_of(tmp_path, fail)
+
     assert not (tmp_path / "revision").exists()
 
 
@@ -105,6 +108,7 @@ def test_listener_removes_unfinished_builds_alone(tmp_path: Path) -> None:
     revisions = tmp_path / "deployments" / "1" / "revisions"
     for name in ("finished", "fetching", "damaged", "elsewhere"):
         (revisions / name / "source").mkdir(parents=True)
+
     (revisions / "finished" / "built.json").write_text('{"commit": "", "config": "langgraph.json"}')
     (revisions / "damaged" / "built.json").write_text('{"commit": "')
     (revisions / "elsewhere").rename(tmp_path / "elsewhere")
@@ -125,6 +129,7 @@ async def test_executor_that_cannot_be_installed_is_refused_and_the_earlier_one_
     info.mkdir()
     (packages / "portside" / "__init__.py").write_text("earlier")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: portside\nVersion: 0.0.1\n")
+
     files = ExecutorFiles(build, tmp_path)
 
     # The environment has no interpreter.
@@ -135,5 +140,6 @@ async def test_executor_that_cannot_be_installed_is_refused_and_the_earlier_one_
     (packages / "portside" / "__init__.py").write_text("half of the new one")
     with pytest.raises(DeployFailed):
         await files.update()
+
     await files.restore_previous()
     assert (packages / "portside" / "__init__.py").read_text() == "earlier"

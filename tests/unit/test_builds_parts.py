@@ -45,6 +45,7 @@ def test_output_masks_values_in_every_form():
     output.write("https://user:pw@host/x")
     output.write("first line, second line, s3cret")
     assert lines == ["a *** and true", "http://h/?q=***", "https://***@host/x", "***, ***, ***"]
+
     assert output.silent().write("s3cret/val ue") == "***"
     assert len(lines) == 4
 
@@ -54,6 +55,7 @@ def test_output_stops_at_line_limit():
     output = MaskedOutput(lines.append, max_lines=3)
     for number in range(100):
         output.write(f"line {number}")
+
     assert lines == ["line 0", "line 1", "line 2", "The build has written 3 lines; the rest is left out"]
 
 
@@ -95,6 +97,7 @@ def test_lock_file_sets_install_command(tmp_path: Path, files: list[str], comman
     (tmp_path / "package.json").write_text(json.dumps({"packageManager": "npm@10"}))
     for name in files:
         (tmp_path / name).write_text("")
+
     assert install_command(tmp_path) == command
 
 
@@ -153,6 +156,7 @@ def test_install_roots_follow_packages_and_lock_files(tmp_path: Path):
     assert install_roots(tmp_path, below) == [below]
     (tmp_path / "package.json").write_text("{}")
     assert install_roots(tmp_path, below) == [tmp_path, below]
+
     (tmp_path / "package.json").write_text('{"workspaces": ["apps/*"]}')
     assert install_roots(tmp_path, below) == [tmp_path]
     (tmp_path / "yarn.lock").write_text("")
@@ -188,6 +192,7 @@ def test_members_of_a_workspace_of_pnpm(tmp_path: Path):
     below.mkdir(parents=True)
     (below / "package.json").write_text('{"dependencies": {"zod": "4"}}')
     (tmp_path / "package.json").write_text("{}")
+
     for text, roots in (("packages:\n  - 'packages/*'\n", [below]), ('packages:\n- "examples/*" # all\n', [tmp_path])):
         (tmp_path / "pnpm-workspace.yaml").write_text(text)
         assert install_roots(tmp_path, below) == roots
@@ -270,6 +275,7 @@ async def test_builds_with_yarn_1_install_one_after_the_other(tmp_path: Path):
         second = asyncio.create_task(install_second())
         await eventually(waits)
         order.append("first")
+
     await second
     assert order == ["first", "second"]
 
@@ -282,6 +288,7 @@ def test_missing_packages_are_noticed(tmp_path: Path):
     (below / "package.json").write_text('{"dependencies": {"zod": "4"}}')
     assert missing_packages(below) == f"npm i in {below}"
     (tmp_path / "pnpm-lock.yaml").write_text("")
+
     assert missing_packages(below) == f"pnpm i in {tmp_path}"
     (tmp_path / "node_modules").mkdir()
     assert missing_packages(below) is None
@@ -392,6 +399,7 @@ def test_projects_and_virtual_projects_are_distinguished(
 ):
     if pyproject is not None:
         (tmp_path / "pyproject.toml").write_text(pyproject)
+
     assert (is_project(tmp_path), is_virtual(tmp_path)) == kind
     (tmp_path / "setup.cfg").write_text("")
     assert is_project(tmp_path) == bool(pyproject), "it is no project by itself"
@@ -406,12 +414,14 @@ def test_pip_config_becomes_uv_variables(tmp_path: Path):
         "[install]\nextra_index_url =\n    https://one/simple\n    https://two/simple\nfind-links = ./a ./b\n"
         "[list]\nformat = x\n"
     )
+
     found = read_pip_config(path, "pip.conf")
     assert found.variables == {
         "UV_DEFAULT_INDEX": "https://user:pw@index/simple",
         "UV_INDEX": "https://one/simple https://two/simple",
         "UV_FIND_LINKS": "./a,./b",
     }
+
     assert found.skipped == ["global.timeout", "list.format"]
     path.write_text("no section")
     with pytest.raises(BuildFailed, match=r"'pip\.conf' is not a valid pip configuration"):
@@ -444,11 +454,14 @@ def test_is_behind_detects_missing_migrations(tmp_path: Path):
     theirs = tmp_path / "lib" / "python3.11" / "site-packages" / "portside" / "agent"
     for folder in ("migrations", "functions"):
         (theirs / folder).mkdir(parents=True)
+
     names = sorted(file.name for file in (ours / "migrations").glob("*.sql"))
     revision = theirs / "functions" / "revision.txt"
     shutil.copy(ours / "functions" / "revision.txt", revision)
+
     for name in names[:-1]:
         (theirs / "migrations" / name).touch()
+
     assert is_behind(tmp_path)
     (theirs / "migrations" / names[-1]).touch()
     assert not is_behind(tmp_path)
@@ -456,6 +469,7 @@ def test_is_behind_detects_missing_migrations(tmp_path: Path):
     assert not is_behind(tmp_path)
     revision.write_text("0 an older one")
     assert is_behind(tmp_path)
+
     revision.unlink()
     assert is_behind(tmp_path)
 
@@ -465,10 +479,12 @@ async def test_earlier_executor_is_restored_after_an_update_that_failed_half_way
     earlier = tmp_path / "build" / "earlier-executor"
     for folder in (packages, earlier):
         (folder / "portside").mkdir(parents=True)
+
     (earlier / "portside" / "__init__.py").write_text("earlier")
     (earlier / "portside-1.dist-info").mkdir()
     (packages / "portside" / "half_a_package.py").touch()
     (earlier / "kept-for").write_text("2")
+
     files = ExecutorFiles(tmp_path / "build", tmp_path)
     # Another attempt to update keeps nothing of what the first one has left.
     files._keep("2")
@@ -479,10 +495,12 @@ async def test_earlier_executor_is_restored_after_an_update_that_failed_half_way
 
 @pytest.mark.skipif(not (node._RUNTIME / "package.json").is_file(), reason="the JavaScript executor is not built")
 async def test_earlier_javascript_executor_is_restored(tmp_path: Path):
-    build, kept = tmp_path / "build", tmp_path / node.RUNTIMES
+    build = tmp_path / "build"
+    kept = tmp_path / node.RUNTIMES
     runtime = node.runtime_of(build)
     runtime.mkdir(parents=True)
     (runtime / "main.mjs").write_text("earlier")
+
     # As if it was installed from the registry before.
     shutil.copytree(node._RUNTIME, kept / node._digest(node._RUNTIME))
     files = ExecutorFiles(build, tmp_path)

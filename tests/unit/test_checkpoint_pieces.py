@@ -27,10 +27,12 @@ class GrowingWhileEncoded:
 
     def dumps_typed(self, value: Any) -> tuple[str, bytes]:
         encoded = SERDE.dumps_typed(value)
+
         if isinstance(self.value, list):
             self.value.append("late")
         else:
             self.value[f"late {len(self.value)}"] = "late"
+
         return encoded
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
@@ -46,6 +48,7 @@ def cut(owner: ValuePieces, value: Any) -> CutValue:
     known: Known | None = None
     for _ in range(2):
         _, known = Encoding(SERDE, owner).encode(THREAD, value, known)
+
     assert isinstance(known, CutValue)
     return known
 
@@ -65,11 +68,13 @@ def joined(value: CutValue) -> bytes:
 @pytest.mark.parametrize("kind", ["list", "dict"])
 def test_a_value_that_grows_while_it_is_cut_can_be_read(kind: str):
     value: Any = messages(50) if kind == "list" else {str(index): "x" * 200 for index in range(50)}
-    owner, expected = ValuePieces(), value.copy()
+    owner = ValuePieces()
+    expected = value.copy()
     _, whole = Encoding(SERDE, owner).encode(THREAD, value, None)
     _, known = Encoding(GrowingWhileEncoded(value), owner).encode(THREAD, value, whole)
     assert isinstance(known, CutValue)
     read = SERDE.loads_typed(("msgpack", joined(known)))
+
     # The first item may be added while the whole value is encoded, before it is cut.
     assert list(read)[:50] == list(expected)
     assert len(read) < len(value)
@@ -83,37 +88,43 @@ def test_headers_are_those_of_the_serializer(count: int):
 
 
 def test_an_unchanged_value_stores_no_piece():
-    owner, value = ValuePieces(), messages(50)
+    owner = ValuePieces()
+    value = messages(50)
     stored, _ = encode(owner, value, cut(owner, value))
     assert stored.new == []
 
 
 def test_lists_that_grow_in_a_dict_stay_in_few_ranges():
-    owner, value = ValuePieces(), {"first": messages(50), "second": messages(50)}
+    owner = ValuePieces()
+    value = {"first": messages(50), "second": messages(50)}
     known = cut(owner, value)
     for number in range(20):
         value = {name: [*items, HumanMessage("x" * 1200, id=f"new {number}")] for name, items in value.items()}
         stored, known = encode(owner, value, known)
+
     assert stored.ranges is not None
     # For each list its header, which changes each time, and its items; a range is three numbers.
     assert len(stored.ranges) == 4 * 3
 
 
 def test_an_equal_key_of_another_type_is_written_again():
-    owner, value = ValuePieces(), {(index,): "x" * 200 for index in range(50)}
+    owner = ValuePieces()
+    value = {(index,): "x" * 200 for index in range(50)}
     changed = {(True,) if key == (1,) else key: text for key, text in value.items()}
     stored, _ = encode(owner, changed, cut(owner, value))
     assert len(stored.new) == 1
 
 
 def test_removing_the_first_items_stores_only_a_broken_piece():
-    owner, value = ValuePieces(), messages(100)
+    owner = ValuePieces()
+    value = messages(100)
     stored, _ = encode(owner, value[7:], cut(owner, value))
     assert sum(len(piece.data) for piece in stored.new) < 2 * PIECE_BYTES
 
 
 def test_a_value_that_has_little_of_the_version_before_is_stored_whole():
-    owner, value = ValuePieces(), messages(50)
+    owner = ValuePieces()
+    value = messages(50)
     other = [HumanMessage("y" * 200, id=f"other {index}") for index in range(50)]
     _, whole = Encoding(SERDE, owner).encode(THREAD, value, None)
     for before in (whole, cut(owner, value)):
@@ -122,9 +133,12 @@ def test_a_value_that_has_little_of_the_version_before_is_stored_whole():
 
 
 def test_pieces_that_do_not_fit_the_value_that_was_read_are_not_shared():
-    owner, value = ValuePieces(), messages(50)
+    owner = ValuePieces()
+    value = messages(50)
     known = cut(owner, value)
-    ranges, data = array_text(pieces._ranges(known.pieces)), joined(known)
+
+    ranges = array_text(pieces._ranges(known.pieces))
+    data = joined(known)
     counts = [(len(piece.data), piece.stored_leaves) for piece in known.pieces]
     for missing in (0, 1):
         last_bytes, last_leaves = counts[-1]
@@ -135,7 +149,8 @@ def test_pieces_that_do_not_fit_the_value_that_was_read_are_not_shared():
 
 
 def test_branches_of_a_thread_never_store_a_piece_under_one_number():
-    owner, value = ValuePieces(), messages(50)
+    owner = ValuePieces()
+    value = messages(50)
     before = cut(owner, value)
     branches = [encode(owner, [*value, HumanMessage(f"{branch}" * 2000)], before)[0].new for branch in "abc"]
     numbers = [(piece.series, piece.number) for new in branches for piece in new]
@@ -144,7 +159,8 @@ def test_branches_of_a_thread_never_store_a_piece_under_one_number():
 
 def test_only_the_values_of_the_named_checkpoint_are_shared():
     """Another process may have deleted other checkpoints, with the pieces that only they had."""
-    owner, known = ValuePieces(), KnownValues("first", {"messages": b"x"}, {}, {})
+    owner = ValuePieces()
+    known = KnownValues("first", {"messages": b"x"}, {}, {})
     owner.remember(THREAD, "", known)
     assert owner.known(THREAD, "", "first") == known
     assert owner.known(THREAD, "", "second") is owner.known(THREAD, "", None) is None
@@ -155,6 +171,7 @@ def test_values_of_deleted_checkpoints_are_not_shared(thread: str):
     owner = ValuePieces()
     if thread == "running":
         owner.of_runs[THREAD] = {}
+
     owner.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}, {}))
     owner.forget(THREAD)
     assert owner.known(THREAD, "", "first") is None
@@ -167,6 +184,7 @@ async def test_the_end_of_a_run_forgets_its_values():
         saver.pieces.remember(THREAD, "", KnownValues("first", {"messages": b"x"}, {}, {}))
         encoding = Encoding(SERDE, saver.pieces)
         assert encoding.known(THREAD, "", "first") == saver.pieces.known(THREAD, "", "first") is not None
+
     assert saver.pieces.known(THREAD, "", "first") is None
 
 

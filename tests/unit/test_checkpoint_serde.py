@@ -75,18 +75,57 @@ class Odd:
 
 
 KEPT: list[Any] = [
-    HumanMessage("hi", id="1"), AIMessage("there", tool_calls=[{"name": "t", "args": {}, "id": "c"}]),
-    Document("text"), Interrupt(value="?", id="i"), Color.RED, Model(name="n"), Record("r"), Pair(1, "b"),
-    {1, 2}, frozenset({3}), deque([1]), datetime.now(UTC), date(2026, 1, 2), timedelta(seconds=3), Decimal("1.5"),
-    UUID(int=5), ip_address("::1"), Path("/a/b"), re.compile("a+"), b"bytes", None, {"a": [1, 2.5, "x"]},
-    2**70, 1 + 2j, Fraction(1, 2), range(5), slice(1, 2), SimpleNamespace(a=1), MappingProxyType({"a": 1}),
-    ChainMap({"a": 1}, {"b": 2}), UserDict(a=1), UserList([1]), UserString("a"), array("d", [1.5]),
-    PurePosixPath("a/b"), Struct("s"), bytearray(b"a"), TypeAdapter(AnyUrl).validate_python("http://a/b"),
+    HumanMessage("hi", id="1"),
+    AIMessage("there", tool_calls=[{"name": "t", "args": {}, "id": "c"}]),
+    Document("text"),
+    Interrupt(value="?", id="i"),
+    Color.RED,
+    Model(name="n"),
+    Record("r"),
+    Pair(1, "b"),
+    {1, 2},
+    frozenset({3}),
+    deque([1]),
+    datetime.now(UTC),
+    date(2026, 1, 2),
+    timedelta(seconds=3),
+    Decimal("1.5"),
+    UUID(int=5),
+    ip_address("::1"),
+    Path("/a/b"),
+    re.compile("a+"),
+    b"bytes",
+    None,
+    {"a": [1, 2.5, "x"]},
+    2**70,
+    1 + 2j,
+    Fraction(1, 2),
+    range(5),
+    slice(1, 2),
+    SimpleNamespace(a=1),
+    MappingProxyType({"a": 1}),
+    ChainMap({"a": 1}, {"b": 2}),
+    UserDict(a=1),
+    UserList([1]),
+    UserString("a"),
+    array("d", [1.5]),
+    PurePosixPath("a/b"),
+    Struct("s"),
+    bytearray(b"a"),
+    TypeAdapter(AnyUrl).validate_python("http://a/b"),
     {np.int64(5): {Path("/a"): 1}, (1, "b"): 2, frozenset({1}): 3, Decimal("1.5"): 4, None: [{Fraction(1, 2): 5}]},
-    np.float64(1.5), np.float32(0.1), np.int8(-5), np.bool_(True), np.bytes_(b"a"),
-    np.complex64(1 + 2j), np.longdouble(1.5), np.datetime64("2020-01-01"), np.datetime64(5, "25s"),
-    np.timedelta64(5, "D"), np.timedelta64(5),
-]  # fmt: skip
+    np.float64(1.5),
+    np.float32(0.1),
+    np.int8(-5),
+    np.bool_(True),
+    np.bytes_(b"a"),
+    np.complex64(1 + 2j),
+    np.longdouble(1.5),
+    np.datetime64("2020-01-01"),
+    np.datetime64(5, "25s"),
+    np.timedelta64(5, "D"),
+    np.timedelta64(5),
+]
 # Containers whose parts langgraph's serializer refuses.
 AROUND: list[Callable[[Any], Any]] = [
     lambda part: [part],
@@ -179,6 +218,7 @@ def test_a_reader_without_the_class_finds_plain_data(value):
 def test_what_has_no_form_without_pickle_is_refused():
     with pytest.raises(TypeError, match="Odd"):
         make_serde().dumps_typed({"a": [object.__new__(Odd), Fraction(1, 2)]})
+
     serde = make_serde(SerdeRules(pickle_fallback=True))
     assert serde.dumps_typed(object.__new__(Odd))[0] == "pickle"
     assert serde.dumps_typed(Fraction(1, 2))[0] == "msgpack"
@@ -201,16 +241,27 @@ def test_hostile_blobs_call_nothing(code, serde, tmp_path):
     trace = tmp_path / "trace"
     command = f"touch {trace}"
     attacks = [
-        ("os", "system", command), ("subprocess", "Popen", command), ("subprocess", "Popen", {"args": command}),
-        ("builtins", "eval", f"open({str(trace)!r}, 'w')"), ("builtins", "exec", f"open({str(trace)!r}, 'w')"),
-        ("pathlib", "Path", [str(trace)], "touch"), (HERE, "Odd", str(trace)), (HERE, "Odd", [str(trace)]),
-        (HERE, "Odd", {"path": str(trace)}), ("os", "path", "x"), ("importlib", "import_module", "this"),
-        ("builtins", "open", [str(trace), "w"]), ("pickle", "loads", pickle.dumps(os.getcwd)),
-        ("langchain_core.load.load", "loads", "{}"), ("tests.unit.test_checkpoint_serde.Odd", "__init__", [str(trace)]),
-    ]  # fmt: skip
+        ("os", "system", command),
+        ("subprocess", "Popen", command),
+        ("subprocess", "Popen", {"args": command}),
+        ("builtins", "eval", f"open({str(trace)!r}, 'w')"),
+        ("builtins", "exec", f"open({str(trace)!r}, 'w')"),
+        ("pathlib", "Path", [str(trace)], "touch"),
+        (HERE, "Odd", str(trace)),
+        (HERE, "Odd", [str(trace)]),
+        (HERE, "Odd", {"path": str(trace)}),
+        ("os", "path", "x"),
+        ("importlib", "import_module", "this"),
+        ("builtins", "open", [str(trace), "w"]),
+        ("pickle", "loads", pickle.dumps(os.getcwd)),
+        ("langchain_core.load.load", "loads", "{}"),
+        ("tests.unit.test_checkpoint_serde.Odd", "__init__", [str(trace)]),
+    ]
+
     for attack in attacks:
         made_of = attack if len(attack) == 4 else (*attack, "__call__")
         make_serde(serde).loads_typed(call(code, *made_of))
+
     assert not trace.exists()
 
 
@@ -224,6 +275,7 @@ def test_pickles_are_read_only_where_that_was_asked_for():
     hostile = pickle.dumps(Record("r"))
     with pytest.raises(UnsafeCheckpoint, match="pickle"):
         make_serde().loads_typed(("pickle", hostile))
+
     assert make_serde(SerdeRules(pickle_fallback=True)).loads_typed(("pickle", hostile)) == Record("r")
 
 
@@ -238,6 +290,7 @@ def test_objects_in_json_are_made_of_listed_classes_only():
     raw = "json", msgspec.json.encode({"a": written})
     with pytest.raises(UnsafeCheckpoint, match="allowed_json_modules"):
         make_serde().loads_typed(raw)
+
     other = make_serde(SerdeRules(allowed_json_modules=[["some", "Thing"]]))
     assert other.loads_typed(raw) == {"a": written}
     listed = make_serde(SerdeRules(allowed_json_modules=[[*HERE.split("."), "Record"]]))
@@ -252,10 +305,16 @@ def test_small_values_are_restored_from_the_body_of_a_checkpoint(value):
 
 def body_with(value: Any) -> tuple[str, bytes]:
     checkpoint: Any = {
-        "v": 4, "id": "1", "ts": "", "channel_values": {"small": value}, "channel_versions": {"small": "1"},
+        "v": 4,
+        "id": "1",
+        "ts": "",
+        "channel_values": {"small": value},
+        "channel_versions": {"small": "1"},
         "versions_seen": {},
-    }  # fmt: skip
+    }
+
     config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
     rows = checkpoint_rows(Encoding(make_serde(), ValuePieces()), config, checkpoint, {}, {})
     [row] = rows.checkpoints.values()
+
     return completed(row)[5:7]

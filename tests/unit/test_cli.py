@@ -43,6 +43,7 @@ def commands(group: click.Group, way: tuple[str, ...] = ()) -> list[tuple[str, .
         command = group.get_command(context, name)
         assert command is not None
         found += commands(command, (*way, name)) if isinstance(command, click.Group) else [(*way, name)]
+
     return found
 
 
@@ -70,6 +71,7 @@ def test_every_command_explains_itself_and_imports_nothing_heavy() -> None:
     done = subprocess.run(
         [sys.executable, "-c", HELP_OF_ALL, json.dumps(ways)], capture_output=True, text=True, check=True, timeout=200
     )
+
     shown = json.loads(done.stdout)
     for way in ways:
         text, heavy = shown[" ".join(way)]
@@ -146,11 +148,14 @@ def test_a_port_that_is_taken_ends_a_server_at_once(tmp_path: Path, command: str
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run(command, "--port", str(port), home=tmp_path, DATABASE_URI="postgresql://nobody@127.0.0.1:9/none")
+
     assert done.returncode == DependencyUnavailable.exit_code
     *before, error = done.stderr.splitlines()
     assert (done.stdout, error) == (
-        "", f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --port"
-    )  # fmt: skip
+        "",
+        f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --port",
+    )
+
     # Which Python runs is said first.
     assert [sys.executable in line for line in before] == ([True] if command == "dev" else [])
 
@@ -163,6 +168,7 @@ def test_a_database_that_is_away_is_one_line(tmp_path: Path) -> None:
     )
     assert done.returncode == DependencyUnavailable.exit_code
     assert done.stderr.startswith("error: the database does not answer: ")
+
     assert done.stderr.count("\n") == 1, done.stderr
     assert "secret" not in done.stderr
 
@@ -182,10 +188,12 @@ def test_a_server_that_has_started_says_what_it_is() -> None:
         "  database  db.example:5432/agents",
         "  tier      queue: executes up to 3 runs at once; answers only /ok, /metrics and /info",
     ]
+
     embedded = summary(described(10), AgentSettings(), "postgresql://ann:secret@/agents?host=%2Ftmp%2Fa")
     assert embedded[2:4] == [
-        "  graphs    g0, g1, g2, g3, g4, g5, g6, g7 and 2 more", "  database  /tmp/a/agents, embedded"
-    ]  # fmt: skip
+        "  graphs    g0, g1, g2, g3, g4, g5, g6, g7 and 2 more",
+        "  database  /tmp/a/agents, embedded",
+    ]
 
 
 def check_mistake(done: Any, says: str) -> None:
@@ -228,6 +236,7 @@ def test_an_unexpected_error_is_one_line(monkeypatch, capsys, error, line: str) 
     failing(monkeypatch, error)
     with pytest.raises(SystemExit) as ended:
         cli.main(["usage"])
+
     assert ended.value.code == 1
     assert capsys.readouterr() == ("", line)
 
@@ -244,6 +253,7 @@ def test_an_interrupted_command_says_nothing(monkeypatch, capsys, error) -> None
     failing(monkeypatch, error)
     with pytest.raises(SystemExit) as ended:
         cli.main(["usage"])
+
     assert ended.value.code == 130
     assert capsys.readouterr().err.strip() == ""
 
@@ -256,6 +266,7 @@ def test_a_closed_pipe_is_not_an_error() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=200
     )
+
     os.close(writing)
     assert done.stderr == ""
 
@@ -318,6 +329,7 @@ def test_commands_find_the_platform_of_a_home_folder_at_its_port(tmp_path: Path)
     assert f"no platform responds at http://127.0.0.1:{port} " in run(*listing).stderr
     other = free_port()
     assert f":{other} " in run(*listing, "--url", f"http://127.0.0.1:{other}").stderr
+
     assert f":{port} " in run("login", "--device", PORTSIDE_HOME=str(tmp_path)).stderr
     with held(tmp_path):
         assert f"nothing answers at http://127.0.0.1:{port}\n" in run("doctor", "--home", str(tmp_path)).stdout
@@ -367,11 +379,15 @@ def test_next_steps_without_the_example(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("environment", "system", "expected"),
     [
-        ({}, "linux", False), ({"DISPLAY": ":0"}, "linux", True), ({"WAYLAND_DISPLAY": "wayland-0"}, "linux", True),
-        ({"DISPLAY": ":0", "SSH_TTY": "/dev/pts/0"}, "linux", False), ({}, "darwin", True),
-        ({"SSH_CONNECTION": "x"}, "darwin", False), ({"BROWSER": "w3m", "SSH_TTY": "/dev/pts/0"}, "linux", True),
+        ({}, "linux", False),
+        ({"DISPLAY": ":0"}, "linux", True),
+        ({"WAYLAND_DISPLAY": "wayland-0"}, "linux", True),
+        ({"DISPLAY": ":0", "SSH_TTY": "/dev/pts/0"}, "linux", False),
+        ({}, "darwin", True),
+        ({"SSH_CONNECTION": "x"}, "darwin", False),
+        ({"BROWSER": "w3m", "SSH_TTY": "/dev/pts/0"}, "linux", True),
     ],
-)  # fmt: skip
+)
 def test_a_browser_is_where_the_user_sits(environment: dict[str, str], system: str, *, expected: bool) -> None:
     assert has_browser(environment, system) is expected
 
@@ -404,10 +420,12 @@ def test_a_process_knows_its_service_and_whether_the_machine_starts_it(tmp_path:
     cgroup.write_text("0::/\n")
     assert running_service(tmp_path) is None
     cgroup.write_text("0::/system.slice/portside.service\n")
+
     found = running_service(tmp_path)
     assert found is not None
     assert (found.unit, found.starts_with_machine) == ("portside.service", False)
     wanted = tmp_path / "etc/systemd/system/multi-user.target.wants/portside.service"
+
     wanted.parent.mkdir(parents=True)
     (wanted.parents[1] / "portside.service").touch()
     wanted.symlink_to("../portside.service")
@@ -433,6 +451,7 @@ def test_odd_arguments_are_mistakes_of_the_user(
     monkeypatch.setenv("PORTSIDE_URL", f"http://127.0.0.1:{free_port()}")
     with pytest.raises(SystemExit) as ended:
         cli.main(list(arguments))
+
     said = capsys.readouterr().err
     assert ended.value.code == 1
     assert error in said
@@ -444,6 +463,7 @@ def test_settings_file_that_is_not_text_is_named(tmp_path: Path, capsys: pytest.
     file.write_bytes(b"PORT=1\n\xff\xfe")
     with pytest.raises(SystemExit):
         cli.main(["doctor", "--env-file", str(file)])
+
     assert capsys.readouterr().err == f"error: {file} is not UTF-8 text: invalid start byte in byte 7\n"
 
 

@@ -66,4 +66,5 @@ def test_refusals_are_not_retried(platform: Platform):
     STATUSES[:] = [404]
     with pytest.raises(UserMistake, match="404"):
         follow_revision(platform, "d", "r", say=print)
+
     assert STATUSES == []

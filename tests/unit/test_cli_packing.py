@@ -21,6 +21,7 @@ def write(folder: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
+
     return folder
 
 
@@ -35,25 +36,54 @@ def packed(folder: Path, config: str = "langgraph.json") -> tuple[dict[str, byte
     summary = pack(read_project(folder, config), file)
     assert summary.size == len(file.getvalue())
     file.seek(0)
+
     with tarfile.open(fileobj=file, mode="r:gz") as archive:
         members = archive.getmembers()
         assert all(member.isreg() and (member.uid, member.mtime, member.uname) == (0, 0, "") for member in members)
         found = {member.name: archive.extractfile(member).read() for member in members}
+
     assert len(found) == len(members) == summary.files
     return found, summary
 
 
 def test_caches_and_ignored_files_are_not_packed(project: Path) -> None:
-    write(project, {
-        ".gitignore": "*.log\nout/\n!keep.log\n/top.txt\n", ".dockerignore": "# a comment\ndata\n*.md\n!README.md\n",
-        "a.log": "", "keep.log": "", "out/x": "", "top.txt": "", "sub/top.txt": "", "sub/.gitignore": "mine\n!b.log\n",
-        "sub/mine": "", "sub/b.log": "", "data/x": "", "sub/data/x": "", "README.md": "", "NOTES.md": "",
-        ".git/config": "", ".venv/x": "", "node_modules/x": "", "sub/__pycache__/x.pyc": "", "x.pyc": "",
-    })  # fmt: skip
+    write(
+        project,
+        {
+            ".gitignore": "*.log\nout/\n!keep.log\n/top.txt\n",
+            ".dockerignore": "# a comment\ndata\n*.md\n!README.md\n",
+            "a.log": "",
+            "keep.log": "",
+            "out/x": "",
+            "top.txt": "",
+            "sub/top.txt": "",
+            "sub/.gitignore": "mine\n!b.log\n",
+            "sub/mine": "",
+            "sub/b.log": "",
+            "data/x": "",
+            "sub/data/x": "",
+            "README.md": "",
+            "NOTES.md": "",
+            ".git/config": "",
+            ".venv/x": "",
+            "node_modules/x": "",
+            "sub/__pycache__/x.pyc": "",
+            "x.pyc": "",
+        },
+    )
+
     assert set(packed(project)[0]) == {
-        "langgraph.json", "agent.py", ".gitignore", ".dockerignore", "keep.log", "sub/top.txt", "sub/.gitignore",
-        "sub/b.log", "sub/data/x", "README.md",
-    }  # fmt: skip
+        "langgraph.json",
+        "agent.py",
+        ".gitignore",
+        ".dockerignore",
+        "keep.log",
+        "sub/top.txt",
+        "sub/.gitignore",
+        "sub/b.log",
+        "sub/data/x",
+        "README.md",
+    }
 
 
 def test_gitignore_of_the_enclosing_repository_applies(project: Path) -> None:
@@ -70,6 +100,7 @@ def test_links_to_outside_are_left_out(project: Path, tmp_path: Path) -> None:
     (project / "nowhere").symlink_to("missing")
     (project / "folder-link").symlink_to("folder")
     (project / "round").symlink_to(".")
+
     found, summary = packed(project)
     assert found["inside.txt"] == b"mine"
     assert sorted(summary.left_out) == ["folder-link", "nowhere", "outside.txt", "round"]
@@ -78,10 +109,17 @@ def test_links_to_outside_are_left_out(project: Path, tmp_path: Path) -> None:
 
 def test_dependencies_beside_the_folder_come_along_and_nothing_else(tmp_path: Path) -> None:
     config = {**CONFIG, "dependencies": [".", "../../shared", "./sub", "requests"]}
-    write(tmp_path, {
-        "apps/agent/langgraph.json": json.dumps(config), "apps/agent/sub/x.py": "", "shared/pyproject.toml": "",
-        "apps/other/x.py": "", "x.py": "",
-    })  # fmt: skip
+    write(
+        tmp_path,
+        {
+            "apps/agent/langgraph.json": json.dumps(config),
+            "apps/agent/sub/x.py": "",
+            "shared/pyproject.toml": "",
+            "apps/other/x.py": "",
+            "x.py": "",
+        },
+    )
+
     project = read_project(tmp_path / "apps" / "agent", "langgraph.json")
     assert project.config == "apps/agent/langgraph.json"
     found, _ = packed(tmp_path / "apps" / "agent")
@@ -93,6 +131,7 @@ def test_workspaces_come_along(tmp_path: Path) -> None:
     write(tmp_path / "work", {"package.json": '{"workspaces": ["apps/*", "libs/*"]}', "libs/shared/package.json": "{}"})
     assert set(packed(agent)[0]) == {"langgraph.json", "package.json"}
     write(tmp_path / "work", {".git/HEAD": ""})
+
     found = read_project(agent, "langgraph.json")
     assert (found.root, found.config) == (tmp_path / "work", "apps/agent/langgraph.json")
     assert "libs/shared/package.json" in packed(agent)[0]
@@ -131,6 +170,7 @@ def test_the_same_files_give_the_same_bytes(project: Path) -> None:
         pack(read_project(project, "langgraph.json"), file)
         archives.append(file.getvalue())
         (project / "agent.py").touch()
+
     assert archives[0] == archives[1]
 
 
@@ -161,6 +201,7 @@ def test_a_too_large_archive_is_refused(project: Path, monkeypatch) -> None:
     monkeypatch.setattr(deploy, "MAX_ARCHIVE_BYTES", 10)
     write(project, {f"{number}.txt": str(number) * 100_000 for number in range(20)})
     write(project, {"models/large.bin": "x" * 3_000_000})
+
     with pytest.raises(UserMistake, match=r"largest files so far: models/large\.bin \(2\.9 MB\), .*dockerignore"):
         packed(project)
 
@@ -207,11 +248,14 @@ def test_misspelt_keys_are_said_with_the_nearest(capsys: pytest.CaptureFixture[s
 def test_files_and_folders_in_each_others_place_are_named(project: Path) -> None:
     with pytest.raises(UserMistake, match=r"langgraph\.json is a file; name its folder: .* --config langgraph\.json"):
         check_source_path(project / "langgraph.json", "langgraph.json")
+
     with pytest.raises(UserMistake, match=r"agent\.py is a file; name the folder that has it"):
         check_source_path(project / "agent.py", "langgraph.json")
+
     write(project, {"apps/one/graph.json": "{}"})
     with pytest.raises(UserMistake, match=r"apps is a folder; name the configuration file in it"):
         packed(project, "apps")
+
     (project / "langgraph.json").unlink()
     with pytest.raises(UserMistake, match=r"has no langgraph\.json, but apps/one/graph\.json: deploy with --config"):
         packed(project)
@@ -226,12 +270,15 @@ def test_the_commit_is_checked_and_not_the_folder(project: Path) -> None:
     write(project, {"notes": ""})
     git("add", "notes")
     git("commit", "--quiet", "--message=one")
+
     with pytest.raises(UserMistake, match=r"langgraph\.json is not committed on main; commit it, or use --upload"):
         deploy.check_commit(project, "main", "langgraph.json")
+
     git("add", "langgraph.json")
     git("commit", "--quiet", "--message=two")
     with pytest.raises(UserMistake, match=r"graph 'agent' is in \./agent\.py, but there is no such file"):
         deploy.check_commit(project, "main", "langgraph.json")
+
     git("add", "agent.py")
     git("commit", "--quiet", "--message=three")
     deploy.check_commit(project, "main", "./langgraph.json")

@@ -16,6 +16,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
     (tmp_path / "assets").mkdir()
     (tmp_path / "index.html").write_text("<head><title>Portside</title></head>")
     (tmp_path / "assets" / "index-abc.js").write_text("export {}")
+
     app = site.ServeConsole(PlainTextResponse("the agent"), '/mine"', tmp_path)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://agent") as opened:
         yield opened
@@ -42,4 +43,5 @@ async def test_everything_else_is_the_agents(client: httpx2.AsyncClient) -> None
     paths = ("/", "/ok", "/consoles", "/threads")
     for path in paths:
         assert (await client.get(path)).text == "the agent"
+
     assert (await client.post("/console/")).text == "the agent"

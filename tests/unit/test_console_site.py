@@ -43,6 +43,7 @@ def test_assets_are_kept_for_a_year_and_sent_compressed(folder: Path) -> None:
     assert "javascript" in response.headers["content-type"]
     plain = site.respond("assets/index-abc.js", {}, folder)
     assert "content-encoding" not in plain.headers
+
     assert plain.body == SCRIPT.encode()
 
 
@@ -86,11 +87,13 @@ def test_start_of_the_platform_reads_no_file_of_the_console() -> None:
         "import portside.platform.app\n"
         "print(sorted(names - sys.stdlib_module_names), [path for path in opened if 'console/static' in path])\n"
     )
+
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "['portside'] []"
 
 
-ID, OTHER = "0190a0c0-0000-7000-8000-000000000001", "0190a0c0-0000-7000-8000-000000000002"
+ID = "0190a0c0-0000-7000-8000-000000000001"
+OTHER = "0190a0c0-0000-7000-8000-000000000002"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from portside.control.pushes import delivery_id, is_signed, normalize
 
 
 def test_the_published_example_of_a_signature() -> None:
-    secret, body = "It's a Secret to Everybody", b"Hello, World!"
+    secret = "It's a Secret to Everybody"
+    body = b"Hello, World!"
     digest = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
     assert is_signed("github", secret, {"x-hub-signature-256": f"sha256={digest}"}, body)
     assert is_signed("gitea", secret, {"x-gitea-signature": digest}, body)
@@ -23,6 +24,7 @@ def test_a_delivery_is_named_after_what_is_signed_of_it() -> None:
     for kind in ("github", "gitea"):
         names = [delivery_id(kind, {f"x-{kind}-delivery": name}, b"a") for name in ("1", "2")]
         assert names[0] == names[1] != delivery_id(kind, {f"x-{kind}-delivery": "1"}, b"b")
+
     assert delivery_id("gitlab", {"x-gitlab-event-uuid": "2", "idempotency-key": "1"}, b"a") == "1"
     assert delivery_id("gitea", {}, b"a") == delivery_id("gitea", {}, b"a") != delivery_id("gitea", {}, b"b")
 
@@ -30,18 +32,26 @@ def test_a_delivery_is_named_after_what_is_signed_of_it() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "https://git.example.com/Team/agent", "https://GIT.example.com/Team/agent.git",
-        "git@git.example.com:Team/agent.git", "ssh://git@git.example.com/Team/agent.git", "ssh://git@git.example.com:22/Team/agent/",
+        "https://git.example.com/Team/agent",
+        "https://GIT.example.com/Team/agent.git",
+        "git@git.example.com:Team/agent.git",
+        "ssh://git@git.example.com/Team/agent.git",
+        "ssh://git@git.example.com:22/Team/agent/",
         "https://git.example.com:443/Team/agent.git/",
     ],
-)  # fmt: skip
+)
 def test_addresses_of_one_repository_normalize_to_one(url: str) -> None:
     assert normalize(url) == "git.example.com/Team/agent"
 
 
 @pytest.mark.parametrize(
-    "url", ["https://git.example.com/team/agent", "https://git.example.com:8443/Team/agent", "https://git.example.com/Team/agents"]
-)  # fmt: skip
+    "url",
+    [
+        "https://git.example.com/team/agent",
+        "https://git.example.com:8443/Team/agent",
+        "https://git.example.com/Team/agents",
+    ],
+)
 def test_addresses_of_other_repositories_differ(url: str) -> None:
     assert normalize(url) != "git.example.com/Team/agent"
 
@@ -66,14 +76,22 @@ def test_a_token_is_for_one_host(base: str, url: str, expected: bool) -> None:  
 @pytest.mark.parametrize(
     ("seen", "latest", "was_deployed", "expected"),
     [
-        ("new", "old", False, False), ("old", "old", False, True), ("old", "new", True, False),
-        (None, "old", False, True), (None, None, False, False), (None, "old", True, False),
+        ("new", "old", False, False),
+        ("old", "old", False, True),
+        ("old", "new", True, False),
+        (None, "old", False, True),
+        (None, None, False, False),
+        (None, "old", True, False),
         ("new", "old", True, False),
     ],
-)  # fmt: skip
+)
 def test_a_moved_branch_differs_from_a_rolled_back_one(seen, latest, was_deployed, expected) -> None:
     row = {
-        "repo_ref": "main", "last_ref": "main" if seen else None, "last_commit": seen, "repo_commit_sha": latest,
+        "repo_ref": "main",
+        "last_ref": "main" if seen else None,
+        "last_commit": seen,
+        "repo_commit_sha": latest,
         "was_deployed": was_deployed,
-    }  # fmt: skip
+    }
+
     assert is_new(row, "new") is expected

@@ -22,9 +22,15 @@ S = RevisionStatus
 
 LISTENER = "6f0bb0b1-77c8-4bd6-8f8e-7a9d3e9d1f00"
 ROW = {
-    "name": "a", "source": "github", "integration_id": None, "repo_url": "https://h/x", "deployment_type": "dev",
-    "custom_url": "http://127.0.0.1:1", "listener_id": None, "k8s_namespace": None,
-}  # fmt: skip
+    "name": "a",
+    "source": "github",
+    "integration_id": None,
+    "repo_url": "https://h/x",
+    "deployment_type": "dev",
+    "custom_url": "http://127.0.0.1:1",
+    "listener_id": None,
+    "k8s_namespace": None,
+}
 
 
 def is_refused(check: Callable[..., object], *arguments: object) -> bool:
@@ -32,6 +38,7 @@ def is_refused(check: Callable[..., object], *arguments: object) -> bool:
         check(*arguments)
     except Invalid:
         return True
+
     return False
 
 
@@ -99,6 +106,7 @@ def test_addresses_with_another_meaning_are_refused(url: str) -> None:
 def test_owner_and_name_suggest_a_github_address() -> None:
     with pytest.raises(Invalid, match=r"repo_url: .*; did you mean https://github\.com/team/agent\?"):
         sources.check_repo_url("team/agent.git")
+
     for other in ("agent", "a/b/c", "-a/b", "./a", "../b", "~/agent", "a/", "a b/c", "a/b\n"):
         assert sources.full_address(other) is None
 
@@ -110,9 +118,33 @@ def test_names_of_branches_tags_and_commits_are_accepted(ref: str) -> None:
 
 @pytest.mark.parametrize(
     "ref",
-    ["", "-f", "a b", "a..b", "a^", "a~1", "a:b", "a?", "a*", "a[", "a\\b", "@", "a@{1}", "x.lock", "/a", "a/", "a//b",
-     ".a", "a.", "a/.b", "a\x00", "a\n", "refs/heads/main", "refs/pull/1/head"],
-)  # fmt: skip
+    [
+        "",
+        "-f",
+        "a b",
+        "a..b",
+        "a^",
+        "a~1",
+        "a:b",
+        "a?",
+        "a*",
+        "a[",
+        "a\\b",
+        "@",
+        "a@{1}",
+        "x.lock",
+        "/a",
+        "a/",
+        "a//b",
+        ".a",
+        "a.",
+        "a/.b",
+        "a\x00",
+        "a\n",
+        "refs/heads/main",
+        "refs/pull/1/head",
+    ],
+)
 def test_invalid_refs_are_refused(ref: str) -> None:
     with pytest.raises(Invalid, match="repo_ref"):
         sources.check_repo_ref(ref)
@@ -140,6 +172,7 @@ def test_a_name_is_a_dns_label(name: str) -> None:
 def test_unavailable_sources_are_refused_by_name() -> None:
     with pytest.raises(SourceNotAvailable, match="internal_template is not available"):
         rules.check_create(create(source="internal_template"))
+
     with pytest.raises(SourceNotAvailable):
         rules.check_patch(patch(revision_source="internal_template"), ROW)
 
@@ -185,6 +218,7 @@ def test_shell_characters_in_commands_are_refused(character: str) -> None:
 def test_tags_and_commits_exclude_build_on_push(ref: str) -> None:
     with pytest.raises(BadCombination, match="tag"):
         check_create(create(source_config={"build_on_push": True}, source_revision_config={"repo_ref": ref}))
+
     check_create(create(source_config={"build_on_push": False}, source_revision_config={"repo_ref": ref}))
     check_create(create(source_config={"build_on_push": True}))
 
@@ -192,15 +226,24 @@ def test_tags_and_commits_exclude_build_on_push(ref: str) -> None:
 def test_a_patch_cannot_change_immutable_fields() -> None:
     same = {"repo_url": "https://h/x", "deployment_type": "dev", "custom_url": "http://127.0.0.1:1"}
     rules.check_patch(patch(name="a", source="git_hosting", source_config=same), ROW)
-    fixed = {"repo_url": "https://h/y", "deployment_type": "prod", "custom_url": "http://x", "listener_id": LISTENER,
-             "integration_id": LISTENER}  # fmt: skip
+    fixed = {
+        "repo_url": "https://h/y",
+        "deployment_type": "prod",
+        "custom_url": "http://x",
+        "listener_id": LISTENER,
+        "integration_id": LISTENER,
+    }
+
     for field, value in fixed.items():
         with pytest.raises(Immutable, match=f"source_config.{field} cannot be changed"):
             rules.check_patch(patch(source_config={field: value}), ROW)
+
     with pytest.raises(Immutable, match=r"^source_config.listener_config.k8s_namespace"):
         rules.check_patch(patch(source_config={"listener_config": {"k8s_namespace": "b"}}), ROW)
+
     with pytest.raises(Immutable, match=r"^name"):
         rules.check_patch(patch(name="b"), ROW)
+
     with pytest.raises(Immutable, match=r"^source "):
         rules.check_patch(patch(source="external_image"), ROW)
 
@@ -213,6 +256,7 @@ def test_an_image_s_own_address_may_change() -> None:
 def test_only_some_fields_of_a_patch_make_a_revision() -> None:
     for name in ("repo_ref", "graph_config_path", "image_uri", "source_tarball_path"):
         assert rules.makes_revision(patch(source_revision_config={name: "x"}))
+
     assert rules.makes_revision(patch(secrets=[]))
     assert rules.makes_revision(patch(secret_references=[]))
     assert rules.makes_revision(patch(source_config={"resource_spec": {}}))
@@ -232,6 +276,7 @@ def test_values_of_secrets_are_bounded() -> None:
     for value in ("a\0b", "é" * 32 * 1024 + "x"):
         with pytest.raises(Invalid, match=r"secrets\.0\.value"):
             check_secrets([Secret("A", value)])
+
     with pytest.raises(Invalid, match="together"):
         check_secrets([Secret(f"A{i}", "x" * 60_000) for i in range(9)])
 
@@ -259,10 +304,12 @@ def test_terminal_statuses_are_final_and_reachable() -> None:
     assert set(TRANSITIONS) == set(RevisionStatus)
     assert all(not TRANSITIONS[status] for status in TERMINAL)
     for status in set(RevisionStatus) - TERMINAL:
-        reached, todo = set(), {status}
+        reached = set()
+        todo = {status}
         while todo:
             reached |= todo
             todo = {after for before in todo for after in TRANSITIONS[before]} - reached
+
         assert reached & TERMINAL
 
 

@@ -11,7 +11,9 @@ from portside.kernel.errors import Invalid
 from portside.kernel.http.decode import convert
 from tests.unit.test_control_rules import LISTENER, check_create, create
 
-IMAGE, ARCHIVE, PUSHED = "external_docker", "internal_source", "internal_docker"
+IMAGE = "external_docker"
+ARCHIVE = "internal_source"
+PUSHED = "internal_docker"
 GOOD_IMAGE = ({"resource_spec": {}}, {"image_uri": "host:5000/team/agent:1"})
 
 
@@ -57,10 +59,12 @@ def test_every_source_can_be_created() -> None:
     check_create(
         of_source(IMAGE, {**GOOD_IMAGE[0], "listener_id": LISTENER, "custom_url": "https://a.b/c"}, GOOD_IMAGE[1])
     )
+
     for source in (ARCHIVE, PUSHED):
         empty = of_source(source, {"deployment_type": "dev_zero"}, {})
         rules.check_create(empty)
         assert first_content(empty) is None
+
     with pytest.raises(BadCombination, match="secret_references can only be set for external_image"):
         references = [{"name": "A", "secret_name": "s", "secret_key": "k"}]
         check_create(of_source(ARCHIVE, {}, {}, secret_references=references))
@@ -115,19 +119,60 @@ def test_an_address_of_ones_own_is_http(url: str) -> None:
 
 def test_the_defaults_of_a_resource_spec() -> None:
     assert with_defaults({}) == {
-        "min_scale": 1, "max_scale": 1, "cpu": 1, "cpu_limit": 2, "memory_mb": 2048, "memory_limit_mb": 4096,
-        "queue_min_scale": 1, "queue_max_scale": 1, "queue_cpu": 1, "queue_cpu_limit": 2, "queue_memory_mb": 2048,
+        "min_scale": 1,
+        "max_scale": 1,
+        "cpu": 1,
+        "cpu_limit": 2,
+        "memory_mb": 2048,
+        "memory_limit_mb": 4096,
+        "queue_min_scale": 1,
+        "queue_max_scale": 1,
+        "queue_cpu": 1,
+        "queue_cpu_limit": 2,
+        "queue_memory_mb": 2048,
         "queue_memory_limit_mb": 4096,
-    }  # fmt: skip
-    given = given_fields(spec(min_scale=2, max_scale=5, cpu=0.5, memory_mb=100, redis_cpu=1, redis_memory_mb=64,
-                              db_cpu=1.5, db_memory_mb=512, db_storage_gi=5, labels={"a": "b"}))  # fmt: skip
+    }
+
+    given = given_fields(
+        spec(
+            min_scale=2,
+            max_scale=5,
+            cpu=0.5,
+            memory_mb=100,
+            redis_cpu=1,
+            redis_memory_mb=64,
+            db_cpu=1.5,
+            db_memory_mb=512,
+            db_storage_gi=5,
+            labels={"a": "b"},
+        )
+    )
+
     assert with_defaults(given) == {
-        "min_scale": 2, "max_scale": 5, "cpu": 0.5, "cpu_limit": 1.0, "memory_mb": 100, "memory_limit_mb": 200,
-        "queue_min_scale": 2, "queue_max_scale": 5, "queue_cpu": 0.5, "queue_cpu_limit": 1.0, "queue_memory_mb": 100,
-        "queue_memory_limit_mb": 200, "redis_cpu": 1, "redis_cpu_limit": 2, "redis_memory_mb": 64,
-        "redis_memory_limit_mb": 64, "db_cpu": 1.5, "db_cpu_limit": 3.0, "db_memory_mb": 512,
-        "db_memory_limit_mb": 1024, "db_storage_gi": 5, "labels": {"a": "b"},
-    }  # fmt: skip
+        "min_scale": 2,
+        "max_scale": 5,
+        "cpu": 0.5,
+        "cpu_limit": 1.0,
+        "memory_mb": 100,
+        "memory_limit_mb": 200,
+        "queue_min_scale": 2,
+        "queue_max_scale": 5,
+        "queue_cpu": 0.5,
+        "queue_cpu_limit": 1.0,
+        "queue_memory_mb": 100,
+        "queue_memory_limit_mb": 200,
+        "redis_cpu": 1,
+        "redis_cpu_limit": 2,
+        "redis_memory_mb": 64,
+        "redis_memory_limit_mb": 64,
+        "db_cpu": 1.5,
+        "db_cpu_limit": 3.0,
+        "db_memory_mb": 512,
+        "db_memory_limit_mb": 1024,
+        "db_storage_gi": 5,
+        "labels": {"a": "b"},
+    }
+
     own = with_defaults(given_fields(spec(cpu=1, queue_cpu=4, queue_memory_mb=10, memory_limit_mb=5000)))
     assert (own["queue_cpu"], own["queue_cpu_limit"], own["queue_memory_limit_mb"]) == (4, 8, 20)
     assert (own["cpu_limit"], own["memory_limit_mb"]) == (2, 5000)
@@ -193,11 +238,20 @@ def test_orchestrators_and_executors_are_like_the_queue_and_exist_only_if_they_a
     assert not [name for name in with_defaults({}) if name.startswith(("orchestrator_", "executor_"))]
     given = given_fields(spec(queue_cpu=2, queue_memory_mb=512, executor_memory_mb=100, executor_cpu_limit=1))
     found = {name: value for name, value in with_defaults(given).items() if name.startswith(("orch", "exec"))}
+
     assert found == {
-        "orchestrator_min_scale": 1, "orchestrator_max_scale": 1, "orchestrator_cpu": 2, "orchestrator_cpu_limit": 4,
-        "orchestrator_memory_mb": 512, "orchestrator_memory_limit_mb": 1024, "executor_cpu": 1,
-        "executor_cpu_limit": 1, "executor_memory_mb": 100, "executor_memory_limit_mb": 200,
-    }  # fmt: skip
+        "orchestrator_min_scale": 1,
+        "orchestrator_max_scale": 1,
+        "orchestrator_cpu": 2,
+        "orchestrator_cpu_limit": 4,
+        "orchestrator_memory_mb": 512,
+        "orchestrator_memory_limit_mb": 1024,
+        "executor_cpu": 1,
+        "executor_cpu_limit": 1,
+        "executor_memory_mb": 100,
+        "executor_memory_limit_mb": 200,
+    }
+
     assert with_defaults(given_fields(spec(orchestrator_min_scale=3)))["orchestrator_max_scale"] == 3
     check_resources(spec(orchestrator_max_scale=4))
 
@@ -243,25 +297,40 @@ def test_a_revision_may_come_from_some_other_sources(own: str, revision: str, *,
 def test_a_resource_spec_of_the_wrong_shape_is_located(spec: dict[str, object], loc: str) -> None:
     with pytest.raises(Invalid) as refused:
         create(source_config={"resource_spec": spec})
+
     assert refused.value.problems[0].loc[:3] == ["body", "source_config", "resource_spec"]
     assert refused.value.problems[0].loc[-1] in (loc, "...")
 
 
 def test_a_full_resource_spec_is_understood() -> None:
     container = {
-        "name": "c", "image": "i:1", "imagePullPolicy": "Always", "command": ["a"], "args": ["b"], "workingDir": "/",
-        "env": [{"name": "A", "value": "1"}], "envFrom": [{"secretRef": {"name": "s"}}], "restartPolicy": "Always",
-        "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}, "securityContext": {"runAsUser": 1},
+        "name": "c",
+        "image": "i:1",
+        "imagePullPolicy": "Always",
+        "command": ["a"],
+        "args": ["b"],
+        "workingDir": "/",
+        "env": [{"name": "A", "value": "1"}],
+        "envFrom": [{"secretRef": {"name": "s"}}],
+        "restartPolicy": "Always",
+        "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}},
+        "securityContext": {"runAsUser": 1},
         "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": True, "subPath": "x"}],
-    }  # fmt: skip
+    }
+
     spec = create(
         source_config={
             "resource_spec": {
-                "cpu": 0.5, "cpu_limit": 16, "db_cpu": 2.5, "sidecars": [container], "init_containers": [container],
+                "cpu": 0.5,
+                "cpu_limit": 16,
+                "db_cpu": 2.5,
+                "sidecars": [container],
+                "init_containers": [container],
                 "volumes": [{"name": "v", "emptyDir": {}, "downwardAPI": {"items": []}}],
             }
         }
-    ).source_config.resource_spec  # fmt: skip
+    ).source_config.resource_spec
+
     assert spec is not None
     assert spec.volumes is not None
     assert (spec.cpu, spec.volumes[0].downward_api, spec.volumes[0].empty_dir) == (0.5, {"items": []}, {})

@@ -65,10 +65,13 @@ def test_messages_have_the_fields_of_those_on_links(name):
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("CheckpointRow", rows.CHECKPOINT_COLUMNS), ("ValueRow", rows.VALUE_COLUMNS), ("PieceRow", rows.PIECE_COLUMNS),
-        ("WriteRow", rows.WRITE_COLUMNS), ("Event", requests.Emitted._fields),
+        ("CheckpointRow", rows.CHECKPOINT_COLUMNS),
+        ("ValueRow", rows.VALUE_COLUMNS),
+        ("PieceRow", rows.PIECE_COLUMNS),
+        ("WriteRow", rows.WRITE_COLUMNS),
+        ("Event", requests.Emitted._fields),
     ],
-)  # fmt: skip
+)
 def test_tuples_have_their_parts_in_order(name, parts):
     assert name in TUPLES
     assert tuple(field.name for field in sorted(DESCRIBED[name].fields, key=lambda each: each.number)) == tuple(parts)
@@ -76,8 +79,12 @@ def test_tuples_have_their_parts_in_order(name, parts):
 
 def test_every_message_is_documented():
     lines = PROTO.splitlines()
-    bare = [line for before, line in pairwise(lines)
-            if re.match(r"(message|service) ", line) and not before.startswith("//")]  # fmt: skip
+    bare = [
+        line
+        for before, line in pairwise(lines)
+        if re.match(r"(message|service) ", line) and not before.startswith("//")
+    ]
+
     assert not bare
     assert len(re.findall(r"^message ", PROTO, re.MULTILINE)) == len(DESCRIBED)
 
@@ -140,7 +147,7 @@ CALLS = [
     (messages.RETIRE, messages.Retirement(reason="old")),
     ("of another version", {"any": ["body", None]}),
     ("of another version", None),
-]  # fmt: skip
+]
 
 
 NOTHING_OPEN: dict[str, Any] = {"interrupts": {}, "has_next": False}
@@ -151,6 +158,7 @@ NO_ERROR: dict[str, Any] = {**NOTHING_OPEN, "error": None}
 def test_calls_arrive_as_on_a_link(method, body):
     expected = on_a_link((method, body))
     assert carried(links.CALL, (method, body)) == expected
+
     # The bridge sends what it received.
     assert carried(links.CALL, expected) == expected
 
@@ -175,7 +183,7 @@ def test_calls_arrive_as_on_a_link(method, body):
         (messages.STORE_BATCH, [None, {"value": b"{}"}, [["a", "b"]]]),
         ("of another version", [1, 2]),
     ],
-)  # fmt: skip
+)
 def test_results_arrive_as_on_a_link(method, body):
     expected = on_a_link(body)
     assert carried(links.RESULT, body, method) == expected
@@ -198,16 +206,34 @@ def test_items_arrive_as_on_a_link(method, body):
 
 
 def test_words_about_the_session_arrive():
-    hello = ServerHello(protocol=1, file="", graphs={"a": {"path": "x:y", "description": None}}, dependencies=["."],
-                        env={}, loops=1, serde={"a": 1}, store_ttl={"default_ttl": 5})  # fmt: skip
+    hello = ServerHello(
+        protocol=1,
+        file="",
+        graphs={"a": {"path": "x:y", "description": None}},
+        dependencies=["."],
+        env={},
+        loops=1,
+        serde={"a": 1},
+        store_ttl={"default_ttl": 5},
+    )
+
     assert carried(links.HELLO, hello) == without_handlers(hello)
-    own = ExecutorHello(protocol=1, language="Python", pid=1, graphs={"a": GraphFacts("b", is_factory=True)},
-                        libraries={"langgraph": "1"}, executor_id="x", slots=3)  # fmt: skip
+    own = ExecutorHello(
+        protocol=1,
+        language="Python",
+        pid=1,
+        graphs={"a": GraphFacts("b", is_factory=True)},
+        libraries={"langgraph": "1"},
+        executor_id="x",
+        slots=3,
+    )
+
     assert carried(links.HELLO, own, is_executor=True) == without_handlers(own)
     error = {"code": "invalid", "message": "no", "fields": {"problems": [{"loc": ["a"]}]}}
     assert carried(links.ERROR, error) == error
     assert carried(links.PONG, Pong(blocked_s=1.5, memory_bytes=7)) == on_a_link(Pong(blocked_s=1.5, memory_bytes=7))
     assert carried(GO_AWAY, {"reason": "over", "is_planned": True}) == {"reason": "over", "is_planned": True}
+
     for kind in (links.CANCEL, links.PING):
         assert carried(kind, None) == {}
 
@@ -229,6 +255,7 @@ def test_broken_messages_break_the_protocol(data):
 def test_frames_without_meaning_break_the_protocol():
     with pytest.raises(ProtocolBroken):
         decoded_frame(core.Frame(call=1))
+
     malformed = core.Frame(call=1, result=core.Result(other=core.Value(msgpack=b"\xc1")))
     with pytest.raises(ProtocolBroken):
         decoded_frame(malformed)
@@ -245,6 +272,7 @@ def test_servers_that_do_not_need_it_import_no_grpc():
     code = "import sys; import portside.cli.serve, portside.agent.server; print([*sys.modules])"
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert "'portside.agent.executors.pool'" in loaded
+
     for name in ("grpc", "portside.agent.executors.core_api", "portside.core"):
         assert f"'{name}'" not in loaded
 
@@ -271,10 +299,13 @@ class Ports:
 def test_network_is_refused_without_key_or_certificates(host):
     with pytest.raises(UserMistake, match="CORE_API_KEY"):
         PeerCredentials().listen(Ports(), host, 1)
+
     with pytest.raises(UserMistake, match="CORE_API_KEY"):
         PeerCredentials(certificate=b"c", private_key=b"k").listen(Ports(), host, 1)
+
     with pytest.raises(UserMistake, match="CORE_API_KEY"):
         PeerCredentials(ca_certificates=b"a").connect(f"[{host}]:1" if ":" in host else f"{host}:1", ())
+
     ports = Ports()
     PeerCredentials(keys=(KEY.encode(),)).listen(ports, host, 1)
     assert ports.secured == [False]
@@ -290,6 +321,7 @@ def test_this_machine_needs_neither(host):
 def test_certificates_are_never_ignored():
     with pytest.raises(UserMistake, match="CORE_API_CERTIFICATE"):
         PeerCredentials(keys=(b"k",), ca_certificates=b"a").listen(Ports(), "0.0.0.0", 1)
+
     with pytest.raises(UserMistake, match="CORE_API_CA"):
         PeerCredentials(keys=(b"k",), certificate=b"c", private_key=b"k").connect("orchestrator:1", ())
 
@@ -300,6 +332,7 @@ async def test_session_that_ends_without_a_hello_is_tried_again(tmp_path, monkey
     (tmp_path / "langgraph.json").write_text('{"graphs": {"agent": "./agent.py:graph"}}')
     settings = AgentSettings(tier="executor", core_api="127.0.0.1:1")
     session, greeting = (served := Bridge(load_config(tmp_path / "langgraph.json"), settings))._opened(None)
+
     session.abort("the peer broke the protocol")
     with pytest.raises(ConnectionLost, match="no hello within"):
         await served._greeted(session, greeting)
@@ -317,6 +350,7 @@ async def test_executor_is_connected_again_after_an_unexpected_failure(tmp_path,
         tried += 1
         if tried == 1:
             raise KeyError("a message that nobody expected")
+
         link.is_closed = True
 
     monkeypatch.setattr(served, "_serve", serve)
@@ -330,6 +364,7 @@ def test_any_of_several_keys_is_accepted():
     assert both.metadata == (("authorization", f"Bearer {KEY}"),)
     assert both.admit(both.metadata)
     assert both.admit((("authorization", f"Bearer {KEY[::-1]}"),))
+
     for metadata in ((), (("authorization", KEY),), (("authorization", f"Bearer {KEY}x"),), (("other", KEY),), None):
         assert not both.admit(metadata)
 
@@ -358,6 +393,7 @@ async def test_a_session_ends_though_its_read_cannot_be_cancelled(monkeypatch: p
         while not may_end.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await may_end.wait()
+
         raise ConnectionError
 
     async def write(_data: bytes) -> None:
@@ -367,8 +403,10 @@ async def test_a_session_ends_though_its_read_cannot_be_cancelled(monkeypatch: p
     running = asyncio.create_task(session.run(read, write))
     await reads.wait()
     running.cancel()
+
     with pytest.raises(asyncio.CancelledError):
         await running
+
     assert session.is_closed
     await session.wait_closed()
     may_end.set()
@@ -398,6 +436,7 @@ async def test_session_ends_when_the_orchestrator_is_silent_for_too_long(tmp_pat
         assert not session.is_closed
         second = next(seconds)
         session.is_reading_paused = second == "paused"
+
         if second == "heard":
             session.heard_at += 1
 
@@ -424,6 +463,7 @@ async def test_pong_tells_the_memory_and_the_clock_of_the_executor(tmp_path):
     pong = pong_of(session)
     after_s = time.monotonic()
     assert pong["memory_bytes"] == 7
+
     assert before_s + 999.999 <= pong["clock_s"] <= after_s + 1000.001
 
 
@@ -444,6 +484,7 @@ async def lost_session(served: Bridge, executor: Executor, peer: Peer) -> PeerSe
     assert await peer.next_frame() == (links.CALL, 1)
     session.connection_lost(None)
     assert await peer.next_frame() == (links.CANCEL, 1)
+
     return session
 
 
@@ -452,6 +493,7 @@ async def test_executor_that_does_not_stop_the_work_of_a_lost_session_is_killed(
     served = bridge_of(tmp_path)
     executor = executor_of(link := Link({}))
     session = await lost_session(served, executor, Peer(link))
+
     await served._stop_work(executor, session)
     assert link.is_closed
     assert executor._killed_because == "did not stop the runs of a lost connection"
@@ -463,6 +505,7 @@ async def test_executor_that_stops_the_work_of_a_lost_session_goes_on(tmp_path, 
     executor = executor_of(link := Link({}))
     session = await lost_session(served, executor, peer := Peer(link))
     stopping = asyncio.create_task(served._stop_work(executor, session))
+
     peer.send(links.ERROR, 1, {"code": "cancelled", "message": "the call was cancelled"})
     await stopping
     assert not session.unfinished
@@ -476,6 +519,7 @@ async def test_executor_that_has_ended_is_not_killed_for_the_work_of_a_lost_sess
     executor = executor_of(link := Link({}))
     session = await lost_session(served, executor, Peer(link))
     link._reason = "was killed by SIGKILL"
+
     await served._stop_work(executor, session)
     assert executor._killed_because is None
 
@@ -485,10 +529,12 @@ async def connected(*, is_planned: bool | None) -> ConnectedExecutor:
     sent: asyncio.Queue[Any] = asyncio.Queue()
     session = PeerSession({}, is_executor=False, on_hello=lambda _body: None)
     executor = ConnectedExecutor(session, ExecutorHello(protocol=1, language="Python", pid=1), heartbeat_s=5.0)
+
     of_bridge = PeerSession({}, is_executor=True, on_hello=lambda _body: None)
     if is_planned is not None:
         of_bridge.close("its executor was stopped", is_planned=is_planned)
         await of_bridge._write_all(sent.put)
+
     await sent.put(EOF)
     await session.run(sent.get, sent.put)
     return executor

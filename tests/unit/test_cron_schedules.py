@@ -11,13 +11,17 @@ from portside.kernel.errors import Invalid
 
 def fired(schedule: str, zone: str | None, begin: str, count: int) -> list[str]:
     """The first instants after a moment, in UTC."""
-    understood, moment, found = Schedule(schedule, zone), datetime.fromisoformat(begin), []
+    understood = Schedule(schedule, zone)
+    moment = datetime.fromisoformat(begin)
+    found = []
     for _ in range(count):
         after = understood.next_after(moment)
         assert after is not None
         assert after > moment
         moment = after
+
         found.append(moment.strftime("%Y-%m-%d %H:%M:%S"))
+
     return found
 
 
@@ -25,10 +29,13 @@ def fired(schedule: str, zone: str | None, begin: str, count: int) -> list[str]:
     ("schedule", "zone", "begin", "expected"),
     [
         # Berlin skips 02:00-03:00 on 2026-03-29 and shows it twice on 2026-10-25.
-        ("30 2 * * *", "Europe/Berlin", "2026-03-27T12:00+00:00",
-         ["2026-03-28 01:30:00", "2026-03-29 01:00:00", "2026-03-30 00:30:00"]),
-        ("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00+00:00",
-         ["2026-10-25 00:30:00", "2026-10-26 01:30:00"]),
+        (
+            "30 2 * * *",
+            "Europe/Berlin",
+            "2026-03-27T12:00+00:00",
+            ["2026-03-28 01:30:00", "2026-03-29 01:00:00", "2026-03-30 00:30:00"],
+        ),
+        ("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00+00:00", ["2026-10-25 00:30:00", "2026-10-26 01:30:00"]),
         ("0 30 2 * * *", "Europe/Berlin", "2026-03-28T12:00+00:00", ["2026-03-29 01:00:00", "2026-03-30 00:30:00"]),
         ("0 30 2 * * *", "Europe/Berlin", "2026-10-24T12:00+00:00", ["2026-10-25 00:30:00", "2026-10-26 01:30:00"]),
         ("0 2,3 * * *", "Europe/Berlin", "2026-03-28T12:00+00:00", ["2026-03-29 01:00:00", "2026-03-30 00:00:00"]),
@@ -38,12 +45,15 @@ def fired(schedule: str, zone: str | None, begin: str, count: int) -> list[str]:
         ("15 2 * * *", "America/New_York", "2026-03-07T12:00+00:00", ["2026-03-08 07:00:00", "2026-03-09 06:15:00"]),
         ("15 1 * * *", "America/New_York", "2026-10-31T12:00+00:00", ["2026-11-01 05:15:00", "2026-11-02 06:15:00"]),
         # Every hour is every real hour, also in the night that has 25 of them.
-        ("30 * * * *", "America/New_York", "2026-11-01T05:00+00:00",
-         ["2026-11-01 05:30:00", "2026-11-01 06:30:00", "2026-11-01 07:30:00"]),
-        ("*/30 * * * *", "Europe/Berlin", "2026-03-29T00:30+00:00",
-         ["2026-03-29 01:00:00", "2026-03-29 01:30:00"]),
+        (
+            "30 * * * *",
+            "America/New_York",
+            "2026-11-01T05:00+00:00",
+            ["2026-11-01 05:30:00", "2026-11-01 06:30:00", "2026-11-01 07:30:00"],
+        ),
+        ("*/30 * * * *", "Europe/Berlin", "2026-03-29T00:30+00:00", ["2026-03-29 01:00:00", "2026-03-29 01:30:00"]),
     ],
-)  # fmt: skip
+)
 def test_a_schedule_keeps_to_the_clock_of_its_time_zone(schedule: str, zone: str, begin: str, expected: list[str]):
     assert fired(schedule, zone, begin, len(expected)) == expected
 
@@ -55,11 +65,13 @@ def test_repeated_hour_does_not_fire_again():
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", None])
 @pytest.mark.parametrize("schedule", ["0 0 * * *", "30 1 * * *", "15,45 2 * * *", "10 30 2 * * *"])
 def test_each_local_time_fires_once_a_day_for_a_year(schedule: str, zone: str | None):
-    understood, moment = Schedule(schedule, zone), datetime(2026, 1, 1, tzinfo=UTC)
+    understood = Schedule(schedule, zone)
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
     days: dict[str, int] = {}
     while (moment := understood.next_after(moment)) and moment.year == 2026:
         day = moment.astimezone(ZoneInfo(zone or "UTC")).strftime("%m-%d")
         days[day] = days.get(day, 0) + 1
+
     # Two times inside one gap fire together after it.
     expected = {1, 2} if "," in schedule else {1}
     assert set(days.values()) <= expected
@@ -73,8 +85,10 @@ def test_leap_days_wait_for_leap_years():
 
 def test_seconds_stand_first_of_six_fields():
     assert fired("*/20 * * * * *", None, "2026-01-01T00:00:05+00:00", 3) == [
-        "2026-01-01 00:00:20", "2026-01-01 00:00:40", "2026-01-01 00:01:00",
-    ]  # fmt: skip
+        "2026-01-01 00:00:20",
+        "2026-01-01 00:00:40",
+        "2026-01-01 00:01:00",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -101,13 +115,32 @@ def test_named_schedule_uses_the_time_zone():
 
 @pytest.mark.parametrize(
     "bad",
-    ["", "bad", "* * * *", "* * * * * * *", "60 * * * *", "* 24 * * *", "0 0 32 * *", "0 0 30 2 *", "0 0 31 4,6,9,11 *",
-     "*/0 * * * *", "5-1 * * * *", "@reboot", "@every 5m", "0 0 * * MON#6", "-1 * * * *", "1.5 * * * *", "٣ * * * *",
-     "0 0 */30 * MON#3", "\x00 * * * *"],
-)  # fmt: skip
+    [
+        "",
+        "bad",
+        "* * * *",
+        "* * * * * * *",
+        "60 * * * *",
+        "* 24 * * *",
+        "0 0 32 * *",
+        "0 0 30 2 *",
+        "0 0 31 4,6,9,11 *",
+        "*/0 * * * *",
+        "5-1 * * * *",
+        "@reboot",
+        "@every 5m",
+        "0 0 * * MON#6",
+        "-1 * * * *",
+        "1.5 * * * *",
+        "٣ * * * *",
+        "0 0 */30 * MON#3",
+        "\x00 * * * *",
+    ],
+)
 def test_invalid_schedules_are_refused(bad: str):
     with pytest.raises(Invalid) as refused:
         Schedule(bad)
+
     assert refused.value.problems[0].loc == ["body", "schedule"]
     assert f"Invalid cron schedule: '{bad}'. Reason: " in refused.value.problems[0].msg
 

@@ -104,6 +104,7 @@ async def authenticate(authorization: str | None, body: Any = None) -> dict[str,
     asked.append(str(authorization))
     if authorization is None:
         raise Auth.exceptions.HTTPException(401)
+
     return {"identity": authorization, "display_name": authorization.title(), "permissions": ["read"]}
 
 
@@ -130,18 +131,22 @@ def joined(project: Callable[..., AgentConfig]) -> Joined:
         asked.clear()
         config = project(**http)
         custom = CustomApp(config, str(config.http.app))
+
         protected = (
             AccessPolicy(custom=CustomAuthentication(Authentication(authenticate)))
             if protection is None
             else protection
         )
+
         access = Access(None, None, protected)  # type: ignore[arg-type]  # nothing is looked up here
         api = SocketApi(
             Api(list(ours), BaseServices(db=None), access.guard), [], access.guard, draining=asyncio.Event()
         )
+
         custom.join(api, access)
         transport = httpx2.ASGITransport(RequestMiddleware(custom, ErrorFormat.TEXT))
         module = __import__(Path(str(config.http.app).split(":")[0]).stem)
+
         return httpx2.AsyncClient(transport=transport, base_url="http://x"), module.seen
 
     return join
@@ -162,6 +167,7 @@ async def test_project_routes_can_require_authentication(joined: Joined) -> None
     for path in ("/me", "/free", "/", "/below/the/root", "/ok/"):
         refused = await http.get(path)
         assert (refused.status_code, list(refused.json())) == (401, ["detail"])
+
     response = await http.post("/me", headers={"authorization": "ada"}, content="what was sent")
     assert response.json() == {"me": "Ada", "may": ["read"], "sent": "what was sent"}
     assert (await http.get("/ok")).status_code == 200
@@ -177,6 +183,7 @@ async def test_authentication_can_come_before_the_middleware(joined: Joined) -> 
     assert seen == ["ada"]
     assert asked == ["None", "ada"]
     assert (await http.get("/free")).text == "free"
+
     assert (await http.get("/ok")).status_code == 200
 
 
@@ -265,8 +272,10 @@ def test_sdk_finds_only_the_substitute_modules(monkeypatch: pytest.MonkeyPatch) 
         assert isinstance(importlib.import_module("langgraph_api").asgi_transport.ASGITransport(), ServerTransport)
         assert not hasattr(importlib.import_module("langgraph_api.asgi_transport"), "other")
         assert importlib.import_module("langgraph_api.cache").cache_get == SDK_CACHE.cache_get
+
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module("langgraph_api.auth")
+
         assert "__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT" not in os.environ
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "langgraph_api"]:

@@ -47,16 +47,21 @@ class Reports:
             self.revisions.setdefault(UUID(path[-2]), []).append(report.status)
         elif path[-1] == "status":
             self.deployment.append(msgspec.json.decode(request.content, type=DeploymentReport))
+
         return httpx2.Response(204)
 
 
 class Machine:
     """A compute and its only target. A restore fails as often as `failing` says."""
 
-    compute_type, builds_sources, url, is_starting = "process", True, "http://127.0.0.1:1", False
+    compute_type = "process"
+    builds_sources = True
+    url = "http://127.0.0.1:1"
+    is_starting = False
 
     def __init__(self, *, has_database: bool = True, failing: int = 0) -> None:
-        self.has_database, self.failing = has_database, failing
+        self.has_database = has_database
+        self.failing = failing
         self.provisions: list[bool] = []
         self.restores: list[UUID] = []
         self.served: list[UUID] = []
@@ -83,6 +88,7 @@ class Machine:
         self.restores.append(release.revision.id)
         if len(self.restores) <= self.failing:
             raise DeployFailed("the server ended at once")
+
         self.served.append(release.revision.id)
 
     async def switch(self, release: Release) -> None:
@@ -97,11 +103,14 @@ async def reconciled(home: Path, machine: Machine, desired: DesiredDeployment) -
     settings = ListenerSettings(
         control_plane_url="http://control", control_plane_api_key="key", portside_home=str(home)
     )
-    api, reports = ControlPlane(settings.control_plane_url, "key"), Reports()
+
+    api = ControlPlane(settings.control_plane_url, "key")
+    reports = Reports()
     async with httpx2.AsyncClient(base_url="http://control", transport=httpx2.MockTransport(reports.answer)) as client:
         await api.close()
         api._client = client
         context = ListenerContext(settings, api, machine, BuildSlots(1))  # type: ignore[arg-type]
+
         working = asyncio.create_task(Reconciler(context, desired).run())
         try:
             yield reports
@@ -120,7 +129,8 @@ async def until_reported(reports: Reports, status: str) -> DeploymentReport:
 
 
 async def test_lost_database_is_not_replaced_by_an_empty_one(tmp_path: Path) -> None:
-    machine, desired = Machine(has_database=False), desired_deployment(LOST, NEWER, active_revision_id=LOST.id)
+    machine = Machine(has_database=False)
+    desired = desired_deployment(LOST, NEWER, active_revision_id=LOST.id)
 
     async with reconciled(tmp_path, machine, desired) as reports:
         report = await until_reported(reports, "UNKNOWN")
@@ -132,7 +142,8 @@ async def test_lost_database_is_not_replaced_by_an_empty_one(tmp_path: Path) -> 
 
 
 async def test_new_deployment_gets_a_database(tmp_path: Path) -> None:
-    machine, desired = Machine(has_database=False), desired_deployment(NEWER, status=DeploymentStatus.AWAITING_DATABASE)
+    machine = Machine(has_database=False)
+    desired = desired_deployment(NEWER, status=DeploymentStatus.AWAITING_DATABASE)
 
     async with reconciled(tmp_path, machine, desired):
         await until_served(machine, NEWER.id)
@@ -142,7 +153,8 @@ async def test_new_deployment_gets_a_database(tmp_path: Path) -> None:
 
 async def test_restore_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_RESTORE_FIRST_S", 0.01)
-    machine, desired = Machine(failing=1), desired_deployment(ACTIVE, active_revision_id=ACTIVE.id)
+    machine = Machine(failing=1)
+    desired = desired_deployment(ACTIVE, active_revision_id=ACTIVE.id)
 
     async with reconciled(tmp_path, machine, desired) as reports:
         failed = await until_reported(reports, "UNKNOWN")
@@ -158,7 +170,8 @@ async def test_lost_build_that_cannot_be_built_again_does_not_hold_up_a_new_revi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "_RESTORE_FIRST_S", 36000.0)
-    machine, desired = Machine(), desired_deployment(LOST, NEWER, active_revision_id=LOST.id)
+    machine = Machine()
+    desired = desired_deployment(LOST, NEWER, active_revision_id=LOST.id)
 
     async with reconciled(tmp_path, machine, desired) as reports:
         await until_served(machine, NEWER.id)
@@ -169,5 +182,6 @@ async def test_lost_build_that_cannot_be_built_again_does_not_hold_up_a_new_revi
         "Nothing of this deployment runs until its active revision is built again.",
         f"Nothing of this deployment runs. The next attempt is in 36000 s. {NO_CONFIG}",
     ]
+
     assert reports.statuses[-1] == "READY"
     assert LOST.id not in reports.revisions, "the control plane knows it as deployed"

@@ -28,22 +28,49 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def test_dependencies_are_sorted_by_kind(tmp_path: Path):
-    write(tmp_path, {
-        "project/pyproject.toml": BUILT, "old/setup.py": "", "listed/pyproject.toml": LISTED,
-        "plain/requirements.txt": "httpx\n", "bare/x.py": "", "tools/pyproject.toml": "[tool.ruff]\n",
-        "tools/requirements.txt": "", "requirements.txt": "", "requirements-dev.txt": "", "ui/package.json": "{}",
-    })  # fmt: skip
+    write(
+        tmp_path,
+        {
+            "project/pyproject.toml": BUILT,
+            "old/setup.py": "",
+            "listed/pyproject.toml": LISTED,
+            "plain/requirements.txt": "httpx\n",
+            "bare/x.py": "",
+            "tools/pyproject.toml": "[tool.ruff]\n",
+            "tools/requirements.txt": "",
+            "requirements.txt": "",
+            "requirements-dev.txt": "",
+            "ui/package.json": "{}",
+        },
+    )
+
     dependencies = [
-        "./project", "./old", "./listed", "./plain", "./bare", "./tools", "orjson>=3", "requirements-dev.txt",
-        "./project/pyproject.toml", "./ui/package.json", "", "langchain_openai",
-    ]  # fmt: skip
+        "./project",
+        "./old",
+        "./listed",
+        "./plain",
+        "./bare",
+        "./tools",
+        "orjson>=3",
+        "requirements-dev.txt",
+        "./project/pyproject.toml",
+        "./ui/package.json",
+        "",
+        "langchain_openai",
+    ]
+
     config = read_config(repository(tmp_path, dependencies=dependencies), "graph.json")
     assert config.packages == ["orjson>=3", "langchain_openai"]
     assert config.projects == [tmp_path / name for name in ("project", "old", "project")]
+
     assert [str(path.relative_to(tmp_path)) for path in config.requirements] == [
-        "listed/pyproject.toml", "plain/requirements.txt", "tools/requirements.txt", "requirements-dev.txt",
+        "listed/pyproject.toml",
+        "plain/requirements.txt",
+        "tools/requirements.txt",
+        "requirements-dev.txt",
         "requirements.txt",
-    ]  # fmt: skip
+    ]
+
     assert (config.python_version, config.requires_python) == (None, ">=3.11")
 
 
@@ -54,9 +81,11 @@ def test_python_version_comes_from_file_within_requires_python(tmp_path: Path):
     assert (config.python_version, config.requires_python) == ("3.12", ">=3.12,>=3.11")
     config = read_config(repository(tmp_path, dependencies=["./a"], python_version="3.12.4-slim"), "graph.json")
     assert config.python_version == "3.12.4"
+
     words = r"python_version 3\.11 is outside requires-python '>=3\.12' of a/pyproject\.toml"
     with pytest.raises(BuildFailed, match=words):
         read_config(repository(tmp_path, dependencies=["./a"], python_version="3.11"), "graph.json")
+
     write(tmp_path, {"b/pyproject.toml": LISTED.replace(">=3.11", "<3.11")})
     with pytest.raises(BuildFailed, match=r"'<3\.11' of b/pyproject\.toml allows no .* from 3\.11 to 3\.14$"):
         read_config(repository(tmp_path, dependencies=["./b"]), "graph.json")
@@ -68,6 +97,7 @@ def test_folders_are_relative_to_config_file(tmp_path: Path):
     (tmp_path / "apps" / "shared").mkdir()
     (tmp_path / "apps" / "shared" / "setup.py").write_text("")
     repository(below, dependencies=["../shared"])
+
     config = read_config(tmp_path, "apps/one/graph.json")
     assert config.projects == [tmp_path / "apps" / "shared"]
     assert config.path == below / "graph.json"
@@ -120,6 +150,7 @@ def test_missing_config_names_those_that_are_there(tmp_path: Path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(BuildFailed, match=r"it has apps/one/graph\.json: name one as the configuration file"):
         read_config(tmp_path, "langgraph.json")
+
     with pytest.raises(BuildFailed, match="folder is a folder; name the configuration file in it"):
         read_config(tmp_path, "folder")
 
@@ -128,6 +159,7 @@ def test_misspelt_keys_are_kept_for_the_log(tmp_path: Path):
     assert read_config(repository(tmp_path, dependancies=["."]), "graph.json").misspelt == {
         "dependancies": "dependencies"
     }
+
     with pytest.raises(BuildFailed, match='there is a key "graph", which must be "graphs"'):
         read_config(repository(tmp_path, graphs=None, graph={"a": "a.py:g"}), "graph.json")
 
@@ -140,12 +172,14 @@ def test_invalid_json_names_the_file(tmp_path: Path):
 
 @pytest.mark.parametrize("path", ["../graph.json", "/etc/passwd", "link.json", "folder/graph.json"])
 def test_path_outside_repository_is_refused(tmp_path: Path, path: str):
-    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside = tmp_path / "inside"
+    outside = tmp_path / "outside"
     inside.mkdir()
     outside.mkdir()
     repository(outside)
     repository(tmp_path)
     (inside / "link.json").symlink_to(outside / "graph.json")
+
     (inside / "folder").symlink_to(outside)
     with pytest.raises(BuildFailed, match="leads out of the repository"):
         read_config(inside, path)

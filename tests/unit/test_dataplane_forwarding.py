@@ -29,6 +29,7 @@ async def echo(name: bytes = b"") -> AsyncIterator[int]:
             while data := await reader.read(100_000):
                 writer.write(data)
                 await writer.drain()
+
             writer.close()
             await writer.wait_closed()
 
@@ -44,10 +45,13 @@ async def relay(*ports: int) -> AsyncIterator[tuple[TcpRelay, int]]:
     made = TcpRelay(listening)
     for port in ports:
         await made.add(str(port), to_port(port))
+
     yield made, listening.getsockname()[1]
     made.close()
+
     while made.ends:  # noqa: ASYNC110 - a relay has no event for it
         await asyncio.sleep(0)
+
     listening.close()
 
 
@@ -57,9 +61,11 @@ async def say(port: int, data: bytes) -> bytes:
     response = asyncio.create_task(reader.read())
     writer.write(data)
     writer.write_eof()
+
     answer = await asyncio.wait_for(response, 60)
     writer.close()
     await writer.wait_closed()
+
     return answer
 
 
@@ -88,6 +94,7 @@ def test_relay_rotates_targets_and_skips_removed_ones(run: Callable[[Any], Any])
             assert {await say(port, b"x") for _ in range(3)} == {b"b:x"}
             made.remove(str(second))
             writer.write(b"still")
+
             assert await asyncio.wait_for(reader.readexactly(5), 60) == b"still"
             assert begun in {b"a:", b"b:"}
             writer.close()
@@ -113,6 +120,7 @@ def test_relay_skips_dead_target(run: Callable[[Any], Any]):
     async def passed_over() -> None:
         async with echo() as gone:
             pass
+
         async with echo() as server, relay(gone, server) as (_, port):
             assert [await say(port, b"x") for _ in range(3)] == [b"x"] * 3
 

@@ -19,12 +19,16 @@ from tests.desired import desired_deployment
 class SlowlyClosing:
     """A compute and its only target, whose servers take until `may_end` to stop."""
 
-    compute_type, builds_sources = "process", True
-    url, is_running, is_starting = "http://127.0.0.1:1", False, False
+    compute_type = "process"
+    builds_sources = True
+    url = "http://127.0.0.1:1"
+    is_running = False
+    is_starting = False
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
-        self.closes, self.ends = 0, 0
+        self.closes = 0
+        self.ends = 0
 
     def target(self, deployment_id: UUID, open_log: OpenLog) -> "SlowlyClosing":
         return self
@@ -51,10 +55,12 @@ class Starting(NamedTuple):
 
 
 async def test_builds_wait_for_agents_that_served_before():
-    starts, agents = FirstStarts(), [Starting(asyncio.Event()), Starting(asyncio.Event())]
+    starts = FirstStarts()
+    agents = [Starting(asyncio.Event()), Starting(asyncio.Event())]
     await starts.wait()  # nothing is known yet, so nothing is to be built
     starts.expect(agents)  # type: ignore[arg-type]
     starts.expect([Starting(asyncio.Event())])  # type: ignore[list-item]  # deployments that came later
+
     waiting = asyncio.create_task(starts.wait())
     agents[0].has_started.set()
     assert not (await asyncio.wait([waiting], timeout=0.5))[0]
@@ -66,12 +72,16 @@ async def test_unlisted_deployment_is_closed_once_however_often_it_is_not_listed
     settings = ListenerSettings(
         control_plane_url="http://127.0.0.1:1", control_plane_api_key="key", portside_home=str(tmp_path)
     )
-    api, compute = ControlPlane(settings.control_plane_url, "key"), SlowlyClosing()
+    api = ControlPlane(settings.control_plane_url, "key")
+    compute = SlowlyClosing()
     reconcilers = ReconcilerSet(ListenerContext(settings, api, compute, BuildSlots(1)))  # type: ignore[arg-type]
+
     reconcilers._apply(Desired(1, [desired_deployment()]))
+
     for generation in range(2, 5):
         reconcilers._apply(Desired(generation, []))
         await eventually(lambda: asyncio.sleep(0, compute.closes > 0))
+
     compute.may_end.set()
     await eventually(lambda: asyncio.sleep(0, compute.ends > 0))
     assert (compute.closes, compute.ends) == (1, 1)

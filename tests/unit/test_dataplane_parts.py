@@ -64,8 +64,10 @@ def test_other_lines_are_plain_text(line: str):
 
 def test_describe_exit_names_code_and_signal():
     assert [describe_exit(3), describe_exit(-9), describe_exit(-250)] == [
-        "exited with code 3", "was killed by SIGKILL", "was killed by signal 250",
-    ]  # fmt: skip
+        "exited with code 3",
+        "was killed by SIGKILL",
+        "was killed by signal 250",
+    ]
 
 
 def test_url_of_formats_addresses():
@@ -94,17 +96,26 @@ def test_scram_verifier_matches_rfc_example():
 def test_minimal_environment_has_no_secrets():
     environ = {"PATH": "/bin", "HTTPS_PROXY": "http://p", "CONTROL_PLANE_API_KEY": "k", "PROVISION_DATABASE_URL": "u"}
     assert minimal_environment(environ, HOME="/h") == {
-        "PATH": "/bin", "LANG": "C.UTF-8", "HTTPS_PROXY": "http://p", "HOME": "/h",
-    }  # fmt: skip
+        "PATH": "/bin",
+        "LANG": "C.UTF-8",
+        "HTTPS_PROXY": "http://p",
+        "HOME": "/h",
+    }
 
 
 def test_server_environment_precedence():
     revision = desired_revision(
-        id=uuid4(), repo_url="https://u:p@host/r", repo_ref="main",
+        id=uuid4(),
+        repo_url="https://u:p@host/r",
+        repo_ref="main",
         secrets=[
-            Secret("LANGSMITH_API_KEY", "mine"), Secret("PORT", "1"), Secret("TOKEN", "t"), Secret("DISK_FOLDER", "/"),
+            Secret("LANGSMITH_API_KEY", "mine"),
+            Secret("PORT", "1"),
+            Secret("TOKEN", "t"),
+            Secret("DISK_FOLDER", "/"),
         ],
-    )  # fmt: skip
+    )
+
     deployment = desired_deployment(
         id=uuid4(), name="a", environment={"LANGSMITH_API_KEY": "platform", "LANGSMITH_PROJECT": "a"}
     )
@@ -112,6 +123,7 @@ def test_server_environment_precedence():
     runtime = RuntimeEnvironment("postgresql://x", 8000, Path("/home"), ["/venv/bin"], "abc", disk)
     found = server_environment(deployment, revision, runtime, {"PATH": "/bin", "SECRET_OF_LISTENER": "s"})
     assert found["LANGSMITH_API_KEY"] == "mine"
+
     assert found["PORT"] == "8000"
     assert found["DISK_FOLDER"] == "/home"
     assert found["PATH"] == f"/venv/bin{os.pathsep}/bin"
@@ -119,6 +131,7 @@ def test_server_environment_precedence():
     assert found["LANGSMITH_LANGGRAPH_GIT_REPO"] == "https://***@host/r"
     assert found["LANGSMITH_HOST_REVISION_ID"] == str(revision.id)
     assert "SECRET_OF_LISTENER" not in found
+
     given = [Secret("EXECUTOR_NODE", "/elsewhere")]
     binaries = ["/venv/bin", "/node/bin"]
     runtime = replace(runtime, binaries=binaries, settings={"EXECUTOR_NODE": "/node/bin/node"})
@@ -147,11 +160,18 @@ def test_variables_for_interpreters_reach_executors_alone():
     found = split_environment(
         {"PATH": "/bin", "PYTHONUNBUFFERED": "1", **given}, given, {"EXECUTOR_PYTHON": "/venv/bin/python"}
     )
+
     assert found == {
-        "PATH": "/bin", "PYTHONUNBUFFERED": "1", "TOKEN": "t", "EXECUTORS": "3",
-        "EXECUTOR_IDLE_SECS": "300", "EXECUTOR_PYTHON": "/venv/bin/python",
-        "EXECUTOR_ENVIRONMENT_PYTHONPATH": "src", "EXECUTOR_ENVIRONMENT_LD_PRELOAD": "x.so",
-    }  # fmt: skip
+        "PATH": "/bin",
+        "PYTHONUNBUFFERED": "1",
+        "TOKEN": "t",
+        "EXECUTORS": "3",
+        "EXECUTOR_IDLE_SECS": "300",
+        "EXECUTOR_PYTHON": "/venv/bin/python",
+        "EXECUTOR_ENVIRONMENT_PYTHONPATH": "src",
+        "EXECUTOR_ENVIRONMENT_LD_PRELOAD": "x.so",
+    }
+
     assert executor_environment(found, AgentSettings())["PYTHONPATH"] == "src"
     kept = executor_environment(
         {**found, "DATABASE_URI": "u", "LANGGRAPH_AES_KEY": "k"}, AgentSettings(database_url="u")
@@ -172,22 +192,28 @@ def test_process_identity_includes_start_time():
 
 
 def test_state_survives_and_damaged_file_starts_empty(tmp_path: Path):
-    deployment_id, first, second = uuid4(), uuid4(), uuid4()
+    deployment_id = uuid4()
+    first = uuid4()
+    second = uuid4()
     folder = DeploymentFolder(tmp_path, deployment_id)
     assert not folder.path.exists()
     process = ProcessIdentity(1, "then")
+
     folder.add_replica(ReplicaRecord(process, first))
     folder.activate(first)
     folder.activate(second)
     folder.activate(second)
+
     again = DeploymentFolder(tmp_path, deployment_id).state
     assert (again.active_revision_id, again.previous_revision_id) == (second, first)
     assert again.replicas == [ReplicaRecord(process, first)]
     folder.remove_replica(process)
     assert DeploymentFolder(tmp_path, deployment_id).state.replicas == []
     (folder.path / "state.json").write_text("{")
+
     damaged = DeploymentFolder(tmp_path, deployment_id).state
     assert (damaged.port, damaged.active_revision_id) == (None, second)
+
     # A backup has no more than that: the rest is of the machine where it was taken.
     (folder.path / "state.json").unlink()
     restored = DeploymentFolder(tmp_path, deployment_id).state
@@ -196,10 +222,13 @@ def test_state_survives_and_damaged_file_starts_empty(tmp_path: Path):
 
 
 def test_source_of_a_commit_is_kept_as_long_as_its_revision(tmp_path: Path):
-    folder, kept, old = DeploymentFolder(tmp_path, uuid4()), uuid4(), uuid4()
+    folder = DeploymentFolder(tmp_path, uuid4())
+    kept = uuid4()
+    old = uuid4()
     for revision_id, commit in ((kept, "a" * 40), (old, "b" * 40)):
         folder.source(revision_id).mkdir(parents=True)
         (folder.source(revision_id) / "HEAD").write_text(f"{commit}\n")
+
     assert folder.find_source("a" * 40) == folder.source(kept)
     assert folder.find_source("c" * 40) is None and folder.find_source(None) is None
     folder.remove_revisions_except({kept})
@@ -209,19 +238,24 @@ def test_source_of_a_commit_is_kept_as_long_as_its_revision(tmp_path: Path):
 def test_damaged_file_of_one_deployment_or_of_ports_stops_no_listener(tmp_path: Path):
     for name in ("images.json", "passages.json"):
         (tmp_path / name).write_text("{")
+
     assert ImageStore(tmp_path, 1).is_empty
     assert PortForwards(tmp_path / "passages.json")._ports == {}
 
 
 def test_old_revisions_are_removed_with_their_logs(tmp_path: Path):
-    folder, kept, old = DeploymentFolder(tmp_path, uuid4()), uuid4(), uuid4()
+    folder = DeploymentFolder(tmp_path, uuid4())
+    kept = uuid4()
+    old = uuid4()
     for revision in (kept, old):
         folder.revision(revision).mkdir(parents=True)
         folder.server_log(revision).write_text("line\n")
         folder.server_log(revision).with_suffix(".log.1").write_text("line\n")
+
     with capture_logs() as logged:
         folder.remove_revisions_except({kept})
         folder.remove_revisions_except({kept})
+
     assert [(each["event"], each["revisions"]) for each in logged] == [
         ("builds and logs of replaced revisions were removed", 1)
     ]
@@ -230,13 +264,16 @@ def test_old_revisions_are_removed_with_their_logs(tmp_path: Path):
 
 
 def test_graphs_are_known_to_one_version_of_what_described_them(tmp_path: Path):
-    folder, revision, other = DeploymentFolder(tmp_path, uuid4()), uuid4(), uuid4()
+    folder = DeploymentFolder(tmp_path, uuid4())
+    revision = uuid4()
+    other = uuid4()
 
     def files() -> set[str]:
         return {path.name for path in (folder.path / "logs").iterdir()}
 
     for known in (folder.known_graphs(other, "a"), folder.known_graphs(revision, "a")):
         known.with_name(f"{known.name}.python").write_text("facts")
+
     assert folder.known_graphs(revision, "a") != folder.known_graphs(other, "a")
     assert files() == {f"{revision}.graphs-a.python", f"{other}.graphs-a.python"}
     assert folder.known_graphs(revision, "b") != folder.known_graphs(revision, "a")
@@ -249,14 +286,18 @@ def test_output_begins_at_this_start_and_at_a_whole_line(tmp_path: Path):
     output = tmp_path / "log"
     output.write_text("before\n")
     began = output.stat().st_size
+
     with output.open("a") as file:
         file.writelines(f"line {number}\n" for number in range(40))
+
     assert output_since(output, began).splitlines() == [f"line {number}" for number in range(40)]
     assert folder_size(tmp_path) == output.stat().st_size
     with output.open("a") as file:
         file.writelines(f"line {number}\n" for number in range(40, 20_000))
+
     kept = output_since(output, began).splitlines()
     assert kept == [f"line {number}" for number in range(20_000 - len(kept), 20_000)]
+
     # A file that was truncated since is shorter than at the start.
     output.write_text("again\n")
     assert output_since(output, began + 1000) == "again\n"
@@ -268,6 +309,7 @@ def test_cause_is_found_among_lines_of_the_replaced_server(tmp_path: Path):
     request = '{"event": "request", "level": "info", "path": "/ok"}\n'
     failed_run = '{"event": "a run failed", "level": "error"}\n'
     output.write_text(request * 50 + "loading the graph\nerror: graph 'a' does not load\n" + failed_run + request * 200)
+
     reason = str(server_failure("the server ended", output_since(output, 0)))
     assert reason.startswith("graph 'a' does not load\nthe server ended; its output:\n")
     assert reason.splitlines()[-6:] == ["loading the graph", "a run failed", *["request path=/ok"] * 4]
@@ -332,10 +374,15 @@ def test_settings_are_documented_and_read():
     settings = load_settings(
         ListenerSettings,
         {
-            "CONTROL_PLANE_URL": "http://127.0.0.1:8700", "CONTROL_PLANE_API_KEY": "k", "PORTSIDE_HOME": "/tmp/h",
-            "PROVISION_DATABASE_URL": "postgresql://x", "EXIT_WITH_PARENT": "true", "DEPLOYMENT_START_TIMEOUT_S": "3",
+            "CONTROL_PLANE_URL": "http://127.0.0.1:8700",
+            "CONTROL_PLANE_API_KEY": "k",
+            "PORTSIDE_HOME": "/tmp/h",
+            "PROVISION_DATABASE_URL": "postgresql://x",
+            "EXIT_WITH_PARENT": "true",
+            "DEPLOYMENT_START_TIMEOUT_S": "3",
         },
-    )  # fmt: skip
+    )
+
     assert settings.exit_with_parent
     assert settings.deployment_start_timeout_s == 3
     assert settings.folder == Path("/tmp/h/dataplane")
@@ -348,6 +395,7 @@ def test_failure_reason_masks_secrets():
     revision = desired_revision(id=uuid4(), secrets=[Secret("KEY", MODEL_KEY)])
     failure = DeployFailed(f"the server exited with code 1; its output:\nRuntimeError: no such key {MODEL_KEY}")
     assert reason_of(revision, failure).endswith("RuntimeError: no such key ***")
+
     # Values are masked before the reason is cut, so that no half of one remains.
     assert MODEL_KEY[:8] not in reason_of(revision, DeployFailed("x" * 3990 + MODEL_KEY))
 
@@ -377,5 +425,6 @@ async def test_log_lines_that_are_too_large_together_are_shipped_in_parts():
     log = RevisionLog(ship)
     for number in range(20):
         log.add(str(number))
+
     await log.close()
     assert shipped == [str(number) for number in range(20)]

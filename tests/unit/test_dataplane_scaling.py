@@ -52,13 +52,16 @@ def test_scaler_grows_at_once_and_shrinks_later():
     pending = [(0, 0, 1), (1, 35, 4), (2, 999, 5), (30, 0, 5), (61, 0, 5), (62, 11, 5), (63, 0, 2), (123, 0, 1)]
     for moment, runs, number in pending:
         assert scaler.decide(Load(1, None, runs), now=moment) == number, moment
+
     scaler.bounds = ReplicaBounds(3, 5)
     assert scaler.decide(Load(1, None, 0), now=124) == 3
 
 
 def test_scaler_keeps_the_highest_number_of_its_time():
     rng = random.Random(random.randrange(2**32))
-    scaler, told, moment = Scaler(ReplicaBounds(0, 100), down_after_s=10), [], 0.0
+    scaler = Scaler(ReplicaBounds(0, 100), down_after_s=10)
+    told = []
+    moment = 0.0
     for _ in range(2000):
         moment += rng.choice((0.1, 1, 5, 15))
         told.append((moment, rng.randrange(100)))
@@ -85,13 +88,16 @@ def test_usage_reader_caches_for_a_moment(tmp_path: Path, monkeypatch):
     (tmp_path / "self" / "stat").touch()
     moment = 1000.0
     monkeypatch.setattr("portside.dataplane.compute.resource_usage.time.monotonic", lambda: moment)
+
     for pid, group in ((10, 10), (11, 10), (20, 20)):
         put_process(tmp_path, pid, group, 5)
+
     reader = UsageReader(tmp_path)
     one = reader.read({10})
     assert one.groups.keys() == {10}
     assert one.groups[10].cpu_s > 0
     put_process(tmp_path, 20, 20, 500)
+
     other = reader.read({20, 30})
     assert other.read_at == one.read_at
     assert other.groups.keys() == {20}
@@ -99,6 +105,7 @@ def test_usage_reader_caches_for_a_moment(tmp_path: Path, monkeypatch):
     moment += 1.5
     later = reader.read({20})
     assert later.read_at > one.read_at
+
     assert later.groups[20].memory == 50 * one.groups[10].memory
     assert reader.read(set()).groups == {}
 

@@ -21,7 +21,9 @@ class Starts:
     """Starts that hold their slots until `finish` is called for them."""
 
     def __init__(self, queue: StartQueue) -> None:
-        self.queue, self.begun, self.most = queue, list[str](), 0
+        self.queue = queue
+        self.begun = list[str]()
+        self.most = 0
         self.holding: dict[str, asyncio.Event] = {}
         self.urgency: dict[str, Urgency] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -54,20 +56,32 @@ async def test_starts_are_bounded_and_in_order():
     starts.add("used long ago", Urgency(LATER, -10.0))
     starts.add("used lately", Urgency(LATER, -99.0))
     starts.add("runs wait", Urgency(WORK))
+
     starts.add("a request waits", Urgency(NOW))
     starts.add("a request comes", Urgency(LATER))
+
     for number in range(3, 8):
         if number == 4:
             # It waits for a slot already.
             starts.urgency["used long ago"] = Urgency(NOW)
+
         await starts.finish(starts.begun[-1])
         await begun(starts, number)
+
     for held in starts.holding.values():
         held.set()
+
     await asyncio.gather(*starts.tasks.values())
     assert starts.begun == [
-        "first", "second", "a request waits", "used long ago", "runs wait", "used lately", "a request comes",
-    ]  # fmt: skip
+        "first",
+        "second",
+        "a request waits",
+        "used long ago",
+        "runs wait",
+        "used lately",
+        "a request comes",
+    ]
+
     assert starts.most == 2
 
 
@@ -75,6 +89,7 @@ async def test_cancelled_and_failed_starts_give_their_slots_back():
     starts = Starts(StartQueue(1))
     for name in ("holds", "is cancelled", "waits", "comes last"):
         starts.add(name, Urgency(LATER))
+
     await begun(starts, 1)
     starts.tasks["is cancelled"].cancel()
     starts.tasks["holds"].cancel()
@@ -82,6 +97,7 @@ async def test_cancelled_and_failed_starts_give_their_slots_back():
     starts.tasks["waits"].cancel()
     await begun(starts, 3)
     await starts.finish("comes last")
+
     assert starts.begun == ["holds", "waits", "comes last"]
 
 
@@ -94,6 +110,7 @@ async def test_start_that_hangs_holds_up_no_other():
     await starts.finish("hangs")
     starts.add("last", Urgency(LATER))
     await begun(starts, 3)
+
     for name in ("next", "last"):
         await starts.finish(name)
 
@@ -116,6 +133,7 @@ async def test_two_deployments_that_ask_the_same_one_to_sleep_are_both_answered(
     cycle = SleepCycle(BusyDeployment())  # type: ignore[arg-type]
     cycle.set_after(3600)
     cycle.start()
+
     try:
         assert await asyncio.gather(cycle.give_way(), cycle.give_way()) == [False, False]
     finally:
@@ -124,11 +142,13 @@ async def test_two_deployments_that_ask_the_same_one_to_sleep_are_both_answered(
 
 async def test_caller_that_no_longer_waits_leaves_the_answer_to_the_other():
     cycle = SleepCycle(BusyDeployment())  # type: ignore[arg-type]
-    first, second = asyncio.create_task(cycle.give_way()), asyncio.create_task(cycle.give_way())
+    first = asyncio.create_task(cycle.give_way())
+    second = asyncio.create_task(cycle.give_way())
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     cycle.stop()
+
     assert await second is False
 
 
@@ -164,6 +184,7 @@ async def test_requests_to_an_agent_that_cannot_be_woken_are_told_to_come_later(
     cycle = SleepCycle(deployment)  # type: ignore[arg-type]
     cycle.set_after(3600)
     cycle.start(SleepRecord(due_at=None))
+
     try:
         async with httpx2.AsyncClient(trust_env=False, timeout=60) as client:
             # The first one wakes the agent, and gets the same answer as those that follow.
@@ -171,6 +192,7 @@ async def test_requests_to_an_agent_that_cannot_be_woken_are_told_to_come_later(
                 response = await client.get(f"http://127.0.0.1:{deployment.socket.port}/ok")
                 assert (response.status_code, response.json()) == (503, {"detail": detail})
                 assert 0 < int(response.headers["retry-after"]) <= 36000
+
         assert cycle.problem == f"The agent sleeps and could not be woken: {failure}"
         assert cycle.is_asleep
     finally:
@@ -180,10 +202,13 @@ async def test_requests_to_an_agent_that_cannot_be_woken_are_told_to_come_later(
 
 async def test_agent_that_cannot_be_woken_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activation, "_WAKE_AGAIN_S", 0.001)
-    failed, no_room = DeployFailed("its port is taken"), NoConnectionsLeft("Postgres has no connections left")
+    failed = DeployFailed("its port is taken")
+    no_room = NoConnectionsLeft("Postgres has no connections left")
     deployment = UnwakeableDeployment(failed, failed, failed, no_room, failed, None, failed)
+
     cycle = SleepCycle(deployment)  # type: ignore[arg-type]
-    woken, problems = list[bool](), list[str | None]()
+    woken = list[bool]()
+    problems = list[str | None]()
     try:
         with capture_logs() as logged:
             for _ in range(7):
@@ -194,6 +219,7 @@ async def test_agent_that_cannot_be_woken_is_tried_less_and_less_often(monkeypat
 
     assert woken == [False] * 5 + [True, False]
     assert [problem is None for problem in problems] == woken
+
     # A connection may be free soon, so that failure does not count; a success starts over.
     delays = [each["again_in_s"] for each in logged if each["event"] == "a deployment cannot be woken"]
     assert delays == [0.001, 0.002, 0.004, 0.001, 0.008, 0.001]

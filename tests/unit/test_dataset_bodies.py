@@ -21,5 +21,6 @@ def test_attachments_of_an_example_are_counted_while_they_are_read() -> None:
     names = [f"{example}.attachment.{number}" for number in range(MAX_ATTACHMENTS)]
     (write,) = from_multipart(body(example, *names), TYPE)
     assert len(write.attachments) == MAX_ATTACHMENTS
+
     with pytest.raises(Invalid, match="at most 100 attachments"):
         from_multipart(body(example, *names, f"{example}.attachment.more"), TYPE)

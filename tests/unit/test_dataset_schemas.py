@@ -42,10 +42,12 @@ async def test_references_are_resolved_for_values() -> None:
     schema = {"properties": {"one": {"$ref": "#/$defs/a~1b"}, "two": {"$ref": "#/$defs/a~1b"}}, "$defs": {"a/b": name}}
     check_schema(schema, "inputs_schema_definition")
     good = {"one": {"first": "a"}, "two": {"first": "aa"}}
+
     await check_values(DatasetSchemas(schema), [(["body"], good, None)])
     with pytest.raises(Invalid) as caught:
         bad = {"one": {"first": "a" * 50_000 + "!"}, "two": {}}
         await check_values(DatasetSchemas(schema), [(["body", "id"], bad, None)])
+
     places = sorted(problem.loc for problem in caught.value.problems)
     assert places == [["body", "id", "inputs", "one", "first"], ["body", "id", "inputs", "two"]]
 

@@ -15,16 +15,24 @@ from portside.agent.settings import AgentSettings
 from portside.executor.encryption import CannotDecrypt, EncryptionFailed, EncryptionHandlers
 from portside.kernel.errors import Invalid, UserMistake
 
-OLD, NEW = "o" * 32, "n" * 16
+OLD = "o" * 32
+NEW = "n" * 16
 KWARGS = ModelField("run", "kwargs")
 METADATA = ModelField("thread", "metadata")
 ROW = ("thread", "t1")
 LOCATION = Location(ROW, "metadata")
 BOUND = b"where the blob is"
 AWKWARD = [
-    {"a": {"__sealed__": 1}}, {"__sealed__": {"aes": "x", "of": "y"}}, {"a": [{"__sealed__": {"plain": 2}}]},
-    {"__sealed__": {"__sealed__": {"plain": None}}}, {"a": None, "": "", "b": [1, {"c": True}]}, {}, [], "text", 5,
-]  # fmt: skip
+    {"a": {"__sealed__": 1}},
+    {"__sealed__": {"aes": "x", "of": "y"}},
+    {"a": [{"__sealed__": {"plain": 2}}]},
+    {"__sealed__": {"__sealed__": {"plain": None}}},
+    {"a": None, "": "", "b": [1, {"c": True}]},
+    {},
+    [],
+    "text",
+    5,
+]
 
 
 def encryptor(*keys: str, names: str = "*") -> Encryptor:
@@ -47,11 +55,14 @@ async def test_new_key_encrypts_and_old_key_still_decrypts():
 async def test_missing_key_is_named_in_the_error():
     encrypted = await encryptor(OLD).encrypt_document({"title": "swordfish"}, METADATA, ROW)
     blob = await encryptor(OLD).encrypt_blob(b"swordfish", KWARGS, BOUND)
+
     missing = AesKeys(OLD.encode()).encrypt(b"", b"")[1:5].hex()
     with pytest.raises(CannotDecrypt, match=missing):
         await decrypt_document(encryptor(NEW), encrypted, LOCATION)
+
     with pytest.raises(CannotDecrypt, match=missing):
         await encryptor(NEW).decrypt_blob(blob, KWARGS, BOUND)
+
     with pytest.raises(CannotDecrypt, match="set GRAPH_AES_KEY"):
         await Encryptor().decrypt_blob(blob, KWARGS, BOUND)
 
@@ -60,6 +71,7 @@ async def test_changed_or_moved_value_does_not_decrypt():
     own = encryptor(OLD)
     envelope = (await own.encrypt_document({"title": "swordfish"}, METADATA, ROW))["title"]
     changed = envelope["__sealed__"]["aes"][:-8] + "AAAAAAA="
+
     elsewhere = [
         ({"title": {"__sealed__": {"v": 2, "aes": changed}}}, LOCATION),
         ({"name": envelope}, LOCATION),
@@ -70,6 +82,7 @@ async def test_changed_or_moved_value_does_not_decrypt():
         ({"title": envelope}, Location(("thread", "t2"), "metadata")),
         ({"title": envelope}, Location(("assistant", "t1"), "metadata")),
     ]
+
     for stored, spot in elsewhere:
         with pytest.raises(CannotDecrypt, match="moved to another field or row"):
             await decrypt_document(own, stored, spot)
@@ -80,21 +93,35 @@ async def test_moved_blob_does_not_decrypt():
     blob = await own.encrypt_blob(b"swordfish", KWARGS, BOUND)
     with pytest.raises(CannotDecrypt, match="moved"):
         await own.decrypt_blob(blob, KWARGS, b"another row")
+
     with pytest.raises(CannotDecrypt, match="moved"):
         await own.decrypt_blob(blob, METADATA, BOUND)
 
 
 FORGED = [
-    1, None, "text", [], {}, {"aes": 1}, {"aes": "AAAA", "of": "title"}, {"plain": 1}, {"value": "x", "of": "y"},
-    {"v": 2, "aes": "AAAA"}, {"v": 2, "aes": ["x"]}, {"v": 3, "aes": "AAAA"}, {"__sealed__": 1},
-    {"v": 2, "value": "x", "of": 7}, {"v": 2, "value": "x", "of": "thread.metadata", "context": 1},
-]  # fmt: skip
+    1,
+    None,
+    "text",
+    [],
+    {},
+    {"aes": 1},
+    {"aes": "AAAA", "of": "title"},
+    {"plain": 1},
+    {"value": "x", "of": "y"},
+    {"v": 2, "aes": "AAAA"},
+    {"v": 2, "aes": ["x"]},
+    {"v": 3, "aes": "AAAA"},
+    {"__sealed__": 1},
+    {"v": 2, "value": "x", "of": 7},
+    {"v": 2, "value": "x", "of": "thread.metadata", "context": 1},
+]
 
 
 @pytest.mark.parametrize("forged", FORGED)
 async def test_envelope_lookalike_from_before_encryption_is_data(forged):
     own = encryptor(OLD)
     own.accepts_unbound = False
+
     value = {"__sealed__": forged}
     for stored in (value, {"a": value}, {"a": [value]}, [value], {"a": {"b": [{"c": value}]}}):
         assert (await decrypt_document(own, stored, LOCATION))[0] == stored
@@ -110,8 +137,10 @@ async def test_unbound_envelopes_decrypt_and_are_bound_when_rewritten():
     stored = {"title": old_envelope("swordfish", "title"), "odd": {"__sealed__": {"plain": 5}}}
     assert (await decrypt_document(own, stored, LOCATION))[0] == {"title": "swordfish", "odd": {"__sealed__": 5}}
     assert (await decrypt_document(own, old_envelope([1], "value"), LOCATION))[0] == [1]
+
     with pytest.raises(CannotDecrypt, match="was moved"):
         await decrypt_document(own, {"name": stored["title"]}, LOCATION)
+
     again = await own.encrypt_document({"title": "swordfish"}, METADATA, ROW)
     assert again["title"]["__sealed__"].keys() == {"v", "aes"}
     own.accepts_unbound = False
@@ -124,10 +153,16 @@ async def test_client_documents_never_contain_an_envelope_key(names):
     copied = (await own.encrypt_document({"title": "swordfish"}, METADATA, ROW))["title"]
     for forged in ({"__sealed__": 1}, copied, old_envelope("swordfish", "title")):
         for given in (
-            forged, {"title": forged}, {"a": forged}, {"a": [forged]}, {"graph_id": forged}, {**forged, "b": 1},
-            {"__sealed__~": forged, "__sealed__": forged}, {"config": {"configurable": forged, **forged}},
+            forged,
+            {"title": forged},
+            {"a": forged},
+            {"a": [forged]},
+            {"graph_id": forged},
+            {**forged, "b": 1},
+            {"__sealed__~": forged, "__sealed__": forged},
+            {"config": {"configurable": forged, **forged}},
             {"config": {"configurable": {"graph_id": forged}, "metadata": forged}},
-        ):  # fmt: skip
+        ):
             for place in (METADATA, KWARGS, ModelField("assistant", "config")):
                 encrypted = await own.encrypt_document(given, place, ROW)
                 assert "__sealed__" not in set(clear_keys(encrypted))
@@ -161,14 +196,17 @@ async def test_named_keys_are_encrypted_at_any_depth():
     assert encrypted["graph_id"] == "agent"
     assert "123" not in str(encrypted)
     assert "deep" not in str(encrypted)
+
     assert (await decrypt_document(own, encrypted, LOCATION))[0] == given
 
 
 async def test_kwargs_that_sql_reads_stay_clear():
     given = {
-        "input": {"word": "swordfish"}, "langsmith_tracer": {"project_name": "p"},
+        "input": {"word": "swordfish"},
+        "langsmith_tracer": {"project_name": "p"},
         "config": {"tags": ["t"], "configurable": {"graph_id": "agent"}, "metadata": {"graph_id": "agent"}},
-    }  # fmt: skip
+    }
+
     encrypted = await encryptor(OLD).encrypt_document(given, KWARGS, ROW)
     assert encrypted["config"]["configurable"]["graph_id"] == encrypted["config"]["metadata"]["graph_id"] == "agent"
     assert encrypted["langsmith_tracer"] == {"project_name": "p"}
@@ -227,13 +265,16 @@ async def test_handler_failures_do_not_repeat_plain_text(sdk_encryption):
     set_context({})
     with pytest.raises(EncryptionFailed, match=r"must keep the keys of thread\.metadata"):
         await own.encrypt_document({"title": "x"}, METADATA, ROW)
+
     set_context({"fail": True})
     with pytest.raises(EncryptionFailed) as failure:
         await own.encrypt_document({"title": "x"}, METADATA, ROW)
+
     assert "swordfish" not in str(failure.value)
     set_context({"list": True})
     with pytest.raises(EncryptionFailed, match=r"^encrypt\.json returned a list; it must return a dict$"):
         await own.encrypt_document({"title": "x"}, METADATA, ROW)
+
     with pytest.raises(UserMistake, match=r"must be a langgraph_sdk\.Encryption"):
         EncryptionHandlers(object(), "encryption.path")
 

@@ -19,12 +19,19 @@ def parsed(*header: str, statement: str = INSERT):
 
 @pytest.mark.parametrize(
     "statement",
-    [INSERT, "select :body", "update t set a = :body::jsonb", "select :body::text", "select :body::bytea[]",
-     "select :body -- :body::int"],
-)  # fmt: skip
+    [
+        INSERT,
+        "select :body",
+        "update t set a = :body::jsonb",
+        "select :body::text",
+        "select :body::bytea[]",
+        "select :body -- :body::int",
+    ],
+)
 def test_undeclared_document_is_refused_with_the_remedy(statement: str) -> None:
     with pytest.raises(BadDeclaration) as refusal:
         parsed("Why it is written so.", statement=statement)
+
     text = str(refusal.value)
     assert text.startswith("query insert_note: :body may hold a document")
     assert "`-- encrypted: body as MODEL.FIELD`" in text
@@ -38,6 +45,7 @@ def test_undeclared_document_is_refused_at_load(tmp_path, monkeypatch) -> None:
     (folder / "notes.sql").write_text(f"-- name: insert_note\n{INSERT}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "undeclared", raising=False)
+
     with pytest.raises(BadDeclaration, match="query insert_note: :body"):
         Queries("undeclared", parse_header)
 
@@ -56,6 +64,7 @@ def test_declarations_are_parsed() -> None:
         "undecryptable: mark and keep",
         statement="select :body, :rows, :texts, :namespaces, :keys, :metadata, :filters, :extract, :old, :new, :access",
     )
+
     assert declared.documents == {"body": ModelField("run", "kwargs")}
     assert declared.lists == {"texts": ModelField("store", "value")}
     assert declared.records == {
@@ -63,6 +72,7 @@ def test_declarations_are_parsed() -> None:
     }
     assert declared.row == {"namespace": "namespaces", "key": "keys"}
     assert declared.searched == {"metadata": ModelField("thread", "metadata")}
+
     assert (declared.access, declared.access_lists, declared.paths) == (("access",), ("filters",), ("extract",))
     assert declared.plain == {"old": "already encrypted", "new": "already encrypted"}
     assert declared.replaceable == "threads"
@@ -92,6 +102,7 @@ def test_scalars_and_identifiers_need_no_declaration() -> None:
 def test_mistakes_in_a_header_are_refused(header: str, said: str) -> None:
     with pytest.raises(BadDeclaration) as refusal:
         parsed(header)
+
     assert said in str(refusal.value)
     assert "query insert_note" in str(refusal.value)
 

@@ -28,24 +28,29 @@ async def gate() -> AsyncIterator[Gate]:
     run = ActiveRun(
         ClaimedRun(run_id=uuid4(), thread_id=uuid4(), assistant_id=uuid4(), kwargs={}, attempt=1, is_temporary=False)
     )
-    run.task, run.state = asyncio.create_task(asyncio.Event().wait()), RunState.EXECUTING
+    run.task = asyncio.create_task(asyncio.Event().wait())
+    run.state = RunState.EXECUTING
+
     yield Gate(run)
     run.task.cancel()
 
 
 async def test_events_wait_while_the_lease_is_unsure(gate: Gate):
-    owned_until, gate.run.leased_until = gate.run.leased_until, 0.0
+    owned_until = gate.run.leased_until
+    gate.run.leased_until = 0.0
     gate.publish([("a", b"1")])
     gate.publish([("b", b"2")])
     assert gate.delivered == []
     gate.run.renew(owned_until)
     gate.publish([("c", b"3")])
+
     assert gate.delivered == ["a", "b", "c"]
 
 
 async def test_events_that_waited_are_published_before_checkpoints_are_written(gate: Gate):
     """No attempt after this one sends the events before a checkpoint again."""
-    owned_until, gate.run.leased_until = gate.run.leased_until, 0.0
+    owned_until = gate.run.leased_until
+    gate.run.leased_until = 0.0
     gate.publish([("a", b"1")])
     gate.run.renew(owned_until)
     gate.flush()
@@ -54,11 +59,13 @@ async def test_events_that_waited_are_published_before_checkpoints_are_written(g
 
 async def test_run_that_emits_more_than_can_wait_is_lost(gate: Gate, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine, "HELD_LIMIT_BYTES", 100)
-    owned_until, gate.run.leased_until = gate.run.leased_until, 0.0
+    owned_until = gate.run.leased_until
+    gate.run.leased_until = 0.0
     gate.publish([("a", b"x" * 100)])
     assert gate.run.state is RunState.EXECUTING
     gate.publish([("b", b"x")])
     assert (gate.run.state, gate.run.task.cancelling()) == (RunState.LOST, 1)
+
     # A gap in the events would be worse than their end.
     gate.run.renew(owned_until)
     gate.publish([("c", b"x")])

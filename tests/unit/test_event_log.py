@@ -44,7 +44,8 @@ def start(**given) -> AttemptStart:
 
 
 def connected_hub(**given) -> tuple[Hub, RecordingTransport]:
-    hub, transport = Hub(keep_s=60), RecordingTransport(**given)
+    hub = Hub(keep_s=60)
+    transport = RecordingTransport(**given)
     hub.transport = transport
     return hub, transport
 
@@ -69,6 +70,7 @@ async def test_events_of_a_followed_run_are_written_with_its_end():
     assert run.log.is_logged(run.run_id)
     hub.finish(run.run_id, DONE)
     assert "values" in transport.names()
+
     assert transport.names()[-1] == END
     assert {(batch.thread_id, batch.run_id) for batch in transport.batches} == {(begun.thread_id, begun.run_id)}
     assert not run.log.is_logged(run.run_id)
@@ -91,6 +93,7 @@ async def test_shared_log_is_written_once_and_later_events_follow():
     assert hub.unshared_logs(10) == [run.log]
     run.log.share()
     assert run.log.unshared() == []
+
     run.publish([("values", b"2")])
     assert transport.names().count("values") == 2
 
@@ -133,8 +136,10 @@ async def test_unstarted_run_gets_closing_events():
 
 async def test_local_run_waits_for_the_end_of_the_remote_run_before_it():
     hub = Hub(keep_s=60)
-    log, remote_id = hub.log_of(uuid4()), uuid4()
+    log = hub.log_of(uuid4())
+    remote_id = uuid4()
     follower = log.follow(RUN_MODES, after=(0, 0))
+
     log.receive(remote_id, [event(1)])
     local_id = uuid4()
     log.append(local_id, [event(3)])
@@ -142,6 +147,7 @@ async def test_local_run_waits_for_the_end_of_the_remote_run_before_it():
     log.receive(remote_id, [event(1), event(2)], end=True)
     assert data(log.history) == [b"1", b"2", b"3"]
     log.append(local_id, [event(4)])
+
     log.end()
     assert values(b"".join([chunk async for chunk in follower])) == [b"1", b"2", b"3", b"4"]
 
@@ -165,12 +171,14 @@ class RecordingObserver:
 
 
 async def test_observer_takes_the_events_of_a_waiting_run_in_order():
-    log, remote_id = Hub(keep_s=60).log_of(uuid4()), uuid4()
+    log = Hub(keep_s=60).log_of(uuid4())
+    remote_id = uuid4()
     log.observer = observer = RecordingObserver()
     log.receive(remote_id, [event(1)])
     log.append(uuid4(), [event(3)])
     log.receive(remote_id, [event(2)], end=True)
     log.end()
+
     assert observer.taken == [b"1", b"2", b"3", b"end"]
 
 
@@ -178,11 +186,13 @@ async def test_run_that_ends_later_expires_later(monkeypatch):
     offset_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + offset_s)
     monkeypatch.setattr(event_log, "time", clock)
+
     hub = Hub(keep_s=0.05)
     runs = []
     for offset_s in (0.0, 0.1):  # noqa: B007 - read by the clock
         runs.append(hub.begin(start()))
         hub.finish(runs[-1].run_id, DONE)
+
     offset_s = 0.0
 
     async def is_expired() -> bool:
@@ -202,14 +212,16 @@ async def test_local_run_waits_no_longer_than_the_reorder_timeout(monkeypatch):
 
 
 async def test_events_after_the_end_of_a_remote_run_are_dropped():
-    log, run_id = Hub(keep_s=60).log_of(uuid4()), uuid4()
+    log = Hub(keep_s=60).log_of(uuid4())
+    run_id = uuid4()
     log.receive(run_id, [event(1)], end=True)
     log.receive(run_id, [event(2)])
     assert data(log.history) == [b"1"]
 
 
 async def test_remote_run_that_is_not_kept_leaves_the_history():
-    log, run_id = Hub(keep_s=60).log_of(uuid4()), uuid4()
+    log = Hub(keep_s=60).log_of(uuid4())
+    run_id = uuid4()
     log.receive(run_id, [event(1)])
     log.receive(run_id, [], end=False)
     assert data(log.history) == []
@@ -223,6 +235,7 @@ async def test_filled_events_are_for_followers_of_the_run_alone():
     run.log.fill(begun.run_id, [event(2), event(3)])
     assert data(run.log.history) == []
     replay = run.follow(after="-1")
+
     run.end()
     assert values(b"".join([chunk async for chunk in replay])) == [b"1", b"2", b"3"]
 
@@ -251,6 +264,7 @@ async def test_end_of_a_stateless_run_reaches_those_who_follow_its_thread():
     begun = start(is_stateless=True)
     hub.begin(begun)
     follower = await hub.follow_thread(begun.thread_id, RUN_MODES, None)
+
     hub.finish(begun.run_id, DONE)
     assert b"run_done" in b"".join(await follower.take())
 
@@ -270,6 +284,7 @@ async def test_first_event_wakes_those_who_wait_for_the_start():
     begun = start()
     run = hub.open(begun.run_id, begun.thread_id, is_resumable=False)
     waiting = asyncio.create_task(run.change.wait())
+
     await asyncio.sleep(0)
     assert not waiting.done()
     hub.begin(begun)
@@ -282,6 +297,7 @@ async def test_filled_events_reach_a_live_follower_of_the_run():
     begun = start()
     run = hub.open(begun.run_id, begun.thread_id, is_resumable=False)
     follower = run.follow()
+
     run.log.fill(begun.run_id, [event(1)])
     run.end()
     assert values(b"".join([chunk async for chunk in follower])) == [b"1"]
@@ -295,7 +311,8 @@ async def test_state_update_of_another_process_is_taken_once():
 
 
 async def test_remote_run_is_not_open_after_its_end():
-    log, run_id = Hub(keep_s=60).log_of(uuid4()), uuid4()
+    log = Hub(keep_s=60).log_of(uuid4())
+    run_id = uuid4()
     log.start(run_id, is_logged=True)
     log.receive(run_id, [event(1)], end=True)
     assert not log.is_logged(run_id)

@@ -31,7 +31,9 @@ SCOPE = {"type": "http", "method": "POST", "path": "/x", "headers": [(b"a", b"1"
 @asynccontextmanager
 async def linked(app: Any, folder: Path) -> AsyncIterator[tuple[Link, Exchanges, list[Link]]]:
     """Connect a side with clients to one with an application."""
-    loop, exchanges, apps = asyncio.get_running_loop(), Exchanges(), []
+    loop = asyncio.get_running_loop()
+    exchanges = Exchanges()
+    apps = []
 
     def serve(body: Any, call: Any) -> Any:
         application = Application(apps[0], body["exchange"], call.send)
@@ -43,6 +45,7 @@ async def linked(app: Any, folder: Path) -> AsyncIterator[tuple[Link, Exchanges,
 
     server = await loop.create_unix_server(accept, str(folder / "link"))
     handlers = {RECEIVE: lambda body, _: exchanges.receive(body), DRAIN: lambda body, _: exchanges.drain(body)}
+
     _, link = await loop.create_unix_connection(lambda: Link(handlers), str(folder / "link"))
     try:
         yield link, exchanges, apps
@@ -56,14 +59,17 @@ class Client:
     """A client that sends messages, and keeps what it gets."""
 
     def __init__(self, *messages: Any) -> None:
-        self.messages, self.got = list(messages), []
+        self.messages = list(messages)
+        self.got = []
 
     async def receive(self) -> Any:
         if not self.messages:
             await asyncio.Event().wait()
+
         message = self.messages.pop(0)
         if isinstance(message, Exception):
             raise message
+
         return message
 
     async def send(self, message: Any) -> None:
@@ -79,23 +85,28 @@ async def test_bodies_stream_in_both_directions(tmp_path: Path) -> None:
     async def echo(scope: Any, receive: Any, send: Any) -> str:
         assert scope == {**SCOPE, "headers": [(b"a", b"1")]}
         await send({"type": "http.response.start", "status": 200, "headers": [(b"b", b"2")]})
+
         is_open = True
         while is_open:
             message = await receive()
             is_open = message["more_body"]
             await send({"type": "http.response.body", "body": message["body"], "more_body": is_open})
+
         return "done"
 
     parts = [{"type": "http.request", "body": bytes([n]) * 300_000, "more_body": n < 3} for n in range(4)]
     client = Client(*parts)
     async with linked(echo, tmp_path) as (link, exchanges, _):
         assert await ask(link, exchanges, client) == "done"
+
     assert client.got[0] == {"type": "http.response.start", "status": 200, "headers": [(b"b", b"2")]}
     assert [message["body"] for message in client.got[1:]] == [bytes([n]) * 300_000 for n in range(4)]
 
 
 async def test_slow_client_makes_the_application_wait(tmp_path: Path) -> None:
-    sent, may_read, waits = 0, asyncio.Event(), asyncio.Event()
+    sent = 0
+    may_read = asyncio.Event()
+    waits = asyncio.Event()
 
     async def flood(_scope: Any, _receive: Any, send: Any) -> None:
         nonlocal sent
@@ -122,6 +133,7 @@ async def test_slow_client_makes_the_application_wait(tmp_path: Path) -> None:
         assert sent < 10
         may_read.set()
         await asking
+
     assert (sent, len(client.got)) == (50, 50)
 
 
@@ -138,6 +150,7 @@ async def test_errors_of_the_client_reach_the_application_and_come_back(tmp_path
     async with linked(read, tmp_path) as (link, exchanges, _):
         with pytest.raises(CallFailed) as failed:
             await ask(link, exchanges, Client(BodyTooLarge("more than 5", headers={"Connection": "close"})))
+
     assert (failed.value.code, failed.value.message) == ("body_too_large", "more than 5")
     assert [(exc.message, exc.headers) for exc in seen if isinstance(exc, BodyTooLarge)] == [
         ("more than 5", {"Connection": "close"})
@@ -175,15 +188,23 @@ async def test_lost_link_fails_the_request(tmp_path: Path) -> None:
         asking = asyncio.create_task(ask(link, exchanges, Client()))
         await begun.wait()
         apps[0].abort("killed")
+
         with pytest.raises(LinkClosed):
             await asking
 
 
 def test_values_keep_their_types() -> None:
     value = {
-        "id": uuid4(), "at": datetime.now(UTC), "labels": ("a", ("b",)), "big": 2**70, "small": -(2**70),
-        "none": None, "bytes": b"\x00", 7: [1.5, True],
-    }  # fmt: skip
+        "id": uuid4(),
+        "at": datetime.now(UTC),
+        "labels": ("a", ("b",)),
+        "big": 2**70,
+        "small": -(2**70),
+        "none": None,
+        "bytes": b"\x00",
+        7: [1.5, True],
+    }
+
     assert unpack(pack(value)) == value
     assert unpack(pack({"lone": "\ud800", "set": {1}})) == {"lone": "?", "set": [1]}
 
@@ -198,4 +219,5 @@ async def test_body_of_a_plain_request_is_whole_or_an_error() -> None:
     assert await request(begin, {"type": "http.request", "body": b"b"}).body() == b"ab"
     with pytest.raises(CallFailed) as failed:
         await request(begin, {"type": "http.disconnect"}).body()
+
     assert failed.value.code == DISCONNECTED

@@ -97,7 +97,9 @@ async def test_a_run_blocks_its_loop_once_its_graph_takes_memory_meanwhile(monke
         return memory
 
     monkeypatch.setattr(messages, "memory_of", grow)
-    here, is_blocked, is_read = asyncio.get_running_loop(), asyncio.Event(), False
+    here = asyncio.get_running_loop()
+    is_blocked = asyncio.Event()
+    is_read = False
     block = EventBatches._block_until_taken
 
     def note(batches: EventBatches, within_s: float) -> None:
@@ -113,6 +115,7 @@ async def test_a_run_blocks_its_loop_once_its_graph_takes_memory_meanwhile(monke
     await is_blocked.wait()
     neighbour = asyncio.create_task(pouring.loop.call(look()))
     await asyncio.sleep(0)
+
     is_read = True
     pouring.wire.read()
 

@@ -40,6 +40,7 @@ def test_interrupts_of_older_versions_get_an_id(monkeypatch: pytest.MonkeyPatch)
     task = {"id": "1", "interrupts": [asdict(OLDER)]}
     shown = {"id": "1", "interrupts": [SHOWN]}
     assert (id_of(OLDER), with_id(OLDER)) == (OLDER.interrupt_id, SHOWN)
+
     for mode, payload, expected in (
         ("updates", {"__interrupt__": (OLDER,)}, {"__interrupt__": (SHOWN,)}),
         ("values", {"a": 1, "__interrupt__": (OLDER,)}, {"a": 1, "__interrupt__": (SHOWN,)}),

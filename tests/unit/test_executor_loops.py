@@ -18,15 +18,18 @@ async def test_jobs_that_end_at_once_are_all_counted(monkeypatch: pytest.MonkeyP
     def interleave(frame: FrameType, event: str, _argument: Any) -> Any:
         if frame.f_code.co_filename != loops.__file__:
             return None
+
         frame.f_trace_opcodes = True
         if event == "opcode":
             time.sleep(0.001)
+
         return interleave
 
     monkeypatch.setattr(loops, "work_left_behind", left_behind := threading.Event())
     monkeypatch.setattr(loops, "STOP_WITHIN_S", 600.0)
     end = threading.Event()
     threading.settrace(interleave)
+
     try:
         with ThreadPoolExecutor(16) as threads:
             jobs = [threads.submit(end.wait) for _ in range(16)]
@@ -36,4 +39,5 @@ async def test_jobs_that_end_at_once_are_all_counted(monkeypatch: pytest.MonkeyP
             await waiting
     finally:
         threading.settrace(None)  # type: ignore[arg-type]
+
     assert not left_behind.is_set()

@@ -37,6 +37,7 @@ class CountedLink(Link):
 
         if self.rounds == self.answered_in_round:
             self.peer.send(PONG, 0, Pong(memory_bytes=7))
+
         return self.rounds <= self.paused_rounds
 
     @is_reading_paused.setter
@@ -54,6 +55,7 @@ class SilentExecutor(Executor):
         link.peer = Peer(link)
         hello = ExecutorHello(protocol=1, language=language, pid=1)
         super().__init__(link, hello, name="silent", heartbeat_s=heartbeat_s)
+
         self.calls = 1
 
 
@@ -107,6 +109,7 @@ async def test_javascript_executor_that_a_run_blocks_is_replaced_instead_of_kill
         [beats, silent := asyncio.ensure_future(executor.went_silent.wait())], return_when="FIRST_COMPLETED"
     )
     assert silent.done()
+
     assert executor.is_retiring
     assert not executor.link.is_closed
 
@@ -157,6 +160,7 @@ async def test_javascript_executor_that_does_not_end_a_cancelled_run_is_killed()
     call = await cancelled_call(executor)
     await executor._beat()
     assert executor._killed_because is not None
+
     with pytest.raises(asyncio.CancelledError):
         await call
 
@@ -166,8 +170,10 @@ async def test_javascript_executor_that_has_ended_a_cancelled_run_may_compute_an
     executor.deadlines[1] = from_now(AGES_S)
     call = await cancelled_call(executor)
     executor.link.peer.send(ERROR, 1, {"code": "cancelled", "message": "the call was cancelled"})
+
     with pytest.raises(asyncio.CancelledError):
         await call
+
     assert executor._is_busy()
 
 
@@ -177,6 +183,7 @@ async def test_call_that_a_blocked_executor_has_not_begun_fails() -> None:
     call = asyncio.create_task(executor.unless_silent(executor.link.call(messages.EXECUTE)))
     assert await executor.link.peer.next_frame() == (CALL, 1)
     executor.went_silent.set()
+
     with pytest.raises(ExecutorFailed, match="is blocked by a node"):
         await call
 

@@ -13,7 +13,8 @@ from portside.executor.remote import ServerCalls
 from portside.kernel.http.in_process import InProcessRequest, InProcessServer
 from tests.conftest import eventually
 
-PIECE, PIECES = b"x" * 65_536, 200
+PIECE = b"x" * 65_536
+PIECES = 200
 REQUEST = InProcessRequest("GET", "/large", b"/large", b"", [], b"")
 
 
@@ -31,6 +32,7 @@ class LargeResponse:
             for _ in range(PIECES):
                 await send({"type": "http.response.body", "body": PIECE, "more_body": True})
                 self.sent += 1
+
             await send({"type": "http.response.body", "body": b""})
         finally:
             self.has_ended = True
@@ -47,7 +49,11 @@ class Executor:
 @pytest.fixture
 async def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Connect the SDK of an executor to a server with an application."""
-    loop, executor, app, loopback = asyncio.get_running_loop(), Executor(), LargeResponse(), InProcessServer()
+    loop = asyncio.get_running_loop()
+    executor = Executor()
+    app = LargeResponse()
+    loopback = InProcessServer()
+
     loopback.open(app)
     monkeypatch.setattr(serving, "LOOPBACK", loopback)
     app.drains = 0
@@ -67,6 +73,7 @@ async def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     link.close()
     await link.wait_closed()
     server.close()
+
     await loopback.close()
 
 
@@ -79,8 +86,10 @@ async def test_response_that_is_not_read_waits_at_the_server(app):
     await eventually(is_held_back)
     assert (head.status, app.has_ended, app.sent < PIECES) == (200, False, True)
     received = 0
+
     while data := await body.read():
         received += len(data)
+
     assert (received, app.has_ended) == (PIECES * len(PIECE), True)
     assert not sdk._exchanges
 

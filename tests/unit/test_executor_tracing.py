@@ -30,6 +30,7 @@ def test_the_root_of_a_continued_attempt_has_the_input_of_the_run(given: Any):
     tracer = tracer_with_input(given, {"client": client, "project_name": "p"})
     chain = RunnableLambda(lambda _none: {"b": 2}).with_config(run_name="root") | RunnableLambda(lambda state: state)
     run_id = uuid4()
+
     chain.invoke(None, {"callbacks": [tracer], "run_id": run_id, "metadata": {"m": 1}})
     root, *children = client.posted
     assert (root["id"], root["inputs"]) == (run_id, given if isinstance(given, dict) else {"input": given})

@@ -43,10 +43,15 @@ def test_byte_order_marks_are_no_mistake_and_other_encodings_are():
 @pytest.mark.parametrize(
     ("key", "meant"),
     [
-        ("graph", "graphs"), ("Graphs", "graphs"), ("dependancies", "dependencies"), ("dependency", "dependencies"),
-        ("python", "python_version"), ("python-version", "python_version"), ("web_hooks", "webhooks"),
+        ("graph", "graphs"),
+        ("Graphs", "graphs"),
+        ("dependancies", "dependencies"),
+        ("dependency", "dependencies"),
+        ("python", "python_version"),
+        ("python-version", "python_version"),
+        ("web_hooks", "webhooks"),
     ],
-)  # fmt: skip
+)
 def test_misspelt_keys_have_the_nearest_known_one(key: str, meant: str):
     assert misspelt_keys({key: 1}) == {key: meant}
 
@@ -77,33 +82,41 @@ def test_configuration_files_are_found_near_the_top(tmp_path):
     for name in ("apps/one/langgraph.json", "graph.json", "node_modules/x/langgraph.json", "a/b/c/langgraph.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
+
     assert configs_in(tmp_path) == ["graph.json", "apps/one/langgraph.json"]
 
 
 def test_a_path_counts_from_the_folder_of_the_file_or_else_from_one_above(tmp_path: Path):
     sub = tmp_path / "top" / "sub"
+
     for name in ("sub/agent.ts", "sub/both.ts", "both.ts", "lib/x", "requirements.txt", "cards.tsx", "auth.ts"):
         (tmp_path / "top" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "top" / name).touch()
+
     (tmp_path / "outside.ts").touch()
     content = {
         "graphs": {
-            "above": "./sub/agent.ts:graph", "own": {"path": "both.ts:graph"}, "python": "./sub/agent.py:graph",
+            "above": "./sub/agent.ts:graph",
+            "own": {"path": "both.ts:graph"},
+            "python": "./sub/agent.py:graph",
             "outside": "./outside.ts",
         },
         "dependencies": [".", "./lib", "./requirements.txt", "./gone", "httpx"],
         "ui": {"agent": "cards.tsx"},
         "auth": {"path": "./auth.ts:auth"},
-    }  # fmt: skip
+    }
+
     assert with_paths_from_above(content, sub, tmp_path / "top") == {
         "graphs": {
-            "above": "./agent.ts:graph", "own": {"path": "both.ts:graph"}, "python": "./sub/agent.py:graph",
+            "above": "./agent.ts:graph",
+            "own": {"path": "both.ts:graph"},
+            "python": "./sub/agent.py:graph",
             "outside": "./outside.ts",
         },
         "dependencies": [".", "../lib", "../requirements.txt", "./gone", "httpx"],
         "ui": {"agent": "../cards.tsx"},
         "auth": {"path": "../auth.ts:auth"},
-    }  # fmt: skip
+    }
 
 
 def test_the_env_file_may_be_that_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -114,5 +127,6 @@ def test_the_env_file_may_be_that_of_the_working_directory(tmp_path: Path, monke
     assert agent_config.load_config(config).env == {}
     monkeypatch.chdir(tmp_path)
     assert agent_config.load_config(config).env == {"FROM": "above"}
+
     (tmp_path / "sub" / ".env").write_text("FROM=beside")
     assert agent_config.load_config(config).env == {"FROM": "beside"}

@@ -33,16 +33,27 @@ def test_a_message_that_streams():
         AIMessageChunk(" two", id="m", usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
         AIMessageChunk("", id="m", chunk_position="last"),
     )
+
     assert [event["event"] for event in reported] == [
-        "message-start", "content-block-start", "content-block-delta", "content-block-delta", "content-block-finish",
+        "message-start",
+        "content-block-start",
+        "content-block-delta",
+        "content-block-delta",
+        "content-block-finish",
         "message-finish",
-    ]  # fmt: skip
+    ]
+
     metadata = {"provider": "acme", "langgraph_node": "chat"}
     assert reported[0] == {"event": "message-start", "role": "ai", "id": "m", "metadata": metadata}
     assert reported[1]["content"] == {"type": "text", "text": ""}
+
     assert reported[2] == {
-        "event": "content-block-delta", "message_id": "m", "index": 0, "delta": {"type": "text-delta", "text": "one"},
-    }  # fmt: skip
+        "event": "content-block-delta",
+        "message_id": "m",
+        "index": 0,
+        "delta": {"type": "text-delta", "text": "one"},
+    }
+
     assert reported[4]["content"] == {"type": "text", "text": "one two"}
     assert reported[5]["usage"]["total_tokens"] == 3
 
@@ -55,6 +66,7 @@ def test_calls_of_tools_that_stream_side_by_side():
         call_chunk(1, "oops"),
         AIMessageChunk("", id="m", chunk_position="last"),
     )
+
     deltas = [(event["index"], event["delta"]["args"]) for event in reported if event["event"] == "content-block-delta"]
     assert deltas == [(0, '{"a"'), (1, '{"b": '), (0, ": 1}"), (1, "oops")]
     first, second = blocks(reported)
@@ -68,6 +80,7 @@ def test_thoughts_and_words_are_blocks_of_their_own():
         AIMessageChunk([{"type": "reasoning", "reasoning": "hm", "index": 0}], id="m"),
         AIMessageChunk([{"type": "text", "text": "yes", "index": 1}], id="m", chunk_position="last"),
     )
+
     assert [(block["type"], block.get("text") or block.get("reasoning")) for block in blocks(reported)] == [
         ("reasoning", "hm"),
         ("text", "yes"),
@@ -99,14 +112,18 @@ def test_a_model_that_speaks_the_protocol_is_quoted():
         spoken("content-block-delta", **delta),
         spoken("message-finish"),
     ]
+
     assert [reported for event in said for reported in narrator.convert_native(event)] == [
         {
-            "event": "message-start", "role": "ai", "id": "m",
+            "event": "message-start",
+            "role": "ai",
+            "id": "m",
             "metadata": {"provider": "acme", "langgraph_node": "chat"},
         },
         {"event": "content-block-delta", "message_id": "m", **delta},
         {"event": "message-finish", "message_id": "m"},
-    ]  # fmt: skip
+    ]
+
     assert not list(narrator.convert(AIMessage("one", id="m"), said[0].metadata))
 
 
@@ -121,6 +138,7 @@ def test_message_from_two_sources_is_emitted_once():
         *narrator.convert(AIMessage("one two", id="other"), place),
         *narrator.convert_native(spoken("message-finish")),
     ]
+
     assert [event["delta"]["text"] for event in reported if event["event"] == "content-block-delta"] == ["one", " two"]
     assert [event["event"] for event in reported].count("message-finish") == 1
 
@@ -154,14 +172,21 @@ def test_a_subgraph_that_a_tool_call_began():
     list(channels.convert((), "tasks", task))
     inner = {"id": "t2", "name": "n", "input": {}, "metadata": {"lc_agent_name": "researcher"}}
     started = next(iter(channels.convert(("tools:t1",), "tasks", inner)))
+
     assert started.data == {
-        "event": "started", "graph_name": "researcher", "namespace": ["tools:t1"], "trigger_call_id": "t1",
+        "event": "started",
+        "graph_name": "researcher",
+        "namespace": ["tools:t1"],
+        "trigger_call_id": "t1",
         "cause": {"type": "toolCall", "tool_call_id": "call-1"},
-    }  # fmt: skip
+    }
+
     failed = {"id": "t1", "name": "tools", "error": {"error": "ValueError", "message": "no"}, "result": {}}
     assert list(channels.convert((), "tasks", failed))[-1] == (
-        "lifecycle", ("tools:t1",), {"event": "failed", "graph_name": "tools", "error": "no"},
-    )  # fmt: skip
+        "lifecycle",
+        ("tools:t1",),
+        {"event": "failed", "graph_name": "tools", "error": "no"},
+    )
 
 
 def test_custom_events_are_passed_unchanged():

@@ -89,10 +89,15 @@ def test_both_kinds_of_typed_dict_look_the_same(state):
         "number": {"title": "Number", "type": "integer"},
         "words": {"items": {"type": "string"}, "title": "Words", "type": "array"},
     }
+
     expected = {
-        "description": "Made with typing's own.", "properties": fields, "required": ["number"],
-        "title": state.__name__, "type": "object",
-    }  # fmt: skip
+        "description": "Made with typing's own.",
+        "properties": fields,
+        "required": ["number"],
+        "title": state.__name__,
+        "type": "object",
+    }
+
     assert found["input_schema"] == found["output_schema"] == expected
     nothing = {name: {**field, "default": None} for name, field in fields.items()}
     assert found["state_schema"]["properties"] == nothing
@@ -109,6 +114,7 @@ def test_typed_dicts_within_others():
     assert shapes["many"]["items"] == {"anyOf": [reference, {"type": "null"}]}
     assert shapes["either"]["anyOf"] == [reference, {"type": "integer"}]
     assert shapes["named"]["additionalProperties"] == reference
+
     assert shapes["self"]["items"] == {"additionalProperties": True, "type": "object"}
     assert schema["$defs"]["Old"]["required"] == ["number"]
     assert modern(dict[str, int]) == dict[str, int]
@@ -119,12 +125,15 @@ def test_typed_dicts_within_others():
     [
         (Model, {"model": {"default": "small", "title": "Model", "type": "string"}}),
         (Limits, {"depth": {"default": 3, "title": "Depth", "type": "integer"}}),
-        (Old, {
-            "number": {"title": "Number", "type": "integer"},
-            "words": {"items": {"type": "string"}, "title": "Words", "type": "array"},
-        }),
+        (
+            Old,
+            {
+                "number": {"title": "Number", "type": "integer"},
+                "words": {"items": {"type": "string"}, "title": "Words", "type": "array"},
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_contexts_of_every_kind(context, properties):
     found = described(graph(MessagesState, context_schema=context))
     assert found["context_schema"]["properties"] == properties
@@ -137,6 +146,7 @@ def test_states_of_every_kind():
         found = described(graph(state))
         assert found["input_schema"]["properties"] == TypeAdapter(state).json_schema()["properties"]
         assert all(field["default"] is None for field in found["state_schema"]["properties"].values())
+
     names = {"_hidden": int, "json": str, "model_config": str}
     odd = typing_extensions.TypedDict("odd", names)  # type: ignore[misc]
     assert described(graph(odd))["state_schema"]["properties"].keys() == names.keys()
@@ -171,11 +181,13 @@ async def test_drawings_and_subgraphs():
     inner = StateGraph(Old).add_node("deep", graph(Old)).add_edge(START, "deep").compile()
     outer = StateGraph(Old).add_node("in", inner).add_edge(START, "in").compile()
     flat = await draw(outer, {}, xray=False)
+
     assert flat.nodes == [
         {"id": "__start__", "type": "runnable", "data": {"name": "__start__"}},
         {"id": "in", "type": "runnable", "data": {"name": "in"}},
         {"id": "__end__"},
     ]
+
     assert flat.edges == [{"source": "__start__", "target": "in"}, {"source": "in", "target": "__end__"}]
     assert "in:deep" in [node["id"] for node in (await draw(outer, {}, xray=1)).nodes]
     assert "in:deep:go" in [node["id"] for node in (await draw(outer, {}, xray=2)).nodes]

@@ -30,6 +30,7 @@ def say() -> Iterator[Any]:
             config={"configurable": {"thread_id": thread_id}},
             **options,
         )
+
         execution = Execution(graphs, request)
         events = [(event, json.loads(data)) async for event, data in execution]
         return [*events, ("end", json.loads(execution.outcome.values)["messages"])]

@@ -42,6 +42,7 @@ def failing(failure: BaseException, *, in_a_thread: bool) -> Any:
     builder = StateGraph(dict)
     builder.add_node("node", off_the_loop if in_a_thread else on_the_loop)
     builder.add_edge(START, "node")
+
     return builder.compile()
 
 
@@ -70,7 +71,9 @@ async def test_work_that_is_cancelled_before_it_begins_is_closed():
     async def work() -> None:
         raise AssertionError("it was cancelled before")
 
-    loop, is_free, made = GraphLoop("test"), threading.Event(), work()
+    loop = GraphLoop("test")
+    is_free = threading.Event()
+    made = work()
     try:
         loop.call_soon(is_free.wait)
         call = asyncio.create_task(loop.call(made))
@@ -78,8 +81,10 @@ async def test_work_that_is_cancelled_before_it_begins_is_closed():
         call.cancel()
         await asyncio.sleep(0)
         is_free.set()
+
         with pytest.raises(asyncio.CancelledError):
             await call
+
         assert inspect.getcoroutinestate(made) == inspect.CORO_CLOSED
     finally:
         is_free.set()
@@ -100,9 +105,11 @@ def endless() -> Any:
     inside.add_node("wait", wait)
     inside.add_edge(START, "begin")
     inside.add_edge("begin", "wait")
+
     builder = StateGraph(dict)
     builder.add_node("inside", inside.compile())
     builder.add_edge(START, "inside")
+
     return builder.compile()
 
 
@@ -121,4 +128,5 @@ async def test_run_cancelled_during_an_event_leaves_no_task(modes):
 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.create_task(run())
+
     assert asyncio.all_tasks() == before

@@ -42,22 +42,27 @@ Project = Callable[..., Path]
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """Write a project; what loading it did to this process is undone."""
-    modules, path, environ = set(sys.modules), list(sys.path), dict(os.environ)
+    modules = set(sys.modules)
+    path = list(sys.path)
+    environ = dict(os.environ)
 
     def write(files: dict[str, str], **config: Any) -> Path:
         for name, text in files.items():
             file = tmp_path / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(dedent(text))
+
         (tmp_path / "langgraph.json").write_text(json.dumps(config))
         return tmp_path / "langgraph.json"
 
     yield write
+
     for name in set(sys.modules) - modules:
         if str(tmp_path) in str(
             getattr(sys.modules[name], "__file__", "") or getattr(sys.modules[name], "__path__", "")
         ):
             del sys.modules[name]
+
     sys.path[:] = path
     os.environ.clear()
     os.environ.update(environ)
@@ -101,6 +106,7 @@ async def test_every_form_of_export(project, export, said):
 from contextlib import asynccontextmanager, contextmanager
 from langchain_core.runnables import RunnableConfig
 """
+
     file = project({"agent.py": GRAPH + prelude + export}, graphs={"agent": "./agent.py:graph"})
     assert await text_of(load(file)) == said
 
@@ -125,6 +131,7 @@ from langgraph_sdk.runtime import ServerRuntime
 class Context:
     who: str = "nobody"
 """
+
     file = project({"agent.py": GRAPH + prelude + export}, graphs={"agent": "./agent.py:graph"})
     assert await text_of(load(file), context={"who": "me", "unknown": 1}) == said
 
@@ -136,6 +143,7 @@ async def test_an_entrypoint(project):
     async def work(number):
         return number + 1
     """
+
     graphs = load(project({"agent.py": code}, graphs={"agent": "./agent.py:work"}))
     async with graphs.open("agent") as graph:
         assert await graph.ainvoke(1) == 2
@@ -157,26 +165,33 @@ async def graph(runtime):
     seen.append('closed')
 """
     )
+
     store = InMemoryStore()
     graphs = load(project({"watched.py": code}, graphs={"agent": "./watched.py:graph"})).attach(InMemorySaver(), store)
     async with graphs.open("agent", access="threads.read") as graph:
         assert isinstance(graph.checkpointer, InMemorySaver)
         assert graph.store is store
+
     assert sys.modules["watched"].seen == [("threads.read", True, store), "closed"]
 
 
 async def test_attaching_prepares_once_and_leaves_the_original_alone(project):
     file = project(
-        {"agent.py": GRAPH + "from langgraph.checkpoint.memory import InMemorySaver\n"
-         "graph = make('x').compile(checkpointer=InMemorySaver())"},
+        {
+            "agent.py": GRAPH + "from langgraph.checkpoint.memory import InMemorySaver\n"
+            "graph = make('x').compile(checkpointer=InMemorySaver())"
+        },
         graphs={"agent": {"path": "./agent.py:graph", "description": "Says x"}},
-    )  # fmt: skip
-    graphs, saver = load(file), InMemorySaver()
+    )
+
+    graphs = load(file)
+    saver = InMemorySaver()
     attached = graphs.attach(saver)
     async with attached.open("agent") as one, attached.open("agent") as two, graphs.open("agent") as original:
         assert one is two is not original
         assert one.checkpointer is saver is not original.checkpointer
         assert one.name == "agent"
+
     assert attached.facts() == {"agent": GraphFacts("Says x", is_fixed=True)}
     with pytest.raises(NotFound, match=r"Graph 'x' not found. Expected one of: \['agent'\]"):
         attached.open("x")
@@ -205,12 +220,20 @@ async def test_packages_modules_and_source_folders(project):
             "json": "./json.py:graph",
         },
     )
+
     graphs = load(file)
     async with graphs.open("file") as one, graphs.open("module") as two:
         assert one.builder is two.builder
+
     assert [await text_of(graphs, graph_id) for graph_id in graphs.ids()] == [
-        "relative", "relative", "shared first", "shared second", "from a dependency", "named like the standard library",
-    ]  # fmt: skip
+        "relative",
+        "relative",
+        "shared first",
+        "shared second",
+        "from a dependency",
+        "named like the standard library",
+    ]
+
     assert json.dumps({}) == "{}"
 
 
@@ -240,7 +263,7 @@ def test_the_environment_is_there_before_the_code_and_does_not_override_the_serv
         ("from os import getcwd\ndef make_graph(): ...\nx = 1\n_y = 1", "has no 'graph'; it defines make_graph, x"),
         ("", "it defines nothing that could be a graph"),
     ],
-)  # fmt: skip
+)
 def test_a_failure_names_the_graph_the_line_and_the_remedy(project, code, said):
     message = refusal(project({"agent.py": code}, graphs={"agent": "./agent.py:graph"}))
     assert "graph 'agent'" in message
@@ -278,10 +301,11 @@ OPENAI = (
         ),
     ],
     ids=["environ", "settings", "provider", "words", "cause"],
-)  # fmt: skip
+)
 def test_a_missing_variable_is_named_with_the_option_that_sets_it(project, monkeypatch, code, said):
     for name in ("MODEL_KEY", "OPENAI_API_KEY", "GROQ_API_KEY", "INNER_KEY"):
         monkeypatch.delenv(name, raising=False)
+
     message = refusal(project({"agent.py": code}, graphs={"agent": "./agent.py:graph"}))
     assert said in message
     assert "a-value-that-is-secret" not in message
@@ -304,12 +328,16 @@ def test_other_failures_name_no_variable(project, code):
 @pytest.fixture
 def configured_logs() -> Iterator[None]:
     """Configure the logs as a server does, for one test: loggers keep nothing of it for the tests after it."""
-    before, root = structlog.get_config(), logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    before = structlog.get_config()
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    level = root.level
+
     configure_logs()
     structlog.configure(cache_logger_on_first_use=False)
     yield
     structlog.configure(**before)
+
     root.handlers[:] = handlers
     root.setLevel(level)
 
@@ -318,7 +346,8 @@ def configured_logs() -> Iterator[None]:
 def test_an_import_that_hangs_is_logged_with_its_stack(project, monkeypatch):
     """The graph goes on once the log has named it, so that the test waits for nothing else."""
     monkeypatch.setattr(imports, "SLOW_AFTER_S", 0.01)
-    released, reported = threading.Event(), []
+    released = threading.Event()
+    reported = []
     monkeypatch.setattr(sys, "released_by_test", released, raising=False)
 
     def hear(event: Mapping[str, Any]) -> None:
@@ -329,6 +358,7 @@ def test_an_import_that_hangs_is_logged_with_its_stack(project, monkeypatch):
     code = "import sys\ndef hang():\n    assert sys.released_by_test.wait(60)\nhang()\n"
     with listen_to_logs(hear):
         load(project({"agent.py": code + GRAPH + "graph = make('x')"}, graphs={"agent": "./agent.py:graph"}))
+
     assert "graph 'agent' (./agent.py:graph) is still importing after" in reported[0]["event"]
     assert "(agent.py, line 3: assert sys.released_by_test.wait(60))" in reported[0]["event"]
     assert 'agent.py", line 4, in <module>\n      hang()' in reported[0]["stack"]
@@ -362,6 +392,7 @@ def test_a_dependency_may_name_a_file_of_its_folder(project):
         "lib/helper.py": "X = 1\n",
         "agent.py": "import helper\n" + GRAPH + "graph = make('x')\n",
     }
+
     config = project(files, graphs={"agent": "./agent.py:graph"}, dependencies=["./lib/pyproject.toml", "", "httpx"])
     assert load(config).ids() == ["agent"]
 

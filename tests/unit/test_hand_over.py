@@ -96,4 +96,5 @@ def test_next_program_keeps_the_environment(
     monkeypatch.setenv("PORTSIDE_LOG_LEVEL", "debug")
     with socket.socket() as listening:
         execute_next(tmp_path, HandedOver(listening=listening.fileno()))
+
     assert executions.environment["PORTSIDE_LOG_LEVEL"] == "debug"

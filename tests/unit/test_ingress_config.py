@@ -63,12 +63,22 @@ def test_public_addresses_follow_the_domain():
 @pytest.mark.parametrize(
     "url",
     [
-        None, "", "https://portside.example.com", "https://a.portside.example.com/x", "http://127.0.0.1", "http://[::1]:1",
-        "https://localhost", "https://PORTSIDE.example.com", "http://box", "https://*.example.org",
-        "https://chat.example.org/{env.PATH}", "https://chat.example.org/a/*",
-        "https://chat.example.org/a/b/c/d", f"https://chat.example.org/{'a' * 240}",
+        None,
+        "",
+        "https://portside.example.com",
+        "https://a.portside.example.com/x",
+        "http://127.0.0.1",
+        "http://[::1]:1",
+        "https://localhost",
+        "https://PORTSIDE.example.com",
+        "http://box",
+        "https://*.example.org",
+        "https://chat.example.org/{env.PATH}",
+        "https://chat.example.org/a/*",
+        "https://chat.example.org/a/b/c/d",
+        f"https://chat.example.org/{'a' * 240}",
     ],
-)  # fmt: skip
+)
 def test_names_of_the_platform_are_not_routed_to_a_deployment(url: str | None):
     assert custom_host(url, DOMAIN) == (None, "")
 
@@ -81,22 +91,31 @@ def test_the_older_deployment_keeps_an_address():
         DeploymentAddress("odd", "unix:/x", None),
         DeploymentAddress("long", f"http://{'a' * 201}", None),
     ]
+
     custom = custom_addresses(addresses, DOMAIN)
     assert custom == {("chat.example.org", ""): "127.0.0.1:1"}
     assert custom_upstreams(custom) == {"==chat.example.org": "taken", "=chat.example.org": "127.0.0.1:1"}
     assert upstreams_of(addresses) == {"old": "127.0.0.1:1", "new": "[::1]:2"}
+
     assert hosts_of(addresses, custom, DOMAIN) == {
-        "portside.example.com", "old.portside.example.com", "new.portside.example.com", "chat.example.org",
-    }  # fmt: skip
+        "portside.example.com",
+        "old.portside.example.com",
+        "new.portside.example.com",
+        "chat.example.org",
+    }
 
 
 def test_upstreams_follow_moves_and_deletions(tmp_path: Path):
     folder = tmp_path / "upstreams"
     write_upstreams(folder, {"a": "127.0.0.1:1", "b": "[::1]:2"})
     write_upstreams(folder, {"a": "127.0.0.1:3", "c": "agents.example.org:80"})
+
     assert {str(file.relative_to(folder)) for file in folder.rglob("*")} == {
-        "a", "a/127.0.0.1:3", "c", "c/agents.example.org:80",
-    }  # fmt: skip
+        "a",
+        "a/127.0.0.1:3",
+        "c",
+        "c/agents.example.org:80",
+    }
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ class Receiver:
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
-        self.has_begun, self.is_open = asyncio.Event(), asyncio.Event()
+        self.has_begun = asyncio.Event()
+        self.is_open = asyncio.Event()
         self.cancelled_at_the_end: asyncio.Task[str] | None = None
         self.orphans: list[str] = []
         self.failure: Exception | None = None
@@ -27,11 +28,14 @@ class Receiver:
         self.batches.append(items)
         self.has_begun.set()
         await self.is_open.wait()
+
         if self.cancelled_at_the_end is not None:
             # Cancel after the result is known, but before it reaches the caller.
             asyncio.get_running_loop().call_soon(self.cancelled_at_the_end.cancel)
+
         if self.failure is not None and BAD in items:
             raise self.failure
+
         return [f"sent {item}" for item in items]
 
 
@@ -76,8 +80,10 @@ async def test_submissions_during_a_batch_share_the_next(batcher, receiver) -> N
 async def test_concurrent_batches_are_limited(receiver) -> None:
     batcher = Batcher(receiver.send, max_batch=1, max_concurrent=2)
     tasks = submit(batcher, 1, 2, 3)
+
     for _ in range(10):
         await asyncio.sleep(0)
+
     assert receiver.batches == [[1], [2]]
     receiver.is_open.set()
     assert await asyncio.gather(*tasks) == ["sent 1", "sent 2", "sent 3"]
@@ -119,8 +125,10 @@ async def test_result_of_a_cancelled_caller_is_an_orphan(batcher, receiver) -> N
     cancelled, stays = submit(batcher, 1, 2)
     await receiver.has_begun.wait()
     cancelled.cancel()
+
     with pytest.raises(asyncio.CancelledError):
         await cancelled
+
     receiver.is_open.set()
     assert await stays == "sent 2"
     assert receiver.orphans == ["sent 1"]
@@ -130,8 +138,10 @@ async def test_result_that_arrives_with_the_cancellation_is_an_orphan(batcher, r
     (cancelled,) = submit(batcher, 1)
     receiver.cancelled_at_the_end = cancelled
     receiver.is_open.set()
+
     with pytest.raises(asyncio.CancelledError):
         await cancelled
+
     assert receiver.orphans == ["sent 1"]
 
 
@@ -143,6 +153,7 @@ async def test_added_items_are_sent_after_the_delay(receiver) -> None:
     assert writer.add(3) is first
     assert receiver.batches == []
     await writer.add(4).wait()
+
     assert receiver.batches == [[1, 2, 3, 4]]
     await writer.add(5).wait()
     assert receiver.batches == [[1, 2, 3, 4], [5]]
@@ -163,6 +174,7 @@ async def test_flush_waits_for_the_batch_in_flight_and_the_next(writer, receiver
     await receiver.has_begun.wait()
     second = writer.add(2)
     flushing = asyncio.create_task(writer.flush())
+
     await asyncio.sleep(0)
     assert not flushing.done()
     receiver.is_open.set()
@@ -186,6 +198,7 @@ async def test_failed_write_is_logged_and_the_next_batch_is_sent(writer, receive
     writer.add(1)
     await writer.flush()
     assert receiver.batches == [[BAD], [1]]
+
     assert "a batch could not be sent" in capsys.readouterr().out
 
 
@@ -195,11 +208,14 @@ async def test_discard_returns_unsent_items(writer, receiver) -> None:
     await receiver.has_begun.wait()
     discarded = writer.add(2, 30)
     (waiting,) = submit(writer, 3)
+
     await asyncio.sleep(0)
     assert writer.discard() == [2, 3]
     assert (writer.pending_bytes, discarded.is_set()) == (50, True)
+
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
     receiver.is_open.set()
     await writer.flush()
     assert (receiver.batches, writer.pending_bytes) == ([[1]], 0)
@@ -210,6 +226,7 @@ async def test_close_drops_items_after_its_timeout(writer, receiver) -> None:
     await asyncio.sleep(0)
     writer.hurry()
     await receiver.has_begun.wait()
+
     late = writer.add(3)
     await writer.close(0.001)
     assert late.is_set()

@@ -187,6 +187,7 @@ def nested(depth: int) -> list:
     value: list = []
     for _ in range(depth - 1):
         value = [value]
+
     return value
 
 
@@ -207,8 +208,12 @@ def test_without_nul_replaces_only_nul(text: str) -> None:
     assert json.loads(without_nul(json.dumps(text).encode())) == text.replace("\0", "\ufffd")
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
 def test_json_round_trip(value) -> None:
     assert json.loads(dump_user(value)) == value
 

@@ -71,7 +71,8 @@ async def test_options_without_preflight_headers_reaches_the_routes() -> None:
     ],
 )
 async def test_only_configured_origins_are_allowed(rules, origin: str, is_allowed) -> None:
-    response, before = await call(rules, origin=origin), await preflight(rules, origin=origin)
+    response = await call(rules, origin=origin)
+    before = await preflight(rules, origin=origin)
     assert response.headers.get("access-control-allow-origin") == (origin if is_allowed else None)
     assert before.status_code == (200 if is_allowed else 400)
     assert before.headers.get("access-control-allow-origin") == (origin if is_allowed else None)
@@ -122,8 +123,10 @@ async def test_websocket_needs_an_allowed_origin(rules, headers, is_let_in) -> N
 def test_origins_are_parsed_from_a_setting():
     assert CorsRules.of("*").allow_origins == ["*"]
     assert CorsRules.of("https://a.example, https://b.example,").allow_origins == [
-        "https://a.example", "https://b.example",
-    ]  # fmt: skip
+        "https://a.example",
+        "https://b.example",
+    ]
+
     assert CorsRules.of("none").allow_origins == []
 
 
@@ -166,5 +169,6 @@ async def test_refused_requests_and_preflights_have_an_id_and_are_logged_and_cou
     assert [one.headers["x-request-id"] for one in (refused, allowed, forbidden)] == ["r-1", "r-2", "r-3"]
     assert (count("POST", 403), count("OPTIONS", 200), count("OPTIONS", 400)) == tuple(one + 1 for one in before)
     assert logged == [("r-1", 403), ("r-2", 200), ("r-3", 400)]
+
     assert allowed.headers["vary"] == "Origin, Access-Control-Request-Headers"
     assert "access-control-expose-headers" not in allowed.headers

@@ -12,7 +12,8 @@ import pytest
 from portside.kernel.crypto import SecretBox, begin_rotation, end_rotation
 from portside.kernel.errors import UserMistake
 
-ROW, OTHER_ROW = "deployment-1", "deployment-2"
+ROW = "deployment-1"
+OTHER_ROW = "deployment-2"
 
 
 @pytest.fixture
@@ -64,8 +65,10 @@ def test_damaged_key_file_is_refused_and_unchanged(tmp_path, text: str) -> None:
     path = tmp_path / "master-key"
     path.write_bytes(text.encode("utf-16-le", "surrogatepass") if text == "\ud83d" else text.encode())
     before = path.read_bytes()
+
     with pytest.raises(UserMistake, match="base64 key of 32 bytes"):
         SecretBox.from_file(path)
+
     assert path.read_bytes() == before
 
 
@@ -77,12 +80,16 @@ def test_rotation_decrypts_with_both_keys_and_encrypts_with_the_new_one(tmp_path
     new = rotating.encrypt(b"new", ROW)
     assert (rotating.decrypt(old, ROW), rotating.decrypt(new, ROW)) == (b"old", b"new")
     assert SecretBox.from_file(path).decrypt(old, ROW) == b"old", "a platform that starts meanwhile decrypts both"
+
     with pytest.raises(UserMistake, match="another master key"):
         before.decrypt(new, ROW)
+
     assert begin_rotation(path).key_id == rotating.key_id, "begun again it goes on with the same key"
     end_rotation(path)
     after = SecretBox.from_file(path)
     assert after.decrypt(new, ROW) == b"new"
+
     with pytest.raises(UserMistake, match="another master key"):
         after.decrypt(old, ROW)
+
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -57,6 +57,7 @@ def problem(raw: bytes | dict) -> tuple[list, str, str]:
     raw = raw if isinstance(raw, bytes) else json.dumps({"id": ID, **raw}).encode()
     with pytest.raises(Invalid) as raised:
         decode_body(raw, Body)
+
     (found,) = raised.value.problems
     return found.loc, found.msg, found.type
 
@@ -116,7 +117,7 @@ def test_missing_field_has_the_message_that_clients_know() -> None:
 @pytest.mark.parametrize(
     "raw",
     [b"", b" ", b"{", b"{} {}", b"\xff", b"'a'", b'{"a":"\x00"}', b"\xef\xbb\xbf{}", b'{"a":' + b"1" * 5000 + b"}"],
-)  # fmt: skip
+)
 def test_invalid_json_is_refused(raw: bytes) -> None:
     loc, message, kind = problem(raw)
     assert (loc, kind) == (["body"], "json_invalid")
@@ -144,15 +145,28 @@ UNFIT = [
 def test_value_that_cannot_be_stored_is_located(raw: bytes, loc: list, says: str) -> None:
     with pytest.raises(Invalid) as raised:
         decode_body(raw, Free)
+
     (found,) = raised.value.problems
     assert (found.loc, says in found.msg) == (loc, True), found.msg
 
 
 @pytest.mark.parametrize(
     "value",
-    [2**64 - 1, -(2**63), -0.0, 0.1234567890123456789, "\\u0000", "\\\\u0000", "1" * 5000, "\U0001f600", "[[", "}{",
-     {"a": "12345678901234567890"}, ["[" * 300, "{" * 300]],
-)  # fmt: skip
+    [
+        2**64 - 1,
+        -(2**63),
+        -0.0,
+        0.1234567890123456789,
+        "\\u0000",
+        "\\\\u0000",
+        "1" * 5000,
+        "\U0001f600",
+        "[[",
+        "}{",
+        {"a": "12345678901234567890"},
+        ["[" * 300, "{" * 300],
+    ],
+)
 def test_unusual_but_valid_values_are_accepted(value) -> None:
     assert decode_body(json.dumps({"input": value}).encode(), Free)[0].input == value
 
@@ -202,6 +216,7 @@ def test_problem_behind_very_many_values_is_named_without_its_field(monkeypatch,
     raw = f'{{"input":[{"0," * 200}{unfit}]}}'.encode()
     with pytest.raises(Invalid) as refusal:
         decode_body(raw, Free)
+
     message = f"holds {what}; it is not among the first values"
     assert refusal.value.problems == [Problem(["body"], message, "value_error")]
 
@@ -225,6 +240,7 @@ def test_only_real_nesting_counts_as_depth(marks) -> None:
     decode_body(body(MAX_DEPTH - 1), Free)
     with pytest.raises(Invalid, match=r"^body\.input\..*levels deep"):
         decode_body(body(MAX_DEPTH), Free)
+
     decode_body(b'{"input":[' + b",".join([b"[[]]"] * 1000) + b"]}", Free)
     decode_body(b'{"input":"' + b"[" * 1000 + b'"}', Free)
 
@@ -270,6 +286,7 @@ def test_query_values_are_converted_from_text() -> None:
 def test_invalid_query_value_is_located(pair, kind) -> None:
     with pytest.raises(Invalid) as raised:
         decode_query([pair], Query)
+
     (found,) = raised.value.problems
     assert (found.loc, found.type) == (["query", pair[0]], kind)
 
@@ -279,11 +296,13 @@ def test_a_filter_that_a_route_lacks_is_refused() -> None:
     for kind in (Query, None):
         with pytest.raises(Invalid, match=r"query\.agent_id: is a filter that this route does not support"):
             decode_query([("agent_id", ID)], kind)
+
     assert decode_query([("agent_id", "")], Query) == (Query(), ["agent_id"])
 
     raw = json.dumps({"id": ID, "thread_id": "t"}).encode()
     with pytest.raises(Invalid, match=r"body\.thread_id: is a filter that this route does not support"):
         decode_body(raw, Body, is_search=True)
+
     assert decode_body(raw, Body)[1] == ["thread_id"]
     assert decode_body(json.dumps({"id": ID, "thread_id": None}).encode(), Body, is_search=True)[1] == ["thread_id"]
 
@@ -298,6 +317,7 @@ class Filters(msgspec.Struct):
 
 def test_null_in_a_query_is_text_or_refused() -> None:
     assert decode_query([("text", "null"), ("texts", "null")], Filters)[0] == Filters("null", ["null"])
+
     for name in ("number", "flag", "colour"):
         for text in ("null", "Null"):
             with pytest.raises(Invalid, match=f"query.{name}: must not be null"):
@@ -321,8 +341,10 @@ def test_path_parameters_are_converted() -> None:
     assert decode_path("thread_id", ID, UUID) == UUID(ID)
     with pytest.raises(Invalid, match=r"^path\.name: must not hold a NUL"):
         decode_path("name", "a\0", str)
+
     with pytest.raises(Invalid) as raised:
         decode_path("thread_id", "nope", UUID)
+
     expected = Problem(["path", "thread_id"], "Invalid thread ID: must be a UUID", "uuid_parsing")
     assert raised.value.problems == [expected]
 

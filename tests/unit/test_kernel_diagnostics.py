@@ -26,6 +26,7 @@ def test_heap_dump_contains_types_but_no_values(tmp_path: Path) -> None:
     text = path.read_text()
     found = {entry["type"]: entry["count"] for entry in json.loads(text)["types"]}
     assert found[f"{__name__}.Kept"] >= len(kept)
+
     assert "hunter2" not in text
 
 
@@ -43,6 +44,7 @@ async def test_profile_shows_stacks_of_threads(tmp_path: Path) -> None:
     finally:
         stop.set()
         thread.join()
+
     assert re.search(r"^spinner;.*\.spin_here\S* \d+$", text, re.MULTILINE), text
 
 
@@ -50,7 +52,9 @@ async def test_second_diagnosis_gets_409(tmp_path: Path) -> None:
     diagnostics = Diagnostics(tmp_path)
     first = asyncio.create_task(diagnostics.profile(0.2))
     await asyncio.sleep(0)
+
     with pytest.raises(DiagnosisUnderWay):
         await diagnostics.dump_heap()
+
     await first
     await diagnostics.profile(0.01)

@@ -50,6 +50,7 @@ async def test_every_error_class_has_the_same_json_shape(fail, kind: type[Portsi
     assert response.status_code == kind.status
     assert response.headers["content-type"] == "application/json"
     assert list(response.json()) == ["detail"]
+
     if kind is Invalid:
         assert response.json() == {"detail": [{"loc": ["body", "name"], "msg": "too long", "type": "value_error"}]}
     else:
@@ -60,12 +61,14 @@ async def test_every_error_class_has_the_same_json_shape(fail, kind: type[Portsi
     ("problem", "text"),
     [
         (Problem(["body", "input", "messages", 0], "no", "type_error"), "body.input.messages.0: no"),
-        (Problem(["path", "thread_id"], "Invalid thread ID: must be a UUID", "uuid_parsing"),
-         "Invalid thread ID: must be a UUID"),
+        (
+            Problem(["path", "thread_id"], "Invalid thread ID: must be a UUID", "uuid_parsing"),
+            "Invalid thread ID: must be a UUID",
+        ),
         (Problem(["body"], "Invalid JSON in request body: truncated", "json_invalid"), "Invalid JSON in request body"),
         (Problem(["query", "id"], "Invalid UUID", "uuid_parsing"), "query.id: Invalid UUID"),
     ],
-)  # fmt: skip
+)
 async def test_agent_servers_describe_validation_errors_as_text(problem: Problem, text: str) -> None:
     response = error_response(Invalid([problem, Problem(["query", "limit"], "small", "x")]), ErrorFormat.TEXT)
     said = json.loads(response.body)
@@ -86,6 +89,7 @@ async def test_values_that_postgres_rejects_get_400(fail, state: str) -> None:
 async def test_not_supported_is_logged_as_info_and_unavailable_as_error(fail, error: PortsideError, level: str) -> None:
     with capture_logs() as logged:
         assert (await fail(error)).status_code == error.status
+
     assert level in [line["log_level"] for line in logged if line["event"] != "request"]
     assert [line for line in logged if line["log_level"] == "error"] == ([] if level == "info" else [logged[0]])
 

@@ -35,6 +35,7 @@ def test_escape_controls_covers_all_of_unicode() -> None:
         if unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}
         or unicodedata.bidirectional(character) in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     ]
+
     assert left == ["\t"]
 
 

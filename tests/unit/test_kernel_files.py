@@ -29,9 +29,11 @@ def test_write_private_replaces_the_file_atomically(tmp_path) -> None:
     path = tmp_path / "key"
     path.write_text("old")
     path.chmod(0o644)
+
     with path.open() as reader:
         write_private(path, "new")
         assert reader.read() == "old", "a reader that has it open still reads the old file"
+
     assert path.read_text() == "new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
@@ -42,6 +44,7 @@ def test_failed_write_keeps_the_old_file(tmp_path) -> None:
     path.write_text("old")
     with pytest.raises(UnicodeEncodeError):
         write_private(path, "\ud800")
+
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -53,12 +56,15 @@ def test_write_that_fails_on_the_disk_leaves_no_part_of_it(tmp_path, monkeypatch
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_private(tmp_path / "key", "secret")
+
     assert list(tmp_path.iterdir()) == []
 
 
 def test_file_above_the_limit_is_rotated_while_it_is_written(tmp_path: Path):
-    file, older = tmp_path / "log", tmp_path / "log.1"
+    file = tmp_path / "log"
+    older = tmp_path / "log.1"
     assert not rotate_beyond(file, 10)
+
     with file.open("ab", buffering=0) as writer:
         writer.write(b"0123456789")
         assert not rotate_beyond(file, 10)
@@ -67,7 +73,9 @@ def test_file_above_the_limit_is_rotated_while_it_is_written(tmp_path: Path):
         writer.write(b"next")
         assert (file.read_bytes(), older.read_bytes()) == (b"next", b"0123456789!")
         writer.write(b"-and-more")
+
         assert rotate_beyond(file, 10)
+
     assert (file.read_bytes(), older.read_bytes()) == (b"", b"next-and-more")
     assert older.stat().st_mode & 0o777 == 0o600
 

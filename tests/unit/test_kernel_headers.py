@@ -13,10 +13,20 @@ from portside.kernel.http.middleware import RequestMiddleware
 from tests.unit.test_kernel_cors import hello
 
 SENT = [
-    (b"X-User", b"ada"), (b"x-mine-a", b"1"), (b"x-mine-b", b"2"), (b"X-Mine-A", b"3"), (b"accept", b"*/*"),
-    (b"x-api-key", b"key"), (b"x-tenant-id", b"t"), (b"x-service-key", b"s"), (b"authorization", b"Bearer x"),
-    (b"x-forwarded-authorization", b"y"), (b"cookie", b"c"), (b"thread_id", b"mine"), (b"__pregel_x", b"y"),
-]  # fmt: skip
+    (b"X-User", b"ada"),
+    (b"x-mine-a", b"1"),
+    (b"x-mine-b", b"2"),
+    (b"X-Mine-A", b"3"),
+    (b"accept", b"*/*"),
+    (b"x-api-key", b"key"),
+    (b"x-tenant-id", b"t"),
+    (b"x-service-key", b"s"),
+    (b"authorization", b"Bearer x"),
+    (b"x-forwarded-authorization", b"y"),
+    (b"cookie", b"c"),
+    (b"thread_id", b"mine"),
+    (b"__pregel_x", b"y"),
+]
 
 
 @pytest.mark.parametrize(
@@ -38,8 +48,9 @@ def test_header_patterns_never_select_secrets(rules: HeaderRules, chosen: dict[s
 
 def test_patterns_that_name_secrets_are_reported() -> None:
     assert HeaderRules(includes=["x-user", "Authorization", "*"], include=["x-api-key"]).ignored == [
-        "Authorization", "x-api-key",
-    ]  # fmt: skip
+        "Authorization",
+        "x-api-key",
+    ]
 
 
 def test_pattern_with_many_stars_is_matched_in_linear_time() -> None:
@@ -79,8 +90,10 @@ async def test_logged_headers_are_selected_and_escaped() -> None:
     headers.append((b"host", b"agents"))
     scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "/x", "headers": headers}
     structlog.contextvars.clear_contextvars()
+
     with capture_logs() as logged:
         await RequestMiddleware(hello, logged_headers=HeaderRules(includes=["*"]))(scope, None, send)
+
     (line,) = logged
     assert line["headers"]["x-user"].startswith("\\x9b31mada")
     assert len(line["headers"]["x-user"]) < 300

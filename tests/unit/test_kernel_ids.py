@@ -19,6 +19,7 @@ def test_uuid7_has_version_and_time() -> None:
 def test_uuid7_increases_in_each_thread_and_is_unique() -> None:
     with ThreadPoolExecutor(4) as threads:
         runs = list(threads.map(lambda _: [uuid7() for _ in range(5_000)], range(4)))
+
     assert all(run == sorted(run) for run in runs)
     assert len({made for run in runs for made in run}) == 20_000
 

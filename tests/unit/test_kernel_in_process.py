@@ -29,7 +29,8 @@ class RunningServer:
         self.inside = InProcessServer()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
-        self.begun, self.gone = threading.Event(), threading.Event()
+        self.begun = threading.Event()
+        self.gone = threading.Event()
         self.sent = 0
 
     def start(self) -> None:
@@ -55,6 +56,7 @@ class RunningServer:
                     "root_path": scope["root_path"],
                     "query": scope["query_string"].decode(),
                 }
+
                 await JSONResponse({**here, **request}, 201, {"x-name": "value"})(scope, receive, send)
             case "/endless":
                 await StreamingResponse(self.endless())(scope, receive, send)
@@ -100,6 +102,7 @@ async def test_request_runs_on_the_servers_loop_in_an_empty_context(running: Run
     response = await exchange.read()
     assert b'"thread":true' in response
     assert b'"here":"nothing"' in response
+
     assert b'"body":"hello"' in response
     assert b'"inside":true,"root_path":"/noauth","query":"a=1"' in response
     assert await exchange.read() == b""
@@ -119,8 +122,10 @@ async def test_cancelled_caller_disconnects(running: RunningServer) -> None:
     # A call that is cancelled before the application has begun never reaches it.
     assert await asyncio.to_thread(running.begun.wait, 60)
     caller.cancel()
+
     with pytest.raises(asyncio.CancelledError):
         await caller
+
     assert await asyncio.to_thread(running.gone.wait, 60)
 
 
@@ -135,9 +140,11 @@ async def test_request_fails_before_start_and_after_stop() -> None:
     inside = InProcessServer()
     with pytest.raises(ServerNotRunning, match="does not answer yet"):
         await inside.send(get("/echo"))
+
     running = RunningServer()
     running.start()
     running.stop()
+
     with pytest.raises(ServerNotRunning):
         await running.inside.send(get("/echo"))
 

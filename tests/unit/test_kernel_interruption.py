@@ -39,6 +39,7 @@ def program(body: str) -> "Iterator[subprocess.Popen[str]]":
     started = subprocess.Popen(
         [sys.executable, "-P", "-c", PROGRAM.format(body=indented)], stdout=subprocess.PIPE, text=True
     )
+
     try:
         assert started.stdout is not None
         assert started.stdout.readline() == "ready\n"
@@ -53,6 +54,7 @@ def test_first_signal_cleans_up(number: signal.Signals) -> None:
     with program("try:\n    wait()\nfinally:\n    print('cleaned up', flush=True)") as started:
         started.send_signal(number)
         output, _ = started.communicate(timeout=100)
+
     assert (output, started.returncode) == ("cleaned up\ninterrupted\n", 130)
 
 
@@ -68,9 +70,11 @@ async def work():
 
 interruption.run(work())
 """
+
     with program(body) as started:
         started.send_signal(signal.SIGTERM)
         output, _ = started.communicate(timeout=100)
+
     assert (output, started.returncode) == ("cleaned up\ninterrupted\n", 130)
 
 
@@ -86,9 +90,11 @@ except BaseException:
     pass
 interruption.run(work())
 """
+
     with program(body) as started:
         started.send_signal(signal.SIGINT)
         output, _ = started.communicate(timeout=100)
+
     assert (output, started.returncode) == ("interrupted\n", 130)
 
 
@@ -102,11 +108,15 @@ with interruption.deferred():
         print("half done", flush=True)
     print("done", flush=True)
 """
+
     indented = body.strip().replace("\n", "\n        ")
     started = subprocess.Popen(
         [sys.executable, "-P", "-c", PROGRAM.format(body=indented)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
     assert started.stdout is not None
     assert started.stdout.readline() == "ready\n"
     started.send_signal(signal.SIGTERM)
@@ -128,14 +138,17 @@ finally:
     print(child.pid, flush=True)
     wait()
 """
+
     with program(body) as started:
         assert started.stdout is not None
         started.send_signal(signal.SIGTERM)
         child = Path("/proc") / started.stdout.readline().strip()
         assert started.stdout.readline() == "ready\n"
         started.send_signal(signal.SIGTERM)
+
         output, _ = started.communicate(timeout=100)
         assert (output, started.returncode) == ("at once\n", 130)
+
     # It may still have an entry, if nobody has read how it ended.
     assert not child.exists() or "\nState:\tZ" in (child / "status").read_text()
 
@@ -144,7 +157,8 @@ async def test_nobody_waits_for_an_abandoned_thread() -> None:
     """The thread learns that it is abandoned, and its result is returned if it is not."""
     assert await interruption.in_abandoned_thread(lambda _: os.getpid()) == os.getpid()
 
-    begun, was_told = threading.Event(), threading.Event()
+    begun = threading.Event()
+    was_told = threading.Event()
 
     def work(is_abandoned: threading.Event) -> None:
         begun.set()
@@ -154,6 +168,8 @@ async def test_nobody_waits_for_an_abandoned_thread() -> None:
     waiting = asyncio.create_task(interruption.in_abandoned_thread(work))
     await asyncio.to_thread(begun.wait, 100)
     waiting.cancel()
+
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
     assert await asyncio.to_thread(was_told.wait, 100)

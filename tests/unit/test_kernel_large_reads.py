@@ -29,7 +29,8 @@ async def test_page_keeps_what_fits_and_at_least_one_object() -> None:
 
 
 async def test_reservations_are_granted_in_order() -> None:
-    whole, order = budget(), list[str]()
+    whole = budget()
+    order = list[str]()
     await whole.reserve(15 * MB)
 
     async def reading(name: str, size: int) -> None:
@@ -39,6 +40,7 @@ async def test_reservations_are_granted_in_order() -> None:
 
     waiting = [asyncio.create_task(reading("large", 18 * MB))]
     await asyncio.sleep(0)
+
     # This one would fit, but it came later.
     waiting.append(asyncio.create_task(reading("small", 2 * MB)))
     await asyncio.sleep(0)
@@ -53,6 +55,7 @@ async def test_reservation_timeout_gets_503_with_retry_after() -> None:
     await whole.reserve(20 * MB)
     with pytest.raises(TooManyLargeReads) as refusal:
         await whole.reserve(MB)
+
     assert (refusal.value.status, int(refusal.value.headers["Retry-After"]) > 0) == (503, True)
     whole.release(20 * MB)
     assert whole.try_reserve(20 * MB)
@@ -66,6 +69,7 @@ async def test_cancelled_waiter_reserves_nothing() -> None:
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     whole.release(20 * MB)
+
     assert await second == 20 * MB
 
 
@@ -77,6 +81,7 @@ async def test_reservation_granted_to_a_cancelled_waiter_is_released() -> None:
     whole.release(20 * MB)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
+
     assert whole.try_reserve(20 * MB)
 
 
@@ -95,6 +100,7 @@ async def test_small_reads_are_free_and_large_ones_reserved_until_the_end() -> N
     read.check(FREE_BYTES, rows=1)
     assert read.reserved == 0
     read.check(3 * MB, rows=2)
+
     read.used = 3 * MB
     assert read.reserved == 10 * MB
     read.release_unused()
@@ -108,15 +114,18 @@ async def test_too_large_response_names_the_number_that_fits() -> None:
     read = ReadReservation(budget())
     with pytest.raises(ResponseTooLarge, match=r"smaller `limit`: 7 objects fit") as refusal:
         read.check(12 * MB, rows=8)
+
     assert refusal.value.status == 413
 
 
 async def test_read_above_the_free_memory_waits_for_a_reservation() -> None:
     whole = budget()
     await whole.reserve(15 * MB)
+
     read = ReadReservation(whole)
     with pytest.raises(ReservationNeeded) as needed:
         read.check(6 * MB, rows=3)
+
     whole.release(15 * MB)
     await read.reserve(needed.value.size)
     read.check(6 * MB, rows=3)
@@ -128,6 +137,8 @@ async def test_ended_request_reserves_nothing() -> None:
     whole = budget()
     read = ReadReservation(whole)
     read.close()
+
     with pytest.raises(ReservationNeeded):
         read.check(5 * MB, rows=2)
+
     assert whole.try_reserve(20 * MB)

@@ -68,6 +68,7 @@ def test_secrets_and_local_variables_stay_out_of_the_log(as_json: bool) -> None:
     assert "hunter2" not in text, text
     for seen in ("seen", "from the standard library", "ValueError: broken", "Accept"):
         assert seen in text
+
     assert "whispered" not in text
 
 
@@ -87,10 +88,12 @@ for number in range(1000):
     get_logger("test").error("the disk is full", number=number, text="x" * 1000)
 print("still here")
 """
+
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         done = subprocess.run(
             [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, text=True, check=False, timeout=60
         )
+
     assert done.stdout == "still here\n"
 
 
@@ -99,10 +102,12 @@ def test_control_characters_in_logs_are_escaped(as_json: bool) -> None:  # noqa:
     text = logged(HOSTILE, as_json=as_json)
     assert r"\x1b]0;owned\x07\x9b2J\n2030-01-01" in text.replace("\\\\", "\\")
     lines = text.splitlines()
+
     # Decoded, as a reader of JSON logs sees it.
     shown = [str(value) for line in lines for value in json.loads(line).values()] if as_json else lines
     for line in shown:
         assert not any(unicodedata.category(character) in {"Cc", "Cf"} for character in line.replace("\n", "")), line
+
     assert not any(line.startswith("2030") for value in shown for line in value.splitlines())
 
 

@@ -107,9 +107,11 @@ async def test_invalid_request_id_is_replaced(served, sent: bytes) -> None:
         + sent
         + b"\r\nContent-Length: 0\r\n\r\n"
     )
+
     head = response.split(b"\r\n\r\n", 1)[0].split(b"\r\n")
     if head[0].startswith(b"HTTP/1.1 400"):
         return  # the parser refused it
+
     (found,) = [line.split(b": ", 1)[1] for line in head if line.lower().startswith(b"x-request-id")]
     assert len(found) <= 200
     assert found.decode().translate(str.maketrans("", "", "-_.:")).isalnum()
@@ -121,6 +123,7 @@ async def test_body_with_more_values_than_allowed_gets_413(served, excess: int) 
     numbers = [0] * (MAX_VALUES - 1 + excess)
     response = await served.client.post("/values", content=dump_api(numbers))
     assert response.status_code == (413 if excess else 200)
+
     if excess:
         assert f"more than {MAX_VALUES}" in response.json()["detail"]
 
@@ -183,6 +186,7 @@ async def test_client_disconnect_during_the_body_is_not_an_error() -> None:
             await eventually(lambda: _has_requests(served))
             writer.close()
             assert isinstance(await asyncio.wait_for(ended, 60), ClientDisconnect)
+
     assert [entry for entry in logs if entry["log_level"] == "error"] == []
 
 
@@ -199,6 +203,7 @@ async def test_500_contains_the_request_id(served) -> None:
 
     async with serve(failing) as other:
         response = await other.client.get("/fail", headers={"x-request-id": "r-1"})
+
     assert response.headers["x-request-id"] == "r-1"
     assert response.json() == {"detail": PortsideError().message}
 

@@ -34,6 +34,7 @@ def references(node: Any) -> Iterator[str]:
     if isinstance(node, dict):
         if isinstance(node.get("$ref"), str):
             yield node["$ref"]
+
         for value in node.values():
             yield from references(value)
     elif isinstance(node, list):
@@ -46,9 +47,11 @@ def test_document_is_valid_openapi_3_1(routes) -> None:
     assert made["openapi"].startswith("3.1.")
     assert made["info"] == {"title": "Title", "version": "1.2.3"}
     assert set(made["components"]) == {"headers", "schemas", "securitySchemes"}
+
     for path, operations in made["paths"].items():
         assert path.startswith("/")
         assert set(operations) <= METHODS
+
         for operation in operations.values():
             in_path = {p["name"] for p in operation["parameters"] if p["in"] == "path"}
             assert in_path == {part[1:-1] for part in path.split("/") if part.startswith("{")}
@@ -56,9 +59,11 @@ def test_document_is_valid_openapi_3_1(routes) -> None:
             assert all(("schema" in p) != ("content" in p) for p in operation["parameters"])
             assert all(p["required"] for p in operation["parameters"] if p["in"] == "path")
             assert operation["summary"]
+
             for status, response in operation["responses"].items():
                 assert 200 <= int(status) < 600
                 assert response["description"]
+
     json.dumps(made, allow_nan=False)
 
 
@@ -66,6 +71,7 @@ def test_every_reference_resolves(routes) -> None:
     made = document(ServerInfo("t", "1"), routes)
     found = set(references(made))
     assert found
+
     for reference in found:
         node: Any = made
         for part in reference.removeprefix("#/").split("/"):
@@ -75,11 +81,13 @@ def test_every_reference_resolves(routes) -> None:
 
 def test_document_describes_security_and_errors() -> None:
     made = document(ServerInfo("t", "1"), list(things))
-    opened, closed = made["paths"]["/open"]["get"], made["paths"]["/things"]["post"]
+    opened = made["paths"]["/open"]["get"]
+    closed = made["paths"]["/things"]["post"]
     assert opened["security"] == []
     assert "401" not in opened["responses"]
     assert {"ApiKey": []} in closed["security"]
     assert {"BearerAuth": [], "TenantId": []} in closed["security"]
+
     assert {"TenantId": []} not in closed["security"]
     assert {"201", "401", "413", "422"} <= set(closed["responses"])
     assert closed["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ProblemsBody")
@@ -144,7 +152,8 @@ def test_raw_response_has_its_media_type(described) -> None:
 
 def test_document_describes_further_success_statuses(described) -> None:
     shape = {"application/json": {"schema": {"$ref": "#/components/schemas/Shape"}}}
-    patched, posted = contents(described, "patch"), contents(described, "post")
+    patched = contents(described, "patch")
+    posted = contents(described, "post")
     assert (patched["200"], patched["204"]) == (shape, None)
     assert (posted["200"], posted["202"]) == (shape, None)
 
@@ -155,6 +164,7 @@ def test_query_parameter_is_not_nullable_and_keeps_its_limits(described) -> None
         {"type": "integer", "minimum": 1, "maximum": 2**64 - 1},
         {"type": "array", "items": {"type": "string", "pattern": r"^[^\u0000]*$"}},
     )
+
     assert "ShapeQuery" not in described["components"]["schemas"]
 
 
@@ -208,17 +218,20 @@ def test_document_describes_raw_request_bodies(guarded) -> None:
 
 def test_schemas_contain_the_limits_of_all_fields(guarded) -> None:
     schemas = guarded["components"]["schemas"]
-    fields, anything = schemas["Anything"]["properties"], {"$ref": "#/components/schemas/Json"}
+    fields = schemas["Anything"]["properties"]
+    anything = {"$ref": "#/components/schemas/Json"}
     assert fields["text"]["pattern"] == r"^[^\u0000]*$"
     assert (fields["number"]["minimum"], fields["number"]["maximum"]) == (-(2**63), 2**64 - 1)
     assert fields["free"]["additionalProperties"] == anything
     assert schemas["Anything"]["additionalProperties"] == anything
+
     assert (schemas["Shape"]["properties"]["side"]["minimum"], fields["at"]["format"]) == (1, "date-time")
 
 
 def test_document_describes_refusals_of_the_server(guarded) -> None:
-    limited, unlimited = (guarded["paths"][path]["put" if path == "/names" else "get"]["responses"]
-                          for path in ("/names", "/shapes"))  # fmt: skip
+    limited, unlimited = (
+        guarded["paths"][path]["put" if path == "/names" else "get"]["responses"] for path in ("/names", "/shapes")
+    )
     assert {"401", "403", "414", "429", "431"} <= set(limited)
     assert "429" not in unlimited
 
@@ -255,8 +268,10 @@ async def move_parts(_ctx: Context, query: FoundBy, body: Annotated[Moved, needs
 def test_constraints_beside_the_types_are_described() -> None:
     made = document(ServerInfo("t", "1"), list(moves))["paths"]["/parts"]
     assert made["post"]["requestBody"] == {
-        "required": False, "content": {"application/json": {"schema": PARTS["application/json"]}},
-    }  # fmt: skip
+        "required": False,
+        "content": {"application/json": {"schema": PARTS["application/json"]}},
+    }
+
     refused = made["post"]["responses"]["400"]["content"]["application/json"]["schema"]["anyOf"]
     assert [one["$ref"].rsplit("/", 1)[-1] for one in refused] == ["Rejected", "ErrorBody"]
     (metadata,) = made["put"]["parameters"]

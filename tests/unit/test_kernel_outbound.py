@@ -40,18 +40,40 @@ HERE = OutboundRules(allow_loopback=True, timeout_s=600)
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
-        ("8.8.8.8", "public"), ("2606:4700::1111", "public"), ("64:ff9b::808:808", "public"),
-        ("127.0.0.1", "loopback"), ("127.9.9.9", "loopback"), ("::1", "loopback"), ("::ffff:127.0.0.1", "loopback"),
+        ("8.8.8.8", "public"),
+        ("2606:4700::1111", "public"),
+        ("64:ff9b::808:808", "public"),
+        ("127.0.0.1", "loopback"),
+        ("127.9.9.9", "loopback"),
+        ("::1", "loopback"),
+        ("::ffff:127.0.0.1", "loopback"),
         ("64:ff9b::7f00:1", "loopback"),
-        ("10.1.2.3", "private"), ("172.16.0.1", "private"), ("192.168.1.1", "private"), ("100.64.0.1", "private"),
-        ("fd00::1", "private"), ("fec0::1", "private"), ("::ffff:10.0.0.1", "private"),
-        ("169.254.169.254", "reserved"), ("::ffff:169.254.169.254", "reserved"), ("fe80::1%eth0", "reserved"),
-        ("fd00:ec2::254", "reserved"), ("168.63.129.16", "reserved"), ("100.100.100.200", "reserved"),
-        ("192.0.0.192", "reserved"), ("0.0.0.0", "reserved"), ("::", "reserved"), ("224.0.0.1", "reserved"),
-        ("ff02::1", "reserved"), ("255.255.255.255", "reserved"), ("192.0.2.1", "reserved"), ("240.0.0.1", "reserved"),
-        ("2002:7f00:1::", "reserved"), ("2001:0:7f00:1::", "reserved"), ("::7f00:1", "reserved"),
+        ("10.1.2.3", "private"),
+        ("172.16.0.1", "private"),
+        ("192.168.1.1", "private"),
+        ("100.64.0.1", "private"),
+        ("fd00::1", "private"),
+        ("fec0::1", "private"),
+        ("::ffff:10.0.0.1", "private"),
+        ("169.254.169.254", "reserved"),
+        ("::ffff:169.254.169.254", "reserved"),
+        ("fe80::1%eth0", "reserved"),
+        ("fd00:ec2::254", "reserved"),
+        ("168.63.129.16", "reserved"),
+        ("100.100.100.200", "reserved"),
+        ("192.0.0.192", "reserved"),
+        ("0.0.0.0", "reserved"),
+        ("::", "reserved"),
+        ("224.0.0.1", "reserved"),
+        ("ff02::1", "reserved"),
+        ("255.255.255.255", "reserved"),
+        ("192.0.2.1", "reserved"),
+        ("240.0.0.1", "reserved"),
+        ("2002:7f00:1::", "reserved"),
+        ("2001:0:7f00:1::", "reserved"),
+        ("::7f00:1", "reserved"),
     ],
-)  # fmt: skip
+)
 def test_network_of_classifies_addresses(address: str, expected: str) -> None:
     assert network_of(address) == expected
 
@@ -92,13 +114,15 @@ async def test_unknown_host_is_the_callers_mistake() -> None:
 
 async def test_hosts_without_a_name_server_do_not_block_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """One dead host blocks one thread, however many calls it has; a call that gives up leaves the rest waiting."""
-    goes_on, asked = threading.Event(), Counter[str]()
+    goes_on = threading.Event()
+    asked = Counter[str]()
     system = outbound.socket.getaddrinfo
 
     def blocking(host: str, *args: object, **options: object) -> object:
         asked[host] += 1
         if host.startswith("dead"):
             goes_on.wait(600)
+
         return system("127.0.0.1", *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(outbound.socket, "getaddrinfo", blocking)
@@ -108,16 +132,19 @@ async def test_hosts_without_a_name_server_do_not_block_the_others(monkeypatch: 
     await asyncio.wait([dead[0]])
     goes_on.set()
     assert await asyncio.gather(*dead[1:]) == [["127.0.0.1"]] * 399
+
     assert asked == {"alive.example": 1, **{f"dead{each}.example": 1 for each in range(8)}}
 
 
 async def test_dead_hosts_do_not_hold_up_hosts_that_were_found_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    lookups, goes_on = outbound._Lookups(2), threading.Event()
+    lookups = outbound._Lookups(2)
+    goes_on = threading.Event()
 
     def look_up(host: str, *_: object, **__: object) -> list[Any]:
         if host.startswith("dead"):
             goes_on.wait()
             raise socket.gaierror(socket.EAI_AGAIN, "no name server answers")
+
         return [(None, None, None, None, ("203.0.113.1", 0))]
 
     monkeypatch.setattr(outbound.socket, "getaddrinfo", look_up)
@@ -130,7 +157,9 @@ async def test_dead_hosts_do_not_hold_up_hosts_that_were_found_before(monkeypatc
 
 
 async def test_lookup_without_callers_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    lookups, goes_on, asked = outbound._Lookups(1), threading.Event(), list[str]()
+    lookups = outbound._Lookups(1)
+    goes_on = threading.Event()
+    asked = list[str]()
 
     def blocking(host: str, *_args: object, **_options: object) -> object:
         asked.append(host)
@@ -144,6 +173,7 @@ async def test_lookup_without_callers_does_not_begin(monkeypatch: pytest.MonkeyP
     given_up.cancel()
     await asyncio.wait([given_up])
     goes_on.set()
+
     await asyncio.gather(first, kept)
     assert (asked, lookups._running, lookups._callers) == (["first", "kept"], {}, {})
 
@@ -172,6 +202,7 @@ async def test_redirects_are_not_followed_and_large_bodies_refused() -> None:
     away = b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 9000000\r\n\r\nx"
     async with answering(away, seen) as port:
         assert await post(f"http://localhost:{port}/a?b=c", {"X-A": "1"}, b"{}", HERE) == 302
+
     assert (len(seen), seen[0].startswith(b"POST /a?b=c "), f"localhost:{port}".encode() in seen[0]) == (1, True, True)
     long = b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n" + b"x" * 2000
     async with answering(long, seen) as port:
@@ -187,6 +218,7 @@ async def test_compressed_responses_are_refused() -> None:
     async with answering(head + body, seen) as port:
         with pytest.raises(HostUnreachable, match="encoding gzip, which was not requested"):
             await fetch(f"http://127.0.0.1:{port}/", {}, HERE)
+
     assert b"accept-encoding: identity" in seen[0].lower()
 
 
@@ -198,6 +230,7 @@ async def test_host_is_resolved_once_and_the_address_pinned(monkeypatch: pytest.
     def rebinding(host: str, *args: object, **options: object) -> object:
         if host != "rebound.example":
             return system(host, *args, **options)  # type: ignore[arg-type]
+
         asked.append(host)
         return system("127.0.0.1" if len(asked) == 1 else "169.254.169.254", None, type=outbound.socket.SOCK_STREAM)
 
@@ -205,6 +238,7 @@ async def test_host_is_resolved_once_and_the_address_pinned(monkeypatch: pytest.
     seen: list[bytes] = []
     async with answering(b"HTTP/1.1 204 No Content\r\n\r\n", seen) as port:
         assert await post(f"http://rebound.example:{port}/", {}, b"", HERE) == 204
+
     assert (asked, b"rebound.example" in seen[0]) == (["rebound.example"], True)
     with pytest.raises(AddressNotAllowed):
         await post("http://rebound.example/", {}, b"", HERE)
@@ -215,15 +249,18 @@ def certificate(folder: Path) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     at = datetime.now(UTC)
+
     made = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), at - DAY, at + DAY)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
+
     plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     path = folder / "localhost.pem"
     path.write_bytes(plain + made.public_bytes(Encoding.PEM))
+
     return path
 
 
@@ -244,7 +281,9 @@ async def test_certificates_of_the_system_are_trusted(tmp_path: Path, monkeypatc
         outbound.ssl_context.cache_clear()
         with pytest.raises(HostUnreachable):
             await fetch(url, {}, HERE)
+
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
         outbound.ssl_context.cache_clear()
         assert (await fetch(url, {}, HERE)).body == b"hi"
+
     outbound.ssl_context.cache_clear()

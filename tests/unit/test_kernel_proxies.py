@@ -10,13 +10,26 @@ from portside.kernel.http.proxies import ForwardedHeaders, prefix_of, with_prefi
 @pytest.mark.parametrize(
     ("location", "expected"),
     [
-        ("/", "/p/"), ("/x?a=/b#c", "/p/x?a=/b#c"), ("/px", "/p/px"), ("/p", "/p"), ("/p/x", "/p/x"),
-        ("http://h:1", "http://h:1/p/"), ("https://h:1/x", "https://h:1/p/x"), ("http://h:1/p/x", "http://h:1/p/x"),
-        ("http://h/x", "http://h/x"), ("http://h:1.example/x", "http://h:1.example/x"), ("//h2/x", "//h2/x"),
-        ("/\\h2/x", "/\\h2/x"), ("x/y", "x/y"), ("?a", "?a"), ("", ""), ("http://[h/x", "http://[h/x"),
-        ("ftp://h:1/x", "ftp://h:1/x"), ("mailto:a@h", "mailto:a@h"),
+        ("/", "/p/"),
+        ("/x?a=/b#c", "/p/x?a=/b#c"),
+        ("/px", "/p/px"),
+        ("/p", "/p"),
+        ("/p/x", "/p/x"),
+        ("http://h:1", "http://h:1/p/"),
+        ("https://h:1/x", "https://h:1/p/x"),
+        ("http://h:1/p/x", "http://h:1/p/x"),
+        ("http://h/x", "http://h/x"),
+        ("http://h:1.example/x", "http://h:1.example/x"),
+        ("//h2/x", "//h2/x"),
+        ("/\\h2/x", "/\\h2/x"),
+        ("x/y", "x/y"),
+        ("?a", "?a"),
+        ("", ""),
+        ("http://[h/x", "http://[h/x"),
+        ("ftp://h:1/x", "ftp://h:1/x"),
+        ("mailto:a@h", "mailto:a@h"),
     ],
-)  # fmt: skip
+)
 def test_prefix_is_added_where_it_is_missing(location: str, expected: str):
     assert with_prefix(location, "/p", "h:1") == expected
 
@@ -40,10 +53,13 @@ async def test_addresses_of_trusted_proxies_are_replaced(peer: str, seen: str):
 @pytest.mark.parametrize(
     ("peer", "prefix", "noted"),
     [
-        ("10.0.0.1", "/agents/a", "/agents/a"), ("11.0.0.1", "/agents/a", ""), ("10.0.0.1", "/noauthors", "/noauthors"),
-        ("10.0.0.1", "/noauth", ""), ("10.0.0.1", "/noauth/x", ""),
+        ("10.0.0.1", "/agents/a", "/agents/a"),
+        ("11.0.0.1", "/agents/a", ""),
+        ("10.0.0.1", "/noauthors", "/noauthors"),
+        ("10.0.0.1", "/noauth", ""),
+        ("10.0.0.1", "/noauth/x", ""),
     ],
-)  # fmt: skip
+)
 async def test_prefix_comes_from_trusted_proxies_and_is_not_that_of_the_server_itself(
     peer: str, prefix: str, noted: str
 ):

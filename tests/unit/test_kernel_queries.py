@@ -29,8 +29,10 @@ def make_package(tmp_path, monkeypatch):
         folder = tmp_path / name / "sql"
         folder.mkdir(parents=True)
         (tmp_path / name / "__init__.py").touch()
+
         for stem, text in files.items():
             (folder / f"{stem}.sql").write_text(text)
+
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.delitem(sys.modules, name, raising=False)
         return name
@@ -45,6 +47,7 @@ def test_each_block_of_a_file_is_a_query(make_package) -> None:
     assert [query.name for query in queries] == ["one", "two", "three"]
     assert queries.one.sql == "select 1"
     assert queries.two.sql == "select $1"
+
     with pytest.raises(AttributeError, match="no query named four"):
         _ = queries.four
 

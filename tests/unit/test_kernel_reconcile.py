@@ -22,9 +22,11 @@ class CountingTask(Task):
         self.max_concurrent = max(self.max_concurrent, self.concurrent)
         await asyncio.sleep(0)
         self.concurrent -= 1
+
         step = self.plan.pop(0) if len(self.plan) > 1 else self.plan[0]
         if isinstance(step, Exception):
             raise step
+
         return step
 
 
@@ -46,6 +48,7 @@ async def run():
         return drivers[-1]
 
     yield start
+
     for driver in drivers:
         await driver.close()
 
@@ -85,11 +88,13 @@ async def test_log_says_what_a_task_deleted(run) -> None:
     class Deletes(Often):
         deletes = True
 
-    task, other = Deletes(Status({"traces": 2, "files": 0}), Status({"traces": 0})), Often(Status({"freed": 3}))
+    task = Deletes(Status({"traces": 2, "files": 0}), Status({"traces": 0}))
+    other = Often(Status({"freed": 3}))
     with capture_logs() as logged:
         run(task, other)
         await reached(task, 3)
         await reached(other, 3)
+
     assert logged == [{"event": "expired data was deleted", "task": task.report.name, "traces": 2, "log_level": "info"}]
 
 
@@ -125,10 +130,12 @@ async def test_again_starts_the_next_activation_immediately(run) -> None:
 
 
 async def test_failure_is_reported_and_stops_no_task(run) -> None:
-    failing, neighbour = Often(ValueError("disk full"), Status()), Often()
+    failing = Often(ValueError("disk full"), Status())
+    neighbour = Often()
     driver = run(failing, neighbour)
     await reached(failing, 3)
     await reached(neighbour, 3)
+
     report = next(report for report in driver.reports() if report.failures)
     assert (report.failures, report.last_error) == (1, "ValueError: disk full")
 
@@ -142,6 +149,7 @@ async def test_close_cancels_running_activations(run) -> None:
                 await asyncio.Event().wait()
             finally:
                 ended.set()
+
             return Status()
 
     task = Endless()
@@ -155,4 +163,5 @@ def test_task_that_is_listed_twice_is_refused():
     task = CountingTask()
     with pytest.raises(ValueError, match="twice: CountingTask; name each once"):
         Driver([task, Often(), task])
+
     Driver([CountingTask(), CountingTask()])

@@ -55,6 +55,7 @@ async def create(ctx: Context, body: Thing) -> Thing:
     """Create a thing."""
     if body.size is not None:
         raise refuse_field("size", "sizes come later")
+
     ctx.headers["X-Made"] = "yes"
     return body
 
@@ -121,6 +122,7 @@ async def test_values_are_decoded_and_encoded(client) -> None:
     assert made.headers["x-ignored-fields"] == "zap, zip"
     assert (await client.put(f"/things/{ID}/parts/a%20b")).json() == [ID, "a b", "-"]
     assert (await client.put(f"/things/{ID}/parts/x", json={"name": "n"})).json() == [ID, "x", "n"]
+
     gone = await client.delete(f"/things/{ID}")
     assert (gone.status_code, gone.content) == (204, b"")
 
@@ -161,7 +163,8 @@ async def test_wrong_method_gets_405_with_allow_header(client, method, path, all
 
 
 async def test_head_returns_the_headers_of_get(client) -> None:
-    head, get = await client.head(f"/things/{ID}"), await client.get(f"/things/{ID}")
+    head = await client.head(f"/things/{ID}")
+    get = await client.get(f"/things/{ID}")
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-length"] == get.headers["content-length"]
 
@@ -169,6 +172,7 @@ async def test_head_returns_the_headers_of_get(client) -> None:
 async def test_prefix_is_stripped_once(client) -> None:
     for path in ("/things/newest", "/api/v1/things/newest", "/api/things/newest"):
         assert (await client.get(path)).status_code == 200, path
+
     for path in ("/api/v1/api/v1/things/newest", "/api/v1", "/apithings/newest", "/API/v1/things/newest"):
         assert (await client.get(path)).status_code == 404, path
 
@@ -203,6 +207,7 @@ async def test_head_request_closes_the_stream(served) -> None:
     response = await served.raw(b"HEAD /stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     head, body = response.split(b"\r\n\r\n", 1)
     assert (head.split(b"\r\n")[0], body) == (b"HTTP/1.1 200 OK", b"")
+
     # The stream may be closed after the response.
     await eventually(lambda: asyncio.sleep(0, closed == [True]))
 
@@ -210,13 +215,16 @@ async def test_head_request_closes_the_stream(served) -> None:
 async def test_only_public_routes_bypass_the_guard(client) -> None:
     assert (await client.get("/who")).json() == "ada"
     assert (await client.get("/open")).text == "None"
+
     nobody = {"x-name": ""}
     for route in routes:
         if route.path == "/stream":
             continue
+
         path = route.path.format(thing_id=ID, part="x")
         response = await client.request(route.method, path, json={"bad": 1}, headers=nobody)
         assert response.status_code == (418 if route.public else 401), route.path
+
     assert (await client.head(f"/things/{ID}", headers=nobody)).status_code == 401
 
 

@@ -31,6 +31,7 @@ async def test_address_that_cannot_be_listened_on_is_refused() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UserMistake, match=rf"127\.0\.0\.1:{port}.*--port"):
             listen("127.0.0.1", port)
+
         for host in ("192.0.2.1", "no-such-host.invalid"):
             with pytest.raises(UserMistake, match=rf"cannot listen on {re.escape(host)}:.*choose another with --host"):
                 listen(host, port)
@@ -48,6 +49,7 @@ async def test_connections_set_tcp_nodelay() -> None:
 
     async with serve(routes) as served:
         assert (await served.client.post("/ask", content=b"x")).status_code == 200
+
     assert nodelay
     assert all(nodelay)
 
@@ -77,6 +79,7 @@ async def test_writes_of_one_loop_iteration_are_sent_together() -> None:
     assert sent.pieces == []
     await asyncio.sleep(0)
     assert sent.pieces == [b"head body"]
+
     large = b"x" * (MAX_BUFFERED_BYTES + 1)
     transport.write(b"more ")
     transport.write(large)
@@ -84,6 +87,7 @@ async def test_writes_of_one_loop_iteration_are_sent_together() -> None:
     transport.write(b"last")
     transport.close()
     await asyncio.sleep(0)
+
     assert sent.pieces[2:] == [b"last", b"closed"]
 
 
@@ -96,9 +100,11 @@ async def _take_over() -> None:
     listening = listen("127.0.0.1", 0)
     successor_socket = socket.socket(fileno=listening.dup().detach())
     seen: list[str] = []
+
     # Who answered the requests that were sent after the old server had stopped.
     seen_late: set[str] = set()
-    has_stopped, enough = asyncio.Event(), asyncio.Event()
+    has_stopped = asyncio.Event()
+    enough = asyncio.Event()
 
     async def send_on_one_connection(url: str) -> None:
         async with httpx2.AsyncClient(timeout=60, verify=False) as client:
@@ -107,6 +113,7 @@ async def _take_over() -> None:
                 response = await client.get(url)
                 assert response.status_code == 200
                 seen.append(response.json())
+
                 if is_late:
                     seen_late.add(response.json())
 
@@ -123,6 +130,7 @@ async def _take_over() -> None:
     async with serve(named("old"), listening=listening) as old:
         old.server.idle_drain_s = 60
         listening_port = old.port
+
         clients = [asyncio.create_task(send_on_one_connection(f"http://127.0.0.1:{old.port}/name")) for _ in range(4)]
         clients += [asyncio.create_task(send_on_new_connections("/name")) for _ in range(2)]
         try:
@@ -149,9 +157,11 @@ async def test_idle_connection_gets_one_more_response_after_stop() -> None:
         assert await reader.readuntil(b'"old"')
         served.stopping.set()
         await served.server.draining.wait()
+
         # A server that does not wait for its connections would close this one in these iterations.
         for _ in range(20):
             await asyncio.sleep(0)
+
         assert served.server.server_state.connections
         assert not served.server.should_exit
         writer.write(request)
@@ -159,6 +169,7 @@ async def test_idle_connection_gets_one_more_response_after_stop() -> None:
         assert response.startswith(b"HTTP/1.1 200")
         assert b"connection: close" in response.lower()
         writer.close()
+
         await asyncio.wait_for(served.running, 60)
 
 
@@ -175,11 +186,15 @@ async def _stop_while_accepting(turns: int) -> None:
             served.server.idle_drain_s = 60
             client.connect(successor_socket.getsockname())
             client.setblocking(False)
+
             for _ in range(turns):
                 await asyncio.sleep(0)
+
             served.stopping.set()
+
             for _ in range(20):
                 await asyncio.sleep(0)
+
             assert served.server.draining.is_set()
             assert not served.server.should_exit, "the server waits for the request of a connection that it accepted"
             loop = asyncio.get_running_loop()
@@ -188,7 +203,8 @@ async def _stop_while_accepting(turns: int) -> None:
 
 
 async def test_running_request_is_answered_before_shutdown() -> None:
-    begun, go = asyncio.Event(), asyncio.Event()
+    begun = asyncio.Event()
+    go = asyncio.Event()
     routes = Routes("t")
 
     @routes.get("/slow", public=True)
@@ -203,10 +219,12 @@ async def test_running_request_is_answered_before_shutdown() -> None:
         served.stopping.set()
         await served.server.draining.wait()
         go.set()
+
         response = await clients
         assert response.json() == "done"
         assert response.headers["connection"] == "close", "the client is to come back on a new connection"
         await asyncio.wait_for(served.running, 60)
+
         with pytest.raises(httpx2.ConnectError):
             await served.client.get("/slow")
 
@@ -220,6 +238,7 @@ async def test_added_socket_is_served_and_closed() -> None:
         assert (await served.client.get(url)).json() == "one"
         assert (await served.client.get("/name")).json() == "one"
         await served.stop()
+
         with pytest.raises(httpx2.ConnectError):
             await served.client.get(url)
 
@@ -238,8 +257,10 @@ async def test_whole_response_has_the_bytes_of_its_messages() -> None:
         for method, path in (("GET", "/name"), ("GET", "/headers"), ("HEAD", "/name"), ("GET", "/missing"))
         for version, more in (("1.0", ""), ("1.1", "Connection: close\r\n"))
     ]
+
     async with serve(routes) as served:
-        config, seen = served.server.config, list[str]()
+        config = served.server.config
+        seen = list[str]()
         app = config.loaded_app
 
         async def watched(scope, receive, send) -> None:
@@ -252,6 +273,7 @@ async def test_whole_response_has_the_bytes_of_its_messages() -> None:
         written = [await _whole_connection(served.port, request) for request in requests]
         config.loaded_app = watched
         assert [await _whole_connection(served.port, request) for request in requests] == written
+
     assert seen == ["http.response.start", "http.response.body"] * len(requests)
     assert written[0].startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\nconnection: close\r\n" in written[0]
@@ -262,5 +284,6 @@ async def _whole_connection(port: int, request: bytes) -> bytes:
     writer.write(request)
     async with asyncio.timeout(60):
         received = await reader.read()
+
     writer.close()
     return received

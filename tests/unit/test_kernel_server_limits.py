@@ -49,6 +49,7 @@ def echoing() -> Routes:
 async def test_request_head_above_limits_is_refused_as_json(request_bytes: bytes, status: bytes) -> None:
     async with serve(echoing()) as served:
         response = await served.raw(request_bytes)
+
     assert response.startswith(b"HTTP/1.1 " + status), response[:200]
     assert b'{"detail":' in response or b"200" in status
 
@@ -75,10 +76,12 @@ async def test_connection_without_a_complete_request_is_closed(begun: bytes) -> 
     async with serve(echoing()) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(begun)
+
         # If the server closes before it has read all bytes, the client sees a reset.
         with contextlib.suppress(ConnectionResetError):
             async with asyncio.timeout(60):
                 assert await reader.read() == b""
+
         writer.close()
 
 
@@ -89,6 +92,7 @@ async def test_slow_body_gets_408(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "CHECK_EVERY_S", 0.01)
     async with serve(echoing(), body_within_s=0.05) as served:
         response = await served.raw(SLOW)
+
     assert response.startswith(b"HTTP/1.1 408 Request Timeout")
     assert b"HTTP_REQUEST_BODY_TIMEOUT_SECONDS" in response
 
@@ -117,7 +121,9 @@ async def test_body_that_keeps_the_minimum_rate_is_read(monkeypatch: pytest.Monk
         writer.write(b"yyyyyyyy")
         async with asyncio.timeout(60):
             response = await reader.read()
+
         writer.close()
+
     assert response.startswith(b"HTTP/1.1 200")
 
 
@@ -147,7 +153,8 @@ async def test_idle_and_waiting_connections_stay_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "CHECK_EVERY_S", 0.01)
-    held, release = asyncio.Event(), asyncio.Event()
+    held = asyncio.Event()
+    release = asyncio.Event()
     routes = echoing()
 
     @routes.get("/slow", public=True)
@@ -163,16 +170,21 @@ async def test_idle_and_waiting_connections_stay_open(
                 # From here on, a head or body that arrives in pieces would time out.
                 monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.0)
                 monkeypatch.setattr(server, "BODY_IDLE_TIMEOUT_S", 0.0)
+
             writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: h\r\n\r\n")
+
             if path == b"/slow":
                 await held.wait()
                 for _ in range(5):
                     await asyncio.sleep(server.CHECK_EVERY_S)
+
                 release.set()
+
             async with asyncio.timeout(60):
                 assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
                 await reader.readuntil(b'"')
                 await reader.readuntil(b'"')
+
         writer.close()
 
 
@@ -186,11 +198,13 @@ async def test_connection_above_the_limit_gets_503(monkeypatch: pytest.MonkeyPat
             return len(served.server.server_state.connections) == 3
 
         await eventually(are_connected)
+
         for _ in range(20):
             response = await served.raw(b"GET /name HTTP/1.1\r\nHost: h\r\n\r\n")
             assert response.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
             assert b"\r\nretry-after: 2\r\n" in response
             assert b'{"detail":"This server has no free connection' in response
+
         idle[0][1].write(b"GET /name HTTP/1.1\r\n" + WITHIN + b"\r\n")
         assert (await idle[0][0].read()).startswith(b"HTTP/1.1 200 OK")
 
@@ -198,6 +212,7 @@ async def test_connection_above_the_limit_gets_503(monkeypatch: pytest.MonkeyPat
             return (await served.raw(b"GET /name HTTP/1.1\r\n" + WITHIN + b"\r\n")).startswith(b"HTTP/1.1 200 OK")
 
         await eventually(has_free_slot)
+
         for _, writer in idle:
             writer.close()
 
@@ -213,5 +228,6 @@ async def test_silent_connection_above_the_limit_is_closed() -> None:
         await eventually(is_connected)
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         assert await asyncio.wait_for(reader.read(), 60) == b""
+
         for one in (writer, kept[1]):
             one.close()

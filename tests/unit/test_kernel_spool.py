@@ -39,6 +39,7 @@ async def test_rows_are_used_after_their_source_is_closed(count: int, monkeypatc
     async for row in spooled(source, Row):
         assert closed
         found.append(row)
+
     assert found == made
     assert spool._in_files == 0
 
@@ -52,9 +53,11 @@ async def test_too_many_rows_are_refused_before_the_first_one(
     monkeypatch.setattr(spool, "_CHUNK_BYTES", 100)
     monkeypatch.setattr(spool, limit, 1000)
     closed: list[bool] = []
+
     _, source = rows(1000, lambda: closed.append(True))
     with pytest.raises(refusal):
         await anext(spooled(source, Row))
+
     assert closed
     assert spool._in_files == 0
     made, source = rows(20, lambda: None)
@@ -75,7 +78,8 @@ async def test_a_request_that_is_cancelled_while_a_thread_writes_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(spool, "_CHUNK_BYTES", 100)
-    writes, may_write = threading.Event(), threading.Event()
+    writes = threading.Event()
+    may_write = threading.Event()
     encode = spool._Spool.append
 
     def append(self: spool._Spool, chunk: bytes) -> None:
@@ -88,8 +92,10 @@ async def test_a_request_that_is_cancelled_while_a_thread_writes_leaves_nothing(
     first = asyncio.ensure_future(anext(spooled(source, Row)))
     await asyncio.to_thread(writes.wait)
     first.cancel()
+
     with pytest.raises(asyncio.CancelledError):
         await first
+
     may_write.set()
     await asyncio.get_running_loop().shutdown_default_executor()
     assert spool._in_files == 0

@@ -66,12 +66,15 @@ async def test_events_are_sent_as_they_are_produced(served, source) -> None:
         assert (response.headers["cache-control"], response.headers["x-accel-buffering"]) == ("no-store", "no")
         assert response.headers["x-run"] == "1"
         assert "content-length" not in response.headers
+
         parts = response.aiter_raw()
         for chunk in (b"one", b"two"):
             source.chunks.put_nowait(chunk)
             assert await asyncio.wait_for(anext(parts), 60) == chunk
+
         source.chunks.put_nowait(None)
         assert [part async for part in parts] == []
+
     await closed(source)
 
 
@@ -81,9 +84,12 @@ async def test_heartbeat_comment_is_sent_while_idle(served, source, monkeypatch)
         parts = response.aiter_raw()
         for _ in range(2):
             assert await asyncio.wait_for(anext(parts), 60) == b": heartbeat\r\n\r\n"
+
         source.chunks.put_nowait(b"one")
+
         while (part := await asyncio.wait_for(anext(parts), 60)) == sse.KEEP_ALIVE:
             pass
+
         assert part == b"one", "a comment loses nothing of the source"
 
 
@@ -91,6 +97,7 @@ async def test_client_disconnect_closes_the_source(served, source) -> None:
     async with served.client.stream("GET", "/stream") as response:
         source.chunks.put_nowait(b"one")
         await anext(response.aiter_raw())
+
     await closed(source)
 
 
@@ -101,6 +108,7 @@ async def test_only_a_stream_that_is_over_gets_the_mark_that_ends_a_response(
     whole = b"x" * (sse.PART_BYTES + 1) + b"."
     for chunk in (b"one", whole, last):
         source.chunks.put_nowait(chunk)
+
     received = await served.raw(b"GET /stream HTTP/1.1\r\nhost: a\r\nx-name: ada\r\nconnection: close\r\n\r\n")
     await closed(source)
     assert received.endswith(b".\r\n0\r\n\r\n" if has_mark else b".\r\n"), received[-50:]
@@ -121,13 +129,16 @@ async def test_what_middleware_holds_is_sent_before_the_connection_is_cut() -> N
     async def stream(scope, receive, send) -> None:
         await EventStream(chunks())(scope, receive, send)
 
-    listening, stop = listen("127.0.0.1", 0), asyncio.Event()
+    listening = listen("127.0.0.1", 0)
+    stop = asyncio.Event()
     server = Server(BaseHTTPMiddleware(stream, dispatch=pass_on), draining=asyncio.Event(), grace_s=1)
     await server.open([listening])
+
     running = asyncio.create_task(server.serve_until(stop))
     reader, writer = await asyncio.open_connection(*listening.getsockname())
     writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     received = await asyncio.wait_for(reader.read(), 60)
+
     writer.close()
     stop.set()
     await running
@@ -143,6 +154,7 @@ async def test_failed_source_aborts_the_response(served, source) -> None:
             source.chunks.put_nowait(ValueError("broken"))
             async for _ in response.aiter_raw():
                 pass
+
     await closed(source)
 
 
@@ -154,6 +166,7 @@ async def test_failed_send_closes_the_source(source) -> None:
     source.chunks.put_nowait(b"one")
     with pytest.raises(ConnectionResetError):
         await EventStream(source.stream())({}, asyncio.Event().wait, send)
+
     assert source.closed.is_set()
 
 
@@ -178,4 +191,5 @@ async def test_source_is_closed_if_the_head_cannot_be_sent() -> None:
     opened = Opened()
     with pytest.raises(ConnectionResetError):
         await EventStream(opened)({}, asyncio.Event().wait, send)
+
     assert opened.is_closed

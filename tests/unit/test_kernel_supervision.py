@@ -69,6 +69,7 @@ async def test_cancellation_ends_the_work():
     task = asyncio.create_task(Supervision("the work").run(asyncio.Event().wait))
     await asyncio.sleep(0)
     task.cancel()
+
     with pytest.raises(asyncio.CancelledError):
         await task
 
@@ -84,6 +85,7 @@ async def test_stop_interrupts_the_delay_of_a_thread():
     supervision = Supervision("the work", backoff=Backoff(3600, 3600))
     failing = Work(*UNEXPECTED)
     thread = threading.Thread(target=supervision.run_in_thread, args=(failing.run_in_thread, stop))
+
     thread.start()
 
     async def has_failed() -> bool:
@@ -105,6 +107,7 @@ async def test_stop_interrupts_the_delay_of_a_thread():
 async def test_only_unexpected_failures_log_a_traceback(failure: Exception, level: str, *, has_traceback: bool):
     with structlog.testing.capture_logs() as lines:
         await Supervision("the work", backoff=quick(), expected=(ValueError,)).run(Work(failure).run)
+
     (line,) = lines
     assert (line["log_level"], line["work"], "exc_info" in line) == (level, "the work", has_traceback)
 
@@ -114,16 +117,20 @@ SCALING = Scaling(most=4, busy=0.8, idle_s=60)
 
 def decisions(*cores: tuple[float, ...]) -> list[int]:
     """Return what is decided each second while the processes use these shares of a core."""
-    demand, used, found = WorkerDemand(SCALING), dict[int, float](), list[int]()
+    demand = WorkerDemand(SCALING)
+    used = dict[int, float]()
+    found = list[int]()
     for second, shares in enumerate([cores[0], *cores]):
         used = {pid: used.get(pid, 0.0) + share for pid, share in enumerate(shares)}
         found.append(demand.decide(float(second), used))
+
     return found[1:]
 
 
 def test_a_process_is_added_after_five_busy_seconds():
     assert decisions(*[(0.81,)] * 6) == [0, 0, 0, 0, 1, 1]
     assert decisions(*[(0.79,)] * 10) == [0] * 10
+
     # It is the average that counts.
     assert decisions(*[(1.0, 0.7)] * 5)[-1] == 1
     assert decisions(*[(1.0, 0.5)] * 5)[-1] == 0
@@ -138,6 +145,7 @@ def test_a_process_ends_when_the_others_would_have_enough_time_left():
     # What one process would have to do, it must do with half of the share that adds one.
     assert decisions(*[(0.3, 0.2)] * 60) == [0] * 60
     assert decisions(*[(0.2, 0.2, 0.3)] * 60)[-1] == -1
+
     # The last one stays.
     assert decisions(*[(0.0,)] * 100) == [0] * 100
 
@@ -164,6 +172,7 @@ def test_a_signal_reaches_the_processes_that_are_left(monkeypatch):
         2, lambda _: 0, on_ready=lambda: None, on_end=lambda _: None, on_stop=lambda: stopped.append(True)
     )
     processes._pids = {0: 1111, 1: 2222}
+
     processes._pass_on(signal.SIGTERM, None)
     assert (sent, stopped) == ([2222], [True])
 

@@ -21,13 +21,16 @@ async def test_limit_holds_in_the_cleanup_of_a_cancelled_task(limit):
             with pytest.raises(TimeoutError):
                 async with limit(0):
                     await asyncio.Event().wait()
+
             raise
 
     task = asyncio.create_task(clean_up())
     await has_begun.wait()
     task.cancel()
+
     with pytest.raises(asyncio.CancelledError):
         await task
+
     # What the limit took back is its own cancellation, and no other.
     assert task.cancelling() == 1
 
@@ -38,6 +41,7 @@ async def test_limit_that_was_exceeded_does_not_hide_a_cancellation(limit):
         async with limit(600) as entered:
             task = asyncio.current_task()
             assert task is not None
+
             # The limit expires and the task is cancelled before the task goes on.
             entered.reschedule(0)
             asyncio.get_running_loop().call_soon(task.cancel)
@@ -58,4 +62,5 @@ async def test_limit_leaves_other_errors_alone(limit):
 
     async with limit(None) as entered:
         await asyncio.sleep(0)
+
     assert not entered.expired()

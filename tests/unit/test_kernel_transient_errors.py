@@ -68,7 +68,9 @@ async def test_repeated_failures_are_counted_and_logged_once():
             for _ in range(500):
                 outages.add("request failed", asyncpg.CannotConnectNowError("starting up"), path="/a")
                 outages.add("request failed", asyncpg.DiskFullError("no space"), path="/b")
+
             await eventually(partial(are_counted, burst * 1000))
+
     assert {line["error"] for line in lines} == {"CannotConnectNowError: starting up", "DiskFullError: no space"}
     assert len(lines) < 100, "3,000 failures: of each burst and kind one line immediately, and one for the rest"
     assert {line["event"] for line in lines} == {"request failed"}

@@ -39,8 +39,10 @@ def test_wheel_contains_the_commit(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("portside.dataplane.builds.wheel.commit", lambda: "1234567")
     packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
     assert version_in(tmp_path / "venv") is None
+
     with zipfile.ZipFile(pack_wheel(tmp_path / "wheels")) as wheel:
         wheel.extractall(packages)
+
     assert version_in(tmp_path / "venv") == f"{__version__}+g1234567"
     (packages / "portside" / version.COMMIT_FILE).unlink()
     assert version_in(tmp_path / "venv") == __version__

@@ -29,6 +29,7 @@ async def talk(ctx: SocketContext, thing_id: UUID) -> None:
             return
         if frame == "break":
             raise ValueError(frame)
+
         await ctx.send(f"{ctx.actor} {thing_id} {ctx.request_id} {frame}".encode())
 
 
@@ -38,18 +39,21 @@ async def guard(ctx: Context, _route: Route) -> str:
         raise ValueError("the guard does not know")
     if name is None:
         raise Unauthorized
+
     return name
 
 
 @asynccontextmanager
 async def served() -> AsyncIterator[tuple[str, asyncio.Event]]:
     """Serve the routes; yield the address, and the event that stops the server."""
-    draining, stop = asyncio.Event(), asyncio.Event()
+    draining = asyncio.Event()
+    stop = asyncio.Event()
     api = SocketApi(Api([], BaseServices(db=None), guard), list(sockets), guard, draining=draining)
     cors = Cors(CorsRules(allow_origins=["https://friend.example"]))
     app = RequestMiddleware(LimitBody(api, 1000), draining=draining, cors=cors)
     server = Server(app, draining=draining, speaks_websocket=True)
     listening = listen("127.0.0.1", 0)
+
     await server.open([listening])
     running = asyncio.create_task(server.serve_until(stop))
     yield f"ws://127.0.0.1:{listening.getsockname()[1]}", stop
@@ -69,12 +73,14 @@ async def status_of(connection: connect) -> int:
     with pytest.raises(InvalidStatus) as refused:
         async with connection:
             pass
+
     return refused.value.response.status_code
 
 
 async def end_of(socket: ClientConnection) -> int:
     with pytest.raises(ConnectionClosed) as closed:
         await asyncio.wait_for(socket.recv(), 60)
+
     assert closed.value.rcvd is not None
     return closed.value.rcvd.code
 
@@ -88,6 +94,7 @@ async def test_messages_are_exchanged_in_both_directions() -> None:
         assert (actor, request_id, said) == ("ann", "r-1", "hello")
         await socket.send(b"bytes")
         assert str(await socket.recv()).endswith("bytes")
+
         await socket.send("leave")
         assert await end_of(socket) == 1000
 
@@ -99,6 +106,7 @@ async def test_websocket_without_permission_is_refused() -> None:
         assert await status_of(to(url, x_name="ann", origin="https://stranger.example")) == 403
         assert await status_of(connect(f"{url}/things/{uuid4()}", additional_headers={"x-name": "ann"})) == 404
         assert await status_of(connect(f"{url}/things/x/talk", additional_headers={"x-name": "ann"})) == 422
+
         async with to(url, x_name="ann", origin="https://friend.example") as socket:
             await socket.send("leave")
             assert await end_of(socket) == 1000
@@ -111,6 +119,7 @@ async def test_refused_handshakes_have_an_id_and_are_logged() -> None:
                 with pytest.raises(InvalidStatus) as refused:
                     await to(url, **headers, x_request_id=f"r-{number}")
                 assert refused.value.response.headers["x-request-id"] == f"r-{number}"
+
     assert [entry["status"] for entry in logs if entry["event"] == "websocket"] == [403, 401]
 
 
@@ -121,13 +130,21 @@ async def test_handshake_needs_exactly_one_host_header(hosts: int) -> None:
         address = urlsplit(url)
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
         lines = [
-            f"GET /things/{uuid4()}/talk HTTP/1.1", *["Host: a.example"] * hosts, "Connection: Upgrade",
-            "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==",
-            "X-Name: ann", "", "",
-        ]  # fmt: skip
+            f"GET /things/{uuid4()}/talk HTTP/1.1",
+            *["Host: a.example"] * hosts,
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==",
+            "X-Name: ann",
+            "",
+            "",
+        ]
+
         writer.write("\r\n".join(lines).encode())
         response = await asyncio.wait_for(reader.read(), 60)
         writer.close()
+
     assert response.startswith(b"HTTP/1.1 400 ")
     assert response.endswith(b'{"detail":"A request must have exactly one Host header."}')
 

@@ -16,9 +16,21 @@ from portside.platform.settings import PlatformSettings
 from tests.kubernetes import validate
 
 EVERYTHING = [
-    "--host", "portside.example.com", "--ingress-class", "nginx", "--tls-secret", "tls", "--storage-class", "fast",
-    "--agents-namespace", "red", "--agents-namespace", "blue", "--agents-url", "https://*.agents.example.com",
-]  # fmt: skip
+    "--host",
+    "portside.example.com",
+    "--ingress-class",
+    "nginx",
+    "--tls-secret",
+    "tls",
+    "--storage-class",
+    "fast",
+    "--agents-namespace",
+    "red",
+    "--agents-namespace",
+    "blue",
+    "--agents-url",
+    "https://*.agents.example.com",
+]
 
 
 def printed(*arguments: str) -> list[dict[str, Any]]:
@@ -49,6 +61,7 @@ def test_every_object_is_valid(arguments: list[str], version: str) -> None:
     found = printed(*arguments)
     for manifest in found:
         validate(manifest, version)
+
     names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in found]
     assert len(names) == len(set(names))
 
@@ -57,6 +70,7 @@ def test_manifests_print_no_secret_and_name_required_ones() -> None:
     result = CliRunner().invoke(manifests, [])
     found = list(yaml.safe_load_all(result.output))
     assert of_kind(found, "Secret") == []
+
     notes = "".join(line for line in result.output.splitlines() if line.startswith("#"))
     for name in ("portside", "portside-listener", "portside-postgres"):
         for variable in container_of(found, name)["env"]:
@@ -73,6 +87,7 @@ def test_programs_understand_their_environment(name: str, kinds: list[Any]) -> N
     variables = {one["name"]: one.get("value", "given") for one in container_of(printed(*EVERYTHING), name)["env"]}
     known = {known for kind in kinds for doc in describe(kind) for known in doc.names}
     assert set(variables) <= known
+
     for kind in kinds:
         load_settings(kind, variables)
 
@@ -99,11 +114,13 @@ def test_listener_role_has_exactly_the_needed_rights() -> None:
     found = printed(*EVERYTHING)
     assert of_kind(found, "ClusterRole") == []
     assert {one["metadata"]["namespace"] for one in of_kind(found, "Role")} == {"red", "blue"}
+
     for role in of_kind(found, "Role"):
         rights = {(*rule["apiGroups"], *rule["resources"]): set(rule["verbs"]) for rule in role["rules"]}
         changed = {what for what, verbs in rights.items() if verbs & {"create", "patch", "delete"}}
         assert changed == {(group, plural) for group, _, plural in KINDS.values()}
         assert {"*"}.isdisjoint(word for rule in role["rules"] for words in rule.values() for word in words)
+
     for binding in of_kind(found, "RoleBinding"):
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "portside-listener", "namespace": "portside"}]
 

@@ -36,7 +36,8 @@ from tests.kubernetes import (
     variables,
 )
 
-OLDEST, NEWEST = "1.28", "1.37"
+OLDEST = "1.28"
+NEWEST = "1.37"
 
 MOUNT = VolumeMount("cache", "/cache", "part", "None", read_only=True)
 CONTAINER = Container(
@@ -81,6 +82,7 @@ def test_samples_fill_every_field_of_nested_types() -> None:
     samples = [CONTAINER, *CONTAINER.env, CONTAINER.resources, *VOLUMES, *CONTAINER.volume_mounts]
     for sample in samples:
         filled[type(sample)] |= {name for name in sample.__struct_fields__ if getattr(sample, name)}
+
     for kind, names in filled.items():
         assert names == set(kind.__struct_fields__), kind
 
@@ -102,14 +104,20 @@ SCALARS: dict[str, tuple[Any, Any, Any]] = {
     "orchestrator_cpu": (4, lambda o: server_of(o, "-orchestrator")["resources"]["requests"]["cpu"], "4000m"),
     "orchestrator_cpu_limit": (6, lambda o: server_of(o, "-orchestrator")["resources"]["limits"]["cpu"], "6000m"),
     "orchestrator_memory_mb": (
-        302, lambda o: server_of(o, "-orchestrator")["resources"]["requests"]["memory"], "302Mi",
+        302,
+        lambda o: server_of(o, "-orchestrator")["resources"]["requests"]["memory"],
+        "302Mi",
     ),
     "orchestrator_memory_limit_mb": (
-        9000, lambda o: server_of(o, "-orchestrator")["resources"]["limits"]["memory"], "9000Mi",
+        9000,
+        lambda o: server_of(o, "-orchestrator")["resources"]["limits"]["memory"],
+        "9000Mi",
     ),
     "orchestrator_min_scale": (2, lambda o: named(o, "Deployment", "-orchestrator")["spec"]["replicas"], 2),
     "orchestrator_max_scale": (
-        3, lambda o: named(o, "HorizontalPodAutoscaler", "-orchestrator")["spec"]["maxReplicas"], 3,
+        3,
+        lambda o: named(o, "HorizontalPodAutoscaler", "-orchestrator")["spec"]["maxReplicas"],
+        3,
     ),
     "executor_cpu": (5, lambda o: server_of(o, "-executor")["resources"]["requests"]["cpu"], "5000m"),
     "executor_cpu_limit": (7, lambda o: server_of(o, "-executor")["resources"]["limits"]["cpu"], "7000m"),
@@ -141,7 +149,7 @@ SCALARS: dict[str, tuple[Any, Any, Any]] = {
     "sidecars": (as_json([CONTAINER]), lambda o: pod_of(o)["initContainers"], as_json([CONTAINER])),
     "labels": ({"team": "blue"}, lambda o: {one["metadata"]["labels"]["team"] for one in every(o)}, {"blue"}),
     "annotations": ({"note": "x"}, lambda o: {one["metadata"]["annotations"]["note"] for one in every(o)}, {"x"}),
-}  # fmt: skip
+}
 
 
 def store(found: Any, component: str) -> dict[str, Any]:
@@ -179,6 +187,7 @@ def test_full_spec_is_valid_on_oldest_and_newest_cluster(*, has_executors: bool)
     spec: dict[str, Any] = {**FULL_SPEC, **{name: value for name, (value, _, _) in SCALARS.items()}}
     if not has_executors:
         spec = {name: value for name, value in spec.items() if not name.startswith(("orchestrator_", "executor_"))}
+
     spec["sidecars"] = as_json([msgspec.structs.replace(CONTAINER, name="proxy", restart_policy=None)])
     everything = settings(
         kubernetes_ingress_url="https://*.agents.example.com",
@@ -187,12 +196,21 @@ def test_full_spec_is_valid_on_oldest_and_newest_cluster(*, has_executors: bool)
         kubernetes_storage_class="fast",
         kubernetes_pending_runs_metric="portside_pending_runs",
     )
+
     references = [{"name": "KEY", "secret_name": "keys", "secret_key": "openai"}]
     found = objects(revision(resource_spec=spec, secret_references=references), everything)
     assert {manifest["kind"] for manifest in every(found)} == {
-        "Secret", "PersistentVolumeClaim", "Service", "NetworkPolicy", "StatefulSet", "Deployment",
-        "HorizontalPodAutoscaler", "PodDisruptionBudget", "Ingress",
-    }  # fmt: skip
+        "Secret",
+        "PersistentVolumeClaim",
+        "Service",
+        "NetworkPolicy",
+        "StatefulSet",
+        "Deployment",
+        "HorizontalPodAutoscaler",
+        "PodDisruptionBudget",
+        "Ingress",
+    }
+
     validated(found, OLDEST, NEWEST)
 
 
@@ -203,15 +221,19 @@ def test_schemas_refuse_invalid_manifest() -> None:
 
 
 def test_pod_matches_contract() -> None:
-    server, api = server_of(objects()), named(objects(), "Deployment")
+    server = server_of(objects())
+    api = named(objects(), "Deployment")
     assert [port["containerPort"] for port in server["ports"]] == [8000]
+
     for probe in ("livenessProbe", "readinessProbe"):
         found = server[probe]
         assert found["httpGet"] == {"path": "/ok", "port": "http"}
         assert (found["periodSeconds"], found["timeoutSeconds"], found["failureThreshold"]) == (15, 5, 6)
+
     assert api["spec"]["revisionHistoryLimit"] == 10
     assert api["spec"]["progressDeadlineSeconds"] == 300
     assert named(objects(), "Deployment", "-queue")["spec"]["progressDeadlineSeconds"] == 600
+
     # An old replica terminates only after a new one serves, and has a grace period.
     assert api["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     assert pod_of(objects())["terminationGracePeriodSeconds"] > 180
@@ -219,14 +241,17 @@ def test_pod_matches_contract() -> None:
 
 def test_server_environment_is_complete() -> None:
     found = objects()
-    api, queue = variables(found), variables(found, "-queue")
+    api = variables(found)
+    queue = variables(found, "-queue")
     assert (api["PORTSIDE_TIER"], queue["PORTSIDE_TIER"]) == ("api", "queue")
     assert api["PORT"] == "8000"
     assert api["TOKEN"] == "s3cr3t"
     assert api["DATABASE_URI"] == api["POSTGRES_URI"]
+
     assert api["DATABASE_URI"] == f"postgresql://portside:postgres-password@{found.scope.name}-postgres:5432/portside"
     assert api["REDIS_URI"] == f"redis://:redis-password@{found.scope.name}-redis:6379/0"
     assert api["LANGSMITH_PROJECT"] == "Hello World"
+
     # A loopback address of the platform's machine would lead a pod to itself.
     assert api["LANGSMITH_ENDPOINT"] == "http://platform.example:8700"
     assert api["LANGSMITH_AUTH_ENDPOINT"] == "http://platform.example:8700/v2/deployments/1"
@@ -238,6 +263,7 @@ def test_secret_values_appear_only_in_secrets() -> None:
         if manifest["kind"] != "Secret":
             text = msgspec.json.encode(manifest).decode()
             assert not [secret for secret in ("s3cr3t", PASSWORDS.postgres, PASSWORDS.redis) if secret in text]
+
     assert "password" not in repr(PASSWORDS)
 
 
@@ -255,6 +281,7 @@ def test_secret_references_become_variables() -> None:
         {"name": "POSTGRES_URI_CUSTOM", "secret_name": "stores", "secret_key": "postgres"},
         {"name": "PORT", "secret_name": "keys", "secret_key": "port"},
     ]
+
     found = objects(revision(secret_references=references))
     api = variables(found)
     assert api["KEY"] == {"secretKeyRef": {"name": "keys", "key": "openai"}}
@@ -269,6 +296,7 @@ def test_custom_stores_replace_own_ones() -> None:
         Secret("POSTGRES_URI_CUSTOM", "postgresql://elsewhere/db"),
         Secret("REDIS_URI_CUSTOM", "redis://elsewhere"),
     ]
+
     found = objects(revision(secrets=secrets))
     assert found.stores == []
     assert variables(found)["DATABASE_URI"] == "postgresql://elsewhere/db"
@@ -299,12 +327,15 @@ def test_executors_find_their_orchestrators_and_have_no_database() -> None:
         {"name": "KEY", "secret_name": "keys", "secret_key": "openai"},
         {"name": "LANGGRAPH_AES_JSON_KEYS", "secret_name": "keys", "secret_key": "names"},
     ]
+
     spec = with_defaults({"executor_cpu": 2, "queue_max_scale": 5})
     given = revision(resource_spec=spec, secrets=secrets, secret_references=references)
     found = objects(given, settings(kubernetes_pending_runs_metric="pending"))
     names = {one["metadata"]["name"].removeprefix(found.scope.name) for one in found.of_kind("Deployment")}
     assert names == {"", "-orchestrator", "-executor"}
-    orchestrator, executor = variables(found, "-orchestrator"), variables(found, "-executor")
+    orchestrator = variables(found, "-orchestrator")
+    executor = variables(found, "-executor")
+
     assert (orchestrator["PORTSIDE_TIER"], orchestrator["FF_USE_CORE_API"]) == ("queue", "true")
     assert (orchestrator["EXECUTORS"], executor["EXECUTORS"]) == ("0", "2")
     assert (executor["PORTSIDE_TIER"], executor["TOKEN"]) == ("executor", "s3cr3t")
@@ -313,10 +344,12 @@ def test_executors_find_their_orchestrators_and_have_no_database() -> None:
     assert len(executor["CORE_API_KEY"]) >= 32
     of_stores = {"DATABASE_URI", "POSTGRES_URI", "REDIS_URI", "LANGGRAPH_AES_KEY", "LANGGRAPH_AES_JSON_KEYS"}
     assert of_stores <= orchestrator.keys()
+
     assert not of_stores & executor.keys()
     service = named(found, "Service", "-orchestrator")["spec"]
     assert (service["clusterIP"], service["ports"][0]["port"]) == ("None", int(orchestrator["CORE_API_PORT"]))
     assert {"name": "grpc", "containerPort": 50054, "protocol": "TCP"} in server_of(found, "-orchestrator")["ports"]
+
     # The runs that wait ask for executors: an orchestrator takes as many as they have slots.
     scaler = named(found, "HorizontalPodAutoscaler", "-executor")["spec"]
     assert (scaler["maxReplicas"], [one["type"] for one in scaler["metrics"]][-1]) == (5, "External")
@@ -333,6 +366,7 @@ def test_autoscaling_targets_match_contract() -> None:
     assert {name: target["averageUtilization"] for name, target in targets.items()} == {"cpu": 75, "memory": 75}
     (pending,) = [one["external"] for one in queue if one["type"] == "External"]
     assert pending["target"] == {"type": "AverageValue", "averageValue": "10"}
+
     api = named(found, "HorizontalPodAutoscaler")["spec"]["metrics"]
     assert {one["type"] for one in api} == {"Resource"}
 
@@ -363,6 +397,7 @@ def test_custom_url_is_kept() -> None:
         kubernetes=settings(kubernetes_ingress_url="https://*.agents.example.com"),
         custom_url="https://chat.example.com/v1",
     )
+
     (rule,) = named(found, "Ingress")["spec"]["rules"]
     assert (rule["host"], found.address.url) == ("chat.example.com", "https://chat.example.com/v1")
     assert variables(found)["MOUNT_PREFIX"] == "/v1"
@@ -379,6 +414,7 @@ def test_restarting_sidecar_is_an_init_container() -> None:
         as_json(msgspec.structs.replace(CONTAINER, name=name, restart_policy=policy))
         for name, policy in (("proxy", "Always"), ("shipper", None))
     )
+
     first = as_json(msgspec.structs.replace(CONTAINER, name="first", restart_policy=None))
     pod = pod_of(
         objects(revision(resource_spec={**FULL_SPEC, "sidecars": [native, plain], "init_containers": [first]}))
@@ -418,9 +454,11 @@ def test_unlisted_namespace_is_refused() -> None:
 def test_names_are_dns_labels_with_room_for_suffixes(name: str) -> None:
     found = object_name(name, DEPLOYMENT_ID)
     assert len(found) <= 37
+
     for manifest in every(objects(revision(), name=name)):
         # The label that a StatefulSet gives its pods is its name and eleven characters.
         assert len(manifest["metadata"]["name"]) <= (52 if manifest["kind"] == "StatefulSet" else 63)
+
     assert found[0].isalpha()
     assert found.replace("-", "").isalnum()
     assert found.isascii()

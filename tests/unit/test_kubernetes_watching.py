@@ -135,6 +135,7 @@ def test_metrics_of_counts_replicas_and_first_problem() -> None:
             of("postgres", up),
         ]
     )
+
     assert (found.replicas, found.queue_replicas, found.restarts) == (1, 1, 4)
     assert found.problem == "container api-server of pod hello-1: ImagePullBackOff: because"
     assert metrics_of([]).problem is None

@@ -22,15 +22,33 @@ NO_ROUTES = re.compile(
 )
 # How addresses begin that are not served, each in the words of docs/compatibility.md.
 NOT_SERVED = (
-    "/sessions/X/insights", "/sessions/resolutions", "/workspaces/current/secrets", "/agents", "/runs/rules",
-    "/platform/annotation-queues", "/platform/datasets/X/examples/X", "/platform/evaluators", "/platform/issues",
-    "/platform/product-feedbacks", "/prompt-webhooks", "/v1/fleet",
-    "/api/v2/public/X/run", "/api/v2/runs/X/share", "/api/v2/runs/X/url", "/api/v2/sandboxes", "/api/v2/threads/X",
-    "/api/v2/threads/stats", "/api/v2/traces/query", "/annotation-queues/X/export", "/annotation-queues/X/queues",
+    "/sessions/X/insights",
+    "/sessions/resolutions",
+    "/workspaces/current/secrets",
+    "/agents",
+    "/runs/rules",
+    "/platform/annotation-queues",
+    "/platform/datasets/X/examples/X",
+    "/platform/evaluators",
+    "/platform/issues",
+    "/platform/product-feedbacks",
+    "/prompt-webhooks",
+    "/v1/fleet",
+    "/api/v2/public/X/run",
+    "/api/v2/runs/X/share",
+    "/api/v2/runs/X/url",
+    "/api/v2/sandboxes",
+    "/api/v2/threads/X",
+    "/api/v2/threads/stats",
+    "/api/v2/traces/query",
+    "/annotation-queues/X/export",
+    "/annotation-queues/X/queues",
     "/annotation-queues/X/runs/delete",
-    "/annotation-queues/X/total_archived", "/annotation-queues/X/total_size", "/annotation-queues/populate",
+    "/annotation-queues/X/total_archived",
+    "/annotation-queues/X/total_size",
+    "/annotation-queues/populate",
     "/annotation-queues/status",
-)  # fmt: skip
+)
 
 
 def addresses(file: Path) -> Iterator[str]:
@@ -44,6 +62,7 @@ def addresses(file: Path) -> Iterator[str]:
             text = re.sub(r"\{\w+\}", "X", node.value)
         else:
             continue
+
         if re.fullmatch(r"X?/[a-zA-Z][\w/.-]*(\?.*)?", text):
             yield text.removeprefix("X").split("?")[0]
 

@@ -14,7 +14,9 @@ from portside.limits.table import Table, read_pattern, read_table, write_table
 from portside.limits.types import CallerIdentity, Region
 from portside.platform.app import ROUTES, UNLIMITED
 
-KEY, USER, IP = CallerIdentity.API_KEY, CallerIdentity.USER, CallerIdentity.IP
+KEY = CallerIdentity.API_KEY
+USER = CallerIdentity.USER
+IP = CallerIdentity.IP
 RUN = "/runs/0190a0c0-0000-7000-8000-000000000001"
 SHARED = RUN.removeprefix("/runs")
 ALL = (KEY, USER, IP)
@@ -82,11 +84,13 @@ def test_limit_and_category_of_a_request(method, path, who, us, eu, category) ->
 
 def test_every_route_has_a_row_or_a_reason_for_the_default() -> None:
     """A new route that reads what an older one reads could sidestep its row."""
-    table, by_default = Table(read_table(), Region.US), set()
+    table = Table(read_table(), Region.US)
+    by_default = set()
     for route in ROUTES:
         path = re.sub(r"\{[^}]*\}", SHARED.removeprefix("/"), route.path)
         row = table.row(route.method, {path}, ALL)
         assert row is not None
+
         if row.match == "any" and route.path not in UNLIMITED:
             by_default.add(f"{route.method} {route.path}")
 
@@ -142,6 +146,7 @@ def test_a_table_that_cannot_be_read_names_its_line(tmp_path, line, says) -> Non
     file.write_text(f"# mine\n\n{line}\n")
     with pytest.raises(UserMistake, match="line 3") as caught:
         read_table(file)
+
     assert says in str(caught.value)
 
 
@@ -190,6 +195,7 @@ def test_the_addresses_of_the_hosted_service() -> None:
         "us": {"egress": 8, "ingress": 2},
         "eu": {"egress": 8, "ingress": 2},
     }
+
     assert shown["us"]["egress"][0] == "34.59.65.97"
     lines = CliRunner().invoke(allowlist, ["--region", "eu"]).output.splitlines()
     assert (len(lines), lines[-1].split()) == (11, ["eu", "ingress", "34.13.73.122"])

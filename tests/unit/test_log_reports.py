@@ -32,11 +32,13 @@ class Collector:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 is_refused = collector.to_refuse > 0
                 collector.to_refuse -= is_refused
+
                 with collector.came:
                     # Before the response: the sender's next report comes after it, in another thread.
                     if not is_refused:
                         collector.reports.append(body)
                     collector.came.notify_all()
+
                 self.send_response(503 if is_refused else 202)
                 self.send_header("content-length", "0")
                 self.end_headers()
@@ -77,15 +79,19 @@ def said(message: str, **fields: Any) -> dict[str, Any]:
 
 def test_report_contains_no_secrets(collector: Collector) -> None:
     environ = {
-        "OPENAI_API_KEY": "sk-very-secret", "DATABASE_URI": "postgres://me:p%40ssw0rd@db/x", "PLAIN": "plainly",
+        "OPENAI_API_KEY": "sk-very-secret",
+        "DATABASE_URI": "postgres://me:p%40ssw0rd@db/x",
+        "PLAIN": "plainly",
         "GRAPH_AES_KEY": "first-of-them,second-one",
-    }  # fmt: skip
+    }
+
     reports = LogReports(collector.url, {"kind": "agent_server"}, secrets_of(environ))
     reports.start()
     try:
         int("sk-very-secret")
     except ValueError as exc:
         reports.collect(said("failed with sk-very-secret", exc_info=exc, url="redis://u:x@host/1", path="plainly"))
+
     reports.collect(said("p@ssw0rd second-one", many={"a": "first-of-them"}, _record=logging.LogRecord))
     (failed, other) = collector.wait_for(2)
     reports.close()
@@ -93,6 +99,7 @@ def test_report_contains_no_secrets(collector: Collector) -> None:
     assert failed["fields"] == {"url": "redis://[hidden]@host/1", "path": "plainly"}
     assert failed["exception"]["type"] == "ValueError"
     assert "test_log_reports.py" in failed["exception"]["frames"][0]
+
     assert (other["message"], other["fields"]) == ("[hidden] [hidden]", {"many": "{'a': '[hidden]'}"})
     assert collector.reports[0]["source"] == {"kind": "agent_server"}
 
@@ -102,9 +109,11 @@ def test_lines_are_dropped_and_counted_while_address_fails(collector: Collector)
     reports = LogReports(collector.url, {}, [])
     for number in range(log_reports.KEPT_LINES + 7):
         reports.collect(said(str(number)))
+
     reports.start()
     with collector.came:
         assert collector.came.wait_for(lambda: collector.accounted() == log_reports.KEPT_LINES + 7, WAIT_S)
+
     reports.close()
     assert collector.reports[0]["dropped"] >= 7 + log_reports.LINES_OF_REPORT
     assert collector.reports[-1]["dropped"] == 0
@@ -117,6 +126,7 @@ def test_last_lines_are_sent_at_close_and_large_lines_are_cut(collector: Collect
     with listen_to_logs(reports.collect):
         for _ in range(60):
             reports.collect(said("y" * 100_000, **{f"f{n}": "x" * 1000 for n in range(40)}))
+
     reports.close()
     assert len(collector.wait_for(60)) == 60
     assert all(len(json.dumps(report)) < 256 * 1024 for report in collector.reports)

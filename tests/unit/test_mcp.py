@@ -40,9 +40,12 @@ def test_messages_become_a_string_without_unused_definitions() -> None:
     tool = tool_input(CONVERSATION)
     assert tool.schema["properties"]["messages"]["type"] == "string"
     assert set(tool.schema["$defs"]) == {"Place", "Kind"}
+
     assert tool.graph_input({"messages": "hi", "place": 1}) == {
-        "messages": [{"type": "human", "content": "hi"}], "place": 1,
-    }  # fmt: skip
+        "messages": [{"type": "human", "content": "hi"}],
+        "place": 1,
+    }
+
     assert tool.graph_input({"messages": [{"role": "user", "content": "hi"}]})["messages"][0]["role"] == "user"
     assert set(CONVERSATION["$defs"]) == {"Message", "Place", "Kind"}
 
@@ -143,6 +146,7 @@ def test_header_values_are_stripped() -> None:
     request = McpRequest(1, "tools/call", {"name": "a", "_meta": {VERSION: "2026-07-28", CAPABILITIES: {}}})
     headers = {"mcp-protocol-version": " 2026-07-28 ", "mcp-method": "tools/call\t", "mcp-name": " =?base64?YQ==?= "}
     check_declared(request, headers)
+
     with pytest.raises(McpError, match="Mcp-Name"):
         check_declared(request, headers | {"mcp-name": "b"})
 

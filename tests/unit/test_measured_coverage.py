@@ -40,6 +40,7 @@ def test_forked_and_replaced_processes_leave_their_lines_and_queries(tmp_path) -
     (results / "data").mkdir(parents=True)
     module = tmp_path / "followed.py"
     module.write_text(FOLLOWED)
+
     given = (os.getpid(), str(tmp_path), str(results))
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests import measured; measured.begin(*{given!r})"
 
@@ -66,6 +67,7 @@ def test_counts_of_a_bundle_lead_to_the_lines_of_its_sources(tmp_path) -> None:
     bundle = tmp_path / "main.mjs"
     # The second line begins at offset 11; in UTF-16 the emoji counts twice.
     bundle.write_text('a = "🦆";\nif (a) { b; }\n', "utf-8")
+
     # Line 1 of the bundle is line 1 of the source; in line 2 column 0 is line 2, and column 9 is line 3.
     content = {"sources": ["src/main.ts"], "mappings": "AAAA;AACA,SACA"}
     (tmp_path / "main.mjs.map").write_text(json.dumps(content))

@@ -50,6 +50,7 @@ def parsed(attributes: dict[str, Any], events: Any = (), **resource: Any) -> Ing
         "attributes": pairs(attributes),
         "events": [{"name": name, "attributes": pairs(fields)} for name, fields in events],
     }
+
     process = {"attributes": pairs(resource)}
     body = {"resourceSpans": [{"resource": process, "scopeSpans": [{"scope": {"name": "s"}, "spans": [span]}]}]}
     return parse_otlp(json.dumps(body).encode(), JSON, None)
@@ -209,6 +210,7 @@ def test_stored_attributes_are_read_once() -> None:
     assert again is not None
     assert json.loads(again)["metadata"]["usage_metadata"] == READ
     assert reread_extra(again) is None
+
     for nothing in ('{"metadata": {"a": 1}}', "[]", "{", json.dumps({"metadata": {"usage_metadata": COUNTS}})):
         assert reread_extra(nothing) is None
 
@@ -511,7 +513,9 @@ def test_attachments_are_decoded() -> None:
         ("pic", "text/plain", b"hi"),
         ("file", "application/octet-stream", b""),
     ]
+
     assert batch.attachments[0].run_id == batch.runs[0].id
+
     for wrong in ([{"name": "x", "content": "???"}], [{"name": "x"}], ["x"], [{"content": ""}] * 101):
         batch = parsed({"langsmith.attachments": json.dumps(wrong)})
         assert (batch.runs, batch.attachments) == ([], [])
@@ -523,7 +527,9 @@ def test_names_with_dots_are_objects_and_lists() -> None:
     assert nested({"a": 1, "a.b": 2}) == {"a": {"value": 1, "b": 2}}
     assert nested({"a.b": 2, "a": 1}) == {"a": {"b": 2, "value": 1}}
     assert nested({"a.0": 1, "a.x": 2}) == {"a": {"0": 1, "x": 2}}
+
     deep = nested({".".join("a" * 500): 1})
     for _ in range(31):
         (deep,) = deep.values()
+
     assert deep == 1

@@ -11,8 +11,10 @@ from portside.kernel.codec import dump_api
 
 
 def test_file_that_cannot_be_read_is_logged_once_until_that_changes(tmp_path: Path):
-    path, revision_id = tmp_path / "revisions.json", uuid4()
+    path = tmp_path / "revisions.json"
+    revision_id = uuid4()
     readable = dump_api([{"id": revision_id, "config": "c", "python": "p", "known_graphs": "k"}])
+
     file = RevisionsFile(path)
     contents = [readable, b"", b"", b"[1]", b"[1]", readable, b"", readable]
     with capture_logs() as logged:
@@ -20,14 +22,17 @@ def test_file_that_cannot_be_read_is_logged_once_until_that_changes(tmp_path: Pa
             path.write_bytes(content)
             # The last revisions that were read stay.
             assert list(file.read()) == [revision_id]
+
     assert [each["event"] for each in logged] == ["the file of pinned revisions cannot be read"] * 3
     assert "revisions of threads" not in str(PROBLEMS)
 
 
 def test_threads_leave_a_revision_after_its_time_limit(tmp_path: Path) -> None:
-    path, limits = tmp_path / "revisions.json", {uuid4(): None, uuid4(): 4e9, uuid4(): 1.0}
+    path = tmp_path / "revisions.json"
+    limits = {uuid4(): None, uuid4(): 4e9, uuid4(): 1.0}
     unlimited, within, past = limits
     entry = {"config": "c", "python": "p", "known_graphs": "k"}
+
     path.write_bytes(dump_api([{**entry, "id": revision_id, "until": until} for revision_id, until in limits.items()]))
 
     file = RevisionsFile(path)

@@ -65,9 +65,12 @@ OTHERS: list[Any] = [
     FunctionMessage("result", name="f"),
     AIMessage("", invalid_tool_calls=[{"name": "f", "args": "{", "id": "1", "error": "bad"}]),
     HumanMessage("hello", extra="field"),
-    changed(AIMessage("late calls"), additional_kwargs={"tool_calls": [
-        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    ]}),
+    changed(
+        AIMessage("late calls"),
+        additional_kwargs={
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+        },
+    ),
     changed(AIMessage("late usage"), usage_metadata={"total_tokens": 3, "input_tokens": 1, "output_tokens": 2}),
     changed(AIMessage("late usage"), usage_metadata={**USAGE, "price": 1.0}),
     changed(AIMessage("partial usage"), usage_metadata={}),
@@ -76,7 +79,7 @@ OTHERS: list[Any] = [
     changed(HumanMessage("number"), id=5),
     changed(HumanMessage("none"), content=None),
     changed(HumanMessage("numbers"), content=[1, 2]),
-]  # fmt: skip
+]
 NESTED: list[Callable[[Any], Any]] = [
     lambda message: [message, message],
     lambda message: {"a": [message, {"b": message}], 1: (message, {message.type})},

@@ -16,12 +16,19 @@ def test_secrets_have_no_value() -> None:
         backup_passphrase="s3cret",
         smtp_password="s3cret",
     )
+
     found = settings_in_force(settings)
     assert "s3cret" not in msgspec.json.encode(found).decode()
     hidden = {each.name for each in found if each.is_hidden}
+
     assert hidden == {
-        "DATABASE_URL", "PORTSIDE_API_KEY", "OIDC_CLIENT_SECRET", "PORTSIDE_BACKUP_PASSPHRASE", "SMTP_PASSWORD",
-    }  # fmt: skip
+        "DATABASE_URL",
+        "PORTSIDE_API_KEY",
+        "OIDC_CLIENT_SECRET",
+        "PORTSIDE_BACKUP_PASSPHRASE",
+        "SMTP_PASSWORD",
+    }
+
     assert all(each.is_set for each in found if each.is_hidden)
 
 

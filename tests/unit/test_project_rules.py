@@ -24,8 +24,15 @@ from portside.platform.settings import PlatformSettings
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 # Written in two halves, because this file is searched as well.
-HOSTS = (("pypi", ".org"), ("python", "hosted"), ("npm", "js.org"), ("yarn", "pkg.com"), ("crates", ".io"),
-         ("proxy.go", "lang.org"), ("ana", "conda.org"))  # fmt: skip
+HOSTS = (
+    ("pypi", ".org"),
+    ("python", "hosted"),
+    ("npm", "js.org"),
+    ("yarn", "pkg.com"),
+    ("crates", ".io"),
+    ("proxy.go", "lang.org"),
+    ("ana", "conda.org"),
+)
 REGISTRY_HOSTS = ["".join(halves) for halves in HOSTS]
 
 
@@ -42,12 +49,17 @@ def repository_files() -> list[Path]:
     """The files that are or would be committed; where there is no repository, those of the known folders."""
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
     names = [name for name in listing.stdout.split("\0") if name]
     found = [ROOT / name for name in names] or [
         path for folder in ("src", "tests", "docs", "scripts", "examples") for path in (ROOT / folder).rglob("*")
     ]
+
     return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
 
 
@@ -101,6 +113,7 @@ def test_no_file_names_a_package_registry() -> None:
     for path in repository_files():
         text = path.read_bytes().decode("utf-8", "replace").lower()
         found += [f"{path.relative_to(ROOT)}: {host}" for host in REGISTRY_HOSTS if host in text]
+
     assert found == []
 
 
@@ -108,8 +121,10 @@ def test_dependencies_are_pinned_with_hashes_and_name_no_index() -> None:
     lines = (ROOT / "requirements.lock").read_text().splitlines()
     pins = [line for line in lines if line and not line.startswith((" ", "#"))]
     assert pins
+
     for pin in pins:
         assert re.match(r"[a-z0-9._\[\]-]+==\S+", pin), pin
+
     assert sum("--hash=sha256:" in line for line in lines) >= len(pins)
     assert not any("://" in line or line.startswith("-") for line in lines)
 
@@ -146,6 +161,7 @@ def test_the_list_of_costlier_tests_names_tests_that_exist() -> None:
         for name, held_by in names.items():
             assert name == "*" or f"def {name.partition('[')[0]}(" in text, f"{file}: {name}"
             assert held_by, f"{file}: {name} does not say what holds its rule"
+
             for module, holder in _holders(file, held_by):
                 found = re.search(
                     rf"((?:@pytest[^\n]*\n)*)(?:async )?def {holder}\(", (folder / module).read_text("utf-8")

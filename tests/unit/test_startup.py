@@ -33,13 +33,16 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     def write(init: str = INIT) -> list[str]:
         folder = tmp_path / "latest"
         folder.mkdir()
+
         for name, text in {"__init__": init, "small": "leaf = 1\n", "large": "thing = 2\n"}.items():
             (folder / f"{name}.py").write_text(text)
+
         importlib.invalidate_caches()
         import_lazily("latest", "not_installed_at_all")
         return runs
 
     yield write
+
     for name in [name for name in sys.modules if name.partition(".")[0] == "latest"]:
         del sys.modules[name]
 
@@ -75,6 +78,7 @@ def test_lookup_of_a_name_runs_the_package_once(package: Callable[[], list[str]]
     package_module = imported("latest")
     assert runs == ["latest"]
     assert (package_module.thing, type(package_module)) == (3 if "= 3" in statement else 2, ModuleType)
+
     with pytest.raises(AttributeError, match="'latest' has no attribute 'nothing'"):
         _ = package_module.nothing
 
@@ -89,24 +93,32 @@ def test_failed_package_runs_again_at_the_next_lookup(package: Callable[[str], l
     package("import builtins\nbuiltins.package_runs.append(1)\nif len(builtins.package_runs) == 1: 1 / 0\nthing = 5\n")
     with pytest.raises(ZeroDivisionError):
         _ = imported("latest").thing
+
     assert imported("latest").thing == 5
 
 
 def test_second_thread_waits_until_the_package_has_run(
     package: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun = threading.Event()
+    go_on = threading.Event()
     monkeypatch.setattr("builtins.package_events", (begun, go_on), raising=False)
     package("import builtins\nbuiltins.package_events[0].set()\nbuiltins.package_events[1].wait(60)\nthing = 7\n")
-    package_module, seen = imported("latest"), []
+
+    package_module = imported("latest")
+    seen = []
+
     threads = [threading.Thread(target=lambda: seen.append(package_module.thing)) for _ in range(3)]
     for thread in threads:
         thread.start()
+
     assert begun.wait(60)
     assert seen == []
     go_on.set()
+
     for thread in threads:
         thread.join(60)
+
     assert seen == [7, 7, 7]
 
 
@@ -133,6 +145,7 @@ for name in sys.argv[1:]:
     missing = set(dir(sys.modules[name])) - lazy_names
     assert not missing, missing
 """
+
     command = [sys.executable, "-c", script, *LAZY_PACKAGES]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
@@ -144,11 +157,13 @@ def test_modules_of_deferred_packages_do_not_look_up_its_names_at_import(package
     """Otherwise a thread that runs the package and one that imports the module could wait for each other."""
     folder = Path(next(iter(imported(package).__path__)))
     lookups = []
+
     for file in folder.rglob("*.py"):
         if file != folder / "__init__.py":
             parts = file.relative_to(folder).with_suffix("").parts
             home = ".".join([package, *parts[:-1]])
             lookups += [f"{file}:{node.lineno}" for node in imports_from(file) if source_of(node, home) == package]
+
     assert lookups == []
 
 
@@ -179,6 +194,7 @@ def test_deployed_server_does_without_rich_and_its_project_does_not():
         "import rich.console\n"
         "structlog.get_logger().info('a line')\n"
     )
+
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "a line" in done.stdout

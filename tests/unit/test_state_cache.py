@@ -13,6 +13,7 @@ def test_least_recently_used_state_is_evicted():
     cache = StateCache(LIMIT)
     for number in range(19):
         cache.put(key(number), CachedState("v1", None, b"state"))
+
     assert cache.get(key(0), None) == CachedState("v1", None, b"state")
     cache.put(key(19), CachedState("v1", None, b"state"))
     assert [cache.get(key(number), None) is None for number in (0, 1, 2, 19)] == [False, True, False, False]

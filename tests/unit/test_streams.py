@@ -49,16 +49,26 @@ def names(raw: bytes) -> list[str]:
 
 
 def test_ids_grow_within_a_millisecond_and_when_the_clock_goes_back(monkeypatch):
-    clock, moments = EventClock(), iter([5_000_000, 5_000_000, 3_000_000, 6_000_000])
+    clock = EventClock()
+    moments = iter([5_000_000, 5_000_000, 3_000_000, 6_000_000])
     monkeypatch.setattr("portside.agent.streams.events.time.time_ns", lambda: next(moments))
     assert [clock.next() for _ in range(4)] == ["5-0", "5-1", "5-2", "6-0"]
 
 
 @pytest.mark.parametrize(
     ("text", "place"),
-    [("17-3", (17, 3)), ("17", (17, 0)), ("17-", (17, 0)), ("", None), ("x", None), ("-1", None), ("1-2-3", None),
-     ("²-1", None), ("9" * 50, None)],
-)  # fmt: skip
+    [
+        ("17-3", (17, 3)),
+        ("17", (17, 0)),
+        ("17-", (17, 0)),
+        ("", None),
+        ("x", None),
+        ("-1", None),
+        ("1-2-3", None),
+        ("²-1", None),
+        ("9" * 50, None),
+    ],
+)
 def test_parse_event_id(text, place):
     assert parse_event_id(text) == place
 
@@ -67,8 +77,10 @@ def test_modes_may_be_repeated_or_a_json_list():
     assert parse_run_modes(None) is None
     assert parse_run_modes(["values", "updates"]) == {"values", "updates"}
     assert parse_run_modes(['["values"', ' "messages-tuple"]']) == {"values", "messages"}
+
     with pytest.raises(Invalid, match="bogus"):
         parse_run_modes(["bogus"])
+
     assert parse_thread_modes([]) == {"run_modes"}
     with pytest.raises(Invalid, match="Invalid stream mode: values"):
         parse_thread_modes(["values"])
@@ -81,6 +93,7 @@ def test_resume_position_of_thread_followers():
         (0, 0),
         (7, 1),
     )
+
     with pytest.raises(Invalid):
         resume_position("-1")
 
@@ -104,6 +117,7 @@ async def test_buffer_of_few_large_events_does_not_overflow(monkeypatch):
     reader = make_buffer()
     for _ in range(4):
         reader.offer(b"one step in every mode", None)
+
     reader.end()
     assert [chunk async for chunk in reader] == [b"one step in every mode" * 4]
 
@@ -120,12 +134,14 @@ async def test_large_waiting_frames_are_taken_in_slices():
     reader = make_buffer()
     for name in (b"a", b"b", b"c"):
         reader.offer(name * BLOCK_BYTES, None)
+
     assert [[frame[:1] for frame in await reader.take()] for _ in range(3)] == [[b"a"], [b"b"], [b"c"]]
 
 
 async def test_frames_that_were_taken_no_longer_count(monkeypatch):
     monkeypatch.setattr(buffers, "BUFFER_LIMIT_BYTES", 3 * BLOCK_BYTES)
     monkeypatch.setattr(buffers, "FRAMES_AT_LEAST", 1)
+
     reader = make_buffer()
     for _ in range(6):
         reader.offer(b"x" * BLOCK_BYTES, None)
@@ -141,10 +157,12 @@ async def test_slice_is_not_stalled_because_its_reader_waited_for_it(monkeypatch
     first, second, third = (ReplayBuffer(ThreadView(RUN_MODES), budget, b"overflow") for _ in range(3))
     claim = await budget.claim(first)
     waiting = [asyncio.create_task(budget.claim(reader)) for reader in (second, third)]
+
     await asyncio.sleep(0)
     now_s = 2 * buffers.STALLED_AFTER_S
     claim.release()
     granted = await waiting[0]
+
     budget._end_stalled()
     assert not second._is_ended
     now_s = 4 * buffers.STALLED_AFTER_S
@@ -169,6 +187,7 @@ async def test_bytes_of_a_reader_that_a_thread_collects_are_counted_on_the_loop(
     held = [await budget.claim(first)]
     assert budget._total == BLOCK_BYTES
     waiting = asyncio.create_task(budget.claim(second))
+
     await asyncio.sleep(0)
     assert not waiting.done()
     drop_in_thread(held)
@@ -182,6 +201,7 @@ async def test_resumable_run_evicts_oldest_events_above_its_limit(monkeypatch):
     run = hub.begin(start(is_resumable=True))
     run.publish([(name, b"x" * 900) for name in ("values", "updates", "custom")])
     run.end()
+
     replay = b"".join([chunk async for chunk in run.follow(after="0")])
     assert names(replay) == ["updates", "custom"]
 
@@ -189,15 +209,19 @@ async def test_resumable_run_evicts_oldest_events_above_its_limit(monkeypatch):
 async def test_followers_of_a_run_that_goes_on_elsewhere_are_cut_after_its_last_event():
     hub = Hub(keep_s=60)
     run = hub.begin(start(is_resumable=True))
-    follower, ended = run.follow(), run.follow()
+    follower = run.follow()
+    ended = run.follow()
+
     run.publish([("values", b"1")])
     ended.end()
     hub.finish(run.run_id, None)
+
     late = run.follow(after="-1")
     for reader in (follower, late):
         assert names(await anext(reader))[-1:] == ["values"]
         with pytest.raises(StreamCut):
             await anext(reader)
+
     assert names(b"".join([chunk async for chunk in ended])) == ["values"], "it had ended before"
     assert hub.find(run.run_id) is None, "the next follower gets the events of the process that goes on"
 
@@ -208,6 +232,7 @@ async def test_process_that_stops_cuts_the_followers_of_threads_and_of_runs_else
     readers = [run.follow(), await hub.follow_thread(uuid4(), RUN_MODES, None)]
     hub.stop()
     readers.append(await hub.follow_thread(uuid4(), RUN_MODES, None))
+
     for reader in readers:
         with pytest.raises(StreamCut):
             await anext(reader)
@@ -231,8 +256,9 @@ async def test_wait_that_is_cut_at_once_still_names_the_run_to_join():
 
     await response({}, asyncio.Event().wait, send)
     assert [(message["type"], message.get("body")) for message in sent] == [
-        ("http.response.start", None), ("http.response.body", b"\n"),
-    ]  # fmt: skip
+        ("http.response.start", None),
+        ("http.response.body", b"\n"),
+    ]
 
 
 async def test_run_evicts_oldest_events_of_its_thread(monkeypatch):
@@ -245,32 +271,38 @@ async def test_run_evicts_oldest_events_of_its_thread(monkeypatch):
 
 async def test_kept_segments_drop_the_oldest_end_above_the_limit(monkeypatch):
     monkeypatch.setattr(event_log.KeptSegments.__init__, "__defaults__", (5_000,))
-    hub, kept = Hub(keep_s=60), []
+    hub = Hub(keep_s=60)
+    kept = []
     for _ in range(3):
         begun = start()
         run = hub.begin(begun)
         run.publish([("values", b'"%s"' % (b"x" * 998))])
         hub.finish(begun.run_id, RunEnd("completed", "g"))
         kept.append(hub.log_of(begun.thread_id))
+
     assert [bool(list(thread.history)) for thread in kept] == [False, True, True]
 
 
 async def test_large_runs_take_nothing_from_what_small_ones_kept(monkeypatch):
     monkeypatch.setattr(event_log.KeptSegments.__init__, "__defaults__", (25_000,))
-    hub, kept = Hub(keep_s=60), []
+    hub = Hub(keep_s=60)
+    kept = []
     for size in (10, 10, 9_000, 9_000, 9_000):
         begun = start()
         run = hub.begin(begun)
         run.publish([("values", b'"%s"' % (b"x" * size))])
         hub.finish(begun.run_id, RunEnd("completed", "g"))
         kept.append(hub.log_of(begun.thread_id))
+
     assert [bool(list(thread.history)) for thread in kept] == [True, True, False, True, True]
 
 
 async def test_kept_segments_expire():
-    hub, begun = Hub(keep_s=0.01), start()
+    hub = Hub(keep_s=0.01)
+    begun = start()
     hub.begin(begun)
     hub.finish(begun.run_id, RunEnd("completed", "g"))
+
     thread = hub.log_of(begun.thread_id)
     assert list(thread.history)
 
@@ -281,18 +313,21 @@ async def test_kept_segments_expire():
 
 
 async def test_stateless_run_keeps_no_events():
-    hub, begun = Hub(keep_s=60), start(is_stateless=True)
+    hub = Hub(keep_s=60)
+    begun = start(is_stateless=True)
     hub.begin(begun)
     hub.finish(begun.run_id, RunEnd("completed", "g"))
     assert list(hub.log_of(begun.thread_id).history) == []
 
 
 async def test_run_without_followers_is_kept_for_late_followers():
-    hub, begun = Hub(keep_s=60), start()
+    hub = Hub(keep_s=60)
+    begun = start()
     hub.begin(begun).publish([("values", b"1"), ("@updates", b"2")])
     gc.collect()
     hub.finish(begun.run_id, RunEnd("interrupted", "g", interrupts=(OpenInterrupt("i", {"q": 1}),)))
     gc.collect()
+
     thread = hub.log_of(begun.thread_id)
     kept = [(event.name, json.loads(event.data)) for event in thread.history]
     assert kept == [
@@ -304,13 +339,15 @@ async def test_run_without_followers_is_kept_for_late_followers():
         ("@lifecycle", {"event": "interrupted", "graph_name": "g"}),
         ("metadata", {"status": "run_done", "run_id": str(begun.run_id)}),
     ]
+
     follower = thread.follow(RUN_MODES, after=(0, 0))
     hub.threads_deleted([begun.thread_id])
     assert names(b"".join([chunk async for chunk in follower])) == ["metadata", "values", "metadata"]
 
 
 async def test_handed_over_run_has_no_closing_events():
-    hub, begun = Hub(keep_s=60), start()
+    hub = Hub(keep_s=60)
+    begun = start()
     hub.begin(begun)
     hub.finish(begun.run_id, None)
     assert [event.name for event in hub.log_of(begun.thread_id).history] == ["metadata", "@lifecycle"]
@@ -337,5 +374,6 @@ def test_refusal_of_a_redis_address_does_not_repeat_the_password():
     """The reason of the library would: it takes the part before a slash in the password for the port."""
     with pytest.raises(UserMistake, match="REDIS_URI is not a Redis URL") as refused:
         RedisBus("redis://:s3cr3t/word@host:6379", "channel", 2)
+
     assert "s3cr3t" not in str(refused.value)
     assert refused.value.__cause__ is None

@@ -66,8 +66,10 @@ async def test_bridge_delivers_waiting_items_on_close(no_delay_limit):
 @pytest.mark.parametrize("bound", [{"UNFOLLOWED_DELAY_S": 0.0}, {"UNFOLLOWED_LIMIT_BYTES": 1}], ids=["time", "bytes"])
 async def test_bridge_delivers_unfollowed_items_above_its_limits(monkeypatch, bound):
     monkeypatch.setattr(buffers, "UNFOLLOWED_DELAY_S", NEVER)
+
     for name, value in bound.items():
         monkeypatch.setattr(buffers, name, value)
+
     received: list[bytes] = []
     pipe = ThreadBridge(received.extend, len, lambda: False)
     await push(pipe, b"one")
@@ -89,6 +91,7 @@ async def test_bridge_delivers_later_bursts_without_being_closed():
             return burst in received
 
         await eventually(is_received)
+
     assert received == [b"one", b"two", b"three"]
 
 
@@ -111,6 +114,7 @@ async def test_graph_waits_until_the_loop_takes_a_full_bridge(monkeypatch):
     pipe = ThreadBridge(received.extend, len)
     pipe._taken = WatchedCondition()
     graph = threading.Thread(target=lambda: [pipe.push(item) for item in (b"x" * 10, b"y")], daemon=True)
+
     graph.start()
     # The loop takes nothing before this coroutine yields.
     assert pipe._taken.is_awaited.wait(60)
@@ -130,6 +134,7 @@ async def test_producer_on_the_receiving_loop_delivers_at_once_and_is_never_made
     for item in (b"x" * 20, b"y" * 20):
         pipe.deliver([item])
         assert received[-1] == item
+
     with pytest.raises(RuntimeError, match="wait for itself"):
         pipe.push(b"z")
 
@@ -142,4 +147,5 @@ async def test_unfollowed_items_of_the_receiving_loop_wait_for_a_listener(no_del
     assert received == []
     here.append("somebody")
     pipe.deliver([b"two"])
+
     assert received == [b"one", b"two"]

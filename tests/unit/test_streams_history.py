@@ -33,11 +33,13 @@ def keys(kept: History[Item] | BlockGroup[Item]) -> list[int]:
 
 def test_history_evicts_the_oldest_items_of_all_groups_above_its_limit():
     history = History(RULES, 2 * (100 + ITEM_BYTES))
-    first, second = BlockGroup(RULES, None), BlockGroup(RULES, None)
+    first = BlockGroup(RULES, None)
+    second = BlockGroup(RULES, None)
     history.append(first, Item(1, 100))
     history.append(second, Item(2, 100))
     assert keys(history) == [1, 2]
     history.append(second, Item(3, 100))
+
     assert keys(history) == [2, 3]
     assert (keys(first), first.size, history.size) == ([], 0, 2 * (100 + ITEM_BYTES))
 
@@ -47,6 +49,7 @@ def test_history_without_a_limit_evicts_nothing():
     group = BlockGroup(RULES, None)
     for number in range(3):
         history.append(group, Item(number, BLOCK_BYTES))
+
     assert keys(history) == [0, 1, 2]
 
 
@@ -55,6 +58,7 @@ def test_emptied_block_leaves_the_history():
     group = BlockGroup(RULES, BLOCK_BYTES + ITEM_BYTES)
     for number in range(3):
         history.append(group, Item(number, BLOCK_BYTES))
+
     assert [[item and item.key for item in block.items] for block in history.blocks()] == [[2]]
     assert (history.last_removed, group.last_removed) == (1, 1)
     assert history.size == group.size == BLOCK_BYTES + ITEM_BYTES
@@ -66,6 +70,7 @@ def test_a_group_that_a_history_dropped_goes_on_and_evicts_what_it_had_before():
     group = BlockGroup(RULES, 2 * (BLOCK_BYTES + ITEM_BYTES))
     for number in range(2):
         history.append(group, Item(number, BLOCK_BYTES))
+
     history.drop(group)
     history.link(group)
     assert (keys(history), history.size) == ([], 0)
@@ -73,6 +78,7 @@ def test_a_group_that_a_history_dropped_goes_on_and_evicts_what_it_had_before():
     for number in range(2, 4):
         history.append(group, Item(number, BLOCK_BYTES))
         assert keys(group) == [number - 1, number]
+
     assert keys(history) == [2, 3]
     assert history.size == group.size
 
@@ -85,6 +91,7 @@ def test_group_may_be_kept_without_a_history_and_linked_later():
     assert keys(history) == []
     history.link(group)
     history.link(group)
+
     assert keys(history) == [1]
     group.append(Item(3, 600))
     assert (keys(history), keys(group)) == ([], [3])
@@ -93,7 +100,8 @@ def test_group_may_be_kept_without_a_history_and_linked_later():
 
 def test_dropped_group_takes_its_size_out_of_the_history():
     history = History(RULES)
-    group, other = BlockGroup(RULES, None), BlockGroup(RULES, None)
+    group = BlockGroup(RULES, None)
+    other = BlockGroup(RULES, None)
     history.append(group, Item(1, 10))
     history.append(other, Item(2, 20))
     history.drop(group)
@@ -108,14 +116,18 @@ def test_nothing_is_after_the_newest_key():
 
 
 def test_encoded_blocks_are_shared_up_to_the_limit_of_the_cache():
-    history, view = History(RULES), CountingView()
+    history = History(RULES)
+    view = CountingView()
+
     groups = [BlockGroup(RULES, None) for _ in range(3)]
     for group in groups:
         history.append(group, Item(1, 100))
+
     cache = EncodedBlockCache(2 * (100 + ITEM_BYTES))
     first, second, third = history.blocks()
     for block in (first, second, first, third, first):
         cache.get(block, view)
+
     assert view.encoded == 3
     # The second was used least recently.
     assert cache.get(second, view) == [b"x" * 100]

@@ -62,9 +62,11 @@ async def test_concurrent_replays_share_one_encoding(encoded):
     publish(run, 0, COUNT)
     thread = run.log
     followers = [run.follow(after="-1") for _ in range(FOLLOWERS)]
+
     run.end()
     received = await asyncio.gather(*(_all(follower) for follower in followers))
     assert all(numbers(raw) == list(range(COUNT)) for raw in received)
+
     # The newest block may still grow, so that each follower encodes it.
     newest = len(thread.history.blocks()[-1].items)
     assert len(encoded) <= COUNT + 1 + FOLLOWERS * newest
@@ -83,6 +85,7 @@ async def test_departed_follower_encodes_nothing(encoded):
     publish(run, 0, COUNT)
     follower = run.follow(after="-1")
     await anext(follower)
+
     count = len(encoded)
     del follower
     publish(run, COUNT, 2 * COUNT)
@@ -92,15 +95,20 @@ async def test_departed_follower_encodes_nothing(encoded):
 async def test_live_events_follow_a_replay_without_gap_or_duplicate():
     run = begun(Hub(keep_s=60))
     publish(run, 0, COUNT)
-    by_run, by_thread = run.follow(after="-1"), run.log.follow(parse_thread_modes([]), after=(0, 0))
+    by_run = run.follow(after="-1")
+    by_thread = run.log.follow(parse_thread_modes([]), after=(0, 0))
     received = {by_run: await anext(by_run), by_thread: await anext(by_thread)}
+
     publish(run, COUNT, COUNT + 500)
+
     for _ in range(3):
         for follower in received:
             received[follower] += await anext(follower)
+
     publish(run, COUNT + 500, COUNT + 600)
     run.end()
     run.log.end()
+
     for follower, so_far in received.items():
         assert numbers(so_far + await _all(follower)) == list(range(COUNT + 600))
 
@@ -110,6 +118,7 @@ async def test_resumed_follower_gets_events_after_last_event_id():
     publish(run, 0, COUNT)
     named = [event for event in run.log.history if event.name == "custom"][COUNT // 2]
     follower = run.follow(after=named.event_id)
+
     run.end()
     assert numbers(await _all(follower)) == list(range(COUNT // 2 + 1, COUNT))
 
@@ -119,6 +128,7 @@ async def test_slow_follower_of_resumable_run_switches_to_history(monkeypatch):
     monkeypatch.setattr(buffers, "BUFFER_LIMIT_BYTES", 20_000)
     run = begun(Hub(keep_s=60))
     follower = run.follow()
+
     publish(run, 0, COUNT)
     assert follower.cursor is not None
     run.end()
@@ -129,11 +139,14 @@ async def test_replay_that_misses_evicted_events_ends_with_slow_reader(monkeypat
     monkeypatch.setattr(event_log, "RESUMABLE_RUN_LIMIT_BYTES", COUNT * (304 + ITEM_BYTES))
     run = begun(Hub(keep_s=60))
     publish(run, 0, COUNT)
-    begun_replay, fresh = run.follow(after="-1"), run.follow(after="-1")
+    begun_replay = run.follow(after="-1")
+    fresh = run.follow(after="-1")
+
     await anext(begun_replay)
     publish(run, COUNT, 3 * COUNT)
     run.end()
     assert b"SlowReader" in await _all(begun_replay)
+
     # One that was given nothing yet begins with what is left.
     left = numbers(await _all(fresh))
     assert left == list(range(left[0], 3 * COUNT))
@@ -146,6 +159,7 @@ async def test_state_update_keeps_its_position_in_a_replay():
     publish(run, 0, 3)
     hub.publish_state_update(run.log.thread_id, b'{"values":1}')
     publish(run, 3, 6)
+
     names = [event.name for event in run.log.history]
     assert names == ["metadata", "@lifecycle", *["custom"] * 3, "state_update", *["custom"] * 3]
     follower = run.log.follow(parse_thread_modes([]), after=(0, 0))
@@ -158,6 +172,7 @@ async def test_closed_block_takes_no_more_events():
     run = begun(hub)
     publish(run, 0, 2)
     hub.publish_state_update(run.log.thread_id, b'{"values":1}')
+
     follower = run.log.follow(parse_thread_modes(["run_modes", "state_update"]), after=(0, 0))
     received = await anext(follower) + await anext(follower)
     update = next(block.group for block in run.log.history.blocks() if block.items[0].name == "state_update")
@@ -173,19 +188,23 @@ async def test_replay_limit_of_a_caller_blocks_no_other_caller():
     publish(run, 0, COUNT)
     mine = [_follow_as(run, "me") for _ in range(4)]
     reading = [asyncio.create_task(anext(follower)) for follower in mine]
+
     await anext(_follow_as(run, "somebody else"))
 
     async def are_done(count: int) -> bool:
         return sum(task is not None and task.done() for task in reading) == count
 
     assert await eventually(lambda: are_done(2))
+
     for _ in range(10):
         await asyncio.sleep(0)
+
     assert sum(task.done() for task in reading) == 2
     # A follower that leaves gives back what it held.
     gone = next(index for index, task in enumerate(reading) if task.done())
     mine[gone] = reading[gone] = None
     assert await eventually(lambda: are_done(2))
+
     for task in reading:
         if task is not None:
             task.cancel()
@@ -196,6 +215,7 @@ async def test_replay_limit_of_all_callers_lets_all_finish():
     run = begun(hub)
     publish(run, 0, COUNT)
     followers = [_follow_as(run, str(index)) for index in range(FOLLOWERS)]
+
     run.end()
     received = await asyncio.gather(*(_all(follower) for follower in followers))
     assert all(numbers(raw) == list(range(COUNT)) for raw in received)
@@ -206,7 +226,9 @@ async def test_stalled_reader_is_ended_while_others_wait(monkeypatch):
     hub = Hub(keep_s=60, replays=ReplayLimits(per_caller=BLOCK_BYTES, total=0))
     run = begun(hub)
     publish(run, 0, COUNT)
-    stalled, waiting = _follow_as(run, "me"), _follow_as(run, "me")
+
+    stalled = _follow_as(run, "me")
+    waiting = _follow_as(run, "me")
     await anext(stalled)
     assert await asyncio.wait_for(anext(waiting), 60)
     assert b"SlowReader" in await _all(stalled)
@@ -228,6 +250,7 @@ async def test_event_sequence_numbers_kept_events_in_slices():
     joined, again = await asyncio.gather(
         EventSequence.join(hub, run.log.thread_id), EventSequence.join(hub, run.log.thread_id)
     )
+
     other.cancel()
     assert joined.sequence is again.sequence
     assert turns >= len(run.log.history.blocks())
@@ -236,10 +259,13 @@ async def test_event_sequence_numbers_kept_events_in_slices():
     assert replayed == COUNT
     frames = await reader.take()
     assert 0 < len(frames) < COUNT / 5
+
     publish(run, COUNT, COUNT + 10)
     run.log.end()
+
     while more := await reader.take():
         frames += more
+
     found = [events.StreamEvent("", "", frame) for frame in frames]
     assert [int(event.data.split(b'"data":')[1].split(b" ")[0].rstrip(b"}")) for event in found] == list(
         range(COUNT + 10)

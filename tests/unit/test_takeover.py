@@ -54,11 +54,14 @@ async def test_every_process_takes_over_also_one_that_starts_later():
         await eventually(have_taken_over)
         apps.append(replica.start(late))
         await eventually(have_taken_over)
+
         # One alone is left for the public address, so each of them really listens there.
         for served in (first, second):
             await served.stop()
+
         async with httpx2.AsyncClient() as client:
             assert (await client.get(replica.url)).json() == "served"
+
         replica.close()
 
 
@@ -83,4 +86,5 @@ def is_closed(descriptor: int) -> bool:
         os.fstat(descriptor)
     except OSError:
         return True
+
     return False

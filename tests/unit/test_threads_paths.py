@@ -24,9 +24,22 @@ def test_path_is_split_into_steps(path: str, root: str, steps: list[str]) -> Non
 
 @pytest.mark.parametrize(
     "path",
-    ["", ".", "values.", "values..a", "values[", "values[]", "values[a]", "values[1", "values]", "status", "valuesx.a",
-     "values.a[99999999999]", "values" + ".a" * 600],
-)  # fmt: skip
+    [
+        "",
+        ".",
+        "values.",
+        "values..a",
+        "values[",
+        "values[]",
+        "values[a]",
+        "values[1",
+        "values]",
+        "status",
+        "valuesx.a",
+        "values.a[99999999999]",
+        "values" + ".a" * 600,
+    ],
+)
 def test_bad_path_is_refused_by_name(path: str) -> None:
     with pytest.raises(Invalid, match=r"body\.extract\.alias"):
         parse_paths({"alias": path})

@@ -48,11 +48,15 @@ def part(name: str, data: bytes) -> bytes:
 def spans() -> ExportTraceServiceRequest:
     request = ExportTraceServiceRequest()
     span = request.resource_spans.add().scope_spans.add().spans.add()
-    span.trace_id, span.span_id, span.name = bytes(range(16)), bytes(range(8)), "s"
+    span.trace_id = bytes(range(16))
+    span.span_id = bytes(range(8))
+    span.name = "s"
     span.attributes.add(key="gen_ai.prompt").value.string_value = "hello"
+
     inner = span.attributes.add(key="deep").value
     for _ in range(20):
         inner = inner.array_value.values.add()
+
     span.events.add(name="exception").attributes.add(key="exception.message").value.int_value = 5
     return request
 
@@ -68,12 +72,28 @@ BODIES: dict[Reader, bytes] = {
     ).encode(),
     otlp: spans().SerializeToString(),
     otlp_json: json.dumps(
-        {"resourceSpans": [{"scopeSpans": [{"spans": [{
-            "traceId": "00" * 16, "spanId": "01" * 8, "startTimeUnixNano": "1700000000000000000",
-            "attributes": [{"key": "input.value", "value": {"arrayValue": {"values": [{"intValue": "7"}]}}}],
-        }]}]}]}
+        {
+            "resourceSpans": [
+                {
+                    "scopeSpans": [
+                        {
+                            "spans": [
+                                {
+                                    "traceId": "00" * 16,
+                                    "spanId": "01" * 8,
+                                    "startTimeUnixNano": "1700000000000000000",
+                                    "attributes": [
+                                        {"key": "input.value", "value": {"arrayValue": {"values": [{"intValue": "7"}]}}}
+                                    ],
+                                }
+                            ]
+                        }
+                    ]
+                }
+            ]
+        }
     ).encode(),
-}  # fmt: skip
+}
 READERS = list(BODIES)
 
 
@@ -105,6 +125,7 @@ def test_damaged_bodies_are_parsed_or_refused(reader: Reader, data: st.DataObjec
         at = data.draw(st.integers(0, max(len(body) - 1, 0)))
         length = data.draw(st.integers(0, 12))
         body[at : at + length] = data.draw(st.binary(max_size=12))
+
     check(reader, bytes(body))
 
 
@@ -144,9 +165,11 @@ def test_a_decompression_bomb_is_refused_early(name: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(otlp_wire, "_SMALL_BYTES", 1024 * 1024)
     reader, make = BOMBS[name]
     body = make()
+
     tracemalloc.start()
     with pytest.raises(PortsideError):
         reader(body)
+
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 450 * 1024 * 1024
@@ -154,11 +177,14 @@ def test_a_decompression_bomb_is_refused_early(name: str, monkeypatch: pytest.Mo
 
 def test_messages_are_counted_at_every_depth() -> None:
     request = spans()
-    body, kind = request.SerializeToString(), ExportTraceServiceRequest.DESCRIPTOR
+    body = request.SerializeToString()
+    kind = ExportTraceServiceRequest.DESCRIPTOR
+
     # resource, scope, span; two attributes and their values; 20 times an array and a value; event, attribute, value
     count = 3 + 2 * 2 + 20 * 2 + 3
     assert has_more_messages(body, kind, count - 1)
     assert not has_more_messages(body, kind, count)
+
     # Unknown fields: numbers of one byte.
     assert has_more_messages(b"\xf8\x01\x00" * 9, kind, 1)
     assert not has_more_messages(b"\xf8\x01\x00" * 8, kind, 1)
@@ -179,5 +205,6 @@ def test_many_values_with_a_nan_among_them_are_refused_and_without_it_taken() ->
     run = b'{"post":[{"id":"0190a0c0-0000-7000-8000-000000000001","name":"n","run_type":"llm","inputs":{"a":[%s]}}]}'
     values = b"0," * 500_000
     assert len(batch(run % (values + b"0")).runs) == 1
+
     with pytest.raises(TooManyValues):
         batch(run % (values + b"NaN"))

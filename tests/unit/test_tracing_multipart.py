@@ -18,6 +18,7 @@ def body(*parts: tuple[str, bytes], boundary: str = "b1") -> bytes:
         + b"\r\n"
         for name, data in parts
     ]
+
     return b"".join(chunks) + f"--{boundary}--\r\n".encode()
 
 
@@ -35,6 +36,7 @@ def test_any_bytes_survive(datas: list[bytes]):
     parts = [(f"p{i}", data) for i, data in enumerate(datas)]
     if not parts:
         return
+
     parsed = parse_multipart(body(*parts, boundary=boundary), f"multipart/form-data; boundary={boundary}")
     assert [(part.name, part.data) for part in parsed] == parts
 
@@ -45,6 +47,7 @@ def test_random_bodies_are_refused_or_parsed_into_pieces_of_them(garbage: bytes)
         parts = list(parse_multipart(b"--b1\r\n" + garbage, TYPE))
     except Invalid:
         return
+
     assert [part for part in parts if part.data not in garbage] == []
 
 
@@ -57,6 +60,7 @@ def test_preamble_padding_and_epilogue_are_skipped():
     raw = b'hello\r\n--b1 \t\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--b1  \r\n\r\n2\r\n--b1--\r\nbye'
     with pytest.raises(Invalid, match="no name"):
         list(parse_multipart(raw, TYPE))
+
     assert next(parse_multipart(raw, TYPE)) == FormPart("a", "", b"1")
 
 

@@ -11,7 +11,8 @@ from portside.kernel.errors import Invalid
 from portside.tracing.ingest import parse_batch, parse_multipart, parse_run, run_update_parser
 from tests.unit.test_tracing_multipart import TYPE, body
 
-RUN, CHILD = UUID(int=1), UUID(int=2)
+RUN = UUID(int=1)
+CHILD = UUID(int=2)
 START = "2026-11-21T02:04:40.002605+00:00"
 PART = "20261121T020440002605Z"
 
@@ -56,6 +57,7 @@ def test_the_trace_follows_from_the_dotted_order():
 def test_a_run_that_readers_could_not_show_is_refused_alone(fields: dict[str, Any], says: str):
     with pytest.raises(Invalid, match=says):
         parse_run(run(**fields), "")
+
     honest = UUID(int=3)
     batch = parse_batch(b'{"post": [' + run(**fields) + b"," + run(id=str(honest)) + b"]}", "")
     assert [write.id for write in batch.runs] == [honest]
@@ -63,6 +65,7 @@ def test_a_run_that_readers_could_not_show_is_refused_alone(fields: dict[str, An
     parts = body((f"post.{RUN}", run(**fields)), (f"post.{honest}", run()), (f"attachment.{RUN}.a", b"a"))
     multipart = parse_multipart(parts, TYPE)
     assert [write.id for write in multipart.runs] == [honest]
+
     assert ([refused.run_id for refused in multipart.refused], multipart.attachments) == ([RUN], [])
 
 
@@ -134,6 +137,7 @@ def test_parts_set_fields_of_the_run_they_follow():
         (f"feedback.{CHILD}", b'{"key": "k", "run_id": null, "score": 1}'),
         (f"attachment.{RUN}.cat.png", b"\x89PNG\r\n"),
     )
+
     delivery = parse_multipart(raw, TYPE)
     post, patch = delivery.runs
     assert (post.inputs, post.error, post.outputs, post.is_post) == ('{"x":3}', "Boom()", None, True)

@@ -25,6 +25,7 @@ def test_a_version_is_new_enough(monkeypatch: pytest.MonkeyPatch, installed: str
     monkeypatch.setattr(importlib.metadata, "version", lambda _name: installed)
     feature = Feature("flying", "wings", (1, 2, 3))
     assert feature.is_available is is_there
+
     if not is_there:
         with pytest.raises(
             UserMistake, match=f"flying needs wings 1.2.3 or newer; installed is {installed}; raise the version"
@@ -35,6 +36,9 @@ def test_a_version_is_new_enough(monkeypatch: pytest.MonkeyPatch, installed: str
 def test_old_libraries_are_named_once_with_what_they_lack() -> None:
     old = {"langgraph-sdk": "0.2.0", "langgraph": "1.2.22"}
     assert [line.partition(" needs ")[0] for line in missing_features(old)] == [
-        versions.ENCRYPTION.name, versions.SERVER_RUNTIME.name, versions.CACHE.name
-    ]  # fmt: skip
+        versions.ENCRYPTION.name,
+        versions.SERVER_RUNTIME.name,
+        versions.CACHE.name,
+    ]
+
     assert "encryption.path needs langgraph-sdk 0.2.14 or newer; installed is 0.2.0" in missing_features(old)

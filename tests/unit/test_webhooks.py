@@ -31,19 +31,36 @@ def mistake(environ: dict[str, str] | None = None, **section: Any) -> str:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("", "hostname"), ("not a url", "without spaces"), ("x", "hostname"), ("//example.com/x", "absolute URL"),
-        ("/hook", "absolute URL"), ("http:///x", "hostname"), ("http://", "hostname"),
-        ("ftp://example.com", "scheme 'ftp'"), ("file:///etc/passwd", "scheme 'file'"), ("gopher://a/", "scheme"),
-        ("javascript:alert(1)", "scheme"), ("http://user@example.com/", "user and password"),
-        ("http://user:pass@example.com/", "user and password"), ("http://@example.com/", "user and password"),
-        ("http://127.0.0.1\\@example.com/", "backslashes"), ("http://example.com/\r\nX-A: 1", "control characters"),
-        ("http://example.com/ x", "spaces"), ("http://exa\tmple.com/", "spaces"), ("http://exa\x00mple.com/", "spaces"),
-        ("http://[fe80::1%25eth0]/", "hostname"), ("http://a%2eb/", "hostname"), ("http://example.com:0/", "port"),
-        ("http://example.com:99999/", "port"), ("http://example.com:x/", "Invalid webhook URL"),
-        ("http://localhost/", "localhost address"), ("http://LOCALHOST./", "localhost address"),
-        ("http://a.localhost/", "localhost address"), ("http://[::1/", "Invalid webhook URL"),
+        ("", "hostname"),
+        ("not a url", "without spaces"),
+        ("x", "hostname"),
+        ("//example.com/x", "absolute URL"),
+        ("/hook", "absolute URL"),
+        ("http:///x", "hostname"),
+        ("http://", "hostname"),
+        ("ftp://example.com", "scheme 'ftp'"),
+        ("file:///etc/passwd", "scheme 'file'"),
+        ("gopher://a/", "scheme"),
+        ("javascript:alert(1)", "scheme"),
+        ("http://user@example.com/", "user and password"),
+        ("http://user:pass@example.com/", "user and password"),
+        ("http://@example.com/", "user and password"),
+        ("http://127.0.0.1\\@example.com/", "backslashes"),
+        ("http://example.com/\r\nX-A: 1", "control characters"),
+        ("http://example.com/ x", "spaces"),
+        ("http://exa\tmple.com/", "spaces"),
+        ("http://exa\x00mple.com/", "spaces"),
+        ("http://[fe80::1%25eth0]/", "hostname"),
+        ("http://a%2eb/", "hostname"),
+        ("http://example.com:0/", "port"),
+        ("http://example.com:99999/", "port"),
+        ("http://example.com:x/", "Invalid webhook URL"),
+        ("http://localhost/", "localhost address"),
+        ("http://LOCALHOST./", "localhost address"),
+        ("http://a.localhost/", "localhost address"),
+        ("http://[::1/", "Invalid webhook URL"),
     ],
-)  # fmt: skip
+)
 def test_ambiguous_addresses_are_refused(url: str, reason: str) -> None:
     with pytest.raises(UrlRefused, match=reason):
         WebhookPolicy().check_syntax(url)
@@ -52,23 +69,43 @@ def test_ambiguous_addresses_are_refused(url: str, reason: str) -> None:
 @pytest.mark.parametrize(
     "host",
     [
-        "127.0.0.1", "127.1", "2130706433", "0x7f000001", "0x7f.1", "0177.0.0.1", "127。0。0。1", "127.0.0.1.", "[::1]",
-        "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "10.1.2.3", "192.168.0.1", "[fd00::1]", "169.254.169.254",
-        "[::ffff:169.254.169.254]", "0.0.0.0", "0", "224.0.0.1", "192.0.2.1",
+        "127.0.0.1",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "0x7f.1",
+        "0177.0.0.1",
+        "127。0。0。1",
+        "127.0.0.1.",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "10.1.2.3",
+        "192.168.0.1",
+        "[fd00::1]",
+        "169.254.169.254",
+        "[::ffff:169.254.169.254]",
+        "0.0.0.0",
+        "0",
+        "224.0.0.1",
+        "192.0.2.1",
     ],
-)  # fmt: skip
+)
 async def test_addresses_inside_are_refused_however_they_are_spelled(host: str) -> None:
     with pytest.raises(Invalid, match=r"Webhook host blocked|Invalid IPv4"):
         await WebhookPolicy().check(f"http://{host}:8000/x")
 
 
 async def test_networks_are_opened_one_by_one_and_reserved_ones_never() -> None:
-    loopback, private = policy(url={"disable_loopback": False}), policy(url={"disable_private": False})
+    loopback = policy(url={"disable_loopback": False})
+    private = policy(url={"disable_private": False})
     await loopback.check("https://127.0.0.1/")
     await private.check("https://10.0.0.1/")
+
     for open_policy, url in ((loopback, "https://10.0.0.1/"), (private, "https://127.0.0.1/")):
         with pytest.raises(Invalid, match="blocked"):
             await open_policy.check(url)
+
     both = policy(url={"disable_loopback": False, "disable_private": False, "require_https": False})
     for metadata in ("169.254.169.254", "[fd00:ec2::254]", "100.100.100.200"):
         with pytest.raises(Invalid, match="blocked"):
@@ -80,6 +117,7 @@ async def test_rules_of_addresses() -> None:
     strict = policy(url=urls)
     for fine in ("https://a.example.com/x", "https://a.b.example.com:8443/", "https://EXAMPLE.org./"):
         assert strict.check_syntax(fine)
+
     for refused, reason in (
         ("https://example.com/", "allowed domains"),
         ("https://notexample.com/", "allowed domains"),
@@ -90,8 +128,10 @@ async def test_rules_of_addresses() -> None:
     ):
         with pytest.raises(UrlRefused, match=reason):
             strict.check_syntax(refused)
+
     assert WebhookPolicy().check_syntax("http://example.com/") == "example.com"
     assert policy(url={"require_https": False}).check_syntax("http://example.com/")
+
     # Nothing is checked that will not be called.
     await read_policy(None, {}, is_disabled=True).check("ftp://nowhere")
 
@@ -104,7 +144,9 @@ def test_headers_take_variables_of_the_environment_that_are_meant_for_them() -> 
     assert "LG_WEBHOOK_GONE" in mistake(environ, headers={"X-A": "${{ env.LG_WEBHOOK_GONE }}"})
     assert "env.LG_WEBHOOK_" in mistake(environ, headers={"X-A": "${{ env.OTHER }}"})
     assert "env.LG_WEBHOOK_" in mistake(environ, headers={"X-A": "${{ OTHER }}"})
+
     assert "in one line" in mistake(environ, headers={"X-A": "${{ env.LG_WEBHOOK_LINES }}"})
+
     for name in ("Host", "content-length", "Webhook-Signature", "X A", "X:A", "X\r\nY", ""):
         assert "not the name of a header" in mistake(headers={name: "x"})
 

@@ -24,8 +24,10 @@ def test_wheel_has_every_file_of_the_package(tmp_path: Path):
     listed = subprocess.run(
         ["git", "ls-files", "src/portside", EXAMPLE], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
+
     for name in (".gitignore", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
+
     for name in (*listed, *BUILT, "src/portside/__pycache__/app.cpython-313.pyc"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

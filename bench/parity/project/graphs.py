@@ -46,9 +46,15 @@ def fin(state: Draft) -> dict:
 
 
 approval = (
-    StateGraph(Draft).add_node("draft", draft).add_node("ask", ask).add_node("fin", fin)
-    .add_edge(START, "draft").add_edge("draft", "ask").add_edge("ask", "fin").compile()
-)  # fmt: skip
+    StateGraph(Draft)
+    .add_node("draft", draft)
+    .add_node("ask", ask)
+    .add_node("fin", fin)
+    .add_edge(START, "draft")
+    .add_edge("draft", "ask")
+    .add_edge("ask", "fin")
+    .compile()
+)
 
 
 class Foo(TypedDict):
@@ -60,9 +66,13 @@ def asks(name: str):
 
 
 two_questions = (
-    StateGraph(Foo).add_node("left", asks("left")).add_node("right", asks("right"))
-    .add_edge(START, "left").add_edge(START, "right").compile()
-)  # fmt: skip
+    StateGraph(Foo)
+    .add_node("left", asks("left"))
+    .add_node("right", asks("right"))
+    .add_edge(START, "left")
+    .add_edge(START, "right")
+    .compile()
+)
 
 
 class Ticks(TypedDict):
@@ -85,13 +95,21 @@ def says(word: str):
 
 
 child = (
-    StateGraph(Foo).add_node("sub1", says("sub1")).add_node("sub2", says("sub2"))
-    .add_edge(START, "sub1").add_edge("sub1", "sub2").compile()
-)  # fmt: skip
+    StateGraph(Foo)
+    .add_node("sub1", says("sub1"))
+    .add_node("sub2", says("sub2"))
+    .add_edge(START, "sub1")
+    .add_edge("sub1", "sub2")
+    .compile()
+)
 parent = (
-    StateGraph(Foo).add_node("pre", says("pre")).add_node("child", child)
-    .add_edge(START, "pre").add_edge("pre", "child").compile()
-)  # fmt: skip
+    StateGraph(Foo)
+    .add_node("pre", says("pre"))
+    .add_node("child", child)
+    .add_edge(START, "pre")
+    .add_edge("pre", "child")
+    .compile()
+)
 
 inner = StateGraph(Foo).add_node("ia", asks("ia")).add_edge(START, "ia").compile()
 nested_approval = StateGraph(Foo).add_node("inner", inner).add_edge(START, "inner").compile()
@@ -147,8 +165,10 @@ def shout(state: Question) -> dict:
 
 plain = (
     StateGraph(Question, input_schema=Question, output_schema=Answer)
-    .add_node("shout", shout).add_edge(START, "shout").compile()
-)  # fmt: skip
+    .add_node("shout", shout)
+    .add_edge(START, "shout")
+    .compile()
+)
 
 
 def write(_state: Said) -> dict:

@@ -20,17 +20,24 @@ async def defaults(talk: Talk) -> None:
 async def create(talk: Talk) -> None:
     await talk.post("bare", "/assistants", {"graph_id": "echo"})
     everything = {
-        "graph_id": "configurable", "name": "Every field", "description": "d", "metadata": {"tag": "create"},
-        "config": {"tags": ["x"], "recursion_limit": 7}, "context": {"greeting": "hi"},
-    }  # fmt: skip
+        "graph_id": "configurable",
+        "name": "Every field",
+        "description": "d",
+        "metadata": {"tag": "create"},
+        "config": {"tags": ["x"], "recursion_limit": 7},
+        "context": {"greeting": "hi"},
+    }
+
     await talk.post("everything", "/assistants", everything)
     await talk.post("configurable", "/assistants", {"graph_id": "echo", "config": {"configurable": {"a": 1}}})
     await talk.post("context", "/assistants", {"graph_id": "echo", "context": {"a": 1}})
     both = {"graph_id": "echo", "config": {"configurable": {"a": 1}}, "context": {"b": 1}}
+
     await talk.post("configurable and context", "/assistants", both)
     await talk.post("given id", "/assistants", {"graph_id": "echo", "assistant_id": GIVEN})
     await talk.post("again", "/assistants", {"graph_id": "echo", "assistant_id": GIVEN})
     again = {"graph_id": "boom", "assistant_id": GIVEN, "if_exists": "do_nothing"}
+
     await talk.post("again, do nothing", "/assistants", again)
     await talk.post("unknown graph", "/assistants", {"graph_id": "nope"})
     await talk.post("no graph", "/assistants", {"name": "x"})
@@ -54,6 +61,7 @@ async def change(talk: Talk) -> None:
     await talk.patch("context", path, {"context": {"b": 2}})
     await talk.patch("config", path, {"config": {"configurable": {"c": 3}, "tags": ["t"]}})
     await talk.patch("description", path, {"description": "said"})
+
     await talk.patch("graph", path, {"graph_id": "boom"})
     await talk.patch("nothing", path, {})
     await talk.patch("unknown graph", path, {"graph_id": "nope"})
@@ -71,6 +79,7 @@ async def versions(talk: Talk) -> None:
     await talk.post("list", f"{path}/versions", {})
     await talk.post("page", f"{path}/versions", {"limit": 1, "offset": 1})
     await talk.post("by metadata", f"{path}/versions", {"metadata": {"v": 1}})
+
     await talk.post("back to one", f"{path}/latest", {"version": 1})
     await talk.get("reads one", path)
     await talk.post("list after", f"{path}/versions", {})
@@ -78,6 +87,7 @@ async def versions(talk: Talk) -> None:
     await talk.post("unknown version", f"{path}/latest", {"version": 99})
     await talk.post("no version", f"{path}/latest", {})
     await talk.post("absent latest", f"/assistants/{ABSENT}/latest", {"version": 1})
+
     await talk.post("absent versions", f"/assistants/{ABSENT}/versions", {})
 
 
@@ -94,6 +104,7 @@ async def delete_with_threads(talk: Talk) -> None:
     thread = await talk.thread()
     body = {"assistant_id": made, "input": {"messages": "hi"}}
     await talk.quietly("POST", f"/threads/{thread}/runs/wait", body)
+
     other = await talk.thread()
     await talk.delete("delete", f"/assistants/{made}?delete_threads=true")
     await talk.get("its thread", f"/threads/{thread}")
@@ -113,6 +124,7 @@ async def search(talk: Talk) -> None:
     for number, name in enumerate(["Alpha", "beta", "Gamma alpha"]):
         graph = "boom" if number == 1 else "echo"
         await _made(talk, name=name, graph_id=graph, metadata={"tag": "search", "n": number, "deep": {"a": number}})
+
     tag = {"metadata": {"tag": "search"}}
 
     async def names(step: str, **body: object) -> None:
@@ -124,11 +136,13 @@ async def search(talk: Talk) -> None:
     await names("limit", limit=1)
     await names("offset", limit=2, offset=2)
     await names("beyond", offset=10)
+
     for field in ("assistant_id", "created_at", "updated_at", "name", "graph_id"):
         kept = _count if field in {"assistant_id", "graph_id"} else _names
         await talk.post(
             f"sort {field}", "/assistants/search", {**tag, "sort_by": field, "sort_order": "asc"}, keep=kept
         )
+
     await names("nested metadata", metadata={"tag": "search", "deep": {"a": 2}})
     await talk.post("select", "/assistants/search", {**tag, "select": ["name", "graph_id"], "sort_by": "name"})
     await talk.post("count", "/assistants/count", tag)
@@ -136,6 +150,7 @@ async def search(talk: Talk) -> None:
     await talk.post("unknown graph", "/assistants/search", {"graph_id": "nope"})
     await talk.post("bad sort", "/assistants/search", {"sort_by": "shoe_size"})
     await talk.post("bad order", "/assistants/search", {"sort_order": "sideways"})
+
     await talk.post("bad select", "/assistants/search", {"select": ["shoe_size"]})
     await talk.post("limit 0", "/assistants/search", {"limit": 0})
     await talk.post("limit 1001", "/assistants/search", {"limit": 1001})
@@ -160,8 +175,10 @@ async def search_nothing_asked(talk: Talk) -> None:
 async def graphs(talk: Talk) -> None:
     await talk.get("by id", f"/assistants/{ECHO}/graph")
     await talk.get("by graph id", "/assistants/echo/graph")
+
     for graph in ("approval", "slow", "parent", "two_questions", "nested_approval"):
         await talk.get(f"{graph}", f"/assistants/{graph}/graph")
+
     await talk.get("xray", "/assistants/parent/graph?xray=true")
     await talk.get("xray 1", "/assistants/parent/graph?xray=1")
     await talk.get("xray false", "/assistants/parent/graph?xray=false")
@@ -175,6 +192,7 @@ async def schemas(talk: Talk) -> None:
     for graph in ("echo", "plain", "configurable", "slow", "approval"):
         made = await _made(talk, graph_id=graph)
         await talk.get(graph, f"/assistants/{made}/schemas")
+
     await talk.get("absent", f"/assistants/{ABSENT}/schemas")
     await talk.get("bad id", "/assistants/abc/schemas")
     await talk.get("graph id", "/assistants/echo/schemas")
@@ -192,18 +210,25 @@ async def subgraphs(talk: Talk) -> None:
 
 async def used_in_runs(talk: Talk) -> None:
     made = await _made(
-        talk, graph_id="configurable", context={"greeting": "moin", "times": 2},
-        config={"tags": ["mine"], "recursion_limit": 9}, metadata={"team": "a"},
-    )  # fmt: skip
+        talk,
+        graph_id="configurable",
+        context={"greeting": "moin", "times": 2},
+        config={"tags": ["mine"], "recursion_limit": 9},
+        metadata={"team": "a"},
+    )
+
     await talk.post("wait", "/runs/wait", {"assistant_id": made, "input": {"said": ""}})
     more = {"assistant_id": made, "input": {"said": ""}, "context": {"times": 1}}
     await talk.post("context over", "/runs/wait", more)
     thread = await talk.thread()
+
     run = await talk.post(
-        "create", f"/threads/{thread}/runs",
+        "create",
+        f"/threads/{thread}/runs",
         {"assistant_id": made, "input": {"said": ""}, "config": {"tags": ["run"]}, "metadata": {"m": 1}},
         keep=lambda body: {**body, "status": "-"},
-    )  # fmt: skip
+    )
+
     await talk.ended(thread, run["run_id"])
     await talk.get("thread", f"/threads/{thread}")
     await talk.quietly("PATCH", f"/assistants/{made}", {"context": {"greeting": "ahoy"}})

@@ -12,6 +12,7 @@ async def _running(talk: Talk, **body: object) -> tuple[str, str]:
     await talk.until(
         f"/threads/{thread}/state", lambda state: isinstance(state, dict) and bool(state.get("values", {}).get("ticks"))
     )
+
     return thread, run["run_id"]
 
 
@@ -30,6 +31,7 @@ async def and_wait(talk: Talk) -> None:
     await talk.get("thread", f"/threads/{thread}", keep=_kinds)
     await talk.get("next", f"/threads/{thread}/state", keep=lambda body: body["next"])
     await talk.post("again", f"/threads/{thread}/runs/{run}/cancel?wait=1")
+
     body = {"assistant_id": "slow", "input": {"count": 0, "pause_s": 0}}
     await talk.post("goes on", f"/threads/{thread}/runs/wait", body, keep=sorted)
     await talk.get("thread after", f"/threads/{thread}", keep=_kinds)
@@ -48,9 +50,11 @@ async def rollback(talk: Talk) -> None:
     await talk.quietly(
         "POST", f"/threads/{thread}/runs/wait", {"assistant_id": "slow", "input": {"count": 1, "pause_s": 0}}
     )
+
     body = {"assistant_id": "slow", "input": {"count": 2000, "pause_s": 0.2}}
     run = (await talk.quietly("POST", f"/threads/{thread}/runs", body))["run_id"]
     await talk.until(f"/threads/{thread}/state", lambda state: len(state["values"].get("ticks", [])) > 1)
+
     # What is answered depends on how far the run came.
     path = f"/threads/{thread}/runs/{run}/cancel?wait=1&action=rollback"
     await talk.post("cancel", path, keep=lambda _body: None)
@@ -64,6 +68,7 @@ async def absent(talk: Talk) -> None:
     await talk.post("run", f"/threads/{thread}/runs/{ABSENT}/cancel")
     await talk.post("thread", f"/threads/{ABSENT}/runs/{ABSENT}/cancel")
     await talk.post("bad run", f"/threads/{thread}/runs/abc/cancel")
+
     run = await talk.quietly("POST", f"/threads/{thread}/runs", {"assistant_id": "plain", "input": {"question": "q"}})
     await talk.ended(thread, run["run_id"])
     await talk.post("finished", f"/threads/{thread}/runs/{run['run_id']}/cancel")
@@ -75,6 +80,7 @@ async def pending(talk: Talk) -> None:
     second = (await talk.quietly("POST", f"/threads/{thread}/runs", {"assistant_id": "slow", "input": {"count": 1}}))[
         "run_id"
     ]
+
     await talk.post("cancel second", f"/threads/{thread}/runs/{second}/cancel?wait=1")
     await talk.get("second", f"/threads/{thread}/runs/{second}", keep=_status)
     await talk.get("first goes on", f"/threads/{thread}/runs/{first}", keep=_status)
@@ -89,6 +95,7 @@ async def many(talk: Talk) -> None:
     await talk.post("both", "/runs/cancel", {"status": "all", "thread_id": thread, "run_ids": [run]})
     await talk.post("neither", "/runs/cancel", {})
     await talk.post("unknown ids", "/runs/cancel", {"thread_id": thread, "run_ids": [ABSENT]})
+
     await talk.post("bad status", "/runs/cancel", {"status": "asleep"})
     await talk.post("no run ids", "/runs/cancel", {"thread_id": thread})
 
@@ -108,6 +115,7 @@ async def multitask_reject(talk: Talk) -> None:
     second = {"assistant_id": "slow", "input": {"count": 1}, "multitask_strategy": "reject"}
     for kind in ("", "/wait", "/stream"):
         await talk.post(f"rejected {kind}", f"/threads/{thread}/runs{kind}", second)
+
     await talk.get("runs", f"/threads/{thread}/runs", keep=len)
     await talk.post("cancel", f"/threads/{thread}/runs/{run}/cancel?wait=1")
 
@@ -118,6 +126,7 @@ async def multitask_enqueue(talk: Talk) -> None:
     longer = {**body, "input": {"count": 3, "pause_s": 1}}
     first = await talk.quietly("POST", f"/threads/{thread}/runs", longer)
     second = await talk.post("second", f"/threads/{thread}/runs", body)
+
     await talk.get("thread", f"/threads/{thread}", keep=_status)
     await talk.ended(thread, second["run_id"])
     await talk.get("first", f"/threads/{thread}/runs/{first['run_id']}", keep=_status)

@@ -21,9 +21,18 @@ async def thread_create(talk: Talk) -> None:
 
 async def thread_search(talk: Talk) -> None:
     fields = {
-        "ids": "list", "metadata": "object", "values": "object", "status": "", "limit": "number", "offset": "number",
-        "sort_by": "", "sort_order": "", "select": "", "extract": "",
-    }  # fmt: skip
+        "ids": "list",
+        "metadata": "object",
+        "values": "object",
+        "status": "",
+        "limit": "number",
+        "offset": "number",
+        "sort_by": "",
+        "sort_order": "",
+        "select": "",
+        "extract": "",
+    }
+
     await _fields(talk, "POST", "/threads/search", {"metadata": {"tag": "nobody"}}, fields)
 
 
@@ -35,21 +44,43 @@ async def thread_state(talk: Talk) -> None:
 
 async def assistant_create(talk: Talk) -> None:
     fields = {
-        "graph_id": "text", "assistant_id": "", "config": "object", "context": "object", "metadata": "object",
-        "name": "text", "description": "text null", "if_exists": "",
-    }  # fmt: skip
+        "graph_id": "text",
+        "assistant_id": "",
+        "config": "object",
+        "context": "object",
+        "metadata": "object",
+        "name": "text",
+        "description": "text null",
+        "if_exists": "",
+    }
+
     await _fields(talk, "POST", "/assistants", {"graph_id": "echo"}, fields)
 
 
 async def run_create(talk: Talk) -> None:
     thread = await talk.thread()
     fields = {
-        "command": "object null", "metadata": "object", "config": "object", "context": "object", "webhook": "text",
-        "interrupt_before": "text", "interrupt_after": "text", "stream_mode": "", "stream_subgraphs": "bool",
-        "stream_resumable": "bool", "multitask_strategy": "", "if_not_exists": "", "checkpoint": "object",
-        "checkpoint_id": "text", "on_disconnect": "", "after_seconds": "number", "durability": "",
-        "checkpoint_during": "bool", "assistant_id": "",
-    }  # fmt: skip
+        "command": "object null",
+        "metadata": "object",
+        "config": "object",
+        "context": "object",
+        "webhook": "text",
+        "interrupt_before": "text",
+        "interrupt_after": "text",
+        "stream_mode": "",
+        "stream_subgraphs": "bool",
+        "stream_resumable": "bool",
+        "multitask_strategy": "",
+        "if_not_exists": "",
+        "checkpoint": "object",
+        "checkpoint_id": "text",
+        "on_disconnect": "",
+        "after_seconds": "number",
+        "durability": "",
+        "checkpoint_during": "bool",
+        "assistant_id": "",
+    }
+
     # A graph that cannot start keeps what is let through from running.
     await _fields(talk, "POST", f"/threads/{thread}/runs", {"assistant_id": "echo", "after_seconds": 600}, fields)
 
@@ -69,6 +100,7 @@ async def run_fields(talk: Talk) -> None:
     await tried("goto mixed", command={"goto": ["answer", {"node": "answer", "input": {}}]})
     await tried("goto number", command={"goto": 5})
     await tried("goto send without input", command={"goto": {"node": "answer"}})
+
     await tried("update object", command={"update": {"messages": []}})
     await tried("update pairs", command={"update": [["messages", []]]})
     await tried("update text", command={"update": "x"})
@@ -76,6 +108,7 @@ async def run_fields(talk: Talk) -> None:
     await tried("empty command", command={})
     await tried("unknown command field", command={"resume": 1, "jump": 2})
     await tried("command and input", command={"resume": 1}, input={"messages": "hi"})
+
     await tried("recursion limit text", config={"recursion_limit": "ten"})
     await tried("recursion limit 0", config={"recursion_limit": 0})
     await tried("tags text", config={"tags": "x"})
@@ -83,6 +116,7 @@ async def run_fields(talk: Talk) -> None:
     await tried("configurable and context", config={"configurable": {"a": 1}}, context={"b": 1})
     await tried("spoofed ids", config={"configurable": {"thread_id": "x", "langgraph_auth_user_id": "root"}})
     await tried("unknown node", interrupt_before=["nope"])
+
     await tried("all nodes", interrupt_before="*")
     await tried("no stream modes", stream_mode=[])
     await tried("unknown stream mode", stream_mode=["shoes"])
@@ -90,6 +124,7 @@ async def run_fields(talk: Talk) -> None:
     await tried("webhook without host", webhook="not a url")
     await tried("webhook loopback", webhook="http://127.0.0.1:9/x")
     await tried("webhook metadata address", webhook="http://169.254.169.254/x")
+
     await tried("webhook scheme", webhook="ftp://example.com/x")
     await tried("unknown assistant", assistant_id="nope")
     await tried("absent assistant", assistant_id="01a1fbd3-88f4-74ad-8000-000000000000")

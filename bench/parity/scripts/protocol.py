@@ -18,6 +18,7 @@ async def command_errors(talk: Talk) -> None:
     await talk.post("text id", path, {"id": "a", "method": "run.start", "params": start})
     await talk.post("no method", path, {"id": 1})
     await talk.post("unknown method", path, {"id": 1, "method": "shoes.buy", "params": {}})
+
     await talk.post("no assistant", path, {"id": 1, "method": "run.start", "params": {}})
     await talk.post("unknown assistant", path, {"id": 1, "method": "run.start", "params": {"assistant_id": "nope"}})
     answer = {"namespace": [], "interrupt_id": "x", "response": "yes"}
@@ -25,6 +26,7 @@ async def command_errors(talk: Talk) -> None:
     await talk.post("tree when idle", path, {"id": 3, "method": "agent.getTree", "params": {}})
     await talk.send("broken", "POST", path, content=b"{")
     await talk.send("a list", "POST", path, content=b"[]")
+
     events = f"/threads/{thread}/stream/events"
     await talk.post("no channels", events, {})
     await talk.post("empty channels", events, {"channels": []})
@@ -38,6 +40,7 @@ async def plain_run(talk: Talk) -> None:
     body = {"channels": ["values", "lifecycle", "updates", "messages", "tools", "custom", "input", "tasks"]}
     events = await talk.stream("events", f"/threads/{thread}/stream/events", body, enough=_ended("completed"))
     since = {**body, "since": events[1].data["seq"] if len(events) > 1 else 1}
+
     await talk.stream("since", f"/threads/{thread}/stream/events", since, enough=_ended("completed"))
 
 
@@ -46,6 +49,7 @@ async def chat(talk: Talk) -> None:
     start = {"assistant_id": "fake_chat", "input": {"messages": [{"role": "user", "content": "go"}]}}
     await talk.post("start", f"/threads/{thread}/commands", {"id": 1, "method": "run.start", "params": start})
     body = {"channels": ["messages", "lifecycle"]}
+
     await talk.stream("events", f"/threads/{thread}/stream/events", body, enough=_ended("completed"))
 
 
@@ -54,10 +58,12 @@ async def approval(talk: Talk) -> None:
     path = f"/threads/{thread}"
     start = {"assistant_id": "approval", "input": {"text": "a"}}
     await talk.post("start", f"{path}/commands", {"id": 1, "method": "run.start", "params": start})
+
     body = {"channels": ["values", "input", "lifecycle"]}
     events = await talk.stream("ask", f"{path}/stream/events", body, enough=_ended("interrupted"))
     ids = [e.data["params"]["data"]["interrupt_id"] for e in events if e.name == "input.requested"]
     answer = {"namespace": [], "interrupt_id": ids[0] if ids else "", "response": "yes"}
+
     await talk.post("answer", f"{path}/commands", {"id": 2, "method": "input.respond", "params": answer})
     await talk.stream("both", f"{path}/stream/events", body, enough=_ended("completed"))
 
@@ -67,6 +73,7 @@ async def failure(talk: Talk) -> None:
     start = {"assistant_id": "boom", "input": {"n": 0}}
     await talk.post("start", f"/threads/{thread}/commands", {"id": 1, "method": "run.start", "params": start})
     body = {"channels": ["values", "lifecycle"]}
+
     await talk.stream("events", f"/threads/{thread}/stream/events", body, enough=_ended("failed"))
 
 

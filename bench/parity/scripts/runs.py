@@ -24,11 +24,22 @@ async def create(talk: Talk) -> None:
 async def create_with_everything(talk: Talk) -> None:
     thread = await talk.thread()
     body = {
-        "assistant_id": "twostep", "input": {"foo": ["in"]}, "metadata": {"m": 1}, "context": {"c": 1},
-        "config": {"tags": ["x"], "recursion_limit": 12}, "interrupt_before": ["b"], "interrupt_after": "*",
-        "stream_mode": ["values", "updates"], "stream_subgraphs": True, "stream_resumable": True,
-        "multitask_strategy": "reject", "if_not_exists": "reject", "durability": "sync", "after_seconds": 0,
-    }  # fmt: skip
+        "assistant_id": "twostep",
+        "input": {"foo": ["in"]},
+        "metadata": {"m": 1},
+        "context": {"c": 1},
+        "config": {"tags": ["x"], "recursion_limit": 12},
+        "interrupt_before": ["b"],
+        "interrupt_after": "*",
+        "stream_mode": ["values", "updates"],
+        "stream_subgraphs": True,
+        "stream_resumable": True,
+        "multitask_strategy": "reject",
+        "if_not_exists": "reject",
+        "durability": "sync",
+        "after_seconds": 0,
+    }
+
     run = await talk.post("create", f"/threads/{thread}/runs", body, keep=_unsettled)
     await talk.ended(thread, run["run_id"])
     await talk.get("thread", f"/threads/{thread}")
@@ -42,6 +53,7 @@ async def create_errors(talk: Talk) -> None:
     await talk.post("absent assistant", f"/threads/{thread}/runs", {"assistant_id": ABSENT})
     await talk.post("no assistant", f"/threads/{thread}/runs", {"input": {}})
     await talk.post("absent thread wait", f"/threads/{ABSENT}/runs/wait", HI)
+
     await talk.post("absent thread stream", f"/threads/{ABSENT}/runs/stream", HI)
     await talk.post("unknown assistant wait", "/runs/wait", {"assistant_id": "nope"})
     await talk.post("unknown assistant stream", "/runs/stream", {"assistant_id": "nope"})
@@ -62,18 +74,22 @@ async def wait(talk: Talk) -> None:
     await talk.post("boom", "/runs/wait", {"assistant_id": "boom", "input": {"n": 0}})
     await talk.post("no input", "/runs/wait", {"assistant_id": "twostep"})
     await talk.post("subgraph", "/runs/wait", {"assistant_id": "parent", "input": {"foo": ["in"]}})
+
     await talk.post("two questions", "/runs/wait", {"assistant_id": "two_questions", "input": {"foo": []}})
     nested = {"assistant_id": "nested_approval", "input": {"foo": []}}
     await talk.post("nested question", "/runs/wait", nested)
     limited = {"assistant_id": "slow", "input": {"pause_s": 0}, "config": {"recursion_limit": 3}}
+
     await talk.post("recursion limit", "/runs/wait", limited)
     context = {"assistant_id": "configurable", "input": {"said": ""}, "context": {"greeting": "moin", "shoes": 1}}
     await talk.post("context", "/runs/wait", context)
+
     configurable = {
         "assistant_id": "configurable",
         "input": {"said": ""},
         "config": {"configurable": {"greeting": "ahoy"}},
     }
+
     await talk.post("configurable", "/runs/wait", configurable)
     await talk.post("wrong input", "/runs/wait", {"assistant_id": "twostep", "input": "text"})
     await talk.post("unknown input key", "/runs/wait", {"assistant_id": "twostep", "input": {"bar": 1}})
@@ -87,6 +103,7 @@ async def failure(talk: Talk) -> None:
     await talk.get("run", f"/threads/{thread}/runs/{run['run_id']}", keep=lambda body: body["status"])
     await talk.get("thread", f"/threads/{thread}")
     await talk.quietly("POST", f"/threads/{thread}/runs/wait", {"assistant_id": "twostep", "input": {"foo": []}})
+
     await talk.get("thread after a good run", f"/threads/{thread}")
 
 
@@ -95,6 +112,7 @@ async def approval(talk: Talk) -> None:
     path = f"/threads/{thread}"
     await talk.post("ask", f"{path}/runs/wait", {"assistant_id": "approval", "input": {"text": "a"}})
     await talk.get("thread", path)
+
     runs = await talk.get("runs", f"{path}/runs", keep=lambda body: [run["status"] for run in body])
     await talk.get("late join", f"{path}/runs/{runs[0]['run_id']}/join")
     await talk.post("resume", f"{path}/runs/wait", {"assistant_id": "approval", "command": {"resume": "yes"}})
@@ -106,6 +124,7 @@ async def two_questions(talk: Talk) -> None:
     path = f"/threads/{thread}/runs/wait"
     first = await talk.post("ask", path, {"assistant_id": "two_questions", "input": {"foo": []}})
     await talk.post("bare answer", path, {"assistant_id": "two_questions", "command": {"resume": "x"}})
+
     ids = [item["id"] for item in first["__interrupt__"]]
     await talk.post("answer one", path, {"assistant_id": "two_questions", "command": {"resume": {ids[0]: "l"}}})
     await talk.get("thread between", f"/threads/{thread}")
@@ -124,6 +143,7 @@ async def commands(talk: Talk) -> None:
     await talk.post(
         "goto send", path, {"assistant_id": "twostep", "command": {"goto": {"node": "b", "input": {"foo": ["s"]}}}}
     )
+
     both = {"assistant_id": "twostep", "command": {"update": {"foo": ["both"]}, "goto": ["b"]}}
     await talk.post("update and goto", path, both)
     await talk.post("goto unknown", path, {"assistant_id": "twostep", "command": {"goto": "nope"}})
@@ -137,6 +157,7 @@ async def static_interrupts(talk: Talk) -> None:
     await talk.post("go on", path, {"assistant_id": "twostep", "input": None})
     await talk.get("thread after", f"/threads/{thread}", keep=lambda body: [body["status"], body["values"]])
     await talk.post("after all", path, {"assistant_id": "twostep", "input": {"foo": ["2"]}, "interrupt_after": "*"})
+
     await talk.get("next", f"/threads/{thread}/state", keep=lambda body: body["next"])
 
 
@@ -146,6 +167,7 @@ async def reads(talk: Talk) -> None:
         graph = "boom" if number == 1 else "plain"
         body = {"assistant_id": graph, "input": {"question": "q", "n": 0}, "metadata": {"number": number}}
         await talk.quietly("POST", f"/threads/{thread}/runs/wait", body)
+
     path = f"/threads/{thread}/runs"
 
     async def numbers(step: str, query: str) -> None:
@@ -158,12 +180,14 @@ async def reads(talk: Talk) -> None:
     await numbers("unknown status", "?status=asleep")
     await talk.get("select", f"{path}?select=status&select=metadata&limit=1")
     await talk.get("bad select", f"{path}?select=shoes")
+
     await talk.get("bad limit", f"{path}?limit=abc")
     await talk.get("limit 0", f"{path}?limit=0", keep=lambda _body: None)
     await talk.get("absent thread", f"/threads/{ABSENT}/runs")
     await talk.get("absent run", f"{path}/{ABSENT}")
     await talk.get("bad run", f"{path}/abc")
     await talk.get("absent join", f"{path}/{ABSENT}/join")
+
     other = await talk.thread()
     run = (await talk.quietly("GET", path))[0]["run_id"]
     await talk.get("run of another thread", f"/threads/{other}/runs/{run}")
@@ -178,6 +202,7 @@ async def delete(talk: Talk) -> None:
     path = f"/threads/{thread}/runs"
     for word in ("one", "two"):
         await talk.quietly("POST", f"{path}/wait", {"assistant_id": "twostep", "input": {"foo": [word]}})
+
     runs = await talk.quietly("GET", path)
     await talk.delete("last", f"{path}/{runs[0]['run_id']}")
     await talk.get("state falls back", f"/threads/{thread}/state", keep=lambda body: body["values"])
@@ -185,6 +210,7 @@ async def delete(talk: Talk) -> None:
     await talk.get("gone", f"{path}/{runs[0]['run_id']}")
     await talk.delete("absent", f"{path}/{ABSENT}")
     await talk.delete("bad", f"{path}/abc")
+
     await talk.get("thread", f"/threads/{thread}", keep=lambda body: [body["status"], body["values"]])
 
 
@@ -195,6 +221,7 @@ async def stateless(talk: Talk) -> None:
     await talk.get("join", f"/threads/{thread}/runs/{run['run_id']}/join")
     await talk.until(f"/threads/{thread}", lambda body: body.get("status") != "busy")
     await talk.get("kept thread", f"/threads/{thread}")
+
     run = await talk.quietly("POST", "/runs", HI)
     thread = run["thread_id"]
     await talk.until(f"/threads/{thread}", lambda body: "thread_id" not in body)
@@ -203,8 +230,9 @@ async def stateless(talk: Talk) -> None:
 
 
 async def batch(talk: Talk) -> None:
-    runs = await talk.post("two", "/runs/batch", [HI, {**HI, "metadata": {"n": 2}}],
-                           keep=lambda body: [_unsettled(run) for run in body])  # fmt: skip
+    runs = await talk.post(
+        "two", "/runs/batch", [HI, {**HI, "metadata": {"n": 2}}], keep=lambda body: [_unsettled(run) for run in body]
+    )
     await talk.until(f"/threads/{runs[1]['thread_id']}", lambda body: "thread_id" not in body)
     await talk.post("none", "/runs/batch", [])
     await talk.post("one bad", "/runs/batch", [HI, {"assistant_id": "nope"}])
@@ -218,6 +246,7 @@ async def delayed(talk: Talk) -> None:
     await talk.get("run", f"/threads/{thread}/runs/{run['run_id']}", keep=lambda body: body["status"])
     await talk.post("cancel", f"/threads/{thread}/runs/{run['run_id']}/cancel?wait=1")
     await talk.get("thread after", f"/threads/{thread}", keep=lambda body: body["status"])
+
     run = await talk.quietly("POST", f"/threads/{thread}/runs", {**HI, "after_seconds": 1})
     await talk.get("join", f"/threads/{thread}/runs/{run['run_id']}/join")
 
@@ -227,6 +256,7 @@ async def request_id(talk: Talk) -> None:
     await talk.post(
         "wait", f"/threads/{thread}/runs/wait", HI, headers={"x-request-id": "req-1"}, look=("x-request-id",)
     )
+
     kept = "langgraph_request_id"
     await talk.get(
         "run", f"/threads/{thread}/runs", keep=lambda body: body[0]["kwargs"]["config"]["configurable"][kept]
@@ -240,6 +270,7 @@ async def assistant_by_id(talk: Talk) -> None:
         "assistant_id": "046b5dc7-2108-582c-9c6c-31d556d138f0",
         "metadata": {"assistant_id": "x", "graph_id": "y"},
     }
+
     run = await talk.post("create", f"/threads/{thread}/runs", body, keep=_unsettled)
     await talk.ended(thread, run["run_id"])
     await talk.get("thread", f"/threads/{thread}", keep=lambda body: body["metadata"])

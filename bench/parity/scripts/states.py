@@ -19,10 +19,12 @@ async def read(talk: Talk) -> None:
     await talk.get("absent history", f"/threads/{ABSENT}/history")
     await talk.get("bad id", "/threads/abc/state")
     await talk.get("bad id history", "/threads/abc/history")
+
     thread = await _ran(talk, "twostep", input={"foo": ["in"]})
     state = await talk.get("after a run", f"/threads/{thread}/state")
     checkpoint = state["checkpoint"]["checkpoint_id"]
     await talk.get("at checkpoint", f"/threads/{thread}/state/{checkpoint}")
+
     body = {"checkpoint": {"checkpoint_id": checkpoint, "checkpoint_ns": ""}}
     await talk.post("by checkpoint", f"/threads/{thread}/state/checkpoint", body)
     await talk.get("unknown checkpoint", f"/threads/{thread}/state/{ABSENT}")
@@ -35,6 +37,7 @@ async def history(talk: Talk) -> None:
     path = f"/threads/{thread}/history"
     await talk.get("all", f"{path}?limit=10")
     await talk.get("default limit", path, keep=len)
+
     everything = await talk.post("posted", path, {"limit": 10})
     await talk.post("posted default", path, {}, keep=len)
     second = everything[1]["checkpoint"]
@@ -42,6 +45,7 @@ async def history(talk: Talk) -> None:
     await talk.post("before config", path, {"limit": 10, "before": {"configurable": second}}, keep=_steps)
     await talk.post("before checkpoint", path, {"limit": 10, "before": second}, keep=_steps)
     await talk.post("before text", path, {"limit": 10, "before": second["checkpoint_id"]}, keep=_steps)
+
     await talk.post("by metadata", path, {"limit": 10, "metadata": {"step": 1}}, keep=_steps)
     await talk.post("by source", path, {"limit": 10, "metadata": {"source": "input"}}, keep=_steps)
     await talk.get("limit text", f"{path}?limit=abc")
@@ -59,12 +63,14 @@ async def interrupted(talk: Talk) -> None:
     await talk.get("state", f"/threads/{thread}/state")
     await talk.get("thread", f"/threads/{thread}")
     thread = await _ran(talk, "nested_approval", input={"foo": ["in"]})
+
     await talk.get("nested", f"/threads/{thread}/state")
     state = await talk.get("with subgraphs", f"/threads/{thread}/state?subgraphs=true")
     inner = state["tasks"][0]["state"]["checkpoint"]
     await talk.post(
         "inner by checkpoint", f"/threads/{thread}/state/checkpoint", {"checkpoint": inner, "subgraphs": True}
     )
+
     where = {"checkpoint": {"checkpoint_ns": inner["checkpoint_ns"]}, "limit": 5}
     await talk.post("inner history", f"/threads/{thread}/history", where)
     thread = await _ran(talk, "two_questions", input={"foo": ["in"]})
@@ -85,6 +91,7 @@ async def update(talk: Talk) -> None:
     await talk.get("thread", f"/threads/{thread}")
     await talk.post("as node", path, {"values": {"foo": ["as a"]}, "as_node": "a"})
     await talk.get("next is b", path, keep=lambda body: [body["values"], body["next"]])
+
     await talk.get("thread interrupted", f"/threads/{thread}", keep=lambda body: body["status"])
     await talk.post("unknown node", path, {"values": {"foo": []}, "as_node": "bogus"})
     await talk.post("null", path, {"values": None})
@@ -92,6 +99,7 @@ async def update(talk: Talk) -> None:
     await talk.get("after null", path, keep=lambda body: [body["values"], body["next"]])
     await talk.post("list of values", path, {"values": [{"foo": ["1"]}, {"foo": ["2"]}], "as_node": "b"})
     await talk.post("text", path, {"values": "x"})
+
     await talk.post("unknown channel", path, {"values": {"bar": 1}})
     await talk.post("wrong type", path, {"values": {"foo": 5}})
     await talk.post("absent", f"/threads/{ABSENT}/state", {"values": {}})
@@ -120,10 +128,12 @@ async def fork(talk: Talk) -> None:
     body = {"values": {"foo": ["fork"]}, "checkpoint": past, "as_node": "a"}
     await talk.post("update at checkpoint", f"/threads/{thread}/state", body)
     await talk.get("state", f"/threads/{thread}/state")
+
     go_on = {"assistant_id": "twostep", "input": None}
     await talk.post("go on", f"/threads/{thread}/runs/wait", go_on)
     by_id = {"values": {"foo": ["old way"]}, "checkpoint_id": past["checkpoint_id"]}
     await talk.post("update at checkpoint id", f"/threads/{thread}/state", by_id)
+
     replay = {"assistant_id": "twostep", "checkpoint": past}
     await talk.post("replay", f"/threads/{thread}/runs/wait", replay)
     fresh = {"assistant_id": "twostep", "checkpoint_id": past["checkpoint_id"], "input": {"foo": ["new"]}}
@@ -149,6 +159,7 @@ async def durability(talk: Talk) -> None:
         body = {"assistant_id": "twostep", "input": {"foo": ["in"]}, "durability": durability}
         await talk.quietly("POST", f"/threads/{thread}/runs/wait", body)
         await talk.get(durability, f"/threads/{thread}/history?limit=10", keep=_steps)
+
     thread = await talk.thread()
     body = {"assistant_id": "twostep", "input": {"foo": ["in"]}, "checkpoint_during": False}
     await talk.quietly("POST", f"/threads/{thread}/runs/wait", body)

@@ -13,6 +13,7 @@ async def items(talk: Talk) -> None:
     await talk.get("other key", "/store/items?namespace=parity.items&key=x")
     await talk.get("other namespace", "/store/items?namespace=parity.nope&key=k")
     await talk.put("put again", "/store/items", {**put, "value": {"a": 2}})
+
     await talk.get("get again", "/store/items?namespace=parity.items&key=k")
     await talk.delete("delete", "/store/items", {"namespace": ["parity", "items"], "key": "k"})
     await talk.delete("delete again", "/store/items", {"namespace": ["parity", "items"], "key": "k"})
@@ -30,6 +31,7 @@ async def odd_items(talk: Talk) -> None:
     await talk.put("number label", "/store/items", put(namespace=[1]))
     await talk.put("value text", "/store/items", put(value="x"))
     await talk.put("value null", "/store/items", put(value=None))
+
     await talk.put("value list", "/store/items", put(value=[1]))
     await talk.put("no key", "/store/items", {"namespace": ["parity"], "value": {}})
     await talk.put("no value", "/store/items", {"namespace": ["parity"], "key": "k"})
@@ -37,6 +39,7 @@ async def odd_items(talk: Talk) -> None:
     await talk.put("empty key", "/store/items", put(key=""))
     await talk.get("get empty key", "/store/items?namespace=parity.odd&key=")
     await talk.put("unicode key", "/store/items", put(key="schlüssel/ü"))
+
     await talk.get("get unicode key", f"/store/items?namespace=parity.odd&key={quote('schlüssel/ü')}")
     await talk.get("get without key", "/store/items?namespace=parity.odd")
     await talk.get("get without namespace", "/store/items?key=k")
@@ -44,6 +47,7 @@ async def odd_items(talk: Talk) -> None:
     await talk.put("index fields", "/store/items", put(index=["a"]))
     await talk.put("index text", "/store/items", put(index="a"))
     await talk.put("index null", "/store/items", put(index=None))
+
     await talk.put("ttl", "/store/items", put(key="ttl", ttl=60))
     await talk.put("ttl null", "/store/items", put(key="ttl", ttl=None))
     await talk.put("ttl words", "/store/items", put(key="ttl", ttl="an hour"))
@@ -68,6 +72,7 @@ async def search(talk: Talk) -> None:
     await keys("part", namespace_prefix=["parity", "search", "left"])
     await keys("half a label", namespace_prefix=["parity", "sea"])
     await keys("limit", limit=2)
+
     await keys("offset", limit=2, offset=3)
     await keys("equal", filter={"even": True})
     await keys("two filters", filter={"even": True, "n": 2})
@@ -75,9 +80,12 @@ async def search(talk: Talk) -> None:
     await keys("list equal", filter={"tags": ["a"]})
     await keys("missing field", filter={"nope": 1})
     await keys("no filter", filter={})
+
     await keys("null filter", filter=None)
+
     for operator, value in (("$eq", 1), ("$ne", 1), ("$gt", 1), ("$gte", 1), ("$lt", 1), ("$lte", 1)):
         await keys(f"operator {operator}", filter={"n": {operator: value}})
+
     await keys("range", filter={"n": {"$gt": 0, "$lt": 3}})
     await keys("unknown operator", filter={"n": {"$x": 1}})
     await keys("text compared", filter={"even": {"$gt": 1}})
@@ -85,6 +93,7 @@ async def search(talk: Talk) -> None:
     await keys("limit 0", limit=0)
     await keys("negative offset", offset=-1)
     await keys("limit words", limit="ten")
+
     await talk.post("filter list", "/store/items/search", {"namespace_prefix": ["parity"], "filter": [1]})
     await talk.post("prefix text", "/store/items/search", {"namespace_prefix": "parity"})
 
@@ -109,6 +118,7 @@ async def namespaces(talk: Talk) -> None:
     await listed("wildcard suffix", prefix=["spaces"], suffix=["b", "*"])
     await listed("depth", prefix=["spaces"], max_depth=2)
     await talk.post("limit", "/store/namespaces", {"prefix": ["spaces"], "limit": 2}, keep=_number)
+
     await talk.post("offset", "/store/namespaces", {"prefix": ["spaces"], "limit": 2, "offset": 3}, keep=_number)
     await listed("nothing", prefix=["nowhere"])
     await listed("depth 0", prefix=["spaces"], max_depth=0)

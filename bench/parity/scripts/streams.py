@@ -13,8 +13,10 @@ async def echo_modes(talk: Talk) -> None:
         await talk.stream(step, path, {**HI, "stream_mode": modes}, **options)
 
     await talk.stream("default", f"/threads/{await talk.thread()}/runs/stream", HI)
+
     for mode in MODES:
         await streamed(mode, mode)
+
     await streamed("no modes", [])
     await streamed("events", "events", keep=_event_names)
     await streamed("several", ["values", "updates", "messages-tuple"])
@@ -32,6 +34,7 @@ async def chat_modes(talk: Talk) -> None:
     chat = {"assistant_id": "fake_chat", "input": {"messages": [{"role": "user", "content": "go"}]}}
     for mode in ("values", "messages", "messages-tuple"):
         await talk.stream(mode, "/runs/stream", {**chat, "stream_mode": mode})
+
     await talk.stream("both message modes", "/runs/stream", {**chat, "stream_mode": ["messages", "messages-tuple"]})
     await talk.stream("events", "/runs/stream", {**chat, "stream_mode": "events"}, keep=_event_names)
 
@@ -41,6 +44,7 @@ async def custom(talk: Talk) -> None:
         "custom", "/runs/stream", {"assistant_id": "writer", "input": {"said": ""}, "stream_mode": "custom"}
     )
     more = {"assistant_id": "writer", "input": {"said": ""}, "stream_mode": ["custom", "updates"]}
+
     await talk.stream("with updates", "/runs/stream", more)
 
 
@@ -68,6 +72,7 @@ async def subgraphs(talk: Talk) -> None:
     for modes in (["values", "updates"], ["tasks"], ["checkpoints"], ["debug"], ["messages-tuple"]):
         await streamed(f"{' '.join(modes)} inside", "parent", modes, inside=True)
         await streamed(f"{' '.join(modes)} outside", "parent", modes, inside=False)
+
     await streamed("interrupt inside", "nested_approval", ["values", "updates"], inside=True)
 
 
@@ -75,8 +80,9 @@ async def failure(talk: Talk) -> None:
     thread = await talk.thread()
     body = {"assistant_id": "boom", "input": {"n": 0}, "stream_mode": ["values", "updates", "tasks"]}
     await talk.stream("boom", f"/threads/{thread}/runs/stream", body)
-    await talk.stream("recursion", "/runs/stream",
-                      {"assistant_id": "slow", "input": {"pause_s": 0}, "config": {"recursion_limit": 2}})  # fmt: skip
+    await talk.stream(
+        "recursion", "/runs/stream", {"assistant_id": "slow", "input": {"pause_s": 0}, "config": {"recursion_limit": 2}}
+    )
     await talk.stream("wrong input", "/runs/stream", {"assistant_id": "twostep", "input": "text"})
 
 
@@ -87,6 +93,7 @@ async def resumable(talk: Talk) -> None:
     events = await talk.stream("first", f"{path}/stream", body)
     run = events[0].data["run_id"]
     back = f"{path}/{run}/stream"
+
     await talk.stream("replay all", back, headers={"Last-Event-ID": "-1"})
     await talk.stream("replay 0", back, headers={"Last-Event-ID": "0"})
     await talk.stream("after second", back, headers={"Last-Event-ID": events[1].id or ""})
@@ -94,6 +101,7 @@ async def resumable(talk: Talk) -> None:
     await talk.stream("no header", back)
     await talk.stream("garbage", back, headers={"Last-Event-ID": "garbage"})
     await talk.stream("one mode", f"{back}?stream_mode=updates", headers={"Last-Event-ID": "-1"})
+
     await talk.stream("two modes", f"{back}?stream_mode=updates&stream_mode=values", headers={"Last-Event-ID": "-1"})
     await talk.stream("json modes", f"{back}?stream_mode=%5B%22values%22%5D", headers={"Last-Event-ID": "-1"})
     await talk.get("unknown mode", f"{back}?stream_mode=shoes", keep=lambda _body: None)
@@ -107,6 +115,7 @@ async def not_resumable(talk: Talk) -> None:
     await talk.stream("afterwards, replay", back, headers={"Last-Event-ID": "-1"})
     await talk.stream("absent run", f"/threads/{thread}/runs/{ABSENT}/stream")
     await talk.stream("absent thread", f"/threads/{ABSENT}/runs/{ABSENT}/stream")
+
     await talk.stream("bad run", f"/threads/{thread}/runs/abc/stream")
 
 
@@ -131,6 +140,7 @@ async def cancelled(talk: Talk) -> None:
     async with talk.streaming("start", path, body, enough=lambda events: len(events) == 2) as events:
         run = events[0].data["run_id"]
         await talk.post("cancel", f"/threads/{thread}/runs/{run}/cancel?wait=1")
+
     await talk.stream("join", f"/threads/{thread}/runs/{run}/stream")
     await talk.get("run", f"/threads/{thread}/runs/{run}", keep=lambda body: body["status"])
 
@@ -142,13 +152,16 @@ async def disconnected(talk: Talk) -> None:
         "start", f"/threads/{thread}/runs/stream", body, enough=lambda events: len(events) == 2
     ) as events:
         run = events[0].data["run_id"]
+
     await talk.ended(thread, run)
     await talk.get("run", f"/threads/{thread}/runs/{run}", keep=lambda body: body["status"])
+
     body = {"assistant_id": "slow", "input": {"count": 3}, "stream_mode": "updates"}
     async with talk.streaming(
         "continue", f"/threads/{thread}/runs/stream", body, enough=lambda events: len(events) == 1
     ) as events:
         run = events[0].data["run_id"]
+
     await talk.ended(thread, run)
     await talk.get("goes on", f"/threads/{thread}/runs/{run}", keep=lambda body: body["status"])
 
@@ -181,10 +194,12 @@ async def of_a_thread(talk: Talk) -> None:
     for word in ("one", "two"):
         body = {"assistant_id": "twostep", "input": {"foo": [word]}, "stream_mode": "updates", "stream_resumable": True}
         await talk.quietly("POST", f"{path}/runs/wait", body)
+
     first = {"Last-Event-ID": "-"}
     await talk.stream("everything", f"{path}/stream", headers=first, enough=_runs_done(2))
     await talk.stream("from 0", f"{path}/stream", headers={"Last-Event-ID": "0"}, enough=_runs_done(2))
     lifecycle = f"{path}/stream?stream_modes=lifecycle"
+
     await talk.stream("lifecycle", lifecycle, headers=first, enough=_runs_done(2))
     await talk.get("unknown mode", f"{path}/stream?stream_modes=shoes")
     await talk.get("minus one", f"{path}/stream", headers={"Last-Event-ID": "-1"})

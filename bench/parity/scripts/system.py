@@ -5,9 +5,14 @@ from typing import Any
 from bench.parity.talk import Talk, alone
 
 CORS = (
-    "access-control-allow-origin", "access-control-allow-methods", "access-control-allow-headers",
-    "access-control-max-age", "access-control-expose-headers", "access-control-allow-credentials", "vary",
-)  # fmt: skip
+    "access-control-allow-origin",
+    "access-control-allow-methods",
+    "access-control-allow-headers",
+    "access-control-max-age",
+    "access-control-expose-headers",
+    "access-control-allow-credentials",
+    "vary",
+)
 
 
 async def health(talk: Talk) -> None:
@@ -28,6 +33,7 @@ async def information(talk: Talk) -> None:
     await talk.get("metrics", "/metrics", keep=lambda _body: "text")
     await talk.get("docs", "/docs", keep=lambda _body: "html")
     await talk.get("openapi", "/openapi.json", keep=lambda body: body["openapi"])
+
     for path in ("/heapdump", "/profile", "/debug/x", "/health", "/redoc"):
         await talk.get(f"nothing at {path}", path)
 
@@ -48,13 +54,22 @@ async def cors(talk: Talk) -> None:
     await talk.get("simple", "/ok", headers=origin, look=CORS)
     await talk.post("search", "/threads/search", {"metadata": {"tag": "nobody"}}, headers=origin, look=CORS)
     await talk.get("error", "/threads/abc", headers=origin, look=CORS)
+
     preflight = {
-        **origin, "access-control-request-method": "POST", "access-control-request-headers": "content-type,x-api-key",
-    }  # fmt: skip
+        **origin,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "content-type,x-api-key",
+    }
+
     await talk.send("preflight", "OPTIONS", "/threads", headers=preflight, look=CORS)
-    await talk.send("preflight private network", "OPTIONS", "/threads",
-                    headers={**preflight, "access-control-request-private-network": "true"},
-                    look=("access-control-allow-private-network",))  # fmt: skip
+    await talk.send(
+        "preflight private network",
+        "OPTIONS",
+        "/threads",
+        headers={**preflight, "access-control-request-private-network": "true"},
+        look=("access-control-allow-private-network",),
+    )
+
     await talk.send("preflight unknown path", "OPTIONS", "/nope", headers=preflight, look=CORS)
     await talk.send("preflight without method", "OPTIONS", "/threads", headers=origin)
 
@@ -75,6 +90,7 @@ async def bodies(talk: Talk) -> None:
     await talk.send("a list", "POST", "/threads", content=b"[]")
     await talk.send("a number", "POST", "/threads", content=b"5")
     await talk.send("null", "POST", "/threads", content=b"null")
+
     plain = {"content-type": "text/plain"}
     await talk.send("text/plain", "POST", "/threads/count", content=b'{"metadata": {"tag": "nobody"}}', headers=plain)
     form = {"content-type": "application/x-www-form-urlencoded"}
@@ -82,6 +98,7 @@ async def bodies(talk: Talk) -> None:
     await talk.send("NaN", "POST", "/threads", content=b'{"metadata": {"a": NaN}}')
     await talk.send("duplicate keys", "POST", "/threads", content=b'{"metadata": {"a": 1}, "metadata": {"a": 2}}')
     await talk.send("deep", "POST", "/threads", content=b'{"metadata": ' + b'{"a":' * 2000 + b"1" + b"}" * 2001)
+
     await talk.send("nul character", "POST", "/threads", content=b'{"metadata": {"a": "x\\u0000y"}}')
     await talk.send("lone surrogate", "POST", "/threads", content=b'{"metadata": {"a": "\\ud800"}}')
     await talk.send("big number", "POST", "/threads", content=b'{"metadata": {"a": 123456789012345678901234567890}}')

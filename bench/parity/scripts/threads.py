@@ -15,6 +15,7 @@ async def create(talk: Talk) -> None:
     await talk.post(
         "again, do nothing", "/threads", {"thread_id": GIVEN, "if_exists": "do_nothing", "metadata": {"b": 1}}
     )
+
     await talk.post("bad id", "/threads", {"thread_id": "abc"})
     await talk.post("bad if_exists", "/threads", {"if_exists": "maybe"})
     await talk.post("metadata text", "/threads", {"metadata": "x"})
@@ -36,10 +37,12 @@ async def supersteps(talk: Talk) -> None:
         {"updates": [{"values": {"foo": ["in"]}, "as_node": "__start__"}]},
         {"updates": [{"values": {"foo": ["a!"]}, "as_node": "a"}]},
     ]
+
     made = await talk.post("create", "/threads", {"metadata": {"graph_id": "twostep"}, "supersteps": steps})
     await talk.get("state", f"/threads/{made['thread_id']}/state")
     await talk.get("history", f"/threads/{made['thread_id']}/history?limit=10")
     await talk.get("thread", f"/threads/{made['thread_id']}")
+
     wrong = [{"updates": [{"values": {"foo": ["x"]}, "as_node": "nope"}]}]
     await talk.post("unknown node", "/threads", {"metadata": {"graph_id": "twostep"}, "supersteps": wrong})
 
@@ -53,6 +56,7 @@ async def read(talk: Talk) -> None:
     await talk.quietly(
         "POST", f"/threads/{thread}/runs/wait", {**HI, "metadata": {"run": 1}, "config": {"tags": ["t"]}}
     )
+
     await talk.get("after a run", f"/threads/{thread}")
 
 
@@ -64,6 +68,7 @@ async def change(talk: Talk) -> None:
     await talk.get("afterwards", path)
     await talk.patch("nothing", path, {})
     await talk.patch("absent", f"/threads/{ABSENT}", {"metadata": {}})
+
     await talk.patch("bad id", "/threads/abc", {"metadata": {}})
     await talk.patch("metadata list", path, {"metadata": []})
 
@@ -76,6 +81,7 @@ async def delete(talk: Talk) -> None:
     await talk.get("gone", f"/threads/{thread}")
     await talk.get("state gone", f"/threads/{thread}/state")
     await talk.get("runs gone", f"/threads/{thread}/runs")
+
     await talk.delete("bad id", "/threads/abc")
 
 
@@ -93,14 +99,17 @@ async def search(talk: Talk) -> None:
     await talk.quietly("POST", f"/threads/{ids[0]}/runs/wait", HI)
     await talk.quietly("POST", f"/threads/{ids[1]}/runs/wait", {"assistant_id": "boom", "input": {"n": 0}})
     await talk.quietly("POST", f"/threads/{ids[2]}/runs/wait", {"assistant_id": "approval", "input": {"text": "a"}})
+
     tag = {"metadata": {"tag": "search"}}
 
     async def numbers(step: str, **body: object) -> None:
         await talk.post(step, "/threads/search", {**tag, **body}, keep=_numbers)
 
     await talk.post("all", "/threads/search", {**tag, "sort_by": "created_at", "sort_order": "asc"})
+
     for status in ("idle", "busy", "interrupted", "error"):
         await numbers(f"status {status}", status=status)
+
     await numbers("values", values={"text": "a!"})
     await numbers("values nothing", values={"text": "b"})
     await numbers("values list", values={"messages": [{"content": "hi"}]})
@@ -108,17 +117,21 @@ async def search(talk: Talk) -> None:
     await numbers("no ids", ids=[])
     await numbers("limit", limit=1, sort_by="created_at")
     await numbers("offset", limit=2, offset=2, sort_by="created_at")
+
     for field in ("thread_id", "status", "created_at", "updated_at", "state_updated_at"):
         await numbers(f"sort {field}", sort_by=field, sort_order="asc")
+
     await numbers("default order")
     await numbers("nested", metadata={"tag": "search", "deep": {"even": True}}, sort_by="created_at")
     await talk.post("select", "/threads/search", {**tag, "select": ["status", "metadata"], "sort_by": "created_at"})
+
     extract = {
         "first": "values.messages[0].content",
         "n": "metadata.n",
         "last": "values.messages[-1].type",
         "no": "values.x",
     }
+
     found = {**tag, "extract": extract, "select": ["thread_id"], "sort_by": "created_at", "sort_order": "asc"}
     await talk.post("extract", "/threads/search", found)
     await talk.post("count", "/threads/count", tag)
@@ -126,6 +139,7 @@ async def search(talk: Talk) -> None:
     await talk.post("count values", "/threads/count", {**tag, "values": {"text": "a!"}})
     await talk.post("bad extract", "/threads/search", {"extract": {"a": "shoes.size"}})
     await talk.post("bad ids", "/threads/search", {"ids": ["abc"]})
+
     await talk.post("bad status", "/threads/search", {"status": "asleep"})
     await talk.post("bad sort", "/threads/search", {"sort_by": "shoe_size"})
     await talk.post("bad select", "/threads/search", {"select": ["shoe_size"]})
@@ -144,6 +158,7 @@ async def copy(talk: Talk) -> None:
     await talk.quietly("POST", f"/threads/{thread}/runs/wait", HI)
     made = await talk.post("copy", f"/threads/{thread}/copy")
     other = made["thread_id"]
+
     await talk.get("thread", f"/threads/{other}")
     await talk.get(
         "state", f"/threads/{other}/state", keep=lambda body: [body["values"], body["next"], body["checkpoint"]]
@@ -151,6 +166,7 @@ async def copy(talk: Talk) -> None:
     await talk.get("history", f"/threads/{other}/history?limit=10", keep=len)
     await talk.get("runs", f"/threads/{other}/runs")
     await talk.quietly("POST", f"/threads/{other}/runs/wait", HI)
+
     await talk.get("original untouched", f"/threads/{thread}/history?limit=10", keep=len)
     await talk.get("copy goes on", f"/threads/{other}/history?limit=10", keep=len)
     await talk.post("absent", f"/threads/{ABSENT}/copy")
@@ -161,6 +177,7 @@ async def prune(talk: Talk) -> None:
     ids = [await talk.thread() for _ in range(3)]
     for thread in ids:
         await talk.quietly("POST", f"/threads/{thread}/runs/wait", HI)
+
     await talk.post("delete", "/threads/prune", {"thread_ids": [ids[0], ABSENT]})
     await talk.get("gone", f"/threads/{ids[0]}")
     await talk.post("keep latest", "/threads/prune", {"thread_ids": [ids[1]], "strategy": "keep_latest"})
@@ -168,6 +185,7 @@ async def prune(talk: Talk) -> None:
     await talk.post("none", "/threads/prune", {"thread_ids": []})
     await talk.post("bad strategy", "/threads/prune", {"thread_ids": [ids[2]], "strategy": "burn"})
     await talk.post("bad id", "/threads/prune", {"thread_ids": ["abc"]})
+
     await talk.post("no ids", "/threads/prune", {})
     await talk.get("third is there", f"/threads/{ids[2]}", keep=lambda body: body["status"])
 
@@ -184,7 +202,9 @@ async def storage(talk: Talk) -> None:
 def _shape(body: object) -> object:
     if not isinstance(body, dict):
         return body
+
     return {
         **{key: sorted(value) if isinstance(value, dict) else value for key, value in body.items()},
-        "checkpoints": {**body["checkpoints"]}, "messages": sorted(body["channel_values"]["by_channel"]["messages"]),
-    }  # fmt: skip
+        "checkpoints": {**body["checkpoints"]},
+        "messages": sorted(body["channel_values"]["by_channel"]["messages"]),
+    }

@@ -80,9 +80,11 @@ export async function* streamAgent<K extends AgentOperation>(
   if (stream.lastEventId) headers["Last-Event-ID"] = stream.lastEventId;
   if (stream.idempotencyKey) headers["Idempotency-Key"] = stream.idempotencyKey;
   const response = await send(deploymentId, operation, options as Loose, { signal: stream.signal, headers });
+
   stream.onOpen?.(response.headers.get("content-location"));
   if (!response.body) return;
   const events = response.body.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream());
+
   const reader = events.getReader();
   try {
     for (;;) {
@@ -114,6 +116,7 @@ async function send(deploymentId: string, operation: string, options: Loose, sen
   const token = await tokenOf(deploymentId);
   const response = await attempt(deploymentId, operation, options, sending, token);
   if (response.status !== 401) return succeeded(response);
+
   // The token may have expired on the way, or the keys that sign tokens have changed.
   if ((await tokens.get(deploymentId)?.value) === token) tokens.delete(deploymentId);
   return succeeded(await attempt(deploymentId, operation, options, sending, await tokenOf(deploymentId)));
@@ -128,13 +131,16 @@ async function attempt(
 ): Promise<Response> {
   const [method = "GET", template = ""] = operation.split(" ", 2);
   const base = await baseOf(deploymentId);
+
   const sent: Record<string, string> = { Accept: "application/json", ...headers };
   if (token) {
     sent.Authorization = `Bearer ${token}`;
     // Agents with an authentication of their own accept members of the workspace too, unless they are told not to.
     if (ownAgent === null) sent["X-Auth-Scheme"] = "langsmith";
   }
+
   if (body !== undefined) sent["Content-Type"] = "application/json";
+
   try {
     return await fetch(base + address(template, path, query), {
       method,
@@ -154,6 +160,7 @@ async function attempt(
 function unreachable(base: string): string {
   if (base.startsWith("/"))
     return "The agent does not answer. Is the platform running, and this machine connected to it?";
+
   const { origin } = new URL(base);
   return `The agent at ${origin} does not answer. If it runs, the platform's setting CONSOLE_AGENT_ORIGINS must name ${origin}, and the agent's CORS rules must allow this page.`;
 }
@@ -180,6 +187,7 @@ function tokenOf(deploymentId: string): Promise<string | null> {
   const token = { value: issueToken(deploymentId), goodUntil: performance.now() + TOKEN_GOOD_FOR_MS };
   tokens.set(deploymentId, token);
   token.value.catch(() => tokens.get(deploymentId) === token && tokens.delete(deploymentId));
+
   return token.value;
 }
 
@@ -207,6 +215,7 @@ function baseOf(deploymentId: string): Promise<string> {
   const base = findBase(deploymentId);
   bases.set(deploymentId, base);
   base.catch(() => bases.get(deploymentId) === base && bases.delete(deploymentId));
+
   return base;
 }
 
@@ -215,6 +224,7 @@ async function findBase(deploymentId: string): Promise<string> {
   const deployment = await call("GET /v2/deployments/{deployment_id}", { path: { deployment_id: deploymentId } });
   const url = deployment.source_config.custom_url;
   if (!url) throw new ApiError(0, "The deployment has no address yet: its first revision is not deployed.", [], null);
+
   // The front's address is that of this page, whatever name and scheme the platform knows itself by.
   const { pathname } = new URL(url);
   return pathname === `/agents/${deployment.name}` ? pathname : url.replace(/\/$/, "");

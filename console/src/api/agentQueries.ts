@@ -16,6 +16,7 @@ export function useAgentApi<K extends AgentOperation>(
 ): UseQueryResult<AgentResponse<K>, ApiError> {
   const workspace = useWorkspaceId();
   const { isLive } = usePreferences();
+
   return useQuery<AgentResponse<K>, ApiError>({
     queryKey: [workspace, "agent", deploymentId, operation, options],
     queryFn: ({ signal }) => callAgent(deploymentId, operation, options, signal),
@@ -42,6 +43,7 @@ export function useAgentPages<K extends AgentOperation>(
       return { rows: result as RowOf<AgentResponse<K>>[], next };
     },
   };
+
   return usePages(source, reading);
 }
 
@@ -52,6 +54,7 @@ export function useAgentChange<K extends AgentOperation>(
 ) {
   const cache = useQueryClient();
   const workspace = useWorkspaceId();
+
   return useMutation<AgentResponse<K>, ApiError, AgentOptions<K>>({
     mutationFn: (options) => callAgent(deploymentId, operation, options),
     onSuccess: async (result) => {

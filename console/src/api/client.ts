@@ -60,6 +60,7 @@ export async function request<K extends Operation>(
   const headers: Record<string, string> = { Accept: "application/json" };
   if (workspaceId) headers["X-Tenant-Id"] = workspaceId;
   if (body !== undefined) headers["Content-Type"] = "application/json";
+
   let response: Response;
   try {
     response = await fetch(address(template, path, query), {
@@ -77,6 +78,7 @@ export async function request<K extends Operation>(
       null,
     );
   }
+
   if (response.status === 401) return signIn();
   if (!response.ok && template !== "/ok") throw await errorOf(response);
   return response;
@@ -94,6 +96,7 @@ export function address(
       if (each !== undefined && each !== null && each !== "") search.append(name, String(each));
     }
   }
+
   return search.size ? `${filled}?${search}` : filled;
 }
 
@@ -111,12 +114,14 @@ export async function errorOf(response: Response, server = "platform"): Promise<
   } catch {
     // Not JSON: the status says it.
   }
+
   const { detail, errors } = body;
   if (Array.isArray(detail)) {
     const problems = detail as Problem[];
     const message = problems.map((problem) => `${fieldOf(problem)}: ${problem.msg}`).join("; ");
     return new ApiError(response.status, message, problems, requestId);
   }
+
   // Agents say everything in a text, and list the fields beside it.
   const problems = Array.isArray(errors) ? (errors as Problem[]) : [];
   const message = typeof detail === "string" ? detail : `The ${server} answered ${response.status}.`;

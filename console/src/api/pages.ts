@@ -44,6 +44,7 @@ export function usePages<Row, At>(source: Source<Row, At>, reading: Reading = {}
   const { key, first, read, maxLivePages = Number.POSITIVE_INFINITY } = source;
   const workspace = useWorkspaceId();
   const { isLive } = usePreferences();
+
   const { data, error, refetch, fetchNextPage, hasNextPage, isFetchingNextPage } = useInfiniteQuery<
     Page<Row, At>,
     ApiError,
@@ -65,10 +66,12 @@ export function usePages<Row, At>(source: Source<Row, At>, reading: Reading = {}
     enabled: reading.enabled ?? true,
     ...(reading.keep ? { placeholderData: keepPreviousData } : {}),
   });
+
   const rows = useMemo(() => data?.pages.flatMap((page) => page.rows) ?? [], [data]);
   const loadMore = useCallback(() => {
     if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
   }, [fetchNextPage, hasNextPage, isFetchingNextPage]);
+
   return {
     rows,
     isRead: data !== undefined,
@@ -129,5 +132,6 @@ export function useCursorPages<Row>(
       return { rows: items, next, searchedTo };
     },
   };
+
   return usePages(source, reading);
 }

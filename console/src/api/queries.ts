@@ -21,6 +21,7 @@ export function useApi<K extends Operation>(
 ): UseQueryResult<Operations[K]["response"], ApiError> {
   const workspace = useWorkspaceId();
   const { isLive } = usePreferences();
+
   return useQuery<Operations[K]["response"], ApiError>({
     queryKey: [workspace, operation, options],
     queryFn: ({ signal }) => call(operation, options, signal),
@@ -32,6 +33,7 @@ export function useApi<K extends Operation>(
 
 export function useChange<K extends Operation>(operation: K, onDone?: (result: Operations[K]["response"]) => void) {
   const cache = useQueryClient();
+
   return useMutation<Operations[K]["response"], ApiError, Options<K>>({
     mutationFn: (options) => call(operation, options),
     onSuccess: async (result) => {

@@ -10,6 +10,7 @@ export function useAssistants(deploymentId: string) {
   const found = useAgentApi(deploymentId, "POST /assistants/search", {
     body: { limit: SHOWN, sort_by: "name", sort_order: "asc", select: ["assistant_id", "name", "graph_id"] },
   });
+
   return useMemo(() => {
     const pairs = (found.data ?? []).map(
       (each) => [each.assistant_id ?? "", each.name ?? each.graph_id ?? ""] as const,

@@ -5,7 +5,9 @@ import { useSession } from "./session";
 export function WorkspaceSwitch() {
   const { workspace, workspaces } = useSession();
   const navigate = useNavigate();
+
   if (workspaces.length < 2) return <div className="workspace-name">{workspace?.display_name}</div>;
+
   return (
     <label className="workspace">
       <span className="hidden">Workspace</span>
@@ -26,6 +28,7 @@ export function WorkspaceSwitch() {
 export function Account() {
   const { identity } = useSession();
   const name = identity.user_email ?? identity.short_key;
+
   return (
     <div className="account">
       <Icon name="person" />

@@ -31,9 +31,11 @@ export function Palette({ isOpen, setOpen }: { isOpen: boolean; setOpen: (isOpen
       event.preventDefault();
       setOpen(true);
     };
+
     addEventListener("keydown", listen);
     return () => removeEventListener("keydown", listen);
   }, [setOpen]);
+
   return isOpen ? <OpenPalette onClose={() => setOpen(false)} /> : null;
 }
 
@@ -42,15 +44,18 @@ function OpenPalette({ onClose }: { onClose: () => void }) {
   const [text, setText] = useState("");
   const [position, setPosition] = useState(0);
   const entries = useEntries(text);
+
   useEffect(() => {
     dialog.current?.showModal();
   }, []);
   const chosen = Math.min(position, Math.max(entries.length - 1, 0));
+
   const choose = (entry: Entry | undefined) => {
     if (!entry) return;
     onClose();
     entry.run();
   };
+
   return (
     <dialog ref={dialog} className="palette" aria-label="Go to" onClose={onClose}>
       <input
@@ -71,6 +76,7 @@ function OpenPalette({ onClose }: { onClose: () => void }) {
           else if (event.key === "ArrowUp") setPosition(Math.max(chosen - 1, 0));
           else if (event.key === "Enter") choose(entries[chosen]);
           else return;
+
           event.preventDefault();
         }}
       />
@@ -105,12 +111,15 @@ function useEntries(text: string): Entry[] {
   const mayCreate = useMay("deployments:create");
   const mayManage = useMay("organization:manage");
   const mayReadLog = useMay("workspaces:manage") || mayManage;
+
   const found = useApi(
     "GET /v2/deployments",
     { query: { name_contains: text.trim().toLowerCase(), limit: SHOWN } },
     { keep: true, enabled: useMay("deployments:read") },
   );
+
   const others = useFound(text);
+
   return useMemo(() => {
     const go = (to: string) => () => void navigate({ to });
     const fixed: Entry[] = [
@@ -149,6 +158,7 @@ function useEntries(text: string): Entry[] {
         run: () => setPreferences({ zone: preferences().zone === "utc" ? "local" : "utc" }),
       },
     ];
+
     if (mayCreate) {
       fixed.splice(3, 0, {
         id: "new",
@@ -158,6 +168,7 @@ function useEntries(text: string): Entry[] {
         run: go("/deployments/new"),
       });
     }
+
     const deployments: Entry[] = (found.data?.resources ?? []).flatMap((each) => [
       {
         id: each.id,
@@ -178,9 +189,11 @@ function useEntries(text: string): Entry[] {
           ]
         : []),
     ]);
+
     const wanted = text.trim().toLowerCase();
     const known = fixed.filter((entry) => ownAgent === null || OF_AGENT.has(entry.id));
     const matching = known.filter((entry) => entry.title.toLowerCase().includes(wanted));
+
     return [...matching, ...deployments, ...others].slice(0, SHOWN);
   }, [navigate, mayCreate, mayManage, mayReadLog, found.data, others, text]);
 }
@@ -199,18 +212,22 @@ function useFound(typed: string): Entry[] {
   const query = { name_contains: text, limit: FOUND };
   const mayReadRuns = useMay("runs:read");
   const datasets = useApi("GET /datasets", { query }, { enabled: useMay("datasets:read") && isName }).data;
+
   const projects = useApi("GET /sessions", { query }, { enabled: useMay("projects:read") && isName }).data;
   const prompts = useApi(
     "GET /repos",
     { query: { query: text, limit: FOUND } },
     { enabled: useMay("prompts:read") && isName },
   ).data;
+
   const run = useApi(
     "GET /v2/runs/{run_id}",
     { path: { run_id: text }, query: { selects: ["NAME", "TRACE_ID"] } },
     { enabled: ownAgent === null && isId && mayReadRuns },
   ).data;
+
   const threads = useThreadsWithId(isId ? text : null);
+
   return useMemo(() => {
     const go = (to: string) => () => void navigate({ to });
     const entries: Entry[] = threads.map(({ agent, threadId }) => ({
@@ -220,6 +237,7 @@ function useFound(typed: string): Entry[] {
       icon: "agents",
       run: go(`/agents/${agent.id}/threads/${threadId}`),
     }));
+
     if (run) {
       const isTrace = run.trace_id === text;
       entries.push({
@@ -230,18 +248,22 @@ function useFound(typed: string): Entry[] {
         run: () => void navigate({ to: "/traces", search: { run: text } }),
       });
     }
+
     for (const each of isName ? (projects ?? []) : []) {
       const run = go(`/traces/${each.id}`);
       entries.push({ id: `project-${each.id}`, title: each.name, detail: "traces", icon: "traces", run });
     }
+
     for (const each of isName ? (datasets ?? []) : []) {
       const run = go(`/datasets/${each.id}`);
       entries.push({ id: `dataset-${each.id}`, title: each.name, detail: "dataset", icon: "datasets", run });
     }
+
     for (const each of isName ? (prompts?.repos ?? []) : []) {
       const run = go(`/prompts/${each.repo_handle}`);
       entries.push({ id: `prompt-${each.id}`, title: each.repo_handle, detail: "prompt", icon: "prompts", run });
     }
+
     return entries;
   }, [navigate, threads, run, projects, datasets, prompts, text, isName]);
 }
@@ -265,11 +287,13 @@ function useThreadsWithId(threadId: string | null): FoundThread[] {
       const within = AbortSignal.any([signal, AbortSignal.timeout(ANSWERS_WITHIN_MS)]);
       const asked = agents.map((agent) => callAgent(agent.id, "POST /threads/search", { body }, within));
       const answers = await Promise.allSettled(asked);
+
       return agents.flatMap((agent, index): FoundThread[] => {
         const answer = answers[index];
         return answer?.status === "fulfilled" && answer.value.length > 0 ? [{ agent, threadId: threadId ?? "" }] : [];
       });
     },
   });
+
   return found.data ?? NO_THREADS;
 }

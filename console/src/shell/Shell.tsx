@@ -57,6 +57,7 @@ type Place = (typeof PLACES)[number]["places"][number];
 
 // Without a platform there are only the pages of the one agent.
 const OF_AGENTS: readonly string[] = ["/agents", "/inbox"];
+
 const SHOWN =
   ownAgent === null
     ? PLACES
@@ -72,6 +73,7 @@ export function Shell() {
   const { isLive } = usePreferences();
   const isNarrow = useNarrow();
   const [isSearching, setSearching] = useState(false);
+
   return (
     <div className="shell">
       <a className="skip" href="#page">
@@ -114,6 +116,7 @@ export function Shell() {
 // What changes how a page looks, for everybody who sees one.
 export function ViewTools() {
   const { theme, zone } = usePreferences();
+
   return (
     <>
       <button
@@ -158,6 +161,7 @@ function Rail() {
 function NarrowRail() {
   const more = useRef<HTMLDivElement>(null);
   const shown = SHOWN.flatMap<Place>(({ places }) => places.filter(({ to }) => ON_A_PHONE.includes(to)));
+
   return (
     <header className="rail">
       <nav aria-label="Places">
@@ -187,6 +191,7 @@ function NarrowRail() {
 function AllPlaces({ onLeave }: { onLeave?: () => void }) {
   const { permissions } = useSession().identity;
   const mayGo = (place: Place) => !("needs" in place) || place.needs.some((each) => covers(permissions, each));
+
   return SHOWN.map((group) => (
     <div key={group.title} className="places">
       {group.title && <p className="places-title">{group.title}</p>}

@@ -69,6 +69,7 @@ function PlatformSession({ children }: { children: ReactNode }) {
     queryKey: ["workspaces"],
     queryFn: ({ signal }) => call("GET /workspaces", {}, signal),
   });
+
   const workspace = useMemo(() => choose(workspaces.data ?? [], wanted), [workspaces.data, wanted]);
   setRequestWorkspace(workspace?.id ?? null);
   const identity = useQuery<Identity, ApiError>({
@@ -76,22 +77,27 @@ function PlatformSession({ children }: { children: ReactNode }) {
     queryFn: ({ signal }) => call("GET /auth", {}, signal),
     enabled: workspaces.data !== undefined,
   });
+
   const handle = workspace?.tenant_handle;
   const isShared = (workspaces.data?.length ?? 0) > 1;
   useEffect(() => {
     if (handle === undefined) return;
     setPreferences({ workspace: handle });
+
     // With several workspaces an address that is sent to a colleague must name its own.
     if (isShared && wanted !== handle) {
       void navigate({ to: ".", search: (old) => ({ ...old, workspace: handle }), replace: true });
     }
   }, [handle, isShared, wanted, navigate]);
+
   const value = useMemo(
     () => identity.data && { identity: identity.data, workspace, workspaces: workspaces.data ?? [] },
     [identity.data, workspace, workspaces.data],
   );
+
   const error = workspaces.error ?? identity.error;
   if (value) return <SessionContext value={value}>{children}</SessionContext>;
+
   if (error) {
     return (
       <main className="alone">
@@ -99,6 +105,7 @@ function PlatformSession({ children }: { children: ReactNode }) {
       </main>
     );
   }
+
   return <Progress />;
 }
 

@@ -31,10 +31,12 @@ export function Confirm({
 }: Props) {
   const [typed, setTyped] = useState("");
   const isTyped = name === undefined || typed === name;
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (isTyped) onConfirm();
   };
+
   return (
     <Dialog title={title} onClose={onClose}>
       <form className="fields" onSubmit={submit}>

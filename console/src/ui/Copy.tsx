@@ -9,7 +9,9 @@ export function CopyButton({ text, what }: { text: string | (() => string); what
     const timer = setTimeout(() => setOutcome(undefined), 1500);
     return () => clearTimeout(timer);
   }, [outcome]);
+
   const label = outcome ?? `Copy the ${what}`;
+
   return (
     <button
       type="button"
@@ -38,10 +40,12 @@ export async function copy(text: string, button: Element): Promise<boolean> {
       () => false,
     );
   }
+
   const area = document.createElement("textarea");
   area.value = text;
   (button.closest("dialog") ?? document.body).append(area);
   area.select();
+
   const isCopied = document.execCommand("copy");
   area.remove();
   return isCopied;

@@ -6,6 +6,7 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
   useEffect(() => {
     dialog.current?.showModal();
   }, []);
+
   return (
     <dialog ref={dialog} className="dialog" aria-label={title} onClose={onClose}>
       <h2>{title}</h2>

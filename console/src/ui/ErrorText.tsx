@@ -6,6 +6,7 @@ import { LongText } from "./Json";
 export function ErrorText({ text }: { text: string }) {
   const head = errorHead(text);
   const own = ownLineOf(text);
+
   return (
     <div className="value-error">
       <CopyButton text={text} what="error" />

@@ -20,6 +20,7 @@ interface Props extends Labelled {
 export function Field({ label, hint, error, isRequired = false, children }: Props) {
   const id = useId();
   const described = [hint && `${id}-hint`, error && `${id}-error`].filter(Boolean).join(" ");
+
   return (
     <div className={error ? "field wrong" : "field"}>
       <label htmlFor={id}>

@@ -37,8 +37,10 @@ export function Json({ value, name, open = 1 }: Props) {
 function Branch({ value, label, open, name }: { value: object; label: string | null; open: number; name: string }) {
   const [isOpen, setOpen] = useState(open > 0);
   const [shown, setShown] = useState(PREVIEW_ENTRIES);
+
   const isArray = Array.isArray(value);
   const count = isArray ? value.length : Object.keys(value).length;
+
   return (
     <div className="json-branch">
       <button type="button" className="json-toggle" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
@@ -82,6 +84,7 @@ function Leaf({ value, name }: { value: unknown; name: string }) {
 export function LongText({ text, name, isQuoted = false }: { text: string; name: string; isQuoted?: boolean }) {
   const [shown, setShown] = useState(PREVIEW_CHARS);
   const part = text.length > shown ? text.slice(0, shown) : text;
+
   return (
     <span className={isQuoted ? "json-value string" : "long-text"}>
       {isQuoted ? `"${part}${part === text ? '"' : ""}` : part}
@@ -142,6 +145,7 @@ export function summaryOf(value: unknown, chars = SUMMARY_CHARS): string {
 function brief(value: unknown, left: number): string {
   if (typeof value === "string") return JSON.stringify(value.slice(0, left + 1));
   if (!isBranch(value)) return String(value);
+
   const isArray = Array.isArray(value);
   let text = isArray ? "[" : "{";
   for (const [key, each] of entriesOf(value, left)) {
@@ -149,6 +153,7 @@ function brief(value: unknown, left: number): string {
     if (text.length > 1) text += ", ";
     text += isArray ? brief(each, left - text.length) : `${key}: ${brief(each, left - text.length)}`;
   }
+
   return `${text}${isArray ? "]" : "}"}`;
 }
 

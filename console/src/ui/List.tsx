@@ -40,6 +40,7 @@ export function List<T>({ label, rows, columns, keyOf, onOpen, onMark, loadMore 
       return row === undefined ? index : keyOf(row);
     },
   });
+
   const items = virtual.getVirtualItems();
   const last = items.at(-1)?.index ?? 0;
   useEffect(() => {
@@ -47,6 +48,7 @@ export function List<T>({ label, rows, columns, keyOf, onOpen, onMark, loadMore 
   }, [last, rows.length, loadMore]);
 
   const position = rows.findIndex((row) => keyOf(row) === selected);
+
   const move = (step: number) => {
     const next = Math.min(Math.max(position + step, 0), rows.length - 1);
     const row = rows[next];
@@ -54,12 +56,14 @@ export function List<T>({ label, rows, columns, keyOf, onOpen, onMark, loadMore 
     setSelected(keyOf(row));
     virtual.scrollToIndex(next);
   };
+
   useKey("j", () => move(1));
   useKey("k", () => move(-1));
   useKey("x", () => {
     const row = rows[position];
     if (row !== undefined) onMark?.(row);
   });
+
   useKey("Enter", () => {
     const row = rows[position];
     if (row !== undefined) onOpen(row);
@@ -67,6 +71,7 @@ export function List<T>({ label, rows, columns, keyOf, onOpen, onMark, loadMore 
 
   const template = { "--columns": columns.map((each) => each.width).join(" ") } as React.CSSProperties;
   const narrow = columns.filter((each) => !each.isExtra).map((each) => narrowWidth(each.width));
+
   return (
     // biome-ignore lint/a11y/useSemanticElements: a virtual list cannot be a table element
     <div
@@ -93,6 +98,7 @@ export function List<T>({ label, rows, columns, keyOf, onOpen, onMark, loadMore 
           {items.map((item) => {
             const row = rows[item.index];
             if (row === undefined) return null;
+
             return (
               // biome-ignore lint/a11y/useSemanticElements: see above
               // biome-ignore lint/a11y/useFocusableInteractive: see above

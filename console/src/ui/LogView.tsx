@@ -26,6 +26,7 @@ export function LogView({ read, q, level, onFilter, empty }: Props) {
   const [isFollowing, setFollowing] = useState(true);
   const { lines, dropped, older, isFull, problem, isRead, loadOlder } = useLog(read, q, level, isLive);
   const scroller = useRef<HTMLDivElement>(null);
+
   const virtual = useVirtualizer({
     count: lines.length,
     getScrollElement: () => scroller.current,
@@ -33,20 +34,25 @@ export function LogView({ read, q, level, onFilter, empty }: Props) {
     overscan: 30,
     getItemKey: (index) => lines[index]?.id ?? index,
   });
+
   const last = lines.at(-1)?.id;
   // biome-ignore lint/correctness/useExhaustiveDependencies: every new last line moves the view
   useEffect(() => {
     if (isFollowing && lines.length) virtual.scrollToIndex(lines.length - 1, { align: "end" });
   }, [last, isFollowing]);
+
   // The list keeps the height of every line that was ever shown, so it forgets them before they fill the memory.
   const { measure } = virtual;
   const era = Math.floor(dropped / MAX_LINES);
+
   // biome-ignore lint/correctness/useExhaustiveDependencies: each era begins with nothing
   useEffect(() => measure(), [era, measure]);
+
   const onScroll = () => {
     const element = scroller.current;
     if (element) setFollowing(element.scrollHeight - element.scrollTop - element.clientHeight < NEAR_END_PX);
   };
+
   return (
     <>
       <div className="log-head">
@@ -105,6 +111,7 @@ export function LogView({ read, q, level, onFilter, empty }: Props) {
           {virtual.getVirtualItems().map((item) => {
             const line = lines[item.index];
             if (!line) return null;
+
             return (
               <div
                 key={item.key}
@@ -129,6 +136,7 @@ function marked(text: string, wanted: string | undefined) {
   if (!wanted) return text;
   const at = text.toLowerCase().indexOf(wanted.toLowerCase());
   if (at < 0) return text;
+
   return (
     <>
       {text.slice(0, at)}

@@ -8,6 +8,7 @@ let loaded: Render | null = null;
 export function Markdown({ text }: { text: string }) {
   const [render, setRender] = useState<Render | null>(() => loaded);
   const element = useRef<HTMLDivElement>(null);
+
   useEffect(() => {
     if (render) return;
     let isCurrent = true;
@@ -15,12 +16,15 @@ export function Markdown({ text }: { text: string }) {
       loaded = module.render;
       if (isCurrent) setRender(() => module.render);
     });
+
     return () => {
       isCurrent = false;
     };
   }, [render]);
+
   useLayoutEffect(() => {
     element.current?.replaceChildren(render ? render(text) : text);
   }, [render, text]);
+
   return <div className={render ? "markdown" : "markdown plain"} dir="auto" ref={element} />;
 }

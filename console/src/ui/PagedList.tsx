@@ -15,6 +15,7 @@ export function PagedList<T>({ found, empty, ...list }: Props<T>) {
   if (!found.isRead) return found.error && <Problem error={found.error} retry={found.retry} />;
   // Only a person goes on with a search that takes long.
   const isStopped = found.hasMore && found.searchedTo !== null;
+
   return (
     <>
       {found.rows.length > 0 ? (

@@ -22,6 +22,7 @@ export function pictureOf(block: object): string | null {
   const from = source as { data?: unknown; media_type?: unknown; url?: unknown } | undefined;
   if (typeof from?.url === "string") return from.url;
   const found = data ?? base64 ?? from?.data;
+
   return typeof found === "string" ? withType(found, mime_type ?? from?.media_type) : null;
 }
 
@@ -31,6 +32,7 @@ function withType(data: string, type: unknown): string {
 
 export function Picture({ address }: { address: string }) {
   if (OWN_PICTURE.test(address)) return <img className="said-image" src={address} alt="In this message" />;
+
   return (
     <a className="text" href={/^https?:/.test(address) ? address : undefined} target="_blank" rel="noopener noreferrer">
       Image at {summaryOf(address)}

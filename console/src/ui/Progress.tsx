@@ -12,6 +12,7 @@ export function Progress() {
     const timer = setInterval(() => setSeconds(Math.round((Date.now() - began) / 1000)), TICK_MS);
     return () => clearInterval(timer);
   }, []);
+
   return (
     <>
       <div className="progress" role="progressbar" aria-label="Loading" />

@@ -16,10 +16,12 @@ interface Props {
 
 export function SchemaForm({ schema, values, onChange, without = [] }: Props) {
   const fields = fieldsOf(schema).filter((each) => !without.includes(each.name));
+
   const set = (name: string, value: unknown) => {
     const { [name]: _old, ...others } = values;
     onChange(value === undefined ? others : { ...others, [name]: value });
   };
+
   return (
     <div className="fields">
       {fields.map((field) => (
@@ -43,12 +45,15 @@ interface FieldProps {
 function FieldOf({ field, value, onChange }: FieldProps) {
   if (field.kind === "json") return <JsonField field={field} value={value} onChange={onChange} />;
   const preset = field.preset === undefined || field.preset === null ? "" : `default ${JSON.stringify(field.preset)}`;
+
   return (
     <Field label={field.title} hint={field.description} isRequired={field.isRequired}>
       {({ required: _required, ...attributes }) => {
         if (field.kind === "choice") return <Choice {...attributes} field={field} value={value} onChange={onChange} />;
+
         if (field.kind === "boolean") {
           const shown = value === undefined ? "" : String(value);
+
           return (
             <select
               {...attributes}
@@ -61,6 +66,7 @@ function FieldOf({ field, value, onChange }: FieldProps) {
             </select>
           );
         }
+
         if (field.kind === "text") {
           return (
             <textarea
@@ -72,6 +78,7 @@ function FieldOf({ field, value, onChange }: FieldProps) {
             />
           );
         }
+
         return (
           <input
             {...attributes}
@@ -129,6 +136,7 @@ interface JsonProps {
 export function JsonInput({ label, hint = "", isRequired = false, rows = 3, value, onChange }: JsonProps) {
   const [text, setText] = useState(() => (value === undefined ? "" : JSON.stringify(value, null, 2)));
   const problem = text.trim() ? problemIn(text) : undefined;
+
   return (
     <Field label={label} hint={hint} error={problem} isRequired={isRequired}>
       {({ required: _required, ...attributes }) => (

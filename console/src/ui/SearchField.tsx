@@ -14,7 +14,9 @@ interface Props {
 export function SearchField({ label, placeholder, q, onSearch }: Props) {
   const field = useRef<HTMLInputElement>(null);
   const typed = useTyped(q, onSearch);
+
   useKey("/", () => field.current?.focus());
+
   return (
     <input
       {...typed}

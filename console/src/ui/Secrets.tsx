@@ -39,6 +39,7 @@ export function SecretFields({
   errors?: Record<number, string>;
 }) {
   const added = useRef<number | null>(null);
+
   const add = () => {
     // A row that is still empty is the one to fill in.
     const draft = drafts.find(isEmpty) ?? emptySecret();
@@ -46,8 +47,10 @@ export function SecretFields({
     if (drafts.includes(draft)) document.getElementById(`secret-${draft.key}`)?.focus();
     else onChange([...drafts, draft]);
   };
+
   const change = (key: number, changes: Partial<SecretDraft>) =>
     onChange(drafts.map((each) => (each.key === key ? { ...each, ...changes } : each)));
+
   return (
     <div className="fields">
       {drafts.map((draft, index) => (

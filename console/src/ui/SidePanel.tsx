@@ -5,6 +5,7 @@ import { Icon } from "./Icon";
 // Details next to a page. The page's address says what is in it, so that it can be sent; Escape closes it.
 export function SidePanel({ title, onClose, children }: { title: string; onClose: () => void; children: ReactNode }) {
   useKey("Escape", onClose);
+
   return (
     <aside className="side-panel" aria-label={title}>
       <div className="card-head">

@@ -29,6 +29,7 @@ export function Table<T>({ label, rows, columns, keyOf, isStacked = false }: Pro
   const hasSum = columns.some((column) => column.sum !== undefined);
   const [name, ...others] = columns;
   if (name === undefined) return null;
+
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reached with the keyboard
     <div className={isStacked ? "data-table stacked" : "data-table"} tabIndex={0}>

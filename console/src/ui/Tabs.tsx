@@ -31,6 +31,7 @@ interface TabProps {
 
 function Tab({ isSelected, search, children }: TabProps) {
   const link = useLinkProps({ to: ".", search, replace: true });
+
   // The router marks a link whose parameters are all in the address; that is also true of a view without parameters.
   return (
     <a {...link} className={isSelected ? "active" : undefined} aria-current={isSelected ? "page" : undefined}>

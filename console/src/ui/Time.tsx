@@ -2,6 +2,7 @@ import { useSyncExternalStore } from "react";
 import { usePreferences } from "../preferences";
 
 const TICK_MS = 10_000;
+
 const UNITS: [Intl.RelativeTimeFormatUnit, number][] = [
   ["year", 31_536_000],
   ["month", 2_592_000],
@@ -10,11 +11,13 @@ const UNITS: [Intl.RelativeTimeFormatUnit, number][] = [
   ["minute", 60],
   ["second", 1],
 ];
+
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "narrow" });
 
 // One clock for all times on the page, so that they change together.
 let now = Date.now();
 const listeners = new Set<() => void>();
+
 setInterval(() => {
   now = Date.now();
   for (const listener of listeners) listener();
@@ -34,7 +37,9 @@ function useNow(): number {
 export function Ago({ at }: { at: string }) {
   const current = useNow();
   const { zone } = usePreferences();
+
   const exact = exactTime(at, zone);
+
   return (
     <time dateTime={at} title={exact} className="time">
       {agoText(new Date(at).getTime(), Math.max(current, Date.now()))}
@@ -49,6 +54,7 @@ export function AgoOrNever({ at }: { at: string | null | undefined }) {
 export function Exact({ at, withDate = true }: { at: string | number; withDate?: boolean }) {
   const { zone } = usePreferences();
   const text = exactTime(at, zone);
+
   return (
     <time dateTime={new Date(at).toISOString()} title={text} className="time">
       {withDate ? text : text.slice(11, 23)}
@@ -62,6 +68,7 @@ function agoText(at: number, current: number): string {
   for (const [unit, size] of UNITS) {
     if (Math.abs(seconds) >= size) return relative.format(-Math.trunc(seconds / size), unit);
   }
+
   return "now";
 }
 
@@ -74,6 +81,7 @@ function exactTime(at: string | number, zone: "local" | "utc"): string {
   const sign = offset < 0 ? "-" : "+";
   const hours = String(Math.trunc(Math.abs(offset) / 60)).padStart(2, "0");
   const minutes = String(Math.abs(offset) % 60).padStart(2, "0");
+
   return `${shifted.toISOString().replace("T", " ").replace("Z", "")} ${sign}${hours}:${minutes}`;
 }
 
@@ -83,5 +91,6 @@ export function duration(ms: number): string {
   if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
   const minutes = Math.floor(seconds / 60);
   if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
+
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }

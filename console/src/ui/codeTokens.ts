@@ -18,6 +18,7 @@ const WORDS = new Set(
     "SELECT FROM WHERE INSERT INTO UPDATE SET DELETE CREATE TABLE JOIN LEFT ON GROUP BY ORDER LIMIT VALUES AND OR NOT"
   ).split(" "),
 );
+
 const HASH_COMMENTS = new Set([
   "",
   "bash",
@@ -33,6 +34,7 @@ const HASH_COMMENTS = new Set([
   "yaml",
   "yml",
 ]);
+
 const DASH_COMMENTS = new Set(["lua", "postgres", "sql"]);
 // Longer code would take longer to colour than to read.
 const COLOURED_CHARS = 40_000;
@@ -54,20 +56,25 @@ export function tokensOf(code: string, language: string): Token[] {
   const pattern = new RegExp(`(${comments})|(${PARTS.text})|(${PARTS.number})|(${PARTS.word})`, "g");
   const tokens: Token[] = [];
   let end = 0;
+
   const add = (kind: TokenKind, text: string) => {
     const last = tokens.at(-1);
     if (last && last.kind === kind && kind === "plain") last.text += text;
     else if (text) tokens.push({ kind, text });
   };
+
   for (const match of code.matchAll(pattern)) {
     const [whole, comment, text, number] = match;
     add("plain", code.slice(end, match.index));
+
     if (comment !== undefined) add("comment", whole);
     else if (text !== undefined) add("text", whole);
     else if (number !== undefined) add("number", whole);
     else add(WORDS.has(whole) ? "word" : "plain", whole);
+
     end = match.index + whole.length;
   }
+
   add("plain", code.slice(end));
   return tokens;
 }

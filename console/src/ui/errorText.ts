@@ -22,6 +22,7 @@ export function errorHead(text: string): string {
   const stack = lines.findIndex((line) => JAVASCRIPT.test(line));
   if (stack > 0) return lines.slice(0, stack).join("\n");
   if (!text.includes("Traceback (most recent call last):")) return text;
+
   return lines.findLast((line) => !line.startsWith(" ") && !line.startsWith("During task with")) ?? text;
 }
 
@@ -37,6 +38,7 @@ export function ownLineOf(text: string): OwnLine | null {
       if (!FOREIGN.test(file)) found = { file: shortened(file), line: number, where, code };
       continue;
     }
+
     const javascript = JAVASCRIPT.exec(line);
     if (javascript) {
       const [, where = "", file = "", number = ""] = javascript;
@@ -44,6 +46,7 @@ export function ownLineOf(text: string): OwnLine | null {
       if (!FOREIGN.test(file)) return { file: shortened(file), line: number, where, code: "" };
     }
   }
+
   return found;
 }
 

@@ -29,6 +29,7 @@ export function cost(value: number | string | null | undefined): string {
   if (value == null || value === "") return NONE;
   const amount = Number(value);
   if (amount === 0) return "$0";
+
   // A smaller one would be written with an exponent.
   if (amount < 0.000_001) return "< $0.000001";
   if (amount < 0.1) return `$${amount.toPrecision(2)}`;

@@ -26,11 +26,13 @@ const marked = new Marked({
 });
 
 const purify = DOMPurify(window);
+
 purify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName === "A") {
     node.setAttribute("target", "_blank");
     node.setAttribute("rel", "noopener noreferrer");
   }
+
   // Wide code is scrolled with the keyboard too.
   if (node.tagName === "PRE") node.setAttribute("tabindex", "0");
 });
@@ -50,6 +52,7 @@ const ALLOWED = {
 export function render(text: string): DocumentFragment {
   const fragment = purify.sanitize(marked.parse(text, { async: false }), ALLOWED);
   for (const block of fragment.querySelectorAll("pre")) dress(block);
+
   // Each part of a text may be in a language that is written from right to left.
   for (const part of fragment.children) part.setAttribute("dir", part.tagName === "PRE" ? "ltr" : "auto");
   return fragment;
@@ -61,6 +64,7 @@ function dress(block: HTMLPreElement) {
   const code = block.querySelector("code");
   if (!code) return;
   const text = code.textContent ?? "";
+
   block.removeAttribute("title");
   code.replaceChildren(
     ...tokensOf(text, language).map(({ kind, text: part }) => {
@@ -71,10 +75,12 @@ function dress(block: HTMLPreElement) {
       return span;
     }),
   );
+
   const frame = document.createElement("div");
   frame.className = "code-block";
   const head = document.createElement("div");
   head.className = "code-head";
+
   const name = document.createElement("span");
   name.textContent = language;
   head.append(name, copyButton(text));
@@ -88,10 +94,12 @@ function copyButton(text: string): HTMLButtonElement {
   button.className = "link small";
   button.textContent = "Copy";
   button.setAttribute("aria-label", "Copy the code");
+
   button.addEventListener("click", () => {
     void copy(text, button).then((isCopied) => {
       button.textContent = isCopied ? "Copied" : "Could not copy";
     });
   });
+
   return button;
 }

@@ -20,9 +20,11 @@ export function fieldsOf(schema: Schema | null | undefined): FormField[] {
   const properties = schema?.properties;
   if (!schema || !isBranch(properties)) return [];
   const required = Array.isArray(schema.required) ? schema.required : [];
+
   return Object.entries(properties).map(([name, found]) => {
     const field = resolve(found as Schema, schema);
     const choices = choicesOf(field);
+
     return {
       name,
       title: typeof field.title === "string" ? field.title : name,
@@ -57,13 +59,16 @@ function resolve(field: Schema, root: Schema): Schema {
       found = { ...lookUp(root, $ref as string), ...own };
       continue;
     }
+
     // A field that may also be null is a field that may be left out.
     const variants = variantsOf(found).filter((each) => each.type !== "null");
     const [only] = variants;
     if (variants.length !== 1 || only === undefined) return found;
     const { anyOf: _anyOf, oneOf: _oneOf, allOf: _allOf, ...own } = found;
+
     found = { ...only, ...own };
   }
+
   return found;
 }
 
@@ -77,6 +82,7 @@ function lookUp(root: Schema, reference: string): Schema {
   for (const part of reference.replace(/^#\//, "").split("/")) {
     found = isBranch(found) ? (found as Schema)[part.replaceAll("~1", "/").replaceAll("~0", "~")] : undefined;
   }
+
   return isBranch(found) ? (found as Schema) : {};
 }
 

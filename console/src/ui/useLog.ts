@@ -26,6 +26,7 @@ const NOTHING: Log = { lines: [], dropped: 0, older: null, problem: null, isRead
 export function useLog(read: ReadLog, q: string | undefined, level: string | undefined, isFollowed: boolean) {
   const [log, setLog] = useState(NOTHING);
   const newest = useRef<string | null>(null);
+
   // Ends every request of the filter that is shown, also those for older lines.
   const shown = useRef<AbortController>(undefined);
   const isLoadingOlder = useRef(false);
@@ -35,21 +36,26 @@ export function useLog(read: ReadLog, q: string | undefined, level: string | und
     shown.current = stop;
     isLoadingOlder.current = false;
     const filter: LogFilter = { limit: PAGE, ...(q ? { query: q } : {}), ...(level ? { level } : {}) };
+
     newest.current = null;
     setLog(NOTHING);
+
     const begin = async () => {
       const page = await read({ ...filter, order: "desc" }, stop.signal);
       const lines = page.logs.toReversed();
       newest.current = lines.at(-1)?.id ?? null;
       setLog({ lines, dropped: 0, older: page.next_offset, problem: null, isRead: true });
     };
+
     const follow = async () => {
       const page = await read({ ...filter, order: "asc", offset: newest.current }, stop.signal);
       newest.current = page.logs.at(-1)?.id ?? newest.current;
       if (page.logs.length) setLog((old) => appended(old, page.logs));
       else setLog((old) => (old.problem ? { ...old, problem: null } : old));
+
       return page.logs.length === PAGE;
     };
+
     const run = async () => {
       let isBegun = false;
       while (!stop.signal.aborted) {
@@ -63,10 +69,12 @@ export function useLog(read: ReadLog, q: string | undefined, level: string | und
           setLog((old) => ({ ...old, problem: (failure as Error).message }));
           pause = RETRY_MS;
         }
+
         if (isBegun && !isFollowed) return;
         await new Promise((resolve) => setTimeout(resolve, pause));
       }
     };
+
     void run();
     return () => stop.abort();
   }, [read, q, level, isFollowed]);
@@ -76,6 +84,7 @@ export function useLog(read: ReadLog, q: string | undefined, level: string | und
     const from = log.older;
     if (from === null || log.lines.length >= MAX_LINES || !signal || isLoadingOlder.current) return;
     isLoadingOlder.current = true;
+
     const filter: LogFilter = { limit: PAGE, ...(q ? { query: q } : {}), ...(level ? { level } : {}) };
     try {
       const page = await read({ ...filter, order: "desc", offset: from }, signal);
@@ -87,6 +96,7 @@ export function useLog(read: ReadLog, q: string | undefined, level: string | und
       if (!signal.aborted) isLoadingOlder.current = false;
     }
   };
+
   return { ...log, isFull: log.lines.length >= MAX_LINES, loadOlder };
 }
 

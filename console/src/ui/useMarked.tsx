@@ -11,6 +11,7 @@ export function useMarked<T>(list: string, idOf: (row: T) => string, nameOf: (ro
   const [marks, setMarks] = useState({ list, ids: NONE });
   if (marks.list !== list) setMarks({ list, ids: NONE });
   const marked = marks.list === list ? marks.ids : NONE;
+
   const toggle = useCallback(
     (row: T) =>
       setMarks((old) => {
@@ -20,6 +21,7 @@ export function useMarked<T>(list: string, idOf: (row: T) => string, nameOf: (ro
       }),
     [list, idOf],
   );
+
   const clear = useCallback(() => setMarks({ list, ids: NONE }), [list]);
   const column = useMemo<Column<T>>(
     () => ({
@@ -37,5 +39,6 @@ export function useMarked<T>(list: string, idOf: (row: T) => string, nameOf: (ro
     }),
     [marked, toggle, idOf, nameOf],
   );
+
   return { marked, toggle, clear, column };
 }

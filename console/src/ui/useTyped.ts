@@ -10,19 +10,24 @@ export function useTyped(value: string | undefined, onChange: (text: string | un
   const [text, setText] = useState(value ?? "");
   const sent = useRef(value);
   const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
+
   useEffect(() => {
     if (value !== sent.current) setText(value ?? "");
     sent.current = value;
   }, [value]);
+
   useEffect(() => () => clearTimeout(timer.current), []);
+
   const type = (event: ChangeEvent<HTMLInputElement>) => {
     setText(event.target.value);
     clearTimeout(timer.current);
     const term = event.target.value.trim() || undefined;
+
     timer.current = setTimeout(() => {
       sent.current = term;
       onChange(term);
     }, PAUSE_MS);
   };
+
   return { value: text, onChange: type };
 }

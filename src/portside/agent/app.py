@@ -39,7 +39,7 @@ from portside.agent.http import (
     runs,
     system,
     threads,
-)  # fmt: skip
+)
 from portside.agent.http.services import AgentServices, ApiDescription, Context, Traffic
 from portside.agent.http.system import SERVER_INFO
 from portside.agent.mcp.service import Mcp
@@ -87,10 +87,20 @@ if TYPE_CHECKING:
 
 SCHEMA = "portside"
 ROUTES: list[Route[Context]] = [
-    *system.routes, *system.debug_routes, *resources.routes, *threads.routes, *threads.state_routes, *runs.routes,
-    *resources.cron_routes, *resources.store_routes, *threads.stream_routes, *threads.protocol_routes, *agents.routes,
-    *agents.mcp_routes, *agents.ui_routes,
-]  # fmt: skip
+    *system.routes,
+    *system.debug_routes,
+    *resources.routes,
+    *threads.routes,
+    *threads.state_routes,
+    *runs.routes,
+    *resources.cron_routes,
+    *resources.store_routes,
+    *threads.stream_routes,
+    *threads.protocol_routes,
+    *agents.routes,
+    *agents.mcp_routes,
+    *agents.ui_routes,
+]
 
 
 class AgentApp(msgspec.Struct):
@@ -154,6 +164,7 @@ class LocalHandlers:
         path = self._config.auth.path
         if path is None:
             return None
+
         from portside.executor.auth import load_auth
 
         return load_auth(self._config.project, path)
@@ -164,6 +175,7 @@ class LocalHandlers:
         path = self._config.encryption.path
         if path is None:
             return None
+
         from portside.executor.encryption import load_encryption
 
         return load_encryption(self._config.project, path)
@@ -174,6 +186,7 @@ class LocalHandlers:
         index = self._config.store.index
         if index is None:
             return None
+
         from portside.executor.embeddings import load_embeddings
 
         return load_embeddings(self._config.project, index.embed)
@@ -186,7 +199,8 @@ class HandlersByLanguage:
     """The handlers of a project that has some in Python and some in JavaScript, but only one of each kind."""
 
     def __init__(self, python: ProjectParts, javascript: RemoteHandlers) -> None:
-        self._python, self._javascript = python, javascript
+        self._python = python
+        self._javascript = javascript
 
     @property
     def auth(self) -> ProjectAuth | None:
@@ -229,10 +243,12 @@ async def open_app(
     """
     return_large_blocks()
     watch_tracing()
+
     handlers = await _start_handlers(graphs, config, settings)
     try:
         encryptor = make_encryptor(settings, handlers.encryption, f"{config.file}: encryption.path")
         codec = EncryptionCodec(encryptor) if encryptor else None
+
         connect = partial(Database.connect, database_url, max_size=settings.pool_size, schema=SCHEMA, codec=codec)
         db = await connect()
         try:
@@ -241,12 +257,14 @@ async def open_app(
             setup = await open_setup(db, config, handlers.embeddings)
             pools = {"api": db}
             access = DatabaseAccess(pools, connect, encryptor, setup)
+
             service = await _start_graphs(graphs, config, settings, access)
             async with _listening(service, settings) as listener:
                 policy = load_access_policy(config, settings, handlers.auth)
                 code = ProjectCode(service, setup, policy, handlers.join_app, listener)
                 app = await _compose(pools, code, config, settings, siblings)
                 bus = await open_bus(db, settings, database_url)
+
                 # Encrypted events are read from the database, whose codec decrypts them.
                 bus.carries_chunks = bus.carries_chunks and encryptor is None
                 callbacks = WorkCallbacks(app.worker.wake, app.worker.check_cancellations)
@@ -274,6 +292,7 @@ async def _start_handlers(graphs: "Graphs | None", config: AgentConfig, settings
     except BaseException:
         await python.close()
         raise
+
     return HandlersByLanguage(python, javascript)
 
 
@@ -300,6 +319,7 @@ async def _listening(service: GraphService, settings: AgentSettings) -> AsyncIte
 
             listener = ExecutorListener(service.pools, settings)
             await listener.start()
+
         yield listener
     finally:
         try:
@@ -326,15 +346,18 @@ async def _start_graphs(
     backend = PostgresBackend(db, encryptor=access.encryptor, writer=CheckpointWriter(db))
     if graphs is None:
         return await start_graphs(config, settings, backend, Items(db, access.setup))
+
     # Imported here: a server with executors does not need the libraries of graphs.
     from portside.agent.local_graphs import start_local
 
     local = await start_local(graphs, access.connect, config, settings, (backend, access.setup))
     access.pools["graphs"] = local.database
+
     # The API's connections are found dead first, because reads of graphs have no time limit but the statement's.
     db.on_dead(local.replace_connections)
     if not config.javascript.graphs:
         return local
+
     return await start_beside(local, config, settings, backend, Items(db, access.setup))
 
 
@@ -357,22 +380,29 @@ async def _compose(
     settings: AgentSettings,
     siblings: Siblings | None,
 ) -> AgentApp:
-    db, graphs, setup = pools["api"], code.graphs, code.store
+    db = pools["api"]
+    graphs = code.graphs
+    setup = code.store
     all_assistants = Assistants(db, graphs.facts)
     access = Access(db, all_assistants, code.access)
+
     await all_assistants.make_system_assistants()
     await set_default_lifetime(db, config.thread_ttl)
-    traffic, draining = Traffic(), asyncio.Event()
+    traffic = Traffic()
+    draining = asyncio.Event()
     service = Runs(db, all_assistants, graphs, settings, draining)
     worker = service.worker
     disk = None
+
     if settings.disk_folder is not None:
         # Pending runs are claimed once there is enough disk space again.
         worker.disk = disk = DiskWatch(
             Path(settings.disk_folder), settings.disk_reserve, on_change=worker.wake, on_critical=worker.suspend_runs
         )
+
     if code.listener is not None and settings.slots:
         code.listener.share_slots(worker, settings.slots if settings.executors else 0)
+
     service.webhooks.policy = read_policy(config.webhooks, os.environ, is_disabled=config.http.disable_webhooks)
     due_crons = DueCrons(db, all_assistants, service)
     descriptions = Descriptions(all_assistants, graphs)
@@ -380,6 +410,7 @@ async def _compose(
     routes = served_routes(
         ROUTES, config.http, has_diagnostics=settings.debug_folder is not None, has_ui=bool(config.ui)
     )
+
     services = AgentServices(
         db=db,
         read_budget=ReadBudget(settings.answer_max_bytes, settings.large_reads_max_bytes),
@@ -411,6 +442,7 @@ async def _compose(
         api_description=describe(routes, list(graphs.facts), access.security),
         diagnostics=None if settings.debug_folder is None else Diagnostics(Path(settings.debug_folder)),
     )
+
     chores: list[Task] = [
         ExpiredLeases(db, max_retries=settings.bg_job_max_retries, on_released=worker.wake),
         DueThreads(db),
@@ -422,37 +454,58 @@ async def _compose(
         *webhook_chores(db, service.webhooks, settings, with_long_values),
         OldCacheEntries(db),
     ]
+
     if isinstance(graphs, PinnedGraphs):
         chores.append(FinishedPins(db, graphs))
+
     if (encryptor := encryptor_of(db)) is not None and encryptor.keys is not None:
         chores.append(RenewedKeys(db.pool, encryptor, encryptor.keys))
+
     guard = StreamLimit(settings.max_streams_per_caller).guarded(with_encryption_context(access.guard, encryptor))
     sockets = served_routes(threads.sockets, config.http, has_diagnostics=False)
     api = SocketApi(Api(routes, services, guard), sockets, guard, draining=draining, form=ErrorFormat.TEXT)
+
     custom = code.join_app(config, api, access)
     if custom is not None:
         fetch = custom.fetch_document if isinstance(custom, RemoteApp) else None
         services.api_description.extend(partial(described_with, app=custom.app), fetch)
         service.webhooks.policy = msgspec.structs.replace(service.webhooks.policy, own_routes=ProjectRoutes(custom))
+
     handler: Any = custom or api
     in_process = for_own_calls(handler, config.http, settings)
+
     if settings.tier == "queue":
         operations = Api(without_api(routes), services, guard)
         handler = SocketApi(operations, [], guard, draining=draining, form=ErrorFormat.TEXT)
+
     asgi = for_clients(handler, config.http, settings, draining, traffic)
     tasks: list[Task] = [] if disk is None else [disk]
+
     if settings.tier != "api":
         tasks += chores
+
     frequent = (ExpiredLeases, OldStreams, DueCrons, Deliveries, FinishedPins)
     idle_backoff = IdleBackoff(db, worker, traffic, [task for task in tasks if isinstance(task, frequent)])
+
     # Without notifications a process finds the work of others only by looking, so it never looks less often.
     if settings.stream_bus != "none":
         tasks.append(idle_backoff)
+
     describe_worker = partial(system.describe_worker, services)
     return AgentApp(
-        asgi, worker, traffic, draining, service.hub, Driver(tasks), access, in_process, custom, code.graphs.libraries,
-        describe_worker, idle_backoff,
-    )  # fmt: skip
+        asgi,
+        worker,
+        traffic,
+        draining,
+        service.hub,
+        Driver(tasks),
+        access,
+        in_process,
+        custom,
+        code.graphs.libraries,
+        describe_worker,
+        idle_backoff,
+    )
 
 
 def _checks(
@@ -464,8 +517,10 @@ def _checks(
     checks = {"postgres": db.is_alive}
     if settings.tier == "queue":
         checks["worker"] = is_working
+
     if listener is not None:
         checks["grpc"] = listener.is_healthy
+
     return checks
 
 
@@ -493,8 +548,10 @@ def served_routes(
     disabled = {tag for tag, flag in OPTIONAL.items() if getattr(http, flag)}
     if not has_diagnostics:
         disabled.add("debugging")
+
     if not has_ui:
         disabled.add("ui")
+
     served = [route for route in routes if route.tag not in disabled]
     return [*served, *system.bare_routes] if http.disable_meta else served
 
@@ -516,6 +573,7 @@ def describe(
         described = document(SERVER_INFO, routes)
         if security is not None:
             _describe_security(described, routes, security)
+
         _name_graphs(described, list(graph_ids))
         return msgspec.json.encode(described)
 
@@ -525,6 +583,7 @@ def describe(
 def _describe_security(described: dict[str, Any], routes: Sequence[Route[Any]], security: AuthOpenApi) -> None:
     if security.securitySchemes:
         described.setdefault("components", {}).setdefault("securitySchemes", {}).update(security.securitySchemes)
+
     described["security"] = security.security
     own = {(path, method.lower()): wanted for path, by in security.paths.items() for method, wanted in by.items()}
     own |= {(route.path, route.method.lower()): [] for route in routes if route.public}
@@ -544,6 +603,7 @@ def _name_graphs(described: dict[str, Any], graph_ids: list[str]) -> None:
         for shape in (content["schema"], *content["schema"].get("anyOf", ()))
         if "$ref" in shape
     }
+
     for operations in described["paths"].values():
         for operation in operations.values():
             for parameter in operation["parameters"]:
@@ -552,6 +612,7 @@ def _name_graphs(described: dict[str, Any], graph_ids: list[str]) -> None:
                     names = graph_ids if parameter["required"] else [*graph_ids, ""]
                     by_graph = {"type": "string", "enum": names}
                     parameter["schema"] = {"anyOf": [{"type": "string", "format": "uuid"}, by_graph]}
+
     for name in bodies:
         field = schemas[name].get("properties", {}).get("graph_id")
         for shape in () if field is None else (field, *field.get("anyOf", ())):
@@ -569,11 +630,14 @@ def for_clients(app: Any, http: HttpConfig, settings: AgentSettings, draining: a
     names = [name.strip() for name in settings.allowed_hosts.split(",") if name.strip()]
     if ANY not in names:
         app = AllowedHosts(app, names)
+
     if prefix := http.mount_prefix or settings.mount_prefix:
         app = MountBelow(app, prefix, ALSO_AT_ROOT)
+
     cors = Cors(http.cors or CorsRules.of(settings.cors_allow_origins))
     app = RequestMiddleware(app, ErrorFormat.TEXT, draining=draining, cors=cors, logged_headers=http.logging_headers)
     app.activity = traffic
+
     return ForwardedHeaders(app, settings.trusted_proxies) if settings.trusted_proxies else app
 
 

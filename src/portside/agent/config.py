@@ -32,9 +32,16 @@ from portside.kernel.spelling import did_you_mean
 log = get_logger(__name__)
 
 # Only builds use these keys.
-_READ_BY_BUILDS = frozenset({
-    "build_command", "install_command", "node_version", "pip_config_file", "python_version", "source",
-})  # fmt: skip
+_READ_BY_BUILDS = frozenset(
+    {
+        "build_command",
+        "install_command",
+        "node_version",
+        "pip_config_file",
+        "python_version",
+        "source",
+    }
+)
 _READ = frozenset({"$schema", "dependencies", "graphs", "env", "ui", *_READ_BY_BUILDS})
 _IMAGES = "it only matters for building an image"
 _POSTGRES = "this server keeps its data in Postgres"
@@ -42,7 +49,12 @@ _POSTGRES = "this server keeps its data in Postgres"
 _IGNORED = {
     **dict.fromkeys(
         (
-            "api_version", "base_image", "dockerfile_lines", "image_distro", "keep_pkg_tools", "pip_installer",
+            "api_version",
+            "base_image",
+            "dockerfile_lines",
+            "image_distro",
+            "keep_pkg_tools",
+            "pip_installer",
         ),
         _IMAGES,
     ),
@@ -53,7 +65,7 @@ _IGNORED = {
     "priority": "this server orders runs by the priority of their assistants",
     "recursion_limit": "set it in the configuration of an assistant or a run",
     "store.scopes": "restrict namespaces in an @auth.on.store handler",
-}  # fmt: skip
+}
 # An ignored key with one of these prefixes would ask for protection, so the server refuses to start.
 _PROTECTING = ("auth.", "encryption.", "webhooks.", "http.disable_")
 # Ignored keys whose value asks for what this server does anyway.
@@ -239,8 +251,10 @@ def find_config(folder: Path, environ: Mapping[str, str] | None = None) -> Path:
     for name in CONFIG_FILES:
         if (folder / name).is_file():
             return folder / name
+
     if environ and environ.get(GRAPHS_VARIABLE):
         return folder / GRAPHS_VARIABLE
+
     raise UserMistake(
         f"{folder} has no graph configuration file: add a {' or '.join(CONFIG_FILES)} that lists your graphs"
     )
@@ -254,13 +268,16 @@ def load_config(path: Path, environ: Mapping[str, str] | None = None) -> AgentCo
     path = path.resolve()
     content = {} if path.name == GRAPHS_VARIABLE else with_paths_from_above(_read_json(path), path.parent)
     env = _env(path, content.pop("env", None))
+
     environ = {**env, **(environ or {})}
     sources = {key: str(path) for key in content}
     for section, variable in _sections_in(environ).items():
         if (value := parse_json(environ[variable], variable)) is not None:
             content[section], sources[section] = value, variable
+
     for variable in sorted(_IGNORED_VARIABLES.keys() & environ.keys()):
         log.warning("a variable is ignored", variable=variable, reason=_IGNORED_VARIABLES[variable])
+
     if not isinstance(content.get("graphs"), dict) or not content["graphs"]:
         raise UserMistake(missing_graphs(content, sources.get("graphs", str(path))))
 
@@ -289,6 +306,7 @@ def _read_sections(content: dict[str, Any], sources: dict[str, str]) -> dict[str
             _ignore(sources[key], key, value, meant=did_you_mean(key, CONFIG_KEYS - content.keys()))
         else:
             sections[key] = _read_keys(sources[key], key, value)
+
     return sections
 
 
@@ -330,6 +348,7 @@ def _serde(source: str, section: dict[str, Any]) -> SerdeConfig:
             "pickled checkpoints are allowed: anyone who can write to the database can run code in this server",
             file=source,
         )
+
     return serde
 
 
@@ -338,6 +357,7 @@ def _auth(source: str, section: Any) -> AuthConfig:
     auth: AuthConfig = _typed(source, "auth", section, AuthConfig, strict=False)
     if auth.path is None or not is_javascript(auth.path):
         return auth
+
     return msgspec.structs.replace(auth, path=_javascript_location(source, "auth.path", auth.path))
 
 
@@ -347,9 +367,11 @@ def _http(source: str, section: Any) -> HttpConfig:
     given = {key: value for key, value in section.items() if value not in ({}, "", None)} if is_object else section
     if is_object and isinstance(app := given.get("app"), str) and is_javascript(app):
         given["app"] = _javascript_location(source, "http.app", app)
+
     http: HttpConfig = _typed(source, "http", given, HttpConfig)
     if http.cors and http.cors.allow_credentials and "*" in http.cors.allow_origins:
         log.warning("http.cors.allow_credentials has no effect while allow_origins is *; name the origins", file=source)
+
     for rules in (http.configurable_headers, http.logging_headers):
         if rules is not None and rules.ignored:
             log.warning(
@@ -357,6 +379,7 @@ def _http(source: str, section: Any) -> HttpConfig:
                 file=source,
                 headers=rules.ignored,
             )
+
     return http
 
 
@@ -378,6 +401,7 @@ def _read_keys(source: str, key: str, value: Any) -> Any:
     """
     if key not in _KEYS or not isinstance(value, dict):
         return value
+
     return {
         name: _read_keys(source, f"{key}.{name}", setting)
         for name, setting in _known(source, key, value, _KEYS[key]).items()
@@ -398,11 +422,13 @@ def _ignore(source: str, key: str, value: Any, *, meant: str) -> None:
     """
     if _is_off(value) or (key in _SATISFIED and _SATISFIED[key] == value):
         return
+
     if key.startswith(_PROTECTING):
         raise UserMistake(
             f"{source}: unknown key {key}. It may ask for protection, which the server must not run without; remove "
             f"the key to start{meant}"
         )
+
     reason = _IGNORED.get(key, f"unknown key{meant}")
     log.warning("a configuration key is ignored", file=source, key=key, reason=reason)
 
@@ -419,16 +445,20 @@ def _graph(source: str, graph_id: str, entry: Any) -> GraphSource:
     key = f"graphs.{graph_id}"
     if not graph_id.strip():
         raise UserMistake(f'{source}: "graphs" has a graph with an empty name')
+
     if isinstance(entry, dict):
         entry = _known(source, key, entry, GraphSource.__slots__)
+
     graph = GraphSource(entry) if isinstance(entry, str) else _typed(source, key, entry, GraphSource)
     if is_javascript(graph.path):
         return GraphSource(_javascript_location(source, key, graph.path), graph.description)
+
     file, separator, name = graph.path.rpartition(":")
     if not (separator and file.strip() and name.isidentifier()):
         raise UserMistake(
             f'{source}: {key} is "{graph.path}"; it must name a file and an object in it, like "./agent.py:graph"'
         )
+
     return graph
 
 
@@ -436,11 +466,14 @@ def _javascript_location(source: str, key: str, location: str) -> str:
     """Return a location in JavaScript with the name of its export, which is `default` if none is given."""
     file, separator, name = location.rpartition(":")
     if not separator:
-        file, name = location, "default"
+        file = location
+        name = "default"
+
     if not _JAVASCRIPT_NAME.fullmatch(name):
         raise UserMistake(
             f'{source}: {key} is "{location}"; it must name a file and an export of it, like "./agent.ts:graph"'
         )
+
     return f"{file}:{name}"
 
 
@@ -448,17 +481,21 @@ def _env(path: Path, value: Any) -> dict[str, str]:
     """Read `env`: a map, or the path of a `.env` file. Raises UserMistake if the file cannot be read."""
     if value is None or value == "":
         return {}
+
     if not isinstance(value, str):
         given = _typed(str(path), "env", value, dict[str, str | int | float | bool | None])
         return {name: _as_text(setting) for name, setting in given.items() if setting is not None}
+
     file = path.parent / value
     here = Path.cwd()
     if not file.is_file() and path.is_relative_to(here):
         # As other servers read it. Not from other folders above: their files may belong to something else.
         file = here / value
+
     if not file.is_file():
         log.info("the env file is missing and counts as empty", file=str(path), env=value)
         return {}
+
     from dotenv import dotenv_values
 
     try:

@@ -53,18 +53,30 @@ class EventGate:
         """Publish events, now or with the next ones."""
         if self._is_closed:
             return
+
         if not self.run.is_owned:
             self._waiting += events
             self._size += sum(map(size_of_event, events))
             if self._size > HELD_LIMIT_BYTES:
-                log.warning("a run is stopped: its lease is unsure, and it emits more than can wait for that",
-                            run_id=str(self.run.claimed.run_id), waiting_bytes=self._size)  # fmt: skip
+                log.warning(
+                    "a run is stopped: its lease is unsure, and it emits more than can wait for that",
+                    run_id=str(self.run.claimed.run_id),
+                    waiting_bytes=self._size,
+                )
+
                 self.run.lose()
+
             if self.run.state is RunState.LOST:
-                self._is_closed, self._waiting = True, []
+                self._is_closed = True
+                self._waiting = []
+
             return
+
         if self._waiting:
-            events, self._waiting, self._size = self._waiting + events, [], 0
+            events = self._waiting + events
+            self._waiting = []
+            self._size = 0
+
         if events:
             self.deliver(events)
 
@@ -107,9 +119,11 @@ class RunExecutor:
             was_started=claimed.was_started,
             is_streamed_elsewhere=claimed.is_streamed_elsewhere,
         )
+
         stream = await self._hub.prepare(start)
         await run.wait_until_owned()
         self._hub.begin(start)
+
         gate = EventGate(stream.publish, lambda: self._hub.pending_writes(stream), run)
         try:
             sink = EventSink(
@@ -119,10 +133,12 @@ class RunExecutor:
                 run,
                 is_private=stream.is_private,
             )
+
             result = await self._attempt(claimed, sink)
             await run.wait_until_owned()
         finally:
             gate.publish([])
+
         await self._hub.flush_run(claimed.run_id)
         return result
 
@@ -132,19 +148,23 @@ class RunExecutor:
         try:
             if self._db.codec is not None:
                 raise_if_undecryptable(run.kwargs)
+
             request = execution_request(run, resume=resume)
             request.max_event_bytes = self._max_event_bytes
             configurable = request.config["configurable"]
             attempt = RunAttempt(
                 UUID(configurable["run_id"]), run.attempt, is_new=request.is_ephemeral, flush_events=sink.flush
             )
+
             # On exit this writes the run's checkpoints, and raises the error if that fails.
             async with self._graphs.writer.buffering(configurable["thread_id"], attempt):
                 outcome = await self._graphs.execute(request, sink, timeout_s=self._timeout_s)
+
             if outcome.error is not None:
                 # Published only after the block above: there a failure of the database, or a lost lease, is raised. It
                 # does not end the run, so it must not become an event.
                 sink.publish([("error", dump_user(outcome.error))])
+
             return result_of(self._for_row(run, outcome))
         except RunTimeout:
             message = f"the run took longer than BG_JOB_TIMEOUT_SECS allows ({self._timeout_s:g} s)"
@@ -155,9 +175,11 @@ class RunExecutor:
             waited_s = await self._db.fetchval(sql.seconds_since_start, run_id=run.run_id) or 0.0
             if waited_s < self._timeout_s:
                 raise AttemptLost(str(exc), is_counted=False) from exc
+
             limit = f"longer than it may take (BG_JOB_TIMEOUT_SECS is {self._timeout_s:g} s)"
             message = f"the run began {waited_s:.0f} s ago, {limit}: {exc}"
             error = {"error": type(exc).__name__, "message": message}
+
             return RunResult(status="error", thread_status="error", error=error)
         except PortsideError as exc:
             # The graph could not start, and another attempt would fail in the same way.
@@ -170,8 +192,10 @@ class RunExecutor:
         # A run that is cancelled while its last checkpoints are written leaves them to the writer. They must not come
         # after those of a rollback were deleted.
         await self._graphs.writer.flush(run.thread_id)
+
         if cancellation.action == "rollback":
             return await self._roll_back(run)
+
         error = {"error": "UserInterrupt", "message": cancellation.reason}
         after = await self._thread_after(run, execution_request(run, resume=False))
         return RunResult(status="interrupted", error=error, **after)
@@ -182,6 +206,7 @@ class RunExecutor:
         request = execution_request(run, resume=False)
         if graph_before in self._graphs.facts:
             request.graph_id = graph_before
+
         return RunResult(status="rolled_back", **await self._thread_after(run, request))
 
     async def _thread_after(self, run: ClaimedRun, request: RunRequest) -> dict[str, Any]:
@@ -191,6 +216,7 @@ class RunExecutor:
         except Exception:
             log.exception("the state of a stopped run could not be read", graph_id=request.graph_id)
             outcome = UNREADABLE
+
         status = "interrupted" if outcome.has_next else "idle"
         values = {"values": outcome.values, "row_values": outcome.row_values, "long_values": outcome.long_values}
         return {"thread_status": status, "interrupts": outcome.interrupts, **values}
@@ -200,6 +226,7 @@ class RunExecutor:
         if run.is_temporary or has_whole_rows(self._db):
             # Rows without long lists save later runs from writing them again, but a temporary thread has none.
             outcome.row_values = outcome.long_values = None
+
         return outcome
 
     async def flush_events(self) -> None:
@@ -223,8 +250,10 @@ def _end_of(run: ClaimedRun, result: RunResult) -> RunEnd:
         error = result.error or {}
         text = error.get("message") or error.get("error") or f"the run ended with status {result.status}"
         return RunEnd("failed", graph_id, text)
+
     if result.thread_status != "interrupted":
         return RunEnd("completed", graph_id)
+
     interrupts = [interrupt for of_task in (result.interrupts or {}).values() for interrupt in of_task]
     waiting = tuple(OpenInterrupt(str(interrupt["id"]), interrupt.get("value")) for interrupt in interrupts)
     return RunEnd("interrupted", graph_id, interrupts=waiting)
@@ -232,7 +261,9 @@ def _end_of(run: ClaimedRun, result: RunResult) -> RunEnd:
 
 def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
     """Return the request with which the graph is executed."""
-    kwargs, config = run.kwargs, dict(run.kwargs["config"])
+    kwargs = run.kwargs
+    config = dict(run.kwargs["config"])
+
     # A rollback finds the run's checkpoints by this id, so a client must not override it.
     own = {"run_attempt": run.attempt, "run_id": str(run.run_id)}
     config["metadata"] = {**config["metadata"], **own}
@@ -261,6 +292,7 @@ def result_of(outcome: Outcome) -> RunResult:
     """Return the result of a run that was executed to its outcome."""
     if outcome.is_refused:
         return RunResult(status="error", thread_status=None, error=outcome.error)
+
     is_interrupted = outcome.has_next or bool(outcome.interrupts)
     has_failed = outcome.error is not None
     return RunResult(

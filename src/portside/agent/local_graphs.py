@@ -99,6 +99,7 @@ class PostgresStore(BaseStore):
         work = self._do(list(ops))
         if asyncio.get_running_loop() is self._loop:
             return await work
+
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
@@ -137,11 +138,13 @@ class PostgresStore(BaseStore):
             here = asyncio.get_running_loop()
         except RuntimeError:
             return
+
         if here is self._loop:
             method = "batch"
             if len(ops) == 1:
                 is_deletion = isinstance(ops[0], PutOp) and ops[0].value is None
                 method = "delete" if is_deletion else _METHODS.get(type(ops[0]), "batch")
+
             # langgraph's own stores raise the same error with the same words.
             raise asyncio.InvalidStateError(
                 "Synchronous calls to PostgresStore detected in the main event loop. This can lead to deadlocks or "
@@ -214,6 +217,7 @@ class LocalGraphs:
         self.writer = saver.writer
         self.pools: Sequence[Any] = ()
         self._loops = loops
+
         self._db = db
 
     @classmethod

@@ -35,10 +35,16 @@ FORWARDED_LINES = Counter(
     "portside_log_lines_forwarded_total", "Log lines that were sent to another address, or dropped.", ["outcome"]
 )
 DEFAULT_REPORT_PATH = "/v1/metadata/submit"
-REPORT_EVERY_S, REPORT_TIMEOUT_S, LONGEST_REPORT_PAUSE_S = 1.0, 5.0, 60.0
+REPORT_EVERY_S = 1.0
+REPORT_TIMEOUT_S = 5.0
+LONGEST_REPORT_PAUSE_S = 60.0
 REPORTS_CLOSE_WITHIN_S = 2.0
-KEPT_LINES, LINES_OF_REPORT, FRAMES = 5_000, 200, 20
-MAX_MESSAGE, MAX_FIELD, MAX_FIELDS = 2_000, 300, 20
+KEPT_LINES = 5_000
+LINES_OF_REPORT = 200
+FRAMES = 20
+MAX_MESSAGE = 2_000
+MAX_FIELD = 300
+MAX_FIELDS = 20
 # The platform's route accepts 256 KB.
 MAX_REPORT_BYTES = 200_000
 _HIDDEN = "[hidden]"
@@ -53,14 +59,18 @@ class LogReports:
     """Collects log lines and sends them from a thread of its own."""
 
     def __init__(self, url: str, source: Mapping[str, Any], hidden: Sequence[str]) -> None:
-        self._url, self._source = url, source
+        self._url = url
+        self._source = source
+
         # The longest first: a value may contain another one.
         values = sorted({value for value in hidden if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True)
         self._secrets = re.compile("|".join(map(re.escape, values))) if values else None
         self._lines: deque[dict[str, Any]] = deque()
-        self._dropped, self._is_failing = 0, False
+        self._dropped = 0
+        self._is_failing = False
         self._lock = threading.Lock()
         self._closing = threading.Event()
+
         self._thread = threading.Thread(target=self._keep_sending, name="log-reports", daemon=True)
 
     def start(self) -> None:
@@ -77,6 +87,7 @@ class LogReports:
         if len(self._lines) >= KEPT_LINES:
             self._drop(1)
             return
+
         with contextlib.suppress(Exception):
             self._lines.append(self._line_of(event))
 
@@ -111,19 +122,24 @@ class LogReports:
         while lines := self._next_lines():
             dropped = self._dropped
             body = msgspec.json.encode({"source": self._source, "dropped": dropped, "logs": lines})
+
             reason = _refusal(client, self._url, body)
             if reason is not None:
                 self._drop(len(lines))
+
                 if not self._is_failing:
                     log.warning(
                         "log lines cannot be sent and are dropped", host=urlsplit(self._url).hostname, reason=reason
                     )
+
                 self._is_failing = True
                 return False
+
             self._is_failing = False
             FORWARDED_LINES.labels("sent").inc(len(lines))
             with self._lock:
                 self._dropped -= dropped
+
         return True
 
     def _next_lines(self) -> list[msgspec.Raw]:
@@ -134,6 +150,7 @@ class LogReports:
             encoded = dump_api(self._lines.popleft())
             taken.append(msgspec.Raw(encoded))
             size += len(encoded)
+
         return taken
 
     def _drop(self, lines: int) -> None:
@@ -147,6 +164,7 @@ def _refusal(client: "httpx.Client", url: str, body: bytes) -> str | None:
         response = client.post(url, content=body, headers={"Content-Type": "application/json"})
     except httpx.HTTPError as exc:
         return type(exc).__name__
+
     return None if response.is_success else f"answered {response.status_code}"
 
 
@@ -154,8 +172,10 @@ def _raised(exc_info: Any) -> dict[str, Any]:
     exc = exc_info[1] if isinstance(exc_info, tuple) else exc_info
     if not isinstance(exc, BaseException):
         exc = sys.exc_info()[1]
+
     if exc is None:
         return {"type": "unknown", "frames": []}
+
     frames = traceback.extract_tb(exc.__traceback__)[-FRAMES:]
     return {"type": type(exc).__name__, "frames": [f"{f.filename}:{f.lineno} in {f.name}" for f in frames]}
 
@@ -166,6 +186,7 @@ def forwarded_logs(settings: AgentSettings, environ: Mapping[str, str] = os.envi
     if not settings.self_hosted_logs_enabled:
         yield
         return
+
     reports = LogReports(_address(settings.self_hosted_logs_endpoint), _source(settings), secrets_of(environ))
     reports.start()
     try:
@@ -179,8 +200,10 @@ def _address(given: str | None) -> str:
     parts = None
     with contextlib.suppress(ValueError):
         parts = urlsplit(given or "")
+
     if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
         raise UserMistake("SELF_HOSTED_LOGS_ENABLED needs an http or https URL in SELF_HOSTED_LOGS_ENDPOINT")
+
     return parts._replace(path=DEFAULT_REPORT_PATH if parts.path in {"", "/"} else parts.path).geturl()
 
 
@@ -199,10 +222,13 @@ def _source(settings: AgentSettings) -> dict[str, Any]:
 def secrets_of(environ: Mapping[str, str]) -> list[str]:
     """Return the values that no report may contain: those of secret-like variables, list items, and URL passwords."""
     found: list[str] = []
+
     for name, value in environ.items():
         if any(word in name.lower() for word in _SECRET_NAMES):
             found += [value, *value.split(",")]
+
         with contextlib.suppress(ValueError):
             password = urlsplit(value).password or ""
             found += [password, unquote(password)]
+
     return found

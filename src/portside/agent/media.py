@@ -24,21 +24,29 @@ def media_of(block: Any) -> Media | None:
     family = _BLOCKS.get(kind, kind) if isinstance(kind, str) else None
     if family not in FAMILIES:
         return None
+
     held = _container(block, str(kind))
-    url, data = _text(held, "url"), _text(held, "base64", "data", "file_data")
+    url = _text(held, "url")
+    data = _text(held, "base64", "data", "file_data")
     mime_type = _text(held, "mime_type", "mimeType", "media_type")
     name = _text(block, "filename") or _text(held, "filename") or _text(block.get("extras"), "filename")
+
     audio_format = _text(held, "format")
     if mime_type is None and audio_format is not None:
         mime_type = f"audio/{audio_format}"
+
     for given in (url, data):
         if given is not None and given.startswith("data:"):
             head, _, data = given.removeprefix("data:").partition(",")
-            url, mime_type = None, mime_type or head.partition(";")[0] or None
+            url = None
+            mime_type = mime_type or head.partition(";")[0] or None
+
             if not head.endswith(";base64"):
                 return None
+
     if url is None and data is None:
         return None
+
     mime_type = mime_type or guess_type(name, url)
     return Media(family, url, None if url is not None else data, mime_type, name)
 
@@ -68,6 +76,7 @@ def _container(block: dict[str, Any], kind: str) -> Any:
             return inner
         if isinstance(inner, str):
             return {"url": inner}
+
     return block
 
 

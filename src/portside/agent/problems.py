@@ -48,6 +48,7 @@ class Problems:
         for about, (moment, _message) in list(self._noted.items()):
             if moment < oldest:
                 self.forget(about)
+
         return [message for _moment, message in list(self._noted.values())[-LIMIT:]]
 
 

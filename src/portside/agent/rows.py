@@ -20,7 +20,9 @@ def from_row(kind: type[S], row: Record) -> S:
             value = iso(value)
         elif name == "values" and value is not None:
             value = msgspec.Raw(value.encode())
+
         values[name] = value
+
     return kind(**values)
 
 

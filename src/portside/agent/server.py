@@ -98,6 +98,7 @@ async def _serve(
     settings = served.settings
     if sockets.private_fd is None:
         refuse_open_address(served.config, settings)
+
     listening = open_first_socket(settings, sockets) if context is None else context.listening
     siblings = None if context is None else context.siblings
     opening = open_app(served.config, served.graphs, settings, served.database_url, siblings)
@@ -114,17 +115,22 @@ async def _serve(
         stopping.follow_signals(context, is_alone=context is None and sockets.private_fd is None)
         await server.open([listening])
         address = str(listening.getsockname())
+
         log.info("agent server ready", address=address, tier=settings.tier, graphs=list(served.config.graphs))
         if lacks := missing_features(app.libraries):
             log.info("some features are off, because the project's libraries are too old for them", features=lacks)
+
         tune_garbage_collection()
         on_ready()
+
         if sockets.public_fd is not None and sockets.handover_fd is not None:
             app.traffic.is_served = False
             _await_handover(server, app, sockets.public_fd, sockets.handover_fd)
             if sockets.heir_fd is not None:
                 _await_heir(sockets.public_fd, sockets.heir_fd)
+
         await server.serve_until(stopping.requested, stopping.drain)
+
     log.info("agent server stopped")
 
 
@@ -133,10 +139,13 @@ class _Stopping:
 
     def __init__(self, server: Server, app: AgentApp, settings: AgentSettings) -> None:
         self.requested = asyncio.Event()
-        self._server, self._app = server, app
+        self._server = server
+        self._app = app
         self._hurry = asyncio.Event()
-        self._grace_s, self._run_s = settings.bg_job_shutdown_grace_period_secs, settings.bg_job_timeout_secs
+        self._grace_s = settings.bg_job_shutdown_grace_period_secs
+        self._run_s = settings.bg_job_timeout_secs
         self._retirement: asyncio.Task[None] | None = None
+
         # Whether no other program supervises this process, which would kill it.
         self._is_alone = False
         self._loop = asyncio.get_running_loop()
@@ -149,6 +158,7 @@ class _Stopping:
         self._is_alone = is_alone
         self._loop.add_signal_handler(signal.SIGINT, self._at_once)
         self._loop.add_signal_handler(signal.SIGTERM, self._gracefully if context is None else self._with_others)
+
         if context is not None:
             self._loop.add_signal_handler(RETIRE, self._retire)
             self._server.share_connections(context.share, context.process.number)
@@ -165,6 +175,7 @@ class _Stopping:
     def _at_once(self) -> None:
         if self._hurry.is_set() and self._is_alone:
             interruption.leave(interruption.EXIT_CODE)
+
         self._server.idle_drain_s = 0.0
         self._hurry.set()
         self.requested.set()
@@ -223,6 +234,7 @@ def open_first_socket(settings: AgentSettings, sockets: Sockets) -> socket.socke
     """
     if sockets.private_fd is None:
         return listen(settings.host, settings.port)
+
     inherited = socket.socket(fileno=sockets.private_fd)
     inherited.setblocking(False)
     return inherited
@@ -236,6 +248,7 @@ def _await_handover(server: Server, app: AgentApp, public_fd: int, pipe: int) ->
         public.setblocking(False)
         await server.add_socket(public)
         app.traffic.is_served = True
+
         log.info("answering on the deployment's address", address=str(public.getsockname()))
 
     def on_readable() -> None:
@@ -243,6 +256,7 @@ def _await_handover(server: Server, app: AgentApp, public_fd: int, pipe: int) ->
         # The byte is not read, only counted: all processes of this replica look for it, also those that start later.
         if int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder):
             app.takeover = loop.create_task(take_over())
+
         os.close(pipe)
 
     loop.add_reader(pipe, on_readable)
@@ -250,7 +264,8 @@ def _await_handover(server: Server, app: AgentApp, public_fd: int, pipe: int) ->
 
 def _await_heir(public_fd: int, heir_fd: int) -> None:
     # The server closes its own descriptor when it drains; the connections in the socket's backlog must outlive that.
-    kept, heir = os.dup(public_fd), socket.socket(fileno=heir_fd)
+    kept = os.dup(public_fd)
+    heir = socket.socket(fileno=heir_fd)
     heir.setblocking(False)
 
     def on_readable() -> None:

@@ -28,25 +28,29 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         setting(
             "Postgres 15 or newer for threads, runs and checkpoints. Without it the server uses the embedded Postgres.",
-            "DATABASE_URI", "DATABASE_URL", "POSTGRES_URI",
+            "DATABASE_URI",
+            "DATABASE_URL",
+            "POSTGRES_URI",
         ),
-    ] = None  # fmt: skip
+    ] = None
     tier: Annotated[
         Literal["all", "api", "queue", "orchestrator", "executor"],
         setting(
             "What this server does: api answers requests and executes no runs; queue executes runs and answers only "
             "/ok, /metrics and /info; all does both. orchestrator does both with graphs on other machines, which "
-            "servers of tier executor execute.", "PORTSIDE_TIER",
+            "servers of tier executor execute.",
+            "PORTSIDE_TIER",
         ),
-    ] = "all"  # fmt: skip
+    ] = "all"
     workers: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=64)] | Literal["auto"],
         setting(
             "Processes that serve together: each answers requests at the same address and executes runs. More than one "
             "uses more than one core. `auto` starts one, and more while these are busy, up to the cores and at most 4.",
-            "WORKERS", "WEB_CONCURRENCY",
+            "WORKERS",
+            "WEB_CONCURRENCY",
         ),
-    ] = 1  # fmt: skip
+    ] = 1
     workers_cpu_percent: Annotated[
         float,
         msgspec.Meta(gt=0, le=100),
@@ -78,7 +82,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             "stops those that it did not need for EXECUTOR_IDLE_SECS (300 if that is 0). 0 means EXECUTORS.",
             "EXECUTORS_MAX",
         ),
-    ] = 0  # fmt: skip
+    ] = 0
     executor_python: Annotated[
         str | None,
         setting("Python interpreter of executor processes, with the project's packages. Default: the server's own."),
@@ -138,9 +142,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         setting("Let executors on other machines connect to this server, as to one of tier orchestrator."),
     ] = False
-    core_api_host: Annotated[
-        str, setting("Address that an orchestrator listens on for executors, by gRPC.")
-    ] = "127.0.0.1"  # fmt: skip
+    core_api_host: Annotated[str, setting("Address that an orchestrator listens on for executors, by gRPC.")] = (
+        "127.0.0.1"
+    )
     core_api_port: Annotated[
         int, msgspec.Meta(ge=1, le=65535), setting("Port that an orchestrator listens on for executors.")
     ] = 50054
@@ -203,9 +207,12 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     redis_uri: Annotated[
         str | None,
-        setting("Redis for notifications and events between processes. It is optional and holds no state.",
-                "REDIS_URI", "REDIS_URI_CUSTOM"),
-    ] = None  # fmt: skip
+        setting(
+            "Redis for notifications and events between processes. It is optional and holds no state.",
+            "REDIS_URI",
+            "REDIS_URI_CUSTOM",
+        ),
+    ] = None
     redis_key_prefix: Annotated[str, setting("Prefix of the names of channels in Redis.")] = ""
     redis_max_connections: Annotated[int, msgspec.Meta(ge=2), setting("Maximum number of connections to Redis.")] = 2000
     http_max_request_body_bytes: Annotated[
@@ -223,9 +230,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         setting(
             "Addresses and networks of proxies, separated by commas, whose headers `X-Forwarded-For`, "
-            "`X-Forwarded-Proto` and `X-Forwarded-Prefix` the server trusts.", "TRUSTED_PROXIES", "FORWARDED_ALLOW_IPS",
+            "`X-Forwarded-Proto` and `X-Forwarded-Prefix` the server trusts.",
+            "TRUSTED_PROXIES",
+            "FORWARDED_ALLOW_IPS",
         ),
-    ] = "127.0.0.1,::1"  # fmt: skip
+    ] = "127.0.0.1,::1"
     http_request_body_timeout_seconds: Annotated[
         float,
         msgspec.Meta(gt=0, le=86_400),
@@ -272,9 +281,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(pattern=r"^(https?://[^/?#\s]+)?$", max_length=300),
         setting(
             "Public URL of this server, without the mount prefix, for agent cards. Without it cards contain the "
-            "address that the client called, from its Host and X-Forwarded headers.", "PORTSIDE_PUBLIC_URL",
+            "address that the client called, from its Host and X-Forwarded headers.",
+            "PORTSIDE_PUBLIC_URL",
         ),
-    ] = ""  # fmt: skip
+    ] = ""
     a2a_allowed_tool_call_results: Annotated[
         str,
         setting("Tools whose results the history of A2A tasks includes, separated by commas; or all, or none."),
@@ -299,9 +309,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "*"
     debug_folder: Annotated[
         str | None,
-        setting("Folder for heap dumps. The debugging routes /heapdump and /profile exist only if it is set. They need "
-                "the permission deployments:update, or without authentication a call from the same machine."),
-    ] = None  # fmt: skip
+        setting(
+            "Folder for heap dumps. The debugging routes /heapdump and /profile exist only if it is set. They need "
+            "the permission deployments:update, or without authentication a call from the same machine."
+        ),
+    ] = None
     graph_postgres_pool_max_size: Annotated[
         int,
         msgspec.Meta(ge=2),
@@ -328,9 +340,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=0),
         setting(
             "Bytes of the cache of thread states, whose entries are used while their version in the database is "
-            "unchanged. 0 turns the cache off.", "STATE_MEMORY_BYTES",
+            "unchanged. 0 turns the cache off.",
+            "STATE_MEMORY_BYTES",
         ),
-    ] = 32_000_000  # fmt: skip
+    ] = 32_000_000
     auth_type: Annotated[
         Literal["auto", "noop", "custom", "langsmith"],
         setting(
@@ -359,9 +372,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         setting(
             "AES key of 16, 24 or 32 characters for checkpoints and stored events, or several separated by commas: "
-            "the first encrypts, all of them decrypt.", *environment_names("GRAPH_AES_KEY"),
+            "the first encrypts, all of them decrypt.",
+            *environment_names("GRAPH_AES_KEY"),
         ),
-    ] = None  # fmt: skip
+    ] = None
     graph_aes_json_keys: Annotated[
         str | None,
         setting(
@@ -428,6 +442,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
             return self.workers
         if self.tier == "executor" or self.uses_core_api or not Path("/proc/self/stat").exists():
             return 1
+
         return min(usable_cores(), MOST_AUTO_WORKERS)
 
     @property

@@ -17,7 +17,8 @@ from urllib.parse import quote
 from portside.kernel.errors import NotFound
 
 BUNDLES = Path(".langgraph_api", "ui")
-SCRIPT, STYLES = "entrypoint.js", "entrypoint.css"
+SCRIPT = "entrypoint.js"
+STYLES = "entrypoint.css"
 _MEDIA_TYPES = {SCRIPT: "text/javascript", STYLES: "text/css"}
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9]")
 
@@ -40,16 +41,19 @@ class Bundles:
     """The bundles of a project, by the names of its configuration file. They may change while the server runs."""
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
-        self._folder, self._names = folder / BUNDLES, frozenset(names)
+        self._folder = folder / BUNDLES
+        self._names = frozenset(names)
 
     async def file(self, name: str, file: str) -> BundleFile:
         """Return a file of a bundle. Raises ComponentsNotFound."""
         if name not in self._names or file not in _MEDIA_TYPES:
             raise ComponentsNotFound
+
         try:
             content = await asyncio.to_thread((self._folder / name / file).read_bytes)
         except OSError as exc:
             raise ComponentsNotFound from exc
+
         return BundleFile(content, _MEDIA_TYPES[file], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
     async def page(self, name: str, component: str, base_url: str) -> str:
@@ -59,11 +63,14 @@ class Bundles:
         """
         if name not in self._names or not await asyncio.to_thread((self._folder / name / SCRIPT).is_file):
             raise ComponentsNotFound
+
         address = html.escape(f"{base_url}/ui/{quote(name, safe='')}/")
         render = f'__LGUI_{_NOT_IN_NAMES.sub("_", name)}.render({json.dumps(component)}, "{{{{shadowRootId}}}}")'
+
         # Within single quotes, so that the quotation marks of JSON can stay.
         call = html.escape(render, quote=False).replace("'", "&#x27;")
         lines = [f"<script src=\"{address}{SCRIPT}\" onload='{call}'></script>"]
         if await asyncio.to_thread((self._folder / name / STYLES).is_file):
             lines.insert(0, f'<link rel="stylesheet" href="{address}{STYLES}" />')
+
         return "\n".join(lines)

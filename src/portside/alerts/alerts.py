@@ -56,7 +56,10 @@ class State(msgspec.Struct, frozen=True):
 
         Such a time is of a clock that was set back since.
         """
-        began_at, fired_at, since = row["began_at"], row["fired_at"], row["recovering_since"]
+        began_at = row["began_at"]
+        fired_at = row["fired_at"]
+        since = row["recovering_since"]
+
         return cls(
             began_at=began_at if fired_at is not None else min(began_at, at),
             fired_at=fired_at,
@@ -71,13 +74,17 @@ def next_step(rule: Rule | None, state: State | None, value: float | None, at: d
     """
     if rule is None or value is None:
         return "none" if state is None else "ended" if state.fired_at else "forgotten"
+
     if state is None or state.fired_at is None:
         began_at = at if state is None else state.began_at
         if not rule.is_met(value):
             return "none" if state is None else "forgotten"
+
         return "firing" if at - began_at >= timedelta(seconds=rule.for_s) else "pending"
+
     if not rule.is_over(value):
         return "firing"
+
     since = state.recovering_since or at
     return "ended" if at - since >= timedelta(seconds=ENDS_AFTER_S) else "recovering"
 
@@ -89,15 +96,19 @@ class AlertWatch(Task):
 
     def __init__(self, db: Database, measurements: Measurements, deliveries: Task, *, every_s: float) -> None:
         super().__init__(every_s=every_s)
-        self._db, self._measurements, self._deliveries = db, measurements, deliveries
+        self._db = db
+        self._measurements = measurements
+        self._deliveries = deliveries
 
     async def activate(self) -> Status:
         """Measure once."""
         measured = await self._measurements.take()
         show_measurements(measured)
+
         queued = await judge(self._db, measured, now())
         if queued:
             self._deliveries.signal.set()
+
         return Status({"messages": queued})
 
 
@@ -118,6 +129,7 @@ async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at:
     async with db.transaction() as tx:
         await tx.execute(sql.lock_alerts)
         rules = in_force(await tx.fetch(sql.rule_changes))
+
         silences = await tx.fetch(sql.active_silences)
         rows = {(row["rule"], row["subject"]): row for row in await tx.fetch(sql.open_alerts)}
         now_measured = {(rule, each.subject): each for rule, found in measured.items() for each in found}
@@ -125,16 +137,20 @@ async def judge(db: Database, measured: Mapping[str, Sequence[Measurement]], at:
             rule_name, subject = key
             if rule_name in rules and rule_name not in measured:
                 continue
-            row, measurement = rows.get(key), now_measured.get(key)
+
+            row = rows.get(key)
+            measurement = now_measured.get(key)
             state = None if row is None else State.read(row, at)
             step = next_step(rules.get(rule_name), state, measurement and measurement.value, at)
             alert_id = uuid7() if row is None else row["id"]
+
             await _store(tx, _Evaluation(alert_id, rules.get(rule_name), state, measurement, step), at)
             is_silenced = any(each["rule"] == rule_name and each["subject"] in (None, subject) for each in silences)
             was_notified = row is not None and row["notified_at"] is not None
             if (step == "firing" and not was_notified and not is_silenced) or (step == "ended" and was_notified):
                 await tx.execute(sql.notify, alert_id=alert_id, event=step)
                 queued += 1
+
     return queued
 
 
@@ -170,12 +186,15 @@ async def _store(tx: Transaction, judged: _Evaluation, at: datetime) -> None:
     alert_id, rule, state, measurement, step = judged
     if step == "none":
         return
+
     if step == "forgotten":
         await tx.execute(sql.forget_alert, id=alert_id)
         return
+
     if rule is None or measurement is None:
         await tx.execute(sql.end_alert, id=alert_id, now=at)
         return
+
     known = state or State(at)
     await tx.execute(
         sql.store_alert,
@@ -204,10 +223,17 @@ async def list_rules(db: Session) -> list[RuleInForce]:
         change: Any = changes.get(rule.name, {"threshold": rule.threshold, "for_s": rule.for_s, "is_enabled": True})
         found.append(
             RuleInForce(
-                rule.name, rule.summary, rule.unit, change["threshold"], change["for_s"], rule.is_below,
-                change["is_enabled"], rule.name not in changes,
+                rule.name,
+                rule.summary,
+                rule.unit,
+                change["threshold"],
+                change["for_s"],
+                rule.is_below,
+                change["is_enabled"],
+                rule.name not in changes,
             )
-        )  # fmt: skip
+        )
+
     return found
 
 
@@ -216,10 +242,12 @@ async def change_rule(db: Session, name: str, patch: RulePatch) -> RuleInForce:
     found = next((rule for rule in await list_rules(db) if rule.name == name), None)
     if found is None:
         raise RuleNotFound
+
     given = {key: value for key, value in msgspec.structs.asdict(patch).items() if value is not None}
     found = msgspec.structs.replace(found, is_default=False, **given)
     values = {"is_enabled": found.is_enabled, "threshold": found.threshold, "for_s": found.for_s}
     await db.execute(sql.change_rule, rule=name, **values)
+
     return found
 
 
@@ -232,11 +260,13 @@ async def add_silence(db: Session, request: SilenceRequest) -> Silence:
     """Send no messages of a rule for some hours. An alert that still fires afterwards is sent then. Raises Invalid."""
     if request.rule not in RULES:
         raise Invalid.field(["body", "rule"], f"is not a rule; use one of {', '.join(RULES)}")
+
     until = now() + timedelta(hours=request.hours)
     made = Silence(uuid7(), request.rule, request.subject, until, request.comment, now())
     values = msgspec.structs.asdict(made)
     values.pop("created_at")
     await db.execute(sql.insert_silence, **values)
+
     return made
 
 

@@ -41,7 +41,9 @@ from portside.kernel.outbound import (
 from portside.kernel.reconcile import Status, Task
 
 log = get_logger(__name__)
-ATTEMPTS, FIRST_PAUSE_S, LONGEST_PAUSE_S = 20, 5.0, 4 * 3600.0
+ATTEMPTS = 20
+FIRST_PAUSE_S = 5.0
+LONGEST_PAUSE_S = 4 * 3600.0
 # Another process sends a message if the one that took it has not recorded a result by then.
 CLAIM_S = 120.0
 SMTP_TIMEOUT_S = 30.0
@@ -98,7 +100,10 @@ class AlertChannels:
 
     def __init__(self, db: Database, box: SecretBox, rules: OutboundRules, mail: MailServer | None) -> None:
         self.db = db
-        self._box, self._rules, self._mail = box, rules, mail
+        self._box = box
+        self._rules = rules
+        self._mail = mail
+
         # Not the event loop's own pool: a mail server that does not answer would hold all of its few threads.
         self._mail_threads = ThreadPoolExecutor(AT_ONCE, "mail")
 
@@ -107,11 +112,16 @@ class AlertChannels:
         rows = await (db or self.db).fetch(sql.list_channels, id=channel_id)
         return [
             Channel(
-                row["id"], row["kind"], row["name"], self._target(row).shown, row["created_at"],
-                row["delivered_at"], row["error"],
+                row["id"],
+                row["kind"],
+                row["name"],
+                self._target(row).shown,
+                row["created_at"],
+                row["delivered_at"],
+                row["error"],
             )
             for row in rows
-        ]  # fmt: skip
+        ]
 
     async def add(self, db: Any, request: ChannelRequest) -> NewChannel:
         """Add a channel. Raises Invalid, NoMailServer and ChannelTaken."""
@@ -123,6 +133,7 @@ class AlertChannels:
         )
         if stored is None:
             raise ChannelTaken
+
         return NewChannel(channel_id, request.kind, request.name, target.shown, now(), None, None, target.secret)
 
     def _checked(self, request: ChannelRequest) -> ChannelTarget:
@@ -130,12 +141,15 @@ class AlertChannels:
         if request.kind == "webhook":
             if request.url is None or request.to is not None:
                 raise Invalid.field(["body", "url"], "is required for a webhook, which has no `to`")
+
             key = _KEY_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
             return ChannelTarget(url=request.url, secret=key)
+
         if request.to is None or request.url is not None:
             raise Invalid.field(["body", "to"], "is required for a mail, which has no `url`")
         if self._mail is None:
             raise NoMailServer
+
         return ChannelTarget(to=request.to)
 
     async def remove(self, db: Any, channel_id: UUID) -> None:
@@ -148,6 +162,7 @@ class AlertChannels:
         rows = await self.db.fetch(sql.list_channels, id=channel_id)
         if not rows:
             raise ChannelNotFound
+
         message = Message("test", f"Test of the alert channel {rows[0]['name']}", "It works.", {})
         error = await self.send(rows[0]["kind"], self._target(rows[0]), str(uuid7()), message)
         return TestResult(error is None, error)
@@ -161,6 +176,7 @@ class AlertChannels:
             target = self._target(delivery, "channel_id")
         except UserMistake as exc:
             return str(exc)
+
         return await self.send(delivery["kind"], target, str(delivery["id"]), message_of(delivery))
 
     async def send(self, kind: str, target: ChannelTarget, message_id: str, message: "Message") -> str | None:
@@ -169,23 +185,27 @@ class AlertChannels:
             return await self._call(target, message_id, message)
         if self._mail is None:
             return NoMailServer().message
+
         try:
             await asyncio.get_running_loop().run_in_executor(
                 self._mail_threads, _send_mail, self._mail, target.to, message_id, message
             )
         except (OSError, smtplib.SMTPException, ValueError) as exc:
             return f"{self._mail.host}: {str(exc) or type(exc).__name__}"
+
         return None
 
     async def _call(self, target: ChannelTarget, message_id: str, message: "Message") -> str | None:
         body = dump_api({"type": message.event, "text": f"{message.title}\n{message.text}", "alert": message.alert})
         key = base64.b64decode((target.secret or "").removeprefix(_KEY_PREFIX))
         signed = signature_headers([key], message_id, int(now().timestamp()), body)
+
         headers = {"User-Agent": "portside", "Content-Type": "application/json", **signed}
         try:
             status = await post(target.url or "", headers, body, self._rules)
         except (AddressNotAllowed, HostUnknown, HostUnreachable) as exc:
             return exc.message
+
         return None if status in range(200, 300) else f"the receiver answered {status}"
 
 
@@ -208,11 +228,13 @@ def message_of(delivery: Record) -> Message:
     since = f"Since {delivery['began_at']:%Y-%m-%d %H:%M} UTC" + (
         f", until {delivery['ended_at']:%Y-%m-%d %H:%M} UTC." if has_ended else "."
     )
+
     alert = {
         "id": str(delivery["alert_id"]),
         **{name: delivery[name] for name in ("rule", "subject", "name", "detail", "value", "threshold")},
         **{name: delivery[name] and iso(delivery[name]) for name in ("began_at", "fired_at", "ended_at")},
     }
+
     text = "\n".join(line for line in (summary, measured, delivery["detail"], since) if line)
     return Message(delivery["event"], title, text, alert)
 
@@ -221,20 +243,27 @@ def _send_mail(server: MailServer, to: list[str], message_id: str, message: Mess
     """Send one mail. Raises OSError and SMTPException."""
     mail = EmailMessage()
     mail["From"], mail["To"] = server.sender, ", ".join(to)
+
     # Users choose the names of deployments, and a line break in one would begin another header.
     mail["Subject"] = " ".join(message.title.split())[:200]
     mail["Date"], mail["Message-ID"] = formatdate(), make_msgid(message_id, server.sender.rpartition("@")[2])
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(message.text)
+
     connect: Any = smtplib.SMTP
     more: dict[str, Any] = {}
+
     if server.tls == "tls":
-        connect, more = smtplib.SMTP_SSL, {"context": ssl_context()}
+        connect = smtplib.SMTP_SSL
+        more = {"context": ssl_context()}
+
     with connect(server.host, server.port, timeout=SMTP_TIMEOUT_S, **more) as smtp:
         if server.tls == "starttls":
             smtp.starttls(context=ssl_context())
+
         if server.user is not None:
             smtp.login(server.user, server.password or "")
+
         smtp.send_message(mail)
 
 
@@ -257,6 +286,7 @@ class AlertDeliveries(Task):
             first_pause_s=FIRST_PAUSE_S,
             longest_pause_s=LONGEST_PAUSE_S,
         )
+
         await asyncio.gather(*(self._send(delivery) for delivery in due))
         return Status({"sent": len(due)}, again=len(due) == AT_ONCE)
 
@@ -264,8 +294,10 @@ class AlertDeliveries(Task):
         error = await self._channels.deliver(delivery)
         pause_s = min(FIRST_PAUSE_S * 2 ** (delivery["attempts"] - 1), LONGEST_PAUSE_S)
         is_final = error is None or delivery["attempts"] >= ATTEMPTS
+
         if error is not None:
             log.warning("an alert was not delivered", channel=str(delivery["channel_id"]), error=error)
+
         await self._channels.db.execute(
             sql.record_attempt, id=delivery["id"], error=error, retry_s=None if is_final else pause_s
         )

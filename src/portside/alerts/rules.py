@@ -28,7 +28,8 @@ from portside.kernel.transient_errors import log_failure
 
 PLATFORM = "platform"
 RESTARTS_WITHIN_S = 600.0
-ERRORS_WITHIN_S, LEAST_TRACES = 900.0, 20
+ERRORS_WITHIN_S = 900.0
+LEAST_TRACES = 20
 # What costs more than a look at a small table is measured less often.
 EVERY_S = {"error_rate": 60.0, "limit_used": 300.0, "certificate_expiring": 600.0}
 CONNECT_S = 10.0
@@ -119,6 +120,7 @@ class Measurements:
         self._parts = parts
         self._restarts: dict[str, deque[tuple[float, int]]] = {}
         self._known: dict[str, tuple[float, list[Measurement]]] = {}
+
         self._by_rule: dict[str, Callable[[], Awaitable[list[Measurement]]]] = {
             "deployment_failed": self._failed_deployments,
             "error_rate": self._error_rates,
@@ -140,15 +142,18 @@ class Measurements:
             if until > time.monotonic():
                 found[rule] = known
                 continue
+
             try:
                 found[rule] = await take()
                 self._known[rule] = (time.monotonic() + EVERY_S.get(rule, 0.0), found[rule])
             except Exception as exc:  # noqa: BLE001 - one measurement that fails must not end the others
                 log_failure("a measurement for alerts failed", exc, rule=rule)
+
         try:
             found.update(await self._reports())
         except Exception as exc:  # noqa: BLE001 - likewise
             log_failure("a measurement for alerts failed", exc, rule="deployment_degraded")
+
         return found
 
     async def _failed_deployments(self) -> list[Measurement]:
@@ -168,6 +173,7 @@ class Measurements:
         rows = await self._parts.db.fetch(sql.measured_deployments)
         restarts = {str(row["id"]): row["metrics"].get("restarts") or 0 for row in rows}
         recent = self._recent_restarts(restarts)
+
         return {
             "deployment_restarting": [Measurement(str(row["id"]), _name(row), recent[str(row["id"])]) for row in rows],
             "deployment_degraded": [
@@ -177,12 +183,14 @@ class Measurements:
             ],
             "queue_waiting": [
                 Measurement(
-                    str(row["id"]), _name(row), row["metrics"].get("oldest_wait_s") or 0,
+                    str(row["id"]),
+                    _name(row),
+                    row["metrics"].get("oldest_wait_s") or 0,
                     f"{row['metrics'].get('pending_runs') or 0} runs wait",
                 )
                 for row in rows
             ],
-        }  # fmt: skip
+        }
 
     def _recent_restarts(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Return the restarts of the last minutes. A listener counts from zero when it starts again."""
@@ -193,21 +201,27 @@ class Measurements:
             samples = self._restarts[subject]
             if samples and count < samples[-1][1]:
                 samples.clear()
+
             samples.append((at, count))
+
             while samples[0][0] < at - RESTARTS_WITHIN_S:
                 samples.popleft()
+
             found[subject] = count - samples[0][1]
+
         return found
 
     async def _error_rates(self) -> list[Measurement]:
         rows = await self._parts.db.fetch(sql.project_errors, window_s=ERRORS_WITHIN_S, least=LEAST_TRACES)
         return [
             Measurement(
-                str(row["id"]), _name(row), round(100 * row["failed"] / row["traces"], 1),
+                str(row["id"]),
+                _name(row),
+                round(100 * row["failed"] / row["traces"], 1),
                 f"{row['failed']} of {row['traces']} traces",
             )
             for row in rows
-        ]  # fmt: skip
+        ]
 
     async def _silent_listeners(self) -> list[Measurement]:
         rows = await self._parts.db.fetch(sql.silent_listeners)
@@ -226,6 +240,7 @@ class Measurements:
         front = self._parts.front
         if front is None or not front.is_public or front.domain is None:
             return []
+
         ends_at = await certificate_end("127.0.0.1", front.https_port, front.domain)
         days = round((ends_at - now()).total_seconds() / _DAY_S, 1)
         return [Measurement(front.domain, front.domain, days, f"it ends at {ends_at:%Y-%m-%d %H:%M} UTC")]
@@ -234,6 +249,7 @@ class Measurements:
         failed = (await asyncio.to_thread(last_backup, self._parts.home)).failed
         if failed is None:
             return []
+
         error = " ".join((failed.error or "").split())
         detail = f"{failed.started_at:%Y-%m-%d %H:%M} UTC: {shorten_line(error, _MAX_DETAIL)}"
         return [Measurement(PLATFORM, "the backup", 1, detail)]
@@ -244,6 +260,7 @@ class Measurements:
         succeeded = (await asyncio.to_thread(last_backup, self._parts.home)).succeeded
         if every is None or succeeded is None:
             return []
+
         age = now() - succeeded.started_at
         detail = f"the last one is of {succeeded.started_at:%Y-%m-%d %H:%M} UTC"
         return [Measurement(PLATFORM, "the backup", round(100 * age / every), detail)]
@@ -252,12 +269,13 @@ class Measurements:
         rows = await self._parts.db.fetch(sql.used_limits)
         return [
             Measurement(
-                str(row["id"]), f"{row['limit_type']} of {row['workspace']}",
+                str(row["id"]),
+                f"{row['limit_type']} of {row['workspace']}",
                 100.0 if not row["limit_value"] else round(100 * row["used"] / row["limit_value"], 1),
                 f"{row['used']} of {row['limit_value']}",
             )
             for row in rows
-        ]  # fmt: skip
+        ]
 
     async def _parts_down(self) -> list[Measurement]:
         described = {name: describe() for name, describe in self._parts.problems.items() if name != "backup"}
@@ -272,6 +290,7 @@ def in_force(changes: Iterable[Record]) -> dict[str, Rule]:
         if rule is not None and change["is_enabled"]:
             changed = {"threshold": change["threshold"], "for_s": change["for_s"]}
             rules[rule.name] = msgspec.structs.replace(rule, **changed)
+
     return rules
 
 
@@ -281,15 +300,19 @@ async def certificate_end(host: str, port: int, name: str) -> datetime:
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # Whether browsers trust it is no question here, and an expired one must be read too.
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+
     async with timeout(CONNECT_S):
         _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
+
     try:
         shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     finally:
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
+
     return x509.load_der_x509_certificate(shown).not_valid_after_utc
 
 

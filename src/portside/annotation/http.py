@@ -32,8 +32,9 @@ routes = Routes("annotation")
 _QUEUE = "/annotation-queues/{queue_id}"
 _READS: RouteOptions = {"permission": "annotation-queues:read", "raises": (QueueNotFound,)}
 _ADDS: RouteOptions = {
-    "permission": "annotation-queues:update", "raises": (QueueNotFound, Invalid, LonglivedLimitReached),
-}  # fmt: skip
+    "permission": "annotation-queues:update",
+    "raises": (QueueNotFound, Invalid, LonglivedLimitReached),
+}
 
 
 @routes.post("/annotation-queues", permission="annotation-queues:create", raises=(QueueExists,))

@@ -64,6 +64,7 @@ async def create_queue(db: Session, body: QueueRequest, *, by: Actor) -> Queue:
     fields = {**msgspec.to_builtins(body), "id": queue_id}
     if await db.fetchval(sql.create_queue, workspace_id=by.workspace_id, **fields) is None:
         raise QueueExists
+
     return await show_queue(db, queue_id, by=by)
 
 
@@ -78,6 +79,7 @@ async def show_queue(db: Session, queue_id: UUID, *, by: Actor) -> Queue:
     found = await list_queues(db, QueueQuery(ids=[queue_id]), by=by)
     if not found:
         raise QueueNotFound
+
     return found[0]
 
 
@@ -86,6 +88,7 @@ async def update_queue(db: Session, queue_id: UUID, patch: QueuePatch, *, by: Ac
     fields = msgspec.to_builtins(patch)
     if await db.fetchval(sql.update_queue, workspace_id=by.workspace_id, id=queue_id, **fields) is None:
         raise QueueNotFound
+
     return await show_queue(db, queue_id, by=by)
 
 
@@ -102,14 +105,17 @@ async def add_runs(db: Database, queue_id: UUID, run_ids: Sequence[UUID], *, by:
     known = {row["id"] for row in await db.fetch(sql.known_runs, workspace_id=by.workspace_id, run_ids=ids)}
     if unknown := [run_id for run_id in ids if run_id not in known]:
         raise Invalid.field(["body"], f"no run {unknown[0]} exists in this workspace")
+
     where = {"workspace_id": by.workspace_id, "queue_id": queue_id}
     async with db.transaction() as tx:
         if await tx.fetchval(sql.keep_queue, **where) is None:
             raise QueueNotFound
+
         await tx.execute(sql.queue_runs, **where, run_ids=ids)
         await extend_traces(tx, by.workspace_id, ids)
         page = {"run_ids": ids, "is_reviewed": None, "limit": len(ids), "offset": 0}
         rows = await tx.fetch(sql.queued_runs, **where, **page)
+
     return [QueuedRun(id=row["run_id"], queue_id=queue_id, **dict(row)) for row in rows]
 
 
@@ -123,6 +129,7 @@ async def list_runs(
             "this server does not assign reviewers, so it does not know whose review a run waits for",
             "not_supported",
         )
+
     await show_queue(db, queue_id, by=by)
     rows = await db.fetch(
         sql.queued_runs,
@@ -133,6 +140,7 @@ async def list_runs(
         limit=query.limit,
         offset=query.offset,
     )
+
     shown = ["feedback_stats"] if query.exclude_values else list(EVERYTHING)
     return await _shown(db, by.workspace_id, rows, shown, links)
 
@@ -141,9 +149,11 @@ async def show_run(db: Session, queue_id: UUID, index: int, links: DownloadLinks
     """Return the run at an index of the queue, counted from 0. Raises QueueNotFound and NotQueued."""
     if not 0 <= index <= LAST_INDEX:
         raise NotQueued
+
     found = await list_runs(db, queue_id, QueuedRunsQuery(limit=1, offset=index), links, by=by)
     if not found:
         raise NotQueued
+
     return found[0]
 
 
@@ -158,6 +168,7 @@ async def review_run(db: Session, queue_id: UUID, run_id: UUID, review: Review, 
     """Store when a run was reviewed. Raises NotQueued and Invalid."""
     where = {"workspace_id": by.workspace_id, "queue_id": queue_id, "run_id": run_id}
     given = review.last_reviewed_time
+
     reviewed_at = None if given is None else to_utc(given, "last_reviewed_time")
     if await db.fetchval(sql.review_run, **where, last_reviewed_time=reviewed_at) is None:
         raise NotQueued
@@ -201,6 +212,7 @@ async def create_config(db: Session, body: ConfigRequest, *, by: Actor) -> Feedb
     """Create the configuration of a key; the same one again changes nothing. Raises ConfigDiffers and Invalid."""
     if body.is_enforced:
         raise refuse_field("is_enforced", "feedback is not validated against configurations")
+
     _check(body.feedback_config)
     await db.execute(
         sql.create_config,
@@ -209,10 +221,12 @@ async def create_config(db: Session, body: ConfigRequest, *, by: Actor) -> Feedb
         feedback_config=msgspec.to_builtins(body.feedback_config),
         is_lower_score_better=bool(body.is_lower_score_better),
     )
+
     kept = await _show(db, body.feedback_key, by=by)
     same_direction = body.is_lower_score_better in {None, kept.is_lower_score_better}
     if kept.feedback_config != body.feedback_config or not same_direction:
         raise ConfigDiffers
+
     return kept
 
 
@@ -228,8 +242,10 @@ async def update_config(db: Session, patch: ConfigPatch, *, by: Actor) -> Feedba
     """Change a configuration. Raises ConfigNotFound and Invalid."""
     if patch.feedback_config is not None:
         _check(patch.feedback_config)
+
     if await db.fetchval(sql.update_config, workspace_id=by.workspace_id, **msgspec.to_builtins(patch)) is None:
         raise ConfigNotFound
+
     return await _show(db, patch.feedback_key, by=by)
 
 
@@ -248,6 +264,7 @@ async def _show(db: Session, feedback_key: str, *, by: Actor) -> FeedbackConfig:
     found = await list_configs(db, ConfigQuery(key=[feedback_key]), by=by)
     if not found:
         raise ConfigNotFound
+
     return found[0]
 
 

@@ -263,16 +263,33 @@ def action_of(route: Route[Any]) -> Action | None:
             f"{label} may change something: name its action in RECORDED of portside/audit/actions.py, or the reason "
             "why the audit log leaves it out in NOT_RECORDED"
         )
+
     return action
 
 
 # The kinds of activity of OCSF's class "API Activity", and the verbs of our actions that are one of the first four.
 ACTIVITIES = {1: "Create", 2: "Read", 3: "Update", 4: "Delete", 99: "Other"}
 _VERBS = {
-    "create": 1, "add": 1, "upload": 1, "read": 2, "export": 2, "update": 3, "scale": 3, "tag": 3, "untag": 3,
-    "rotate": 3, "rotate_key": 3, "set_password": 3, "delete": 4, "erase": 4, "revoke": 4, "remove": 4, "destroy": 4,
-    "expire": 4, "end": 4,
-}  # fmt: skip
+    "create": 1,
+    "add": 1,
+    "upload": 1,
+    "read": 2,
+    "export": 2,
+    "update": 3,
+    "scale": 3,
+    "tag": 3,
+    "untag": 3,
+    "rotate": 3,
+    "rotate_key": 3,
+    "set_password": 3,
+    "delete": 4,
+    "erase": 4,
+    "revoke": 4,
+    "remove": 4,
+    "destroy": 4,
+    "expire": 4,
+    "end": 4,
+}
 # Where LangSmith names an operation in another way than by verb and object.
 _NAMES_OF_OPERATIONS = {
     "session.create": "login",

@@ -52,15 +52,18 @@ async def find_activities(db: Session, actor: Actor, query: ActivityQuery) -> Ac
     entry_filter = AuditFilter(workspace_id=query.workspace_id, start_time=query.start_time)
     selected = _selected(actor, entry_filter, whole_organization=True)
     until = _moment(query.end_time, "end_time")
+
     # The period of this API includes its end.
     selected["until"] = None if until is None else until + timedelta(microseconds=1)
     if query.operations is not None:
         wanted = set(query.operations)
         selected["actions"] = [name for name, operation in OPERATIONS.items() if operation.name in wanted]
+
     before = None if query.cursor is None else _read_cursor(query.cursor)
     rows = await db.fetch(sql.find_entries, **selected, cursor=before, limit=query.limit + 1)
     entries = [AuditEntry(**row) for row in rows[: query.limit]]
     cursor = base64.b64encode(dump_api({"seq": entries[-1].seq})).decode() if len(rows) > query.limit else None
+
     return ActivityPage([_activity_of(entry) for entry in entries], cursor)
 
 
@@ -79,15 +82,28 @@ def _activity_of(entry: AuditEntry) -> ApiActivity:
     operation = OPERATIONS.get(entry.action) or Operation.named(entry.action)
     is_done = entry.outcome == "ok"
     enrichments = {
-        "request_method": operation.method, "request_path": operation.path, "client_host": entry.address,
-        "client_port": None, "x_forwarded_for": None, "response_status_code": entry.status,
+        "request_method": operation.method,
+        "request_path": operation.path,
+        "client_host": entry.address,
+        "client_port": None,
+        "x_forwarded_for": None,
+        "response_status_code": entry.status,
         "resource_ids": entry.object_ids,
-    }  # fmt: skip
+    }
+
     original = {
-        "id": entry.id, "operation_name": operation.name, "operation_succeeded": is_done, "request_time": entry.at,
-        "api_key_id": entry.key_id, "user_id": entry.user_id, "ls_user_id": entry.user_id,
-        "organization_id": entry.organization_id, "workspace_id": entry.workspace_id, "enrichments": enrichments,
-    }  # fmt: skip
+        "id": entry.id,
+        "operation_name": operation.name,
+        "operation_succeeded": is_done,
+        "request_time": entry.at,
+        "api_key_id": entry.key_id,
+        "user_id": entry.user_id,
+        "ls_user_id": entry.user_id,
+        "organization_id": entry.organization_id,
+        "workspace_id": entry.workspace_id,
+        "enrichments": enrichments,
+    }
+
     return ApiActivity(
         type_uid=600_300 + operation.activity_id,
         activity_id=operation.activity_id,
@@ -127,6 +143,7 @@ def export_entries(
 async def _lines(db: Session, selected: dict[str, Any], *, as_csv: bool) -> AsyncIterator[bytes]:
     if as_csv:
         yield _csv_line(AuditEntry.__struct_fields__)
+
     cursor = None
     while rows := await db.fetch(sql.find_entries, **selected, cursor=cursor, limit=_PAGE):
         cursor = rows[-1]["seq"]
@@ -143,6 +160,7 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, list):
         return escape_formula(" ".join(value))
+
     return iso(value) if isinstance(value, datetime) else escape_formula(str(value))
 
 
@@ -180,11 +198,14 @@ async def verify_entries(db: Session) -> AuditChain:
         fresh = rows if found.last_seq is None else rows[1:]
         if not fresh:
             break
+
         found.first_seq = found.first_seq or fresh[0]["seq"]
         found.entries += len(fresh)
-        found.last_seq, found.last_hash = fresh[-1]["seq"], fresh[-1]["hash"]
+        found.last_seq = fresh[-1]["seq"]
+        found.last_hash = fresh[-1]["hash"]
         broken = (row["seq"] for row in fresh if not row["is_intact"])
         found.broken_at = found.broken_at or next(broken, None)
+
     return found
 
 
@@ -203,9 +224,11 @@ class ExpiredEntries(Task):
         """Delete one batch."""
         if not self._days:
             return Status()
+
         async with self._db.transaction() as tx:
             before = now() - timedelta(days=self._days)
             deleted = await tx.fetchval(sql.expire_entries, before=before, most=_EXPIRED_AT_ONCE)
             if deleted:
                 await record_operation(tx, "audit_log.expire", name=f"{deleted} entries before {iso(before)}")
+
         return Status({"deleted": deleted}, again=deleted == _EXPIRED_AT_ONCE)

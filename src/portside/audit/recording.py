@@ -42,8 +42,11 @@ from portside.kernel.transient_errors import log_failure
 from portside.listener_api import Desired
 
 Handler = Callable[..., Awaitable[Any]]
-MAX_REFUSALS, MAX_REFUSALS_OF_ONE = 60, 10
-_MAX_IDS, _MAX_FIELDS, _MAX_TEXT = 100, 100, 200
+MAX_REFUSALS = 60
+MAX_REFUSALS_OF_ONE = 10
+_MAX_IDS = 100
+_MAX_FIELDS = 100
+_MAX_TEXT = 200
 # How many reads of secrets are remembered as recorded.
 _MAX_READ = 10_000
 # A command that polls a deployment, or lists them, is shown the same secrets each time.
@@ -69,6 +72,7 @@ class PendingEntry:
             "count": 1,
             **values,
         }
+
         self.is_written = self.is_being_written = False
         # An action that creates something has happened once the statement has run that stores it.
         self.is_ready = action.made_by is None
@@ -83,12 +87,16 @@ class PendingEntry:
         """Take the id of a new object, and who signs in, from the statement that stores it."""
         if query.name not in {self.action.made_by, self.action.makes}:
             return
+
         for name in ("deployment_id", "id"):
             self.add_id(values.get(name))
+
         if query.name != self.action.made_by:
             return
+
         self.is_ready = True
-        user_id, key_id = values.get("user_id"), values.get("key_id")
+        user_id = values.get("user_id")
+        key_id = values.get("key_id")
         if self.action.is_sign_in and (user_id or key_id):
             kind = "service_key" if user_id is None else "user"
             self.values |= {"actor_kind": kind, "user_id": _text(user_id), "key_id": _text(key_id)}
@@ -143,7 +151,9 @@ class AuditedDatabase(Database):
     @asynccontextmanager
     async def transaction(self, *, isolation: Isolation | None = None) -> AsyncIterator[Transaction]:
         """Open a transaction; its last statement appends the entry, if it is the first that changes something."""
-        entry, is_appended, is_ours = self.entry, False, False
+        entry = self.entry
+        is_appended = False
+        is_ours = False
         try:
             async with super().transaction(isolation=isolation) as tx:
                 yield tx
@@ -151,6 +161,7 @@ class AuditedDatabase(Database):
                 if entry.is_ready and not (entry.is_written or entry.is_being_written):
                     is_ours = entry.is_being_written = True
                     is_appended = await append(tx, entry.values, only_if_changed=True)
+
             entry.is_written |= is_appended
         finally:
             if is_ours:
@@ -234,6 +245,7 @@ class Recorder:
         for route in routes:
             action = action_of(route)
             found.append(route if action is None else self._recorded(route, action))
+
         return found
 
     def guarded(
@@ -261,11 +273,13 @@ class Recorder:
         async def record(ctx: Context, **arguments: Any) -> Any:
             if action.by_browser:
                 ctx.actor = await browser_actor(ctx)
+
             entry = self._entry(ctx, action, arguments)
             if action.is_read:
                 result = await handler(ctx, **arguments)
                 await (self._record_shown(entry, result) if action.if_shown else self._record_read(entry, result))
                 return result
+
             ctx.services = dataclasses.replace(ctx.services, db=AuditedDatabase(self._db, entry))
             try:
                 result = await handler(ctx, **arguments)
@@ -275,14 +289,17 @@ class Recorder:
             except Exception as exc:
                 await self._ended(entry, PortsideError.status, type(exc).__name__)
                 raise
+
             await self._add_email(ctx, entry)
             status = result.status_code if isinstance(result, Response) else route.status
             await self._ended(entry, status, None)
             await self._record_shown(entry, result)
+
             return result
 
         if not action.if_shown:
             record.audited_as = action  # type: ignore[attr-defined]
+
         return dataclasses.replace(route, handler=record)
 
     def _entry(self, ctx: Context, action: Action, arguments: Mapping[str, Any]) -> PendingEntry:
@@ -293,17 +310,20 @@ class Recorder:
             "client": _shorten(header_of(scope, b"user-agent") or "") or None,
             "request_id": scope.get("state", {}).get("request_id"),
         }
+
         body = arguments.get("body")
         entry = PendingEntry(action, {**values, "object_name": _name_of(body), "fields": changed_fields(body)})
         for name, value in arguments.items():
             if name not in {"body", "query"}:
                 entry.add_id(value)
+
         for part in (body if isinstance(body, list) else [body], [arguments.get("query")]):
             for holder in part:
                 for name in action.ids:
                     given = getattr(holder, name, None)
                     for each in given if isinstance(given, (list, tuple, set)) else [given]:
                         entry.add_id(each)
+
         return entry
 
     async def _add_email(self, ctx: Context, entry: PendingEntry) -> None:
@@ -329,6 +349,7 @@ class Recorder:
         if self._refusals.total() >= MAX_REFUSALS or self._refusals[caller] >= MAX_REFUSALS_OF_ONE:
             self._suppressed += 1
             return
+
         self._refusals[caller] += 1
         try:
             await append(self._db, values)
@@ -341,20 +362,24 @@ class Recorder:
         if not isinstance(result, Desired):
             await append(self._db, entry.values)
             return
+
         for deployment in result.deployments:
             for revision in deployment.revisions:
                 read = (entry.values.get("key_id"), *entry.values["object_ids"], revision.id)
                 if read in self._read:
                     continue
+
                 about = {
                     "workspace_id": str(deployment.tenant_id),
                     "object_ids": [str(deployment.id), str(revision.id)],
                     "object_name": deployment.name,
                     "fields": [_shorten(f"secrets.{secret.name}") for secret in revision.secrets[:_MAX_FIELDS]],
                 }
+
                 await append(self._db, {**entry.values, **about})
                 if len(self._read) >= _MAX_READ:
                     self._read.clear()
+
                 self._read.add(read)
 
     async def _record_shown(self, entry: PendingEntry, result: Any) -> None:
@@ -376,11 +401,14 @@ class Recorder:
                     "object_name": deployment.name,
                     "fields": [_shorten(name) for name in shown[:_MAX_FIELDS]],
                 }
+
         if not read:
             return
+
         async with self._db.transaction() as tx:
             for about in read.values():
                 await append(tx, {**entry.values, **about})
+
         self._shown.update(dict.fromkeys(read, True))
 
     async def end_minute(self) -> int:
@@ -391,6 +419,7 @@ class Recorder:
             values = {"actor_kind": "platform", "outcome": "refused", "count": suppressed}
             await append(self._db, PendingEntry(Action("audit_log.suppress"), values).values)
             self._suppressed -= suppressed
+
         return suppressed
 
 
@@ -411,6 +440,7 @@ class SuppressedRefusals(Task):
 def _actor_values(actor: Actor | None) -> dict[str, Any]:
     if actor is None:
         return {"actor_kind": "anonymous"}
+
     is_own_session = actor.key_id == actor.session_id
     return {
         "actor_kind": "service_key" if actor.user_id is None else "user",
@@ -436,6 +466,7 @@ def _shown_secrets(deployment: Any) -> list[str]:
     repository = deployment.source_config.repo_url
     if _WITH_CREDENTIALS.match(repository or ""):
         names.append("source_config.repo_url")
+
     return names
 
 
@@ -445,6 +476,7 @@ def changed_fields(body: Any) -> list[str]:
     for each in body if isinstance(body, list) else [body]:
         if isinstance(each, msgspec.Struct):
             found.update(dict.fromkeys(_set_fields(each, "")))
+
     return [_shorten(name) for name in found][:_MAX_FIELDS]
 
 
@@ -454,6 +486,7 @@ def _set_fields(struct: msgspec.Struct, prefix: str) -> list[str]:
         value = getattr(struct, field.name)
         if value is UNSET or (field.default is not NODEFAULT and value == field.default):
             continue
+
         name = f"{prefix}{field.encode_name}"
         if isinstance(value, msgspec.Struct):
             names += _set_fields(value, f"{name}.")
@@ -461,6 +494,7 @@ def _set_fields(struct: msgspec.Struct, prefix: str) -> list[str]:
             names += [f"{name}.{item.name}" for item in value]
         else:
             names.append(name)
+
     return names
 
 

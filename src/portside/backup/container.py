@@ -30,7 +30,10 @@ CHUNK_BYTES = 1 << 20
 MIN_PASSPHRASE = 12
 # 2^17 blocks of 1 KB: 128 MB of memory and about half a second for each guess.
 SCRYPT_LOG_N = 17
-_TAG_BYTES, _KEY_BYTES, _MAC_BYTES, _SALT_BYTES = 16, 32, 32, 32
+_TAG_BYTES = 16
+_KEY_BYTES = 32
+_MAC_BYTES = 32
+_SALT_BYTES = 32
 _MAX_HEADER_BYTES = 1 << 20
 Kind = Literal["data", "dumps", "wal"]
 
@@ -89,8 +92,10 @@ class Passphrase:
             text = Path(file).expanduser().read_text("utf-8").split("\n", 1)[0].strip()
         except (OSError, ValueError) as exc:
             raise UserMistake(f"{source}: cannot read {file} ({exc})") from exc
+
         if not text:
             raise UserMistake(f"{source}: the first line of {file} is empty; write the passphrase there")
+
         return cls(text)
 
     def check_strength(self) -> None:
@@ -104,9 +109,11 @@ class Passphrase:
         if found not in self._keys:
             derivation = Scrypt(salt=header.salt, length=_KEY_BYTES, n=1 << header.scrypt_log_n, r=8, p=1)
             self._keys[found] = derivation.derive(self._text)
+
         both = HKDF(algorithm=SHA256(), length=2 * _KEY_BYTES, salt=header.file_id, info=MAGIC).derive(
             self._keys[found]
         )
+
         return both[:_KEY_BYTES], both[_KEY_BYTES:]
 
 
@@ -123,9 +130,12 @@ class EncryptedWriter:
         mac_key, key = passphrase.keys_of(header)
         text = msgspec.json.encode(header)
         start = MAGIC + len(text).to_bytes(4, "big") + text
+
         out.write(start + _mac(mac_key, start))
-        self._out, self._cipher = out, AESGCM(key)
-        self._buffer, self._number = bytearray(), 0
+        self._out = out
+        self._cipher = AESGCM(key)
+        self._buffer = bytearray()
+        self._number = 0
         self.written = len(start) + _MAC_BYTES
 
     def write(self, data: bytes) -> int:
@@ -134,6 +144,7 @@ class EncryptedWriter:
         while len(self._buffer) > CHUNK_BYTES:
             self._write_chunk(bytes(self._buffer[:CHUNK_BYTES]), is_last=False)
             del self._buffer[:CHUNK_BYTES]
+
         return len(data)
 
     def flush(self) -> None:
@@ -159,6 +170,7 @@ class EncryptedReader:
         mac_key, key = passphrase.keys_of(self.header)
         verifier = HMAC(mac_key, SHA256())
         verifier.update(start)
+
         try:
             verifier.verify(mac)
         except InvalidSignature as exc:
@@ -166,27 +178,36 @@ class EncryptedReader:
                 "the passphrase does not open this backup; if the passphrase is right, the beginning of the file was "
                 "changed"
             ) from exc
-        self._source, self._cipher = source, AESGCM(key)
-        self._plain, self._number, self._is_at_end = memoryview(b""), 0, False
+
+        self._source = source
+        self._cipher = AESGCM(key)
+        self._plain = memoryview(b"")
+        self._number = 0
+        self._is_at_end = False
         self._next = _read_exactly(source, CHUNK_BYTES + _TAG_BYTES)
 
     def read(self, size: int = -1) -> bytes:
         """Return up to `size` bytes, and none at the end. Raises BackupRefused for a damaged or torn file."""
         if size < 0:
             return b"".join(iter(lambda: self.read(CHUNK_BYTES), b""))
+
         while not self._plain and not self._is_at_end:
             self._plain = memoryview(self._read_chunk())
-        taken, self._plain = self._plain[:size], self._plain[size:]
+
+        taken = self._plain[:size]
+        self._plain = self._plain[size:]
         return bytes(taken)
 
     def _read_chunk(self) -> bytes:
         chunk = self._next
         self._next = _read_exactly(self._source, CHUNK_BYTES + _TAG_BYTES)
+
         self._is_at_end = not self._next
         try:
             plain = self._cipher.decrypt(_nonce(self._number, is_last=self._is_at_end), chunk, None)
         except (InvalidTag, ValueError) as exc:
             raise BackupRefused(self._what_is_wrong(chunk)) from exc
+
         self._number += 1
         return plain
 
@@ -201,6 +222,7 @@ class EncryptedReader:
             self._cipher.decrypt(_nonce(self._number, is_last=False), chunk, None)
         except (InvalidTag, ValueError):
             return False
+
         return True
 
 
@@ -213,11 +235,13 @@ def _read_start(source: ByteSource) -> tuple[Header, bytes, bytes]:
     start = _read_exactly(source, len(MAGIC) + 4)
     if start[: len(MAGIC)] != MAGIC or len(start) < len(MAGIC) + 4:
         raise BackupRefused("this file is not a Portside backup; name a file that 'portside backup create' wrote")
+
     length = int.from_bytes(start[len(MAGIC) :], "big")
     text = _read_exactly(source, min(length, _MAX_HEADER_BYTES))
     mac = _read_exactly(source, _MAC_BYTES)
     if len(text) < length or len(mac) < _MAC_BYTES:
         raise BackupRefused("the backup is truncated: it ends within its header; copy or take it again")
+
     try:
         said = msgspec.json.decode(text, type=dict[str, object])
         if isinstance(said.get("format"), int) and said["format"] != FORMAT:
@@ -225,6 +249,7 @@ def _read_start(source: ByteSource) -> tuple[Header, bytes, bytes]:
                 f"this backup was made by another version of Portside ({said.get('version')}), with format "
                 f"{said['format']}; this version reads format {FORMAT}"
             )
+
         return msgspec.convert(said, Header, strict=True), start + text, mac
     except msgspec.MsgspecError as exc:
         raise BackupRefused("the backup is damaged: its header was changed") from exc
@@ -242,8 +267,10 @@ def _mac(key: bytes, data: bytes) -> bytes:
 
 def _read_exactly(source: ByteSource, size: int) -> bytes:
     """Read so many bytes, or all that are left."""
-    parts, missing = [], size
+    parts = []
+    missing = size
     while missing and (part := bytes(source.read(missing))):
         parts.append(part)
         missing -= len(part)
+
     return b"".join(parts)

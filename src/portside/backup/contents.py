@@ -39,18 +39,21 @@ class Packer:
         self._tar = tarfile.open(  # noqa: SIM115 - `close` ends it
             fileobj=self._compressor, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20
         )
-        self.summary, self._progress = Summary(), progress
+        self.summary = Summary()
+        self._progress = progress
 
     def add_folder(self, name: str, mode: int) -> None:
         """Add an empty folder."""
         info = tarfile.TarInfo(name)
-        info.type, info.mode = tarfile.DIRTYPE, mode
+        info.type = tarfile.DIRTYPE
+        info.mode = mode
         self._tar.addfile(info)
 
     def add_link(self, name: str, target: str) -> None:
         """Add a symbolic link."""
         info = tarfile.TarInfo(name)
-        info.type, info.linkname = tarfile.SYMTYPE, target
+        info.type = tarfile.SYMTYPE
+        info.linkname = target
         self._tar.addfile(info)
 
     def add_stream(self, name: str, source: ByteSource, mode: int = 0o600) -> None:
@@ -60,16 +63,22 @@ class Packer:
             part = _read_part(source)
             if not part and not is_first:
                 break
+
             info = tarfile.TarInfo(name)
-            info.size, info.mode = len(part), mode
+            info.size = len(part)
+            info.mode = mode
+
             if not is_first:
                 info.pax_headers = {_APPENDED: "1"}
+
             self._tar.addfile(info, _Once(part))
             self.summary.size_bytes += len(part)
             self._progress(len(part))
             is_first = False
+
             if len(part) < PART_BYTES:
                 break
+
         self.summary.files += 1
 
     def add_bytes(self, name: str, content: bytes) -> None:
@@ -82,6 +91,7 @@ class Packer:
             name = f"{prefix}/{path.name}"
             if is_left_out(name.partition("/")[2]):
                 continue
+
             try:
                 self._add_entry(path, name, is_left_out)
             except FileNotFoundError:
@@ -138,10 +148,12 @@ class _Once:
 
 
 def _read_part(source: ByteSource) -> bytes:
-    parts, missing = [], PART_BYTES
+    parts = []
+    missing = PART_BYTES
     while missing and (part := source.read(missing)):
         parts.append(part)
         missing -= len(part)
+
     return b"".join(parts)
 
 
@@ -166,7 +178,9 @@ class Contents:
 
     def __iter__(self) -> Iterator[BackupEntry]:
         """Yield all entries but the summary, which is compared with them at the end. Raises BackupRefused."""
-        found, summary = Summary(), None
+        found = Summary()
+        summary = None
+
         decompressor = zstandard.ZstdDecompressor()
         try:
             with (
@@ -178,6 +192,7 @@ class Contents:
                     if member.name == SUMMARY and content is not None:
                         summary = msgspec.json.decode(content.read(), type=Summary)
                         continue
+
                     entry = BackupEntry(
                         member.name,
                         member.mode & 0o777,
@@ -186,15 +201,19 @@ class Contents:
                         link=member.linkname if member.issym() else None,
                         content=content,
                     )
+
                     found.files += member.isfile() and not entry.is_appended
                     found.size_bytes += member.size if member.isfile() else 0
                     yield entry
+
             # The tar stream may end before the file does; reading on proves that the last chunk is there.
             self._reader.read()
         except (tarfile.TarError, zstandard.ZstdError, msgspec.MsgspecError, EOFError) as exc:
             raise BackupRefused(f"the backup is damaged: {exc}") from exc
+
         if summary is None or (summary.files, summary.size_bytes) != (found.files, found.size_bytes):
             raise BackupRefused("the backup is incomplete: it lacks files that its summary lists")
+
         self.summary = summary
 
 
@@ -204,6 +223,7 @@ def check(reader: EncryptedReader, progress: Progress) -> Summary:
     for entry in contents:
         while entry.content is not None and (part := entry.content.read(1 << 20)):
             progress(len(part))
+
     return contents.summary
 
 
@@ -213,8 +233,10 @@ def unpack(reader: EncryptedReader, target: Path, progress: Progress) -> None:
         name = _safe(entry.name)
         if any((target / parent).is_symlink() for parent in name.parents if parent.parts):
             raise BackupRefused(f"the backup names a file behind a link: {entry.name}")
+
         path = target / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
         if entry.is_folder:
             path.mkdir(mode=0o700, exist_ok=True)
             path.chmod(entry.mode | 0o700)
@@ -232,6 +254,7 @@ def _write_file(path: Path, entry: BackupEntry, content: ByteSource, progress: P
         while part := content.read(1 << 20):
             file.write(part)
             progress(len(part))
+
         os.fchmod(file.fileno(), entry.mode)
 
 
@@ -239,6 +262,7 @@ def _safe(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise BackupRefused(f"the backup names a file outside of its folder: {name}")
+
     return path
 
 
@@ -248,7 +272,9 @@ def _stays_inside(name: str, target: str) -> bool:
     for part in PurePosixPath(target).parts:
         if part == "/":
             return False
+
         depth += -1 if part == ".." else 1
         if depth < 1:
             return False
+
     return True

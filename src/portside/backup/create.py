@@ -33,18 +33,31 @@ from portside.kernel.files import locked, make_private_dir, write_private
 from portside.kernel.ids import uuid7
 from portside.kernel.version import full_version
 
-HOME, DATA, PASSWORD = "home", "postgres/data", "postgres/password"
+HOME = "home"
+DATA = "postgres/data"
+PASSWORD = "postgres/password"  # noqa: S105 - a path in the backup
 MASTER_KEY = "master-key"
 HOME_BEFORE = "home-before.json"
 _IDENTITY = "installation.json"
 # Left out of the home folder: what can be made again, what is valid on this machine only, and the database, which is
 # copied by itself.
 LEFT_OUT = (
-    "postgres", "logs", FOLDER, "platform.lock", "address", "dataplane/listener.lock", "dataplane/uv-cache",
-    "dataplane/wheels", "dataplane/node", "dataplane/node-cache", "dataplane/node-runtimes",
-    "dataplane/deployments/*/state.json", "dataplane/deployments/*/database-password",
-    "dataplane/deployments/*/revisions", "dataplane/deployments/*/logs",
-)  # fmt: skip
+    "postgres",
+    "logs",
+    FOLDER,
+    "platform.lock",
+    "address",
+    "dataplane/listener.lock",
+    "dataplane/uv-cache",
+    "dataplane/wheels",
+    "dataplane/node",
+    "dataplane/node-cache",
+    "dataplane/node-runtimes",
+    "dataplane/deployments/*/state.json",
+    "dataplane/deployments/*/database-password",
+    "dataplane/deployments/*/revisions",
+    "dataplane/deployments/*/logs",
+)
 
 
 class BackedUpHome(msgspec.Struct):
@@ -65,11 +78,13 @@ def installation_of(home: Path) -> HomeIdentity:
     folder = home / FOLDER
     if (known := _read_identity(folder)) is not None:
         return known
+
     make_private_dir(folder)
     # The platform archives WAL while another process takes the first backup: both must name one installation.
     with locked(folder / "installation.lock"):
         if (known := _read_identity(folder)) is not None:
             return known
+
         made = HomeIdentity(uuid7().hex, new_salt())
         write_private(folder / _IDENTITY, msgspec.json.encode(made).decode())
         return made
@@ -126,6 +141,7 @@ async def create_backup(origin: SourcePlatform, target: BackupTarget, progress: 
             salt=installation.salt,
             migrations=await applied_migrations(origin.url),
         )
+
         databases = await platform_databases(origin.url)
         expected = sum(each.size_bytes for each in databases) + await asyncio.to_thread(_size_of_home, origin.home)
         with target.store.create(target.name, expected) as file:
@@ -135,6 +151,7 @@ async def create_backup(origin: SourcePlatform, target: BackupTarget, progress: 
             await _pack(origin, databases, packer, work)
             await work.run(packer.close)
             await work.run(writer.close)
+
     return MadeBackup(target.name, writer.written, packer.summary)
 
 
@@ -143,15 +160,18 @@ async def _pack(
 ) -> None:
     packer.summary.databases = {each.name: each.size_bytes for each in databases}
     keys = _read(origin.home / MASTER_KEY)
+
     if origin.kind == "data":
         await copy_server(origin.url, packer, DATA, work)
         await work.run(_add_file, packer, PASSWORD, origin.home / PASSWORD)
     else:
         for database in databases:
             await dump_database(origin.url, database.name, packer, work)
+
     await work.run(_pack_home, origin.home, packer)
     before = BackedUpHome(path=str(origin.home.absolute()))
     await work.run(packer.add_bytes, HOME_BEFORE, msgspec.json.encode(before))
+
     # The master key may have been rotated meanwhile; the rows that were copied before need the older key.
     merged = merge_key_files(_read(origin.home / MASTER_KEY), keys)
     await work.run(packer.add_bytes, f"{HOME}/{MASTER_KEY}", merged)
@@ -164,6 +184,7 @@ def _pack_home(home: Path, packer: Packer) -> None:
 def _size_of_home(home: Path) -> int:
     """Return the size in bytes of the files of a home folder that belong into a backup, before compression."""
     size = 0
+
     for folder, folders, files in os.walk(home):
         inside = Path(folder).relative_to(home)
         folders[:] = [name for name in folders if not _is_left_out((inside / name).as_posix())]
@@ -172,6 +193,7 @@ def _size_of_home(home: Path) -> int:
                 # Some files come and go while the platform runs.
                 with suppress(FileNotFoundError):
                     size += (home / inside / name).lstat().st_size
+
     return size
 
 
@@ -206,4 +228,5 @@ def _lock(home: Path) -> Iterator[None]:
             stack.enter_context(locked(folder / "lock", waits=False))
         except BlockingIOError as exc:
             raise BackupFailed("another backup of this home is being taken; wait until it has ended") from exc
+
         yield

@@ -68,6 +68,7 @@ class DatabaseConnection(NamedTuple):
         netloc = f"{name}@{host}" if name else host
         path = parts.path if database is None else f"/{quote(database)}"
         dsn = urlunsplit(("postgresql", netloc, path, parts.query, ""))
+
         return cls(dsn, {**os.environ, "LC_ALL": "C", **({"PGPASSWORD": unquote(password)} if password else {})})
 
 
@@ -91,7 +92,9 @@ async def count_rows(url: str) -> dict[str, int]:
         async with connected(url, database.name) as connection:
             tables = await connection.fetch(_TABLES)
             counts = [await connection.fetchval(f"select count(*) from {row['name']}") for row in tables]  # noqa: S608
+
         counted[database.name] = sum(counts)
+
     return counted
 
 
@@ -100,6 +103,7 @@ async def applied_migrations(url: str) -> dict[str, int]:
     async with connected(url) as connection:
         if await connection.fetchval("select to_regclass('applied_migrations')") is None:
             return {}
+
         rows = await connection.fetch("select package, max(number) as number from applied_migrations group by package")
         return {row["package"]: row["number"] for row in rows}
 
@@ -117,6 +121,7 @@ async def copy_server(url: str, packer: Packer, prefix: str, work: "Interruptibl
         # ends with the connection.
         slot = f"{_SLOT}{uuid7().hex}"
         await connection.fetchval("select pg_create_physical_replication_slot($1, true, true)", slot)
+
         access = DatabaseConnection.of(url)
         arguments = ["-D", "-", "-F", "tar", "-X", "fetch", "-c", "fast", "-d", access.dsn]
         with running("pg_basebackup", arguments, access) as process:
@@ -140,9 +145,11 @@ async def restore_dumps(url: str, folder: Path) -> None:
     """
     dumps = await asyncio.to_thread(_dumps_in, folder)
     agents = [name for name in dumps if _AGENT.fullmatch(name)]
+
     others = dumps.keys() - set(agents)
     if len(others) != 1:
         raise BackupFailed(f"the backup must hold one dump of a platform's database, and holds {len(others)}")
+
     (own,) = others
     undoing: list[str] = []
     async with connected(url) as connection:
@@ -151,6 +158,7 @@ async def restore_dumps(url: str, folder: Path) -> None:
             for name in agents:
                 await _create_database(connection, name, undoing)
                 await _restore(url, name, dumps[name], ["--role", name])
+
             await _restore(url, None, dumps[own], [])
         except BaseException:
             await _undo(connection, undoing)
@@ -168,9 +176,11 @@ async def _check_empty(connection: Any, agents: list[str]) -> None:
     )
     if tables:
         raise BackupFailed("the database of DATABASE_URL is not empty; restore into an empty one")
+
     there = await connection.fetchval("select min(datname) from pg_database where datname = any($1::text[])", agents)
     if there is None:
         there = await connection.fetchval("select min(rolname) from pg_roles where rolname = any($1::text[])", agents)
+
     if there is not None:
         raise BackupFailed(
             f"the server of DATABASE_URL has a database or a role {there} already; restore into another server; "
@@ -230,10 +240,12 @@ async def _restore(url: str, name: str | None, dump: Path, more: list[str]) -> N
             if _is_used(extension, schema):
                 raise
             log.info("an extension that nothing uses is left out", database=name, extension=extension)
+
     listing = await _output("pg_restore", ["--list", str(dump)], access)
     wanted = dump.with_suffix(".list")
     lines = [line for line in listing.splitlines() if not created.intersection(_extensions_of(line))]
     await asyncio.to_thread(wanted.write_text, "\n".join(lines))
+
     arguments = ["--single-transaction", "--exit-on-error", "--no-owner", "--use-list", str(wanted)]
     await _output("pg_restore", [*arguments, "-d", access.dsn, *more, str(dump)], access)
 
@@ -243,6 +255,7 @@ def _is_used(extension: str, schema: str) -> bool:
     types = _TYPES.get(extension)
     if types is None:
         return True
+
     return any(types.search(line) for line in schema.splitlines() if not _ABOUT_EXTENSION.search(line))
 
 
@@ -265,16 +278,25 @@ async def _create_extension(url: str, name: str | None, extension: str) -> None:
 async def _output(name: str, arguments: list[str], access: DatabaseConnection) -> str:
     """Run a program of Postgres and return what it prints; a cancellation kills it. Raises BackupFailed."""
     process = await asyncio.create_subprocess_exec(
-        str(program(name)), *arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=dict(access.environment), cwd="/", start_new_session=True,
-    )  # fmt: skip
+        str(program(name)),
+        *arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(access.environment),
+        cwd="/",
+        start_new_session=True,
+    )
+
     try:
         printed, errors = await process.communicate()
     except BaseException:
         with suppress(ProcessLookupError):
             process.kill()
+
         await process.wait()
         raise
+
     _check_end(name, process.returncode or 0, errors.decode("utf-8", "replace"))
     return printed.decode("utf-8", "replace")
 
@@ -294,9 +316,15 @@ def running(name: str, arguments: list[str], access: DatabaseConnection) -> "Ite
     """Run a program of Postgres during the block, which reads its output. Raises BackupFailed if it fails."""
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            [str(program(name)), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-            env=dict(access.environment), cwd="/", start_new_session=True,
-        )  # fmt: skip
+            [str(program(name)), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=dict(access.environment),
+            cwd="/",
+            start_new_session=True,
+        )
+
         try:
             yield process
         except BaseException:
@@ -305,6 +333,7 @@ def running(name: str, arguments: list[str], access: DatabaseConnection) -> "Ite
         finally:
             _close(process.stdout)
             code = process.wait()
+
         errors.seek(0)
         _check_end(name, code, errors.read())
 
@@ -322,6 +351,7 @@ async def connected(url: str, database: str | None = None) -> AsyncIterator[Any]
         connection = await asyncpg.connect(url, database=database, timeout=_CONNECT_WITHIN_S)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as exc:
         raise BackupFailed(f"the database does not answer: {exc}") from exc
+
     try:
         yield connection
     finally:

@@ -71,6 +71,7 @@ async def list_backups(ctx: Context) -> Backups:
     if ctx.services.backups is None:
         attempts = await asyncio.to_thread(read_attempts, ctx.services.home_folder)
         return Backups(None, [], attempts[:_ATTEMPTS])
+
     return await asyncio.to_thread(_describe, ctx.services.backups, ctx.services.keeps_log)
 
 
@@ -94,6 +95,7 @@ def _describe(backups: ScheduledBackups, keeps_log: bool) -> Backups:  # noqa: F
         next_at=None if backups.is_running else next_due(planned),
         restore_command=f"portside backup restore {shlex.quote(planned.location)} --home NEW_FOLDER",
     )
+
     attempts = read_attempts(planned.home)[:_ATTEMPTS]
     try:
         store = open_store(planned.location, os.environ)

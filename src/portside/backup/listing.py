@@ -50,10 +50,15 @@ def _listed(store: Store, file: StoredFile) -> ListedBackup:
         header = header_of(store, file.name)
     except UserMistake as exc:
         return ListedBackup(name=file.name, size_bytes=file.size_bytes, created_at=file.modified_at, problem=str(exc))
+
     return ListedBackup(
-        name=file.name, size_bytes=file.size_bytes, created_at=header.created_at, kind=header.kind,
-        version=header.version, installation=header.installation,
-    )  # fmt: skip
+        name=file.name,
+        size_bytes=file.size_bytes,
+        created_at=header.created_at,
+        kind=header.kind,
+        version=header.version,
+        installation=header.installation,
+    )
 
 
 class TimeSpan(msgspec.Struct, frozen=True):
@@ -86,6 +91,7 @@ def restorable_backups(store: Store) -> list[RestorableBackup]:
     for installation in {each.installation for each in backups}:
         own = [each for each in backups if each.installation == installation]
         found += _restorable_of(store, installation, sorted(own, key=lambda each: each.created_at))
+
     return sorted(found, key=lambda each: each.span.since, reverse=True)
 
 
@@ -105,12 +111,14 @@ def _restorable_of(store: Store, installation: str, backups: list[ListedBackup])
     found = []
     for backup, following in pairwise([*backups, None]):
         assert backup is not None  # noqa: S101 - only the last one is
+
         for ended_at, first in ends:
             is_own = backup.created_at <= ended_at and (following is None or ended_at < following.created_at)
             if is_own and (last := _last_of_run(segments, first)) is not None:
                 span = TimeSpan(ended_at, max(ended_at, time_of(last)))
                 found.append(RestorableBackup(backup.name, installation, first, span))
                 break
+
     return found
 
 
@@ -118,11 +126,13 @@ def _last_of_run(segments: list[str], first: str) -> str | None:
     """Return the last segment before one is missing, or None if the first one is."""
     if first not in segments:
         return None
+
     last = first
     for name in segments[segments.index(first) + 1 :]:
         if name != next_segment(last):
             break
         last = name
+
     return last
 
 
@@ -134,6 +144,7 @@ def spans_of(backups: list[RestorableBackup]) -> list[TimeSpan]:
             joined[-1] = TimeSpan(joined[-1].since, max(joined[-1].until, span.until))
         else:
             joined.append(span)
+
     return joined
 
 
@@ -144,6 +155,7 @@ def describe_spans(location: str, backups: list[RestorableBackup]) -> str:
             f"no time can be restored from {location}: it has no WAL of this platform that follows a backup, because "
             "BACKUP_POINT_IN_TIME was off, or the WAL was deleted with older backups"
         )
+
     return f"the times that can be restored from {location} are {' and '.join(map(str, spans_of(backups)))}"
 
 
@@ -156,6 +168,7 @@ def backup_for(store: Store, at: datetime, name: str | None = None) -> str:
     for each in found:
         if each.span.holds(at):
             return each.name
+
     source = store.location if name is None else f"{store.location}/{name}"
     raise BackupFailed(f"--at {at.isoformat()}: {describe_spans(source, found)}")
 
@@ -165,4 +178,5 @@ def newest(store: Store) -> str:
     for each in backups_in(store):
         if each.problem is None:
             return each.name
+
     raise BackupFailed(f"there is no backup in {store.location} that can be read")

@@ -98,6 +98,7 @@ def verify_wal(backup: Backup, header: Header, phases: Phases) -> VerifiedWal | 
             progress = phases("checking the WAL")
             number, damaged = check_wal(backup.store, header, backup.passphrase, each.first_segment, progress)
             return VerifiedWal(number, each.span, damaged)
+
     return None
 
 
@@ -114,6 +115,7 @@ async def try_restore(backup: Backup, check: Check, phases: Phases) -> dict[str,
 
     with tempfile.TemporaryDirectory(prefix="portside-verify-") as folder:
         await restore(backup, NewHome(Path(folder) / "home", None, look), phases)
+
     return rows
 
 
@@ -122,8 +124,10 @@ async def restore(backup: Backup, target: NewHome, phases: Phases) -> Summary:
     _check_free(target.path)
     header = await asyncio.to_thread(header_of, backup.store, backup.name)
     _check_versions(header, target)
+
     if target.at is not None:
         await asyncio.to_thread(backup_for, backup.store, target.at, backup.name)
+
     work = InterruptibleWork()
 
     def phase(name: str) -> Progress:
@@ -134,11 +138,14 @@ async def restore(backup: Backup, target: NewHome, phases: Phases) -> Summary:
         await work.run(_unpack, backup, folder, phase("writing the files"))
         home = folder / HOME
         phases("recovering the databases")(0)
+
         if header.kind == "data":
             await _recover(folder, target, ArchivedWal(backup, header), work)
         else:
             await _restore_dumps(folder, home, target, work)
+
         _move(home, target.path)
+
     return summary
 
 
@@ -148,9 +155,11 @@ def _move(home: Path, target: Path) -> None:
     if not target.exists():
         home.rename(target)
         return
+
     # Another program may have begun to use it meanwhile.
     _check_free(target)
     target.chmod(0o700)
+
     # The key is last: without it no platform starts on the others.
     for each in sorted(home.iterdir(), key=lambda each: each.name == MASTER_KEY):
         each.rename(target / each.name)
@@ -166,9 +175,11 @@ def _check_free(path: Path) -> None:
     """Raise BackupFailed for a file, and for a folder that is somebody else's or is not empty."""
     if not path.exists():
         return
+
     if path.is_dir() and path.stat().st_uid != os.geteuid():
         owner = user_name(path.stat().st_uid)
         raise BackupFailed(f"{path} belongs to the user {owner}: restore as {owner}, for example with sudo -u {owner}")
+
     if not path.is_dir() or not all(map(_may_stay, path.iterdir())):
         raise BackupFailed(f"{path} is not empty; name a new folder with --home, nothing was changed")
 
@@ -184,31 +195,38 @@ def _check_versions(header: Header, target: NewHome) -> None:
         is_newer = Version(Version(header.version).public) > Version(__version__)
     except InvalidVersion as exc:
         raise BackupRefused("the backup is damaged: its header names no version") from exc
+
     if is_newer:
         raise BackupRefused(
             f"this backup was made by Portside {header.version}, which is newer than this one ({__version__}); install "
             "that version to restore it"
         )
+
     for package, number in header.migrations.items():
         try:
             known = [migration.number for migration in migrations_of(f"portside.{package}")]
         except (ModuleNotFoundError, FileNotFoundError):
             # This version lacks the package, or the package has no tables yet.
             known = []
+
         if number > max(known, default=0):
             raise BackupRefused(
                 f"this backup was made by a newer version of Portside ({header.version}): its database has migration "
                 f"{number} of {package}, and this version knows {max(known, default=0)}; install that version"
             )
+
     if header.kind == "wal":
         raise BackupRefused("this file is a WAL segment, not a backup; name a backup, or the folder with --at")
+
     if header.kind == "data" and target.url is not None:
         raise BackupRefused(
             "this backup holds the data folder of the embedded Postgres, and DATABASE_URL names another server: unset "
             "it, or take a backup with --dumps"
         )
+
     if header.kind == "dumps" and target.at is not None:
         raise BackupRefused("dumps hold one moment only; --at needs a backup of the embedded Postgres")
+
     if header.kind == "data" and header.postgres != bundled_version():
         raise BackupRefused(
             f"this backup holds a data folder of Postgres {header.postgres}, and this version of Portside brings "
@@ -224,7 +242,8 @@ class ArchivedWal(NamedTuple):
 
     def fetch(self, at: datetime, segments: Path, home: Path) -> None:
         """Write its segments into a folder, and the files that were new since the backup into the home."""
-        store, passphrase = self.backup.store, self.backup.passphrase
+        store = self.backup.store
+        passphrase = self.backup.passphrase
         fetch_wal(store, self.header, passphrase, at, segments)
         fetch_files(store, self.header, passphrase, home)
 
@@ -233,9 +252,12 @@ async def _recover(folder: Path, target: NewHome, wal: ArchivedWal, work: Interr
     """Let Postgres recover the copied data folder, and check it. Raises UserMistake."""
     home = folder / HOME
     make_private_dir(home / "postgres")
+
     for name in (DATA, PASSWORD):
         (folder / name).rename(home / name)
+
     settings = dict(_RECOVER_ALL)
+
     if target.at is not None:
         await work.run(wal.fetch, target.at, make_private_dir(folder / _SEGMENTS), home)
         settings |= {
@@ -244,6 +266,7 @@ async def _recover(folder: Path, target: NewHome, wal: ArchivedWal, work: Interr
             "recovery_target_time": target.at.isoformat(),
             "recovery_target_action": "promote",
         }
+
     postgres = EmbeddedPostgres(home)
     recovered = postgres.recovered(settings)
     try:
@@ -266,6 +289,7 @@ async def _finish(url: str, home: Path, folder: Path, target: NewHome) -> None:
     """Check a database that was restored, and let the paths in it lead into the new home."""
     await target.check(url, home)
     before = folder / HOME_BEFORE
+
     # Backups of earlier versions do not say where the home was.
     if target.move is not None and before.exists():
         was = msgspec.json.decode(before.read_bytes(), type=BackedUpHome)
@@ -278,6 +302,7 @@ async def _server(home: Path, url: str | None, work: InterruptibleWork) -> Async
     if url is not None:
         yield url
         return
+
     embedded = EmbeddedPostgres(home)
     try:
         yield await work.run(embedded.acquire, on_interrupt=embedded.release)
@@ -296,8 +321,10 @@ def _parents_of(path: Path) -> Iterator[None]:
         for parent in missing:
             with contextlib.suppress(OSError):
                 parent.rmdir()
+
         if not isinstance(exc, OSError):
             raise
+
         hint = "; let root make the folder, and give it to this user" if isinstance(exc, PermissionError) else ""
         raise BackupFailed(f"cannot restore into {path}: {exc.strerror or exc}; nothing is left of it{hint}") from exc
 
@@ -312,6 +339,7 @@ def _work_folder(path: Path) -> Iterator[Path]:
     places = [(path, _WORK), beside] if path.exists() else [beside]
     for place in places:
         _remove_leftovers(*place)
+
     folder, lock = _locked_folder(*places[0])
     try:
         yield folder
@@ -326,9 +354,11 @@ def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int]:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(lock, fcntl.LOCK_EX)
+
         # Another restore may have taken it for a leftover before it was locked.
         if folder.exists():
             return folder, lock
+
         os.close(lock)
 
 

@@ -50,6 +50,7 @@ def next_due(schedule: BackupPlan) -> datetime | None:
     newest = next(iter(attempts), None)
     if newest is None or (newest.error is None and _lacks_base(schedule, attempts)):
         return None
+
     wait = schedule.every if newest.error is None else min(RETRY_AFTER, schedule.every)
     return newest.started_at + wait
 
@@ -59,6 +60,7 @@ def _lacks_base(schedule: BackupPlan, attempts: list[Attempt]) -> bool:
     wal = read_wal_state(schedule.home) if schedule.keeps_log else None
     if wal is None:
         return False
+
     return not any(
         each.error is None and each.location == wal.location and each.started_at >= wal.since for each in attempts
     )
@@ -84,9 +86,11 @@ def prune(store: Store, schedule: BackupPlan) -> int:
     own = installation_of(schedule.home).id
     # A backup whose header cannot be read now names no home. It may be one of these: it stays, and so does its WAL.
     found = [each for each in backups_in(store) if each.installation in {own, ""}]
+
     deleted = surplus(found, schedule, now())
     for name in deleted:
         store.delete(name)
+
     kept = [each.created_at for each in found if each.name not in deleted]
     return len(deleted) + (prune_wal(store, min(kept)) if kept else 0)
 
@@ -95,6 +99,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """Let a backup remove what it has written, and kill it if that takes too long."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
+
     try:
         async with timeout(END_WITHIN_S):
             await process.wait()
@@ -115,6 +120,7 @@ class ScheduledBackups(Task):
         self._environment = {**os.environ, **environment}
         self.is_running = False
         self._is_requested = False
+
         # Says that the newest backup failed, without addresses and paths: `GET /ok` shows it to everybody.
         self.problem: str | None = None
 
@@ -127,12 +133,16 @@ class ScheduledBackups(Task):
         """Take a backup if it is due or requested."""
         failed = (await asyncio.to_thread(last_backup, self.schedule.home)).failed
         self.problem = None
+
         if failed is not None:
             self.problem = f"The backup of {failed.started_at:%Y-%m-%d %H:%M}Z failed; the log has the reason."
+
         due_at = await asyncio.to_thread(next_due, self.schedule)
         if due_at is not None and now() < due_at and not self._is_requested:
             return Status()
-        self._is_requested, self.is_running = False, True
+
+        self._is_requested = False
+        self.is_running = True
         try:
             return await self._run()
         finally:
@@ -140,19 +150,30 @@ class ScheduledBackups(Task):
 
     async def _run(self) -> Status:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "portside", "backup", "run",
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-            env=self._environment, start_new_session=True,
-        )  # fmt: skip
+            sys.executable,
+            "-P",
+            "-m",
+            "portside",
+            "backup",
+            "run",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=self._environment,
+            start_new_session=True,
+        )
+
         try:
             _, errors = await process.communicate()
         except asyncio.CancelledError:
             await _end(process)
             raise
+
         reason = errors.decode("utf-8", "replace").strip()[-_REASON_CHARACTERS:]
         if process.returncode == 0:
             log.info("the scheduled backup was taken", location=self.schedule.location, report=reason)
         else:
             log.error("the scheduled backup failed", location=self.schedule.location, reason=reason)
             self.problem = "The last scheduled backup failed; the log has the reason."
+
         return Status({"taken": int(process.returncode == 0), "failed": int(process.returncode != 0)})

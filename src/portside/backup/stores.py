@@ -78,7 +78,8 @@ class FolderStore:
     """Backups in a folder, with mode 0600."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self.location = folder, str(folder)
+        self._folder = folder
+        self.location = str(folder)
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """List the files of a folder."""
@@ -89,6 +90,7 @@ class FolderStore:
                     status = path.stat()
                     modified = datetime.fromtimestamp(status.st_mtime, UTC)
                     found.append(StoredFile(str(path.relative_to(self._folder)), status.st_size, modified))
+
         return found
 
     def list_folders(self, folder: str) -> Sequence[str]:
@@ -102,6 +104,7 @@ class FolderStore:
         """Open a file for reading."""
         with _explained(self.location):
             file = (self._folder / name).open("rb")
+
         with file:
             yield file
 
@@ -114,14 +117,17 @@ class FolderStore:
             make_private_dir(path.parent)
             if path.exists():
                 raise BackupFailed(f"{path} exists already; choose another name")
+
             _remove_abandoned(path.parent)
             file = os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+
         try:
             with _explained(self.location):
                 with file:
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
+
                 partial.rename(path)
         except BaseException:
             partial.unlink(missing_ok=True)
@@ -150,10 +156,13 @@ class BucketStore:
             from obstore.store import S3Store
         except ImportError as exc:
             raise UserMistake(f"{location} needs a client of S3: install the wheel with its extra [s3]") from exc
+
         if missing := [name for name in _CREDENTIALS if not environ.get(name)]:
             raise UserMistake(f"{location} needs credentials; set {' and '.join(missing)}")
+
         bucket, _, prefix = location.removeprefix(_S3).partition("/")
         endpoint = environ.get("AWS_ENDPOINT_URL")
+
         # Without an address it is AWS itself. The library accepts no None for these options.
         own: dict[str, Any] = {"endpoint": endpoint, "virtual_hosted_style_request": False} if endpoint else {}
         self.location = location
@@ -175,6 +184,7 @@ class BucketStore:
 
         with _explained(self.location):
             found = obstore.list_with_delimiter(self._store, folder or None)["objects"]
+
         files = [StoredFile(one["path"], one["size"], one["last_modified"]) for one in found]
         return sorted(files)
 
@@ -184,6 +194,7 @@ class BucketStore:
 
         with _explained(self.location):
             found = obstore.list_with_delimiter(self._store, folder)["common_prefixes"]
+
         return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in found)
 
     @contextmanager
@@ -193,6 +204,7 @@ class BucketStore:
 
         with _explained(self.location):
             reader = obstore.open_reader(self._store, name)
+
         yield _Reader(reader, self.location)
 
     @contextmanager
@@ -208,6 +220,7 @@ class BucketStore:
         with _explained(self.location), contextlib.suppress(FileNotFoundError):
             obstore.head(self._store, name)
             raise BackupFailed(f"{self.location}/{name} exists already; choose another name")
+
         with (
             _explained(self.location),
             obstore.open_writer(self._store, name, buffer_size=part_bytes, max_concurrency=at_once) as writer,
@@ -231,7 +244,9 @@ class _BoundedWriter:
     """A writer that fails at the last part that a store takes, and not after the whole upload."""
 
     def __init__(self, writer: Sink, name: str, max_bytes: int) -> None:
-        self._writer, self._name, self._max_bytes = writer, name, max_bytes
+        self._writer = writer
+        self._name = name
+        self._max_bytes = max_bytes
         self._written = 0
 
     def write(self, data: bytes, /) -> object:
@@ -242,12 +257,14 @@ class _BoundedWriter:
                 f"{self._name} would be larger than {self._max_bytes // 10**9} GB, the limit for its upload in "
                 f"{MAX_PARTS:,} parts, which were chosen by the size of the data; take the backup again"
             )
+
         return self._writer.write(data)
 
 
 class _Reader:
     def __init__(self, reader: Any, location: str) -> None:
-        self._reader, self._location = reader, location
+        self._reader = reader
+        self._location = location
 
     def read(self, size: int, /) -> bytes:
         with _explained(self._location):
@@ -281,8 +298,10 @@ def open_store(location: str, environ: Mapping[str, str]) -> Store:
         if not location.removeprefix(_S3).partition("/")[0]:
             raise UserMistake(f"{location} names no bucket; write s3://BUCKET or s3://BUCKET/PREFIX")
         return BucketStore(location.rstrip("/"), environ)
+
     if "://" in location:
         raise UserMistake(f"{location} is neither a folder nor s3://BUCKET/PREFIX")
+
     return FolderStore(Path(location).expanduser().absolute())
 
 
@@ -294,7 +313,9 @@ def split_location(given: str) -> tuple[str, str | None]:
     if given.startswith(_S3):
         folder, _, name = given.rpartition("/")
         return (folder, name) if name.endswith(SUFFIX) and folder != "s3:/" else (given, None)
+
     path = Path(given).expanduser().absolute()
     if path.is_dir() or given.endswith("/") or not (path.name.endswith(SUFFIX) or path.exists()):
         return str(path), None
+
     return str(path.parent), path.name

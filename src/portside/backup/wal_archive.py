@@ -67,11 +67,16 @@ class WalArchive(Task):
 
     def __init__(self, home: Path, url: str, store: Store, passphrase: Passphrase) -> None:
         super().__init__()
-        self._home, self._url, self._store, self._passphrase = home, url, store, passphrase
+        self._home = home
+        self._url = url
+        self._store = store
+        self._passphrase = passphrase
         self._spool = home / "postgres" / SPOOL
         self._stored: set[str] | None = None
+
         self._last_transaction: str | None = None
         self._ended_at = 0.0
+
         # Postgres archives since its start, which was before this.
         self._began_at = datetime.now(UTC)
         self.problem: str | None = None
@@ -84,20 +89,25 @@ class WalArchive(Task):
         except UserMistake:
             if self.problem is None:
                 log.exception("the WAL cannot be archived; point-in-time recovery is at risk")
+
             self.problem = "The WAL of Postgres cannot be archived beside the backups; the server's log has the reason."
             # List the store again: it may have completed a file although the answer was lost, and replaces none.
             self._stored = None
             await asyncio.to_thread(self._bound_spool)
+
             raise
+
         self.problem = None
         return Status({"stored": moved})
 
     async def _end_segment(self) -> None:
         if time.monotonic() - self._ended_at < END_SEGMENT_EVERY_S:
             return
+
         async with connected(self._url) as connection:
             if await connection.fetchval("show archive_mode") != "on":
                 raise BackupFailed("Postgres was started without archiving: stop every program that uses this home")
+
             newest = await connection.fetchval("select pg_snapshot_xmax(pg_current_snapshot())::text")
             if newest != self._last_transaction:
                 # Recovery to a point in time needs a transaction after it, so make one.
@@ -105,6 +115,7 @@ class WalArchive(Task):
                 await connection.fetchval("select pg_switch_wal()::text")
                 query = "select pg_snapshot_xmax(pg_current_snapshot())::text"
                 self._last_transaction = await connection.fetchval(query)
+
         self._ended_at = time.monotonic()
 
     def _store_all(self) -> int:
@@ -112,6 +123,7 @@ class WalArchive(Task):
         known = read_wal_state(self._home)
         if known is None or known.location != self._store.location:
             known = WalState(location=self._store.location, since=self._began_at)
+
         state = WalState(location=known.location, since=known.since, last_segment=known.last_segment)
         try:
             return self._store_spooled(state)
@@ -124,7 +136,9 @@ class WalArchive(Task):
         folder = f"{FOLDER}/{installation.id}"
         if self._stored is None:
             self._stored = {file.name for each in (folder, f"{folder}/{FILES}") for file in self._store.list(each)}
+
         moved = 0
+
         for path, name in [*self._new_files(f"{folder}/{FILES}"), *self._segments(folder)]:
             if name not in self._stored:
                 archived_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -137,17 +151,23 @@ class WalArchive(Task):
                     salt=installation.salt,
                     wal_name=str(path.relative_to(self._home)) if f"/{FILES}/" in name else path.name,
                 )
+
                 with self._store.create(name) as out, path.open("rb") as content:
                     _write(EncryptedWriter(out, header, self._passphrase), content)
+
                 self._stored.add(name)
                 moved += 1
+
             if is_segment(path.name):
                 if state.last_segment is not None and path.name not in _expected_after(state.last_segment):
                     log.warning("WAL is missing before a segment; a backup is taken at once", segment=path.name)
                     state.since = datetime.now(UTC)
+
                 state.last_segment = path.name
+
             if path.parent == self._spool:
                 path.unlink()
+
         return moved
 
     def _segments(self, folder: str) -> list[tuple[Path, str]]:
@@ -186,6 +206,7 @@ def _opened(store: Store, name: str, passphrase: Passphrase) -> "Iterator[tuple[
         reader = EncryptedReader(source, passphrase)
         if reader.header.kind != "wal" or reader.header.wal_name is None:
             raise BackupRefused("it is not an archived WAL file; remove it")
+
         yield reader.header, reader
 
 
@@ -228,17 +249,22 @@ def check_wal(
 
     Returns their number, and why each of the damaged ones is refused. Raises BackupFailed.
     """
-    folder, number, damaged = f"{FOLDER}/{backup.installation}", 0, {}
+    folder = f"{FOLDER}/{backup.installation}"
+    number = 0
+
+    damaged = {}
     for file in [*store.list(folder), *store.list(f"{folder}/{FILES}")]:
         name = file.name.rpartition("/")[2]
         if is_segment(name) and name < first:
             continue
+
         number += 1
         try:
             with _opened(store, file.name, passphrase) as (_header, reader):
                 _copy(reader, _Counted(progress))
         except BackupRefused as exc:
             damaged[name] = str(exc)
+
     return number, damaged
 
 
@@ -247,24 +273,30 @@ def fetch_wal(store: Store, backup: Header, passphrase: Passphrase, at: datetime
 
     Raises BackupRefused and BackupFailed, also if the WAL does not reach that far.
     """
-    fetched, beyond = 0, 0
+    fetched = 0
+    beyond = 0
     for file in store.list(f"{FOLDER}/{backup.installation}"):
         with _opened(store, file.name, passphrase) as (header, reader):
             name = str(header.wal_name)
             if name != Path(name).name or header.created_at < backup.created_at - _MARGIN:
                 continue
+
             with (target / name).open("wb") as out:
                 _copy(reader, out)
+
             fetched += 1
             beyond += header.created_at > at + _MARGIN
+
         # Recovery needs a transaction after the point in time, which the first segment archived later may not hold.
         if beyond >= 2:
             break
+
     if not fetched:
         raise BackupRefused(
             f"{store.location} has no WAL of this platform for that time: BACKUP_POINT_IN_TIME was off, or the WAL was "
             "deleted with older backups"
         )
+
     return fetched
 
 
@@ -298,6 +330,8 @@ def prune_wal(store: Store, oldest: datetime) -> int:
         for file in store.list(each)
         if file.modified_at < oldest - 2 * _MARGIN
     ]
+
     for name in names:
         store.delete(name)
+
     return len(names)

@@ -43,5 +43,6 @@ class InterruptibleWork:
             self._is_interrupted.set()
             if on_interrupt is not None:
                 on_interrupt()
+
             await asyncio.wait([task])
             raise

@@ -34,12 +34,14 @@ def show(platform: Platform, *, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
+
     rows = (
         ("user", found["user_email"]),
         ("key", found["short_key"]),
         ("workspace", found["workspace_name"]),
         ("may", ", ".join(found["permissions"])),
     )
+
     for label, value in rows:
         show_text(f"{label:<11}{value or '-'}")
 
@@ -56,7 +58,8 @@ def password(platform: Platform, *, first: bool) -> None:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KEY_PATHS = {"workspace": "/api-key", "user": "/api-key/current", "organization": "/orgs/current/service-keys"}
-_SPAN, _UNITS = re.compile(r"([1-9][0-9]{0,3})([hdw])"), {"h": "hours", "d": "days", "w": "weeks"}
+_SPAN = re.compile(r"([1-9][0-9]{0,3})([hdw])")
+_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
 @click.group(cls=CommandGroup)
@@ -81,15 +84,26 @@ def list_keys(platform: Platform, owner: str | None, *, as_json: bool) -> None:
     found = platform.call("GET", _KEY_PATHS[owner or "workspace"])
     if owner is None and platform.call("GET", "/auth")["user_id"] is not None:
         found += platform.call("GET", _KEY_PATHS["user"])
+
     if as_json:
         show_json(found)
         return
+
     rows = [
-        (k["short_key"], k["description"], ", ".join(k["workspace_names"]), k["created_at"][:19],
-         (k["last_used_at"] or "never")[:19], (k["expires_at"] or "never")[:19], k["used_by"] or "",
-         k["created_by"] or "unknown", k["id"])
+        (
+            k["short_key"],
+            k["description"],
+            ", ".join(k["workspace_names"]),
+            k["created_at"][:19],
+            (k["last_used_at"] or "never")[:19],
+            (k["expires_at"] or "never")[:19],
+            k["used_by"] or "",
+            k["created_by"] or "unknown",
+            k["id"],
+        )
         for k in found
-    ]  # fmt: skip
+    ]
+
     show_table(
         ("KEY", "DESCRIPTION", "WORKSPACES", "CREATED", "LAST USED", "EXPIRES", "USED BY", "CREATED BY", "ID"), rows
     )
@@ -119,13 +133,15 @@ def list_keys(platform: Platform, owner: str | None, *, as_json: bool) -> None:
 @connection_options
 def create_key(platform: Platform, owner: str | None, *, as_json: bool, **given: Any) -> None:
     """Create a key and print it; it is not shown again. Without --of it is a service key of the workspace."""
-    only, expires = given.pop("only"), given.pop("expires")
+    only = given.pop("only")
+    expires = given.pop("expires")
     body = {
         **given,
         "permissions": list(given["permissions"]) or None,
         "workspaces": [platform.find_workspace(named)["id"] for named in only] or None,
         "expires_at": None if expires is None else moment(expires, datetime.now(UTC)).isoformat(),
     }
+
     made = platform.call("POST", _KEY_PATHS[owner or "workspace"], body=body)
     if as_json:
         show_json(made)
@@ -140,10 +156,12 @@ def moment(text: str, now: datetime) -> datetime:
     """
     if (span := _SPAN.fullmatch(text)) is not None:
         return now + timedelta(**{_UNITS[span[2]]: int(span[1])})
+
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise UserMistake(f"invalid time {text}: use 12h, 30d or 8w, or a time such as 2030-01-31T12:00:00Z") from None
+
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
@@ -157,6 +175,7 @@ def revoke_key(platform: Platform, key_id: str, owner: str | None, *, force: boo
     if owner is None:
         is_of_workspace = key_id in {key["id"] for key in platform.call("GET", _KEY_PATHS["workspace"])}
         owner = "workspace" if is_of_workspace else "user"
+
     platform.call("DELETE", f"{_KEY_PATHS[owner]}/{key_id}", force="true" if force else None)
     show_text("revoked")
 
@@ -177,11 +196,13 @@ def rotate(platform: Platform, key_id: str) -> None:
             f"no part of the platform uses a key {key_id} of this workspace; replace your own keys with "
             "`keys create` and `keys revoke`"
         )
+
     kind, _, name = used_by.partition(" ")
     if kind == "deployment":
         platform.call("POST", f"/v2/deployments/{find(platform, name)['id']}/service-key/rotate")
     else:
         platform.call("DELETE", f"{_KEY_PATHS['workspace']}/{key_id}", force="true")
+
     show_text(f"{used_by} gets a new key")
 
 
@@ -202,10 +223,12 @@ def rotate_master(home: str | None, url: str | None) -> None:
     settings = load_settings(PlatformSettings, environment(None, home), home=home)
     platform_home = Home(settings.home_path)
     check_home(platform_home)
+
     if platform_home.is_in_use:
         platform = connect(url or address_in(str(platform_home.path)), None, str(platform_home.path))
         with contextlib.closing(platform):
             state = platform.call("POST", "/system/master-key/rotate")
+
         until = state["older_key_until"][:19]
         show_text(f"re-encrypted {state['reencrypted']} values; the older key is removed after {until}Z")
     else:

@@ -26,11 +26,19 @@ def list_alerts(platform: Platform, *, everything: bool, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
+
     rows = [
-        (each["rule"], each["name"], f"{each['value']:g}", each["detail"][:60], each["fired_at"][:19],
-         (each["ended_at"] or ("silenced" if each["is_silenced"] else "firing"))[:19])
+        (
+            each["rule"],
+            each["name"],
+            f"{each['value']:g}",
+            each["detail"][:60],
+            each["fired_at"][:19],
+            (each["ended_at"] or ("silenced" if each["is_silenced"] else "firing"))[:19],
+        )
         for each in found
-    ]  # fmt: skip
+    ]
+
     show_table(("RULE", "SUBJECT", "VALUE", "DETAIL", "SINCE (UTC)", "UNTIL"), rows)
 
 
@@ -43,11 +51,19 @@ def channels(platform: Platform, *, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
+
     rows = [
-        (each["name"], each["kind"], each["target"], (each["last_delivered_at"] or "-")[:19], each["last_error"] or "-",
-         each["id"])
+        (
+            each["name"],
+            each["kind"],
+            each["target"],
+            (each["last_delivered_at"] or "-")[:19],
+            each["last_error"] or "-",
+            each["id"],
+        )
         for each in found
-    ]  # fmt: skip
+    ]
+
     show_table(("NAME", "KIND", "TARGET", "LAST MESSAGE", "ERROR", "ID"), rows)
 
 
@@ -64,13 +80,16 @@ def add(platform: Platform, *, target: tuple[str, ...], name: str | None, as_jso
     is_webhook = "://" in target[0]
     if is_webhook and len(target) > 1:
         raise UserMistake("a channel has one webhook; add the others as channels of their own")
+
     kind = "webhook" if is_webhook else "mail"
     shown = target[0].split("://", 1)[-1].split("/", 1)[0].rpartition("@")[2] if is_webhook else target[0]
     body = {"kind": kind, "name": name or f"{kind} {shown}", **({"url": target[0]} if is_webhook else {"to": target})}
+
     made = platform.call("POST", _CHANNELS, body=body)
     if as_json:
         show_json(made)
         return
+
     say(f"added {made['name']}; 'portside alerts test \"{made['name']}\"' sends a message")
     if made["secret"]:
         show_text(made["secret"])
@@ -93,6 +112,7 @@ def test(platform: Platform, channel: str) -> None:
     result = platform.call("POST", f"{_CHANNELS}/{_channel(platform, channel)['id']}/test")
     if not result["is_delivered"]:
         raise UserMistake(f"not delivered: {result['error']}")
+
     show_text("delivered")
 
 
@@ -101,6 +121,7 @@ def _channel(platform: Platform, named: str) -> dict[str, Any]:
     for each in platform.call("GET", _CHANNELS):
         if named in {each["name"], each["id"]}:
             return dict(each)
+
     raise UserMistake(f"there is no channel {named}; 'portside alerts channels' lists them")
 
 
@@ -113,11 +134,18 @@ def rules(platform: Platform, *, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
+
     rows = [
-        (each["name"], f"{'at most' if each['is_below'] else 'at least'} {each['threshold']:g} {each['unit']}".strip(),
-         f"{each['for_s']:g} s", "on" if each["is_enabled"] else "off", each["summary"])
+        (
+            each["name"],
+            f"{'at most' if each['is_below'] else 'at least'} {each['threshold']:g} {each['unit']}".strip(),
+            f"{each['for_s']:g} s",
+            "on" if each["is_enabled"] else "off",
+            each["summary"],
+        )
         for each in found
-    ]  # fmt: skip
+    ]
+
     show_table(("RULE", "THRESHOLD", "FOR", "STATE", "MEANING"), rows)
 
 
@@ -150,7 +178,9 @@ def silence(platform: Platform, rule: str, *, end: bool, **given: Any) -> None:
         made = platform.call("POST", "/alerts/silences", body={"rule": rule, **given})
         show_text(f"silent until {made['until'][:19]} UTC")
         return
+
     for each in platform.call("GET", "/alerts/silences"):
         if each["rule"] == rule:
             platform.call("DELETE", f"/alerts/silences/{each['id']}")
+
     show_text("ended")

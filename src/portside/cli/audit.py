@@ -22,8 +22,10 @@ def _filters(command: F) -> F:
         click.option("--since", type=click.DateTime(), help="From this time on (UTC)."),
         click.option("--until", type=click.DateTime(), help="Before this time (UTC)."),
     ]
+
     for option in reversed(options):
         command = option(command)
+
     return command
 
 
@@ -57,12 +59,20 @@ def list_entries(platform: Platform, *, limit: int, as_json: bool, **given: Any)
     if as_json:
         show_json(page["items"])
         return
+
     rows = [
-        (each["at"][:19], each["user_email"] or each["short_key"] or each["actor_kind"], each["address"] or "",
-         each["action"], each["object_name"] or " ".join(each["object_ids"][:1]), ", ".join(each["fields"])[:40],
-         each["outcome"])
+        (
+            each["at"][:19],
+            each["user_email"] or each["short_key"] or each["actor_kind"],
+            each["address"] or "",
+            each["action"],
+            each["object_name"] or " ".join(each["object_ids"][:1]),
+            ", ".join(each["fields"])[:40],
+            each["outcome"],
+        )
         for each in page["items"]
-    ]  # fmt: skip
+    ]
+
     show_table(("TIME (UTC)", "ACTOR", "ADDRESS", "ACTION", "OBJECT", "FIELDS", "OUTCOME"), rows)
 
 
@@ -88,12 +98,15 @@ def verify(platform: Platform, *, expect: tuple[int, str] | None, as_json: bool)
     found = platform.call("GET", "/audit-log/verification")
     if as_json:
         show_json(found)
+
     if found["broken_at"] is not None:
         raise UserMistake(f"entry {found['broken_at']} does not fit the entries before it: the log was changed")
+
     if expect is not None:
         number, known = expect
         at = platform.call("GET", "/audit-log", cursor=number + 1, limit=1)["items"]
         if not at or (at[0]["seq"], at[0]["hash"]) != (number, known):
             raise UserMistake(f"entry {number} is missing or has another hash: the log was replaced, or it has expired")
+
     if not as_json:
         show_text(f"{found['entries']} entries are intact; the last is {found['last_seq']} {found['last_hash']}")

@@ -61,6 +61,7 @@ def create(home: str | None, target: str, passphrase_file: str | None, *, as_dum
     passphrase = read_passphrase(passphrase_file, environ, is_new=True)
     location, name = split_location(target)
     taken = _take(settings, open_store(location, environ), name, passphrase, as_dumps=as_dumps)
+
     show_text(f"{taken.location}/{taken.name}")
 
 
@@ -77,9 +78,12 @@ def run_scheduled(home: str | None) -> None:
 
     environ = environment(None, home)
     settings = _settings(environ, home)
-    schedule, passphrase = schedule_of(settings), passphrase_of(settings)
+
+    schedule = schedule_of(settings)
+    passphrase = passphrase_of(settings)
     if schedule is None or passphrase is None:
         raise UserMistake("set BACKUP_TO and PORTSIDE_BACKUP_PASSPHRASE_FILE, as for the platform")
+
     store = open_store(schedule.location, environ)
     taken = _take(settings, store, None, passphrase, is_scheduled=True)
     deleted = prune(store, schedule)
@@ -95,10 +99,12 @@ def _take(
 
     with left_behind("the backup was interrupted; no file is left of it"):
         made, taken = take_backup(settings, store, name, passphrase, BytesRead("copied"), **how)
+
     say(
         f"{_size(made.size_bytes)}: {len(made.summary.databases)} databases, {made.summary.files} files, "
         f"{_size(made.summary.size_bytes)} before compression; {program()} backup verify checks it"
     )
+
     return taken
 
 
@@ -114,6 +120,7 @@ def status(home: str | None, *, as_json: bool) -> None:
 
     environ = environment(None, home)
     settings = _settings(environ, home)
+
     found = last_backup(settings.home_path)
     restorable = _restorable_times(settings, environ) if settings.backup_point_in_time else None
     if as_json:
@@ -123,11 +130,14 @@ def status(home: str | None, *, as_json: bool) -> None:
     else:
         last = found.succeeded
         show_text(f"{last.ended_at:%Y-%m-%d %H:%M:%S}Z  {last.location}/{last.name}")
+
     if restorable is not None and not as_json:
         for span in restorable:
             show_text(f"any time can be restored {span}")
+
         if not restorable:
             show_text("no time but those of backups can be restored yet: the WAL has to follow a backup")
+
     if found.failed is not None:
         raise UserMistake(f"the backup of {found.failed.started_at:%Y-%m-%d %H:%M:%S}Z failed: {found.failed.error}")
 
@@ -153,17 +163,21 @@ def list_backups(location: str | None, home: str | None, *, as_json: bool) -> No
 
     environ = environment(None, home)
     store = open_store(location or _scheduled_location(environ, home), environ)
+
     found = backups_in(store)
     if as_json:
         show_json(msgspec.to_builtins(found))
         return
+
     if not found:
         show_text(f"there is no backup in {store.location}")
         return
+
     rows = [
         (one.name, one.problem or f"{one.created_at:%Y-%m-%d %H:%M:%S}Z", _size(one.size_bytes), one.kind, one.version)
         for one in found
     ]
+
     show_table(("NAME", "TAKEN AT", "SIZE", "KIND", "VERSION"), rows)
 
 
@@ -187,15 +201,19 @@ def verify(file: str | None, home: str | None, passphrase_file: str | None, *, i
     environ = environment(None, home)
     chosen = _find(file or _scheduled_location(environ, home), passphrase_file, environ, at=None)
     header, summary = verify_backup(chosen, BytesRead)
+
     show_text(
         f"{chosen.name} is complete: taken at {header.created_at:%Y-%m-%d %H:%M:%S}Z by Portside {header.version}, "
         f"{len(summary.databases)} databases, {summary.files} files, {_size(summary.size_bytes)}"
     )
+
     _verify_wal(chosen, header)
+
     if is_tried:
         with left_behind("the check was interrupted; nothing is left of it"):
             interruption.run(record_trial(_settings(environ, home), chosen.name))
             rows = interruption.run(try_restore(chosen, check_restored, BytesRead))
+
         show_text("it was restored, and every secret opens:")
         show_table(("DATABASE", "ROWS"), sorted(rows.items()))
 
@@ -207,13 +225,16 @@ def _verify_wal(chosen: "Backup", header: "Header") -> None:
     wal = verify_wal(chosen, header, BytesRead)
     if wal is None:
         return
+
     if wal.damaged:
         for reason in wal.damaged.values():
             show_text(reason, err=True)
+
         raise UserMistake(
             f"the WAL after {chosen.name} is damaged: {', '.join(wal.damaged)}. No time after the first of them can be "
             "restored with this backup; take a new one, from which the WAL counts anew"
         )
+
     show_text(f"{wal.files} files of WAL after it are complete: any time can be restored {wal.span}")
 
 
@@ -236,10 +257,12 @@ def restore(file: str, home: str, time: str | None, passphrase_file: str | None)
     environ = environment(None, home)
     settings = _settings(environ, home)
     at = None if time is None else past(time)
+
     chosen = _find(file, passphrase_file, environ, at=at)
     target = NewHome(settings.home_path, settings.database_url or None, check_restored, at, move_paths)
     with left_behind("the restore was interrupted; nothing is left of it"):
         summary = interruption.run(restore_backup(chosen, target, BytesRead))
+
     show_text(f"restored {len(summary.databases)} databases and {summary.files} files into {settings.home_path}")
     say(f"start it: {program()} up --home {settings.home_path}")
 
@@ -250,9 +273,11 @@ def past(text: str) -> datetime:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise UserMistake(f"--at: invalid time {text}; write it like 2030-01-31T12:00:00Z") from None
+
     found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     if found > datetime.now(UTC):
         raise UserMistake(f"--at: {text} is in the future")
+
     return found
 
 
@@ -267,6 +292,7 @@ def _find(file: str, passphrase_file: str | None, environ: Mapping[str, str], *,
     if name is None:
         name = newest(store) if at is None else backup_for(store, at)
         say(f"the newest backup there is {name}" if at is None else f"the last backup before that is {name}")
+
     return Backup(store, name, read_passphrase(passphrase_file, environ, is_new=False))
 
 
@@ -278,12 +304,15 @@ def read_passphrase(file: str | None, environ: Mapping[str, str], *, is_new: boo
         return Passphrase.from_file(file, "--passphrase-file")
     if named := environ.get(PASSPHRASE_FILE):
         return Passphrase.from_file(named, PASSPHRASE_FILE)
+
     if (text := environ.get(PASSPHRASE, "").strip()) == "":
         if not sys.stdin.isatty():
             raise UserMistake(f"the backup needs a passphrase: --passphrase-file FILE, or the variable {PASSPHRASE}")
         text = str(click.prompt("Passphrase of the backup", hide_input=True, confirmation_prompt=is_new, err=True))
+
     if not text:
         raise UserMistake(f"the passphrase is empty; write it to a file, to {PASSPHRASE} or at the prompt")
+
     return Passphrase(text)
 
 
@@ -292,6 +321,7 @@ def _scheduled_location(environ: Mapping[str, str], home: str | None) -> str:
     location = _settings(environ, home).backup_to
     if location is None:
         raise UserMistake("name a location; without one, the platform's settings must have BACKUP_TO (see --home)")
+
     return location
 
 
@@ -306,7 +336,8 @@ class BytesRead:
     """Says every few seconds how many bytes a phase has gone through."""
 
     def __init__(self, phase: str) -> None:
-        self._phase, self._bytes = phase, 0
+        self._phase = phase
+        self._bytes = 0
         self._said_at = time.monotonic()
 
     def __call__(self, size: int) -> None:
@@ -318,9 +349,14 @@ class BytesRead:
 
 
 def _size(size_bytes: int) -> str:
-    size, unit = float(size_bytes), "bytes"
+    size = float(size_bytes)
+    unit = "bytes"
+
     for larger in ("KB", "MB", "GB", "TB"):
         if size < 1000:
             break
-        size, unit = size / 1000, larger
+
+        size = size / 1000
+        unit = larger
+
     return f"{size:.1f} {unit}" if unit != "bytes" else f"{size_bytes} bytes"

@@ -38,8 +38,10 @@ def ask_secret(name: str, *, hint: str = "") -> str:
         text = str(click.prompt(name, hide_input=True, err=True))
     else:
         text = sys.stdin.readline(MAX_SECRET_LENGTH)
+
     if not text.strip():
         raise UserMistake(f"no {name.lower()} was given; write it to standard input{hint}")
+
     return text.strip()
 
 
@@ -52,10 +54,12 @@ def ask_value(name: str) -> str:
         text = str(click.prompt(name, hide_input=True, err=True))
     else:
         text = sys.stdin.read(MAX_VALUE_LENGTH + 2).removesuffix("\n").removesuffix("\r")
+
     if not text:
         raise UserMistake(f"no value of {name} was given; write it to standard input")
     if len(text) > MAX_VALUE_LENGTH:
         raise UserMistake(f"the value of {name} is longer than {MAX_VALUE_LENGTH} characters")
+
     return text
 
 
@@ -83,6 +87,7 @@ class Logins:
         logins = {address: stored for address, stored in self._read().items() if address != plain_url(url)}
         if login is not None:
             logins[plain_url(url)] = login
+
         self._write(logins)
 
     def _read(self) -> dict[str, Login]:
@@ -120,11 +125,13 @@ def trusted_authorities(environ: Mapping[str, str]) -> ssl.SSLContext | None:
     """
     if not (file := environ.get(CA_FILE)):
         return None
+
     context = ssl.create_default_context()
     try:
         context.load_verify_locations(file)
     except OSError as exc:
         raise UserMistake(f"{CA_FILE}: {file} is not a readable PEM file with certificates ({exc})") from exc
+
     return context
 
 
@@ -157,8 +164,10 @@ class Platform:
         self.headers["User-Agent"] = f"portside/{__version__}"
         self.workspace: str | None = None
         self.has_login = login is not None
+
         # A shell expression for a key that agents accept, for example commands.
         self.key_in_shell = "$PORTSIDE_API_KEY"
+
         if login is not None:
             self._refused = f"the login at {self.url} has ended; log in again with 'portside login {self.url}'"
         elif api_key:
@@ -170,8 +179,10 @@ class Platform:
                 f"you are not logged in at {self.url}, and no key was found; run 'portside login {self.url}', set "
                 "PORTSIDE_API_KEY, or set --home to the platform's folder"
             )
+
         if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
             raise UserMistake("the API key holds a character that no key has; copy it again, without line breaks")
+
         check_address(self.url)
         self._trust = trusted_authorities(os.environ)
         self._client = httpx2.Client(
@@ -194,12 +205,14 @@ class Platform:
             lambda workspace: workspace["id"] == named or workspace["tenant_handle"] == named,
             lambda workspace: workspace["display_name"] == named,
         )
+
         for matches in matchers:
             found = [workspace for workspace in known if matches(workspace)]
             if len(found) > 1:
                 raise UserMistake(f"{len(found)} workspaces are named {named}; use a handle instead")
             if found:
                 return dict(found[0])
+
         raise UserMistake(f"there is no workspace {named} that you may use; 'portside workspaces list' shows them")
 
     def call(self, method: str, path: str, *, body: Any = None, **query: Any) -> Any:
@@ -219,6 +232,7 @@ class Platform:
             with self._client.stream("GET", path, params=given) as response:
                 if response.is_error:
                     response.read()
+
                 self._check(response)
                 yield from response.iter_lines()
         except httpx2.HTTPError as exc:
@@ -229,6 +243,7 @@ class Platform:
         response = self._request(method, path, body, {})
         if response.status_code == 401:
             raise UserMistake(explain(response))
+
         self._check(response)
         return self._decoded(response)
 
@@ -240,13 +255,16 @@ class Platform:
             response = self._client.post(path, data=dict(form))
         except httpx2.HTTPError as exc:
             raise self._unreachable(exc) from exc
+
         self._check_no_redirect(response)
         if response.status_code in _UNAVAILABLE:
             raise PlatformUnavailable(f"{response.status_code}: {explain(response)}")
+
         try:
             decoded = msgspec.json.decode(response.content, type=dict[str, Any])
         except msgspec.MsgspecError as exc:
             raise UserMistake(f"there is no platform at {self.url}, or an older one ({response.status_code})") from exc
+
         return response.status_code, decoded | ({"detail": explain(response)} if response.is_error else {})
 
     def _send(self, method: str, path: str, body: Any, query: dict[str, Any]) -> Any:
@@ -262,8 +280,10 @@ class Platform:
             request = self._client.build_request(method, path, json=body, params=given)
         except ValueError as exc:
             raise UserMistake(f"an argument is not UTF-8 text, or not a finite number: {exc}") from exc
+
         if path in _WITHOUT_WORKSPACE:
             request.headers.pop(_WORKSPACE_HEADER, None)
+
         try:
             return self._client.send(request)
         except httpx2.HTTPError as exc:
@@ -275,6 +295,7 @@ class Platform:
                 f"this machine does not trust the certificate of {self.url} ({failure}); set {CA_FILE} to the file "
                 "with the root certificate of its authority"
             )
+
         hint = "; start one with 'portside up'" if urlsplit(self.url).hostname in LOOPBACK else ""
         return PlatformUnavailable(f"no platform responds at {self.url} ({failure}){hint}")
 
@@ -300,11 +321,13 @@ class Platform:
                 )
             except httpx2.HTTPError as exc:
                 raise UserMistake(f"the upload to {urlsplit(url).netloc} failed: {exc}") from exc
+
         self._check(response)
 
     def _decoded(self, response: Any) -> Any:
         if not response.content:
             return None
+
         try:
             return response.json()
         except ValueError as exc:
@@ -325,6 +348,7 @@ class Platform:
             raise UserMistake(self._refused)
         if response.status_code == 403 and _error_code_of(response) == _NEEDS_WORKSPACE:
             raise UserMistake("this command needs a workspace; name one with --workspace")
+
         if response.is_error:
             mistake = PlatformUnavailable if response.status_code in _UNAVAILABLE else UserMistake
             raise mistake(f"{response.status_code}: {explain(response)}")
@@ -362,8 +386,10 @@ def _detail_of(response: Any) -> str:
         detail = response.json()["detail"]
     except (ValueError, KeyError, TypeError):
         return str(response.text[:500] or response.reason_phrase)
+
     if isinstance(detail, list):
         return "; ".join(f"{'.'.join(map(str, problem['loc'][1:]))}: {problem['msg']}" for problem in detail)
+
     return str(detail)
 
 
@@ -431,12 +457,14 @@ def connect(url: str, api_key: str | None, home: str) -> Platform:
         return Platform(url, api_key)
     if (login := user_logins().find(url)) is not None:
         return Platform(url, None, login)
+
     # The key of this machine's platform must not be sent to other hosts.
     is_local = urlsplit(url).hostname in LOOPBACK
     folder = Path(home).expanduser()
     platform = Platform(url, _read_key(folder) if is_local else None)
     if is_local:
         platform.key_in_shell = f"$(cat {quote(str(folder.absolute() / 'api-key'))})"
+
     return platform
 
 

@@ -50,6 +50,7 @@ def checked_out(folder: Path) -> str:
     commit = _git(folder, "rev-parse", "--quiet", "--verify", "HEAD^{commit}").strip()
     if not commit:
         raise UserMistake(f"{folder} has no commit on its branch yet; commit your files or use --upload")
+
     return _git(folder, "symbolic-ref", "--quiet", "--short", "HEAD").strip() or commit
 
 
@@ -57,6 +58,7 @@ def check_branch(folder: Path, ref: str) -> None:
     """Check that the repository has a branch. Raises UserMistake that lists its branches."""
     if ref.startswith("refs/") or _COMMIT.fullmatch(ref):
         return
+
     branches = _git(folder, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads/").splitlines()
     if ref not in branches:
         shown = ", ".join(branches[:_SHOWN_BRANCHES]) or "none"
@@ -78,15 +80,22 @@ def _git(folder: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(
             ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", *arguments],
-            cwd=folder, env=environment | {"LC_ALL": "C"}, capture_output=True, text=True, errors="replace",
-            check=False, timeout=_GIT_TIMEOUT_S,
-        )  # fmt: skip
+            cwd=folder,
+            env=environment | {"LC_ALL": "C"},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_GIT_TIMEOUT_S,
+        )
     except OSError as exc:
         raise UserMistake(f"cannot run git: {exc.strerror}; install it, or add its folder to PATH") from exc
     except subprocess.TimeoutExpired as exc:
         raise UserMistake(f"git {arguments[0]} did not end within {_GIT_TIMEOUT_S} seconds in {folder}") from exc
+
     if done.returncode not in {0, 1}:
         raise UserMistake(f"git {arguments[0]} failed in {folder}: {done.stderr.strip()}")
+
     return done.stdout
 
 
@@ -161,19 +170,23 @@ def deploy(platform: Platform, source: str, *, wait: bool, as_json: bool, upload
         f"interrupted: a revision may have been created; '{program()} deployments show {name}' lists them"
     ):
         deployment = _deploy(platform, parsed, upload=upload)
+
     for secret in deployment.get("ignored_secrets", []):
         say(
             f"{secret} is ignored: this platform does not know the key, and there is no LANGSMITH_ENDPOINT; "
             "traces arrive with the deployment's own key"
         )
+
     if wait:
         wait_for_revision(platform, deployment, deployment["latest_revision_id"])
         deployment = platform.call("GET", f"/v2/deployments/{deployment['id']}")
+
     address = deployment["source_config"]["custom_url"]
     if as_json:
         show_json(deployment)
     else:
         show_text(address or deployment["id"])
+
     if wait and address and not as_json:
         is_set = "$PORTSIDE_API_KEY" not in platform.key_in_shell or os.environ.get("PORTSIDE_API_KEY")
         say("try it:" if is_set or platform.has_login else "try it, with a key in PORTSIDE_API_KEY:")
@@ -185,6 +198,7 @@ def _example_call(platform: Platform, name: str, address: str) -> str:
     header = f"X-Api-Key: {platform.key_in_shell}"
     if platform.has_login:
         header = f"Authorization: Bearer $({program()} deployments token {quote(name)} --url {quote(platform.url)})"
+
     trust = f"--cacert {quote(os.environ[CA_FILE])} " if os.environ.get(CA_FILE) else ""
     return (
         f'curl -s {trust}{quote(address)}/assistants/search -H "{header}" '
@@ -195,9 +209,11 @@ def _example_call(platform: Platform, name: str, address: str) -> str:
 def _read_options(source: str, options: dict[str, Any]) -> DeployOptions:
     source = str(Path(source).absolute()) if Path(source).is_dir() else source
     secrets = _with_env_file(options.pop("env_file"), [_secret(text) for text in options.pop("secrets")])
+
     settings = agent_access_of(options.pop("agent_access"), options.pop("agent_roles"))
     if (hours := options.pop("pin_threads")) is not None:
         settings["pin_threads"] = hours
+
     return DeployOptions(
         **{**options, "name": options["name"] or name_from(source)}, source=source, secrets=secrets, settings=settings
     )
@@ -209,11 +225,13 @@ def _deploy(platform: Platform, options: DeployOptions, *, upload: bool) -> dict
     folder = Path(options.source)
     is_folder = folder.is_dir()
     check_source_path(folder, options.config)
+
     if not is_folder and _looks_local(options.source):
         suggested = full_address(options.source)
         raise UserMistake(
             f"there is no folder {options.source}" + (f"; did you mean {suggested}?" if suggested else "")
         )
+
     if upload and not is_folder:
         raise UserMistake("--upload is for folders; the platform fetches a repository from its address")
     if is_folder and not is_repository(folder) and not (folder / options.config).is_file():
@@ -222,12 +240,15 @@ def _deploy(platform: Platform, options: DeployOptions, *, upload: bool) -> dict
     found = [
         d for d in platform.call("GET", "/v2/deployments", name=options.name)["resources"] if d["name"] == options.name
     ]
+
     deployed = found[0] if found else None
     if is_folder and (upload or not is_repository(folder) or _must_upload(platform, deployed)):
         return _deploy_folder(platform, deployed, folder, options)
+
     if is_folder:
         options.ref = _local_ref(folder, options.ref)
         check_commit(folder, options.ref, options.config)
+
     return _deploy_repository(platform, deployed, options)
 
 
@@ -237,6 +258,7 @@ def check_commit(folder: Path, ref: str, config: str) -> None:
     entries = [entry.partition("\t") for entry in _git(folder, "ls-tree", "-r", "-z", ref).split("\0") if entry]
     files = {path for _kind, _tab, path in entries}
     submodules = [f"{path}/" for kind, _tab, path in entries if " commit " in kind]
+
     if name not in files:
         if (folder / name).is_file():
             raise UserMistake(f"{config} is not committed on {ref}; commit it, or use --upload")
@@ -260,9 +282,11 @@ def _local_ref(folder: Path, ref: str | None) -> str:
     current = checked_out(folder)
     if ref is not None:
         check_branch(folder, ref)
+
     if ref in {None, current} and (count := uncommitted(folder)):
         changed = "1 changed file is" if count == 1 else f"{count} changed files are"
         say(f"{changed} not committed; commit them or use --upload")
+
     return ref or current
 
 
@@ -284,10 +308,12 @@ def _deploy_repository(platform: Platform, deployed: dict[str, Any] | None, opti
         return dict(
             platform.call("POST", "/v2/deployments", body=body | {"secrets": options.secrets} | options.settings)
         )
+
     source_config = {"repo_url": options.source, "build_on_push": options.build_on_push, **options.commands}
     change: dict[str, Any] = {"source_config": source_config, "source_revision_config": revision_config}
     change |= {"secrets": options.secrets} if options.secrets else {}
     change |= options.settings
+
     return dict(platform.call("PATCH", f"/v2/deployments/{deployed['id']}", body=change))
 
 
@@ -298,29 +324,42 @@ def _deploy_folder(
         raise UserMistake(
             "--ref, --integration and --build-on-push are for repositories; a folder is uploaded as it is"
         )
+
     project = read_project(folder, options.config)
     content = (project.root / project.config).read_bytes()
     check_project(content, project.config, lambda path: (project.root / path).is_file())
+
     if project.missing_env is not None:
         say(f"{project.missing_env}; continuing without it")
+
     secrets = _with_env_file(project.env_file, options.secrets)
     with tempfile.TemporaryFile() as file:
         packed = pack(project, file)
         for name in packed.left_out:
             say(f"{name} is a link to a folder or to outside, and is left out")
+
         say(f"packed {packed.files} files, {max(1, packed.size // 1024)} kB")
+
         if deployed is None:
             body = {
-                "name": options.name, "source": "internal_source", "source_config": {"deployment_type": "dev"},
-                "source_revision_config": {}, "secrets": secrets, **options.settings,
-            }  # fmt: skip
+                "name": options.name,
+                "source": "internal_source",
+                "source_config": {"deployment_type": "dev"},
+                "source_revision_config": {},
+                "secrets": secrets,
+                **options.settings,
+            }
+
             deployed = dict(platform.call("POST", "/v2/deployments", body=body))
+
         path = f"/v2/deployments/{deployed['id']}"
         upload_address = platform.call("POST", f"{path}/upload-url", body={"supports_upload_headers": True})
         platform.upload(upload_address["upload_url"], file, packed.size, upload_address["upload_headers"])
+
     revision = {"source_tarball_path": upload_address["object_path"], "graph_config_path": project.config}
     change = {"revision_source": "internal_source", "source_revision_config": revision, **options.settings}
     change |= {"source_config": options.commands} if options.commands else {}
+
     return dict(platform.call("PATCH", path, body=change | ({"secrets": secrets} if secrets else {})))
 
 
@@ -328,6 +367,7 @@ def _with_env_file(env_file: Path | None, secrets: list[dict[str, str]]) -> list
     """Add the variables of an env file to secrets, which take precedence. Raises UserMistake."""
     if env_file is None:
         return secrets
+
     from dotenv import dotenv_values
 
     from portside.control.secrets import RESERVED
@@ -336,10 +376,12 @@ def _with_env_file(env_file: Path | None, secrets: list[dict[str, str]]) -> list
         values = {name: value for name, value in dotenv_values(env_file).items() if value is not None}
     except UnicodeDecodeError as exc:
         raise UserMistake(f"{env_file} is not UTF-8 text") from exc
+
     values |= {secret["name"]: secret["value"] for secret in secrets}
     for name in sorted(RESERVED & values.keys()):
         say(f"{name} is left out: the platform sets it")
         del values[name]
+
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
@@ -349,6 +391,7 @@ def name_from(source: str) -> str:
     label = "".join(c if c.isalnum() and c.isascii() else "-" for c in last).strip("-")[:63].strip("-")
     if not label:
         raise UserMistake(f"cannot derive the name of a deployment from {source}; set one with --name")
+
     return label
 
 
@@ -356,6 +399,7 @@ def _secret(text: str) -> dict[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UserMistake("invalid --secret: write NAME=VALUE")
+
     return {"name": name, "value": value}
 
 
@@ -389,13 +433,18 @@ def read_project(folder: Path, config_name: str) -> ProjectFiles:
     folders = [folder, *(_folder(config, part) for part in named), *_workspace(config.resolve().parent)]
     root = Path(os.path.commonpath(folders))
     env = content.get("env")
-    env_file, missing_env = _env_file(config, folder, env) if isinstance(env, str) and env else None, None
+    env_file = _env_file(config, folder, env) if isinstance(env, str) and env else None
+
+    missing_env = None
     if env_file is not None and not (env_file.is_file() and env_file.is_relative_to(root)):
-        env_file, missing_env = None, f'{config}: env is "{env}", but there is no such file in {root}'
+        env_file = None
+        missing_env = f'{config}: env is "{env}", but there is no such file in {root}'
+
     # A folder inside another one is packed with it.
     outer = [
         one for one in dict.fromkeys(folders) if not any(one != two and one.is_relative_to(two) for two in folders)
     ]
+
     return ProjectFiles(root, outer, config.resolve().relative_to(root).as_posix(), env_file, missing_env)
 
 
@@ -414,6 +463,7 @@ def _workspace(folder: Path) -> list[Path]:
         found = workspace_of(folder)
     except BuildFailed as exc:
         raise UserMistake(f"{folder}: {exc}") from exc
+
     return [] if found is None else [found]
 
 
@@ -422,12 +472,14 @@ def _folder(config: Path, dependency: str) -> Path:
     path = (config.parent / dependency).resolve()
     if not path.exists():
         raise UserMistake(f"{config} names the dependency {dependency}, but there is no such folder")
+
     return path.parent if path.is_file() else path
 
 
 def _read_config(config: Path, folder: Path) -> dict[str, Any]:
     if not config.resolve().is_relative_to(folder):
         raise UserMistake(f"{config} is not inside {folder}; name a file in it with --config")
+
     try:
         content = parse_config(config.read_bytes(), str(config))
     except (FileNotFoundError, IsADirectoryError) as exc:
@@ -437,13 +489,16 @@ def _read_config(config: Path, folder: Path) -> dict[str, Any]:
 
     if not isinstance(content.get("dependencies", []), list):
         raise UserMistake(f"{config}: dependencies must be a list")
+
     return with_paths_from_above(content, config.parent, folder)
 
 
 def pack(project: ProjectFiles, target: IO[bytes]) -> Packed:
     """Write a project's files as .tar.gz; the same files always give the same bytes. Raises UserMistake."""
-    packed, has_config = Packed(0, 0, []), False
+    packed = Packed(0, 0, [])
+    has_config = False
     sizes: dict[str, int] = {}
+
     # No name and no time in the gzip header: both would differ in every archive.
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=target, compresslevel=6, mtime=0) as compressed,
@@ -454,11 +509,13 @@ def pack(project: ProjectFiles, target: IO[bytes]) -> Packed:
             packed.files += 1
             has_config = has_config or name == project.config
             _check_size(target, sizes)
+
     if not has_config:
         raise UserMistake(
             f"a .dockerignore or .gitignore in {project.root} excludes {project.config}: change it, or deploy the "
             "repository instead of the folder"
         )
+
     packed.size = _check_size(target, sizes)
     return packed
 
@@ -473,6 +530,7 @@ def _check_size(target: IO[bytes], sizes: Mapping[str, int]) -> int:
             f"the archive is larger than {_megabytes(MAX_ARCHIVE_BYTES)}. The largest files so far: {named}. Exclude "
             "what the agent does not need in .dockerignore, or deploy a git repository"
         )
+
     return size
 
 
@@ -501,15 +559,18 @@ def _files(project: ProjectFiles, packed: Packed) -> Iterator[tuple[str, Path]]:
     """Yield every file to pack with its name in the archive."""
     if project.env_file is not None:
         yield project.env_file.relative_to(project.root).as_posix(), project.env_file
+
     for folder in project.folders:
         for file in _walk(folder, [*_rules_above(folder), *_docker_rules(folder)]):
             name = file.relative_to(project.root).as_posix()
             if file == project.env_file:
                 continue
+
             if not file.is_symlink():
                 if file.is_file():
                     yield name, file
                 continue
+
             target = file.resolve()
             if target.is_file() and target.is_relative_to(project.root):
                 yield name, target
@@ -524,10 +585,13 @@ def _walk(folder: Path, rules: list[tuple[Path, Any]]) -> Iterator[Path]:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as exc:
         raise UserMistake(f"cannot read {folder}: {exc.strerror}") from exc
+
     for entry in entries:
-        path, is_folder = Path(entry.path), entry.is_dir(follow_symlinks=False)
+        path = Path(entry.path)
+        is_folder = entry.is_dir(follow_symlinks=False)
         if entry.name in NEVER or entry.name.endswith(".pyc") or _is_excluded(path, rules, is_folder=is_folder):
             continue
+
         if is_folder:
             yield from _walk(path, rules)
         else:
@@ -540,6 +604,7 @@ def _is_excluded(path: Path, rules: list[tuple[Path, Any]], *, is_folder: bool) 
     for base, spec in rules:
         decision = spec.check_file(path.relative_to(base).as_posix() + ("/" if is_folder else "")).include
         excluded = excluded if decision is None else decision
+
     return excluded
 
 
@@ -550,6 +615,7 @@ def _rules_of(folder: Path, name: str) -> list[tuple[Path, Any]]:
         lines = (folder / name).read_text("utf-8", errors="replace").splitlines()
     except OSError:
         return []
+
     return [(folder, GitIgnoreSpec.from_lines(lines))]
 
 
@@ -559,8 +625,10 @@ def _rules_above(folder: Path) -> list[tuple[Path, Any]]:
     while not (folder / ".git").exists():
         if folder.parent == folder:
             return []
+
         folder = folder.parent
         above.append(folder)
+
     return [rule for parent in reversed(above) for rule in _rules_of(parent, ".gitignore")]
 
 
@@ -572,11 +640,13 @@ def _docker_rules(folder: Path) -> list[tuple[Path, Any]]:
         lines = (folder / ".dockerignore").read_text("utf-8", errors="replace").splitlines()
     except OSError:
         return []
+
     return [(folder, GitIgnoreSpec.from_lines([_anchored(line.strip()) for line in lines]))]
 
 
 def _anchored(pattern: str) -> str:
     if not pattern or pattern.startswith("#"):
         return ""
+
     sign, rest = ("!", pattern[1:]) if pattern.startswith("!") else ("", pattern)
     return f"{sign}/{rest.removeprefix('./').lstrip('/')}"

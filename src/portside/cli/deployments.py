@@ -44,11 +44,13 @@ def list_(platform: Platform, limit: int, offset: int, *, as_json: bool) -> None
     if as_json:
         show_json(found)
         return
+
     shown = [with_shown_status(platform, deployment) for deployment in found]
     rows = [
         (d["name"], d["status"], d["source_config"].get("custom_url"), d["server_version"], d["id"], reason_in_brief(d))
         for d in shown
     ]
+
     show_table(("NAME", "STATUS", "URL", "VERSION", "ID", "REASON"), rows)
     if more := _count_from(platform, offset + len(found)) if len(found) == limit else 0:
         noun = "deployment" if more == 1 else "deployments"
@@ -60,6 +62,7 @@ def _count_from(platform: Platform, offset: int) -> int:
     count = 0
     while page := platform.call("GET", "/v2/deployments", limit=_PAGE, offset=offset + count)["resources"]:
         count += len(page)
+
     return count
 
 
@@ -73,13 +76,16 @@ def show(platform: Platform, deployment: str, *, as_json: bool) -> None:
     newest = revisions_of(platform, found, limit=10)
     usage = usage_of(platform, found)
     threads = usage["threads_by_revision"]
+
     # Threads may continue with revisions that are older than those.
     path = f"/v2/deployments/{found['id']}/revisions"
     older = (threads or {}).keys() - {revision["id"] for revision in newest}
+
     newest += sorted((platform.call("GET", f"{path}/{each}") for each in older), key=_created_at, reverse=True)
     if as_json:
         show_json({**found, "revisions": newest, "metrics": usage})
         return
+
     url = found["source_config"].get("custom_url")
     status = with_shown_status(platform, found)["status"]
     row = (
@@ -91,12 +97,15 @@ def show(platform: Platform, deployment: str, *, as_json: bool) -> None:
         describe_pins(found),
         found["id"],
     )
+
     show_table(("NAME", "STATUS", "URL", "VERSION", "AGENT ACCESS", "PIN THREADS", "ID"), [row])
     if found.get("status_message"):
         show_text(f"\n{found['status_message']}")
+
     if newest and newest[0]["status"].endswith("_FAILED"):
         reason = newest[0]["status_message"] or "see its log"
         show_text(f"\nthe newest revision failed with {newest[0]['status']}: {reason}")
+
     show_text()
     show_usage(usage)
     show_revisions(found, newest, threads)
@@ -132,6 +141,7 @@ def delete(platform: Platform, deployment: str, *, yes: bool, delete_tracing_pro
     found = find(platform, deployment)
     if not yes:
         confirm(f"Delete {found['name']} and all data of its agent?")
+
     wanted = "true" if delete_tracing_project else None
     platform.call("DELETE", f"/v2/deployments/{found['id']}", delete_tracing_project=wanted)
     show_text(f"{found['name']} is being deleted")
@@ -162,23 +172,28 @@ def logs(platform: Platform, deployment: str, kind: str | None, revision: str | 
     """
     found = find(platform, deployment)
     log = RevisionLogs(platform, found["id"], revision or found["latest_revision_id"])
+
     shown = kind or log.kind()
     offset = log.show_newest(shown, options["limit"])
     if offset is None:
         say(f"the {shown} log of this revision is empty")
+
     while options["follow"]:
         time.sleep(FOLLOW_POLL_S)
         wanted = kind or log.kind()
         offset = log.show_new(shown, offset)
+
         if wanted != shown:
-            shown, offset = wanted, None
+            shown = wanted
+            offset = None
 
 
 class RevisionLogs:
     """The logs of one revision, which can be followed across a restart of the platform."""
 
     def __init__(self, platform: Platform, deployment_id: str, revision_id: str) -> None:
-        self._platform, self._path = platform, f"/v2/deployments/{deployment_id}/revisions/{revision_id}"
+        self._platform = platform
+        self._path = f"/v2/deployments/{deployment_id}/revisions/{revision_id}"
 
     def kind(self) -> str:
         """Return the log that has the revision's news."""
@@ -189,6 +204,7 @@ class RevisionLogs:
         newest = self._platform.call("GET", f"{self._path}/logs", type=kind, order="desc", limit=limit)["logs"]
         for entry in reversed(newest):
             show_text(_log_line(entry))
+
         return newest[0]["id"] if newest else None
 
     def show_new(self, kind: str, offset: str | None) -> str | None:
@@ -197,6 +213,7 @@ class RevisionLogs:
         response = call_with_retry(self._platform, path, type=kind, order="asc", limit=1000, offset=offset)
         for entry in response["logs"]:
             show_text(_log_line(entry))
+
         return response["next_offset"] or offset
 
 
@@ -221,9 +238,11 @@ def rollback(platform: Platform, deployment: str, revision: str | None, *, wait:
     target = revision or _previous_revision(platform, found)
     response = platform.call("POST", f"/v2/deployments/{found['id']}/revisions/{target}/redeploy")
     say(f"revision {target} is deployed again as {response['latest_revision_id']}")
+
     if wait:
         wait_for_revision(platform, found, response["latest_revision_id"])
         response = platform.call("GET", f"/v2/deployments/{found['id']}")
+
     if as_json:
         show_json(response)
     else:
@@ -232,13 +251,16 @@ def rollback(platform: Platform, deployment: str, revision: str | None, *, wait:
 
 def _previous_revision(platform: Platform, deployment: dict[str, Any]) -> str:
     """Return the last revision that was deployed before the active one. Raises UserMistake."""
-    is_earlier, offset = deployment["active_revision_id"] is None, 0
+    is_earlier = deployment["active_revision_id"] is None
+    offset = 0
     while page := revisions_of(platform, deployment, limit=_PAGE, offset=offset):
         for revision in page:
             if is_earlier and revision["status"] == "DEPLOYED":
                 return str(revision["id"])
             is_earlier = is_earlier or revision["id"] == deployment["active_revision_id"]
+
         offset += len(page)
+
     raise UserMistake(f"{deployment['name']} has no earlier revision that was deployed")
 
 
@@ -260,6 +282,7 @@ def scale(platform: Platform, deployment: str, *, as_json: bool, **limits: int |
     if as_json:
         show_json(made)
         return
+
     rows = [(name, "the revision's" if number is None else number) for name, number in made.items()]
     show_table(("LIMIT", "REPLICAS"), rows)
 
@@ -280,13 +303,15 @@ def access(platform: Platform, deployment: str, mode: str | None, roles: tuple[s
     found = find(platform, deployment)
     if change := agent_access_of(mode, roles):
         found = platform.call("PATCH", f"/v2/deployments/{found['id']}", body=change)
+
     if as_json:
         show_json(found["agent_access"])
     else:
         show_text(describe_access(found))
 
 
-_SPAN, _SPAN_S = re.compile(r"([1-9][0-9]{0,5})([smhd])"), {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SPAN = re.compile(r"([1-9][0-9]{0,5})([smhd])")
+_SPAN_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @deployments.command("sleep")
@@ -304,9 +329,11 @@ def sleep(platform: Platform, deployment: str, after: str | None, *, as_json: bo
     if after is not None:
         path = f"/v2/deployments/{found['id']}"
         found = platform.call("PATCH", path, body={"sleep_after_s": _seconds_of(after)})
+
     if as_json:
         show_json({"sleep_after_s": found["sleep_after_s"], "is_asleep": found["is_asleep"]})
         return
+
     after_s = found["sleep_after_s"]
     unit = next((name for name, length in reversed(_SPAN_S.items()) if after_s and after_s % length == 0), "s")
     when = f"after {after_s // _SPAN_S[unit]}{unit}" if after_s else "never"
@@ -318,6 +345,7 @@ def _seconds_of(text: str) -> int:
         return 0
     if (span := _SPAN.fullmatch(text)) is None:
         raise UserMistake(f"invalid time {text}: use 90s, 15m, 2h, or never")
+
     return int(span[1]) * _SPAN_S[span[2]]
 
 
@@ -335,6 +363,7 @@ def pin_threads(platform: Platform, deployment: str, hours: float | None, *, as_
     found = find(platform, deployment)
     if hours is not None:
         found = platform.call("PATCH", f"/v2/deployments/{found['id']}", body={"pin_threads": hours})
+
     if as_json:
         show_json(found["pin_threads"])
     else:
@@ -363,11 +392,14 @@ def show_usage(usage: dict[str, Any]) -> None:
     """Print the metrics of a deployment, if there are any yet."""
     if usage["measured_at"] is None:
         return
+
     names = ("replicas", "queue_replicas", "cpu", "memory_mb", "restarts", "pending_runs", "active_runs")
     titles = ("REPLICAS", "QUEUE", "CPU", "MEMORY MB", "RESTARTS", "PENDING RUNS", "ACTIVE RUNS")
     show_table(titles, [tuple("-" if usage[name] is None else usage[name] for name in names)])
+
     if usage["problem"]:
         show_text(usage["problem"], err=True)
+
     show_text()
 
 
@@ -389,8 +421,10 @@ def list_secrets(platform: Platform, deployment: str, *, as_json: bool) -> None:
     if as_json:
         show_json(_secret_names(found))
         return
+
     for name in _secret_names(found):
         show_text(name)
+
     if not found["secrets"]:
         say(f"{found['name']} has no secrets")
 
@@ -422,6 +456,7 @@ def unset(platform: Platform, deployment: str, names: tuple[str, ...], *, wait: 
     found = find(platform, deployment)
     if missing := [name for name in names if name not in _secret_names(found)]:
         raise UserMistake(f"{found['name']} has no secret {missing[0]}; 'portside secrets list' shows its secrets")
+
     _change_secrets(platform, found, {"unset": list(names)}, wait=wait, as_json=as_json)
 
 
@@ -439,5 +474,6 @@ def _change_secrets(
         say(f"revision {revision} of {found['name']} has the new secrets")
         if wait:
             wait_for_revision(platform, found, revision)
+
     if as_json:
         show_json({"deployment_id": found["id"], "revision_id": revision, "secrets": _secret_names(response)})

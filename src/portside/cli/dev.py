@@ -51,27 +51,34 @@ def dev(config: Path | None, *, reload: bool, **options: object) -> None:
     configure_logs(level="ERROR")
     config_read = load_config(path, os.environ)
     version = ".".join(map(str, sys.version_info[:3]))
+
     say(f"Python {version} ({sys.executable}); nothing is installed, so it must have the project's packages")
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     command = [sys.executable, "-m", "portside", "serve", f"--config={path}", "--studio", *given]
+
     # Acquired here, so that the database does not restart with each reload.
     platform = load_settings(PlatformSettings, os.environ, home=options["home"])
     # Reading the types of graphs takes seconds: they are read before somebody requests schemas.
     early = {f"{EXECUTOR_VARIABLE}PORTSIDE_PREPARE_SCHEMAS": "1"}
     node = node_variables(config_read, platform.home_path)
+
     environment = {**os.environ, **early, **node}
-    bundler, embedded = None, None
+    bundler = None
+    embedded = None
     try:
         if config_read.ui:
             bundler = _start_bundler(path, environment, is_watching=reload)
+
         if not _names_database():
             embedded = EmbeddedPostgres(platform.home_path, connections=platform.postgres_max_connections)
             embedded.acquire()
+
         _run(command, environment, path.parent if reload else None)
     finally:
         if bundler is not None:
             bundler.kill()
             bundler.wait()
+
         if embedded is not None:
             embedded.release()
 
@@ -84,6 +91,7 @@ def node_variables(config: "AgentConfig", home: Path) -> dict[str, str]:
     names = ("EXECUTOR_NODE", "EXECUTOR_JAVASCRIPT")
     if not (config.has_javascript or config.ui) or all(os.environ.get(name) for name in names):
         return {}
+
     from portside.dataplane.builds.config import read_node_version
     from portside.dataplane.builds.javascript import missing_packages, node_versions
     from portside.dataplane.builds.node import check_runtime, provide_node
@@ -94,10 +102,12 @@ def node_variables(config: "AgentConfig", home: Path) -> dict[str, str]:
         check_runtime()
         if (command := missing_packages(config.folder)) is not None:
             raise UserMistake(f"the packages of {config.folder} are not installed; run {command}")
+
         wanted = node_versions(config.folder, read_node_version(config.file))
         provided = interruption.run(provide_node(home / "dataplane", wanted, MaskedOutput(say)))
     except BuildFailed as exc:
         raise UserMistake(str(exc)) from exc
+
     return {name: os.environ.get(name) or str(path) for name, path in zip(names, provided, strict=True)}
 
 
@@ -130,6 +140,7 @@ def _serve_until(stop: threading.Event, command: list[str], environment: dict[st
         if watched is None:
             _wait(server, stop)
             return
+
         from watchfiles import watch
 
         first = server
@@ -140,6 +151,7 @@ def _serve_until(stop: threading.Event, command: list[str], environment: dict[st
                 if server is first and server.poll() == DependencyUnavailable.exit_code:
                     sys.exit(DependencyUnavailable.exit_code)
                 continue
+
             names = sorted({Path(changed).name for _, changed in changes})
             show_text(f"· {', '.join(names[:3])} changed, restarting", err=True)
             _stop(server)

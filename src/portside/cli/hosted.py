@@ -23,10 +23,12 @@ def usage(platform: Platform, days: int, by: str, *, as_csv: bool, as_json: bool
     if as_csv:
         show_text(platform.text(f"{USAGE}/export", **usage_query(platform, days=days, by=by)), end="")
         return
+
     found = platform.call("GET", USAGE, **usage_query(platform, days=days, by=by))
     if as_json:
         show_json(found)
         return
+
     rows = [
         (record["time_bucket"][:16], usage_label(record["dimensions"]), record["traces"]) for record in found["usage"]
     ]
@@ -38,6 +40,7 @@ def usage_label(dimensions: dict[str, str | None]) -> str:
     for key in ("project_name", "workspace_name", "user_email", "api_key_short_key"):
         if dimensions.get(key):
             return str(dimensions[key])
+
     return "-"
 
 
@@ -65,6 +68,7 @@ def allowlist(region: str | None, *, as_json: bool) -> None:
     if as_json:
         show_json({r.value: {"egress": EGRESS[r], "ingress": INGRESS[r]} for r in regions})
         return
+
     directions = (("egress", EGRESS), ("ingress", INGRESS))
     rows = [(r.value, name, address) for r in regions for name, of in directions for address in of[r]]
     show_table(("REGION", "DIRECTION", "ADDRESS"), rows)

@@ -157,11 +157,15 @@ def traefik(outer: OuterProxy) -> str:
     rule = f"Host(`{outer.domain}`)"
     if not outer.is_by_host:
         return _fill(_TRAEFIK, outer, rule=rule, wildcard="", challenge=_TRAEFIK_CHALLENGE)
+
     label = outer.domain.replace(".", r"\\.")
     return _fill(
-        _TRAEFIK, outer, rule=rf"{rule} || HostRegexp(`^[a-z0-9-]+\\.{label}$`)",
-        wildcard=f'\n            sans: ["*.{outer.domain}"]', challenge=_TRAEFIK_WILDCARD_CHALLENGE,
-    )  # fmt: skip
+        _TRAEFIK,
+        outer,
+        rule=rf"{rule} || HostRegexp(`^[a-z0-9-]+\\.{label}$`)",
+        wildcard=f'\n            sans: ["*.{outer.domain}"]',
+        challenge=_TRAEFIK_WILDCARD_CHALLENGE,
+    )
 
 
 def _fill(template: str, outer: OuterProxy, **more: str) -> str:

@@ -25,6 +25,7 @@ def list_(platform: Platform, *, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
+
     yes = {True: "yes", False: "no"}
     rows = [(i["name"], i["kind"], i["base_url"], yes[i["has_token"]], yes[i["has_webhook"]], i["id"]) for i in found]
     show_table(("NAME", "KIND", "ADDRESS", "TOKEN", "WEBHOOK", "ID"), rows)
@@ -47,6 +48,7 @@ def add(platform: Platform, *, no_token: bool, as_json: bool, **named: Any) -> N
     made = platform.call(
         "POST", PATH, body={**named, "token": None if no_token else ask_secret("Token", hint=", or use --no-token")}
     )
+
     if as_json:
         show_json(made)
     else:
@@ -73,6 +75,7 @@ def repos(platform: Platform, name: str, *, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
+
     show_table(
         ("OWNER", "NAME", "BRANCH", "ADDRESS"), [(r["owner"], r["name"], r["default_branch"], r["url"]) for r in found]
     )
@@ -88,8 +91,13 @@ def webhook(platform: Platform, name: str, *, as_json: bool) -> None:
     if as_json:
         show_json(made)
         return
-    for label, value in (("address", made["url"]), ("secret", made["secret"]), ("content type", made["content_type"]),
-                         ("events", ", ".join(made["events"]))):  # fmt: skip
+
+    for label, value in (
+        ("address", made["url"]),
+        ("secret", made["secret"]),
+        ("content type", made["content_type"]),
+        ("events", ", ".join(made["events"])),
+    ):
         show_text(f"{label:<14}{value}")
 
 
@@ -107,4 +115,5 @@ def _find(platform: Platform, name: str) -> dict[str, Any]:
     for found in platform.call("GET", f"{PATH}/install"):
         if name in {found["name"], found["id"]}:
             return dict(found)
+
     raise UserMistake(f"there is no integration named {name}; 'portside integrations list' shows them")

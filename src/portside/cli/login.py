@@ -70,17 +70,23 @@ def login(url: str, email: str | None, workspace: str | None, *, device: bool) -
             made = _with_code(anonymous)
         else:
             made = _with_browser(anonymous)
+
     new = Login(made["access_token"], datetime.fromisoformat(made["expires_at"]))
     user_logins().keep(address, new)
+
     if before is not None:
         _end(address, before)
+
     with closing(Platform(address, None, new)) as platform:
         chosen = _default_workspace(platform, workspace)
         who = platform.call("GET", "/auth")
+
     if chosen is not None:
         user_logins().keep(address, Login(new.token, new.expires_at, chosen["id"]))
+
     name = who["user_email"] or who["short_key"]
     show_text(f"logged in as {name}" + (f", in the workspace {chosen['display_name']}" if chosen else ""))
+
     if address != plain_url(default_url()):
         say(f"for this platform, name it in each command with --url {address}, or set PORTSIDE_URL={address}")
 
@@ -92,9 +98,11 @@ def logout(url: str) -> None:
 
     Ends the session there, and removes it here.
     """
-    address, logins = _address_of(url), user_logins()
+    address = _address_of(url)
+    logins = user_logins()
     if (found := logins.find(address)) is None:
         raise UserMistake(f"you are not logged in at {address}")
+
     logins.keep(address, None)
     try:
         _end(address, found)
@@ -104,6 +112,7 @@ def logout(url: str) -> None:
             f"the login is removed here, but {address} does not respond, where it is valid until {until}; "
             "end it there with 'portside sessions end'"
         ) from exc
+
     show_text("logged out")
 
 
@@ -118,6 +127,7 @@ def console(platform: Platform, *, is_printed: bool) -> None:
     address = f"{platform.url}/console/"
     if urlsplit(platform.url).hostname in LOOPBACK:
         address = platform.url + str(platform.call("POST", "/users/me/sign-in-links")["path"])
+
     if is_printed or not has_browser(os.environ, sys.platform) or not webbrowser.open(address):
         show_text(address)
 
@@ -136,6 +146,7 @@ def _end(address: str, login: Login) -> None:
 def _default_workspace(platform: Platform, named: str | None) -> dict[str, str] | None:
     if named is not None:
         return platform.find_workspace(named)
+
     known = platform.call("GET", "/workspaces")
     return known[0] if len(known) == 1 else None
 
@@ -146,8 +157,10 @@ def _address_of(url: str) -> str:
     parts = urlsplit(address)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
         raise UserMistake(f"{url} is not the address of a platform, such as https://portside.example.com")
+
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         say(f"the connection to {address} is not encrypted: others in the network can read the login")
+
     return address
 
 
@@ -157,6 +170,7 @@ def has_browser(environment: Mapping[str, str], system: str) -> bool:
         return True
     if any(environment.get(name) for name in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")):
         return False
+
     return not system.startswith("linux") or bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
 
 
@@ -164,30 +178,45 @@ def has_browser(environment: Mapping[str, str], system: str) -> bool:
 
 
 def _with_browser(platform: Platform) -> Any:
-    verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(32)
+    verifier = secrets.token_urlsafe(48)
+    state = secrets.token_urlsafe(32)
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
     with _receiver(state) as (redirect_uri, responses):
         query = {
-            "response_type": "code", "client_id": CLIENT_ID, "redirect_uri": redirect_uri, "state": state,
-            "code_challenge": challenge, "code_challenge_method": "S256", "host_name": host_name(),
-        }  # fmt: skip
+            "response_type": "code",
+            "client_id": CLIENT_ID,
+            "redirect_uri": redirect_uri,
+            "state": state,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+            "host_name": host_name(),
+        }
+
         page = f"{platform.url}/oauth/authorize?{urlencode(query)}"
         say(f"sign in with the browser; if none opens, visit {page}")
+
         # Some browsers run in the terminal, and return only when they are closed.
         threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
         try:
             response = responses.get(timeout=SIGN_IN_WITHIN_S)
         except queue.Empty:
             raise UserMistake("nobody signed in within ten minutes; try again, or use --device") from None
+
     if "code" not in response:
         raise UserMistake("the sign-in was refused in the browser; run 'portside login' again to try once more")
+
     form = {
-        "grant_type": "authorization_code", "client_id": CLIENT_ID, "code": response["code"],
-        "redirect_uri": redirect_uri, "code_verifier": verifier,
-    }  # fmt: skip
+        "grant_type": "authorization_code",
+        "client_id": CLIENT_ID,
+        "code": response["code"],
+        "redirect_uri": redirect_uri,
+        "code_verifier": verifier,
+    }
+
     status, made = platform.post_form("/oauth/token", form)
     if status != 200:
         raise UserMistake(f"the platform refused the sign-in: {made['detail']}")
+
     return made
 
 
@@ -222,6 +251,7 @@ class _ReturnPage(BaseHTTPRequestHandler):
             and hmac.compare_digest(response.get("state", "").encode(), self.server.state.encode())
             and bool({"code", "error"} & response.keys())
         )
+
         try:
             self._show(is_ours=is_ours)
         finally:
@@ -235,14 +265,20 @@ class _ReturnPage(BaseHTTPRequestHandler):
             if is_ours
             else "This is not the response that the terminal waits for."
         )
+
         body = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Portside</title><p>{text}</p></html>'
         self.send_response(200 if is_ours else 400)
         headers = {
-            "Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(body)), "Cache-Control": "no-store",
-            "Content-Security-Policy": "default-src 'none'", "Referrer-Policy": "no-referrer",
-        }  # fmt: skip
+            "Content-Type": "text/html; charset=utf-8",
+            "Content-Length": str(len(body)),
+            "Cache-Control": "no-store",
+            "Content-Security-Policy": "default-src 'none'",
+            "Referrer-Policy": "no-referrer",
+        }
+
         for name, value in headers.items():
             self.send_header(name, value)
+
         self.end_headers()
         self.wfile.write(body.encode())
 
@@ -270,12 +306,15 @@ def _with_code(platform: Platform) -> Any:
     status, begun = platform.post_form("/oauth/device", {"client_id": CLIENT_ID, "host_name": host_name()})
     if status != 200:
         raise UserMistake(f"the platform refused the sign-in: {begun['detail']}")
+
     # The address as the user wrote it; a proxy may hide it from the platform.
     page = f"{platform.url}/device"
     show_text(f"open {page} in any browser, and enter the code {begun['user_code']}", err=True)
     show_text(f"or open {page}?{urlencode({'user_code': begun['user_code']})}", err=True)
+
     form = {"grant_type": _DEVICE_GRANT, "client_id": CLIENT_ID, "device_code": begun["device_code"]}
-    interval, until = float(begun["interval"]), time.monotonic() + begun["expires_in"]
+    interval = float(begun["interval"])
+    until = time.monotonic() + begun["expires_in"]
     while time.monotonic() < until:
         time.sleep(interval)
         try:
@@ -284,8 +323,10 @@ def _with_code(platform: Platform) -> Any:
             # RFC 8628, 3.5: ask less often while the server is away.
             interval = min(2 * interval, _MAX_INTERVAL_S)
             continue
+
         if status == 200:
             return made
+
         error = made.get("error")
         if error == "slow_down":
             interval += 5
@@ -293,6 +334,7 @@ def _with_code(platform: Platform) -> Any:
             raise UserMistake("the sign-in was refused in the browser; run 'portside login' again to try once more")
         elif error not in {"authorization_pending", "expired_token"}:
             raise UserMistake(f"the platform refused the sign-in: {made['detail']}")
+
     raise UserMistake("the code has expired; run the command again")
 
 

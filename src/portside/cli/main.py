@@ -74,10 +74,12 @@ class LazyGroup(click.Group):
         """Import a command. Raises UserMistake for a command that is not in this installation."""
         if cmd_name not in COMMANDS:
             return None
+
         if cmd_name not in self.list_commands(ctx):
             raise UserMistake(
                 f"'portside {cmd_name}' is not installed: this is the agent server alone; install the whole platform"
             )
+
         module = importlib.import_module(f"portside.cli.{COMMANDS[cmd_name].module}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
@@ -135,6 +137,7 @@ def reported_errors() -> Iterator[None]:
     except Exception as exc:
         if os.environ.get("PORTSIDE_TRACEBACK") == "1":
             raise
+
         message = str(exc).strip().split("\n", 1)[0]
         name = type(exc).__name__
         shown = f"{name}: {message}" if message else name

@@ -14,7 +14,8 @@ from portside.cli.output import show_text
 Json = dict[str, Any]
 
 PORT = 8700
-SECRET, LISTENER_SECRET = "portside", "portside-listener"
+SECRET = "portside"  # noqa: S105 - the name of an object
+LISTENER_SECRET = "portside-listener"  # noqa: S105 - the same
 HOME = "/var/lib/portside"
 POSTGRES_IMAGE = "pgvector/pgvector:pg15"
 _USER = 10001
@@ -41,17 +42,24 @@ _EXTERNAL = "--from-literal=api-key=KEY --from-literal=database-url=postgresql:/
 @click.option("--ingress-class", help="Class of the Ingresses. [default: the cluster's]")
 @click.option("--tls-secret", help="Secret with the certificate of the platform's Ingress.")
 @click.option(
-    "--postgres/--no-postgres", "own_postgres", default=True, show_default=True,
+    "--postgres/--no-postgres",
+    "own_postgres",
+    default=True,
+    show_default=True,
     help="Run Postgres on the cluster; otherwise the Secret's database-url names an external one.",
-)  # fmt: skip
+)
 @click.option("--storage-gi", type=click.IntRange(1), default=20, show_default=True, help="GiB of each volume.")
 @click.option("--storage-class", help="Storage class of the volumes. [default: the cluster's]")
 @click.option("--listener/--no-listener", default=True, show_default=True, help="Run a listener for this cluster.")
 @click.option("--compute-id", default="kubernetes", show_default=True, help="Name of the listener's compute.")
 @click.option(
-    "--agents-namespace", "agents_namespaces", multiple=True, default=("agents",), show_default=True,
+    "--agents-namespace",
+    "agents_namespaces",
+    multiple=True,
+    default=("agents",),
+    show_default=True,
     help="Namespace that the listener may deploy to; repeat for more.",
-)  # fmt: skip
+)
 @click.option("--agents-url", help="Public address of deployments, such as https://*.agents.example.com.")
 def manifests(**options: Any) -> None:
     """Print the Kubernetes objects of a platform and a listener, as YAML for kubectl."""
@@ -60,6 +68,7 @@ def manifests(**options: Any) -> None:
     wanted = Installation(**options)
     literals = _OWN + _OWN_URL if wanted.own_postgres else _EXTERNAL
     show_text(NOTES.format(version=__version__, namespace=wanted.namespace, literals=literals), end="")
+
     # No YAML anchors for repeated objects: they are hard to read.
     dumper = type("Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda *_: True})
     show_text(yaml.dump_all(installation(wanted), Dumper=dumper, sort_keys=False, explicit_start=True), end="")
@@ -87,9 +96,11 @@ def installation(options: Installation) -> list[Json]:
     objects = [_namespace(name) for name in dict.fromkeys((options.namespace, *_agents(options)))]
     if options.own_postgres:
         objects += _postgres(options)
+
     objects += _platform(options)
     if options.listener:
         objects += _listener(options)
+
     return objects
 
 
@@ -101,15 +112,18 @@ def listener_rights(namespace: str, account_namespace: str) -> list[Json]:
         {"apiGroups": [group], "resources": [plural], "verbs": ["get", "list", "create", "patch", "delete"]}
         for group, _, plural in KINDS.values()
     ]
+
     rules += [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
         # Through pods/proxy it reads the metrics of agent servers, such as the length of their queue.
         {"apiGroups": [""], "resources": ["pods/log", "pods/proxy"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
     ]
+
     group = "rbac.authorization.k8s.io"
     metadata = {"name": _LISTENER, "namespace": namespace, "labels": _labels("listener")}
     subject = {"kind": "ServiceAccount", "name": _LISTENER, "namespace": account_namespace}
+
     return [
         {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": rules},
         {
@@ -142,12 +156,14 @@ def _postgres(options: Installation) -> list[Json]:
         "volumeMounts": [{"name": "data", "mountPath": "/var/lib/postgresql/data"}],
         "resources": {"requests": {"cpu": "250m", "memory": "512Mi"}},
     }
+
     pod = {
         "automountServiceAccountToken": False,
         "securityContext": {"fsGroup": _POSTGRES_GROUP},
         "containers": [container],
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}],
     }
+
     return [
         _claim(options, name, "postgres"),
         _service(options, name, "postgres", 5432),
@@ -184,6 +200,7 @@ def _platform(options: Installation) -> list[Json]:
         "livenessProbe": _probe(),
         "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}},
     }
+
     pod = _restricted(container, {"persistentVolumeClaim": {"claimName": "portside-home"}})
     found = [
         _claim(options, "portside-home", "platform"),
@@ -191,6 +208,7 @@ def _platform(options: Installation) -> list[Json]:
         _object(options, "Deployment", "portside", "platform", {**_recreated(), **_pods("platform", pod)}),
         _service(options, "portside", "platform", PORT, "http"),
     ]
+
     return [*found, _ingress(options, options.host)] if options.host else found
 
 
@@ -204,6 +222,7 @@ def _listener(options: Installation) -> list[Json]:
         "KUBERNETES_INGRESS_CLASS": options.ingress_class if options.agents_url else None,
         "KUBERNETES_STORAGE_CLASS": options.storage_class,
     }
+
     container = {
         **_program(options, "listener", ["listener", "--compute", "kubernetes"]),
         "env": [
@@ -212,11 +231,13 @@ def _listener(options: Installation) -> list[Json]:
         ],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
     }
+
     pod = {
         **_restricted(container, {"emptyDir": {}}),
         "serviceAccountName": _LISTENER,
         "automountServiceAccountToken": True,
     }
+
     metadata = {"name": _LISTENER, "namespace": options.namespace, "labels": _labels("listener")}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False},
@@ -275,8 +296,10 @@ def _claim(options: Installation, name: str, component: str) -> Json:
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": f"{options.storage_gi}Gi"}},
     }
+
     if options.storage_class:
         spec["storageClassName"] = options.storage_class
+
     return _object(options, "PersistentVolumeClaim", name, component, spec)
 
 
@@ -285,10 +308,13 @@ def _ingress(options: Installation, host: str) -> Json:
     spec: Json = {
         "rules": [{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}]
     }
+
     if options.ingress_class:
         spec["ingressClassName"] = options.ingress_class
+
     if options.tls_secret:
         spec["tls"] = [{"hosts": [host], "secretName": options.tls_secret}]
+
     return _object(options, "Ingress", "portside", "platform", spec)
 
 

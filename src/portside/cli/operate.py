@@ -43,22 +43,28 @@ def disk(*, platform: Platform, as_json: bool) -> None:
     if as_json:
         show_json(report)
         return
+
     free, total, reserve = (megabytes(report[name]) for name in ("free_bytes", "total_bytes", "reserve_bytes"))
     taken = [each for each in report["taken"] if each["bytes"]]
     show_text(f"{report['folder']}: {free} free of {total}, {reserve} in reserve")
     show_text(f"Portside takes {megabytes(sum(each['bytes'] for each in taken))}")
+
     if report["shortage"]:
         show_text(f"New data is refused: {report['shortage']}.")
+
     show_text()
     rows = [
         (megabytes(each["bytes"]), each["deployment"] or "", each["kind"], each["place"], _dead(each))
         for each in taken[:SHOWN]
     ]
+
     show_table(("SIZE", "DEPLOYMENT", "KIND", "WHERE", "DEAD ROWS"), rows)
     if len(taken) > SHOWN:
         show_text(f"… and {len(taken) - SHOWN} smaller ones (--json lists all)")
+
     show_text()
     show_table(("SIZE", "DEPLOYMENT"), [(megabytes(size), name) for name, size in _by_deployment(taken)[:SHOWN]])
+
     for database in report["databases"]:
         if database["problem"]:
             show_text(f"{database['name']}: {megabytes(database['bytes'])}, not by table: {database['problem']}")
@@ -75,6 +81,7 @@ def _by_deployment(taken: list[dict[str, Any]]) -> list[tuple[str, int]]:
     sums = Counter[str]()
     for each in taken:
         sums[each["deployment"] or "(platform)"] += each["bytes"]
+
     return sums.most_common()
 
 
@@ -131,8 +138,10 @@ def doctor(*, given: InstallationOptions, skip: tuple[str, ...], shows_all: bool
                 show_text(f"{finding.level:<7}  {finding.check}: {indented(finding.message)}")
                 if finding.do:
                     show_text(f"         → {indented(finding.do)}")
+
         well = len(diagnosis.findings) - diagnosis.faults - diagnosis.warnings
         show_text(f"faults: {diagnosis.faults}, warnings: {diagnosis.warnings}, checks that found all well: {well}")
+
     if diagnosis.faults:
         sys.exit(1)
 
@@ -152,6 +161,7 @@ def support_bundle(*, given: InstallationOptions, to: Path | None) -> None:
     missing = interruption.run(write_bundle(given.installation, settings_in_force(given.settings), given.environ, file))
     for reason in missing:
         say(f"left out: {reason}")
+
     show_text(f"{file} holds no secret that is known here; look into it before you send it")
 
 
@@ -167,6 +177,7 @@ def _find(environ: Mapping[str, str], **options: Any) -> InstallationOptions:
         if options["port"] is None and "PORTSIDE_PORT" not in environ:
             port = urlsplit(address_in(str(settings.home_path))).port
             settings = load_settings(PlatformSettings, environ, **{**options, "port": port})
+
         return InstallationOptions(environ, settings, installation_of(settings, PACKAGES, environ=environ))
     except UserMistake as mistake:
         home = {name: environ[name] for name in ("PORTSIDE_HOME",) if name in environ}
@@ -209,33 +220,41 @@ def upgrade(
     if resume:
         _roll_forward(platform, skip)
         return
+
     _check_user(given.settings.home_path)
     running = _running(platform)
+
     plan = _plan(given, running)
     if as_json:
         show_json(msgspec.to_builtins(plan))
     else:
         _show(plan)
+
     if not plan.is_possible:
         raise UserMistake("the upgrade is not possible: see the faults above")
     if options["only_checks"]:
         return
+
     location = None
     if not options["no_backup"]:
         location = _back_up(given, options["backup_to"], options["passphrase_file"])
+
     _record(given.settings.home_path, plan, location)
     if running is None:
         say(f"the platform does not run; start it with this version: {program()} up")
         return
+
     with left_behind(
         "interrupted: the platform goes on replacing itself, and then its agents; "
         f"{program()} upgrade --resume follows that"
     ):
         _replace(given.settings.home_path, platform, running)
+
     _warn_of_old_unit(given.settings.home_path)
     if not _state(platform)["is_automatic"]:
         say("agents keep their servers (ROLL_FORWARD=on-request); replace them with --resume, or in the console")
         return
+
     _follow(platform)
 
 
@@ -260,6 +279,7 @@ def _check_user(home: Path) -> None:
         owner = home.stat().st_uid
     except OSError as exc:
         raise UserMistake(f"cannot read {home}: {exc.strerror}; name the platform's folder with --home") from exc
+
     if owner != os.geteuid():
         raise UserMistake(f"{home} belongs to user {owner}: run this as that user, for example with sudo -u")
 
@@ -272,6 +292,7 @@ def _running(platform: Platform) -> "RunningPlatform | None":
         info = platform.call("GET", "/info")
     except PlatformUnavailable:
         return None
+
     version = str(info.get("portside_version") or info.get("version") or "unknown")
     try:
         names = frozenset(
@@ -282,6 +303,7 @@ def _running(platform: Platform) -> "RunningPlatform | None":
         if "not found" not in str(mistake).lower():
             raise
         return RunningPlatform(version, names)
+
     return RunningPlatform(version, names, can_hand_over=True)
 
 
@@ -297,22 +319,28 @@ def _plan(given: InstallationOptions, running: "RunningPlatform | None") -> "Upg
 def _show(plan: "UpgradePlan") -> None:
     show_text(f"from {plan.before or 'a platform that does not run'} to {plan.after}")
     show_text()
+
     if plan.databases:
         rows = [
             (each.database, each.deployment or "", ", ".join(each.pending), f"{each.rows:,}", f"{each.seconds:.0f} s")
             for each in plan.databases
         ]
+
         show_table(("DATABASE", "AGENT", "CHANGES", "ROWS", "ABOUT"), rows)
     else:
         show_text("no database changes")
+
     show_text()
+
     if plan.agents:
         becomes = {"replaced": "is replaced", "kept": "stays until the next revision: it comes with the build or image"}
         show_table(
             ("AGENT", "SERVER", ""),
             [(each.name, each.server_version or "", becomes[each.becomes]) for each in plan.agents],
         )
+
         show_text()
+
     for finding in plan.findings:
         show_text(f"{finding.level:<7}  {finding.check}: {indented(finding.message)}")
         if finding.do:
@@ -328,12 +356,15 @@ def _back_up(given: InstallationOptions, backup_to: str | None, passphrase_file:
     target = backup_to or given.settings.backup_to
     if target is None:
         raise UserMistake("name where the backup goes with --backup-to, or leave it out with --no-backup")
+
     location, name = split_location(target)
     passphrase = read_passphrase(passphrase_file, given.environ, is_new=True)
     store = open_store(location, given.environ)
     say(f"taking a backup to {target}")
+
     with left_behind("interrupted before the upgrade: no backup is left, and nothing was changed"):
         _made, taken = take_backup(given.settings, store, name, passphrase, lambda _size: None)
+
     return f"{taken.location}/{taken.name}"
 
 
@@ -351,15 +382,19 @@ def _replace(home: Path, platform: Platform, running: "RunningPlatform") -> None
     holder = lock_holder(home)
     if not holder:
         raise UserMistake(f"no process holds {home}/platform.lock; start the platform: {program()} up")
+
     before = _state(platform)["started_at"] if running.can_hand_over else None
     say("replacing the platform; requests to it wait meanwhile")
+
     # An interruption between two of these steps would leave a platform that is stopped, and agents without a listener.
     with interruption.deferred():
         name_next(home, sys.executable)
+
         if running.can_hand_over:
             os.kill(holder, SIGNAL)
         else:
             _start_instead(home, holder)
+
     deadline = time.monotonic() + _STARTS_WITHIN_S
     while time.monotonic() < deadline:
         try:
@@ -372,7 +407,9 @@ def _replace(home: Path, platform: Platform, running: "RunningPlatform") -> None
                     "the new version does not start; its output says why. Agents keep serving. Start the previous "
                     "version, or this one once the cause is removed"
                 ) from None
+
         time.sleep(_POLL_S)
+
     raise UserMistake(f"the platform does not answer after {_STARTS_WITHIN_S:.0f} s; its output says why")
 
 
@@ -389,29 +426,41 @@ def _start_instead(home: Path, holder: int) -> None:
             "the version that runs is a service, and cannot be replaced in place: run 'portside service install' as "
             "root, which stops agents for the time of a restart"
         )
+
     arguments = (process / "cmdline").read_bytes().decode().split("\0")[:-1]
     environment = dict(
         line.split("=", 1) for line in (process / "environ").read_bytes().decode().split("\0") if "=" in line
     )
     folder = (process / "cwd").readlink()
+
     log = home / "logs" / "platform.log"
     try:
         output = os.open(process / "fd" / "1", os.O_WRONLY | os.O_APPEND)
     except OSError:
         output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
     listeners = [
         pid for pid in _children(holder) if b"\0listener\0" in (Path("/proc") / str(pid) / "cmdline").read_bytes()
     ]
+
     for pid in listeners:
         os.kill(pid, signal.SIGSTOP)
+
     for pid in (holder, *listeners):
         os.kill(pid, signal.SIGKILL)
+
     _wait_for_lock(home)
     command = [sys.executable, "-P", "-m", "portside", *arguments[arguments.index("up") :]]
     started = subprocess.Popen(
-        command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        command,
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
         start_new_session=True,
-    )  # fmt: skip
+    )
+
     os.close(output)
     say(f"the platform continues in the background as process {started.pid}")
 
@@ -440,6 +489,7 @@ def _roll_forward(platform: Platform, skip: tuple[str, ...]) -> None:
     ids = {agent["name"]: agent["id"] for agent in _state(platform)["agents"]}
     if unknown := [name for name in skip if name not in ids]:
         raise UserMistake(f"--skip: there is no agent {unknown[0]} that serves")
+
     platform.call("POST", f"{_UPGRADE}/roll-forward", body={"skip": [ids[name] for name in skip]})
     _follow(platform)
 
@@ -457,18 +507,22 @@ def _say_progress(platform: Platform) -> None:
     said_at = time.monotonic()
     while True:
         state = _state(platform)
-        rollout, agents = state["rollout"], state["agents"]
+        rollout = state["rollout"]
+
+        agents = state["agents"]
         for agent in agents:
             if shown.get(agent["name"]) != agent["state"] and agent["state"] != "unknown":
                 shown[agent["name"]] = agent["state"]
                 say(f"{agent['name']}: {agent['state']} ({agent['version'] or 'no server'})")
                 said_at = time.monotonic()
+
         if rollout is not None and rollout["status"] == "halted":
             failed = next((each["name"] for each in agents if each["state"] == "failed"), "an agent")
             raise UserMistake(
                 f"halted: the new server of {failed} does not start: {rollout['reason']}\nIt keeps serving with its "
                 f"earlier server. Repair it and run '{program()} upgrade --resume'; --skip {failed} leaves it out"
             )
+
         waits = [each["name"] for each in agents if each["state"] in {"behind", "replacing", "unknown"}]
         skipped = set(rollout["skipped"]) if rollout else set()
         if not waits or (
@@ -476,7 +530,9 @@ def _say_progress(platform: Platform) -> None:
         ):
             say(f"the platform and its agents run {state['version']}")
             return
+
         if time.monotonic() - said_at > _SAY_AGAIN_S:
             said_at = time.monotonic()
             say(f"waiting for {', '.join(waits[:5])}{' …' if len(waits) > 5 else ''}")
+
         time.sleep(_POLL_S)

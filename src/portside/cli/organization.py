@@ -25,6 +25,7 @@ def show_organization(platform: Platform, *, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
+
     show_table(("NAME", "CREATED", "ID"), [(found["display_name"], found["created_at"][:19], found["id"])])
 
 
@@ -54,6 +55,7 @@ def list_workspaces(platform: Platform, *, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
+
     rows = [(w["display_name"], w["tenant_handle"], w["role_name"], w["created_at"][:19], w["id"]) for w in found]
     show_table(("NAME", "HANDLE", "ROLE", "CREATED", "ID"), rows)
 
@@ -96,11 +98,13 @@ def delete_workspace(platform: Platform, workspace_named: str, *, yes: bool) -> 
         handle = click.prompt(safe(question), err=True)
         if handle != found["tenant_handle"]:
             raise UserMistake(f"this is not the handle {found['tenant_handle']}; nothing was deleted")
+
     platform.call("DELETE", f"{_WORKSPACES}/{found['id']}")
     show_text(f"{found['display_name']} is deleted")
 
 
-_ORGANIZATION_MEMBERS, _WORKSPACE_MEMBERS = "/orgs/current/members", "/workspaces/current/members"
+_ORGANIZATION_MEMBERS = "/orgs/current/members"
+_WORKSPACE_MEMBERS = "/workspaces/current/members"
 
 
 @click.group(cls=CommandGroup)
@@ -117,6 +121,7 @@ def list_members(platform: Platform, *, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
+
     rows = [(m["email"], m["full_name"], m["role_name"], m["created_at"][:19], m["id"]) for m in found]
     show_table(("EMAIL", "NAME", "ROLE", "SINCE", "ID"), rows)
 
@@ -140,6 +145,7 @@ def add_member(platform: Platform, email: str, *, password: bool, as_json: bool,
         raise UserMistake("--name and --password are for new users of the organization; leave out --workspace")
     else:
         body = {"user_id": _find_member(platform, _ORGANIZATION_MEMBERS, email)["user_id"]}
+
     body |= {"role_id": given["role"]} if given["role"] else {}
     made = platform.call("POST", _members_path(platform), body=body)
     if as_json:
@@ -168,6 +174,7 @@ def remove_member(platform: Platform, member: str, *, yes: bool) -> None:
     found = _find_member(platform, _members_path(platform), member)
     if not yes:
         confirm(f"Remove {found['email']} from the {_members_of(platform)}?")
+
     platform.call("DELETE", f"{_members_path(platform)}/{found['id']}")
     show_text(f"{found['email']} is removed from the {_members_of(platform)}")
 
@@ -185,6 +192,7 @@ def _find_member(platform: Platform, path: str, member: str) -> dict[str, Any]:
     for found in platform.call("GET", path):
         if member in {found["email"], found["id"]}:
             return dict(found)
+
     group = "organization" if path == _ORGANIZATION_MEMBERS else "workspace"
     raise UserMistake(f"{member} is not a member of the {group}; 'portside members list' shows them")
 
@@ -198,5 +206,6 @@ def roles(platform: Platform, *, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
+
     rows = [(role["display_name"], role["access_scope"], role["name"], len(role["permissions"])) for role in found]
     show_table(("ROLE", "OF", "CODE", "PERMISSIONS"), rows)

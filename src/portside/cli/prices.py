@@ -35,16 +35,25 @@ def list_prices(platform: Platform, text: str | None, *, models: bool, as_csv: b
     if as_csv:
         show_text(shipped_table(), end="")
         return
+
     query = {"q": text} if text and not models else {}
     found = platform.call("GET", f"{_PATH}/models" if models else _PATH, **query)
     if as_json:
         show_json(found)
     elif models:
         rows = [
-            (each["name"], each["provider"] or "-", each["runs"], each["prompt_tokens"] + each["completion_tokens"],
-             each["total_cost"] or "-", each["price_name"] or "none")
-            for each in found if not text or text.lower() in each["name"].lower()
-        ]  # fmt: skip
+            (
+                each["name"],
+                each["provider"] or "-",
+                each["runs"],
+                each["prompt_tokens"] + each["completion_tokens"],
+                each["total_cost"] or "-",
+                each["price_name"] or "none",
+            )
+            for each in found
+            if not text or text.lower() in each["name"].lower()
+        ]
+
         show_table(("MODEL", "PROVIDER", "RUNS", "TOKENS", "USD", "PRICE"), rows)
     else:
         show_table(
@@ -86,9 +95,15 @@ def shipped_table() -> str:
 @json_option
 @connection_options
 def set_price(  # noqa: PLR0913 - one parameter for each option
-    platform: Platform, model: str, *, provider: str | None, start: datetime | None, pattern: bool, as_json: bool,
+    platform: Platform,
+    model: str,
+    *,
+    provider: str | None,
+    start: datetime | None,
+    pattern: bool,
+    as_json: bool,
     **given: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Set the price of a MODEL in this workspace, for runs that are written from now on.
 
     It replaces the workspace's price of the same model, provider and first day.
@@ -100,6 +115,7 @@ def set_price(  # noqa: PLR0913 - one parameter for each option
         "ephemeral_5m_input_tokens": cache_write,
         "ephemeral_1h_input_tokens": _per_token(given["cache_write_1h"]) or cache_write,
     }
+
     reasoning = _per_token(given["reasoning"])
     body = {
         "name": model,
@@ -111,6 +127,7 @@ def set_price(  # noqa: PLR0913 - one parameter for each option
         "prompt_cost_details": {name: price for name, price in details.items() if price is not None} or None,
         "completion_cost_details": {"reasoning": reasoning} if reasoning is not None else None,
     }
+
     key = ("match_pattern", "provider")
     same = [
         each
@@ -119,6 +136,7 @@ def set_price(  # noqa: PLR0913 - one parameter for each option
         and all(each[name] == body[name] for name in key)
         and _day(each["start_time"]) == _day(body["start_time"])
     ]
+
     path, method = (f"{_PATH}/{same[0]['id']}", "PUT") if same else (_PATH, "POST")
     stored = platform.call(method, path, body=body)
     if as_json:
@@ -135,12 +153,15 @@ def _per_token(text: str | None) -> str | None:
     """Return a price for a million tokens as one for a token. Raises UserMistake."""
     if text is None:
         return None
+
     try:
         price = Decimal(text.removeprefix("$")) / _MILLION
     except InvalidOperation as exc:
         raise UserMistake(f"{text!r} is not a price; use USD for a million tokens, such as 2.50") from exc
+
     if not price.is_finite() or price < 0:
         raise UserMistake(f"{text!r} is not a price; use USD for a million tokens, such as 2.50")
+
     return format(price, "f")
 
 
@@ -156,8 +177,10 @@ def unset(platform: Platform, model: str) -> None:
     ]
     if not found:
         raise UserMistake(f"this workspace has no price of {model}; 'portside prices list' shows its prices")
+
     for each in found:
         platform.call("DELETE", f"{_PATH}/{each['id']}")
+
     say(f"removed {len(found)} price{'s' if len(found) > 1 else ''} of {model}")
 
 
@@ -184,18 +207,22 @@ def recompute(  # noqa: PLR0913 - one parameter for each option
     if stop:
         _stop(platform)
         return
+
     body = {
         "session_id": _project(platform, project) if project else None,
         "start_time": since and since.replace(tzinfo=UTC).isoformat(),
         "end_time": until and until.replace(tzinfo=UTC).isoformat(),
     }
+
     work = platform.call("POST", f"{_PATH}/recomputations", body=body)
     while not (work["finished_at"] or work["cancelled_at"]):
         say(f"{work['progress']:4.0%}  {work['runs']} model runs, {work['changed']} changed")
         if work["error"]:
             say(f"      a batch failed and is tried again at {work['retry_at']}: {work['error']}")
+
         time.sleep(_POLL_S)
         work = platform.call("GET", f"{_PATH}/recomputations/{work['id']}")
+
     if as_json:
         show_json(work)
     else:
@@ -208,8 +235,10 @@ def _stop(platform: Platform) -> None:
         for each in platform.call("GET", f"{_PATH}/recomputations")
         if not (each["finished_at"] or each["cancelled_at"])
     ]
+
     for each in running:
         platform.call("DELETE", f"{_PATH}/recomputations/{each['id']}")
+
     say(f"stopped {len(running)}")
 
 
@@ -217,4 +246,5 @@ def _project(platform: Platform, name: str) -> str:
     found = platform.call("GET", "/sessions", name=name, limit=1)
     if not found:
         raise UserMistake(f"there is no tracing project {name} in this workspace; the console lists its projects")
+
     return str(found[0]["id"])

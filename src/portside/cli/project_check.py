@@ -40,6 +40,7 @@ def check_project(content: bytes, config: str, exists: Exists) -> None:
 
     for graph_id, graph in graphs.items():
         _check_file(f"graph {graph_id!r}", graph, config, exists)
+
     for section, key in (("auth", "path"), ("http", "app"), ("encryption", "path")):
         if isinstance(parsed.get(section), dict) and key in parsed[section]:
             _check_file(f"{section}.{key}", parsed[section][key], config, exists)
@@ -61,6 +62,7 @@ def _check_file(label: str, entry: Any, config: str, exists: Exists) -> None:
     while folder:
         folder = posixpath.dirname(folder)
         folders.append(folder)
+
     if not any(exists(posixpath.normpath(posixpath.join(each, file))) for each in folders[: FOLDERS_ABOVE + 1]):
         raise UserMistake(f"{config}: {label} is in {file}, but there is no such file")
 
@@ -72,6 +74,7 @@ def check_source_path(source: Path, config: str) -> None:
 
     if source.suffix == ".json":
         raise UserMistake(f"{source} is a file; name its folder: {source.parent} --config {source.name}")
+
     raise UserMistake(f"{source} is a file; name the folder that has it and {config}")
 
 
@@ -82,4 +85,5 @@ def missing_config(folder: Path, config: str) -> str:
 
     if others := configs_in(folder):
         return f"{folder} has no {config}, but {others[0]}: deploy with --config {others[0]}"
+
     return f"{folder} has no {config}; name the graph configuration file with --config"

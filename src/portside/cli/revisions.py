@@ -20,8 +20,10 @@ def find(platform: Platform, name_or_id: str) -> dict[str, Any]:
     for deployment in found:
         if deployment["name"] == name_or_id:
             return dict(deployment)
+
     if len(name_or_id) == 36:
         return dict(platform.call("GET", f"/v2/deployments/{name_or_id}"))
+
     raise UserMistake(f"there is no deployment named {name_or_id}; 'portside deployments list' shows them")
 
 
@@ -33,6 +35,7 @@ def create_body(
     options = [one for one in found if integration is None or one["name"] == integration]
     if not options:
         raise UserMistake(f"there is no integration named {integration}; 'portside integrations list' shows them")
+
     return {
         "name": name,
         "source": "git_hosting",
@@ -95,6 +98,7 @@ def show_revisions(
         )
         for position, revision in enumerate(revisions)
     ]
+
     show_table(("REVISION", "STATUS", "CODE", "CREATED", *counts, "REASON"), rows)
 
 
@@ -104,9 +108,11 @@ def with_shown_status(platform: Platform, deployment: dict[str, Any]) -> dict[st
         return {**deployment, "status": "ASLEEP"}
     if deployment["status"] != "UNUSED":
         return deployment
+
     newest = revisions_of(platform, deployment, limit=1)
     if not newest or not newest[0]["status"].endswith("_FAILED"):
         return deployment
+
     return {**deployment, "status": "FAILED", "status_message": newest[0]["status_message"]}
 
 
@@ -120,6 +126,7 @@ def _describe_code(config: dict[str, Any]) -> str:
         return str(config["image_uri"])
     if config.get("source_tarball_path"):
         return "an upload"
+
     return (config.get("repo_commit_sha") or "")[:12]
 
 
@@ -150,15 +157,19 @@ def follow_revision(
     while True:
         revision = call_with_retry(platform, path, pause=pause)
         logs.print_build()
+
         if revision["status"] in _STARTING:
             logs.print_warnings()
+
         if revision["status"] != status:
             status = revision["status"]
             say(status)
+
         if status == "DEPLOYED":
             return
         if status in _FAILED:
             raise UserMistake(logs.reason(revision))
+
         pause(POLL_S)
 
 
@@ -177,7 +188,10 @@ class _PrintedLogs:
     def __init__(
         self, platform: Platform, path: str, say: Callable[[str], None], pause: Callable[[float], None]
     ) -> None:
-        self._platform, self._path, self._say, self._pause = platform, path, say, pause
+        self._platform = platform
+        self._path = path
+        self._say = say
+        self._pause = pause
         self._offsets: dict[str, str] = {}
         self._lines: set[str] = set()
 
@@ -197,18 +211,23 @@ class _PrintedLogs:
         """Return why the revision failed, without lines that were already printed."""
         kind = "deploy" if revision["status"] == "DEPLOY_FAILED" else "build"
         message = revision.get("status_message") or "see the log\n" + self._tail(kind)
+
         first, *rest = message.splitlines()
         new_lines = [f"  {line}" for line in rest if line.strip() and line.strip() not in self._lines]
         if kind == "deploy" and "ImportError" in first:
             new_lines.append("  The build log lists the installed packages: portside logs DEPLOYMENT --build")
+
         return "\n".join([f"the revision failed with {revision['status']}: {first}", *new_lines])
 
     def _new(self, kind: str) -> list[dict[str, Any]]:
-        path, offset = f"{self._path}/logs", self._offsets.get(kind)
+        path = f"{self._path}/logs"
+        offset = self._offsets.get(kind)
         query = {"type": kind, "order": "asc", "limit": 1000, "offset": offset}
+
         response = call_with_retry(self._platform, path, pause=self._pause, **query)
         if response["next_offset"]:
             self._offsets[kind] = response["next_offset"]
+
         return list(response["logs"])
 
     def _tail(self, kind: str) -> str:

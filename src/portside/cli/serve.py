@@ -84,17 +84,22 @@ def serve(config: Path | None, home: str | None, **options: Any) -> None:
     settings = load_settings(AgentSettings, os.environ, **{name: options[name] for name in names})
     if settings.most_workers > 1 and (settings.tier == "executor" or settings.uses_core_api):
         raise UserMistake("--workers cannot be combined with executors on other machines; use --executors there")
+
     configure_logs(level=settings.log_level, as_json=settings.log_json)
     raise_descriptor_limit()
+
     agent_config = load_config((config or find_config(Path.cwd(), os.environ)).absolute(), os.environ)
     if agent_config.has_javascript and None in {settings.executor_node, settings.executor_javascript}:
         settings = _with_node(settings, agent_config, home)
+
     if options["fd"] is None:
         # Fail early on a busy port, before imports that take seconds; the socket is opened again when all is ready.
         listen(settings.host, settings.port).close()
+
     if settings.tier == "executor":
         _execute(agent_config, settings)
         return
+
     with _database(settings, home, agent_config.file) as database:
         if settings.disk_folder is None and database.folder is not None:
             settings = msgspec.structs.replace(settings, disk_folder=str(make_private_dir(database.folder)))
@@ -136,8 +141,10 @@ def _serve(
 
     let_sdk_find_server(SDK_CACHE)
     set_environment(agent_config.project)
+
     if settings.uses_core_api:
         require_grpc()
+
     sockets = Sockets(options["fd"], options["public_fd"], options["handover_fd"], options["heir_fd"])
 
     def show() -> None:
@@ -147,11 +154,13 @@ def _serve(
 
     def serve_here(context: "WorkerContext | None" = None, on_ready: Callable[[], None] = show) -> None:
         graphs = None
+
         if settings.has_local_graphs and agent_config.project.graphs:
             # A server with executors has no need of the libraries of graphs.
             from portside.executor.load import load_graphs
 
             graphs = load_graphs(agent_config.project)
+
         served = ServedAgent(agent_config, graphs, settings, database())
         if options["studio"]:
             # Only an installation with the platform has the console; that of a deployment does not.
@@ -159,16 +168,19 @@ def _serve(
 
             prefix = prefix_of(agent_config, settings)
             served = msgspec.structs.replace(served, wrap=lambda app: ServeConsole(app, prefix))
+
         serving = serve_agent(served, sockets, context=context, on_ready=on_ready)
         interruption.run(serving, uvloop.new_event_loop)
 
     if settings.most_workers == 1:
         serve_here()
         return
+
     if settings.has_local_graphs:
         # The libraries of graphs, which are most of the memory and of the time of a start.
         importlib.import_module("portside.executor.load")
         importlib.import_module("portside.agent.local_graphs")
+
     # The thread that starts it would not be in the processes.
     database()
     if code := _serve_together(settings, sockets, serve_here, show):
@@ -192,7 +204,8 @@ def _serve_together(
     from portside.kernel.metrics import Siblings
     from portside.kernel.supervision import Scaling, WorkerProcess, WorkerProcesses
 
-    count, listening = settings.most_workers, open_first_socket(settings, sockets)
+    count = settings.most_workers
+    listening = open_first_socket(settings, sockets)
     scaling = Scaling(count, settings.workers_cpu_percent / 100, settings.workers_idle_secs)
     processes = scaling if settings.workers == "auto" else count
     share = ConnectionShare(count)
@@ -204,6 +217,7 @@ def _serve_together(
                 serve_here(WorkerContext(process, listening, share, siblings), process.report_ready)
         except SystemExit as exc:
             return exc.code if isinstance(exc.code, int) else 1
+
         return 0
 
     def stop_listening() -> None:
@@ -221,6 +235,7 @@ def _with_node(settings: "AgentSettings", agent_config: "AgentConfig", home: str
     """Return settings that name Node and the JavaScript executor. Raises UserMistake."""
     if find_spec("portside.dataplane") is None:
         return settings
+
     import msgspec
 
     from portside.cli.dev import node_variables
@@ -250,10 +265,12 @@ def _database(settings: "AgentSettings", home: str | None, config: Path) -> Iter
     if (named := settings.database_url) is not None:
         yield _Database(lambda: named, None)
         return
+
     if find_spec("portside.platform") is None:
         raise UserMistake(
             "no database is configured; set DATABASE_URI, or install the whole platform, which has an embedded Postgres"
         )
+
     from concurrent.futures import ThreadPoolExecutor
 
     from portside.kernel.embedded import EmbeddedPostgres
@@ -262,6 +279,7 @@ def _database(settings: "AgentSettings", home: str | None, config: Path) -> Iter
 
     platform = load_settings(PlatformSettings, os.environ, home=home)
     embedded = EmbeddedPostgres(platform.home_path, connections=platform.postgres_max_connections)
+
     # One database per configuration file, so that two projects with one home do not share threads.
     name = f"serve_{hashlib.sha256(str(config).encode()).hexdigest()[:16]}"
 
@@ -295,6 +313,7 @@ def summary(
     listens = f"{settings.core_api_host}:{settings.core_api_port}"
     core_api = settings.core_api if settings.tier == "executor" else listens
     tier = TIERS[settings.tier].format(slots=settings.slots * settings.most_workers, core_api=core_api)
+
     return [
         f"Portside {__version__}, agent server",
         f"  address   {address}{prefix_of(agent_config, settings)}",

@@ -57,15 +57,19 @@ def install(settings: tuple[str, ...], *, prints: bool, root: Path, **options: A
     wanted = msgspec.structs.replace(
         known, home=home, user=options["user"] or known.user, has_containers=options["containers"]
     )
+
     if prints:
         show_text(wanted.unit, end="")
         return
+
     given = {}
     for setting in settings:
         name, is_set, value = setting.partition("=")
         if not (is_set and name.isidentifier() and value.isprintable()):
             raise UserMistake(f"--set {name}: write NAME=VALUE, on one line")
+
         given[name] = value
+
     install_service(wanted, given, say, starts=options["start"])
 
 
@@ -91,10 +95,13 @@ def status(root: Path, *, as_json: bool) -> None:
     else:
         for name, value in found.items():
             show_text(f"{name:<22} {value}")
+
         if found["LoadState"] == "not-found":
             show_text("The service is not installed; 'portside service install' does it.")
+
         if found.get("is_current") == "no":
             show_text("The unit is of another version or was changed; 'portside service install' writes it again.")
+
     if found["ActiveState"] != "active":
         sys.exit(NOT_RUNNING)
 
@@ -110,10 +117,9 @@ def installed_service(root: Path) -> "Service":
         text = usual.unit_file.read_text()
     except OSError:
         return usual
-    user, home = (
-        re.search(r"^User=(.+)$", text, re.MULTILINE),
-        re.search(r"^WorkingDirectory=(.+)$", text, re.MULTILINE),
-    )
+
+    user = re.search(r"^User=(.+)$", text, re.MULTILINE)
+    home = re.search(r"^WorkingDirectory=(.+)$", text, re.MULTILINE)
     try:
         written = written_folders(read_settings(usual.settings_file))
     except OSError:
@@ -121,6 +127,7 @@ def installed_service(root: Path) -> "Service":
         named = re.search(r"^ReadWritePaths=.* /var/tmp(.*)$", text, re.MULTILINE)
         found = re.findall(r'"-([^"]+)"|-(\S+)', named[1]) if named else []
         written = tuple(Path((quoted or plain).replace("%%", "%")) for quoted, plain in found)
+
     return Service(
         root=usual.root,
         user=user[1] if user else usual.user,
@@ -145,12 +152,15 @@ def environment(env_file: Path | None, home: str | None) -> dict[str, str]:
             raise UserMistake(f"--env-file: {env_file} cannot be read: {exc.strerror}") from exc
         except UnicodeDecodeError as exc:
             raise UserMistake(f"{env_file} is not UTF-8 text: {exc.reason} in byte {exc.start}") from exc
+
     service = installed_service(ROOT)
     folder = Path(home or os.environ.get("PORTSIDE_HOME") or DEFAULT_HOME).expanduser().absolute()
     found: dict[str, str] = {}
+
     if folder == service.home:
         try:
             found = read_settings(service.settings_file)
         except (OSError, ValueError):
             found = {}
+
     return {**found, **os.environ}

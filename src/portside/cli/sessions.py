@@ -31,11 +31,20 @@ def list_sessions(platform: Platform, owner: str, *, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
+
     rows = [
-        (s["user_email"] or s["short_key"], s["method"], s["address"] or "", (s["client"] or "")[:40],
-         s["last_used_at"][:19], s["expires_at"][:19], s["id"])
+        (
+            s["user_email"] or s["short_key"],
+            s["method"],
+            s["address"] or "",
+            (s["client"] or "")[:40],
+            s["last_used_at"][:19],
+            s["expires_at"][:19],
+            s["id"],
+        )
         for s in found
-    ]  # fmt: skip
+    ]
+
     show_table(("USER", "SIGNED IN BY", "ADDRESS", "CLIENT", "LAST USED", "EXPIRES", "ID"), rows)
 
 

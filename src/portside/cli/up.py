@@ -71,19 +71,24 @@ def up(*, example: bool, **options: Any) -> None:
     settings = load_settings(PlatformSettings, os.environ, **options)
     _prepare_process(settings)
     home = Home(settings.home_path)
+
     home.lock()
     endpoint = _open_endpoint(home, settings, handed)
     embedded = None if settings.database_url else embedded_of(settings)
+
     # Before that of Postgres. Agents that were adopted are no children of this platform's listener.
     interruption.at_once(lambda: kill_all_processes(home.path / "dataplane"))
     try:
         say("starting Postgres" if embedded else "using the database of DATABASE_URL")
+
         if embedded is None:
             database = DatabaseInUse(settings.database_url or "")
         else:
             database = DatabaseInUse(embedded.acquire(), lambda: embedded.problem)
+
         if handed is not None and handed.postgres_lock is not None:
             os.close(handed.postgres_lock)
+
         say("starting the platform")
 
         async def on_ready(app: PlatformApp) -> None:
@@ -101,6 +106,7 @@ def up(*, example: bool, **options: Any) -> None:
             if to_hand_over is not None:
                 say("replacing this program")
                 to_hand_over.postgres_lock = None if embedded is None else embedded.leave_running()
+
                 # Inside of the event loop, whose end would take its child processes with it.
                 execute_next(home.path, to_hand_over)
 
@@ -136,20 +142,25 @@ def _open_endpoint(home: Any, settings: Any, handed: Any) -> Any:
             f"other machines reach {settings.host} by plain HTTP: others in the network can read keys and passwords; "
             "--domain gives HTTPS"
         )
+
     if not settings.is_fronted:
         if options.domain is not None:
             raise UserMistake("--domain needs the front; leave out --no-front and PORTSIDE_FRONT=false")
         return PublicEndpoint(handed.socket() if handed else listen(settings.host, settings.port))
+
     caddy = find_caddy(settings.caddy)
     if caddy is not None:
         front = Front(options, caddy, home.path)
         if handed is not None and handed.front is not None:
             front.adopt(handed.front)
             return PublicEndpoint(handed.socket(), front)
+
         return PublicEndpoint(front.prepare(), front)
+
     missing = f"PORTSIDE_CADDY names {settings.caddy}, which is no program" if settings.caddy else "there is no Caddy"
     if options.domain is not None:
         raise UserMistake(f"--domain needs Caddy, and {missing}; install it: {INSTALL_CADDY}")
+
     say(f"{missing}; without Caddy agents answer at their own ports only; install it: {INSTALL_CADDY}")
     return PublicEndpoint(handed.socket() if handed else listen(settings.host, settings.port))
 
@@ -162,7 +173,9 @@ class Greeter:
     """Deploys the example and prints the message after the start, until the platform stops."""
 
     def __init__(self, home: Home, settings: "PlatformSettings", new_key: str | None) -> None:
-        self._home, self._settings, self._new_key = home, settings, new_key
+        self._home = home
+        self._settings = settings
+        self._new_key = new_key
         self._is_stopped = threading.Event()
 
     def deploy_and_greet(self, is_stopped: threading.Event, *, with_example: bool) -> None:
@@ -185,7 +198,9 @@ class Greeter:
         from portside.ingress.front import root_certificate
         from portside.platform.home import read_key
 
-        home, settings = self._home, self._settings
+        home = self._home
+        settings = self._settings
+
         key = read_key(home.api_key)
         if key is None:
             self.say(f"{home.api_key} does not exist; use an API key that you stored elsewhere")
@@ -193,9 +208,11 @@ class Greeter:
         # The system's log is kept, and other people read it: it gets neither a key nor a link that signs in.
         is_logged = is_in_journal()
         new_key = None if is_logged else self._new_key
+
         greeting = Greeting(settings.local_url, new_key, home.path, public_url=settings.front.origin)
         if settings.front.origin is None:
             greeting.network_url = _network_url(settings.host, settings.port)
+
         if settings.front.is_public and settings.tls == "internal":
             greeting.root_certificate = root_certificate(home.path)
 
@@ -210,6 +227,7 @@ class Greeter:
         if key is not None and settings.host in LOOPBACK and settings.front.origin is None and not is_logged:
             with contextlib.closing(Platform(settings.local_url, key)) as platform:
                 greeting.console_url = _console_link(platform, say=self.say)
+
         self.pause(0)
         greeting.show()
 
@@ -219,6 +237,7 @@ def _network_url(host: str, port: int) -> str | None:
     probes = {"0.0.0.0": (socket.AF_INET, "192.0.2.1"), "::": (socket.AF_INET6, "2001:db8::1")}  # noqa: S104 - a lookup
     if host not in probes:
         return None
+
     family, anywhere = probes[host]
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -227,6 +246,7 @@ def _network_url(host: str, port: int) -> str | None:
             address = probe.getsockname()[0]
     except OSError:
         return None
+
     return f"http://[{address}]:{port}" if family == socket.AF_INET6 else f"http://{address}:{port}"
 
 
@@ -236,6 +256,7 @@ def is_in_journal() -> bool:
         output = os.fstat(1)
     except OSError:
         return False
+
     return os.environ.get("JOURNAL_STREAM") == f"{output.st_dev}:{output.st_ino}"
 
 
@@ -276,25 +297,36 @@ class Greeting(msgspec.Struct):
         """Print the message."""
         file = self.home / "api-key"
         key = f"{self.new_key}   (in {file})" if self.new_key else f"in {file}" if file.exists() else "stored by you"
+
         rows = [("Platform", self.url), ("API key", key)]
         if self.public_url:
             rows.insert(0, ("Public address", self.public_url))
+
         if self.network_url:
             rows.insert(1, ("From elsewhere", self.network_url))
+
         if self.agent_url:
             rows.append(("Agent", self.agent_url))
+
         if self.reply:
             rows += [("You", QUESTION), ("Agent's reply", self.reply)]
+
         if self.traces is not None:
             rows.append(("Traces billed", str(self.traces)))
+
         show_text()
+
         for name, value in rows:
             show_text(f"  {name:<14} {value}")
+
         if self.root_certificate is not None:
             self._explain_trust(shlex.quote(str(self.root_certificate)))
+
         show_text("\n  Try next")
+
         for command in self._commands():
             show_text(f"    {command}")
+
         show_text("\n  Ctrl-C stops everything; deployments come back with the next start.")
         command = f"{program()} console{self._where()}"
         show_text(
@@ -302,6 +334,7 @@ class Greeting(msgspec.Struct):
             if self.console_url
             else f"\n  Open the console, and sign in with your e-mail or an API key (on this machine: {command}):"
         )
+
         show_text(f"  {self.console_url or f'{self.public_url or self.network_url or self.url}/console/'}")
         sys.stdout.flush()
 
@@ -324,10 +357,12 @@ class Greeting(msgspec.Struct):
                 f"{program()} deployments list{where}",
                 f"{program()} usage{where}",
             ]
+
         key = f'"X-Api-Key: $(cat {shlex.quote(str(self.home / "api-key"))})"'
         body = (
             '\'{"assistant_id": "agent", "input": {"messages": [{"role": "user", "content": "Hi, my name is Ada"}]}}\''
         )
+
         return [
             f"curl -s {self.local_agent_url}/runs/wait -H {key} -H 'Content-Type: application/json' -d {body}",
             f"{program()} deployments show {NAME}{where}",
@@ -348,18 +383,22 @@ def deploy_example(
     if deployment is None:
         if home.example_done.exists():
             return
+
         home.example.parent.mkdir(parents=True, exist_ok=True)
         repository = make_repository(home.example)
         say(f"deploying {NAME} from {repository}")
         revision = {"repo_ref": "main", "graph_config_path": "langgraph.json"}
         body = create_body(platform, NAME, str(repository), revision)
         deployment = platform.call("POST", "/v2/deployments", body=body)
+
     if not home.example_done.exists():
         follow_revision(platform, deployment["id"], deployment["latest_revision_id"], say=say, pause=pause)
+
     _wait_until_serving(platform, greeting, say, pause)
     if home.example_done.exists():
         greeting.traces = _count_traces(platform)
         return
+
     greeting.reply = ask_agent(greeting.local_agent_url or "", platform.headers)
     greeting.traces = _wait_for_trace(platform, pause)
     home.example_done.touch()
@@ -388,7 +427,9 @@ def _wait_until_serving(
                 pass
             else:
                 return
+
         pause(0.3)
+
     raise UserMistake(f"{NAME} does not respond; see 'portside deployments logs {NAME}'")
 
 
@@ -405,9 +446,11 @@ def ask_agent(url: str, headers: dict[str, str]) -> str:
         # The library adds a line with a link to a description of the status.
         reason = str(exc).partition("\n")[0]
         raise UserMistake(f"{NAME} does not answer: {reason}; see 'portside deployments logs {NAME}'") from exc
+
     values = response.json()
     if "messages" not in values:
         raise UserMistake(f"{NAME} failed: {values}; see 'portside deployments logs {NAME}'")
+
     return str(values["messages"][-1]["content"])
 
 
@@ -416,6 +459,7 @@ def _wait_for_trace(platform: Platform, pause: Callable[[float], None]) -> int:
     deadline = time.monotonic() + TRACE_WITHIN_S
     while (count := _count_traces(platform)) == 0 and time.monotonic() < deadline:
         pause(0.3)
+
     return count
 
 
@@ -452,7 +496,8 @@ def listener(compute: str) -> None:
     raise_descriptor_limit()
 
     async def run() -> None:
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
         with interruption.instead(lambda: loop.call_soon_threadsafe(stop.set)):
             await run_listener(settings, stop, open_compute(compute, settings))
 

@@ -35,4 +35,5 @@ def find_page(path: str, query: LinkQuery) -> str:
     for pattern, page in _PAGES:
         if (found := pattern.match(path)) is not None:
             return page.format(**found.groupdict(), experiments=experiments)
+
     return ""

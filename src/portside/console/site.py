@@ -85,13 +85,16 @@ def respond(
         found = _read(folder, path) if path in _names(folder) and path != INDEX else None
         if found is None and path.startswith(ASSETS):
             raise FileNotBuilt
+
         if found is None:
-            path, found = INDEX, _read(folder, INDEX, own_agent)
+            path = INDEX
+            found = _read(folder, INDEX, own_agent)
     except FileNotFoundError as exc:
         # The console was built again while the platform runs.
         _names.cache_clear()
         _read.cache_clear()
         raise FileNotBuilt from exc
+
     is_asset = path.startswith(ASSETS)
     sent = {
         **_SECURITY,
@@ -100,11 +103,14 @@ def respond(
         "ETag": found.etag,
         "Vary": "Accept-Encoding",
     }
+
     if headers.get("if-none-match") == found.etag:
         return Response(status_code=304, headers=sent)
+
     body = found.content
     if found.compressed is not None and "gzip" in headers.get("accept-encoding", ""):
         body, sent["Content-Encoding"] = found.compressed, "gzip"
+
     return Response(body, headers=sent, media_type=found.media_type)
 
 
@@ -115,7 +121,9 @@ class ServeConsole:
     """
 
     def __init__(self, app: Any, agent_prefix: str = "", folder: Path = STATIC) -> None:
-        self._app, self._agent_prefix, self._folder = app, agent_prefix, folder
+        self._app = app
+        self._agent_prefix = agent_prefix
+        self._folder = folder
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, or pass it on."""
@@ -124,14 +132,17 @@ class ServeConsole:
             if path in _REDIRECTED:
                 await Response(status_code=307, headers={"Location": HOME})(scope, receive, send)
                 return
+
             if path.startswith(HOME):
                 await self._response(path.removeprefix(HOME), Headers(scope=scope))(scope, receive, send)
                 return
+
         await self._app(scope, receive, send)
 
     def _response(self, path: str, headers: Headers) -> Response:
         if not is_built(self._folder):
             return PlainTextResponse("\n".join(MISSING), 503)
+
         try:
             return respond(path, dict(headers), self._folder, own_agent=self._agent_prefix)
         except FileNotBuilt as missing:
@@ -150,6 +161,7 @@ def _read(folder: Path, name: str, own_agent: str | None = None) -> _File:
     if own_agent is not None:
         mark = f'<meta name="portside-agent" content="{html.escape(own_agent)}"><title>'
         content = content.replace(b"<title>", mark.encode(), 1)
+
     is_text = Path(name).suffix in _COMPRESSED
     media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
     return _File(

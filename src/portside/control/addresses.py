@@ -78,4 +78,5 @@ def public_url(row: Record, addresses: PublicAddresses | None) -> str | None:
         return requested
     if addresses is None or not addresses.pattern or row["workspace_id"] != addresses.workspace_id:
         return direct
+
     return addresses.pattern.replace(LABEL, row["name"], 1) if row["is_on_machine"] else direct

@@ -40,6 +40,7 @@ def columns_of(access: AgentAccess | None) -> dict[str, Any]:
         return {"agent_access": None, "agent_roles": None}
     if (access.allow == "roles") != bool(access.roles):
         raise Invalid.field(["body", "agent_access", "roles"], 'must name roles if allow is "roles", and only then')
+
     roles = {find_role(_ROLES, role, "agent_access.roles").display_name for role in access.roles}
     return {"agent_access": access.allow, "agent_roles": sorted(roles)}
 
@@ -54,6 +55,7 @@ async def identify_caller(scope: Scope, deployment_id: UUID) -> Identity:
     row = await scope.db.fetchrow(sql.access_of_deployment, id=deployment_id, workspace_id=scope.workspace_id)
     if row is None:
         raise DeploymentNotFound.of(deployment_id)
+
     _check_call(scope.actor, show_access(row))
     return Identity.of(scope.actor)
 
@@ -64,6 +66,7 @@ def _check_call(actor: Actor, access: AgentAccess) -> None:
         raise CallRefused("This agent accepts no keys of the platform; only its own authentication decides.")
     if access.allow == "permission" and not actor.may(CALL_AGENTS):
         raise CallRefused(f"Calls of this agent require the permission {CALL_AGENTS}.")
+
     # The role counts, whatever it permits. But a key that its owner limited to other purposes opens no agent.
     if access.allow == "roles" and not (actor.roles & set(access.roles) and actor.key_has(CALL_AGENTS)):
         raise CallRefused(f"Only members with one of these roles may call this agent: {', '.join(access.roles)}.")
@@ -77,6 +80,7 @@ async def issue_token(scope: Scope, deployment_id: UUID) -> LoggedIn:
     caller = await identify_caller(scope, deployment_id)
     if caller.user_id is None:
         raise NotAUser
+
     now = int(time.time())
     claims = CallerClaims(
         aud=str(deployment_id),
@@ -87,6 +91,7 @@ async def issue_token(scope: Scope, deployment_id: UUID) -> LoggedIn:
         roles=caller.roles,
         permissions=caller.permissions,
     )
+
     return LoggedIn(TokenIssuer(scope.box.keys).sign(claims), datetime.fromtimestamp(claims.exp, UTC))
 
 

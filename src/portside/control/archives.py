@@ -29,7 +29,8 @@ from portside.kernel.timeouts import timeout
 from portside.listener_api import DeploymentStatus
 
 MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
-_SUFFIX, _PARTIAL_SUFFIX = ".tar.gz", ".partial"
+_SUFFIX = ".tar.gz"
+_PARTIAL_SUFFIX = ".partial"
 # Younger files are not garbage yet: a finished file exists shortly before its row is committed, and a slow client may
 # write to a partial file for an hour.
 GARBAGE_AFTER_S = {_SUFFIX: 60.0, _PARTIAL_SUFFIX: 7200.0}
@@ -53,14 +54,17 @@ class PartialArchive:
     """An archive that is being uploaded, in a temporary file."""
 
     def __init__(self, file: BinaryIO, temporary: Path, final: Path) -> None:
-        self._file, self._temporary, self._final = file, temporary, final
+        self._file = file
+        self._temporary = temporary
+        self._final = final
 
     async def write(self, chunks: AsyncIterator[bytes]) -> int:
         """Write the chunks to the file, at most 1 MB of them in memory, and return the size.
 
         Raises BodyTooLarge and NotGzip.
         """
-        size, buffer = 0, bytearray()
+        size = 0
+        buffer = bytearray()
         async for chunk in chunks:
             size += len(chunk)
             if size > MAX_ARCHIVE_BYTES:
@@ -68,10 +72,12 @@ class PartialArchive:
                     f"The archive is larger than {MAX_ARCHIVE_BYTES} bytes; leave out unneeded files.",
                     headers={"Connection": "close"},
                 )
+
             buffer += chunk
             if len(buffer) >= _WRITE_BYTES:
                 await asyncio.to_thread(self._file.write, buffer)
                 buffer = bytearray()
+
         await asyncio.to_thread(self._file.write, buffer)
         await asyncio.to_thread(self._check)
         return size
@@ -80,6 +86,7 @@ class PartialArchive:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.seek(0)
+
         if self._file.read(len(_GZIP)) != _GZIP:
             raise NotGzip
 
@@ -107,6 +114,7 @@ class ArchiveStore:
             file = await asyncio.to_thread(_create_private, temporary)
         except FileExistsError as exc:
             raise UploadUnderWay from exc
+
         try:
             yield PartialArchive(file, temporary, self.path(archive_id))
         finally:
@@ -120,24 +128,30 @@ class ArchiveStore:
         """Return the ids of all archives whose files are old enough to be garbage if they have no row."""
         if not self._folder.is_dir():
             return []
-        now, found = time.time(), set()
+
+        now = time.time()
+        found = set()
         for file in self._folder.iterdir():
             name, _, ending = file.name.partition(".")
             after_s = GARBAGE_AFTER_S.get(f".{ending}")
+
             # Not the name of an archive, or an upload that has just ended.
             with contextlib.suppress(ValueError, FileNotFoundError):
                 if after_s is not None and file.stat().st_mtime < now - after_s:
                     found.add(UUID(name))
+
         return list(found)
 
     def remove(self, archive_ids: Iterable[UUID]) -> int:
         """Remove archives and their partial files; return how many files were removed."""
         removed = 0
+
         for archive_id in archive_ids:
             for file in (self.path(archive_id), self._folder / f"{archive_id}{_PARTIAL_SUFFIX}"):
                 if file.exists():
                     file.unlink(missing_ok=True)
                     removed += 1
+
         return removed
 
 
@@ -173,11 +187,13 @@ class ArchiveNotFound(NotFound):
 
 async def create_upload_address(scope: Scope, deployment_id: UUID, base_url: str, body: UploadRequest) -> UploadAddress:
     """Create an upload address for one archive of a deployment. Raises DeploymentNotFound and BeingDeleted."""
-    archive_id, token = uuid7(), secrets.token_urlsafe(32)
+    archive_id = uuid7()
+    token = secrets.token_urlsafe(32)
     async with scope.db.transaction() as tx:
         row = await lock_deployment(tx, scope, deployment_id)
         if row["status"] == DeploymentStatus.AWAITING_DELETE:
             raise BeingDeleted
+
         await tx.execute(
             sql.insert_archive,
             id=archive_id,
@@ -185,10 +201,13 @@ async def create_upload_address(scope: Scope, deployment_id: UUID, base_url: str
             token_hash=_hash(token),
             lifetime_s=UPLOAD_WITHIN_S,
         )
+
         await tx.execute(sql.drop_surplus_archives, deployment_id=deployment_id, keep=UNUSED_KEPT)
+
     address = UploadAddress(f"{base_url}/v2/uploads/{archive_id}?token={token}", object_path(deployment_id, archive_id))
     if body.supports_upload_headers:
         address.upload_headers = _HEADERS
+
     return address
 
 
@@ -201,15 +220,18 @@ async def receive_archive(
     """
     if await db.fetchval(sql.find_open_upload, id=archive_id, token_hash=_hash(token)) is None:
         raise UploadNotExpected
+
     async with store.open_upload(archive_id) as partial:
         try:
             async with timeout(UPLOAD_WITHIN_S):
                 size = await partial.write(chunks)
         except TimeoutError as exc:
             raise UploadTooSlow from exc
+
         async with db.transaction() as tx:
             if await tx.fetchval(sql.finish_archive, id=archive_id, size_bytes=size) is None:
                 raise UploadNotExpected
+
             # Inside the transaction: an archive that counts as uploaded has its file.
             await asyncio.to_thread(partial.publish)
 
@@ -225,6 +247,7 @@ def _archive_id(deployment_id: UUID, path: str) -> UUID | None:
         found = UUID(path.removesuffix(_SUFFIX).rsplit("/", 1)[-1])
     except ValueError:
         return None
+
     return found if path == object_path(deployment_id, found) else None
 
 
@@ -253,10 +276,12 @@ async def find_archive(scope: Scope, store: ArchiveStore, deployment_id: UUID, r
         deployment_id=deployment_id,
         workspace_id=scope.workspace_id,
     )
+
     archive_id = _archive_id(deployment_id, path or "")
     file = store.path(archive_id) if archive_id else None
     if file is None or not await asyncio.to_thread(file.is_file):
         raise ArchiveNotFound
+
     return file
 
 
@@ -272,7 +297,8 @@ class UnusedArchives(Task):
 
     def __init__(self, db: Database, store: ArchiveStore) -> None:
         super().__init__()
-        self._db, self._store = db, store
+        self._db = db
+        self._store = store
 
     async def activate(self) -> Status:
         """Delete rows first: a file without a row is garbage."""
@@ -281,4 +307,5 @@ class UnusedArchives(Task):
         rows = await self._db.fetch(sql.known_archives, ids=stored)
         known = {row["id"] for row in rows}
         removed = await asyncio.to_thread(self._store.remove, [found for found in stored if found not in known])
+
         return Status({"deleted": deleted, "removed": removed})

@@ -52,9 +52,11 @@ def first_content(body: DeploymentCreate) -> RevisionContent | None:
         secrets=body.secrets,
         secret_references=body.secret_references,
     )
+
     apply_patch(content, patch)
     if canonical_source(body.source) in sources.CODE_COMES_LATER and not has_code(content):
         return None
+
     check_content(content, build_on_push=body.source_config.build_on_push)
     return content
 
@@ -69,10 +71,12 @@ async def next_content(
         deployment_id=deployment["id"],
         sources=source_names(canonical_source(source)),
     )
+
     content = await _inherited_content(tx, scope, deployment, source)
     if code is not None:
         for name in _FROM_SAME_SOURCE:
             setattr(content, name, code[name])
+
     return content
 
 
@@ -82,10 +86,12 @@ async def _inherited_content(tx: Transaction, scope: Scope, deployment: Record, 
     if latest_id is None:
         secrets = decrypt_secrets(scope.box, deployment["id"], deployment["secrets_sealed"])
         return RevisionContent(source=source, secrets=secrets, **commands)
+
     latest = await tx.fetchrow(
         sql.get_revision, id=latest_id, deployment_id=deployment["id"], workspace_id=scope.workspace_id
     )
     assert latest is not None  # noqa: S101 - the deployment is locked and its latest revision is its own
+
     return RevisionContent(
         source=source,
         secrets=decrypt_secrets(scope.box, latest_id, latest["secrets_sealed"]),
@@ -105,11 +111,17 @@ def redeployed_content(scope: Scope, revision: Record) -> RevisionContent:
         **{
             name: revision[name]
             for name in (
-                "repo_ref", "repo_commit_sha", "graph_config_path", "image_uri", "source_tarball_path",
-                "install_command", "build_command", "resource_spec",
+                "repo_ref",
+                "repo_commit_sha",
+                "graph_config_path",
+                "image_uri",
+                "source_tarball_path",
+                "install_command",
+                "build_command",
+                "resource_spec",
             )
         },
-    )  # fmt: skip
+    )
 
 
 def apply_patch(content: RevisionContent, body: DeploymentPatch) -> None:
@@ -119,18 +131,25 @@ def apply_patch(content: RevisionContent, body: DeploymentPatch) -> None:
     clients send an empty list with every deploy that finds no local secrets, which must not delete secrets that were
     set elsewhere. An empty list of references removes all references.
     """
-    revision, config = body.source_revision_config or SourceRevisionRequest(), body.source_config or SourceConfig()
+    revision = body.source_revision_config or SourceRevisionRequest()
+    config = body.source_config or SourceConfig()
+
     for name in _FROM_SAME_SOURCE:
         setattr(content, name, getattr(revision, name) or getattr(content, name))
+
     for name in ("install_command", "build_command"):
         if getattr(config, name) is not None:
             setattr(content, name, getattr(config, name))
+
     if body.secrets or (body.secrets is not None and body.source_revision_config is None):
         content.secrets = body.secrets
+
     if body.secret_changes is not None:
         content.secrets = changed_secrets(content.secrets, body.secret_changes)
+
     if body.secret_references is not None:
         content.secret_references = [msgspec.to_builtins(reference) for reference in body.secret_references]
+
     if config.resource_spec is not None:
         content.resource_spec = given_fields(config.resource_spec)
 
@@ -146,7 +165,9 @@ def check_content(content: RevisionContent, *, build_on_push: bool | None) -> No
     for name in sources.REQUIRED[source]:
         if not getattr(content, name):
             raise sources.required(source, f"source_revision_config.{name}")
+
     if source == sources.GIT:
         check_push(build_on_push=build_on_push, repo_ref=content.repo_ref)
+
     names = [reference["name"] for reference in content.secret_references]
     check_secrets([*content.secrets, *(Secret(name, "") for name in names)])

@@ -98,6 +98,7 @@ async def rotate_key(scope: Scope, deployment_id: UUID) -> None:
         row = await lock_deployment(tx, scope, deployment_id)
         if row["status"] == DeploymentStatus.AWAITING_DELETE:
             raise BeingDeleted
+
         await keys.expire_key(tx, row["service_key_id"], after=OLD_KEY_LIFETIME)
         await _replace_key(tx, scope, deployment_id, row["name"])
 
@@ -134,8 +135,10 @@ async def create_deployment(scope: Scope, body: DeploymentCreate) -> Deployment:
         placement = await listeners.choose_placement(tx, scope, canonical_source(body.source), body.source_config)
         listeners.check_compute(placement, body)
         await _insert(tx, scope, deployment_id, body, placement)
+
         if content is not None:
             await _start(tx, scope, deployment_id, content, archive=content.source_tarball_path)
+
     return await get_deployment(scope, deployment_id)
 
 
@@ -145,6 +148,7 @@ async def _insert(
     project = await projects.ensure_project(tx, scope.workspace_id, body.name)
     key, encrypted = await create_key(tx, scope, deployment_id, body.name)
     config = body.source_config
+
     inserted = await tx.fetchval(
         sql.insert_deployment,
         id=deployment_id,
@@ -181,6 +185,7 @@ async def _find(db: Session, scope: Scope, deployment_id: UUID) -> Record:
     rows = await _fetch(db, scope, DeploymentQuery(limit=1, deployment_ids=[deployment_id]))
     if not rows:
         raise DeploymentNotFound.of(deployment_id)
+
     return rows[0]
 
 
@@ -191,6 +196,7 @@ async def list_deployments(scope: Scope, query: DeploymentQuery) -> DeploymentLi
     """
     if query.tag_value_ids:
         raise Invalid.field(["query", "tag_value_ids"], "is not supported: deployments have no tags", "not_supported")
+
     for name in ("agent_id", "agent_environment"):
         if getattr(query, name):
             raise Invalid.field(["query", name], rules.NO_AGENTS, "not_supported")
@@ -224,6 +230,7 @@ async def patch_deployment(scope: Scope, deployment_id: UUID, body: DeploymentPa
     """
     async with scope.change() as tx:
         await _apply(tx, scope, deployment_id, body, always=False)
+
     await scope.router.refresh()
     return await get_deployment(scope, deployment_id)
 
@@ -232,6 +239,7 @@ async def add_revision(scope: Scope, deployment_id: UUID, body: DeploymentPatch)
     """Change a deployment like a PATCH, and always create a revision. Raises what a PATCH raises."""
     async with scope.change() as tx:
         revision_id = await _apply(tx, scope, deployment_id, body, always=True)
+
     assert revision_id is not None  # noqa: S101 - always=True creates one
     return await revisions.get_revision(scope, deployment_id, revision_id)
 
@@ -243,25 +251,31 @@ async def _apply(
     row = await lock_deployment(tx, scope, deployment_id)
     if row["status"] == DeploymentStatus.AWAITING_DELETE:
         raise BeingDeleted
+
     shown_url = public_url(row, scope.addresses)
     rules.check_patch(body, {**row, "custom_url": shown_url})
     build_on_push = _build_on_push(body, row)
     content = await next_content(tx, scope, row, body.revision_source)
+
     apply_patch(content, body)
     placement = await listeners.placement_of(tx, scope, row)
     listeners.check_compute(placement, body)
     check_push(build_on_push=build_on_push, repo_ref=content.repo_ref)
+
     config = body.source_config or SourceConfig()
     # Clients may send back what they read, which is no request for that address.
     requested_url = None if config.custom_url == shown_url else config.custom_url
     _check_routable(scope, requested_url)
     await _update(tx, deployment_id, body, requested_url)
+
     if not always and not rules.makes_revision(body):
         return None
+
     if not always and row["latest_revision_id"] is None and not has_code(content):
         encrypted = encrypt_secrets(scope.box, deployment_id, content.secrets)
         await tx.execute(sql.keep_secrets, id=deployment_id, secrets_sealed=encrypted)
         return None
+
     check_content(content, build_on_push=build_on_push)
     archive = body.source_revision_config.source_tarball_path if body.source_revision_config else None
     return await _start(tx, scope, deployment_id, content, archive=archive)
@@ -314,6 +328,7 @@ async def delete_deployment(scope: Scope, deployment_id: UUID, *, delete_tracing
     async with scope.change() as tx:
         await lock_deployment(tx, scope, deployment_id)
         await _request_delete(tx, deployment_id, delete_tracing_project=delete_tracing_project)
+
     await scope.router.refresh()
 
 
@@ -324,8 +339,10 @@ async def delete_deployments(scope: Scope, ids: list[UUID]) -> DeletedDeployment
         unknown = [deployment_id for deployment_id in ids if deployment_id not in {row["id"] for row in rows}]
         if unknown:
             raise DeploymentNotFound.of(unknown[0])
+
         for row in rows:
             await _request_delete(tx, row["id"], delete_tracing_project=False)
+
     await scope.router.refresh()
     return DeletedDeployments([row["id"] for row in rows])
 
@@ -342,6 +359,7 @@ async def wait_for_desired(scope: Scope, address: PlatformAddress, listener_id: 
     )
     if listener is None:
         raise ListenerNotFound.of(listener_id)
+
     generation = await _wait_for_change(scope, query)
     await replace_invalid_keys(scope)
     await scope.db.execute(sql.take_deployments, workspace_id=scope.workspace_id, listener_id=listener_id)
@@ -349,6 +367,7 @@ async def wait_for_desired(scope: Scope, address: PlatformAddress, listener_id: 
     deployments = [
         _desired_deployment(scope, address, list(group)) for _, group in groupby(rows, key=lambda row: row["id"])
     ]
+
     return Desired(generation, deployments)
 
 
@@ -359,6 +378,7 @@ async def find_desired_revision(scope: Scope, deployment_id: UUID, revision_id: 
     )
     if row is None:
         raise RevisionNotFound.of(revision_id)
+
     return _desired_revision(scope, row)
 
 
@@ -376,6 +396,7 @@ async def _wait_for_change(scope: Scope, query: DesiredQuery) -> int:
         remaining_s = deadline - time.monotonic()
         if generation != query.after or remaining_s <= 0 or scope.changes.closed:
             return generation
+
         with contextlib.suppress(TimeoutError):
             async with timeout(min(POLL_S, remaining_s)):
                 await changed.wait()
@@ -457,6 +478,7 @@ async def report_deployment(scope: Scope, deployment_id: UUID, report: Deploymen
         row = await lock_deployment(tx, scope, deployment_id)
         if row["status"] == DeploymentStatus.AWAITING_DELETE:
             raise BeingDeleted
+
         await tx.execute(
             sql.report_deployment,
             id=deployment_id,
@@ -464,6 +486,7 @@ async def report_deployment(scope: Scope, deployment_id: UUID, report: Deploymen
             reason=storable(report.reason, MAX_TEXT_BYTES) if report.reason else None,
             direct_url=report.custom_url,
         )
+
     if report.custom_url not in {None, row["direct_url"]}:
         await scope.router.refresh()
 
@@ -477,14 +500,17 @@ async def drop_deployment(scope: Scope, deployment_id: UUID) -> None:
         row = await lock_deployment(tx, scope, deployment_id)
         if row["status"] != DeploymentStatus.AWAITING_DELETE:
             raise NotBeingDeleted
+
         await tx.execute(sql.delete_deployment, id=deployment_id)
         if row["delete_tracing_project"]:
             await projects.delete_projects(tx, scope.workspace_id, [row["tracing_project_id"]])
+
         with contextlib.suppress(KeyNotFound):
             key_filter = KeyFilter(
                 organization_id=scope.actor.organization_id, workspace_id=scope.workspace_id, service_keys_only=True
             )
             revocation = Revocation(row["service_key_id"], key_filter, force=True)
+
             await keys.revoke_key(tx, scope.authenticator, scope.actor, revocation)
 
 
@@ -505,6 +531,7 @@ async def refuse_push_token(scope: Scope, deployment_id: UUID) -> None:
     row = await find_deployment(scope.db, scope, deployment_id)
     if canonical_source(row["source"]) != PUSHED:
         raise BadCombination("push token is only available for 'internal_docker' source deployments")
+
     raise NoRegistry
 
 

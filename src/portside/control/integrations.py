@@ -78,13 +78,16 @@ def base_url_of(kind: GitHostKind, given: str | None) -> str:
     field = ["body", "base_url"]
     if not url:
         raise Invalid.field(field, f"is required for {kind}", "missing")
+
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0 and bool(httpx2.URL(url).host)
     except (ValueError, httpx2.InvalidURL):
         is_valid = False
+
     if not is_valid or any((parts.query, parts.fragment, "@" in parts.netloc, " " in url, ".." in parts.path)):
         raise Invalid.field(field, "must be an http or https address without user, password, query or fragment")
+
     return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
 
 
@@ -94,10 +97,12 @@ def is_at(base_url: str, repo_url: str) -> bool:
     An address that cannot be read is at no host; an earlier version may have stored one.
     """
     try:
-        base, repository = urlsplit(base_url), urlsplit(repo_url)
+        base = urlsplit(base_url)
+        repository = urlsplit(repo_url)
         is_same = _origin(base) == _origin(repository)
     except ValueError:
         return False
+
     return is_same and repository.path.startswith(base.path + "/") and ".." not in repository.path.split("/")
 
 
@@ -113,11 +118,13 @@ async def fetch_repositories(
     Raises TokenRefused, AddressNotAllowed, HostUnknown and HostUnreachable.
     """
     found: list[GitRepository] = []
+
     for page in range(1, MAX_PAGES + 1):
         items = await _page(kind, f"{_list_url(kind, base_url)}&page={page}", token, rules)
         found += [_to_git_repository(integration_id, item) for item in items]
         if len(items) < _PAGE[kind]:
             break
+
     return found
 
 
@@ -126,6 +133,7 @@ def _list_url(kind: GitHostKind, base_url: str) -> str:
         return f"{base_url}/api/v4/projects?membership=true&simple=true&order_by=id&per_page={_PAGE[kind]}"
     if kind == "gitea":
         return f"{base_url}/api/v1/user/repos?limit={_PAGE[kind]}"
+
     api = "https://api.github.com" if base_url == PUBLIC_HOSTS["github"] else f"{base_url}/api/v3"
     return f"{api}/user/repos?sort=full_name&per_page={_PAGE[kind]}"
 
@@ -141,17 +149,20 @@ async def _page(
             f"The git host answered {response.status}: the integration's token cannot list repositories. Give the "
             "integration another one."
         )
+
     host = urlsplit(url).hostname
     if response.status != 200:
         raise HostUnreachable(
             f"{host} answered {response.status} to the request for its repositories; check the integration's base_url."
         )
+
     try:
         listed: list[_ListedRepository | _GitLabProject] = msgspec.json.decode(
             response.body, type=list[_GitLabProject] if kind == "gitlab" else list[_ListedRepository]
         )
     except msgspec.MsgspecError as exc:
         raise HostUnreachable(f"{host} did not return a repository list of {kind}: {exc}") from exc
+
     return listed
 
 
@@ -160,6 +171,7 @@ def _token_header(kind: GitHostKind, token: str | None) -> dict[str, str]:
         return {}
     if kind == "gitlab":
         return {"PRIVATE-TOKEN": token}
+
     return {"Authorization": f"token {token}" if kind == "gitea" else f"Bearer {token}"}
 
 
@@ -168,6 +180,7 @@ def _to_git_repository(integration_id: UUID, item: _ListedRepository | _GitLabPr
         return GitRepository(
             integration_id, item.id, item.path, item.namespace.full_path, item.http_url_to_repo, item.default_branch
         )
+
     return GitRepository(integration_id, item.id, item.name, item.owner.login, item.clone_url, item.default_branch)
 
 
@@ -210,6 +223,7 @@ async def add_integration(scope: Scope, body: IntegrationCreate) -> Integration:
     """Add an account at a git host. Raises Invalid for its address, and IntegrationNameTaken."""
     if body.name == PLAIN_GIT.name:
         raise IntegrationNameTaken
+
     integration_id = uuid7()
     row = await scope.db.fetchrow(
         sql.insert_integration,
@@ -222,6 +236,7 @@ async def add_integration(scope: Scope, body: IntegrationCreate) -> Integration:
     )
     if row is None:
         raise IntegrationNameTaken
+
     return Integration(**dict(row))
 
 
@@ -236,6 +251,7 @@ async def create_webhook(scope: Scope, integration_id: UUID, base_url: str) -> P
     secret = secrets.token_urlsafe(32)
     async with scope.db.transaction() as tx:
         await _update(tx, scope, integration_id, webhook_secret=secret)
+
     return PushWebhook(f"{base_url}/v1/webhooks/{integration_id}", secret)
 
 
@@ -250,6 +266,7 @@ async def _update(tx: Transaction, scope: Scope, integration_id: UUID, **given: 
     )
     if row is None:
         raise IntegrationNotFound
+
     return row
 
 
@@ -259,9 +276,11 @@ async def remove_integration(scope: Scope, integration_id: UUID) -> None:
         found = await tx.fetchval(sql.lock_integration, id=integration_id, workspace_id=scope.workspace_id)
         if found is None:
             raise IntegrationNotFound
+
         names = [row["name"] for row in await tx.fetch(sql.deployments_of_integration, id=integration_id)]
         if names:
             raise IntegrationUsed(f"Deployments use this integration; delete them first: {', '.join(names)}.")
+
         await tx.execute(sql.delete_integration, id=integration_id)
 
 
@@ -273,6 +292,7 @@ async def list_repositories(scope: Scope, integration_id: UUID, rules: OutboundR
     row = await scope.db.fetchrow(sql.get_integration, id=integration_id, workspace_id=scope.workspace_id)
     if row is None:
         raise IntegrationNotFound
+
     token = decrypt_token(scope.box, integration_id, row["token_sealed"])
     return await fetch_repositories(integration_id, row["kind"], row["base_url"], token, rules)
 
@@ -284,11 +304,14 @@ async def check_integration(tx: Transaction, scope: Scope, integration_id: UUID 
             "source_config.repo_url must not contain a user name or a token; add an integration for the host and set "
             "source_config.integration_id instead."
         )
+
     if integration_id in {None, PLAIN_GIT.id}:
         return
+
     row = await tx.fetchrow(sql.lock_integration_for_use, id=integration_id, workspace_id=scope.workspace_id)
     if row is None:
         raise BadCombination(f"source_config.integration_id {integration_id} does not exist in this workspace.")
+
     if repo_url is not None and not is_at(row["base_url"], repo_url):
         raise BadCombination(
             f"source_config.repo_url must begin with {row['base_url']}/, the address of the integration "
@@ -304,6 +327,7 @@ def credential_of(box: SecretBox, row: Record) -> Secret | None:
     """
     if row["token_sealed"] is None or not is_at(row["base_url"], row["repo_url"] or ""):
         return None
+
     token = decrypt_token(box, row["integration_id"], row["token_sealed"])
     return None if token is None else Secret(USERS[row["kind"]], token)
 

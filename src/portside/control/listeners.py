@@ -42,6 +42,7 @@ async def connect(scope: Scope, body: Connect) -> Connected:
     )
     if listener_id is None:
         raise OtherCompute
+
     return Connected(listener_id)
 
 
@@ -61,6 +62,7 @@ async def create_listener(scope: Scope, body: ListenerCreate) -> Listener:
             f"Listener for LangSmith workspace ID '{scope.workspace_id}' and compute ID '{body.compute_id}' "
             "already exists."
         )
+
     return await get_listener(scope, listener_id)
 
 
@@ -69,6 +71,7 @@ async def get_listener(scope: Scope, listener_id: UUID) -> Listener:
     rows = await _find(scope, listener_id=listener_id)
     if not rows:
         raise ListenerNotFound.of(listener_id)
+
     return _show(rows[0])
 
 
@@ -89,6 +92,7 @@ async def patch_listener(scope: Scope, listener_id: UUID, body: ListenerPatch) -
     )
     if changed is None:
         raise ListenerNotFound.of(listener_id)
+
     return await get_listener(scope, listener_id)
 
 
@@ -99,6 +103,7 @@ async def delete_listener(scope: Scope, listener_id: UUID) -> None:
             raise ListenerNotFound.of(listener_id)
         if await tx.fetchval(sql.is_listener_used, id=listener_id):
             raise ListenerInUse
+
         await tx.execute(sql.delete_listener, id=listener_id)
 
 
@@ -142,13 +147,17 @@ async def choose_placement(tx: Transaction, scope: Scope, source: str, config: S
     if config.listener_id is None:
         if source == IMAGE:
             await _check_listener_optional(tx, scope)
+
         if _namespace(config):
             raise BadCombination("source_config.listener_config needs a source_config.listener_id.")
+
         return Placement()
+
     await tx.execute(sql.lock_listener_for_use, id=config.listener_id, workspace_id=scope.workspace_id)
     listener = await find_listener(tx, scope, config.listener_id)
     if listener is None:
         raise BadCombination(f"source_config.listener_id {config.listener_id} is not a listener of this workspace.")
+
     return Placement(listener["id"], listener["compute_type"], _choose_namespace(listener, _namespace(config)))
 
 
@@ -158,6 +167,7 @@ async def placement_of(tx: Transaction, scope: Scope, deployment: Record) -> Pla
     listener = None if listener_id is None else await find_listener(tx, scope, listener_id)
     if listener is None:
         return Placement()
+
     return Placement(listener_id, listener["compute_type"], deployment["k8s_namespace"])
 
 
@@ -171,11 +181,14 @@ def check_compute(placement: Placement, body: DeploymentCreate | DeploymentPatch
             raise BadCombination("sleep_after_s can only be set for deployments on a machine; remove it.")
         if body.pin_threads:
             raise BadCombination("pin_threads can only be set for deployments on a machine; remove it.")
+
         return
+
     if body.secret_references:
         raise BadCombination(
             "secret_references can only be set for deployments on a listener of compute type k8s; use secrets instead."
         )
+
     for secret in body.secrets or []:
         if secret.name in CLUSTER_ONLY:
             raise BadCombination(
@@ -225,12 +238,15 @@ def _choose_namespace(listener: Record, requested: str | None) -> str | None:
                 "source_config.listener_config.k8s_namespace can only be set for a listener of compute type k8s, "
                 f"but {listener['id']} has compute type {listener['compute_type']}."
             )
+
         return None
+
     allowed = msgspec.convert(listener["compute_config"], ComputeConfig).k8s_namespaces
     if allowed is None or requested in allowed:
         return requested
     if requested is None:
         return allowed[0]
+
     raise BadCombination(
         f"source_config.listener_config.k8s_namespace {requested} is not one of the listener's namespaces: {allowed}."
     )

@@ -29,7 +29,9 @@ async def set_scale(scope: Scope, deployment_id: UUID, scale: Scale) -> Scale:
         row = await lock_deployment(tx, scope, deployment_id)
         if row["status"] == DeploymentStatus.AWAITING_DELETE:
             raise BeingDeleted
+
         await tx.execute(sql.set_scale, id=deployment_id, **msgspec.structs.asdict(scale))
+
     return scale
 
 
@@ -38,6 +40,7 @@ async def get_scale(scope: Scope, deployment_id: UUID) -> Scale:
     row = await scope.db.fetchrow(sql.get_scale, id=deployment_id, workspace_id=scope.workspace_id)
     if row is None:
         raise DeploymentNotFound.of(deployment_id)
+
     return show_scale(row)
 
 
@@ -56,6 +59,7 @@ def _check(scale: Scale) -> None:
         ("min_scale", "max_scale"): (scale.min_scale, scale.max_scale),
         ("queue_min_scale", "queue_max_scale"): (scale.queue_min_scale, scale.queue_max_scale),
     }
+
     for (least_name, most_name), (least, most) in ranges.items():
         if least is not None and most is not None and least > most:
             raise BadCombination(f"{least_name} must not be greater than {most_name}: {least} > {most}.")
@@ -87,6 +91,7 @@ async def put_metrics(scope: Scope, deployment_id: UUID, report: MetricsReport) 
     )
     if found is None:
         raise DeploymentNotFound.of(deployment_id)
+
     for name, gauge in _GAUGES.items():
         value = getattr(report, name)
         gauge.labels(str(deployment_id)).set(float("nan") if value is None else value)
@@ -99,6 +104,7 @@ async def get_metrics(scope: Scope, deployment_id: UUID) -> DeploymentMetrics:
         raise DeploymentNotFound.of(deployment_id)
     if row["measured_at"] is None:
         return DeploymentMetrics()
+
     return msgspec.convert({**row["metrics"], "measured_at": iso(row["measured_at"])}, DeploymentMetrics)
 
 

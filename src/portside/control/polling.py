@@ -45,8 +45,15 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _HELPER = '!f() { test "$1" = get && printf "username=%s\\npassword=%s\\n" "$PORTSIDE_USER" "$PORTSIDE_TOKEN"; }; f'
 _PASSED_ON = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _PROXIES = (
-    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
-)  # fmt: skip
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+)
 _REDIRECTS = 3
 _REDIRECTED = re.compile(r"The requested URL returned error: 30[12378]\b")
 _FIRST_REQUEST = "/info/refs?service=git-upload-pack"
@@ -90,11 +97,14 @@ async def newest_commit(url: str, branch: str, credential: Secret | None, rules:
             except _Redirected:
                 remote = await _follow_redirect(remote, rules)
                 continue
+
         for line in output.splitlines():
             commit, _, ref = line.partition("\t")
             if ref == wanted_ref:
                 return commit
+
         return None
+
     raise PollFailed(f"the repository's host redirects more than {_REDIRECTS} times")
 
 
@@ -103,6 +113,7 @@ async def _resolve_remote(url: str, credential: Secret | None, rules: OutboundRu
     url, host = _read_address(url)
     if host is None:
         return _Remote(url, credential)
+
     try:
         async with timeout(TIMEOUT_S):
             addresses = await resolve(host, rules)
@@ -110,6 +121,7 @@ async def _resolve_remote(url: str, credential: Secret | None, rules: OutboundRu
         raise PollFailed(exc.message) from exc
     except (OSError, TimeoutError) as exc:
         raise PollFailed(f"{host} cannot be resolved: {str(exc) or type(exc).__name__}") from exc
+
     return _Remote(url, credential, tuple(dict.fromkeys(addresses)))
 
 
@@ -121,17 +133,21 @@ def _read_address(url: str) -> tuple[str, str | None]:
     short = _SHORT_SSH.match(url) if "://" not in url else None
     if "://" not in url:
         return url, None if short is None else short[1].strip("[]")
+
     try:
         parts = urlsplit(url)
-        host, port = (parts.hostname or "").encode("idna").decode("ascii"), parts.port
+        host = (parts.hostname or "").encode("idna").decode("ascii")
+        port = parts.port
     except ValueError as exc:
         raise PollFailed(f"the repository's address is invalid: {exc}") from exc
+
     if parts.scheme == "file":
         return url, None
     if parts.scheme not in _PORTS:
         return url, host
     if "@" in parts.netloc or not (_HOST.fullmatch(host) or ":" in host):
         raise PollFailed("the repository's address has a user name or an invalid host")
+
     shown = f"[{host}]" if ":" in host else host
     return parts._replace(netloc=shown if port is None else f"{shown}:{port}", fragment="").geturl(), host
 
@@ -143,15 +159,18 @@ async def _follow_redirect(remote: _Remote, rules: OutboundRules) -> _Remote:
     if remote.credential is not None:
         pair = f"{remote.credential.name}:{remote.credential.value}".encode()
         headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+
     try:
         response = await fetch(first, headers, rules)
     except PortsideError as exc:
         raise PollFailed(exc.message) from exc
+
     target = urljoin(first, response.location or "")
     if response.status not in {301, 302, 303, 307, 308} or not target.endswith(_FIRST_REQUEST):
         raise PollFailed("the repository's host redirects to an address that is not a repository")
     if urlsplit(target).scheme not in _PORTS or (remote.url.startswith("https:") and not target.startswith("https:")):
         raise PollFailed("the repository's host redirects to an address without TLS")
+
     found = await _resolve_remote(target.removesuffix(_FIRST_REQUEST), remote.credential, rules)
     return found if found.origin == remote.origin else replace(found, credential=None)
 
@@ -159,11 +178,17 @@ async def _follow_redirect(remote: _Remote, rules: OutboundRules) -> _Remote:
 async def _run(argv: list[str], folder: str, remote: _Remote) -> str:
     try:
         process = await asyncio.create_subprocess_exec(
-            *argv, cwd=folder, env=_environment(folder, remote), start_new_session=True,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+            *argv,
+            cwd=folder,
+            env=_environment(folder, remote),
+            start_new_session=True,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
     except OSError as exc:
         raise PollFailed(f"git cannot be run: {exc.strerror}") from exc
+
     assert process.stdout is not None  # noqa: S101 - narrows the type
     try:
         async with timeout(TIMEOUT_S):
@@ -175,9 +200,11 @@ async def _run(argv: list[str], folder: str, remote: _Remote) -> str:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
+
     if code != 0:
         kind = _Redirected if _REDIRECTED.search(output) else PollFailed
         raise kind(_CREDENTIALS.sub("***@", output.strip()[-500:]) or f"git ended with {code}")
+
     return output
 
 
@@ -186,24 +213,32 @@ async def _read(stream: asyncio.StreamReader) -> bytes:
     kept = b""
     while chunk := await stream.read(_MAX_OUTPUT):
         kept = (kept + chunk)[:_MAX_OUTPUT]
+
     return kept
 
 
 def _environment(home: str, remote: _Remote) -> dict[str, str]:
     configured = {
-        "remote.origin.url": remote.url, "core.hooksPath": os.devnull, "safe.directory": "*",
-        "http.followRedirects": "false", **_pinned(remote),
-    }  # fmt: skip
+        "remote.origin.url": remote.url,
+        "core.hooksPath": os.devnull,
+        "safe.directory": "*",
+        "http.followRedirects": "false",
+        **_pinned(remote),
+    }
+
     # A proxy reaches public addresses, but not this network.
     is_public = all(network_of(address) == "public" for address in remote.addresses)
     passed_on = (*_PASSED_ON, *(_PROXIES if is_public else ()))
     environment = {name: os.environ[name] for name in passed_on if name in os.environ}
+
     if remote.credential is not None:
         parts = urlsplit(remote.url)
         configured[f"credential.{parts.scheme}://{parts.netloc}.helper"] = _HELPER
         environment |= {"PORTSIDE_USER": remote.credential.name, "PORTSIDE_TOKEN": remote.credential.value}
+
     for number, (key, value) in enumerate(configured.items()):
         environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+
     return environment | {
         "HOME": home,
         "GIT_CONFIG_COUNT": str(len(configured)),
@@ -221,10 +256,12 @@ def _pinned(remote: _Remote) -> dict[str, str]:
     """Return the setting that makes git connect to the checked addresses, whatever the name resolves to later."""
     if not remote.addresses or not remote.url.startswith(("http:", "https:")):
         return {}
+
     _scheme, host, port = remote.origin
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return {}
+
     shown = ",".join(f"[{address}]" if ":" in address else address for address in remote.addresses)
     return {"http.curloptResolve": f"{host}:{port}:{shown}"}
 
@@ -242,12 +279,16 @@ class PolledBranches(Task):
     ) -> None:
         # Four times per period: a branch that becomes due just after an activation would wait a whole period otherwise.
         super().__init__(every_s=max(1.0, period_s / 4))
-        self._scopes, self._period_s, self._rules, self._disk = scopes, period_s, rules, disk
+        self._scopes = scopes
+        self._period_s = period_s
+        self._rules = rules
+        self._disk = disk
 
     async def activate(self) -> Status:
         """Poll the branches that are due and build new commits. On a disk that is nearly full builds wait."""
         if self._disk is not None and self._disk.shortage is not None:
             return Status()
+
         db = self._scopes.db
         claimed = await db.fetch(sql.claim_polls, every_s=self._period_s, limit=BATCH)
         rows = await db.fetch(sql.branches_to_poll, ids=[row["deployment_id"] for row in claimed])
@@ -267,11 +308,14 @@ class PolledBranches(Task):
         except PollFailed as exc:
             await self._record_failure(row, str(exc))
             return False
+
         if commit is None:
             await self._record_failure(row, f"the repository has no branch {row['repo_ref']}")
             return False
+
         if row["failure"] is not None:
             await self._scopes.db.execute(sql.record_poll_failure, deployment_id=row["id"], failure=None)
+
         return await self._build(row, commit)
 
     async def _record_failure(self, row: Record, failure: str) -> None:
@@ -281,14 +325,17 @@ class PolledBranches(Task):
             log.warning("polling a branch failed", deployment_id=str(row["id"]), error=failure)
 
     async def _build(self, row: Record, commit: str) -> bool:
-        db, branch = self._scopes.db, row["repo_ref"]
+        db = self._scopes.db
+        branch = row["repo_ref"]
         latest = await db.fetchrow(sql.latest_content, id=row["id"], commit=commit)
         if latest is None or latest["repo_ref"] != branch or is_being_fetched(latest):
             return False
+
         if not is_new(latest, commit):
             if (latest["last_ref"], latest["last_commit"]) != (branch, commit):
                 await db.execute(sql.record_seen_commit, deployment_id=row["id"], ref=branch, commit=commit)
             return False
+
         scope = self._scopes.for_workspace(row["organization_id"], row["workspace_id"])
         async with scope.change() as tx:
             return await build_commit(tx, scope, row["id"], branch, commit) is not None
@@ -305,5 +352,6 @@ def is_new(latest: Record, commit: str) -> bool:
         return False
     if latest["last_ref"] == latest["repo_ref"]:
         return bool(latest["last_commit"] != commit)
+
     # The branch was never polled. A commit that was deployed before was rolled back on purpose; any other was pushed.
     return latest["repo_commit_sha"] is not None and not latest["was_deployed"]

@@ -69,6 +69,7 @@ def is_signed(kind: str, secret: str, headers: Mapping[str, str], body: bytes) -
     """Whether a delivery is signed with the secret; compared in constant time."""
     if kind == "gitlab":
         return hmac.compare_digest(headers.get("x-gitlab-token", "").encode(), secret.encode())
+
     expected = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
     signature = headers.get("x-hub-signature-256" if kind == "github" else "x-gitea-signature", "")
     return hmac.compare_digest(signature.removeprefix("sha256=").lower().encode(), expected.encode())
@@ -84,6 +85,7 @@ def delivery_id(kind: str, headers: Mapping[str, str], body: bytes) -> str:
         for name in _GITLAB_DELIVERY_HEADERS:
             if given := headers.get(name):
                 return given[:200]
+
     return hashlib.sha256(body).hexdigest()
 
 
@@ -92,6 +94,7 @@ def read_push(kind: str, headers: Mapping[str, str], body: bytes) -> Push | str:
     event = headers.get(_EVENT_HEADERS[kind], "")
     if event not in _PUSHES:
         return f"the event {event[:100]!r} is not a push"
+
     payload = _decode(headers, body)
     if payload.object_kind not in {None, "push"}:
         return f"the event {payload.object_kind!r} is not a push"
@@ -99,10 +102,12 @@ def read_push(kind: str, headers: Mapping[str, str], body: bytes) -> Push | str:
         return "only pushes to branches are built"
     if payload.deleted or payload.after in _NO_COMMIT:
         return "the branch was deleted"
+
     if payload.created or payload.before in _NO_COMMIT:
         return "the branch was created"
     if len(payload.after) not in {40, 64} or not set(payload.after) <= set("0123456789abcdef"):
         raise Invalid.field(["body", "after"], "must be a full commit id")
+
     branch = payload.ref.removeprefix(_BRANCH)
     is_default = any(one and one.default_branch == branch for one in (payload.repository, payload.project))
     return Push(branch, payload.after, _addresses(payload.repository, payload.project), is_default)
@@ -134,12 +139,15 @@ def normalize(url: str) -> str:
         host, colon, path = url.partition(":")
         if not colon or "/" in host:
             return url.rstrip("/").removesuffix(".git")
+
         return f"{host.rpartition('@')[2].lower()}/{_path(path)}"
+
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
         return url
+
     host = (parts.hostname or "").lower()
     shown = f"{host}:{port}" if port and port != _DEFAULT_PORTS.get(parts.scheme) else host
     return f"{shown}/{_path(parts.path)}"
@@ -168,16 +176,20 @@ async def receive_push(
     secret = decrypt_token(scopes.box, integration_id, row["webhook_secret_sealed"]) if row else None
     if row is None or secret is None or not is_signed(row["kind"], secret, headers, body):
         raise PushNotSigned
+
     push = read_push(row["kind"], headers, body)
     if isinstance(push, str):
         return PushResponse(ignored=push)
+
     scope = scopes.for_workspace(row["organization_id"], row["workspace_id"])
     async with scope.change() as tx:
         delivery = delivery_id(row["kind"], headers, body)
         if await tx.fetchval(sql.insert_delivery, integration_id=integration_id, delivery_id=delivery) is None:
             return PushResponse(ignored="this delivery was already handled")
+
         deployments = await _following(tx, row, push)
         built = [await build_commit(tx, scope, each["id"], each["repo_ref"], push.commit) for each in deployments]
+
     started = [revision_id for revision_id in built if revision_id is not None]
     return PushResponse(
         started, None if started else "no deployment follows this branch, or all of them already have this commit"
@@ -193,6 +205,7 @@ async def _following(tx: Transaction, integration: Record, push: Push) -> list[R
         is_default=push.is_default,
         limit=MAX_DEPLOYMENTS,
     )
+
     return [row for row in rows if normalize(row["repo_url"] or "") in push.repositories]
 
 
@@ -208,9 +221,11 @@ async def build_commit(tx: Transaction, scope: Scope, deployment_id: UUID, branc
         return None
     if deployment["status"] == DeploymentStatus.AWAITING_DELETE:
         return None
+
     await tx.execute(sql.record_seen_commit, deployment_id=deployment_id, ref=branch, commit=commit)
     if latest["repo_commit_sha"] == commit:
         return None
+
     content = await next_content(tx, scope, deployment)
     content.repo_commit_sha = commit
     return await start_revision(tx, scope, deployment_id, content)

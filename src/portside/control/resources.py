@@ -11,7 +11,9 @@ import msgspec
 from portside.control.errors import BadCombination
 from portside.control.types import Container, ResourceSpec
 
-SCALE, CPU, MEMORY_MB = 1, 1, 2048
+SCALE = 1
+CPU = 1
+MEMORY_MB = 2048
 # The resources of built deployments by their type; without a type the defaults apply.
 _SMALL = {"min_scale": 1, "max_scale": 1, "cpu": 1, "memory_mb": 1024}
 _BY_TYPE: dict[str, dict[str, Any]] = {
@@ -46,16 +48,19 @@ def check_resources(spec: ResourceSpec) -> None:
     for name in ("min_scale", "queue_min_scale", "orchestrator_min_scale"):
         if getattr(spec, name) == 0:
             raise BadCombination(f"{_WHERE}.{name} must be at least 1: images are not scaled to zero.")
+
     complete = with_defaults(given_fields(spec))
     if _has_executors(complete) and not complete["queue_max_scale"]:
         raise BadCombination(
             f"{_WHERE}.queue_max_scale must be at least 1 with orchestrator_* or executor_*: it bounds the executors."
         )
+
     for least, most in _RANGES:
         if least in complete and complete[least] > complete[most]:
             raise BadCombination(
                 f"{_WHERE}.{least} must not be greater than {most}: {complete[least]} > {complete[most]}."
             )
+
     _check_pod(spec)
 
 
@@ -76,21 +81,28 @@ def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     spec = {"min_scale": SCALE, **given}
     for name, default in (("cpu", CPU), ("memory_mb", MEMORY_MB)):
         spec.setdefault(name, min(default, spec.get(_LIMITS[name], default)))
+
     spec.setdefault("max_scale", max(SCALE, spec["min_scale"]))
     spec.setdefault("queue_max_scale", max(spec["max_scale"], spec.get("queue_min_scale", 0)))
     spec.setdefault("queue_min_scale", min(spec["min_scale"], spec["queue_max_scale"]))
+
     for name in ("cpu", "memory_mb"):
         spec.setdefault(f"queue_{name}", min(spec[name], spec.get(_LIMITS[f"queue_{name}"], spec[name])))
+
     if _has_executors(spec):
         _complete_executors(spec)
+
     for name in ("cpu", "queue_cpu", "orchestrator_cpu", "executor_cpu", "redis_cpu", "db_cpu"):
         if name in spec:
             spec.setdefault(f"{name}_limit", _twice(spec[name]))
+
     for part in ("", "queue_", *_EXECUTOR_PARTS, "db_"):
         if f"{part}memory_mb" in spec:
             spec.setdefault(f"{part}memory_limit_mb", 2 * spec[f"{part}memory_mb"])
+
     if "redis_memory_mb" in spec:
         spec.setdefault("redis_memory_limit_mb", spec["redis_memory_mb"])
+
     return spec
 
 
@@ -102,6 +114,7 @@ def _complete_executors(spec: dict[str, Any]) -> None:
     """Complete the fields of orchestrators and executors: one orchestrator, each as large as a replica of the queue."""
     spec.setdefault("orchestrator_max_scale", max(SCALE, spec.get("orchestrator_min_scale", SCALE)))
     spec.setdefault("orchestrator_min_scale", min(SCALE, spec["orchestrator_max_scale"]))
+
     for part in _EXECUTOR_PARTS:
         for name in ("cpu", "memory_mb"):
             of_queue = spec[f"queue_{name}"]
@@ -132,6 +145,7 @@ def _check_pod(spec: ResourceSpec) -> None:
             raise BadCombination(
                 f"{_WHERE}: the volume {volume.name} has more than one source: {', '.join(sources)}; keep one."
             )
+
     _check_unique("init_containers and sidecars", [container.name for container in containers])
     volumes = {volume.name for volume in spec.volumes or []}
     for mount in _mounts(spec, containers):
@@ -139,6 +153,7 @@ def _check_pod(spec: ResourceSpec) -> None:
             raise BadCombination(
                 f"{_WHERE} mounts the volume {mount}, which is not in its volumes; add it there, or remove the mount."
             )
+
     for variable in (variable for container in containers for variable in container.env or []):
         if variable.value and variable.value_from is not None:
             raise BadCombination(f"{_WHERE}: the variable {variable.name} has both value and valueFrom; keep one.")

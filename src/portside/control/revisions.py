@@ -93,6 +93,7 @@ async def start_revision(tx: Transaction, scope: Scope, deployment_id: UUID, con
     busy = await tx.fetchval(sql.revision_in_progress, deployment_id=deployment_id)
     revision_id = uuid7()
     ignored_secrets = await find_ignored_secrets(tx, content.secrets)
+
     await tx.execute(
         sql.insert_revision,
         id=revision_id,
@@ -113,6 +114,7 @@ async def start_revision(tx: Transaction, scope: Scope, deployment_id: UUID, con
         secrets_sealed=encrypt_secrets(scope.box, revision_id, content.secrets),
         ignored_secrets=ignored_secrets,
     )
+
     await tx.execute(sql.set_latest_revision, id=deployment_id, revision_id=revision_id)
     return revision_id
 
@@ -125,10 +127,12 @@ async def redeploy_revision(scope: Scope, deployment_id: UUID, revision_id: UUID
     async with scope.change() as tx:
         deployment = await lock_deployment(tx, scope, deployment_id)
         row = await find_revision(tx, scope, deployment_id, revision_id)
+
         if deployment["status"] == DeploymentStatus.AWAITING_DELETE:
             raise RedeployRefused
         if not row["is_built"] and row["image_uri"] is None:
             raise NeverBuilt
+
         await start_revision(tx, scope, deployment_id, redeployed_content(scope, row))
 
 
@@ -146,6 +150,7 @@ async def interrupt_revision(scope: Scope, deployment_id: UUID, revision_id: UUI
             check_status_change(RevisionStatus(row["status"]), RevisionStatus.INTERRUPTED)
             await tx.execute(sql.interrupt_revision_in_progress, deployment_id=deployment_id, reason=INTERRUPTED)
             await _change_waiting(tx, deployment_id, RevisionStatus.CREATING, None)
+
     return await get_revision(scope, deployment_id, revision_id)
 
 
@@ -156,11 +161,13 @@ async def report_revision(scope: Scope, deployment_id: UUID, revision_id: UUID, 
     """
     target = RevisionStatus(report.status)
     is_terminal = target in TERMINAL
+
     # Only the end of a revision changes what listeners have to do, so only that wakes them.
     async with scope.change() if is_terminal else scope.db.transaction() as tx:
         await lock_deployment(tx, scope, deployment_id)
         row = await find_revision(tx, scope, deployment_id, revision_id)
         check_transition(RevisionStatus(row["status"]), target)
+
         await tx.execute(
             sql.report_revision,
             id=revision_id,
@@ -168,6 +175,7 @@ async def report_revision(scope: Scope, deployment_id: UUID, revision_id: UUID, 
             reason=storable(report.reason, MAX_TEXT_BYTES) if report.reason else None,
             repo_commit_sha=report.repo_commit_sha,
         )
+
         if is_terminal and row["status"] != target:
             await _finish(tx, deployment_id, revision_id, target)
 
@@ -195,6 +203,7 @@ async def lock_deployment(tx: Transaction, scope: Scope, deployment_id: UUID) ->
     row = await tx.fetchrow(sql.lock_deployment, id=deployment_id, workspace_id=scope.workspace_id)
     if row is None:
         raise DeploymentNotFound.of(deployment_id)
+
     return row
 
 
@@ -206,6 +215,7 @@ async def find_revision(db: Session, scope: Scope, deployment_id: UUID, revision
     if row is None:
         await find_deployment(db, scope, deployment_id)
         raise RevisionNotFound.of(revision_id)
+
     return row
 
 
@@ -214,6 +224,7 @@ async def find_deployment(db: Session, scope: Scope, deployment_id: UUID) -> Rec
     row = await db.fetchrow(sql.deployment_source, id=deployment_id, workspace_id=scope.workspace_id)
     if row is None:
         raise DeploymentNotFound.of(deployment_id)
+
     return row
 
 
@@ -233,6 +244,7 @@ async def list_revisions(scope: Scope, deployment_id: UUID, query: RevisionQuery
         limit=query.limit,
         offset=query.offset,
     )
+
     return RevisionList([show_revision(row) for row in rows], query.offset + len(rows))
 
 
@@ -254,6 +266,7 @@ async def add_logs(scope: Scope, deployment_id: UUID, revision_id: UUID, batch: 
         )
         if locked is None:
             raise RevisionNotFound.of(revision_id)
+
         await tx.execute(
             sql.insert_logs,
             deployment_id=deployment_id,
@@ -263,6 +276,7 @@ async def add_logs(scope: Scope, deployment_id: UUID, revision_id: UUID, batch: 
             levels=[storable(entry.level, 20).upper() for entry in batch.entries],
             messages=[storable(entry.message, MAX_TEXT_BYTES) for entry in batch.entries],
         )
+
         await tx.execute(sql.trim_logs, revision_id=revision_id, type=batch.type, keep=MAX_LOG_ENTRIES)
 
 
@@ -275,12 +289,14 @@ class OldRevisionLogs(Task):
 
     def __init__(self, db: Database, days: int) -> None:
         super().__init__()
-        self._db, self._days = db, days
+        self._db = db
+        self._days = days
 
     async def activate(self) -> Status:
         """Delete the logs of one batch of revisions."""
         if not self._days:
             return Status()
+
         lines = await self._db.execute(sql.delete_old_logs, days=self._days, batch=self.revisions_at_once)
         return Status({"lines": lines}, again=lines > 0)
 
@@ -302,6 +318,7 @@ async def read_deployment_logs(scope: Scope, deployment_id: UUID, kind: LogType,
 async def _read_logs(scope: Scope, ids: tuple[UUID, UUID | None], kind: LogType, query: LogFilter) -> LogPage:
     if query.run_id is not None:
         raise Invalid.field(["run_id"], "is not supported: revision logs are not linked to runs", "not_supported")
+
     rows = await scope.db.fetch(
         sql.logs_oldest_first if query.order == "asc" else sql.logs_newest_first,
         deployment_id=ids[0],
@@ -314,6 +331,7 @@ async def _read_logs(scope: Scope, ids: tuple[UUID, UUID | None], kind: LogType,
         end_time=_aware(query.end_time),
         limit=query.limit,
     )
+
     return LogPage([_entry(row) for row in rows], _next_offset(rows, query))
 
 

@@ -37,17 +37,21 @@ def check_create(body: DeploymentCreate) -> None:
     """Check the body of a create. Raises Invalid, SourceNotAvailable or BadCombination."""
     if body.agent is not None:
         raise refuse_field("agent", NO_AGENTS)
+
     if not _DNS_LABEL.fullmatch(body.name):
         raise Invalid.field(
             ["body", "name"],
             "must be a DNS label: at most 63 characters of a-z, 0-9 and -, not starting or ending with -",
         )
+
     sources.check_source(body.source)
-    source, config = canonical_source(body.source), body.source_config
+    source = canonical_source(body.source)
+    config = body.source_config
     _check_fields(config, body.source_revision_config, body)
     sources.check_source_fields(source, source, config, body.source_revision_config)
     _check_references(source, body)
     _check_pins(source, body)
+
     if source != sources.IMAGE and config.custom_url is not None:
         raise BadCombination(f"source_config.custom_url is set by the platform for {source} deployments; leave it out.")
     if source == sources.GIT and config.repo_url is None:
@@ -64,13 +68,18 @@ def check_patch(body: DeploymentPatch, row: Record | dict[str, Any]) -> None:
     source = canonical_source(row["source"])
     if body.revision_source is not None:
         sources.check_revision_source(body.revision_source, source)
-    config, revision = body.source_config or SourceConfig(), body.source_revision_config or SourceRevisionRequest()
+
+    config = body.source_config or SourceConfig()
+    revision = body.source_revision_config or SourceRevisionRequest()
     _check_fields(config, revision, body)
+
     if body.secrets is not None and body.secret_changes is not None:
         raise BadCombination("secrets replaces all secrets and secret_changes single ones; send one of them.")
+
     _check_unchanged(body, config, row)
     if source != sources.IMAGE:
         _unchanged("source_config.custom_url", config.custom_url, row["custom_url"])
+
     sources.check_source_fields(source, canonical_source(body.revision_source or source), config, revision)
     _check_references(source, body)
     _check_pins(source, body)
@@ -90,6 +99,7 @@ def makes_revision(body: DeploymentPatch) -> bool:
         body.secret_changes,
         body.secret_references,
     )
+
     return any(value is not None for value in content_fields)
 
 
@@ -99,16 +109,22 @@ def _check_fields(
     """Check each field by itself."""
     if config.repo_url is not None:
         sources.check_repo_url(config.repo_url)
+
     if config.custom_url:
         _check_address(config.custom_url)
+
     if config.resource_spec is not None:
         check_resources(config.resource_spec)
+
     if revision.repo_ref is not None:
         sources.check_repo_ref(revision.repo_ref)
+
     if revision.graph_config_path is not None:
         sources.check_config_path(revision.graph_config_path)
+
     if revision.image_uri is not None:
         sources.check_image_uri(revision.image_uri)
+
     check_secrets(body.secrets or [])
     _check_command("source_config.install_command", config.install_command)
     _check_command("source_config.build_command", config.build_command)
@@ -131,8 +147,10 @@ def _check_unchanged(body: DeploymentPatch, config: SourceConfig, row: Record | 
     _unchanged("name", body.name, row["name"])
     if body.source is not None:
         _unchanged("source", canonical_source(body.source), canonical_source(row["source"]))
+
     for name in _FIXED:
         _unchanged(f"source_config.{name}", getattr(config, name), row[name])
+
     namespace = config.listener_config.k8s_namespace if config.listener_config else None
     _unchanged("source_config.listener_config.k8s_namespace", namespace, row["k8s_namespace"])
 
@@ -142,6 +160,7 @@ def _check_address(url: str) -> None:
         is_valid = bool(_HTTP_ADDRESS.fullmatch(url)) and urlsplit(url).port != 0
     except ValueError:
         is_valid = False
+
     if not is_valid:
         raise Invalid.field(["body", "source_config", "custom_url"], "must be an http or https address")
 

@@ -75,6 +75,7 @@ class Scope:
             yield tx
             # Last: this row's lock blocks other changes of the workspace until the commit.
             await tx.execute(sql.bump_generation, workspace_id=self.workspace_id)
+
         self.changes.wake(self.workspace_id)
 
 
@@ -103,4 +104,5 @@ class ScopeFactory:
             user_email=None,
             permissions=frozenset(),
         )
+
         return Scope(self.db, self.box, self.authenticator, self.changes, actor)

@@ -88,8 +88,10 @@ def check_secrets(secrets: Sequence[Secret]) -> None:
     """Check names and values. Raises Invalid for an impossible one, BadCombination for reserved or repeated names."""
     for position, secret in enumerate(secrets):
         _check_shape(secret, position)
+
     if sum(len(secret.value.encode()) for secret in secrets) > MAX_TOTAL_BYTES:
         raise Invalid.field(["body", "secrets"], f"must be at most {MAX_TOTAL_BYTES} bytes together")
+
     names = [secret.name for secret in secrets]
     for name in names:
         _check_name(name, names)
@@ -101,6 +103,7 @@ def _check_shape(secret: Secret, position: int) -> None:
             ["body", "secrets", position, "name"],
             "must be the name of an environment variable: letters, digits and _, not a digit first, at most 256",
         )
+
     if "\0" in secret.value or len(secret.value.encode()) > MAX_VALUE_BYTES:
         raise Invalid.field(
             ["body", "secrets", position, "value"], f"must be at most {MAX_VALUE_BYTES} bytes without NUL"
@@ -121,9 +124,11 @@ def changed_secrets(secrets: Sequence[Secret], changes: SecretChanges) -> list[S
     """
     check_secrets(changes.set)
     replaced = {secret.name for secret in changes.set} | set(changes.unset)
+
     changed = [*(secret for secret in secrets if secret.name not in replaced), *changes.set]
     if len(changed) > MAX_SECRETS:
         raise Invalid.field(["body", "secret_changes", "set"], f"a deployment has at most {MAX_SECRETS} secrets")
+
     check_secrets(changed)
     return changed
 
@@ -177,10 +182,12 @@ async def check_master_key(db: Database, box: SecretBox) -> None:
     if check is not None:
         box.decrypt(check["encrypted"], str(check["id"]))
         return
+
     # The database has no check value yet: try the key on one value of each column.
     for find, _ in COLUMNS.values():
         for row in await db.fetch(find, key_id=b"", limit=1):
             box.decrypt(row["encrypted"], str(row["id"]))
+
     check_id = uuid7()
     await db.execute(sql.write_master_key_check, id=check_id, encrypted=box.encrypt(_CHECK, str(check_id)))
 
@@ -201,6 +208,7 @@ async def read_all_values(db: Database, box: SecretBox) -> list[str]:
             values += [secret.value for secret in _decoder.decode(plain)]
         except msgspec.MsgspecError:
             values.append(plain.decode("utf-8", "replace"))
+
     return values
 
 
@@ -227,6 +235,7 @@ async def _reencrypt_column(db: Database, box: SecretBox, find: Query, change: Q
                 owner = str(row["id"])
                 plain = box.decrypt(row["encrypted"], owner)
                 await tx.execute(change, id=row["id"], encrypted=box.encrypt(plain, owner))
+
         reencrypted += len(rows)
         if len(rows) < BATCH:
             return reencrypted

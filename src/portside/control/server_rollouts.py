@@ -83,6 +83,7 @@ async def resume(db: Database, version: str, skipped: Sequence[UUID]) -> None:
         if last is None or last["version"] != version or last["status"] == "done":
             await tx.fetchval(sql.begin_rollout, version=version, skipped=list(skipped))
             return
+
         change = sql.resume_rollout if last["status"] == "halted" else sql.skip_in_rollout
         await tx.execute(change, id=last["id"], skipped=list({*last["skipped"], *skipped}))
 
@@ -98,7 +99,10 @@ class ServerRollouts(Task):
 
     def __init__(self, db: Database, changes: DesiredChanges, version: str, *, is_automatic: bool) -> None:
         super().__init__()
-        self._db, self._changes, self._version, self._is_automatic = db, changes, version, is_automatic
+        self._db = db
+        self._changes = changes
+        self._version = version
+        self._is_automatic = is_automatic
 
     async def activate(self) -> Status:
         """Take one step."""
@@ -110,17 +114,22 @@ class ServerRollouts(Task):
             is_running = is_ours and last is not None and last["status"] == "running"
             has_started = now() - STARTED_AT < 2 * LISTENER_STARTS_WITHIN
             self.report.every_s = _STEP_EVERY_S if is_running or has_started else self.every_s
+
             if last is None or not is_ours or last["status"] == "done":
                 if self._is_automatic and any(row["is_behind"] and row["is_reported"] for row in rows):
                     await tx.fetchval(sql.begin_rollout, version=self._version, skipped=[])
                     return Status(again=True)
+
                 return Status()
+
             changed = await self._step(tx, last, rows) if last["status"] == "running" else None
             if changed is not None:
                 # Last: this row's lock blocks other changes of the workspace until the commit.
                 await tx.execute(sql.bump_generation, workspace_id=changed)
+
         if changed is not None:
             self._changes.wake(changed)
+
         return Status({"steps": int(changed is not None)}, again=changed is not None)
 
     async def _step(self, tx: Transaction, rollout: Record, rows: list[Record]) -> UUID | None:
@@ -128,19 +137,23 @@ class ServerRollouts(Task):
         current = next((row for row in rows if row["id"] == rollout["deployment_id"]), None)
         if current is not None:
             return await self._end(tx, rollout, current)
+
         waiting = [row for row in rows if row["is_behind"] and row["id"] not in rollout["skipped"]]
         if not waiting:
             if all(row["is_reported"] or row["status"] != DeploymentStatus.READY for row in rows):
                 await tx.execute(sql.change_rollout, id=rollout["id"], status="done", deployment_id=None, reason=None)
             return None
+
         chosen = next((row for row in waiting if row["is_reported"]), None)
         if chosen is None:
             return None
+
         log.info("a deployment's servers are replaced by this version's", deployment=chosen["name"])
         await tx.execute(sql.request_roll_forward, id=chosen["id"])
         await tx.execute(
             sql.change_rollout, id=rollout["id"], status="running", deployment_id=chosen["id"], reason=None
         )
+
         return UUID(str(chosen["workspace_id"]))
 
     async def _end(self, tx: Transaction, rollout: Record, current: Record) -> UUID | None:
@@ -148,8 +161,10 @@ class ServerRollouts(Task):
         has_failed = current["failure"] is not None and current["ended_request"] == current["roll_forward"]
         if not has_failed and (current["is_behind"] or not current["is_reported"]):
             return None
+
         if has_failed:
             log.warning("the rollout halts", deployment=current["name"], reason=current["failure"])
+
         await tx.execute(sql.end_roll_forward, id=current["id"])
         await tx.execute(
             sql.change_rollout,
@@ -158,6 +173,7 @@ class ServerRollouts(Task):
             deployment_id=current["id"] if has_failed else None,
             reason=current["failure"] if has_failed else None,
         )
+
         return UUID(str(current["workspace_id"]))
 
 
@@ -181,6 +197,7 @@ def _rollout_of(row: Record) -> ServerRollout:
 def _server_of(row: Record, rollout: ServerRollout | None) -> DeploymentServer:
     is_current = rollout is not None and rollout.deployment_id == row["id"]
     state: ServerState = "current"
+
     if not row["is_reported"]:
         state = "unknown" if row["status"] == DeploymentStatus.READY else "stopped"
     elif row["is_behind"] and rollout is not None and is_current:
@@ -189,4 +206,5 @@ def _server_of(row: Record, rollout: ServerRollout | None) -> DeploymentServer:
         state = "behind"
     elif row["server_version"] is None or row["server_version"] != row["listener_version"]:
         state = "own"
+
     return DeploymentServer(id=row["id"], name=row["name"], version=row["server_version"], state=state)

@@ -34,6 +34,7 @@ def check_repo_url(url: str) -> None:
         problem = "must be an https, http, ssh, git or file address, user@host:path, or an absolute path"
         if suggested := full_address(url):
             problem += f"; did you mean {suggested}?"
+
         raise Invalid.field(["body", "source_config", "repo_url"], problem)
 
 
@@ -86,7 +87,10 @@ def hide_credentials(url: str) -> str:
     return _CREDENTIALS.sub(r"\1", url)
 
 
-GIT, IMAGE, ARCHIVE, PUSHED = "git_hosting", "external_image", "internal_source", "internal_docker"
+GIT = "git_hosting"
+IMAGE = "external_image"
+ARCHIVE = "internal_source"
+PUSHED = "internal_docker"
 AVAILABLE = (GIT, IMAGE, ARCHIVE, PUSHED)
 CODE_COMES_LATER = (ARCHIVE, PUSHED)
 # `custom_url` is missing on purpose: it is read-only for all sources but images, and clients may send it back.
@@ -130,7 +134,8 @@ def check_source(source: str) -> None:
 def check_revision_source(source: str, own: str) -> None:
     """Check a PATCH's `revision_source`. Raises SourceNotAvailable and BadCombination."""
     check_source(source)
-    wanted, own = canonical_source(source), canonical_source(own)
+    wanted = canonical_source(source)
+    own = canonical_source(own)
     if wanted != own and (own == IMAGE or wanted in {GIT, IMAGE}):
         raise BadCombination(f"revision_source {source} cannot be used for a deployment from {own}.")
 
@@ -142,6 +147,7 @@ def check_source_fields(
     for name, belongs_to in _CONFIG_FIELDS.items():
         if getattr(config, name) is not None and not {source, revision_source} & {*belongs_to}:
             raise BadCombination(f"source_config.{name} can only be set for {' and '.join(belongs_to)} deployments.")
+
     for name, belongs_to in _REVISION_FIELDS.items():
         if getattr(revision, name) is not None and revision_source not in belongs_to:
             raise BadCombination(

@@ -157,9 +157,14 @@ class ListenerConfig(msgspec.Struct):
 
 
 Source = Literal[
-    "git_hosting", "github", "external_image", "external_docker", "internal_docker", "internal_source",
+    "git_hosting",
+    "github",
+    "external_image",
+    "external_docker",
+    "internal_docker",
+    "internal_source",
     "internal_template",
-]  # fmt: skip
+]
 DeploymentType = Literal["dev_free", "dev", "prod", "dev_zero", "dev_free_zero"]
 Limit = Annotated[int, Meta(ge=1, le=100)]
 Offset = Annotated[int, Meta(ge=0, le=2**31 - 1)]

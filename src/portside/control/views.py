@@ -83,10 +83,13 @@ def _status_message(row: Record) -> str | None:
     message: str | None = row["status_message"]
     if row["is_silent"]:
         message = f"Its listener was last seen at {iso(row['last_seen_at'])}; the deployment may still be running."
+
     parts = [message, _LISTENER_REFUSED if row["has_refused_listener"] else None]
     parts.append(_KEY_REFUSED if row["has_refused_key"] else None)
+
     if row["poll_failure"] is not None:
         parts.append(f"Its repository cannot be polled, so a push starts no revision: {row['poll_failure']}")
+
     return " ".join(part for part in parts if part) or None
 
 

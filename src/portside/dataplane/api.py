@@ -118,8 +118,10 @@ class ControlPlane:
             response = await self._client.request(method, path, content=content, headers=headers, timeout=timeout_s)
         except httpx2.HTTPError as exc:
             raise ControlPlaneUnreachable(f"{type(exc).__name__}: {exc}") from exc
+
         if response.status_code == HTTPStatus.UNAUTHORIZED:
             self._read_key()
+
         _check(response)
         return response.content
 
@@ -134,6 +136,7 @@ class ControlPlane:
             async with self._client.stream("GET", path) as response:
                 if not response.is_success:
                     await response.aread()
+
                 _check(response)
                 with into.open("wb") as file:
                     async for chunk in response.aiter_bytes():
@@ -156,10 +159,12 @@ def _check(response: httpx2.Response) -> None:
     """Raise ControlPlaneUnreachable or ControlPlaneRefused for an error response."""
     if response.is_success:
         return
+
     detail = response.text[:500]
     # 401 and 403 are retried: an operator can replace an invalid key while the deployments keep running.
     if response.status_code in _RETRIED or response.status_code >= 500:
         raise ControlPlaneUnreachable(f"{response.status_code}: {detail}")
+
     raise ControlPlaneRefused(response.status_code, detail)
 
 

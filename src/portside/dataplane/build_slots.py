@@ -17,6 +17,7 @@ class BuildSlots:
     def __init__(self, count: int) -> None:
         self._count = count
         self._running = 0
+
         # Why no further build may begin, while something waits for the end of those that run.
         self._paused: str | None = None
         self._changed = asyncio.Event()
@@ -34,6 +35,7 @@ class BuildSlots:
         while (reason := self._obstacle()) is not None:
             if reason != said:
                 on_wait(reason)
+
             said = reason
             await self._changed.wait()
 
@@ -63,6 +65,7 @@ class BuildSlots:
         with contextlib.suppress(TimeoutError):
             async with timeout(within_s):
                 await self._ended.wait()
+
         self._ended.clear()
 
     def _obstacle(self) -> str | None:
@@ -70,6 +73,7 @@ class BuildSlots:
             return self._paused
         if self._running >= self._count:
             return f"{self._count} builds run at once, and others began earlier"
+
         return None
 
     def _notify(self) -> None:

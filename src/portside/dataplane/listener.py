@@ -56,9 +56,12 @@ _PARENT_CHECK_S = 1.0
 _MAX_BUILDS = 2
 _REPORT_METRICS_EVERY_S = 5.0
 # Also after each build; while builds run more often.
-_LIMIT_CACHE_EVERY_S, _LOOK_AT_CACHE_EVERY_S = 3600.0, 60.0
-_RESTORE_FIRST_S, _RESTORE_LIMIT_S = 1.0, 300.0
-_STARTS_WITHIN_S, _STARTS_POLL_S = 120.0, 0.2
+_LIMIT_CACHE_EVERY_S = 3600.0
+_LOOK_AT_CACHE_EVERY_S = 60.0
+_RESTORE_FIRST_S = 1.0
+_RESTORE_LIMIT_S = 300.0
+_STARTS_WITHIN_S = 120.0
+_STARTS_POLL_S = 0.2
 
 
 def open_compute(kind: str, settings: ListenerSettings) -> Compute:
@@ -68,6 +71,7 @@ def open_compute(kind: str, settings: ListenerSettings) -> Compute:
         from portside.dataplane.compute.machine import MachineCompute
 
         return MachineCompute(settings)
+
     from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 
     try:
@@ -76,6 +80,7 @@ def open_compute(kind: str, settings: ListenerSettings) -> Compute:
         raise UserMistake(
             f"compute kubernetes needs {exc.name}: install the wheel with its extra [kubernetes]"
         ) from exc
+
     return KubernetesCompute.from_environment(settings, load_settings(KubernetesSettings, os.environ))
 
 
@@ -96,6 +101,7 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
         starts = FirstStarts()
         context = ListenerContext(settings, control, compute, BuildSlots(_MAX_BUILDS), starts.wait)
         reconcilers = ReconcilerSet(context, starts)
+
         # The listener stops as soon as one of these ends.
         tasks = [
             asyncio.create_task(reconcilers.run()),
@@ -103,17 +109,21 @@ async def run_listener(settings: ListenerSettings, stop: asyncio.Event, compute:
             asyncio.create_task(reconcilers.limit_cache()),
             asyncio.create_task(stop.wait()),
         ]
+
         if settings.exit_with_parent:
             tasks.append(asyncio.create_task(_wait_for_parent_exit(parent)))
+
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
+
             await asyncio.gather(*tasks, return_exceptions=True)
             await reconcilers.close()
             await compute.close()
             await control.close()
+
         for task in tasks:
             if not task.cancelled():
                 task.result()
@@ -150,7 +160,8 @@ class ReconcilerSet:
     """Polls the desired state and runs one reconciler for each deployment."""
 
     def __init__(self, context: ListenerContext, starts: FirstStarts | None = None) -> None:
-        self._context, self._starts = context, starts or FirstStarts()
+        self._context = context
+        self._starts = starts or FirstStarts()
         self._reconcilers: dict[UUID, Reconciler] = {}
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self._listener_id: UUID | None = None
@@ -173,6 +184,7 @@ class ReconcilerSet:
         supervision = Supervision(
             "polls of the control plane", backoff=backoff, expected=expected, on_failure=reconnect
         )
+
         await supervision.run(poll_forever)
 
     async def report_metrics(self) -> None:
@@ -181,6 +193,7 @@ class ReconcilerSet:
         async def report_forever() -> None:
             while True:
                 await asyncio.sleep(_REPORT_METRICS_EVERY_S)
+
                 for reconciler in list(self._reconcilers.values()):
                     # A report that fails is repeated in a moment anyway.
                     with contextlib.suppress(ControlPlaneUnreachable, ControlPlaneRefused):
@@ -190,13 +203,15 @@ class ReconcilerSet:
 
     async def limit_cache(self) -> None:
         """Keep the package cache of builds within its size limit, forever."""
-        settings, slots = self._context.settings, self._context.build_slots
+        settings = self._context.settings
+        slots = self._context.build_slots
 
         async def limit_forever() -> None:
             while True:
                 if await is_cache_too_large(settings.folder, settings.build_cache_max_bytes):
                     async with slots.alone("the package caches are above BUILD_CACHE_MAX_BYTES and are emptied first"):
                         await limit_cache(settings.folder, settings.build_cache_max_bytes)
+
                 await slots.wait_for_end(_LOOK_AT_CACHE_EVERY_S if slots.has_builds else _LIMIT_CACHE_EVERY_S)
 
         await Supervision("size of the build cache").run(limit_forever)
@@ -205,16 +220,20 @@ class ReconcilerSet:
         """Stop all work and all servers; returns when no process is left."""
         for task in self._tasks.values():
             task.cancel()
+
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await asyncio.gather(*(reconciler.close() for reconciler in self._reconcilers.values()))
 
     async def _poll(self) -> Desired:
         control = self._context.control
         if self._listener_id is None:
-            kind, compute_id = self._context.compute.compute_type, self._context.settings.compute_id
+            kind = self._context.compute.compute_type
+            compute_id = self._context.settings.compute_id
             self._listener_id = await control.connect(kind, compute_id, full_version())
             self._generation = 0
+
             log.info("connected to the control plane", listener=str(self._listener_id))
+
         desired = await control.desired(self._listener_id, self._generation, _WAIT_S)
         self._generation = desired.generation
         return desired
@@ -225,16 +244,20 @@ class ReconcilerSet:
             if known is not None and not known.is_finished:
                 known.update(deployment)
                 continue
+
             reconciler = self._reconcilers[deployment.id] = Reconciler(self._context, deployment)
             supervision = Supervision(f"deployment {deployment.id}")
             self._tasks[deployment.id] = asyncio.create_task(supervision.run(reconciler.run))
+
         self._starts.expect(list(self._reconcilers.values()))
+
         for unlisted in self._reconcilers.keys() - {deployment.id for deployment in desired.deployments}:
             self._drop(unlisted)
 
     def _drop(self, deployment_id: UUID) -> None:
         """Stop the servers of a deployment that the control plane no longer lists; its data stays."""
-        reconciler, task = self._reconcilers[deployment_id], self._tasks[deployment_id]
+        reconciler = self._reconcilers[deployment_id]
+        task = self._tasks[deployment_id]
         if reconciler.is_finished:
             del self._reconcilers[deployment_id], self._tasks[deployment_id]
         elif not reconciler.is_closing:
@@ -243,6 +266,7 @@ class ReconcilerSet:
                 "the control plane no longer lists a deployment that was not deleted", deployment=str(deployment_id)
             )
             task.cancel()
+
             self._tasks[deployment_id] = asyncio.create_task(_close(reconciler, task))
 
 
@@ -256,12 +280,14 @@ class Reconciler:
     """Reconciles one deployment: `update` sets the desired state, `run` brings it about."""
 
     def __init__(self, context: ListenerContext, desired: DesiredDeployment) -> None:
-        self._context, self._desired = context, desired
+        self._context = context
+        self._desired = desired
         self._rollout = Rollout(context, desired.id)
         self._changed = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
         self._working_on: UUID | None = None
         self._rolled_out: set[UUID] = set()
+
         self._was_restored = False
         self._restore_backoff = Backoff(_RESTORE_FIRST_S, _RESTORE_LIMIT_S)
         self._restore_at = 0.0
@@ -271,14 +297,17 @@ class Reconciler:
         """Set the desired state, and cancel work that is no longer wanted."""
         if desired == self._desired:
             return
+
         is_deletion = desired.status == "AWAITING_DELETE" and self._desired.status != "AWAITING_DELETE"
         # Status and address echo this listener's own reports, so a change of those is not a reason to retry at once.
         echo = msgspec.structs.replace(desired, status=self._desired.status, custom_url=self._desired.custom_url)
         if echo != self._desired:
             self._restore_backoff.reset()
             self._restore_at = 0.0
+
         self._desired = desired
         self._changed.set()
+
         if self._work is not None and (is_deletion or self._is_work_abandoned()):
             self._work.cancel()
 
@@ -290,6 +319,7 @@ class Reconciler:
             failed = await self._reconcile_logged()
             if not failed:
                 backoff.reset()
+
             if not self.is_finished:
                 restore_in_s = None if self._was_restored else max(0.0, self._restore_at - time.monotonic())
                 with contextlib.suppress(TimeoutError):
@@ -302,6 +332,7 @@ class Reconciler:
         """Whether the active revision served before this listener, and still has to be started."""
         if self.is_finished or self._desired.active_revision_id is None or self._desired.status == "AWAITING_DELETE":
             return False
+
         has_failed = time.monotonic() < self._restore_at
         return self._rollout.target.is_starting or not (self._was_restored or has_failed)
 
@@ -319,6 +350,7 @@ class Reconciler:
     def _is_work_abandoned(self) -> bool:
         if self._working_on is None:
             return False
+
         revision = self._desired.revision(self._working_on)
         return revision is None or revision.status in ABANDONED
 
@@ -330,10 +362,12 @@ class Reconciler:
         finally:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
+
         error = None if self._work.cancelled() else self._work.exception()
         if error is not None:
             log.error("a deployment is not in its desired state", deployment=str(self._desired.id), exc_info=error)
             await self._report_down(error, "soon")
+
         return error is not None
 
     async def _reconcile(self) -> None:
@@ -341,11 +375,14 @@ class Reconciler:
             await self._rollout.destroy()
             self.is_finished = True
             return
+
         if not await self._provision():
             return
+
         await self._restore_when_due()
         await self._rollout.rollback(self._desired)
         await self._rollout.update(self._desired)
+
         while (revision := self._next_revision()) is not None:
             await self._roll_out(revision)
 
@@ -355,20 +392,26 @@ class Reconciler:
 
     async def _provision(self) -> bool:
         """Create what every revision needs. False when that failed for good, which ends the waiting revisions."""
-        target, is_new = self._rollout.target, self._desired.status == "AWAITING_DATABASE"
+        target = self._rollout.target
+        is_new = self._desired.status == "AWAITING_DATABASE"
         if not is_new and await target.is_provisioned():
             return True
+
         try:
             await target.provision(is_new=is_new)
         except CreateFailed as exc:
             while (revision := self._next_revision()) is not None:
                 self._rolled_out.add(revision.id)
                 await self._rollout.fail(revision, exc)
+
             if self._desired.active_revision_id is not None:
                 raise
+
             return False
+
         if is_new:
             await self._context.control.report_deployment(self._desired.id, DeploymentReport("READY"))
+
         return True
 
     async def _restore_when_due(self) -> None:
@@ -376,10 +419,12 @@ class Reconciler:
         if self._was_restored or self._rollout.target.is_running:
             self._was_restored = True
             return
+
         active = self._desired.revision(self._desired.active_revision_id)
         if active is not None:
             if time.monotonic() < self._restore_at:
                 return
+
             try:
                 await self._rollout.restore(self._desired, active)
             except (RevisionFailed, OSError, UserMistake) as exc:
@@ -391,8 +436,10 @@ class Reconciler:
                     reason=reason_of(active, exc),
                     again_in_s=delay_s,
                 )
+
                 await self._report_down(exc, f"in {delay_s:g} s")
                 return
+
         self._was_restored = True
 
     async def _report_down(self, error: BaseException, next_attempt: str) -> None:
@@ -400,6 +447,7 @@ class Reconciler:
         active = self._desired.revision(self._desired.active_revision_id)
         if active is None or self._desired.status == "AWAITING_DELETE" or self._rollout.target.is_running:
             return
+
         with contextlib.suppress(ControlPlaneRefused):
             await self._rollout.report_down(
                 f"Nothing of this deployment runs. The next attempt is {next_attempt}. {reason_of(active, error)}"
@@ -425,11 +473,14 @@ async def _lock_home(lock: Path, stop: asyncio.Event) -> AsyncIterator[None]:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
+
             if stop.is_set() or time.monotonic() > deadline:
                 raise UserMistake(
                     f"another listener uses {lock.parent}; stop it, or set PORTSIDE_HOME to another folder"
                 )
+
             await asyncio.sleep(0.1)
+
         yield
     finally:
         os.close(descriptor)

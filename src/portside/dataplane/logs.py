@@ -41,6 +41,7 @@ class RevisionLog:
         self._has_lines = asyncio.Event()
         self._flushing = asyncio.Event()
         self._empty = asyncio.Event()
+
         self._empty.set()
         self._is_closed = False
         self._backoff = Backoff(limit_s=10)
@@ -65,6 +66,7 @@ class RevisionLog:
         with contextlib.suppress(TimeoutError):
             async with timeout(within_s):
                 await self._empty.wait()
+
         self._flushing.clear()
 
     async def close(self, within_s: float = 5.0) -> None:
@@ -75,6 +77,7 @@ class RevisionLog:
         except asyncio.CancelledError:
             self._task.cancel()
             raise
+
         if self._empty.is_set():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -90,6 +93,7 @@ class RevisionLog:
             with contextlib.suppress(TimeoutError):
                 async with timeout(_BATCH_WINDOW_S):
                     await self._flushing.wait()
+
             await self._ship_waiting()
             self._backoff.reset()
 
@@ -107,6 +111,7 @@ class RevisionLog:
             except BaseException:
                 self._put_back(batch)
                 raise
+
         self._has_lines.clear()
         self._empty.set()
 

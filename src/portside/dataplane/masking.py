@@ -28,8 +28,11 @@ class MaskedOutput:
         max_lines: int = _MAX_LINES,
         folder: Path | None = None,
     ) -> None:
-        self._on_line, self._left, self._max_lines = on_line, max_lines, max_lines
-        self._hidden, self._folder = masked_forms(hidden), folder
+        self._on_line = on_line
+        self._left = max_lines
+        self._max_lines = max_lines
+        self._hidden = masked_forms(hidden)
+        self._folder = folder
 
     def mask(self, text: str) -> str:
         """Mask the values, and the user and password of every address; shorten the paths of the build."""
@@ -44,13 +47,15 @@ class MaskedOutput:
             self._on_line(shown)
         elif self._left == 0:
             self._on_line(f"The build has written {self._max_lines} lines; the rest is left out")
+
         self._left -= 1
         return shown
 
     def silent(self) -> "MaskedOutput":
         """Return an output that masks the same values and passes nothing on."""
         quiet = MaskedOutput(lambda _line: None)
-        quiet._hidden, quiet._folder = self._hidden, self._folder
+        quiet._hidden = self._hidden
+        quiet._folder = self._folder
         return quiet
 
 
@@ -58,6 +63,7 @@ def masked_forms(hidden: Iterable[str]) -> list[str]:
     """Return the strings to mask for some values: each line of a value, as it is and as it stands in a URL."""
     lines = {line.strip() for value in hidden for line in value.splitlines()}
     forms = {form for line in lines if len(line) >= _MIN_LENGTH for form in (line, quote(line, safe=""))}
+
     # The longest first, because one value may contain another.
     return sorted(forms, key=len, reverse=True)
 

@@ -49,7 +49,9 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
         except (AttributeError, OSError):
             # Not Linux, no descriptors left, or the process has ended.
             return False
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
         try:
             loop.add_reader(descriptor, ended.set)
             # Only now is it certain that the descriptor is of this very process.
@@ -58,6 +60,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+
         return True
 
     def signal(self, number: signal.Signals) -> None:
@@ -92,6 +95,7 @@ def kill_processes(variable: str, folder: Path) -> None:
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+
         if not found:
             return
 
@@ -106,9 +110,12 @@ def find_leaders(variable: str, folder: Path, argument: str) -> list[tuple[Path,
         with contextlib.suppress(OSError):
             if os.getsid(pid) != pid or argument.encode() not in _read(pid, "cmdline"):
                 continue
-            path, identity = _variable_of(pid, variable), ProcessIdentity.of(pid)
+
+            path = _variable_of(pid, variable)
+            identity = ProcessIdentity.of(pid)
             if identity is not None and path is not None and path.is_relative_to(folder):
                 found.append((path, identity))
+
     return found
 
 
@@ -123,6 +130,7 @@ def _variable_of(pid: int, variable: str) -> Path | None:
     with contextlib.suppress(OSError):
         found = next((entry for entry in _read(pid, "environ") if entry.startswith(name)), None)
         return None if found is None else Path(os.fsdecode(found.removeprefix(name)))
+
     return None
 
 
@@ -133,8 +141,10 @@ def _read(pid: int, file: str) -> list[bytes]:
 def _started(pid: int) -> str | None:
     if Path("/proc/self/stat").exists():
         return _started_on_linux(pid)
+
     shown = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     text = shown.stdout.strip()
+
     # A zombie (state Z) has ended already.
     return None if not text or text.startswith("Z") else text.split(None, 1)[1]
 
@@ -144,6 +154,7 @@ def _started_on_linux(pid: int) -> str | None:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
+
     # The process name in parentheses may contain spaces. Field 3 of the line is the state, field 22 the start time in
     # ticks since boot, hence the boot id.
     fields = stat.rpartition(")")[2].split()

@@ -55,13 +55,15 @@ from portside.listener_api import (
 )
 
 log = get_logger(__name__)
-_GIT, _ARCHIVE = "git_hosting", "internal_source"
+_GIT = "git_hosting"
+_ARCHIVE = "internal_source"
 BUILT_SOURCES = frozenset({_GIT, _ARCHIVE})
 _MAX_REASON = 4000
 # Metrics that changed less than this are repeated only after so long: most deployments are idle, and there may be
 # hundreds of them.
 _REPEAT_METRICS_S = 60.0
-_SAME_CORES, _SAME_MB = 0.02, 2.0
+_SAME_CORES = 0.02
+_SAME_MB = 2.0
 _CANNOT_PIN = (
     "pin_threads needs the split layout, and the build of this revision is combined, or an image; its build log says "
     "why. Change that, or set pin_threads to 0"
@@ -111,12 +113,15 @@ class Builder:
         agent server is not reused: the database may have been migrated since.
         """
         own = self.folder.revision(revision.id)
-        record, reused = find_build(own), revision.built_from
+        record = find_build(own)
+        reused = revision.built_from
         if record is None and reused is not None and self._is_reusable(revision, self.folder.revision(reused)):
             self.folder.share_revision(reused, revision.id)
             record = find_build(own)
+
         if record is None:
             return None
+
         return await self._ready(own, record)
 
     async def find_earlier(self, revision_id: UUID) -> Build | None:
@@ -129,6 +134,7 @@ class Builder:
         config = folder / "source" / record.config
         if record.layout != "split":
             return Build(folder, config, record.commit)
+
         codes = await asyncio.to_thread(server_versions, has_javascript=runtime_of(folder).is_dir())
         return Build(folder, config, record.commit, *codes, ExecutorFiles(folder, self.settings.folder))
 
@@ -137,6 +143,7 @@ class Builder:
         record = find_build(folder)
         if record is not None and record.layout == "split":
             return not wants_one_process(_secrets_of(revision))
+
         return not is_behind(folder / "venv")
 
     async def build(self, revision: DesiredRevision, build_log: RevisionLog) -> Build:
@@ -166,6 +173,7 @@ class Builder:
             raise BuildFailed(
                 "the revision names no graph configuration file; set source_revision_config.graph_config_path"
             )
+
         return BuildRequest(
             self.folder.revision(revision.id),
             self._source(revision),
@@ -188,8 +196,11 @@ class Builder:
             return ArchiveSource(partial(self.fetch_archive, revision.id), limit)
         if revision.source != _GIT or not revision.repo_url:
             raise BuildFailed(f"this listener cannot build the source {revision.source!r}")
-        ref, commit = revision.repo_ref, revision.repo_commit_sha
+
+        ref = revision.repo_ref
+        commit = revision.repo_commit_sha
         kept = self.folder.find_source(commit)
+
         return GitSource(revision.repo_url, ref, commit, limit, revision.repo_credential, kept)
 
 
@@ -201,20 +212,24 @@ class Rollout:
     """Rolls the revisions of one deployment out to its target."""
 
     def __init__(self, context: ListenerContext, deployment_id: UUID) -> None:
-        self._context, self._deployment_id = context, deployment_id
+        self._context = context
+        self._deployment_id = deployment_id
         self._folder = DeploymentFolder(context.settings.folder, deployment_id)
         fetch_archive = partial(context.control.fetch_archive, deployment_id)
         self._builder = Builder(context.settings, self._folder, self._log_opener("build"), fetch_archive)
         self._reported_status: tuple[str, str | None] | None = None
+
         # The metrics that were reported last, and when.
         self._reported_metrics: tuple[float, MetricsReport] | None = None
         # True from the moment that a release may serve until the control plane knows that it does.
         self._is_switching = False
         self.has_unused_builds = False
         """Whether `update` has builds to remove, of earlier revisions that no thread uses any more."""
+
         self._pins_threads = False
         # Whether the revision that serves has a build of the split layout.
         self._is_split = False
+
         # True while the control plane does not know the target's new address.
         self._is_moved = False
         self.target = context.compute.target(deployment_id, self._log_opener("deploy"))
@@ -241,12 +256,15 @@ class Rollout:
             if build is None:
                 await self.report_down("Nothing of this deployment runs until its active revision is built again.")
                 build = await self._rebuild(revision)
+
         self._is_split = build is not None and build.is_split
         if build is not None and not self._has_servers():
             await self.report_down(STARTING)
+
         if deployment.pin_threads:
             # Before anything serves: a thread that goes on now would go on with newer code.
             await self._rebuild_earlier(deployment, revision)
+
         await self.target.restore(await self._release(deployment, revision, build))
         if deployment.custom_url != self.target.url:
             await self._report_status("READY", None)
@@ -264,10 +282,12 @@ class Rollout:
         before = self.target.url
         self._pins_threads = bool(deployment.pin_threads)
         await self.target.update(deployment)
+
         if self.has_unused_builds:
             self.has_unused_builds = False
             kept = self.target.revisions() | {revision.id for revision in deployment.revisions}
             await asyncio.to_thread(self._folder.remove_revisions_except, kept)
+
         self._is_moved = self._is_moved or self.target.url != before
         if self._is_moved:
             await self._report_status("READY", None)
@@ -284,6 +304,7 @@ class Rollout:
         """
         if not self._is_switching:
             return
+
         # The target writes which revision serves.
         self._folder.read_again()
         active = deployment.revision(deployment.active_revision_id)
@@ -291,8 +312,10 @@ class Rollout:
             build = await self._find_or_rebuild(active) if active.source in BUILT_SOURCES else None
             await self.target.switch(await self._release(deployment, active, build))
             self._is_split = build is not None and build.is_split
+
         if active is None and self.target.is_running:
             await self.target.withdraw(deployment)
+
         self._is_switching = False
 
     async def fail(self, revision: DesiredRevision, failure: RevisionFailed) -> None:
@@ -310,14 +333,17 @@ class Rollout:
         metrics = self.target.metrics()
         if metrics is None:
             return
+
         self.has_unused_builds |= self.target.forget_unused()
         is_down = metrics.problem is not None and metrics.replicas == 0
         problem = metrics.problem or (_CANNOT_PIN if self._pins_threads and not self._is_split else None)
         problem = None if problem is None else storable(shorten(problem, _MAX_REASON))
+
         metrics = msgspec.structs.replace(metrics, problem=problem)
         if self._reported_metrics is None or _is_due(metrics, *self._reported_metrics):
             await self._context.control.put_metrics(self._deployment_id, metrics)
             self._reported_metrics = time.monotonic(), metrics
+
         status: ReportedDeploymentStatus = "UNKNOWN" if is_down else "READY"
         if (status, problem) != self._reported_status:
             await self._report_status(status, problem)
@@ -334,13 +360,17 @@ class Rollout:
             if revision.status == "CREATING":
                 await self._report_revision(revision, "AWAITING_DEPLOY")
             return None
+
         if revision.status in {"AWAITING_DEPLOY", "DEPLOYING"}:
             return await self._find_or_rebuild(revision)
+
         if revision.status == "CREATING":
             if revision.built_from is not None and (found := await self._builder.find(revision)) is not None:
                 await self._report_revision(revision, "AWAITING_DEPLOY", commit=found.commit or None)
                 return found
+
             await self._report_revision(revision, "AWAITING_BUILD")
+
         return await self._build(revision)
 
     async def _build(self, revision: DesiredRevision) -> Build:
@@ -349,6 +379,7 @@ class Rollout:
                 "this listener's compute only serves container images and builds no sources; deploy an image, or use a "
                 "listener with compute process"
             )
+
         await self._context.wait_for_starts()
         build_log = self._builder.open_log(revision.id)
         try:
@@ -358,12 +389,14 @@ class Rollout:
                 build = await self._builder.build(revision, build_log)
         finally:
             await build_log.close()
+
         await self._report_revision(revision, "AWAITING_DEPLOY", commit=build.commit or None)
         return build
 
     async def _find_or_rebuild(self, revision: DesiredRevision) -> Build:
         if (found := await self._builder.find(revision)) is not None:
             return found
+
         try:
             return await self._rebuild(revision)
         except BuildFailed as exc:
@@ -382,6 +415,7 @@ class Rollout:
         for revision_id in self.target.earlier() - {active.id}:
             if find_build(self._folder.revision(revision_id)) is not None:
                 continue
+
             try:
                 earlier = await self._context.control.revision(deployment.id, revision_id)
                 if earlier.source in BUILT_SOURCES:
@@ -402,8 +436,10 @@ class Rollout:
             except (BuildFailed, OSError) as exc:
                 log.error("pinned threads cannot continue with it", revision=str(revision_id), reason=str(exc))  # noqa: TRY400
                 continue
+
             if found is not None:
                 earlier[revision_id] = found
+
         return Release(deployment, revision, build, earlier)
 
     async def _deploy(self, release: Release) -> None:
@@ -411,8 +447,10 @@ class Rollout:
         is_split = release.build is not None and release.build.is_split
         if self._pins_threads and not is_split:
             raise DeployFailed(_CANNOT_PIN)
+
         if revision.status != "DEPLOYING":
             await self._report_revision(revision, "DEPLOYING")
+
         self._is_switching = True
         try:
             await self.target.switch(release)
@@ -420,12 +458,15 @@ class Rollout:
             self._is_switching = False
             if isinstance(exc, DeployFailed):
                 raise
+
             log.exception("a deploy failed unexpectedly", revision=str(revision.id))
             raise DeployFailed(f"the deploy failed unexpectedly: {exc}") from exc
+
         self._is_split = is_split
         await self._report_status("READY", None)
         await self._report_revision(revision, "DEPLOYED")
         self._is_switching = False
+
         await asyncio.to_thread(self._folder.remove_revisions_except, self.target.revisions())
 
     async def _report_status(self, status: ReportedDeploymentStatus, message: str | None) -> None:
@@ -454,7 +495,9 @@ def _is_due(metrics: MetricsReport, reported_at: float, reported: MetricsReport)
     """Whether metrics differ enough from the reported ones, or those are old."""
     if time.monotonic() - reported_at >= _REPEAT_METRICS_S:
         return True
+
     cores = abs((metrics.cpu or 0.0) - (reported.cpu or 0.0))
     memory = abs((metrics.memory_mb or 0.0) - (reported.memory_mb or 0.0))
     same_load = msgspec.structs.replace(reported, cpu=metrics.cpu, memory_mb=metrics.memory_mb)
+
     return metrics != same_load or cores > _SAME_CORES or memory > _SAME_MB

@@ -83,9 +83,11 @@ class DeploymentFolder:
         self.path = dataplane / "deployments" / str(deployment_id)
         self.password_file = self.path / "database-password"
         self.pinned_revisions = self.path / "pinned-revisions.json"
-        self._state_file, self._served_file = self.path / "state.json", self.path / "served.json"
+        self._state_file = self.path / "state.json"
+        self._served_file = self.path / "served.json"
         self._sources = self.path / "sources"
         self._saved_served = b""
+
         self.state = self._load()
 
     def read_again(self) -> None:
@@ -121,7 +123,8 @@ class DeploymentFolder:
 
     def share_revision(self, built: UUID, revision_id: UUID) -> None:
         """Link a revision to the build of another one, if that still exists."""
-        original, shared = self.revision(built).resolve(), self.revision(revision_id)
+        original = self.revision(built).resolve()
+        shared = self.revision(revision_id)
         if original.is_dir() and not shared.exists():
             shared.unlink(missing_ok=True)
             shared.symlink_to(original.name, target_is_directory=True)
@@ -131,6 +134,7 @@ class DeploymentFolder:
         shared = self.revision(revision_id)
         if not shared.is_symlink():
             return False
+
         shared.unlink(missing_ok=True)
         return True
 
@@ -145,6 +149,7 @@ class DeploymentFolder:
                 # A commit is checked out, and no branch.
                 if (kept / "HEAD").read_text().strip() == commit:
                     return kept
+
         return None
 
     def save(self) -> None:
@@ -153,6 +158,7 @@ class DeploymentFolder:
         write_private(self._state_file, msgspec.json.encode(self.state).decode())
         state = self.state
         served = ServedRevisions(state.active_revision_id, state.previous_revision_id, state.earlier)
+
         content = msgspec.json.encode(served)
         if content != self._saved_served:
             write_private(self._served_file, content.decode())
@@ -164,9 +170,11 @@ class DeploymentFolder:
         if previous != revision_id:
             if previous is not None:
                 self.state.earlier[previous] = time.time()
+
             self.state.earlier.pop(revision_id, None)
             self.state.previous_revision_id = previous
             self.state.active_revision_id = revision_id
+
         self.state.sleep = None
         self.save()
 
@@ -206,6 +214,7 @@ class DeploymentFolder:
                 if name not in names:
                     _remove(entry)
                     removed.add(name)
+
         if removed:
             log.info(
                 "builds and logs of replaced revisions were removed", folder=str(self.path), revisions=len(removed)
@@ -232,6 +241,7 @@ class DeploymentFolder:
             served = msgspec.json.decode(self._served_file.read_bytes(), type=ServedRevisions)
         except (FileNotFoundError, msgspec.MsgspecError):
             return DeploymentState()
+
         return DeploymentState(
             active_revision_id=served.active_revision_id,
             previous_revision_id=served.previous_revision_id,

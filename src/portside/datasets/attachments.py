@@ -46,6 +46,7 @@ async def link_attachments(
     rows = await db.fetch(sql.attachment_types, workspace_id=workspace_id, ids=ids) if ids else []
     types = {row["id"]: row["mime_type"] for row in rows}
     expires_at = link_expiry()
+
     return {
         example_id: {
             f"attachment.{name}": ExampleAttachment(
@@ -72,6 +73,7 @@ async def store_attachments(
             mime_type=[file.mime_type for _, file in stored],
             data=[file.data for _, file in stored],
         )
+
     return [attachment_id for attachment_id, _ in stored]
 
 
@@ -81,6 +83,7 @@ async def download(db: Session, box: SecretBox, query: DownloadQuery) -> Respons
     row = await db.fetchrow(sql.attachment, attachment_id=ticket.attachment_id)
     if row is None:
         raise ExampleAttachmentNotFound
+
     return file_response(row["data"], row["mime_type"], ticket.name)
 
 
@@ -89,6 +92,7 @@ def check_names(names: Iterable[str], where: list[str | int]) -> None:
     found = list(names)
     if len(found) > MAX_ATTACHMENTS:
         raise Invalid.field(where, f"an example has at most {MAX_ATTACHMENTS} attachments")
+
     for name in found:
         if not name or len(name) > MAX_NAME_CHARS or "\x00" in name:
             raise Invalid.field([*where, name[:MAX_NAME_CHARS]], f"a name has 1 to {MAX_NAME_CHARS} characters")

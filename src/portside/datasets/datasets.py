@@ -25,12 +25,15 @@ async def create_dataset(db: Session, workspace_id: UUID, body: DatasetRequest) 
     for name in ("transformations", "tag_value_ids"):
         if getattr(body, name):
             raise refuse_field(name, "is not supported; leave it out")
+
     for name in _SCHEMA_FIELDS:
         if (schema := getattr(body, name)) is not None:
             check_schema(schema, name)
+
     extra = body.extra
     if body.metadata is not None:
         extra = {**(extra or {}), "metadata": body.metadata}
+
     created = await db.fetchval(
         sql.create_dataset,
         workspace_id=workspace_id,
@@ -44,6 +47,7 @@ async def create_dataset(db: Session, workspace_id: UUID, body: DatasetRequest) 
     )
     if created is None:
         raise DatasetExists
+
     return await show_dataset(db, workspace_id, created)
 
 
@@ -62,6 +66,7 @@ async def list_datasets(db: Session, workspace_id: UUID, query: DatasetQuery) ->
         limit=query.limit,
         offset=query.offset,
     )
+
     return [_shown(row) for row in rows]
 
 
@@ -70,6 +75,7 @@ async def show_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> Dat
     found = await list_datasets(db, workspace_id, DatasetQuery(id=[dataset_id]))
     if not found:
         raise DatasetNotFound
+
     return found[0]
 
 
@@ -77,10 +83,12 @@ async def update_dataset(db: Database, workspace_id: UUID, dataset_id: UUID, pat
     """Change a dataset. Raises DatasetNotFound, DatasetExists, and Invalid if examples violate a schema."""
     if patch.transformations:
         raise refuse_field("transformations", "is not supported; leave it out")
+
     schemas = {name: getattr(patch, name) for name in _SCHEMA_FIELDS}
     for name, schema in schemas.items():
         if isinstance(schema, dict):
             check_schema(schema, name)
+
     values = {name: None if value is UNSET else value for name, value in msgspec.structs.asdict(patch).items()}
     try:
         async with db.transaction() as tx:
@@ -99,10 +107,12 @@ async def update_dataset(db: Database, workspace_id: UUID, dataset_id: UUID, pat
                 sets_outputs_schema=schemas["outputs_schema_definition"] is not UNSET,
                 outputs_schema=_text(values["outputs_schema_definition"]),
             )
+
             given = [schema if isinstance(schema, dict) else None for schema in schemas.values()]
             await _check_examples(tx, workspace_id, dataset_id, DatasetSchemas(*given))
     except UniqueViolationError as exc:
         raise DatasetExists from exc
+
     return await show_dataset(db, workspace_id, dataset_id)
 
 
@@ -117,6 +127,7 @@ async def lock_dataset(tx: Transaction, workspace_id: UUID, dataset_id: UUID) ->
     row = await tx.fetchrow(sql.lock_dataset, workspace_id=workspace_id, dataset_id=dataset_id)
     if row is None:
         raise DatasetNotFound
+
     return DatasetSchemas(_value(row["inputs_schema"]), _value(row["outputs_schema"]))
 
 
@@ -126,6 +137,7 @@ async def share_dataset(db: Session, workspace_id: UUID, dataset_id: UUID) -> Da
     shared = await _find_share(db, workspace_id, dataset_id)
     if shared is None:
         raise DatasetNotFound
+
     return shared
 
 
@@ -140,6 +152,7 @@ async def show_share(db: Session, workspace_id: UUID, dataset_id: UUID) -> Datas
     shared = await _find_share(db, workspace_id, dataset_id)
     if shared is None:
         raise DatasetNotFound("The dataset is not shared.")
+
     return shared
 
 
@@ -153,6 +166,7 @@ async def open_share(db: Session, token: UUID) -> tuple[UUID, UUID]:
     row = await db.fetchrow(sql.shared_dataset, share_token=token)
     if row is None:
         raise SharedDatasetNotFound
+
     return row["workspace_id"], row["dataset_id"]
 
 
@@ -160,6 +174,7 @@ async def _check_examples(tx: Transaction, workspace_id: UUID, dataset_id: UUID,
     """Check stored examples against new schemas. Raises Invalid."""
     if schemas.inputs is None and schemas.outputs is None:
         return
+
     batch: list[tuple[list[str | int], Any, Any]] = []
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
     async for row in tx.stream_by_size(sql.bytes_of_examples, sql.some_examples, **owner, as_of=None):
@@ -167,6 +182,7 @@ async def _check_examples(tx: Transaction, workspace_id: UUID, dataset_id: UUID,
         if len(batch) == _CHECK_BATCH:
             await check_values(schemas, batch)
             batch = []
+
     await check_values(schemas, batch)
 
 

@@ -82,13 +82,17 @@ async def list_examples(db: Session, workspace_id: UUID, query: ExampleQuery, li
         metadata=read_query_object(query.metadata, "metadata"),
         splits=query.splits,
     )
+
     if query.filter:
         condition = all_of([condition, compile_filter(query.filter, builder, EXAMPLE_FILTERS)])
+
     page: dict[str, Any] = {"limit": query.limit, "offset": query.offset}
     listing = sql.recent_examples
+
     if query.order != "recent":
         listing = sql.ordered_examples
         page |= {"order_by": query.order, "seed": str(query.random_seed or 0.0)}
+
     listing, values = apply_condition(listing, condition, **page)
     ids = [row["id"] for row in await db.fetch(listing, **values)]
     return await show_examples(db, workspace_id, ids, moment, links, shown=_shown_fields(query))
@@ -110,10 +114,12 @@ async def show_example(
     dataset_id = await db.fetchval(sql.dataset_of_example, workspace_id=workspace_id, example_id=example_id)
     if dataset_id is None:
         raise ExampleNotFound
+
     moment = await resolve_as_of(db, workspace_id, dataset_id, as_of)
     found = await show_examples(db, workspace_id, [example_id], moment, links, shown=EVERYTHING)
     if not found:
         raise ExampleNotFound
+
     return found[0]
 
 
@@ -133,6 +139,7 @@ async def show_examples(  # noqa: PLR0913 - one read with many parameters
         linked = await link_attachments(db, workspace_id, {row["id"]: _names(row) for row in rows}, links)
         for example_id, attachments in linked.items():
             found[example_id].attachment_urls = attachments
+
     return [found[example_id] for example_id in ids if example_id in found]
 
 
@@ -149,6 +156,7 @@ def _shown_fields(query: ExampleQuery) -> frozenset[str]:
         return frozenset({"id"}) if query.exclude_default_fields else EVERYTHING - {ATTACHMENTS}
     if unknown := set(query.select) - EVERYTHING - _PREVIEWS:
         raise Invalid.field(["query", "select"], f"examples have no field {min(unknown)[:100]}", "enum")
+
     return frozenset(query.select) | ({"id"} if query.exclude_default_fields else _DEFAULT_FIELDS)
 
 
@@ -159,11 +167,14 @@ def _names(row: Record) -> AttachmentIds:
 def _example(row: Record, shown: frozenset[str]) -> Example:
     fields: dict[str, Any] = {name: row[name] for name in shown if name in row}
     fields["id"] = row["id"]
+
     if "name" in shown:
         fields["name"] = f"#{row['id'].hex[:4]} @ {row['dataset_name']}"
+
     for name in ("inputs", "outputs"):
         if name in shown:
             fields[name] = None if row[name] is None else msgspec.Raw(row[name].encode())
+
     return Example(**{name: fields.get(name, UNSET) for name in EVERYTHING | _PREVIEWS})
 
 
@@ -175,21 +186,26 @@ async def fill_from_runs(db: Session, workspace_id: UUID, writes: Sequence[Examp
     with_source = [write for write in writes if _uses_source_run(write)]
     ids = [_source(write) for write in with_source]
     rows = await db.fetch(sql.source_runs, workspace_id=workspace_id, ids=ids) if ids else []
+
     runs = {row["id"]: row for row in rows}
     filled = []
     for write in writes:
         if not _uses_source_run(write):
             filled.append(write)
             continue
+
         run_id = _source(write)
         if run_id not in runs:
             raise Invalid.field(["body", str(write.id), "source_run_id"], f"no run {run_id} exists in this workspace")
+
         files = await _attachments(db, workspace_id, run_id, write)
         changes: dict[str, Any] = {"attachments": [*write.attachments, *files]}
         if write.fields.use_source_run_io:
             changes["inputs"] = write.inputs or _object(runs[run_id]["inputs"]) or {}
             changes["outputs"] = write.outputs or _object(runs[run_id]["outputs"])
+
         filled.append(msgspec.structs.replace(write, **changes))
+
     return filled
 
 
@@ -242,9 +258,11 @@ class VersionWriter:
         _refuse_duplicate_ids(writes)
         if taken := await self._existing_rows([write.id for write in writes]):
             raise _exists(taken)
+
         filled = await fill_from_runs(self._tx, self._owner["workspace_id"], writes)
         states = [await self._new(write, index) for index, write in enumerate(filled)]
         await self._check(states)
+
         return await self._write(states)
 
     async def change(self, writes: Sequence[ExampleWrite]) -> Changed:
@@ -257,6 +275,7 @@ class VersionWriter:
         if missing := {write.id for write in writes} - set(rows):
             await self._refuse_moves(missing)
             raise ExampleNotFound(f"Example not found: {min(missing)}")
+
         states = [await self._changed(rows[write.id], write) for write in writes]
         await self._check(states)
         return await self._write(states)
@@ -267,10 +286,12 @@ class VersionWriter:
         rows = await self._existing_rows([write.id for write in writes])
         await self._refuse_moves({write.id for write in writes} - set(rows))
         filled = await fill_from_runs(self._tx, self._owner["workspace_id"], writes)
+
         states = [
             await (self._changed(rows[write.id], write) if write.id in rows else self._new(write, index))
             for index, write in enumerate(filled)
         ]
+
         await self._check(states)
         return await self._write(states)
 
@@ -279,6 +300,7 @@ class VersionWriter:
         rows = await self._existing_rows(body.examples)
         if missing := set(body.examples) - set(rows):
             raise ExampleNotFound(f"Example not found: {min(missing)}")
+
         states = []
         for row in rows.values():
             existing = [split for split in splits_of(row["metadata"]) if split != body.split_name]
@@ -287,6 +309,7 @@ class VersionWriter:
                 state = _state_of(row)
                 state.metadata = {**state.metadata, SPLITS: new}
                 states.append(state)
+
         if states:
             await self._write(states)
 
@@ -294,6 +317,7 @@ class VersionWriter:
         """Delete examples in a new version; return how many existed."""
         if not await self._existing_rows(ids):
             return 0
+
         as_of = await begin_version(self._tx, **self._owner)
         return await self._tx.execute(sql.end_examples, **self._owner, ids=list(ids), as_of=as_of)
 
@@ -316,9 +340,11 @@ class VersionWriter:
     async def _new(self, write: ExampleWrite, position: int) -> _State:
         if write.inputs is None:
             raise Invalid.field(["body", str(write.id), "inputs"], "Field required", "missing")
+
         if write.operations is not None:
             where = ["body", str(write.id), "attachments_operations"]
             raise Invalid.field(where, "a new example has no attachments to keep or rename")
+
         return _State(
             id=write.id,
             created_at=None if write.fields.created_at is None else to_utc(write.fields.created_at, "created_at"),
@@ -336,6 +362,7 @@ class VersionWriter:
         state.outputs = state.outputs if write.outputs is None else write.outputs
         state.metadata = _metadata(write, state.metadata)
         state.attachments = await self._attachments(write, state.attachments)
+
         return state
 
     async def _attachments(self, write: ExampleWrite, existing: AttachmentIds) -> AttachmentIds:
@@ -348,13 +375,16 @@ class VersionWriter:
         if (operations := write.operations) is not None:
             if unknown := ({*operations.rename, *operations.retain} - set(existing)):
                 raise Invalid.field([*where, min(unknown)], "the example has no attachment of this name")
+
             names = {name: existing[name] for name in operations.retain}
             names.update({new: existing[old] for old, new in operations.rename.items()})
         elif write.attachments:
             names = {}
+
         check_names([*names, *(file.name for file in write.attachments)], where)
         stored = await store_attachments(self._tx, **self._owner, files=write.attachments)
         names.update(zip((file.name for file in write.attachments), stored, strict=True))
+
         return names
 
     async def _check(self, states: Sequence[_State]) -> None:
@@ -368,6 +398,7 @@ class VersionWriter:
         as_of = await begin_version(self._tx, **self._owner)
         ids = [state.id for state in states]
         await self._tx.execute(sql.end_examples, **self._owner, ids=ids, as_of=as_of)
+
         written = await self._tx.fetch(
             sql.write_examples,
             **self._owner,
@@ -383,6 +414,7 @@ class VersionWriter:
         )
         if len(written) < len(states):
             raise _exists(set(ids) - {row["id"] for row in written})
+
         return Changed(len(ids), ids, as_of)
 
 
@@ -414,6 +446,7 @@ async def put_examples(db: Database, workspace_id: UUID, writes: Iterable[tuple[
     async with db.transaction() as tx:
         for dataset_id, own_writes in _by_dataset(writes):
             made.append(await (await open_writer(tx, workspace_id, dataset_id)).put(own_writes))
+
     ids = [example_id for changed in made for example_id in changed.example_ids]
     return Changed(len(ids), ids, max(changed.as_of for changed in made))
 
@@ -426,6 +459,7 @@ async def add_to_datasets(
     async with db.transaction() as tx:
         for dataset_id, own_writes in _by_dataset(writes):
             ids += (await (await open_writer(tx, workspace_id, dataset_id)).add(own_writes)).example_ids
+
     return ids
 
 
@@ -434,14 +468,17 @@ async def change_in_any_dataset(db: Database, workspace_id: UUID, patches: Seque
     async with db.transaction() as tx:
         ids = [patch.id for patch in patches]
         rows = await tx.fetch(sql.datasets_of_present_examples, workspace_id=workspace_id, ids=ids)
+
         datasets = {row["id"]: row["dataset_id"] for row in rows}
         for patch in patches:
             if patch.id not in datasets:
                 raise ExampleNotFound(f"Example not found: {patch.id}")
             if patch.dataset_id not in {None, datasets[patch.id]}:
                 raise _elsewhere(patch.id, datasets[patch.id])
+
         for dataset_id, writes in _by_dataset((from_patch(patch.id, patch), datasets[patch.id]) for patch in patches):
             await (await open_writer(tx, workspace_id, dataset_id)).change(writes)
+
     return ExamplesChanged(f"{len(ids)} examples updated", len(ids), ids)
 
 
@@ -458,6 +495,7 @@ async def create_from_file(db: Database, workspace_id: UUID, upload: Upload) -> 
         dataset = await create_dataset(tx, workspace_id, upload.dataset)
         if upload.examples:
             await (await open_writer(tx, workspace_id, dataset.id)).add(upload.examples)
+
         return await show_dataset(tx, workspace_id, dataset.id)
 
 
@@ -475,11 +513,13 @@ async def delete_examples(db: Database, workspace_id: UUID, ids: Sequence[UUID],
         found: dict[UUID, list[UUID]] = {}
         for row in rows:
             found.setdefault(row["dataset_id"], []).append(row["id"])
+
         for dataset_id, existing in found.items():
             writer = await open_writer(tx, workspace_id, dataset_id)
             count += await writer.remove(existing)
             if hard:
                 await writer.forget(existing)
+
     return count
 
 
@@ -492,6 +532,7 @@ def _by_dataset(
         if dataset_id is None:
             raise Invalid.field(["body", str(write.id), "dataset_id"], "Field required", "missing")
         found.setdefault(dataset_id, []).append(write)
+
     return sorted(found.items())
 
 
@@ -512,8 +553,10 @@ def _metadata(write: ExampleWrite, existing: dict[str, Any]) -> dict[str, Any]:
         new[SPLITS] = [new[SPLITS]]
     elif SPLITS not in new:
         new[SPLITS] = existing.get(SPLITS, [_DEFAULT_SPLIT])
+
     if len(msgspec.json.encode(new)) > _MAX_METADATA_BYTES:
         raise Invalid.field(["body", str(write.id), "metadata"], f"has more than {_MAX_METADATA_BYTES} bytes")
+
     return new
 
 

@@ -106,6 +106,7 @@ async def list_results(
     """
     if page.comparative_experiment_id:
         raise refuse_field("comparative_experiment_id", "is not supported; leave it out")
+
     condition = await condition_of_experiments(db, workspace_id, dataset_id, page.session_ids, page.filters)
     example_ids = await examples_of(db, workspace_id, condition, ExamplePage())
     query = ExampleQuery(dataset=dataset_id, id=example_ids, select=["id"], limit=page.limit, offset=page.offset)
@@ -115,6 +116,7 @@ async def list_results(
         db, workspace_id, [run for runs in by_example.values() for run in runs], _SHOWN_RUN_FIELDS, links
     )
     known = {run.id: run for run in shown}
+
     examples = await show_examples(db, workspace_id, ids, None, links, shown=EVERYTHING)
     return [
         ExampleWithRuns(
@@ -156,13 +158,15 @@ async def runs_of(
     found: dict[UUID, list[UUID]] = {}
     for row in await db.fetch(listing, **values):
         found.setdefault(row["reference_example_id"], []).append(row["id"])
+
     return found
 
 
 async def list_shared_experiments(db: Session, token: UUID, query: ProjectQuery) -> list[TracerSession]:
     """List the experiments on a shared dataset. Raises SharedDatasetNotFound and Invalid."""
     workspace_id, dataset_id = await open_share(db, token)
-    query.reference_dataset, query.reference_free = [dataset_id], None
+    query.reference_dataset = [dataset_id]
+    query.reference_free = None
     return await list_projects(db, workspace_id, query)
 
 
@@ -172,6 +176,7 @@ async def create_comparison(db: Session, workspace_id: UUID, body: ComparisonReq
     found = await _experiments_of(db, workspace_id, body.reference_dataset_id, body.experiment_ids)
     if unknown := set(body.experiment_ids) - set(found):
         raise Invalid.field(["body", "experiment_ids"], f"{min(unknown)} is not an experiment on this dataset")
+
     created = await db.fetchval(
         sql.create_comparison,
         workspace_id=workspace_id,
@@ -185,6 +190,7 @@ async def create_comparison(db: Session, workspace_id: UUID, body: ComparisonReq
     )
     if created is None:
         raise ComparisonExists
+
     query = ComparisonQuery(id=[created])
     return (await list_comparisons(db, workspace_id, body.reference_dataset_id, query))[0]
 
@@ -203,6 +209,7 @@ async def list_comparisons(
         limit=query.limit,
         offset=query.offset,
     )
+
     return [Comparison(**dict(row)) for row in rows]
 
 
@@ -219,6 +226,7 @@ def _run_condition(sessions: list[UUID], filters: Filters) -> Condition:
     for session_id in sessions:
         own = builder.build(sql.when_of_experiment, session_id=session_id)
         condition.append(all_of([own, *(compile_filter(text, builder) for text in filters.get(session_id, []))]))
+
     return any_of(condition)
 
 
@@ -277,6 +285,7 @@ async def query_results(
     for name in ("sort", "comparative_experiment_id"):
         if getattr(body, name):
             raise refuse_field(name, "is not supported; leave it out")
+
     selects = read_selects(body.selects, "body")
     after = _after_id(body.cursor)
     condition = await condition_of_experiments(db, workspace_id, dataset_id, body.experiment_ids, body.filters)
@@ -291,12 +300,14 @@ async def query_results(
         db, workspace_id, run_ids, {"ID", *selects}, links, with_subtree_usage=body.include_subtree_usage
     )
     selected = {run["id"]: run for run in found}
+
     examples = await show_examples(db, workspace_id, ids, None, links, shown=EVERYTHING)
     items = [
         _item(example, [selected[run] for run in by_example.get(example.id, []) if run in selected])
         for example in examples
         if example.dataset_id == dataset_id
     ]
+
     return ExperimentRuns(items, str(ids[-1]) if len(ahead) > len(ids) else None)
 
 
@@ -308,6 +319,7 @@ async def _count_fitting(
     sizes = await bytes_of_runs(db, workspace_id, run_ids, selects)
     rows = await db.fetch(sql.bytes_of_some_examples, workspace_id=workspace_id, ids=ids)
     own = {row["id"]: row["bytes"] for row in rows}
+
     return await reserve_page(
         [own.get(one, 0) + sum(sizes.get(run, 0) for run in by_example.get(one, ())) for one in ids]
     )

@@ -37,8 +37,9 @@ MAX_ROWS = 50_000
 # Clients limit bodies by size, and send three or more parts for each example.
 MAX_PARTS = 500_000
 _MAX_COLUMNS = 200
-_DATASET_FIELDS = frozenset({"name", "id", "description", "data_type", "inputs_schema_definition",
-                             "outputs_schema_definition"})  # fmt: skip
+_DATASET_FIELDS = frozenset(
+    {"name", "id", "description", "data_type", "inputs_schema_definition", "outputs_schema_definition"}
+)
 T = TypeVar("T")
 _CHUNK_BYTES = 32_768
 _ROLES = {"human": "user", "ai": "assistant", "chat": "user", "AIMessageChunk": "assistant"}
@@ -86,14 +87,19 @@ def from_owned_multipart(body: bytes, content_type: str) -> list[tuple[ExampleWr
             fields = convert(_part_object(part), OwnedFields, part.name)
             if example_id in writes:
                 raise Invalid.field(["body", part.name], "two examples of one request have this id; send it once")
+
             writes[example_id] = ExampleWrite(example_id, fields)
             datasets[example_id] = fields.dataset_id
             continue
+
         if example_id not in writes:
             raise Invalid.field(["body", part.name], "must come after the part of its example")
+
         _complete(writes[example_id], field, part)
+
     if not writes:
         raise Invalid.field(["body"], "holds no examples", "missing")
+
     return [(write, datasets[example_id]) for example_id, write in writes.items()]
 
 
@@ -102,10 +108,12 @@ def from_csv(body: bytes, content_type: str) -> Upload:
     fields: dict[str, Any] = {}
     keys: dict[str, list[str]] = {"input_keys": [], "output_keys": [], "metadata_keys": []}
     file: FormPart | None = None
+
     for part in parse_multipart(body, content_type):
         if part.name == "file":
             file = part
             continue
+
         text = plain_text(part.data.decode("utf-8", "replace"))
         if part.name in keys and text:
             keys[part.name].append(text)
@@ -113,10 +121,12 @@ def from_csv(body: bytes, content_type: str) -> Upload:
             fields[part.name] = _part_object(part)
         elif part.name in _DATASET_FIELDS:
             fields[part.name] = text
+
     if file is None:
         raise Invalid.field(["body", "file"], "Field required", "missing")
     if not keys["input_keys"]:
         raise Invalid.field(["body", "input_keys"], "Field required", "missing")
+
     fields.setdefault("name", file.filename or "upload.csv")
     dataset = convert({name: value for name, value in fields.items() if value is not None}, DatasetRequest, "body")
     return Upload(dataset, _rows(file.data, keys))
@@ -134,9 +144,11 @@ def _complete(write: ExampleWrite, field: str, part: FormPart) -> None:
             if len(write.attachments) == MAX_ATTACHMENTS:
                 problem = f"an example has at most {MAX_ATTACHMENTS} attachments"
                 raise Invalid.field(["body", part.name[:200]], problem)
+
             mime_type = (plain_text(part.content_type.split(";")[0]) or UNKNOWN_TYPE)[:200]
             if any(file.name == name for file in write.attachments):
                 raise Invalid.field(["body", part.name[:200]], "two attachments have this name")
+
             write.attachments.append(NewAttachment(name, mime_type, part.data))
         case _:
             raise Invalid.field(
@@ -153,8 +165,10 @@ def _part_object(part: FormPart) -> Any:
     except Invalid as exc:
         where: list[str | int] = ["body", part.name[:200], *exc.problems[0].loc[1:]]
         raise Invalid.field(where, exc.problems[0].msg, exc.problems[0].type) from exc
+
     if not isinstance(value, dict):
         raise Invalid.field(["body", part.name[:200]], "must be a JSON object", "type_error")
+
     return value
 
 
@@ -166,17 +180,21 @@ def _rows(data: bytes, keys: dict[str, list[str]]) -> list[ExampleWrite]:
         for field, columns in keys.items():
             if unknown := set(columns) - set(header):
                 raise Invalid.field(["body", field], f"the file has no column {min(unknown)[:200]}")
+
         if len(header) > _MAX_COLUMNS:
             raise Invalid.field(["body", "file"], f"a file has at most {_MAX_COLUMNS} columns")
+
         writes: list[ExampleWrite] = []
         for row in reader:
             if len(writes) == MAX_ROWS:
                 raise Invalid.field(["body", "file"], f"a file has at most {MAX_ROWS} rows")
+
             cells = {field: {key: _csv_cell(row[key]) for key in columns} for field, columns in keys.items()}
             fields = ExampleFields(metadata=cells["metadata_keys"] or None)
             writes.append(ExampleWrite(uuid7(), fields, cells["input_keys"], cells["output_keys"] or None))
     except (UnicodeDecodeError, csv.Error) as exc:
         raise Invalid.field(["body", "file"], f"cannot be read as CSV in UTF-8: {exc}") from exc
+
     return writes
 
 
@@ -201,17 +219,21 @@ async def write_csv(db: Database, version: DatasetVersion) -> AsyncIterator[str]
     writer = csv.writer(buffer, lineterminator="\r\n")
     columns = [(row["is_output"], row["key"]) for row in await db.fetch(sql.columns_of_dataset, **version)]
     keys = [key for _, key in columns]
+
     writer.writerow(
         escape_formula(key if keys.count(key) == 1 else f"{'outputs' if is_output else 'inputs'}.{key}")
         for is_output, key in columns
     )
+
     async for row in db.stream_by_size(sql.bytes_of_examples, sql.some_examples, **version):
         values = (_decoded(row["inputs"]), _decoded(row["outputs"]) or {})
         writer.writerow(_cell(values[is_output].get(key)) for is_output, key in columns)
+
         if buffer.tell() >= _CHUNK_BYTES:
             yield buffer.getvalue()
             buffer.seek(0)
             buffer.truncate()
+
     yield buffer.getvalue()
 
 
@@ -223,6 +245,7 @@ async def write_lines(db: Database, version: DatasetVersion, form: Callable[[Rec
         if len(chunk) >= _CHUNK_BYTES:
             yield bytes(chunk)
             chunk.clear()
+
     yield bytes(chunk)
 
 
@@ -283,9 +306,11 @@ def _messages(values: Any, names: tuple[str, ...], role: str) -> list[dict[str, 
     found = next((values[name] for name in names if isinstance(values, Mapping) and name in values), None)
     if isinstance(found, str):
         return [{"role": role, "content": found}]
+
     parts = found if isinstance(found, list) else [found]
     if not parts:
         raise NotConversations
+
     return [_message(part) for part in parts]
 
 
@@ -293,12 +318,15 @@ def _message(part: Any) -> dict[str, Any]:
     """Convert a message of OpenAI or LangChain."""
     if isinstance(part, Mapping) and isinstance(part.get("role"), str):
         return dict(part)
+
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(part, Mapping) or not isinstance(kind, str):
         raise NotConversations
+
     data = part["data"] if isinstance(part.get("data"), Mapping) else part
     if "content" not in data:
         raise NotConversations
+
     extra = data.get("additional_kwargs")
     return {"role": _ROLES.get(kind, kind), "content": data["content"], **(extra if isinstance(extra, Mapping) else {})}
 

@@ -48,15 +48,18 @@ class _SchemaSize:
         """Return the expanded size of a part."""
         if not isinstance(part, (dict, list)):
             return 0
+
         total = 1
         for step, inner in part.items() if isinstance(part, dict) else enumerate(part):
             if step in _ELSEWHERE or (step == "$id" and part is not self._root and isinstance(inner, str)):
                 raise SchemaTooLarge(f"{step} is not supported in schemas of datasets")
+
             total += self._resolve(inner) if step == "$ref" and isinstance(inner, str) else self.of(inner)
             if total > MAX_EXPANDED_PARTS:
                 raise SchemaTooLarge(
                     f"the schema has more than {MAX_EXPANDED_PARTS} parts with its references expanded"
                 )
+
         return total
 
     def _resolve(self, reference: str) -> int:
@@ -64,12 +67,15 @@ class _SchemaSize:
             return self._known[reference]
         if reference in self._open:
             raise SchemaTooLarge(f"the schema refers to itself by {reference[:200]}, which is not supported")
+
         if not (reference == "#" or reference.startswith("#/")):
             problem = f"the schema refers to another document, which is not supported: {reference[:200]}"
             raise SchemaTooLarge(problem)
+
         self._open.add(reference)
         self._known[reference] = size = self.of(self._find(reference))
         self._open.discard(reference)
+
         return size
 
     def _find(self, reference: str) -> Any:
@@ -80,6 +86,7 @@ class _SchemaSize:
                 found = found[int(name)]
             else:
                 found = found.get(name) if isinstance(found, dict) else None
+
         return found
 
 
@@ -109,6 +116,7 @@ async def check_values(schemas: DatasetSchemas, values: Sequence[tuple[Location,
     """Check inputs and outputs against their schemas; missing values count as empty. Raises Invalid."""
     if schemas.inputs is None and schemas.outputs is None:
         return
+
     problems = await asyncio.to_thread(_find_problems, schemas, values)
     if problems:
         raise Invalid(problems)
@@ -123,11 +131,13 @@ def _find_problems(schemas: DatasetSchemas, values: Sequence[tuple[Location, Any
         for name, size, validator in validators:
             if len(msgspec.json.encode(values_by_name[name])) * size > MAX_WORK:
                 return [Problem([*location, name], "is too large for a schema of this size", "schema_mismatch")]
+
             for error in validator.iter_errors(values_by_name[name]):
                 where = [*location, name, *error.instance_path]
                 found.append(Problem(where, error.message[:_MAX_MESSAGE_CHARS], "schema_mismatch"))
                 if len(found) == _MAX_PROBLEMS:
                     return found
+
     return found
 
 

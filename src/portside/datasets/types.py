@@ -69,9 +69,7 @@ class DatasetPatch(msgspec.Struct):
     transformations: Annotated[list[Any], NO_ITEMS] | None = None
 
 
-DatasetSort = Literal[
-    "name", "created_at", "modified_at", "last_session_start_time", "example_count", "session_count"
-]  # fmt: skip
+DatasetSort = Literal["name", "created_at", "modified_at", "last_session_start_time", "example_count", "session_count"]
 
 
 class DatasetQuery(msgspec.Struct):

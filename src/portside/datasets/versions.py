@@ -43,9 +43,11 @@ async def resolve_as_of(
         return _read_moment(as_of, where)
     if dataset_id is None:
         raise Invalid.field(where, "a tag needs the dataset: name it in `dataset`")
+
     found = await db.fetchval(sql.version_tagged, workspace_id=workspace_id, dataset_id=dataset_id, tag=as_of)
     if found is None:
         raise VersionNotFound
+
     moment: datetime = found
     return moment
 
@@ -64,6 +66,7 @@ async def show_version(db: Session, workspace_id: UUID, dataset_id: UUID, query:
     """Return the version that has a tag, or the last one until a moment. Raises VersionNotFound and Invalid."""
     if (query.as_of is None) == (query.tag is None):
         raise Invalid.field(["query", "as_of"], "send either as_of or tag")
+
     moment = await resolve_as_of(db, workspace_id, dataset_id, query.tag or query.as_of)
     return await _version_at(db, workspace_id, dataset_id, moment)
 
@@ -75,14 +78,17 @@ async def tag_version(db: Database, workspace_id: UUID, dataset_id: UUID, body: 
     """
     if body.tag == LATEST or _MOMENT.match(body.tag):
         raise Invalid.field(["body", "tag"], "this name is reserved; choose another")
+
     async with db.transaction() as tx:
         await lock_dataset(tx, workspace_id, dataset_id)
         moment = await resolve_as_of(tx, workspace_id, dataset_id, body.as_of, ("body", "as_of"))
         version = await _version_at(tx, workspace_id, dataset_id, moment)
+
         exact = version.as_of if moment is None else moment
         owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
         if not await tx.execute(sql.tag_version, **owner, tag=body.tag, as_of=exact):
             raise VersionNotFound
+
         return await _version_at(tx, workspace_id, dataset_id, exact)
 
 
@@ -95,11 +101,13 @@ async def diff_versions(
     for field, given in (("from_version", from_version), ("to_version", to_version)):
         moment = await resolve_as_of(db, workspace_id, dataset_id, given, ("query", field))
         moments.append(moment or (await _version_at(db, workspace_id, dataset_id, None)).as_of)
+
     owner = {"workspace_id": workspace_id, "dataset_id": dataset_id}
     found = Difference([], [], [])
     for row in await db.fetch(sql.diff_versions, **owner, before=moments[0], after=moments[1]):
         kind = "added" if row["is_added"] else "removed" if row["is_removed"] else "modified"
         getattr(found, f"examples_{kind}").append(row["id"])
+
     return found
 
 
@@ -118,6 +126,7 @@ async def _version_at(db: Session, workspace_id: UUID, dataset_id: UUID, moment:
     last = await db.fetchrow(sql.version_at, **owner, as_of=moment)
     if last is None or last["as_of"] is None:
         raise VersionNotFound
+
     tags = [row["tag"] for row in await db.fetch(sql.tags_of_version, **owner, as_of=last["as_of"])]
     return Version(last["as_of"], tags, last["number"])
 

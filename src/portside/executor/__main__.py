@@ -18,9 +18,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m portside.executor", description=__doc__)
     parser.add_argument("--socket", required=True, help="The unix socket that the agent server listens on.")
     given = parser.parse_args()
+
     # Ctrl-C in a terminal reaches the whole group of processes; the server decides when its executors end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
+
     # The project is loaded before `tune_garbage_collection` switches it on again.
     gc.disable()
     defer_packages()
@@ -33,6 +35,7 @@ def main() -> None:
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(run())
         sys.stderr.flush()
+
         # A thread that user code blocks would otherwise keep the process alive.
         os._exit(0)
 

@@ -69,7 +69,9 @@ class ProjectApp:
             raise UserMistake(
                 f"{project.file}: {LABEL} ({source}) is of type {kind}; export a Starlette or FastAPI app"
             )
-        self._project, self._source = project, source
+
+        self._project = project
+        self._source = source
         self._has_middleware = bool(self.app.user_middleware) or not _is_plain(self.app)
         self.state: dict[str, Any] = {}
 
@@ -87,9 +89,11 @@ class ProjectApp:
         routes = self.app.router.routes
         _drop_documentation_pages(self.app, server.find)
         _put_prefix_before_documents(routes)
+
         position = next((index for index, route in enumerate(routes) if _takes_everything(route)), len(routes))
         routes.insert(position, _server_routes(server, leaves_root=position < len(routes)))
         self.app.router.default = server.serve
+
         if server.is_auth_first or server.authenticates_project:
             rule = _authentication_rule(routes, custom=server.authenticates_project)
             layer = _starlette("middleware").Middleware(server.make_authenticate, requires_auth=rule)
@@ -114,10 +118,12 @@ class ProjectApp:
         state = scope.setdefault("state", {})
         for name, value in self.state.items():
             state.setdefault(name, value)
+
         scope[ORIGINAL_PATH] = scope["path"]
         if prefix := scope.get(PREFIX):
             # `url_for` adds it. As `root_path` it would have to be part of the path as well.
             scope["app_root_path"] = prefix
+
         is_complete = False
 
         async def watch_end(message: Any) -> None:
@@ -132,6 +138,7 @@ class ProjectApp:
             if not is_complete:
                 raise
             log.exception("a route of the project failed", extra={"fields": {"path": scope["path"]}})
+
         state.setdefault("route", getattr(scope.get("route"), "path", "unrouted"))
 
 
@@ -156,7 +163,8 @@ def _is_plain(app: Any) -> bool:
 def _server_routes(server: ServerRoutes, *, leaves_root: bool) -> Any:
     """Return all routes of the server as one of a Starlette application."""
     routing = _starlette("routing")
-    full, none = routing.Match.FULL, routing.Match.NONE
+    full = routing.Match.FULL
+    none = routing.Match.NONE
 
     class ServerRouteEntry(routing.BaseRoute):  # type: ignore[misc, name-defined]
         find_server_route = staticmethod(server.find)
@@ -181,9 +189,11 @@ def _server_routes(server: ServerRoutes, *, leaves_root: bool) -> Any:
 def _facts_of(route: Any) -> RouteFacts:
     if hasattr(route, "find_server_route"):
         return RouteFacts("", is_server=True)
+
     pattern = getattr(getattr(route, "path_regex", None), "pattern", None)
     methods = getattr(route, "methods", None)
     is_plain = type(route).__module__.partition(".")[0] in _PLAIN_PACKAGES
+
     return RouteFacts(pattern if is_plain else None, sorted(methods) if methods else None)
 
 
@@ -252,8 +262,10 @@ def _set_error_handlers(app: Any) -> None:
         reason = {"fields": {"reason": "it would show source code to any client"}}
         log.warning("debug mode of the application is disabled", extra=reason)
         app.debug = False
+
     if not app.exception_handlers.keys() & {500, Exception}:
         app.exception_handlers[Exception] = _failed
+
     app.exception_handlers.setdefault(_starlette("exceptions").HTTPException, _refused)
 
 
@@ -265,6 +277,7 @@ def _refused(_request: Any, exc: Any) -> Any:
     responses = _starlette("responses")
     if exc.status_code in {204, 304}:
         return responses.Response(status_code=exc.status_code, headers=exc.headers)
+
     return responses.JSONResponse({"detail": exc.detail}, exc.status_code, exc.headers)
 
 
@@ -280,11 +293,13 @@ async def started_app(
     inbox: asyncio.Queue[dict[str, str]] = asyncio.Queue()
     outbox: asyncio.Queue[dict[str, str]] = asyncio.Queue()
     scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": state}
+
     # One task for startup and shutdown: task groups and cancel scopes must be closed in the task that opened them.
     task = asyncio.create_task(app(scope, inbox.get, outbox.put))
     try:
         if failure := await _lifespan_step(inbox, outbox, task, "startup"):
             raise mistake_of(failure) from failure
+
         yield
         if failure := await _lifespan_step(inbox, outbox, task, "shutdown"):
             log.error("the application of the project failed while it stopped", exc_info=failure)
@@ -303,10 +318,14 @@ async def _lifespan_step(
     inbox.put_nowait({"type": f"lifespan.{step}"})
     handled = asyncio.create_task(outbox.get())
     await asyncio.wait([handled, task], return_when=asyncio.FIRST_COMPLETED)
+
     if handled.done() and handled.result()["type"] == f"lifespan.{step}.complete":
         return None
+
     handled.cancel()
     await asyncio.wait([task])
+
     if task.cancelled():
         return RuntimeError(f"its lifespan was cancelled at the {step}")
+
     return task.exception() or RuntimeError(f"its lifespan ended without completing the {step}")

@@ -27,9 +27,22 @@ DISCONNECTED = "client_disconnected"
 EXCHANGE = "portside.exchange"
 """The key of a scope that has the number of the exchange with its client."""
 _SENT_KEYS = (
-    "type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path", "headers",
-    "client", "server", "subprotocols", PREFIX, "path_params",
-)  # fmt: skip
+    "type",
+    "asgi",
+    "http_version",
+    "method",
+    "scheme",
+    "path",
+    "raw_path",
+    "query_string",
+    "root_path",
+    "headers",
+    "client",
+    "server",
+    "subprotocols",
+    PREFIX,
+    "path_params",
+)
 _EXTENSIONS = frozenset({"websocket.http.response"})
 """The extensions that need nothing but messages."""
 _PAIRS = ("client", "server")
@@ -53,7 +66,8 @@ class CrossLoopPeer:
     """The other end of a link that belongs to another event loop than its callers."""
 
     def __init__(self, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
-        self._peer, self._loop = peer, loop
+        self._peer = peer
+        self._loop = loop
 
     async def call(self, method: str, body: Any = None, *, on_item: OnItem | None = None) -> Any:
         """Call a method from any loop."""
@@ -75,11 +89,14 @@ class Exchange:
     """A request or a WebSocket whose client is on this side. `scope` is the one that the client's server made."""
 
     def __init__(self, number: int, scope: Any, receive: Receive) -> None:
-        self.number, self.scope, self.receive = number, scope, receive
+        self.number = number
+        self.scope = scope
+        self.receive = receive
         self.context = contextvars.copy_context()
         self._messages: deque[Any] = deque()
         self._changed = asyncio.Event()
         self._is_idle = asyncio.Event()
+
         self._is_idle.set()
 
     def put(self, messages: Any) -> None:
@@ -99,6 +116,7 @@ class Exchange:
             self._changed.clear()
             while self._messages:
                 await send(received(self._messages.popleft()))
+
             self._is_idle.set()
 
 
@@ -124,6 +142,7 @@ class Exchanges:
         found = self._open.get(number) if isinstance(number, int) else None
         if found is None:
             raise CallFailed("closed", "the exchange is over")
+
         return found
 
     async def receive(self, number: Any) -> Any:
@@ -155,19 +174,24 @@ async def send_request(peer: Peer, method: str, body: Mapping[str, Any], exchang
     """
     sending = asyncio.create_task(exchange.send_all(send))
     call = asyncio.create_task(
-        peer.call(method, {**body, "exchange": exchange.number, "scope": sent_scope(exchange.scope)},
-                  on_item=exchange.put)
-    )  # fmt: skip
+        peer.call(
+            method, {**body, "exchange": exchange.number, "scope": sent_scope(exchange.scope)}, on_item=exchange.put
+        )
+    )
+
     try:
         await asyncio.wait([call, sending], return_when=asyncio.FIRST_COMPLETED)
         if sending.done():
             # The client cannot be sent anything: the application is stopped.
             await sending
+
         drained = asyncio.create_task(exchange.drain())
         await asyncio.wait([drained, sending], return_when=asyncio.FIRST_COMPLETED)
         drained.cancel()
+
         if sending.done():
             await sending
+
         return await call
     finally:
         sending.cancel()
@@ -179,7 +203,9 @@ class Application:
     """An application's side of one exchange: what it receives from its client and sends to it."""
 
     def __init__(self, peer: Peer, number: int, put: OnItem) -> None:
-        self._peer, self._number, self._put = peer, number, put
+        self._peer = peer
+        self._number = number
+        self._put = put
         self._unread = 0
 
     async def receive(self) -> Any:
@@ -203,16 +229,22 @@ def pieces(message: Any) -> Iterator[dict[str, Any]]:
     """Yield a message as the link carries it, a large body in pieces."""
     plain = dict(message)
     if message["type"] == "http.response.body":
-        body, is_open = bytes(message.get("body", b"")), message.get("more_body", False)
+        body = bytes(message.get("body", b""))
+        is_open = message.get("more_body", False)
+
         while len(body) > PIECE_BYTES:
             yield {**plain, "body": body[:PIECE_BYTES], "more_body": True}
             body = body[PIECE_BYTES:]
+
         yield {**plain, "body": body, "more_body": is_open}
         return
+
     if "headers" in plain:
         plain["headers"] = [(bytes(name), bytes(value)) for name, value in plain["headers"]]
+
     if isinstance(plain.get("bytes"), (bytearray, memoryview)):
         plain["bytes"] = bytes(plain["bytes"])
+
     yield plain
 
 
@@ -221,6 +253,7 @@ def sent_scope(scope: Any) -> dict[str, Any]:
     sent = {key: scope[key] for key in _SENT_KEYS if key in scope}
     if not _EXTENSIONS.isdisjoint(given := scope.get("extensions") or {}):
         sent["extensions"] = {name: {} for name in given if name in _EXTENSIONS}
+
     return sent
 
 
@@ -228,10 +261,12 @@ def received_scope(scope: Any) -> dict[str, Any]:
     """Return a scope as the other side sent it, in the types of ASGI. Raises CallFailed."""
     if type(scope) is not dict or "type" not in scope:
         raise CallFailed("malformed", "a request without a scope")
+
     made: dict[str, Any] = received({key: scope[key] for key in (*_SENT_KEYS, "extensions") if key in scope})
     for key in _PAIRS:
         if type(made.get(key)) is list:
             made[key] = tuple(made[key])
+
     return made
 
 

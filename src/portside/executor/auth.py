@@ -43,7 +43,8 @@ log = logging.getLogger(__name__)
 HANDLER_TIMEOUT_S = 30.0
 AUTH_LABEL = "auth"
 UNAUTHORIZED = "Unauthorized"
-LOWEST_STATUS, HIGHEST_STATUS = 400, 599
+LOWEST_STATUS = 400
+HIGHEST_STATUS = 599
 MAX_CONDITIONS = 100
 MAX_DEPTH = 10
 SCALARS = (str, bool, int, float)
@@ -72,10 +73,12 @@ def refusal_of(exc: BaseException) -> HandlerRefused | None:
     starlette = sys.modules.get("starlette.exceptions")
     if not isinstance(exc, HTTPException if starlette is None else (HTTPException, starlette.HTTPException)):
         return None
+
     given: Any = exc
     status: Any = given.status_code
     if not isinstance(status, int) or not LOWEST_STATUS <= status <= HIGHEST_STATUS:
         return None
+
     return HandlerRefused(status, str(given.detail or _phrase(status)), given.headers)
 
 
@@ -95,11 +98,13 @@ def read_filter(given: Mapping[str, Any]) -> Filter:
     equal: dict[str, Any] = {}
     rest: list[dict[str, Any]] = []
     for condition in _conditions(given, 1):
-        key, value = condition.get("key"), condition.get("value")
+        key = condition.get("key")
+        value = condition.get("value")
         if condition["op"] == "eq" and isinstance(value, SCALARS) and key not in equal:
             equal[str(key)] = value
         else:
             rest.append(condition)
+
     return Filter({"equal": equal, "rest": rest})
 
 
@@ -115,6 +120,7 @@ class HttpConnection(Protocol):
 async def _body(connection: Any) -> Any:
     if not hasattr(connection, "body"):
         return {}
+
     try:
         return json.loads(await connection.body() or b"{}")
     except ValueError:
@@ -189,6 +195,7 @@ class Authentication:
         except Exception as exc:
             if refusal := refusal_of(exc):
                 raise refusal from exc
+
             log.exception("authentication failed")
             raise HandlerFailed from exc
 
@@ -199,6 +206,7 @@ class Authentication:
             # A handler that is not async may block, and would block the event loop.
             result = await asyncio.to_thread(self._handler, **arguments)
             return await result if isinstance(result, Awaitable) else result
+
         return await self._handler(**arguments)
 
 
@@ -207,6 +215,7 @@ def _parameters_of(handler: Callable[..., Any]) -> list[str]:
     parameters = inspect.signature(handler).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return [name for name in _ARGUMENTS if name != "body"]
+
     unknown = [
         parameter.name
         for parameter in parameters
@@ -219,6 +228,7 @@ def _parameters_of(handler: Callable[..., Any]) -> list[str]:
             f"the authenticate handler has unknown parameters: {', '.join(unknown)}; "
             f"it may take {', '.join(_ARGUMENTS)}"
         )
+
     return [parameter.name for parameter in parameters if parameter.name in _ARGUMENTS]
 
 
@@ -229,6 +239,7 @@ def _conditions(given: Any, depth: int) -> list[dict[str, Any]]:
         raise BadFilter(f"a filter may be nested at most {MAX_DEPTH} objects deep")
     if len(given) > MAX_CONDITIONS:
         raise BadFilter(f"a filter may have at most {MAX_CONDITIONS} conditions at one level")
+
     found: list[dict[str, Any]] = []
     for key, value in given.items():
         if key in {"$and", "$or"}:
@@ -238,6 +249,7 @@ def _conditions(given: Any, depth: int) -> list[dict[str, Any]]:
             raise BadFilter(f"{key!r} is neither a field nor an operator of a filter; the operators are $and and $or")
         else:
             found += _field_conditions(key, value)
+
     return found
 
 
@@ -253,15 +265,19 @@ def _field_conditions(key: str, value: Any) -> list[dict[str, Any]]:
         return [{"op": "eq", "key": key, "value": _json_value(key, value)}]
     if not value or not value.keys() <= {"$eq", "$contains"}:
         raise BadFilter(f"the field {key!r} of a filter takes a value, $eq or $contains")
+
     found = []
     if "$eq" in value:
         found.append({"op": "eq", "key": key, "value": _json_value(key, value["$eq"])})
+
     if "$contains" in value:
         wanted = _json_value(key, value["$contains"])
         several = wanted if isinstance(wanted, list) else [wanted]
         if len(several) > MAX_CONDITIONS:
             raise BadFilter(f"$contains of the field {key!r} takes at most {MAX_CONDITIONS} values")
+
         found.append({"op": "has", "key": key, "values": several})
+
     return found
 
 
@@ -299,6 +315,7 @@ class AuthorizationHandlers:
         for key in ((resource, action), (resource, ANY), (ANY, action), (ANY, ANY)):
             if found := keyed.get(key):
                 return found[-1]
+
         everywhere = self._auth._global_handlers  # noqa: SLF001 - the same
         return everywhere[-1] if everywhere else None
 
@@ -316,6 +333,7 @@ class AuthorizationHandlers:
         handler = self.find(resource, action)
         if handler is None:
             return None
+
         names: dict[str, Any] = {"resource": resource, "action": action}
         context = Auth.types.AuthContext(permissions=list(caller.permissions), user=caller.user, **names)
         try:
@@ -326,8 +344,10 @@ class AuthorizationHandlers:
         except Exception as exc:
             if refusal := refusal_of(exc):
                 raise refusal from exc
+
             log.exception("an authorization handler failed", extra={"fields": names})
             raise HandlerFailed from exc
+
         return read_result(result, resource, action)
 
 
@@ -337,10 +357,12 @@ def read_result(result: Any, resource: str, action: str) -> Filter | None:
         return None
     if result is False:
         raise Forbidden("Forbidden")
+
     event = {"fields": {"resource": resource, "action": action}}
     if not isinstance(result, Mapping):
         log.error("an authorization handler returned neither a boolean, None nor a filter", extra=event)
         raise HandlerFailed
+
     try:
         return read_filter(result)
     except BadFilter as exc:
@@ -361,9 +383,11 @@ def load_auth(project: Project, path: str) -> LoadedAuth:
     if not isinstance(auth, Auth):
         kind = type(auth).__name__
         raise UserMistake(f"{project.file}: auth ({path}) is of type {kind}; export a langgraph_sdk.Auth")
+
     handler = auth._authenticate_handler  # noqa: SLF001 - the SDK keeps these names stable for servers
     if handler is None:
         raise UserMistake(
             f"{project.file}: auth ({path}) has no @authenticate handler, so every request would be refused"
         )
+
     return LoadedAuth(Authentication(handler), AuthorizationHandlers(auth))

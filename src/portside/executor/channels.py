@@ -71,6 +71,7 @@ class ModelListener(BaseCallbackHandler):
         """Remember a call, and put its id into the metadata that the pieces of its message carry."""
         if metadata is None or _NAMESPACE_KEY not in metadata or TAG_NOSTREAM in (tags or ()):
             return
+
         self._find_writer(metadata)
         metadata[MODEL_RUN] = str(run_id)
         self._calls[run_id] = metadata
@@ -98,6 +99,7 @@ class ModelListener(BaseCallbackHandler):
         """Remember the writer of the root graph. A graph that a node runs itself streams to that node."""
         if self._write is not None or _NAMESPACE_KEY not in metadata or "|" in metadata[_NAMESPACE_KEY]:
             return
+
         try:
             self._write = get_stream_writer()
         except (RuntimeError, KeyError):
@@ -147,6 +149,7 @@ class MessageStream:
         """Yield the events of a piece."""
         if (usage := getattr(message, "usage_metadata", None)) is not None:
             self._usage = add_usage(self._usage, usage)
+
         for position, block in enumerate(_blocks_of(message)):
             key = block["index"] if block.get("index") is not None else (block["type"], position)
             index = self._index_of_block.get(key)
@@ -154,6 +157,7 @@ class MessageStream:
                 index = self._index_of_block[key] = len(self._blocks)
                 self._blocks.append(_empty(block))
                 yield self._event("content-block-start", index=index, content=dict(self._blocks[index]))
+
             delta = _merge(self._blocks[index], block)
             if delta is not None:
                 yield self._event("content-block-delta", index=index, delta=delta)
@@ -162,6 +166,7 @@ class MessageStream:
         """Yield each block as a whole, and the end of the message."""
         for index, block in enumerate(self._blocks):
             yield self._event("content-block-finish", index=index, content=_finished(block))
+
         usage = {} if self._usage is None else {"usage": self._usage}
         yield self._event("message-finish", **usage)
 
@@ -185,6 +190,7 @@ class NativeMessageStream:
                 "id": self.message_id,
                 "metadata": {**_client_metadata(model_event.metadata), **(event.get("metadata") or {})},
             }
+
         return {**event, "message_id": self.message_id}
 
     def finish(self) -> Iterator[MessageEvent]:
@@ -207,9 +213,11 @@ class Messages:
         key = str(metadata.get(MODEL_RUN) or message.id)
         if not isinstance(message, AIMessage) or _MODEL_KEYS.isdisjoint(metadata) or key in self._finished:
             return
+
         stream = self._open.get(key)
         if isinstance(stream, NativeMessageStream):
             return
+
         if stream is None:
             stream = self._open[key] = MessageStream(str(message.id), _task_of(metadata))
             yield stream.start(metadata)
@@ -217,19 +225,23 @@ class Messages:
             # The complete message, after its pieces were sent.
             yield from self._close(key)
             return
+
         yield from stream.grow(message)
         if not isinstance(message, AIMessageChunk) or getattr(message, "chunk_position", None) == "last":
             yield from self._close(key)
 
     def convert_native(self, model_event: ModelEvent) -> Iterator[MessageEvent]:
         """Yield the events of a model that emits the protocol's own."""
-        key, name = model_event.metadata[MODEL_RUN], model_event.event["event"]
+        key = model_event.metadata[MODEL_RUN]
+        name = model_event.event["event"]
         stream = self._open.get(key)
         if stream is None:
             if name != "message-start" or key in self._finished:
                 return
+
             message_id = model_event.event.get("id") or f"lc_run--{key}"
             stream = self._open[key] = NativeMessageStream(message_id, _task_of(model_event.metadata))
+
         if isinstance(stream, NativeMessageStream):
             yield stream.convert_native(model_event)
             if name in {"message-finish", "error"}:
@@ -266,8 +278,10 @@ def _blocks_of(message: BaseMessage) -> list[dict[str, Any]]:
         blocks: list[Any] = [dict(block) for block in message.content_blocks]
     except (TypeError, ValueError, KeyError, AttributeError):
         blocks = _blocks_of_parts(message)
+
     if isinstance(message, AIMessage) and not isinstance(message, AIMessageChunk):
         blocks += [{**call, "type": "invalid_tool_call"} for call in message.invalid_tool_calls]
+
     return blocks
 
 
@@ -275,11 +289,13 @@ def _blocks_of_parts(message: BaseMessage) -> list[dict[str, Any]]:
     """Return the text and the tool calls of a message as blocks, for langchain-core before 1.0."""
     text: Any = message.text
     said = text if isinstance(text, str) else text()
+
     blocks: list[dict[str, Any]] = [{"type": "text", "text": said}] if said else []
     if isinstance(message, AIMessageChunk):
         return blocks + [{**chunk, "type": "tool_call_chunk"} for chunk in message.tool_call_chunks]
     if isinstance(message, AIMessage):
         return blocks + [{**call, "type": "tool_call"} for call in message.tool_calls]
+
     return blocks
 
 
@@ -295,8 +311,10 @@ def _merge(whole: dict[str, Any], block: dict[str, Any]) -> MessageEvent | None:
     growing = _GROWING.get(block["type"])
     rest = {key: value for key, value in block.items() if value is not None and key not in {growing, "type", "index"}}
     whole.update(rest)
+
     if growing is None or not block.get(growing) or whole["type"] != block["type"]:
         return None
+
     whole[growing] = whole.get(growing, "") + block[growing]
     return {"type": _DELTAS[block["type"]], growing: block[growing]}
 
@@ -306,6 +324,7 @@ def _finished(block: dict[str, Any]) -> dict[str, Any]:
     final = _FINAL.get(block["type"])
     if final is None:
         return block
+
     rest = {key: value for key, value in block.items() if key != "index"}
     try:
         return {**rest, "type": final, "args": json.loads(block["args"] or "{}")}
@@ -353,6 +372,7 @@ class Channels:
     def _messages(self, namespace: Namespace, message: Any, metadata: dict[str, Any]) -> Iterator[ChannelEvent]:
         if not isinstance(message, BaseMessage):
             message = _read_message(message)
+
         for event in self._messages_of(namespace).convert(message, metadata):
             yield ChannelEvent("messages", namespace, event)
 
@@ -364,12 +384,15 @@ class Channels:
             yield from self._start(namespace, task)
             yield ChannelEvent("tasks", namespace, task)
             return
+
         if namespace in self._messages_by_namespace:
             for event in self._messages_by_namespace[namespace].end_task(task["id"], _error_of(task)):
                 yield ChannelEvent("messages", namespace, event)
+
         yield ChannelEvent("tasks", namespace, task)
         if namespace and task.get("interrupts"):
             yield ChannelEvent(INTERRUPT_IDS, namespace, [question["id"] for question in task["interrupts"]])
+
         for child in [ns for ns, parent in self._subgraphs.items() if parent == task["id"] and ns[:-1] == namespace]:
             del self._subgraphs[child]
             yield ChannelEvent("lifecycle", child, _end_of(child, task))
@@ -378,21 +401,26 @@ class Channels:
         call_id = _tool_call_of(task.get("input"))
         if call_id is not None:
             self._calls[task["id"]] = call_id
+
         if not namespace or namespace in self._subgraphs:
             return
+
         name, _, parent = namespace[-1].partition(":")
         self._subgraphs[namespace] = parent
         agent = (task.get("metadata") or {}).get("lc_agent_name")
+
         started: dict[str, Any] = {"event": "started", "graph_name": agent or name}
         started |= {"namespace": list(namespace), "trigger_call_id": parent}
         if parent in self._calls:
             started["cause"] = {"type": "toolCall", "tool_call_id": self._calls[parent]}
+
         yield ChannelEvent("lifecycle", namespace, started)
 
 
 def _updates(namespace: Namespace, payload: Any) -> Iterator[ChannelEvent]:
     if not isinstance(payload, Mapping):
         return
+
     for node, update in payload.items():
         if node != INTERRUPT:
             yield ChannelEvent("updates", namespace, {"node": node, "values": update})
@@ -406,6 +434,7 @@ def _checkpoint(payload: Mapping[str, Any]) -> dict[str, Any]:
         "step": metadata.get("step"),
         "source": metadata.get("source"),
     }
+
     parent = _checkpoint_id(payload.get("parent_config"))
     return shown if parent is None else {**shown, "parent_id": parent}
 
@@ -420,6 +449,7 @@ def _end_of(namespace: Namespace, task: dict[str, Any]) -> dict[str, Any]:
         return {"event": "interrupted", "graph_name": name}
     if (error := _error_of(task)) is not None:
         return {"event": "failed", "graph_name": name, "error": error}
+
     return {"event": "completed", "graph_name": name}
 
 
@@ -427,6 +457,7 @@ def _error_of(task: dict[str, Any]) -> str | None:
     error = task.get("error")
     if isinstance(error, dict):
         error = error.get("message")
+
     return str(error) if error else None
 
 

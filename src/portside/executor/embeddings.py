@@ -29,7 +29,8 @@ class ProjectEmbeddings:
     """Calls an embedding. What it raises becomes an EmbeddingFailed."""
 
     def __init__(self, source: str, embeddings: Embeddings) -> None:
-        self._source, self._embeddings = source, embeddings
+        self._source = source
+        self._embeddings = embeddings
         self._is_async = _is_async(embeddings)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -66,11 +67,13 @@ def load_embeddings(project: Project, source: str) -> ProjectEmbeddings:
         exported = import_named(project, EMBED_LABEL, source, add_to_path(project))
     else:
         exported = _load_provider(project, source)
+
     if not isinstance(exported, Embeddings) and not callable(exported):
         raise UserMistake(
             f"{project.file}: {EMBED_LABEL} ({source}) is of type {type(exported).__name__}; name a function that "
             "takes a list of texts and returns a list of vectors"
         )
+
     return ProjectEmbeddings(source, ensure_embeddings(exported))
 
 
@@ -80,6 +83,7 @@ def _load_provider(project: Project, source: str) -> Embeddings:
             f'{project.file}: {EMBED_LABEL} is "{source}"; it must be like "openai:text-embedding-3-small" '
             'or "./embed.py:embed"'
         )
+
     try:
         init_embeddings = importlib.import_module("langchain.embeddings").init_embeddings
     except ImportError as exc:
@@ -87,11 +91,13 @@ def _load_provider(project: Project, source: str) -> Embeddings:
             f"{project.file}: {EMBED_LABEL} ({source}) needs the package langchain, which is not installed; add it "
             "and the provider's own package to the project's dependencies"
         ) from exc
+
     options = {"check_embedding_ctx_length": False} if source.partition(":")[0] in UNMEASURED else {}
     try:
         made: Embeddings = init_embeddings(source, **options)
     except Exception as exc:
         raise named_failure(project, EMBED_LABEL, source, exc) from exc
+
     return made
 
 

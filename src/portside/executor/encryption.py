@@ -68,12 +68,15 @@ class EncryptionHandlers:
 
         if not isinstance(given, Encryption):
             raise UserMistake(f"{name} must be a langgraph_sdk.Encryption, but it is a {type(given).__name__}")
+
         self._json = (given.get_json_encryptor(), given.get_json_decryptor())
         self._blob = (given._blob_encryptor, given._blob_decryptor)  # noqa: SLF001 - the SDK names them for servers
         self._context = given._context_handler  # noqa: SLF001 - the same
+
         for kind, pair in (("json", self._json), ("blob", self._blob)):
             if (pair[0] is None) != (pair[1] is None):
                 raise UserMistake(f"{name} must have both encrypt.{kind} and decrypt.{kind}, or neither")
+
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -91,9 +94,11 @@ class EncryptionHandlers:
         handler = self._context
         if handler is None:
             return metadata
+
         given = _context(None, metadata)
         made = await self._call("the context handler", lambda: handler(user, given))
         checked: Json = _checked(made, dict, "the context handler")
+
         return checked
 
     async def encrypt_json(self, target: DocumentField, metadata: Mapping[str, Any], plain: Json) -> Json:
@@ -101,12 +106,14 @@ class EncryptionHandlers:
         handler = self._json[0]
         assert handler is not None  # noqa: S101 - callers check `does_json`
         made: Json = _checked(
-            await self._call("encrypt.json", lambda: handler(_context(target, metadata), dict(plain))), dict,
+            await self._call("encrypt.json", lambda: handler(_context(target, metadata), dict(plain))),
+            dict,
             "encrypt.json",
-        )  # fmt: skip
+        )
         if made.keys() != plain.keys():
             changed = ", ".join(sorted(map(str, made.keys() ^ plain.keys())))
             raise EncryptionFailed(f"encrypt.json must keep the keys of {target}; it added or removed {changed}")
+
         return made
 
     async def decrypt_json(self, target: DocumentField, metadata: Mapping[str, Any], stored: Json) -> Decrypted:
@@ -114,6 +121,7 @@ class EncryptionHandlers:
         made = await self._decrypt("decrypt.json", self._json[1], _context(target, metadata), stored)
         if not isinstance(made.plain, dict) or not made.plain.keys() >= stored.keys():
             raise CannotDecrypt(f"decrypt.json must return {target} with all the keys it was given")
+
         return made
 
     async def encrypt_blob(self, target: DocumentField, metadata: Mapping[str, Any], plain: bytes) -> bytes:
@@ -128,12 +136,14 @@ class EncryptionHandlers:
         made = await self._decrypt("decrypt.blob", self._blob[1], _context(target, metadata), stored)
         if not isinstance(made.plain, bytes):
             raise CannotDecrypt("decrypt.blob must return bytes")
+
         return made
 
     async def _decrypt(self, name: str, handler: Any, context: "EncryptionContext", stored: Any) -> Decrypted:
         if handler is None:
             target = f"{context.model}.{context.field}"
             raise CannotDecrypt(f"{target} was encrypted by a handler, and this server has no {name}")
+
         return _decrypted(await self._call(name, lambda: handler(context, stored), CannotDecrypt))
 
     async def _call(
@@ -166,6 +176,7 @@ def _context(target: DocumentField | None, metadata: Mapping[str, Any]) -> "Encr
 
     if target is None:
         return EncryptionContext(metadata=dict(metadata))
+
     return EncryptionContext(model=target.model, field=target.field, metadata=dict(metadata))
 
 
@@ -180,4 +191,5 @@ def _checked(made: Any, kind: Any, name: str) -> Any:
     if not isinstance(made, kind):
         needed = "a dict" if kind is dict else "bytes"
         raise EncryptionFailed(f"{name} returned a {type(made).__name__}; it must return {needed}")
+
     return made

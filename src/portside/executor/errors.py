@@ -70,6 +70,7 @@ def failure_of_server(error: Exception) -> CallFailed | None:
     number = getattr(error, "portside_failure", None)
     if number is None:
         return None
+
     return CallFailed(RAISED, str(error), {"type": type(error).__name__, FAILURE: number})
 
 
@@ -78,10 +79,13 @@ def error_of(failed: CallFailed) -> Exception:
     known = {each.code: each for each in error_classes()}.get(failed.code)
     if known is None:
         return failed
+
     # Constructors differ; what they set does not.
     error = known.__new__(known)
     PortsideError.__init__(error, failed.message, headers=failed.fields.get("headers"))
     error.status = failed.fields.get("status", known.status)  # type: ignore[misc]
+
     if isinstance(error, Invalid):
         error.problems = [Problem(**problem) for problem in failed.fields.get("problems", [])]
+
     return error

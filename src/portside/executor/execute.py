@@ -50,7 +50,8 @@ LONG_BYTES = 8192
 STRICT_RESUME = "__pregel_strict_resume"
 # What a graph sends to a graph of another server that is one of its nodes: that it resumes, so that the input is not
 # applied again, and the answers to questions by their ids. Both do no more than a command of a client can.
-RESUMING, RESUME_MAP = "__pregel_resuming", "__pregel_resume_map"
+RESUMING = "__pregel_resuming"
+RESUME_MAP = "__pregel_resume_map"
 USER = "langgraph_auth_user"
 _HAS_INTERRUPTS_IN_VALUES = INTERRUPTS_IN_VALUES.is_available
 _POSITION = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
@@ -74,42 +75,53 @@ class Execution:
         self._encoder = EventEncoder(request, is_followed)
         command = None if request.command is None else parse_command(request.command)
         given = command or request.input
+
         # An attempt that continues from a checkpoint has taken its input already.
         self._input = None if request.resume else given
         self._config = _config(request)
         if request.resume and tracing_is_enabled():
             self._config["callbacks"] = [tracer_with_input(given, request.tracer or {})]
+
         if self._encoder.has_channels:
             self._config["callbacks"] = [*self._config.get("callbacks", ()), ModelListener()]  # type: ignore[misc]
+
         self._values: Any = _MISSING
         self._last_values_event: bytes | None = None
         self._stopped = False
 
     async def __aiter__(self) -> AsyncIterator[Emitted]:
         """Run the graph, yielding its events as they come."""
-        request, encoder = self._request, self._encoder
+        request = self._request
+        encoder = self._encoder
         output: str | list[str] = []
         checkpointer: Any = None
+
         try:
             opened = self._graphs.open(request.graph_id, self._config, context=request.context)
             async with opened as graph, aclosing(self._stream(graph)) as items:
-                output, checkpointer = _output_keys(graph), graph.checkpointer
+                output = _output_keys(graph)
+                checkpointer = graph.checkpointer
+
                 async for chunk in items:
                     item = chunk if len(chunk) == 3 else ((), *chunk)
                     self._remember(*item)
+
                     for emitted in encoder.encode(*item):
                         if emitted.event == "values":
                             self._last_values_event = emitted.data
                         yield emitted
+
                     if item[1] == "values":
                         # Nodes that await nothing would never let the loop write the previous step's checkpoint.
                         await asyncio.sleep(0)
+
                 outcome = await self._ended(graph)
                 check_size("the result", outcome.values or b"", request.max_event_bytes)
                 self.outcome = outcome
         except asyncio.CancelledError as exc:
             if _is_being_cancelled():
                 raise
+
             # The user's code raised it itself; nobody cancelled this run.
             failure: BaseException = exc
         except GeneratorExit:
@@ -118,6 +130,7 @@ class Execution:
             failure = exc
         else:
             return
+
         self.outcome = self._failed(failure, output, checkpointer)
 
     def _failed(self, failure: BaseException, output: str | list[str], checkpointer: Any) -> Outcome:
@@ -136,12 +149,17 @@ class Execution:
 
     def _stream(self, graph: Graph) -> Any:
         """Start the graph. Its chunks are (mode, payload), with the namespace in front where subgraphs are streamed."""
-        request, modes = self._request, set(self._encoder.langgraph_modes)
+        request = self._request
+        modes = set(self._encoder.langgraph_modes)
         breakpoints = (
-            request.interrupt_before, request.interrupt_after, graph.interrupt_before_nodes, graph.interrupt_after_nodes
-        )  # fmt: skip
+            request.interrupt_before,
+            request.interrupt_after,
+            graph.interrupt_before_nodes,
+            graph.interrupt_after_nodes,
+        )
         if any(breakpoints) or not _HAS_INTERRUPTS_IN_VALUES:
             modes.add("updates")
+
         options: dict[str, Any] = {
             "stream_mode": list(modes),
             "subgraphs": request.stream_subgraphs,
@@ -149,23 +167,29 @@ class Execution:
             "interrupt_after": request.interrupt_after or None,
             **_context_and_durability(graph, request),
         }
+
         chunks: Any
+
         if "events" in request.stream_modes:
             chunks = _chunks_among_events(graph.astream_events(self._input, self._config, version="v2", **options))
         else:
             chunks = graph.astream(self._input, self._config, **options)
+
         return chunks if _HAS_INTERRUPTS_IN_VALUES else _with_interrupts(chunks)
 
     def _remember(self, namespace: tuple[str, ...], mode: str, payload: Any) -> None:
         """Remember the last values, and whether the graph stopped at an interrupt, for the outcome."""
         if namespace or mode not in ("values", "updates"):
             return
+
         stopped = isinstance(payload, dict) and INTERRUPT in payload
         self._stopped = self._stopped or stopped
+
         values = {key: value for key, value in payload.items() if key != INTERRUPT} if stopped else payload
         if mode == "values" and (values or not stopped):
             # An event of these values, if there is one, comes after this.
-            self._values, self._last_values_event = values, None
+            self._values = values
+            self._last_values_event = None
 
     async def _ended(self, graph: Graph) -> Outcome:
         if graph.checkpointer and (self._stopped or self._values is _MISSING):
@@ -174,13 +198,17 @@ class Execution:
             state = await graph.aget_state(_latest(self._config))
             if self._values is _MISSING:
                 return _outcome(graph, state, state.values, long_lists(graph.checkpointer, self._config, state.values))
+
             return _outcome(graph, state, self._values, versions)
+
         given: Any = None if self._values is _MISSING else self._values
         values = _select(given, _output_keys(graph))
+
         # Encoding a long conversation costs most of a run: reuse the last event if it holds the same values.
         is_encoded = self._last_values_event is not None and isinstance(values, dict) and len(values) == len(given)
         encoded = self._last_values_event if is_encoded else dump_user(values)
         outcome = Outcome(values=encoded, interrupts={}, has_next=False, error=None)
+
         return _without_long_lists(outcome, values, long_lists(graph.checkpointer, self._config, values))
 
 
@@ -194,6 +222,7 @@ def _context_and_durability(graph: Graph, request: RunRequest) -> dict[str, Any]
             "context": context_for(graph.context_schema, request.context),
             "durability": request.durability if graph.checkpointer else None,
         }
+
     return {"checkpoint_during": request.durability != "exit" if graph.checkpointer else None}
 
 
@@ -210,9 +239,11 @@ async def execute(
 
     While `is_followed`, if given, returns False, no events are made of the values: nobody would get them.
     """
-    execution, limit = Execution(graphs, request, is_followed), timeout(timeout_s)
+    execution = Execution(graphs, request, is_followed)
+    limit = timeout(timeout_s)
     checkpointer = graphs.checkpointer
     thread_id = (request.config.get("configurable") or {}).get("thread_id", "")
+
     remembering = checkpointer.remembering(thread_id) if isinstance(checkpointer, Checkpointer) else nullcontext()
     try:
         with remembering:
@@ -225,6 +256,7 @@ async def execute(
         if limit.expired():
             raise RunTimeout from exc
         raise
+
     assert execution.outcome is not None  # noqa: S101 - it is set at the end
     return execution.outcome
 
@@ -236,6 +268,7 @@ async def read_outcome(graphs: Graphs, request: RunRequest) -> Outcome:
         state = await graph.aget_state(_latest(config)) if graph.checkpointer else None
         if state is None or state.metadata is None:
             return Outcome(values=None, interrupts={}, has_next=False, error=None)
+
         return _outcome(graph, state, state.values, long_lists(graph.checkpointer, config, state.values))
 
 
@@ -244,9 +277,11 @@ def _outcome(graph: Graph, state: StateSnapshot, values: Any, versions: dict[str
     open_tasks = [task for task in state.tasks if task.interrupts and task.result is None]
     waiting = [with_id(interrupt) for task in open_tasks for interrupt in task.interrupts]
     interrupts = {task.id: [_interrupt(interrupt) for interrupt in task.interrupts] for task in open_tasks}
+
     selected = values = _select(values, _output_keys(graph))
     if waiting:
         values = {**values, INTERRUPT: waiting} if isinstance(values, dict) else {INTERRUPT: waiting}
+
     outcome = Outcome(values=dump_user(values), interrupts=plain(interrupts), has_next=bool(state.next), error=None)
     return _without_long_lists(outcome, selected, versions)
 
@@ -272,6 +307,7 @@ def parts_for_row(
     """
     if encoded is None or len(encoded) < LONG_BYTES or not isinstance(values, dict):
         return None, None
+
     named = {key: version for key, version in versions.items() if key in values}
     return (
         (dump_user({key: part for key, part in values.items() if key not in named}), named) if named else (None, None)
@@ -298,6 +334,7 @@ async def _with_interrupts(chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[
             namespace, mode, payload = chunk if len(chunk) == 3 else ((), *chunk)
             payload = with_ids(mode, payload)
             yield namespace, mode, payload
+
             if mode == "values":
                 values[namespace] = payload
             elif mode == "updates" and isinstance(payload, dict) and payload.get(INTERRUPT):
@@ -324,19 +361,25 @@ def _config(request: RunRequest) -> RunnableConfig:
     }
     if user := configurable.get(USER):
         configurable[USER] = User(user)
+
     config = RunnableConfig(
         configurable=configurable,
         metadata={**(given.get("metadata") or {}), "langgraph_version": langgraph_version},
         tags=list(given.get("tags") or ()),
     )
+
     if request.strict_resume:
         configurable[STRICT_RESUME] = True
+
     if request.tracer and not request.resume and tracing_is_enabled():
         config["callbacks"] = [LangChainTracer(**request.tracer)]
+
     if given.get("recursion_limit"):
         config["recursion_limit"] = given["recursion_limit"]
+
     if run_id := configurable.get("run_id"):
         config["run_id"] = UUID(str(run_id))
+
     return config
 
 
@@ -362,6 +405,7 @@ def _select(values: Any, keys: str | list[str]) -> Any:
         return values
     if isinstance(keys, str):
         return values.get(keys)
+
     return {key: values[key] for key in keys if key in values}
 
 
@@ -385,11 +429,13 @@ class EventEncoder:
         self._max_event_bytes = request.max_event_bytes
         self._modes = frozenset(request.stream_modes or ["values"])
         self.has_channels = bool((request.config.get("configurable") or {}).get(STREAM_PROTOCOL))
+
         """Whether the run has the events of the protocol's channels."""
         self._channels = Channels() if self.has_channels else None
         self._partial: dict[str, BaseMessage] = {}
         requested = {_LANGGRAPH_MODES.get(mode, mode) for mode in self._modes} - {"events"}
         self.langgraph_modes = requested | {"values"} | (CHANNEL_MODES if self.has_channels else set())
+
         """The modes that langgraph must stream: those requested, and always the values, for the outcome."""
 
     def encode(self, namespace: tuple[str, ...], mode: str, payload: Any) -> Iterator[Emitted]:
@@ -400,6 +446,7 @@ class EventEncoder:
         elif mode in self._modes and (mode != "values" or self._is_followed is None or self._is_followed()):
             shown = _with_checkpoints(payload) if mode == "debug" and payload["type"] == "checkpoint" else payload
             yield self._emitted(mode + suffix, shown)
+
         if self._channels is not None:
             for method, where, data in self._channels.convert(namespace, mode, payload):
                 yield self._emitted("|".join((f"@{method}", *where)), data)
@@ -415,10 +462,12 @@ class EventEncoder:
         before = self._partial.get(message_id)
         if before is None:
             yield self._emitted("messages/metadata", {message_id: {"metadata": metadata}})
+
         if not isinstance(message, BaseMessageChunk):
             self._partial[message_id] = message
             yield self._emitted("messages/complete", [message])
             return
+
         merged = before + message if isinstance(before, BaseMessageChunk) else message
         assert isinstance(merged, BaseMessageChunk)  # noqa: S101 - the sum of two chunks is one
         self._partial[message_id] = merged
@@ -445,6 +494,7 @@ def _with_checkpoints(payload: dict[str, Any]) -> dict[str, Any]:
         "parent_checkpoint": checkpoint_of(step["parent_config"]),
         "tasks": [_with_checkpoint(task) for task in step["tasks"]],
     }
+
     return {**payload, "payload": {**step, **named}}
 
 
@@ -453,4 +503,5 @@ def _with_checkpoint(task: dict[str, Any]) -> dict[str, Any]:
     checkpoint = checkpoint_of(task["state"])
     if checkpoint is None:
         return task
+
     return {**{key: value for key, value in task.items() if key != "state"}, "checkpoint": checkpoint}

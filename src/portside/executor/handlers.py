@@ -73,20 +73,24 @@ class ProjectHandlers:
             auth = AuthHandlers(load_auth(project, path), users, self._server)
             known["auth"] = auth.facts
             self._serves |= {messages.AUTHENTICATE: auth.authenticate, messages.AUTHORIZE: auth.authorize}
+
         if (path := sources.get("encryption")) is not None:
             handlers = load_encryption(project, path)
             known["encryption"] = {"does_json": handlers.does_json, "does_blobs": handlers.does_blobs}
             self._serves[messages.ENCRYPTION] = partial(_encrypt, handlers, users)
+
         if (path := sources.get("embed")) is not None:
             embeddings = load_embeddings(project, path)
             known["embed"] = {}
             self._serves[messages.EMBED] = partial(_embed, embeddings, path)
+
         if (path := sources.get("app")) is not None:
             known["app"] = {}
             self._app = app = AppHandlers(ProjectApp(project, path), users, self._server)
             starting = {messages.APP_START: app.start, messages.APP_STOP: app.stop}
             self._serves |= {**starting, messages.APP_DOCUMENT: app.document}
             self._serves |= {RECEIVE: app.exchanges.receive, DRAIN: app.exchanges.drain}
+
         return known
 
     def served(self) -> dict[str, Handler]:
@@ -105,6 +109,7 @@ class ProjectHandlers:
                 return self._loop.call(answered(app.request(body, Outbox(call).put)))
 
             served[messages.APP_REQUEST] = request
+
         return served
 
 
@@ -116,6 +121,7 @@ async def _encrypt(handlers: EncryptionHandlers, users: "Users", body: Any) -> b
         return pack(await handlers.context(users.find(call.about), metadata))
     if call.operation not in _ENCRYPTION:
         raise CallFailed("unknown_operation", f"there is no operation {call.operation!r} of encryption")
+
     work = getattr(handlers, call.operation)
     made = await work(EncryptedField(*call.about), metadata, unpack(call.value or b""))
     return pack(tuple(made) if isinstance(made, Decrypted) else made)
@@ -145,7 +151,8 @@ class Outbox:
     """Carries messages of an application from its loop to the link; messages that wait are sent as one item."""
 
     def __init__(self, call: ServedCall) -> None:
-        self._call, self._loop = call, asyncio.get_running_loop()
+        self._call = call
+        self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._waiting: list[Any] = []
 
@@ -154,12 +161,15 @@ class Outbox:
         with self._lock:
             is_first = not self._waiting
             self._waiting += given
+
         if is_first:
             self._loop.call_soon_threadsafe(self._send)
 
     def _send(self) -> None:
         with self._lock:
-            waiting, self._waiting = self._waiting, []
+            waiting = self._waiting
+            self._waiting = []
+
         self._call.send(waiting)
 
 
@@ -177,6 +187,7 @@ class Users:
         self._users[handle] = user
         if len(self._users) > MAX_USERS:
             self._users.popitem(last=False)
+
         is_studio = isinstance(user, Auth.types.StudioUser)
         return messages.SentUser(fields=pack(dict(user)), handle=handle, is_studio=is_studio)
 
@@ -184,11 +195,13 @@ class Users:
         """Return the user whom the server names."""
         if given is None:
             return None
+
         sent = messages.read(messages.SentUser, given)
         if (known := self._users.get(sent.handle)) is not None:
             return known
         if sent.is_nobody:
             return nobody()
+
         fields = unpack(sent.fields)
         return StudioCaller(fields["identity"]) if sent.is_studio else User(fields)
 
@@ -212,8 +225,11 @@ class AuthHandlers:
     """Answers the server's calls to authentication and authorization. Raises UserMistake if Starlette is missing."""
 
     def __init__(self, auth: LoadedAuth, users: Users, server: Peer) -> None:
-        self._auth, self._users, self._server = auth, users, server
+        self._auth = auth
+        self._users = users
+        self._server = server
         self._make_request: Any = PlainRequest
+
         if "request" in auth.authenticate.parameters:
             try:
                 self._make_request = importlib.import_module("starlette.requests").Request
@@ -234,6 +250,7 @@ class AuthHandlers:
         receive = Application(self._server, body["exchange"], _unanswered).receive
         authenticate: Authentication = self._auth.authenticate
         found: Identity = await authenticate(self._make_request(scope, receive))
+
         return messages.Authenticated(
             identity=found.identity,
             display_name=found.display_name,
@@ -244,10 +261,12 @@ class AuthHandlers:
     async def authorize(self, body: Any) -> tuple[bytes | None, list[str], Any]:
         """Return the fields that the handler changed (None if none), the names that it removed, and its filter."""
         given = messages.read(messages.Authorization, body)
-        value, caller = unpack(given.value), _Sender(given.permissions, self._users.find(given.user))
+        value = unpack(given.value)
+        caller = _Sender(given.permissions, self._users.find(given.user))
         before = {name: pack(field) for name, field in value.items()}
         allowed = await self._auth.handlers.decide(caller, given.resource, given.action, value)
         changed = {name: field for name, field in value.items() if before.get(name) != pack(field)}
+
         return (pack(changed) if changed else None), [name for name in before if name not in value], allowed
 
 
@@ -255,14 +274,16 @@ class _Sender:
     """The sender of a request, as authorization handlers get it."""
 
     def __init__(self, permissions: list[str], user: Any) -> None:
-        self.permissions, self.user = permissions, user
+        self.permissions = permissions
+        self.user = user
 
 
 class PlainRequest:
     """A request for handlers that do not take it as a whole, in an environment that need not have Starlette."""
 
     def __init__(self, scope: Any, receive: Any) -> None:
-        self.scope, self._receive = scope, receive
+        self.scope = scope
+        self._receive = receive
 
     async def body(self) -> bytes:
         """Return the whole body. Raises CallFailed, also if the client disconnects before its end, and LinkClosed."""
@@ -271,6 +292,7 @@ class PlainRequest:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise CallFailed(DISCONNECTED, "the client disconnected")
+
             body += message.get("body", b"")
             if not message.get("more_body"):
                 return body
@@ -294,7 +316,9 @@ class AppHandlers:
 
     def __init__(self, app: ProjectApp, users: Users, server: Peer) -> None:
         self.exchanges = Exchanges()
-        self._app, self._users, self._server = app, users, server
+        self._app = app
+        self._users = users
+        self._server = server
         self._pages: frozenset[str] = frozenset()
         self._running = AsyncExitStack()
 
@@ -313,10 +337,12 @@ class AppHandlers:
                 authenticates_project=body["authenticates_project"],
             )
         )
+
         try:
             await self._running.enter_async_context(self._app.started())
         except UserMistake as exc:
             raise CallFailed("user_mistake", str(exc)) from exc
+
         return self._app.facts
 
     async def stop(self, _body: Any) -> None:
@@ -333,15 +359,18 @@ class AppHandlers:
         state = {"request_id": body["request_id"]}
         scope = {**received_scope(body["scope"]), "state": state, EXCHANGE: number, SERVER_ROUTE: body["server_route"]}
         application = Application(self._server, number, put)
+
         await self._app(scope, application.receive, application.send)
         return str(state["route"])
 
     def _find_server_route(self, scope: Any) -> _ServerRoute | None:
         if SERVER_ROUTE not in scope:
             return _ServerRoute() if scope["path"] in self._pages else None
+
         known = scope[SERVER_ROUTE]
         if known is None or (known[0], known[1]) != (scope.get("method"), scope["path"]):
             return None
+
         return _ServerRoute(known[2])
 
     async def _serve_server_route(self, scope: Any, receive: Any, send: Any) -> None:
@@ -376,13 +405,16 @@ class ServerAuthentication:
     """Middleware that has the server authenticate requests, and sets `request.user` and `request.auth`."""
 
     def __init__(self, app: Any, handlers: AppHandlers, requires_auth: Callable[[Any], bool]) -> None:
-        self.app, self._handlers, self._requires_auth = app, handlers, requires_auth
+        self.app = app
+        self._handlers = handlers
+        self._requires_auth = requires_auth
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Refuse unauthenticated requests."""
         if scope["type"] not in {"http", "websocket"} or not self._requires_auth(scope):
             await self.app(scope, receive, send)
             return
+
         read: deque[Any] = deque()
 
         async def record() -> Any:
@@ -397,5 +429,6 @@ class ServerAuthentication:
             for message in found["refusal"]:
                 await send(received(message))
             return
+
         self._handlers.set_user(scope, found)
         await self.app(scope, replay, send)

@@ -56,9 +56,11 @@ def add_to_path(project: Project) -> list[Path]:
         folder = path.parent if path.is_file() else path
         if not folder.is_dir():
             raise UserMistake(f'{project.file}: dependencies names "{entry}", but {folder} is not a folder')
+
         source = folder / "src"
         found = [source, folder] if source.is_dir() and not (source / "__init__.py").exists() else [folder]
         roots.extend(root for root in found if root not in roots)
+
     sys.path[:0] = [str(root) for root in roots if str(root) not in sys.path]
     return roots
 
@@ -84,6 +86,7 @@ def import_named(project: Project, label: str, source: str, roots: list[Path]) -
         raise
     except (Exception, SystemExit) as exc:
         raise named_failure(project, label, source, exc) from exc
+
     try:
         return getattr(module, name)
     except AttributeError:
@@ -102,8 +105,10 @@ def named_failure(project: Project, label: str, source: str, exc: BaseException)
     message = _message_of(exc)
     described = f"{type(exc).__name__}: {message}" if message else type(exc).__name__
     hint = hint_of_variables(missing_variables(exc))
+
     if isinstance(exc, ModuleNotFoundError):
         hint = _hint_of_package(project)
+
     return UserMistake(
         f"{project.file}: {label} ({source}) does not load: {described}{_where(project.folder, exc)}{hint}"
     )
@@ -114,6 +119,7 @@ def missing_variables(exc: BaseException) -> list[str]:
     for one in _with_causes(exc):
         if found := [*_from_environ(one), *_from_settings(one)] or _from_message(one):
             return found
+
     return []
 
 
@@ -121,6 +127,7 @@ def hint_of_variables(names: list[str]) -> str:
     """Return the end of an error message: how to set missing variables."""
     if not names:
         return ""
+
     options = " ".join(f"--secret {name}=…" for name in names)
     verb = "is" if len(names) == 1 else "are"
     return (
@@ -141,16 +148,19 @@ def _hint_of_package(project: Project) -> str:
         folder = project.folder / entry
         if not entry.startswith(".") or not folder.is_dir():
             continue
+
         if not any((folder / name).is_file() for name in _PACKAGE_FILES):
             return (
                 f'; the dependency "{entry}" has no requirements.txt and no pyproject.toml, so a build installs '
                 "nothing for it: add one there, or name the file that lists the packages as a dependency"
             )
+
         if _lacks_build_system(folder):
             return (
                 f'; pyproject.toml of the dependency "{entry}" has [tool.poetry] and no [build-system], so a build '
                 f"does not read the packages that it lists: {_BUILD_SYSTEM_OF_POETRY}"
             )
+
     return "; add the package that has it to the project's dependencies"
 
 
@@ -160,6 +170,7 @@ def _lacks_build_system(folder: Path) -> bool:
         content = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
+
     tool = content.get("tool")
     has_others = {"build-system", "project"} & content.keys() or (folder / "setup.py").is_file()
     return isinstance(tool, dict) and "poetry" in tool and not has_others
@@ -168,10 +179,12 @@ def _lacks_build_system(folder: Path) -> bool:
 def _message_of(exc: BaseException) -> str:
     if isinstance(exc, SyntaxError):
         return exc.msg
+
     if _is_invalid(exc):
         # Its own text shows the input, which contains the other variables of the environment.
         problems = exc.errors(include_url=False, include_context=False, include_input=False)
         return "; ".join(f"{'.'.join(map(str, one['loc'])) or exc.title}: {one['msg']}" for one in problems)
+
     return str(exc)
 
 
@@ -186,6 +199,7 @@ def _with_causes(exc: BaseException) -> Iterator[BaseException]:
     for _ in range(_MAX_CAUSES):
         if current is None:
             return
+
         yield current
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
 
@@ -209,10 +223,12 @@ def _from_settings(exc: BaseException) -> list[str]:
     settings = sys.modules.get("pydantic_settings")
     if settings is None or not _is_invalid(exc):
         return []
+
     instances = [step.tb_frame.f_locals.get("__pydantic_self__") for step in _tracebacks(exc)]
     kinds = [type(one) for one in instances if isinstance(one, settings.BaseSettings)]
     if not kinds:
         return []
+
     missing = [str(one["loc"][0]) for one in exc.errors() if one["type"] == "missing" and one["loc"]]
     return [_variable_of(kinds[0], name) for name in missing]
 
@@ -230,16 +246,19 @@ def _from_message(exc: BaseException) -> list[str]:
     for name in _VARIABLE.findall(message) if names_environment or _MISSING.search(message) else ():
         if (names_environment or name.endswith(_CREDENTIAL)) and not os.environ.get(name):
             return [name]
+
     return []
 
 
 @contextlib.contextmanager
 def _logging_slow_import(project: Project, label: str, source: str) -> Iterator[None]:
     """Log the stack of an import that takes long, from another thread, and again when the stack has changed."""
-    importing, done = threading.get_ident(), threading.Event()
+    importing = threading.get_ident()
+    done = threading.Event()
 
     def watch() -> None:
-        seconds, logged = SLOW_AFTER_S, ""
+        seconds = SLOW_AFTER_S
+        logged = ""
         while not done.wait(seconds):
             frames = traceback.extract_stack(sys._current_frames().get(importing))  # noqa: SLF001
             stack = "".join(traceback.format_list(_own_frames(project.folder, frames))).rstrip()
@@ -247,7 +266,9 @@ def _logging_slow_import(project: Project, label: str, source: str) -> Iterator[
                 line = _project_line(project.folder, frames)
                 message = f"{project.file}: {label} ({source}) is still importing after {seconds:g} s{line}"
                 log.warning(message, extra={"fields": {"stack": stack}})
-            seconds, logged = 2 * seconds, stack
+
+            seconds = 2 * seconds
+            logged = stack
 
     threading.Thread(target=watch, name="import watch", daemon=True).start()
     try:
@@ -273,6 +294,7 @@ def _existing(project: Project, label: str, location: str) -> Path:
             if str(above) not in sys.path:
                 sys.path.append(str(above))
             return found
+
     raise UserMistake(f'{project.file}: {label} is in "{location}", but {file} does not exist')
 
 
@@ -281,10 +303,12 @@ def _import_file(file: Path, roots: list[Path]) -> ModuleType:
     if all(part.isidentifier() for part in name.split(".")) and _is_free(name, file):
         if str(root) not in sys.path:
             sys.path.insert(0, str(root))
+
         if not _is_hidden(name, root):
             module = importlib.import_module(name)
             if _is_from(module, file):
                 return module
+
     return _import_alone(file)
 
 
@@ -293,8 +317,10 @@ def _module_name(file: Path, roots: list[Path]) -> tuple[Path, str]:
     root = file.parent
     while (root / "__init__.py").is_file() and root.name.isidentifier():
         root = root.parent
+
     if root == file.parent:
         root = max((r for r in roots if file.is_relative_to(r)), key=lambda r: len(r.parts), default=root)
+
     parts = file.relative_to(root).with_suffix("").parts
     return root, ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
@@ -312,6 +338,7 @@ def _is_hidden(name: str, root: Path) -> bool:
     top, dot, _rest = name.partition(".")
     if not dot:
         return False
+
     spec = importlib.util.find_spec(top)
     places = (spec.submodule_search_locations if spec else None) or ()
     return str(root / top) not in places
@@ -327,9 +354,11 @@ def _import_alone(file: Path) -> ModuleType:
     name = f"graph_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}_{file.stem}"
     if name in sys.modules:
         return sys.modules[name]
+
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is not a Python file")
+
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -337,6 +366,7 @@ def _import_alone(file: Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
+
     return module
 
 
@@ -351,6 +381,7 @@ def _project_line(folder: Path, frames: Iterable[traceback.FrameSummary]) -> str
     for frame in reversed(list(frames)):
         if _is_of_project(folder, frame):
             return f" ({_short(folder, frame.filename)}, line {frame.lineno}: {frame.line})"
+
     return ""
 
 

@@ -30,6 +30,7 @@ def with_ids(mode: str, payload: Any) -> Any:
         return {**payload, INTERRUPT: tuple(map(with_id, payload[INTERRUPT]))}
     if mode == "debug" and isinstance(payload.get("payload"), Mapping):
         return {**payload, "payload": _with_ids_in_tasks(payload["payload"])}
+
     return payload
 
 
@@ -38,8 +39,10 @@ def _with_ids_in_tasks(task: Mapping[str, Any]) -> dict[str, Any]:
     shown = dict(task)
     if shown.get("interrupts"):
         shown["interrupts"] = [_with_id_of_fields(fields) for fields in shown["interrupts"]]
+
     if shown.get("tasks"):
         shown["tasks"] = [_with_ids_in_tasks(each) for each in shown["tasks"]]
+
     return shown
 
 

@@ -55,7 +55,9 @@ class CallFailed(Exception):
 
     def __init__(self, code: str, message: str, fields: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.code, self.message, self.fields = code, message, dict(fields or {})
+        self.code = code
+        self.message = message
+        self.fields = dict(fields or {})
 
 
 class ProtocolBroken(Exception):
@@ -122,10 +124,14 @@ class Link(asyncio.Protocol):
         pong: Callable[[], Any] = lambda: None,
         limits: LinkLimits = LinkLimits(),
     ) -> None:
-        self._handlers, self._on_hello, self._pong, self._limits = handlers, on_hello, pong, limits
+        self._handlers = handlers
+        self._on_hello = on_hello
+        self._pong = pong
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
+
         self._queue: list[bytes] = []
         self._queued_bytes = 0
         self._is_flush_due = False
@@ -133,17 +139,26 @@ class Link(asyncio.Protocol):
         self._open: dict[int, _OpenCall] = {}
         self._served: dict[int, ServedCall] = {}
         self._served_bytes = 0
+
         self._pings: list[asyncio.Future[Any]] = []
         self._next = 1
         self._reason: str | None = None
         self.is_reading_paused = False
+
         """Whether this side has stopped reading, so that the peer waits."""
         self._closed: asyncio.Future[str] = self._loop.create_future()
+
         # Indexed by the kind of a frame.
         self._take: tuple[Callable[[int, Any, int], None], ...] = (
-            self._take_hello, self._take_call, self._take_item, self._take_result, self._take_error, self._take_cancel,
-            self._take_ping, self._take_pong,
-        )  # fmt: skip
+            self._take_hello,
+            self._take_call,
+            self._take_item,
+            self._take_result,
+            self._take_error,
+            self._take_cancel,
+            self._take_ping,
+            self._take_pong,
+        )
 
     # Calling
 
@@ -155,19 +170,25 @@ class Link(asyncio.Protocol):
         """
         if self._writable is not None:
             await self.drain()
-        number, self._next = self._next, self._next + 1
+
+        number = self._next
+        self._next = self._next + 1
         opened = _OpenCall(self._loop.create_future(), on_item)
         self.send_frame(CALL, number, (method, body))
+
         if self._reason is not None:
             raise LinkClosed(self._reason)
+
         self._open[number] = opened
         try:
             answer = await opened.answer
         except asyncio.CancelledError:
             await self._stop(number, opened)
             raise
+
         if opened.failure is not None:
             raise opened.failure
+
         return answer
 
     async def _stop(self, number: int, opened: _OpenCall) -> None:
@@ -185,6 +206,7 @@ class Link(asyncio.Protocol):
         self.send_frame(PING, 0, None)
         if self._reason is not None:
             raise LinkClosed(self._reason)
+
         self._pings.append(pong)
         return await pong
 
@@ -196,6 +218,7 @@ class Link(asyncio.Protocol):
         """Wait until the peer reads what it was sent. Raises LinkClosed."""
         if self._writable is not None:
             await asyncio.shield(self._writable)
+
         if self._reason is not None:
             raise LinkClosed(self._reason)
 
@@ -236,6 +259,7 @@ class Link(asyncio.Protocol):
         self._flush()
         if self._reason is None:
             self._reason = reason
+
         if self._transport is not None:
             self._transport.close()
 
@@ -243,6 +267,7 @@ class Link(asyncio.Protocol):
         """End the connection at once."""
         if self._reason is None:
             self._reason = reason
+
         self._queue.clear()
         if self._transport is not None:
             self._transport.abort()
@@ -256,13 +281,16 @@ class Link(asyncio.Protocol):
         """
         if self._reason is not None:
             return
+
         payload = encode((kind, number, body))
         size = len(payload)
         if size > self._limits.frame_bytes:
             raise CallFailed(TOO_LARGE, too_large(size, self._limits.frame_bytes))
+
         if not (self._is_flush_due or is_followed):
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
+
         self._queue += (size.to_bytes(HEADER_BYTES, "big"), payload)
         self._queued_bytes += HEADER_BYTES + size
         if self._queued_bytes > HIGH_WATER_BYTES:
@@ -272,8 +300,12 @@ class Link(asyncio.Protocol):
         self._is_flush_due = False
         if not self._queue or self._transport is None:
             return
-        queue, self._queue, self._queued_bytes = self._queue, [], 0
+
+        queue = self._queue
+        self._queue = []
+        self._queued_bytes = 0
         self._transport.writelines(queue)
+
         if self._transport.get_write_buffer_size() > self._limits.queued_bytes:
             self.abort("the peer does not read")
 
@@ -284,6 +316,7 @@ class Link(asyncio.Protocol):
         # The transports of uvloop do not inherit from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+
         # Frames may have been queued before the connection was made.
         self._flush()
 
@@ -293,7 +326,8 @@ class Link(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """Let senders continue; called by the event loop."""
-        writable, self._writable = self._writable, None
+        writable = self._writable
+        self._writable = None
         if writable is not None and not writable.done():
             writable.set_result(None)
 
@@ -303,12 +337,16 @@ class Link(asyncio.Protocol):
         self._transport = None
         self.resume_writing()
         unanswered = [opened.answer for opened in self._open.values()] + self._pings
-        self._open, self._pings = {}, []
+        self._open = {}
+        self._pings = []
+
         for answer in unanswered:
             if not answer.done():
                 answer.set_exception(LinkClosed(reason))
+
         for served in list(self._served.values()):
             served.stop()
+
         self._closed.set_result(reason)
 
     def data_received(self, data: bytes) -> None:
@@ -324,7 +362,8 @@ class Link(asyncio.Protocol):
 
     def _take_frames(self, data: bytes | bytearray) -> int:
         """Handle the complete frames of a buffer; return the position after the last one."""
-        at, end = 0, len(data)
+        at = 0
+        end = len(data)
         try:
             with memoryview(data) as view:
                 while end - at >= HEADER_BYTES and self._reason is None:
@@ -332,13 +371,16 @@ class Link(asyncio.Protocol):
                     size = self._checked_size(int.from_bytes(view[at:start], "big"))
                     if end - start < size:
                         break
+
                     at = start + size
                     with view[start:at] as payload:
                         kind, number, body = _decode(payload)
+
                     self._take[kind](number, body, size)
         except ProtocolBroken as exc:
             log.warning("a peer broke the protocol and was disconnected: %s", exc)
             self.abort(f"the peer broke the protocol: {exc}")
+
         return at
 
     def _checked_size(self, size: int) -> int:
@@ -357,6 +399,7 @@ class Link(asyncio.Protocol):
     def _take_pong(self, _number: int, body: Any, _size: int) -> None:
         if not self._pings:
             raise ProtocolBroken("a pong without a ping")
+
         pong = self._pings.pop(0)
         if not pong.done():
             pong.set_result(body)
@@ -375,6 +418,7 @@ class Link(asyncio.Protocol):
             raise ProtocolBroken("an item of a call that has none")
         if opened.failure is not None:
             return
+
         try:
             opened.on_item(body)
         except Exception as exc:  # noqa: BLE001 - raised in the caller, when the peer has stopped
@@ -393,6 +437,7 @@ class Link(asyncio.Protocol):
             raise ProtocolBroken("an answer to no call")
         if opened.answer.done():
             return
+
         failed = opened.failure or failure
         if failed is None:
             opened.answer.set_result(body)
@@ -406,20 +451,24 @@ class Link(asyncio.Protocol):
             raise ProtocolBroken("a malformed call")
         if len(self._served) >= self._limits.served_calls or self._served_bytes > self._limits.queued_bytes:
             raise ProtocolBroken("too many calls at once")
+
         method, argument = body
         handler = self._handlers.get(method)
         if handler is None:
             self.fail(number, CallFailed("unknown_method", f"there is no method {method!r}"))
             return
+
         served = ServedCall(self, number, size)
         try:
             answer = handler(argument, served)
         except Exception as exc:  # noqa: BLE001 - answered to the caller
             self.fail(number, exc)
             return
+
         if not isinstance(answer, Awaitable):
             self._answer(number, answer)
             return
+
         self._served[number] = served
         self._served_bytes += size
         served.work = asyncio.ensure_future(answer)
@@ -428,6 +477,7 @@ class Link(asyncio.Protocol):
     def _on_served(self, served: ServedCall, work: asyncio.Future[Any]) -> None:
         del self._served[served.number]
         self._served_bytes -= served.size
+
         failure = CallFailed("cancelled", "the call was cancelled") if work.cancelled() else work.exception()
         if failure is None:
             self._answer(served.number, work.result())
@@ -445,6 +495,7 @@ class Link(asyncio.Protocol):
         if not isinstance(failure, CallFailed):
             log.error("a call could not be served", exc_info=failure)
             failure = CallFailed("internal", f"{type(failure).__name__}: {failure}")
+
         try:
             self.send_frame(ERROR, number, {"code": failure.code, "message": failure.message, "fields": failure.fields})
         except (CallFailed, ormsgpack.MsgpackEncodeError):
@@ -476,6 +527,7 @@ def _decode(payload: memoryview) -> tuple[int, int, Any]:
         raise ProtocolBroken("a frame is not [kind, call, body]")
     if not HELLO <= frame[0] <= PONG:
         raise ProtocolBroken(f"a frame of the unknown kind {frame[0]}")
+
     return frame[0], frame[1], frame[2]
 
 
@@ -483,6 +535,7 @@ def _failure_of(body: Any) -> CallFailed:
     """Read the body of an error frame. Raises ProtocolBroken."""
     if type(body) is not dict or type(body.get("code")) is not str or type(body.get("message")) is not str:
         raise ProtocolBroken("a malformed error")
+
     fields = body.get("fields")
     return CallFailed(body["code"], body["message"], fields if type(fields) is dict else None)
 
@@ -491,12 +544,15 @@ def _encode_other(value: Any) -> Any:
     """Encode values that msgpack has no form for: integers of more than 64 bits, and named tuples."""
     if isinstance(value, tuple):
         return tuple(value)
+
     if isinstance(value, int):
         digits = str(value).encode()
         if len(digits) > MAX_INTEGER_DIGITS:
             # Refused here, because the peer would disconnect, and every call of the link would fail.
             raise ValueError(f"an integer of {len(digits)} digits cannot be sent, only {MAX_INTEGER_DIGITS}")
+
         return ormsgpack.Ext(BIG_INTEGER, digits)
+
     raise TypeError(f"a {type(value).__name__} cannot be sent")
 
 

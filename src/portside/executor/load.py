@@ -61,9 +61,11 @@ class GraphFactory:
             name: _server_runtime(use, annotation) if role == "runtime" else given[role]
             for name, (role, annotation) in self._parameters.items()
         }
+
         made = self._function(**arguments)
         if inspect.isawaitable(made):
             made = await made
+
         if hasattr(made, "__aenter__"):
             async with made as graph:
                 yield self._checked(graph)
@@ -79,6 +81,7 @@ class GraphFactory:
             raise TypeError(
                 f"the factory of graph {self._graph_id!r} returned a value of type {type(made).__name__}, not a graph"
             )
+
         return graph
 
 
@@ -99,6 +102,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, tuple[str, Any]]:
         filled[unknown[0]] = ("config", None)
     elif unknown:
         raise TypeError(f"a graph factory may take a config and a ServerRuntime, but this one has {', '.join(unknown)}")
+
     return filled
 
 
@@ -113,6 +117,7 @@ def _role(parameter: inspect.Parameter) -> str | None:
     annotation = str(parameter.annotation)
     if parameter.name == "config" or "RunnableConfig" in annotation:
         return "config"
+
     return "runtime" if parameter.name == "runtime" or "ServerRuntime" in annotation else None
 
 
@@ -123,9 +128,11 @@ def _server_runtime(use: GraphUse, annotation: Any) -> Any:
 
     store: Any = use.store
     given = use.config.get("configurable", {}).get("langgraph_auth_user")
+
     user: Any = User(given) if type(given) is dict else given
     if use.access != "threads.create_run":
         return _ReadRuntime(access_context=use.access, store=store, user=user)
+
     context = _typed_context(annotation, use.context)
     return _ExecutionRuntime(access_context=use.access, store=store, context=context, user=user)
 
@@ -147,6 +154,7 @@ def load_graphs(project: Project) -> "Graphs":
     exports: dict[str, Export] = {}
     for graph_id in project.graphs:
         exports[graph_id] = _export(project, graph_id, import_export(project, graph_id, roots))
+
     return Graphs(exports, {graph_id: source.description for graph_id, source in project.graphs.items()})
 
 
@@ -177,15 +185,20 @@ class Graphs:
     def attach(self, checkpointer: BaseCheckpointSaver[Any] | None, store: BaseStore | None = None) -> "Graphs":
         """Return the same graphs with this checkpointer, which replaces their own, and this store."""
         attached = Graphs(self._exports, self._descriptions)
-        attached.checkpointer, attached._store = checkpointer, store
+        attached.checkpointer = checkpointer
+        attached._store = store
+
         for graph_id, export in self._exports.items():
             if isinstance(export, GraphFactory):
                 continue
+
             if isinstance(export.checkpointer, BaseCheckpointSaver):
                 log.warning(
                     "the server replaces the checkpointer of a graph by its own", extra={"fields": {"graph": graph_id}}
                 )
+
             attached._exports[graph_id] = attached._equip(graph_id, export)
+
         return attached
 
     def open(
@@ -204,9 +217,11 @@ class Graphs:
         export = self._exports.get(graph_id)
         if export is None:
             raise NotFound(f"Graph '{graph_id}' not found. Expected one of: {self.ids()}")
+
         set_current_user(((config or {}).get("configurable") or {}).get("langgraph_auth_user"))
         if not isinstance(export, GraphFactory):
             return nullcontext(export)
+
         return self._make(graph_id, export, GraphUse(config or {}, access, context, self._store))
 
     @asynccontextmanager
@@ -218,8 +233,10 @@ class Graphs:
         update: dict[str, Any] = {"checkpointer": self.checkpointer}
         if self._store is not None:
             update["store"] = self._store
+
         if graph.name == "LangGraph":
             update["name"] = graph_id
+
         return graph.copy(update)
 
 
@@ -236,9 +253,11 @@ def context_for(schema: Any, given: dict[str, Any] | None) -> Any:
         names = {name for name, _ in fields} | {field.alias for _, field in fields if field.alias}
     else:
         return given or ({} if schema is not None else None)
+
     known = {key: value for key, value in (given or {}).items() if key in names}
     if known:
         return schema(**known)
+
     try:
         return schema()
     except (TypeError, ValueError):
@@ -252,9 +271,11 @@ def _export(project: Project, graph_id: str, value: Any) -> Export:
             return GraphFactory(value, graph_id)
     except Exception as exc:
         raise load_failure(project, graph_id, exc) from exc
+
     if graph is None:
         raise UserMistake(
             f"{project.file}: graph {graph_id!r} ({project.graphs[graph_id].path}) is of type {type(value).__name__}; "
             "export a compiled graph, a StateGraph, an @entrypoint, or a function that returns one"
         )
+
     return graph

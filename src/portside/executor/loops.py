@@ -32,6 +32,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     """Return a loop of uvloop, which is faster, or of the standard library where uvloop is not installed."""
     if importlib.util.find_spec("uvloop") is None:
         return asyncio.new_event_loop()
+
     loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
     return loop
 
@@ -51,6 +52,7 @@ class NodeThreads(concurrent.futures.ThreadPoolExecutor):
         if jobs is not None:
             jobs.add(future)
             future.add_done_callback(jobs.discard)
+
         return future
 
 
@@ -61,11 +63,13 @@ class CrossLoopCall(Generic[T]):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
-        self._caller_loop, self._loop = asyncio.get_running_loop(), loop
+        self._caller_loop = asyncio.get_running_loop()
+        self._loop = loop
         self.result: asyncio.Future[T] = self._caller_loop.create_future()
         self._task: asyncio.Task[T] | None = None
         self._has_stopped = asyncio.Event()
         self._work = work
+
         loop.call_soon_threadsafe(self._start)
 
     async def stop(self) -> None:
@@ -86,6 +90,7 @@ class CrossLoopCall(Generic[T]):
         if task.cancelled():
             # A task that was cancelled before its first step has not begun the work.
             self._work.close()
+
         # The caller's loop may be closed already.
         with contextlib.suppress(RuntimeError):
             self._caller_loop.call_soon_threadsafe(self._set_result, task)
@@ -93,8 +98,10 @@ class CrossLoopCall(Generic[T]):
     def _set_result(self, task: asyncio.Task[T]) -> None:
         self._has_stopped.set()
         failure = None if task.cancelled() else task.exception()
+
         if self.result.done():
             return
+
         if task.cancelled():
             self.result.cancel()
         elif failure is not None:
@@ -122,11 +129,13 @@ class GraphLoop:
         self._is_closing = False
         self._loop = new_event_loop()
         self._loop.set_default_executor(NodeThreads(THREADS, thread_name_prefix=name))
+
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+
         while not self._is_closing:
             # A node that calls sys.exit() or raises KeyboardInterrupt ends its run, not the loop that all runs share.
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
@@ -160,7 +169,9 @@ async def _wait_for_jobs(*jobs: concurrent.futures.Future[Any]) -> None:
     running = [future for future in jobs if not future.done()]
     if not running:
         return
-    loop, all_ended = asyncio.get_running_loop(), asyncio.Event()
+
+    loop = asyncio.get_running_loop()
+    all_ended = asyncio.Event()
     left = len(running)
 
     def count() -> None:
@@ -176,6 +187,7 @@ async def _wait_for_jobs(*jobs: concurrent.futures.Future[Any]) -> None:
 
     for future in running:
         future.add_done_callback(on_done)
+
     await _wait_for_stop(all_ended)
 
 

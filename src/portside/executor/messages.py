@@ -271,6 +271,7 @@ def read(message: type[M], body: Any) -> M:
     known = fields(message)  # type: ignore[arg-type]
     if type(body) is not dict:
         raise CallFailed("malformed", f"{message.__name__} is not a map")
+
     missing = [
         each.name
         for each in known
@@ -278,6 +279,7 @@ def read(message: type[M], body: Any) -> M:
     ]
     if missing:
         raise CallFailed("malformed", f"{message.__name__} lacks {', '.join(missing)}")
+
     return message(**{each.name: body[each.name] for each in known if each.name in body})
 
 

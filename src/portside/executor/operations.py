@@ -87,15 +87,19 @@ class GraphOperations:
         async with self._graphs.open(read.graph_id, read.config, access="threads.read") as opened:
             graph = opened if _needs_tasks(read.select) else _without_models(opened)
             checkpointer: Any = graph.checkpointer
+
             # Pending writes are applied to the values by the graph's reducers.
             is_plain = not (read.subgraphs or (read.checkpoint and read.checkpoint["write_tasks"]))
             preloaded = checkpointer.preloaded(read.config, read.checkpoint)
             with preloaded, _reading_for_json(graph, read.config, is_plain=is_plain):
                 state = await read_state(graph, read.config, subgraphs=read.subgraphs)
+
         if state["created_at"] is None and read.config["configurable"].get("checkpoint_id"):
             return None
+
         if state["checkpoint"] is None:
             state |= read.without_checkpoint
+
         return dump_user(select_fields(state, read.select))
 
     async def read_history(self, read: HistoryRead) -> bytes:
@@ -109,6 +113,7 @@ class GraphOperations:
             bounds: Any = {"limit": read.limit, "before": read.before, "filter": read.filter}
             with _reading_for_json(graph, read.config):
                 states = await read_history(graph, read.config, **bounds)
+
         return dump_user([select_fields(state, read.select) for state in states])
 
     async def update_state(self, change: StateChange, scope: CheckpointBackend) -> ChangedState | None:
@@ -120,9 +125,11 @@ class GraphOperations:
         async with self._changing(change.graph_id, change.config, scope) as graph:
             is_named = change.config["configurable"].get("checkpoint_id")
             checkpointer: Any = graph.checkpointer
+
             # The checkpoint alone: the graph may refuse the values that this change is to mend.
             if is_named and await checkpointer.aget_tuple(change.config) is None:
                 return None
+
             config = _with_graph_id(change.config, change.graph_id)
             checkpoint = await update_state(graph, config, change.values, change.as_node)
             return await _changed(graph, change.config, checkpoint)
@@ -191,6 +198,7 @@ async def _changed(graph: Graph, config: Config, checkpoint: dict[str, Any]) -> 
     values = dump_user(state["values"])
     versions = long_lists(graph.checkpointer, latest, state["values"])
     row_values, long_values = parts_for_row(values, state["values"], versions)
+
     return ChangedState(
         checkpoint=checkpoint,
         values=values,
@@ -215,9 +223,11 @@ async def read_state(graph: Graph, config: RunnableConfig, *, subgraphs: bool = 
         except Exception as exc:
             if not is_refusal(exc):
                 raise
+
             # A reducer fails on the pending writes, for example on the input of a run that failed the same way.
             async for snapshot in graph.aget_state_history(config, limit=1):
                 return thread_state(snapshot)
+
             raise
 
 
@@ -237,6 +247,7 @@ async def read_history(
     history = graph.aget_state_history(
         config, filter=dict(filter) if filter else None, before=_before(before), limit=limit
     )
+
     with _refusing_state(config):
         return [thread_state(snapshot) async for snapshot in history]
 
@@ -251,6 +262,7 @@ async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_nod
     except Exception as exc:
         if not is_refusal(exc):
             raise
+
         try:
             # The graph may refuse the values that this change mends. What it makes of the new ones is read afterwards.
             made = await _without_models(graph).aupdate_state(config, values, as_node=as_node)
@@ -258,6 +270,7 @@ async def update_state(graph: Graph, config: RunnableConfig, values: Any, as_nod
             if not is_refusal(again):
                 raise
             raise BadRequest(_reason(exc)) from exc
+
     return checkpoint_of(made) or {}
 
 
@@ -285,6 +298,7 @@ def _read_update(update: Mapping[str, Any], loc: list[str | int]) -> StateUpdate
         values = update.get("values") if command is None else parse_command(command)
     except Invalid as exc:
         raise Invalid([Problem([*loc, *one.loc[1:]], one.msg, one.type) for one in exc.problems]) from exc
+
     return StateUpdate(values, update.get("as_node"))  # type: ignore[arg-type]
 
 
@@ -300,6 +314,7 @@ def reads_without_code(graph: Graph) -> bool:
     ]
     if any(user is not None for user in users_of_values):
         return False
+
     kinds = {channel if isinstance(channel, type) else type(channel) for channel in graph.channels.values()}
     return all(
         kind.__module__.startswith(("langgraph.channels.", "langgraph.managed.")) and kind.__name__ != "DeltaChannel"
@@ -311,6 +326,7 @@ def is_refusal(exc: Exception) -> bool:
     """Whether an exception says that the graph's own code refuses values, and not that checkpoints are out of reach."""
     if isinstance(exc, PortsideError):
         return False
+
     frames = traceback.walk_tb(exc.__traceback__)
     is_of_storage = any(frame.f_globals.get("__name__", "").startswith(_STORAGE) for frame, _ in frames)
     return isinstance(exc, REFUSALS) or not is_of_storage
@@ -369,11 +385,13 @@ def _metadata(snapshot: StateSnapshot) -> dict[str, Any] | None:
     """Add the thread and the namespace to a checkpoint's metadata; a copied thread keeps its checkpoints."""
     if snapshot.metadata is None:
         return None
+
     configurable = snapshot.config["configurable"]
     metadata = {**snapshot.metadata, "thread_id": configurable["thread_id"]}
     if checkpoint_ns := configurable.get("checkpoint_ns"):
         metadata |= {"checkpoint_ns": checkpoint_ns, "langgraph_checkpoint_ns": checkpoint_ns}
         metadata["checkpoint_map"] = snapshot.metadata.get("parents") or {}
+
     return metadata
 
 
@@ -396,6 +414,7 @@ def _refusing_state(config: RunnableConfig) -> Iterator[None]:
             raise
         if config["configurable"].get("checkpoint_ns") and type(exc) is ValueError:
             raise BadRequest(str(exc)) from exc
+
         raise BadRequest(f"{STATE_REFUSED}: {_reason(exc)}") from exc
 
 
@@ -406,10 +425,12 @@ def _is_named(config: RunnableConfig) -> bool:
 def _before(raw: Any) -> RunnableConfig | None:
     if raw is None:
         return None
+
     holder = raw.get("configurable", raw) if isinstance(raw, dict) else {"checkpoint_id": raw}
     checkpoint_id = holder.get("checkpoint_id") if isinstance(holder, dict) else None
     if not isinstance(checkpoint_id, str):
         raise Invalid.field(["body", "before"], "Expected a checkpoint id, a checkpoint, or a config with one")
+
     return {"configurable": {"checkpoint_id": checkpoint_id}}
 
 
@@ -422,6 +443,7 @@ async def draw(graph: Graph, config: Any, xray: int) -> Drawing:
     for node in drawn["nodes"]:
         if isinstance(data := node.get("data"), dict):
             data.pop("id", None)
+
     return Drawing(drawn["nodes"], drawn["edges"])
 
 
@@ -440,6 +462,7 @@ def schemas_of(graph: Any) -> Schemas:
     known = _schemas.get(graph)
     if known is None:
         known = _schemas[graph] = _schemas_of(graph)
+
     return known
 
 
@@ -503,12 +526,14 @@ def _state_schema(graph: Any) -> Schema:
     shown = graph.stream_channels_asis
     if isinstance(shown, str):
         return TypeAdapter(modern(graph.channels[shown].ValueType)).json_schema()
+
     channels = {name: graph.channels[name] for name in shown}
     fields: dict[str, Any] = {
         f"channel_{index}": (modern(channel.ValueType), Field(None, alias=name))
         for index, (name, channel) in enumerate(channels.items())
         if isinstance(channel, BaseChannel)
     }
+
     schema: Schema = create_model(graph.get_name("State"), **fields).model_json_schema()
     return schema
 
@@ -527,18 +552,21 @@ def modern(kind: Any, enclosing: frozenset[Any] = frozenset()) -> Any:
     """Replace each `typing.TypedDict` in a type by one that pydantic accepts; a recursive one becomes a dict."""
     if typing_extensions.is_typeddict(kind):
         return dict[str, Any] if kind in enclosing else _modern_dict(kind, enclosing | {kind})
+
     arguments = typing.get_args(kind)
     rebuilt = tuple(modern(argument, enclosing) for argument in arguments)
     origin: Any = typing.get_origin(kind)
     if origin in _QUALIFIERS:
         # Older versions of langgraph leave these qualifiers on the channels of a state.
         return rebuilt[0]
+
     if rebuilt == arguments:
         return kind
     if origin is typing.Annotated:
         return typing.Annotated[(rebuilt[0], *kind.__metadata__)]
     if origin in (typing.Union, types.UnionType):
         return functools.reduce(operator.or_, rebuilt)
+
     return origin[rebuilt]
 
 
@@ -547,6 +575,7 @@ def _modern_dict(kind: Any, enclosing: frozenset[Any]) -> Any:
     fields = {name: modern(hint, enclosing) for name, hint in hints.items()}
     required = kind.__required_keys__
     make: Any = typing_extensions.TypedDict
+
     rebuilt = make(
         kind.__name__,
         {
@@ -554,5 +583,6 @@ def _modern_dict(kind: Any, enclosing: frozenset[Any]) -> Any:
             for name, field in fields.items()
         },
     )
+
     rebuilt.__doc__ = kind.__doc__
     return rebuilt

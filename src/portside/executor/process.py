@@ -79,8 +79,10 @@ class JsonLines(logging.Formatter):
         line: dict[str, Any] = {"level": record.levelname.lower(), "logger": record.name, "event": record.getMessage()}
         if isinstance(given := getattr(record, "fields", None), dict):
             line["fields"] = given
+
         if record.exc_info:
             line["exception"] = "".join(traceback.format_exception(*record.exc_info))
+
         return LOG_LINE + json.dumps(line, default=str)
 
 
@@ -90,6 +92,7 @@ def configure_logs(level: str) -> None:
     handler.setFormatter(JsonLines())
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
     logging.basicConfig(level=max(number, logging.INFO), handlers=[handler], force=True)
+
     for chatty in ("httpx", "httpcore"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
@@ -105,6 +108,7 @@ class ExecutorProcess:
         self._handlers: dict[str, Handler] = {}
         self._graphs: Graphs | None = None
         self._leases: dict[int, _Lease] = {}
+
         self._is_encrypted = False
         self._report: asyncio.Future[Any] | None = None
         self._announced: asyncio.Future[Any] | None = None
@@ -121,6 +125,7 @@ class ExecutorProcess:
             self._link.hello(await self._prepare(messages.read(ServerHello, server_hello)))
         except CallFailed as exc:
             self._link.hello(_failed(exc.message))
+
         tune_garbage_collection()
         return await self._link.wait_closed()
 
@@ -134,10 +139,12 @@ class ExecutorProcess:
         let_sdk_find(self._server)
         self._handlers[messages.HTTP_DRAIN] = drain_response
         configure_logs(hello.log_level)
+
         loop = asyncio.get_running_loop()
         watch_tracing(lambda: loop.call_soon_threadsafe(self._report_refused_traces))
         self._is_encrypted = hello.is_encrypted
         sources = {graph_id: GraphSource(**source) for graph_id, source in hello.graphs.items()}
+
         project = Project(file=Path(hello.file), graphs=sources, dependencies=hello.dependencies, env=hello.env)
         try:
             return await (self._prepare_graphs if hello.handlers is None else self._prepare_handlers)(project, hello)
@@ -166,6 +173,7 @@ class ExecutorProcess:
         self._watches = [_LoopWatch(loop) for loop in self._loops]
         handlers = ProjectHandlers(self._link, self._loops[0])
         known = await handlers.load(project, hello.handlers or {})
+
         self._handlers.update(handlers.served())
         return _hello(handlers=known)
 
@@ -174,12 +182,14 @@ class ExecutorProcess:
         self._loops = [GraphLoop(f"graphs-{number}") for number in range(hello.loops)]
         self._watches = [_LoopWatch(loop) for loop in self._loops]
         self._graphs = await self._equipped(graphs, hello)
+
         self._handlers.update(self._served(GraphOperations(self._graphs)))
         return _hello(graphs=self._graphs.facts())
 
     async def _equipped(self, graphs: Graphs, hello: ServerHello) -> Graphs:
         """Give the graphs their checkpointer and their store, which are behind the link."""
-        server, serde = self._server, make_serde(SerdeRules(**hello.serde))
+        server = self._server
+        serde = make_serde(SerdeRules(**hello.serde))
 
         async def make() -> tuple[Checkpointer, RemoteStore]:
             backend = RemoteBackend(server, is_encrypted=hello.is_encrypted)
@@ -227,6 +237,7 @@ class ExecutorProcess:
         loop = min(self._loops, key=lambda candidate: candidate.load)
         thread_id = str(request.config["configurable"]["thread_id"])
         rows = RunRows(self._server, thread_id, is_ephemeral=request.is_ephemeral, is_encrypted=self._is_encrypted)
+
         run_rows.set(rows)
         lease = self._leases[given.call] = _Lease(call, given.leased_until, self._end_unless_leased)
         try:
@@ -237,19 +248,23 @@ class ExecutorProcess:
             if lease.is_lost:
                 rows.drop()
                 raise CallFailed(messages.LEASE_LOST, "the server did not renew the lease in time") from None
+
             # The run may be retried. The server already knows why storing the rows failed.
             with contextlib.suppress(Exception):
                 await rows.flush()
+
             raise
         finally:
             lease.close()
             del self._leases[given.call]
+
         if request.is_ephemeral:
             rows.drop()
             batches.flush(is_last=True)
         else:
             batches.flush()
             await rows.flush()
+
         return outcome
 
     def _renew(self, body: Any, _call: ServedCall) -> None:
@@ -263,6 +278,7 @@ class ExecutorProcess:
             log.error("this executor exits: its server is silent, and a cancelled run does not stop")
             for lease in self._leases.values():
                 lease.answer()
+
             # Closing flushes the answers first, as far as the socket takes them.
             self._link.close("a run did not stop")
             asyncio.get_running_loop().call_later(END_WITHIN_S, self._link.abort, "a run did not stop")
@@ -271,6 +287,7 @@ class ExecutorProcess:
         if work_left_behind.is_set() and not self._is_retiring:
             self._is_retiring = True
             self._notify(messages.RETIRE, Retirement(reason="cancelled work still runs"))
+
         return Pong(
             blocked_s=max((watch.blocked_s() for watch in self._watches), default=0.0),
             memory_bytes=messages.memory_of("self"),
@@ -288,7 +305,8 @@ class _Lease:
         self.until = until
         """The end of the lease by the monotonic clock; 0 if the server has not sent it."""
         self.is_lost = False
-        self._call, self._on_stuck = call, on_stuck
+        self._call = call
+        self._on_stuck = on_stuck
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(self._left_s(), self._check)
 
@@ -337,6 +355,7 @@ class EventBatches:
         self._taken = threading.Condition()
         self._waiting: list[tuple[str, bytes]] = []
         self._size = 0
+
         # Wakes the run that waits until its events are taken, on its own loop.
         self._wake: Callable[[], object] = lambda: None
         self._is_open = not is_unfollowed
@@ -359,6 +378,7 @@ class EventBatches:
         with self._taken:
             self._waiting.append(event)
             self._size += len(event[1])
+
             self._is_open = self._is_open or self._size > UNFOLLOWED_LIMIT_BYTES
             if self._is_open and not self._is_scheduled:
                 self._is_scheduled = True
@@ -394,14 +414,21 @@ class EventBatches:
         """Send what waits, although the server does not read; the last batch with the result, which follows at once."""
         if self._opening is not None:
             self._opening.cancel()
+
         with self._taken:
-            events, self._waiting, self._size = self._waiting, [], 0
+            events = self._waiting
+            self._waiting = []
+            self._size = 0
             self._is_scheduled = False
+
             self._taken.notify_all()
-            wake, self._wake = self._wake, lambda: None
+            wake = self._wake
+            self._wake = lambda: None
+
         # The loop of the graph may be closed already.
         with contextlib.suppress(RuntimeError):
             wake()
+
         if events:
             self._call.send(events, is_last=is_last)
 
@@ -410,6 +437,7 @@ class EventBatches:
         with self._taken:
             self._is_open = True
             is_waiting = bool(self._waiting)
+
         if is_waiting:
             self._send()
 
@@ -439,6 +467,7 @@ class _LoopWatch:
             self._scheduled_at = time.monotonic()
             self._loop.call_soon(self._on_run)
             return 0.0
+
         return time.monotonic() - self._scheduled_at
 
     def _on_run(self) -> None:

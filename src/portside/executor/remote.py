@@ -74,8 +74,10 @@ def _raised(failed: CallFailed) -> Exception:
     name = failed.fields.get("type")
     if not isinstance(name, str) or not name.isidentifier():
         return failed
+
     kind: type[Exception] = _BUILTIN.get(name) or type(name, (Exception,), {"__module__": __name__})
     raised = kind(failed.message)
+
     # For `failure_of_server`: if the graph does not handle the error, the server raises its own again.
     raised.portside_failure = failed.fields.get(FAILURE)  # type: ignore[attr-defined]
     return raised
@@ -92,9 +94,11 @@ class RunRows:
     def __init__(self, server: ServerCalls, thread_id: str, *, is_ephemeral: bool, is_encrypted: bool) -> None:
         self.thread_id = thread_id
         self._server = server
+
         # Whether each call waits for the one before: a server that encrypts rows may store those of a later one first.
         self._is_in_turns = is_encrypted
         self._is_ephemeral = is_ephemeral
+
         # Guards the rows that are held, and the size of all that was not answered.
         self._lock = threading.Lock()
         self._is_holding = is_ephemeral
@@ -103,6 +107,7 @@ class RunRows:
         self._namespaces: set[str] = set()
         self._sent: set[asyncio.Future[Any]] = set()
         self._failure: BaseException | None = None
+
         self._timer = server.loop.call_later(EPHEMERAL_DELAY_S, self._send_held) if is_ephemeral else None
 
     def is_empty(self, checkpoint_ns: str) -> bool:
@@ -113,6 +118,7 @@ class RunRows:
         """Take rows, on any loop; wait only if many were not answered. Raises the error of storing earlier ones."""
         if self._failure is not None:
             raise self._failure
+
         self._namespaces.add(checkpoint_ns)
         # Empty rows take memory as well.
         size += ROWS_OVERHEAD_BYTES
@@ -120,6 +126,7 @@ class RunRows:
             self._size += size
             if is_held := self._is_holding:
                 self._held.append((make, size))
+
         if not is_held:
             self._server.loop.call_soon_threadsafe(self._send, make(), size)
             if self._is_in_turns or self._size > UNANSWERED_LIMIT_BYTES:
@@ -133,6 +140,7 @@ class RunRows:
             await self._flush()
         elif self._size:
             await CrossLoopCall(self._server.loop, self._flush()).result
+
         if self._failure is not None:
             raise self._failure
 
@@ -140,7 +148,8 @@ class RunRows:
         """Forget the rows that are held: the run has ended, and its thread with it."""
         self._stop_timer()
         with self._lock:
-            self._is_holding, self._held = False, []
+            self._is_holding = False
+            self._held = []
 
     async def _flush(self) -> None:
         self._send_held()
@@ -150,7 +159,10 @@ class RunRows:
     def _send_held(self) -> None:
         self._stop_timer()
         with self._lock:
-            held, self._held, self._is_holding = self._held, [], False
+            held = self._held
+            self._held = []
+            self._is_holding = False
+
         for make, size in held:
             self._send(make(), size)
 
@@ -167,6 +179,7 @@ class RunRows:
         self._sent.discard(call)
         with self._lock:
             self._size -= size
+
         if not call.cancelled() and (failure := call.exception()) is not None:
             self._failure = self._failure or failure
 
@@ -179,7 +192,8 @@ class RemoteBackend:
 
     def __init__(self, server: ServerCalls, *, is_encrypted: bool, scope: int = MAIN_SCOPE) -> None:
         self.is_encrypted = is_encrypted
-        self._server, self._scope = server, scope
+        self._server = server
+        self._scope = scope
 
     async def put(
         self, thread_id: str, checkpoint_ns: str, rows: Rows, *, run: tuple[str, int] | None, is_awaited: bool
@@ -191,7 +205,9 @@ class RemoteBackend:
             if run is not None and not is_awaited:
                 await own.put(checkpoint_ns, make, rows.size)
                 return
+
             await own.flush()
+
         await self._server.call(messages.CHECKPOINTS_PUT, make())
 
     def _rows_of_run(self, thread_id: str) -> RunRows | None:
@@ -220,6 +236,7 @@ class RemoteBackend:
         own = self._rows_of_run(thread_id)
         if own is not None and own.is_empty(checkpoint_ns):
             return None
+
         return await self._ask("read", thread_id, checkpoint_ns, checkpoint_id)
 
     async def list(self, query: CheckpointQuery) -> Sequence[Any]:
@@ -247,9 +264,11 @@ class RemoteBackend:
         own = run_rows.get()
         if own is not None and self._scope == MAIN_SCOPE:
             await own.flush()
+
         body = messages.CheckpointCall(
             call=current_call.get(), scope=self._scope, operation=operation, arguments=list(arguments)
         )
+
         return await self._server.call(messages.CHECKPOINTS, body)
 
 
@@ -288,10 +307,13 @@ class RemoteStore(BaseStore):
                 return
         except RuntimeError:
             return
+
         method = {GetOp: "get", SearchOp: "search", PutOp: "put", ListNamespacesOp: "list_namespaces"}.get(type(ops[0]))
         name = method if method and len(ops) == 1 else "batch"
+
         if isinstance(ops[0], PutOp) and len(ops) == 1 and ops[0].value is None:
             name = "delete"
+
         raise asyncio.InvalidStateError(
             "Synchronous calls to PostgresStore detected in the main event loop. This can lead to deadlocks or "
             "performance issues. Please use the asynchronous interface for main thread operations. "
@@ -310,8 +332,10 @@ def _fields(op: Any) -> dict[str, Any]:
     fields: dict[str, Any] = dict(op._asdict())
     if isinstance(op, PutOp) and op.value is not None and not isinstance(op.value, Mapping):
         raise ValueError(f"the value of an item must be a mapping, not {type(op.value).__name__}")
+
     if isinstance(op, ListNamespacesOp) and op.match_conditions:
         fields["match_conditions"] = [(each.match_type, each.path) for each in op.match_conditions]
+
     return fields
 
 
@@ -334,6 +358,7 @@ def _json_default(value: Any) -> Any:
         return dump()
     if isinstance(value, Mapping):
         return dict(value)
+
     raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 
@@ -346,6 +371,7 @@ def _result(op: Op, result: Any) -> Any:
         return None if result is None else Item(**_item(result))
     if isinstance(op, SearchOp):
         return [SearchItem(**_item(each)) for each in result]
+
     return [tuple(each) for each in result] if isinstance(op, ListNamespacesOp) else None
 
 

@@ -193,9 +193,11 @@ def select_fields(state: dict[str, Any], fields: Sequence[str] | None) -> dict[s
     """Return the selected fields of a state, all if none are selected; `values.<key>` selects one key of the values."""
     if not fields:
         return state
+
     selected = {field: state[field] for field in fields if field in state}
     keys = [field.removeprefix("values.") for field in fields if field.startswith("values.")]
     if keys and "values" not in fields:
         values = state["values"] if isinstance(state["values"], dict) else {}
         selected["values"] = {key: values[key] for key in keys if key in values}
+
     return selected

@@ -36,6 +36,7 @@ def drain_response(number: Any, _call: ServedCall) -> Awaitable[None]:
     exchange = _exchanges.get(number) if isinstance(number, int) else None
     if exchange is None or exchange.is_abandoned:
         raise CallFailed("closed", "the exchange is over")
+
     return exchange.drain()
 
 
@@ -70,6 +71,7 @@ async def _send(request: InProcessRequest) -> "tuple[ResponseHead, ResponseBody]
             exchange=exchange.number,
         )
     )
+
     return ResponseHead(status, [(name, value) for name, value in headers]), exchange
 
 
@@ -90,6 +92,7 @@ class _Exchange:
         _exchanges[self.number] = self
         self._call = CrossLoopCall(self._server.loop, work)
         self._call.result.add_done_callback(self._end)
+
         try:
             return await self.read()
         except asyncio.CancelledError:
@@ -101,10 +104,12 @@ class _Exchange:
         item = await self._items.get()
         if self._items.empty():
             self._was_read.set()
+
         if isinstance(item, CallFailed):
             raise ConnectionError(str(item)) from item
         if isinstance(item, Exception):
             raise item
+
         return item
 
     @property

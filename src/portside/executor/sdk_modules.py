@@ -33,6 +33,7 @@ def install_sdk_modules(app: Any, send: "Send", cache: "SdkCache") -> None:
     package = _substitute_module(HOST_PACKAGE, is_package=True)
     package.__path__ = []
     transport = {"__getattr__": partial(_find_in_transport, send)}
+
     contents = {"server": {"app": app}, "asgi_transport": transport, "cache": cache.sdk_names}
     for name, content in contents.items():
         module = _substitute_module(f"{HOST_PACKAGE}.{name}")
@@ -44,6 +45,7 @@ def _find_in_transport(send: "Send", name: str) -> Any:
     """Look a name up in the module of the transport."""
     if name != "ASGITransport":
         raise AttributeError(f"module '{HOST_PACKAGE}.asgi_transport' has no attribute {name!r}")
+
     from portside.executor.sdk_transport import ServerTransport
 
     # The SDK names a server and a root path, but there is only one of each.
@@ -114,6 +116,7 @@ class SdkCache:
             loaded: Any = await loader() if value is ... else value
             if model is not None:
                 loaded = model.model_validate(loaded)
+
             await self._write(key, loaded if model is None else loaded.model_dump(mode="json"))
             kept: T = loaded
             return kept
@@ -123,6 +126,7 @@ class SdkCache:
             return SWRResult(await renew(), "miss" if entry is None else "expired", renew)
         if entry.age_s < fresh_for.total_seconds():
             return SWRResult(entry.value, "fresh", renew)
+
         self._refresh(key, renew)
         return SWRResult(entry.value, "stale", renew)
 
@@ -159,6 +163,7 @@ def _read_as(model: Any, entry: CacheEntry | None) -> CacheEntry | None:
     """Return an entry with its value as an instance of the model; None for a value of another revision's form."""
     if model is None or entry is None:
         return entry
+
     try:
         return CacheEntry(model.model_validate(entry.value), entry.age_s)
     except ValueError:

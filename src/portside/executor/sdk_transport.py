@@ -36,6 +36,7 @@ class ServerTransport(httpx.AsyncBaseTransport):
         """Make a call. Raises ConnectError if the server does not answer, and ReadError."""
         url = request.url
         raw_path, _, query = url.raw_path.partition(b"?")
+
         call = InProcessRequest(request.method, url.path, raw_path, query, request.headers.raw, await request.aread())
         try:
             head, body = await self._send(call)
@@ -43,6 +44,7 @@ class ServerTransport(httpx.AsyncBaseTransport):
             raise httpx.ReadError(str(exc), request=request) from exc
         except ConnectionError as exc:
             raise httpx.ConnectError(str(exc), request=request) from exc
+
         return httpx.Response(head.status, headers=head.headers, stream=_Body(body))
 
 

@@ -44,6 +44,7 @@ class User(dict[str, Any]):
             return self[name]
         if name.startswith("_"):
             raise AttributeError(name)
+
         return getattr(self._original, name)
 
     def __reduce__(self) -> Any:
@@ -102,13 +103,16 @@ def identity_of(returned: Any) -> Identity:
     """Return whom authentication returned. Raises NoUser and NotAuthenticated."""
     scopes, returned = _split(returned)
     user: Any = StudioCaller(returned.username) if isinstance(returned, StudioUser) else _user(returned)
+
     identity = user["identity"]
     if not isinstance(identity, str) or not identity:
         raise NoUser("its identity is empty, or not a string")
     if not user["is_authenticated"]:
         raise NotAuthenticated
+
     if scopes is not None and isinstance(user, User):
         user["permissions"] = scopes
+
     permissions = user["permissions"] if scopes is None else scopes
     return Identity(identity, str(user["display_name"]), tuple(map(str, permissions)), user)
 
@@ -119,12 +123,14 @@ def _split(returned: Any) -> tuple[list[str] | None, Any]:
         return None, returned
     if len(returned) != 2:
         raise NoUser("a sequence must be a pair of scopes and a user")
+
     scopes, user = returned
     scopes = getattr(scopes, "scopes", scopes)
     if isinstance(scopes, str):
         return [scopes], user
     if scopes is not None and not isinstance(scopes, (Sequence, set, frozenset)):
         raise NoUser("its scopes are neither a list nor a string")
+
     return None if scopes is None else list(scopes), user
 
 
@@ -135,6 +141,7 @@ def _user(returned: Any) -> User:
         return User(_complete(None, dict(returned)), original=returned)
     if not hasattr(returned, "identity"):
         raise NoUser(f"{type(returned).__name__} is neither a name nor a mapping or object with an identity")
+
     return User(_complete(returned, _object_fields(returned)), original=returned)
 
 
@@ -143,9 +150,11 @@ def _complete(source: Any, fields: dict[str, Any]) -> dict[str, Any]:
     shown = {**_user_attributes(source), **fields}
     if "identity" not in shown:
         raise NoUser("it has no identity")
+
     shown.setdefault("is_authenticated", True)
     shown["display_name"] = shown.get("display_name") or shown["identity"]
     shown["permissions"] = list(shown.get("permissions") or ())
+
     return shown
 
 
@@ -155,6 +164,7 @@ def _user_attributes(source: Any) -> dict[str, Any]:
     for name in USER_FIELDS:
         with contextlib.suppress(AttributeError, NotImplementedError):
             found[name] = getattr(source, name)
+
     return found
 
 
@@ -164,5 +174,6 @@ def _object_fields(source: Any) -> dict[str, Any]:
         return dict(source.model_dump())
     if dataclasses.is_dataclass(source) and not isinstance(source, type):
         return dataclasses.asdict(source)
+
     given = getattr(source, "__dict__", {})
     return {name: value for name, value in given.items() if not name.startswith("_")}

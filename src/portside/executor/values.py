@@ -43,9 +43,11 @@ def _encode(value: Any) -> Any:
         return ormsgpack.Ext(_UUID, value.bytes)
     if isinstance(value, int):
         return ormsgpack.Ext(_BIG_INTEGER, str(value).encode())
+
     for tag, kind in _TIMES.items():
         if isinstance(value, kind):
             return ormsgpack.Ext(tag, value.isoformat().encode())
+
     return plain(value)
 
 
@@ -61,6 +63,8 @@ def _decode(tag: int, data: bytes) -> Any:
         return UUID(bytes=bytes(data))
     if tag == _BIG_INTEGER and len(data) <= MAX_INTEGER_DIGITS:
         return int(data)
+
     if tag in _TIMES:
         return _TIMES[tag].fromisoformat(bytes(data).decode())
+
     raise ValueError("an extension of an unknown type")

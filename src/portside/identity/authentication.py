@@ -29,7 +29,8 @@ def hash_token(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-PERSONAL_PREFIX, SERVICE_PREFIX = "lsv2_pt", "lsv2_sk"
+PERSONAL_PREFIX = "lsv2_pt"
+SERVICE_PREFIX = "lsv2_sk"
 MAX_TOKEN_LENGTH = 512
 CACHE_S = 10.0
 _MAX_CACHED = 10_000
@@ -81,6 +82,7 @@ def credential_of(request: HTTPConnection) -> PresentedCredential:
         return PresentedCredential("key", key)
     if (token := bearer_of(headers.get("authorization"))) is not None:
         return PresentedCredential("key" if is_key(token) else "bearer", token)
+
     cookies = session_tokens(request)
     return PresentedCredential("cookie", cookies[0]) if len(cookies) == 1 else PresentedCredential("key", None)
 
@@ -105,6 +107,7 @@ class Authenticator:
         self._db = db
         self.session_rules = rules or SessionRules()
         self._cache: dict[_CacheKey, tuple[float, Actor]] = {}
+
         # How often actors were dropped. An actor that was read before the last time may be outdated.
         self._drops = 0
 
@@ -122,17 +125,22 @@ class Authenticator:
         """
         if not key or len(key) > MAX_TOKEN_LENGTH:
             raise Unauthorized
+
         digest = hash_token(key)
         cache_key: _CacheKey = ("key", digest, tenant)
-        actor, drops = self._cached(cache_key), self._drops
+        actor = self._cached(cache_key)
+        drops = self._drops
+
         if actor is not None:
             return actor
+
         return self._store(cache_key, await self._key_actor(digest, tenant), drops)
 
     async def _key_actor(self, digest: bytes, tenant: UUID | None) -> Actor:
         row = await self._db.fetchrow(sql.key_by_hash, key_hash=digest, tenant=tenant)
         if row is None or not hmac.compare_digest(row["key_hash"], digest):
             raise Unauthorized
+
         actor = _actor(row, tenant, may_enter=_key_may_enter, short_key=row["short_key"], held=row["permissions"])
         await self._db.execute(sql.touch_key, id=actor.key_id)
         return msgspec.structs.replace(actor, key_expires_at=row["expires_at"])
@@ -144,23 +152,30 @@ class Authenticator:
         """
         if not token or len(token) > MAX_TOKEN_LENGTH:
             raise SessionEnded
+
         digest = hash_token(token)
         cache_key: _CacheKey = (kind, digest, tenant)
-        actor, drops = self._cached(cache_key), self._drops
+        actor = self._cached(cache_key)
+        drops = self._drops
+
         if actor is not None:
             return actor
+
         row = await self._db.fetchrow(
             sql.session_by_hash, token_hash=digest, kind=kind, tenant=tenant, idle=self.session_rules.idle
         )
         if row is None or not hmac.compare_digest(row["token_hash"], digest):
             raise SessionEnded
+
         if row["key_hash"] is None:
             actor = _actor(row, tenant, may_enter=_is_member, short_key="", held=[EVERYTHING])
         else:
             actor = await self._key_actor(row["key_hash"], tenant)
+
         ends_at = min(row["expires_at"], actor.expires_at or row["expires_at"])
         await self._db.execute(sql.touch_session, id=row["id"])
         actor = msgspec.structs.replace(actor, session_id=row["id"], expires_at=ends_at, is_browser=kind == "cookie")
+
         return self._store(cache_key, actor, drops)
 
     def forget(self, key_id: UUID) -> None:
@@ -184,6 +199,7 @@ class Authenticator:
         if actor is None or until <= time.monotonic() or _is_expired(actor):
             self._cache.pop(cache_key, None)
             return None
+
         return actor
 
     def _store(self, cache_key: _CacheKey, actor: Actor, drops: int) -> Actor:
@@ -195,6 +211,7 @@ class Authenticator:
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
             self._cache[cache_key] = (time.monotonic() + CACHE_S, actor)
+
         return actor
 
 
@@ -204,6 +221,7 @@ def _actor(
     has_workspace = row["workspace_id"] is not None and may_enter(row)
     if tenant is not None and not has_workspace:
         raise Forbidden("This key does not belong to the workspace that X-Tenant-Id names.")
+
     is_user = row["user_id"] is not None
     workspaces = row.get("workspaces")
     return Actor(
@@ -233,6 +251,7 @@ def _key_may_enter(row: Record) -> bool:
         return _is_member(row)
     if row["own_workspace_id"] is not None:
         return bool(row["own_workspace_id"] == row["workspace_id"])
+
     return row["workspaces"] is None or row["workspace_id"] in row["workspaces"]
 
 

@@ -18,10 +18,15 @@ async def set_up(db: Database, *, api_key: str | None = None) -> str | None:
         await tx.fetchval(sql.lock_first_start)
         if await tx.fetchrow(sql.first_workspace) is not None:
             return None
+
         if api_key is not None:
             check_given_key(api_key)
-        organization_id, workspace_id, user_id = uuid4(), uuid4(), uuid4()
+
+        organization_id = uuid4()
+        workspace_id = uuid4()
+        user_id = uuid4()
         await tx.execute(sql.insert_organization, id=organization_id, display_name="My organization")
+
         await tx.fetchval(
             sql.insert_workspace,
             id=workspace_id,
@@ -29,6 +34,7 @@ async def set_up(db: Database, *, api_key: str | None = None) -> str | None:
             display_name="Default",
             tenant_handle="default",
         )
+
         await add_admin(tx, organization_id, workspace_id, user_id)
         owner = Owner(organization_id, workspace_id, user_id)
         return (await create_key(tx, owner, KeyRequest("First key"), key=api_key)).key
@@ -44,6 +50,7 @@ async def add_admin(tx: Session, organization_id: UUID, workspace_id: UUID, user
         full_name=None,
         password=None,
     )
+
     await tx.execute(
         sql.insert_organization_member, organization_id=organization_id, user_id=user_id, role=ORGANIZATION_ADMIN
     )

@@ -36,17 +36,21 @@ async def guard(ctx: Context, route: Route[Any]) -> Actor:
     presented = credential_of(ctx.request)
     if presented.kind == "cookie" and ctx.request.method not in SAFE:
         check_same_origin(headers)
+
     actor = await ctx.services.authenticator.authenticate_request(presented, _tenant(headers.get("x-tenant-id")))
     # Before the checks: the audit log names the actor of a refused request.
     ctx.actor = actor
+
     organization = headers.get("x-organization-id")
     if organization and not hmac.compare_digest(organization.lower().encode(), str(actor.organization_id).encode()):
         raise Forbidden("This key does not belong to the organization that X-Organization-Id names.")
+
     if route.permission and not actor.may(route.permission):
         # A user's permissions depend on the workspace, so without one it is unknown whether any is missing.
         if actor.workspace is None and not route.permission.startswith("organization:"):
             raise WorkspaceRequired
         raise Forbidden(f"This key lacks the permission {route.permission}.")
+
     return actor
 
 

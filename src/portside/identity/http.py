@@ -61,7 +61,8 @@ async def show_identity(ctx: Context) -> Identity:
 async def show_public_identity(ctx: Context) -> PublicIdentity:
     """Return the identity of the key or session in a short form."""
     actor: Actor = ctx.actor
-    user_id, email = actor.user_id, actor.user_email
+    user_id = actor.user_id
+    email = actor.user_email
     return PublicIdentity(actor.organization_id, actor.workspace, user_id, email, user_id)
 
 
@@ -283,12 +284,15 @@ def _keys_of_workspace(actor: Actor) -> KeyFilter:
 # Keys of the caller
 
 
-_CURRENT, _TOKENS = "/api-key/current", "/orgs/current/personal-access-tokens"
+_CURRENT = "/api-key/current"
+_TOKENS = "/orgs/current/personal-access-tokens"
 _LISTS_OWN_KEYS: RouteOptions = {"permission": "organization:read", "raises": (NotAUser,)}
 _CREATES_OWN_KEYS: RouteOptions = {"permission": "organization:pats:create", "raises": (NotAUser, Forbidden)}
 _REVOKES_OWN_KEYS: RouteOptions = {
-    "permission": "organization:read", "raises": (NotAUser, LimitedKey, KeyNotFound, Forbidden), "status": 204,
-}  # fmt: skip
+    "permission": "organization:read",
+    "raises": (NotAUser, LimitedKey, KeyNotFound, Forbidden),
+    "status": 204,
+}
 
 
 @routes.get(_CURRENT, **_LISTS_OWN_KEYS)
@@ -331,10 +335,13 @@ async def _create_personal_key(ctx: Context, body: KeyRequest) -> NewKey:
     actor: Actor = ctx.actor
     user_id = _keys_of_user(actor).user_id
     keys.refuse_fields(body, ("workspaces", "org_role_id", "role_id"))
+
     if body.permissions is not None or not actor.is_unlimited:
         keys.check_grant(actor, body)
+
     if body.default_workspace_id is not None:
         await workspaces.check_workspaces(ctx.db, actor, [body.default_workspace_id], "default_workspace_id")
+
     owner = Owner(actor.organization_id, body.default_workspace_id or actor.workspace, user_id, created_by=actor)
     return await keys.create_key(ctx.db, owner, body)
 
@@ -342,9 +349,11 @@ async def _create_personal_key(ctx: Context, body: KeyRequest) -> NewKey:
 async def _revoke_personal_key(ctx: Context, key_id: UUID) -> None:
     actor: Actor = ctx.actor
     key_filter = _keys_of_user(actor)
+
     # A caller who may create keys may revoke them. Unlimited users may always revoke their own keys.
     if not actor.is_unlimited and not actor.may("organization:pats:create"):
         raise LimitedKey
+
     await keys.revoke_key(ctx.db, ctx.services.authenticator, actor, Revocation(key_id, key_filter))
 
 
@@ -370,8 +379,10 @@ async def create_service_key(ctx: Context, body: KeyRequest) -> NewKey:
     keys.refuse_fields(body, ("default_workspace_id",))
     keys.check_grant(actor, body)
     workspaces.check_grant_in_workspaces(actor, keys.granted(body), body.workspaces)
+
     if body.workspaces is not None:
         await workspaces.check_workspaces(ctx.db, actor, body.workspaces)
+
     owner = Owner(actor.organization_id, None, workspaces=body.workspaces, created_by=actor)
     return await keys.create_key(ctx.db, owner, body)
 

@@ -93,7 +93,9 @@ async def create_key(
     """
     expires_at = _expiry(request, None if used_by is not None else owner.created_by)
     key = key or generate_key(PERSONAL_PREFIX if owner.user_id else SERVICE_PREFIX)
-    key_id, creator = uuid7(), owner.created_by
+    key_id = uuid7()
+    creator = owner.created_by
+
     await db.execute(
         sql.insert_key,
         id=key_id,
@@ -112,6 +114,7 @@ async def create_key(
         # A session of a user has its own id as `key_id`, and a personal key acts as its user.
         created_by_key=creator.key_id if creator and creator.user_id is None else None,
     )
+
     (row,) = await _rows(db, KeyFilter(organization_id=owner.organization_id), key_id)
     return NewKey(**row, key=key)
 
@@ -120,15 +123,20 @@ def granted(request: KeyRequest) -> list[str]:
     """Return the permissions of a requested key. Raises Invalid."""
     if request.permissions is not None and (request.role_id or request.org_role_id):
         raise Invalid.field(["body", "permissions"], "cannot be combined with a role")
+
     wanted = set(request.permissions if request.permissions is not None else ())
     if request.role_id:
         wanted.update(find_role(WORKSPACE_ROLES, request.role_id, "role_id").permissions)
+
     if request.org_role_id:
         wanted.update(find_role(ORGANIZATION_ROLES, request.org_role_id, "org_role_id").permissions)
+
     if request.permissions is None and not wanted:
         wanted = {EVERYTHING}
+
     if not request.read_only:
         return sorted(wanted)
+
     return sorted(permission for permission in READ_ONLY if includes(wanted, permission))
 
 
@@ -154,6 +162,7 @@ def _expiry(request: KeyRequest, creator: Actor | None) -> datetime | None:
     moment = read_utc(request.expires_at, ["body", "expires_at"])
     if moment <= now():
         raise Invalid.field(["body", "expires_at"], "must be in the future")
+
     if latest is not None and moment > latest:
         raise Invalid.field(
             ["body", "expires_at"],
@@ -204,16 +213,21 @@ async def revoke_key(db: Session, authenticator: Authenticator, actor: Actor, re
     Raises KeyNotFound, Forbidden for the actor's own key, and, without `force`, KeyInUse for a key that a part of the
     platform uses.
     """
-    key_id, key_filter = revocation.key_id, revocation.key_filter
+    key_id = revocation.key_id
+    key_filter = revocation.key_filter
+
     if key_id == actor.key_id:
         raise Forbidden("A key cannot revoke itself; use another one.")
+
     values = {"id": key_id, "force": revocation.force, **msgspec.structs.asdict(key_filter)}
     if await db.fetchval(sql.revoke_key, **values) is None:
         rows = await _rows(db, key_filter, key_id)
         if not rows:
             raise KeyNotFound
+
         raise KeyInUse(
             f"This key is used by {rows[0]['used_by']}, whose requests would be refused until it gets another key. "
             "Replace it with `portside keys rotate`, or revoke it anyway with force=true (--force)."
         )
+
     authenticator.forget(key_id)

@@ -22,12 +22,14 @@ from portside.kernel.errors import TooManyRequests, Unauthorized
 from portside.kernel.logs import get_logger
 
 log = get_logger(__name__)
-_SALT_BYTES, _HASH_BYTES = 16, 32
+_SALT_BYTES = 16
+_HASH_BYTES = 32
 # 64 MB and about 0.1 seconds, as OWASP recommends for scrypt.
 _COST = {"n": 2**16, "r": 8, "p": 1}
 _MEMORY_BYTES = 2**27
 # A flood of logins must not exhaust the memory, nor the default thread pool that everything shares.
-MAX_CONCURRENT, MAX_WAITING = 2, 20
+MAX_CONCURRENT = 2
+MAX_WAITING = 20
 
 
 class TooManyLogins(TooManyRequests):
@@ -46,6 +48,7 @@ class _PasswordWorkers:
     async def derive(self, password: str, salt: bytes) -> bytes:
         if self._in_progress >= MAX_CONCURRENT + MAX_WAITING:
             raise TooManyLogins(headers={"Retry-After": "1"})
+
         self._in_progress += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, _derive, password, salt)
@@ -96,6 +99,7 @@ async def check_credentials(db: Session, credentials: Credentials, origin: Origi
     if row is None or row["password"] is None or not is_right:
         log.warning("sign-in refused", method="password", address=origin.address)
         raise LoginRefused
+
     return ProvenUser(row["id"], row["password"])
 
 
@@ -103,9 +107,14 @@ async def log_in(db: Session, authenticator: Authenticator, credentials: Credent
     """Return a bearer token for a user. Raises LoginRefused, TooManyLogins, and SessionEnded as `begin` does."""
     user = await check_credentials(db, credentials, origin)
     sign_in = SignIn(
-        kind="bearer", method="password", lifetime=LOGIN_LIFETIME, user_id=user.id, password=user.password,
+        kind="bearer",
+        method="password",
+        lifetime=LOGIN_LIFETIME,
+        user_id=user.id,
+        password=user.password,
         origin=origin,
-    )  # fmt: skip
+    )
+
     made = await begin(db, authenticator, sign_in)
     return LoggedIn(made.token, made.expires_at)
 
@@ -119,14 +128,17 @@ async def set_password(db: Database, authenticator: Authenticator, actor: Actor,
         raise NotAUser
     if not actor.is_unlimited:
         raise LimitedKey
+
     row = await db.fetchrow(sql.password_of_user, email=None, id=actor.user_id)
     stored = row["password"] if row else None
     if stored is None and actor.key_expires_at is not None:
         raise LimitedKey("A key that expires cannot set its user's first password, which would outlast it; sign in.")
     if stored is not None and not await verify_password(body.current or "", stored):
         raise LoginRefused("The current password is wrong.")
+
     password = await hash_password(body.new)
     async with db.transaction() as tx:
         await tx.fetchval(sql.lock_user, id=actor.user_id)
         await tx.execute(sql.set_password, id=actor.user_id, session_id=actor.session_id, password=password)
+
     authenticator.forget_user(actor.user_id)

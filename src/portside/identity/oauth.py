@@ -54,7 +54,9 @@ from portside.kernel.logs import get_logger
 log = get_logger(__name__)
 routes = Routes("sign in", works_on_full_disk=True)
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
-AUTHORIZE, DEVICE, DECISION = "/oauth/authorize", "/device", "/device/decision"
+AUTHORIZE = "/oauth/authorize"
+DEVICE = "/device"
+DECISION = "/device/decision"
 Client = Literal["portside-cli"]
 # What the terminal says about itself; a page shows it.
 HostName = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[A-Za-z0-9._-]*$(?!\n)")]
@@ -71,8 +73,10 @@ INTERVAL_S = SLOW_DOWN_S = 5
 # RFC 8628, 6.1: no vowels, so no words; nothing that looks like something else. Eight of twenty are 34 bits.
 USER_CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 _USER_CODE_LENGTH = 8
-_MAX_OPEN, _MAX_OPEN_OF_ADDRESS = 10_000, 30
-MAX_ATTEMPTS, ATTEMPTS_WITHIN = 20, timedelta(minutes=10)
+_MAX_OPEN = 10_000
+_MAX_OPEN_OF_ADDRESS = 30
+MAX_ATTEMPTS = 20
+ATTEMPTS_WITHIN = timedelta(minutes=10)
 _CODE_BYTES = 32
 
 
@@ -200,8 +204,9 @@ def _consumes(form: type) -> RouteOptions:
 
 _BEGINS: RouteOptions = {**_consumes(DeviceForm), "raises": (TooManySignIns,)}
 _EXCHANGES: RouteOptions = {
-    **_consumes(TokenForm), "raises": (AuthorizationPending, SlowDown, ExpiredToken, AccessDenied, InvalidGrant),
-}  # fmt: skip
+    **_consumes(TokenForm),
+    "raises": (AuthorizationPending, SlowDown, ExpiredToken, AccessDenied, InvalidGrant),
+}
 
 
 @routes.get(AUTHORIZE, **PAGE)
@@ -210,10 +215,15 @@ async def show_authorization(ctx: Context, query: AuthorizationRequest) -> Respo
     actor = await browser_actor(ctx)
     if actor is None:
         return _sign_in_first(f"{AUTHORIZE}?{urlencode(msgspec.structs.asdict(query))}")
+
     shown = Approval(
-        action=AUTHORIZE, fields=msgspec.structs.asdict(query), account=_account(actor),
-        host_name=query.host_name, address=_address(ctx),
-    )  # fmt: skip
+        action=AUTHORIZE,
+        fields=msgspec.structs.asdict(query),
+        account=_account(actor),
+        host_name=query.host_name,
+        address=_address(ctx),
+    )
+
     # Browsers apply the policy to where a form's response leads, too.
     return pages.approval_page(shown, form_targets=f"'self' {query.redirect_uri.removesuffix('/callback')}")
 
@@ -227,11 +237,13 @@ async def decide_authorization(ctx: Context) -> Response:
         return _sign_in_first(f"{AUTHORIZE}?{urlencode(_request_of(form))}")
     if form.decision == "deny":
         return redirect(f"{form.redirect_uri}?{urlencode({'error': AccessDenied.code, 'state': form.state})}")
+
     target = RedirectTarget(form.redirect_uri, form.code_challenge, form.host_name or None)
     try:
         code = await _approve_browser(ctx.db, actor, target, _address(ctx))
     except LimitedKey as refused:
         return pages.note_page("Not allowed", refused.message, refused.status)
+
     return redirect(f"{form.redirect_uri}?{urlencode({'code': code, 'state': form.state})}")
 
 
@@ -242,10 +254,15 @@ async def begin_device(ctx: Context) -> DeviceAuthorization:
     codes = await _make_device_codes(ctx.db, form.host_name or None, _address(ctx))
     ctx.headers.update(_NO_STORE)
     page = f"{base_url_of(ctx.request)}{DEVICE}"
+
     return DeviceAuthorization(
-        codes.device_code, codes.user_code, page, f"{page}?{urlencode({'user_code': codes.user_code})}",
-        int(DEVICE_CODE_LIFETIME.total_seconds()), INTERVAL_S,
-    )  # fmt: skip
+        codes.device_code,
+        codes.user_code,
+        page,
+        f"{page}?{urlencode({'user_code': codes.user_code})}",
+        int(DEVICE_CODE_LIFETIME.total_seconds()),
+        INTERVAL_S,
+    )
 
 
 @routes.get(DEVICE, **PAGE)
@@ -263,10 +280,12 @@ async def confirm_device(ctx: Context) -> Response:
     actor = await browser_actor(ctx)
     if actor is None:
         return _sign_in_first(f"{DEVICE}?{urlencode({'user_code': form.user_code})}")
+
     try:
         waiting = await _find_waiting(ctx.db, actor, form.user_code)
     except (LimitedKey, TooManyCodes, UserCodeUnknown) as refused:
         return _refused(form.user_code, refused)
+
     return pages.approval_page(
         Approval(
             action=DECISION,
@@ -284,15 +303,20 @@ async def confirm_device(ctx: Context) -> Response:
 async def decide_device(ctx: Context) -> Response:
     """Approve or refuse the terminal that waits with the code."""
     form = await read_form(ctx, DecisionForm)
-    actor, approves = await browser_actor(ctx), form.decision == "approve"
+    actor = await browser_actor(ctx)
+    approves = form.decision == "approve"
+
     if actor is None:
         return _sign_in_first(f"{DEVICE}?{urlencode({'user_code': form.user_code})}")
+
     try:
         await _decide_waiting(ctx.db, actor, form.user_code, approves=approves)
     except (LimitedKey, TooManyCodes, UserCodeUnknown) as refused:
         return _refused(form.user_code, refused)
+
     if not approves:
         return pages.note_page("Refused", "The terminal gets nothing.")
+
     return pages.note_page("Approved", "The terminal is signed in within seconds. You can close this page.")
 
 
@@ -301,12 +325,15 @@ async def exchange_code(ctx: Context) -> LoggedIn:
     """Return a bearer token for a code that was approved."""
     form = await decode_form(ctx, TokenForm)
     ctx.headers.update(_NO_STORE)
-    authenticator, origin = ctx.services.authenticator, origin_of(ctx)
+
+    authenticator = ctx.services.authenticator
+    origin = origin_of(ctx)
     if form.grant_type == DEVICE_GRANT:
         made = await _poll_device(ctx.db, authenticator, form.device_code, origin)
     else:
         redemption = CodeExchange(form.code, form.redirect_uri, form.code_verifier)
         made = await _redeem_code(ctx.db, authenticator, redemption, origin)
+
     return LoggedIn(made.token, made.expires_at)
 
 
@@ -371,13 +398,19 @@ async def _make_device_codes(db: Database, host_name: str | None, address: str) 
     letters = "".join(secrets.choice(USER_CODE_LETTERS) for _ in range(_USER_CODE_LENGTH))
     codes = DeviceCodes(secrets.token_urlsafe(_CODE_BYTES), f"{letters[:4]}-{letters[4:]}")
     await db.execute(sql.delete_old_cli_authorizations)
+
     made = await _insert(
-        db, "device", codes.device_code,
-        user_code_hash=_user_code_hash(codes.user_code), host_name=host_name, address=address,
+        db,
+        "device",
+        codes.device_code,
+        user_code_hash=_user_code_hash(codes.user_code),
+        host_name=host_name,
+        address=address,
         expires_at=now() + DEVICE_CODE_LIFETIME,
-    )  # fmt: skip
+    )
     if made is None:
         raise TooManySignIns(headers={"Retry-After": str(int(DEVICE_CODE_LIFETIME.total_seconds()))})
+
     return codes
 
 
@@ -385,15 +418,18 @@ async def _find_waiting(db: Database, actor: Actor, user_code: str) -> PendingTe
     """Return the terminal that waits with a user code. Raises LimitedKey, TooManyCodes and UserCodeUnknown."""
     _check_approver(actor)
     caller_id = actor.user_id or actor.key_id
+
     # The attempt is stored before it is counted, so that attempts at the same time see each other.
     await db.execute(sql.insert_user_code_attempt, caller_id=caller_id)
     if await db.fetchval(sql.count_user_code_attempts, caller_id=caller_id, within=ATTEMPTS_WITHIN) > MAX_ATTEMPTS:
         log.warning("a user entered too many device codes", user_id=str(actor.user_id), key_id=str(actor.key_id))
         raise TooManyCodes(headers={"Retry-After": str(int(ATTEMPTS_WITHIN.total_seconds()))})
+
     digest = _user_code_hash(user_code)
     row = await db.fetchrow(sql.open_cli_authorization, user_code_hash=digest)
     if row is None or not hmac.compare_digest(row["user_code_hash"], digest):
         raise UserCodeUnknown
+
     return PendingTerminal(row["id"], row["host_name"], row["address"])
 
 
@@ -403,6 +439,7 @@ async def _decide_waiting(db: Database, actor: Actor, user_code: str, *, approve
     decision = "approved" if approves else "denied"
     if await db.fetchval(sql.decide_cli_authorization, id=waiting.id, decision=decision, **_owner(actor)) is None:
         raise UserCodeUnknown
+
     log.info(
         "the sign-in of a terminal was approved or denied",
         decision=decision,
@@ -419,6 +456,7 @@ async def _poll_device(db: Database, authenticator: Authenticator, device_code: 
     row = await db.fetchrow(sql.poll_cli_authorization, code_hash=hash_token(device_code), slow_down_s=SLOW_DOWN_S)
     if row is None:
         raise InvalidGrant
+
     if row["session_id"] is None:
         if row["is_expired"]:
             raise ExpiredToken
@@ -426,8 +464,10 @@ async def _poll_device(db: Database, authenticator: Authenticator, device_code: 
             raise SlowDown
         if row["decision"] is None:
             raise AuthorizationPending
+
         if row["decision"] == "denied":
             raise AccessDenied
+
     return await _exchange(db, authenticator, ("device", device_code), None, origin)
 
 
@@ -436,11 +476,18 @@ async def _approve_browser(db: Database, actor: Actor, target: RedirectTarget, a
     _check_approver(actor)
     code = secrets.token_urlsafe(_CODE_BYTES)
     await db.execute(sql.delete_old_cli_authorizations)
+
     await _insert(
-        db, "browser", code,
-        **msgspec.structs.asdict(target), **_owner(actor), address=address, decision="approved",
+        db,
+        "browser",
+        code,
+        **msgspec.structs.asdict(target),
+        **_owner(actor),
+        address=address,
+        decision="approved",
         expires_at=now() + AUTHORIZATION_CODE_LIFETIME,
-    )  # fmt: skip
+    )
+
     return code
 
 
@@ -465,9 +512,14 @@ async def _insert(db: Database, flow: Flow, code: str, **values: Any) -> UUID | 
     found: UUID | None = await db.fetchval(
         sql.insert_cli_authorization,
         **(unset | values),
-        id=uuid7(), flow=flow, code_hash=hash_token(code), interval_s=INTERVAL_S,
-        max_open=_MAX_OPEN, max_open_of_address=_MAX_OPEN_OF_ADDRESS,
-    )  # fmt: skip
+        id=uuid7(),
+        flow=flow,
+        code_hash=hash_token(code),
+        interval_s=INTERVAL_S,
+        max_open=_MAX_OPEN,
+        max_open_of_address=_MAX_OPEN_OF_ADDRESS,
+    )
+
     return found
 
 
@@ -479,22 +531,32 @@ async def _exchange(
         row = await tx.fetchrow(sql.lock_cli_authorization, code_hash=hash_token(code), flow=flow)
         if row is None:
             raise InvalidGrant
+
         if _is_redeemable(row, code, proof):
             sign_in = SignIn(
-                kind="bearer", method=flow, lifetime=authenticator.session_rules.lifetime,
-                user_id=row["user_id"], key_id=row["key_id"], origin=_named(origin, row["host_name"]),
-            )  # fmt: skip
+                kind="bearer",
+                method=flow,
+                lifetime=authenticator.session_rules.lifetime,
+                user_id=row["user_id"],
+                key_id=row["key_id"],
+                origin=_named(origin, row["host_name"]),
+            )
+
             made = await sessions.begin(tx, authenticator, sign_in)
             await tx.execute(sql.set_session_of_cli_authorization, id=row["id"], session_id=made.id)
             return made
+
         await tx.execute(sql.revoke_cli_authorization, id=row["id"])
+
     if row["session_id"] is not None:
         authenticator.forget(row["session_id"])
+
     log.warning(
         "an authorization code was refused: it was used before, or belongs to another sign-in",
         flow=flow,
         address=origin.address,
     )
+
     raise InvalidGrant
 
 
@@ -505,9 +567,11 @@ def _is_redeemable(row: Record, code: str, proof: CodeExchange | None) -> bool:
         return False
     if proof is None:
         return True
+
     digest = hashlib.sha256(proof.code_verifier.encode()).digest()
     challenge = base64.urlsafe_b64encode(digest).rstrip(b"=")
     is_same_terminal = hmac.compare_digest(challenge, row["code_challenge"].encode())
+
     return is_same_terminal and hmac.compare_digest(proof.redirect_uri.encode(), row["redirect_uri"].encode())
 
 

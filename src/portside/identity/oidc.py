@@ -23,11 +23,22 @@ T = TypeVar("T", bound=msgspec.Struct)
 FLOW_S = 600
 LEEWAY_S = 60
 # How long metadata and keys of the provider are used, and how often an unknown key may have them read again.
-CACHE_S, RENEW_S = 3600.0, 30.0
+CACHE_S = 3600.0
+RENEW_S = 30.0
 # Only signatures that the provider alone can make: with HS256, its public key would be the secret.
 ALGORITHMS = (
-    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519",
-)  # fmt: skip
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+    "Ed25519",
+)
 RULES = OutboundRules(allow_private=True, allow_loopback=True, timeout_s=10, max_bytes=512 * 1024)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _OWNER = "a sign-in with OpenID Connect"
@@ -147,9 +158,14 @@ class OidcProvider:
         """Begin a sign-in. Raises OidcUnavailable."""
         metadata = await self._read_metadata()
         flow = PendingSignIn(
-            secrets.token_urlsafe(32), secrets.token_urlsafe(32), secrets.token_urlsafe(48), redirect_uri, target,
+            secrets.token_urlsafe(32),
+            secrets.token_urlsafe(32),
+            secrets.token_urlsafe(48),
+            redirect_uri,
+            target,
             time.time(),
-        )  # fmt: skip
+        )
+
         query = {
             "response_type": "code",
             "client_id": self.client.client_id,
@@ -160,6 +176,7 @@ class OidcProvider:
             "code_challenge": challenge_of(flow.verifier),
             "code_challenge_method": "S256",
         }
+
         separator = "&" if "?" in metadata.authorization_endpoint else "?"
         encrypted = self._box.encrypt(msgspec.json.encode(flow), _OWNER)
         return SignInStart(
@@ -174,13 +191,16 @@ class OidcProvider:
             raise OidcRefused("This sign-in did not begin in this browser; try again.")
         if returned.error or not returned.code:
             raise OidcRefused("The provider did not sign you in; try again.")
+
         metadata = await self._read_metadata()
         if returned.iss and returned.iss != metadata.issuer:
             raise OidcRefused("The response came from another provider; try again.")
+
         tokens = await self._redeem(metadata, returned.code, flow)
         claims = await self.verify(tokens.id_token, flow.nonce)
         if metadata.userinfo_endpoint and tokens.access_token and "email" not in claims:
             claims = {**await self._read_userinfo(metadata.userinfo_endpoint, tokens.access_token, claims), **claims}
+
         return CompletedSignIn(claims, flow.next)
 
     def _open(self, cookie: str | None) -> PendingSignIn:
@@ -189,8 +209,10 @@ class OidcProvider:
             flow = msgspec.json.decode(self._box.decrypt(base64.urlsafe_b64decode(padded), _OWNER), type=PendingSignIn)
         except (ValueError, UserMistake, msgspec.MsgspecError) as exc:
             raise OidcRefused("This sign-in did not begin in this browser; try again.") from exc
+
         if not 0 <= time.time() - flow.began_at <= FLOW_S:
             raise OidcRefused("This sign-in took too long; try again.")
+
         return flow
 
     async def _redeem(self, metadata: Metadata, code: str, flow: PendingSignIn) -> Tokens:
@@ -200,6 +222,7 @@ class OidcProvider:
             "redirect_uri": flow.redirect_uri,
             "code_verifier": flow.verifier,
         }
+
         headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
         client = self.client
         if client.client_secret is None:
@@ -209,9 +232,11 @@ class OidcProvider:
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         else:
             form |= {"client_id": client.client_id, "client_secret": client.client_secret}
+
         response = await _exchange("POST", metadata.token_endpoint, headers, urlencode(form).encode())
         if response.status in {400, 401}:
             raise OidcRefused("The provider did not accept the code; try again.")
+
         return _decode(response.body, response.status, Tokens)
 
     async def verify(self, id_token: str, nonce: str) -> dict[str, Any]:
@@ -221,9 +246,13 @@ class OidcProvider:
             checked = msgspec.convert(claims, Claims)
         except msgspec.ValidationError as exc:
             raise OidcRefused(f"The ID token lacks a claim, or has an invalid one: {exc}.") from exc
-        metadata, client_id, now = await self._read_metadata(), self.client.client_id, time.time()
+
+        metadata = await self._read_metadata()
+        client_id = self.client.client_id
+        now = time.time()
         audience = [checked.aud] if isinstance(checked.aud, str) else checked.aud
         is_for_us = client_id in audience and (checked.azp == client_id or (checked.azp is None and len(audience) == 1))
+
         problems = {
             "is of another issuer": checked.iss != metadata.issuer,
             "is for another client": not is_for_us,
@@ -233,6 +262,7 @@ class OidcProvider:
         }
         if found := [text for text, is_wrong in problems.items() if is_wrong]:
             raise OidcRefused(f"The ID token {found[0]}; begin the sign-in again.")
+
         return claims
 
     async def _signed_claims(self, id_token: str) -> dict[str, Any]:
@@ -248,6 +278,7 @@ class OidcProvider:
                     raise OidcRefused("The ID token is signed with an unknown key.") from exc
             except (JoseError, ValueError, TypeError) as exc:
                 raise OidcRefused("The signature of the ID token is not valid.") from exc
+
         raise AssertionError("the second attempt returns or raises")
 
     async def _read_keys(self, *, renew: bool) -> Any:
@@ -262,22 +293,27 @@ class OidcProvider:
                 keys = KeySet.import_key_set(msgspec.json.decode(found))
             except (JoseError, ValueError, KeyError, TypeError) as exc:
                 raise OidcUnavailable from exc
+
             self._keys = (time.monotonic(), keys)
+
         return self._keys[1]
 
     async def _read_metadata(self) -> Metadata:
         if self._metadata is not None and time.monotonic() - self._metadata[0] < CACHE_S:
             return self._metadata[1]
+
         issuer = self.client.issuer.rstrip("/")
         found = _decode(await self._get(f"{issuer}/.well-known/openid-configuration"), 200, Metadata)
         if found.issuer.rstrip("/") != issuer:
             raise OidcUnavailable("The provider's metadata name another issuer than the setting OIDC_ISSUER.")
+
         for url in (found.authorization_endpoint, found.token_endpoint, found.jwks_uri, found.userinfo_endpoint):
             if url is not None:
                 try:
                     check_url(url, "the provider's metadata")
                 except UserMistake as exc:
                     raise OidcUnavailable(str(exc)) from exc
+
         self._metadata = (time.monotonic(), found)
         return found
 
@@ -286,12 +322,14 @@ class OidcProvider:
         found = _decode_object(body)
         if found.get("sub") != claims["sub"]:
             raise OidcRefused("The ID token and the user info of the provider are of different users; try again.")
+
         return found
 
     async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> bytes:
         response = await _exchange("GET", url, {"Accept": "application/json", **(headers or {})}, None)
         if response.status != 200:
             raise OidcUnavailable
+
         return response.body
 
 
@@ -324,6 +362,7 @@ def _decode(body: bytes, status: int, kind: type[T]) -> T:
             return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as exc:
         raise OidcUnavailable from exc
+
     raise OidcUnavailable
 
 

@@ -57,6 +57,7 @@ def sign_in_page(shown: SignInPage, status: int = 200) -> Response:
         if shown.provider is not None
         else ""
     )
+
     password = _form(
         "/login/password",
         '<label for="email">E-mail</label>'
@@ -66,6 +67,7 @@ def sign_in_page(shown: SignInPage, status: int = 200) -> Response:
         "<button>Sign in</button>",
         {"next": shown.next},
     )
+
     key = _form(
         "/login/key",
         '<label for="key">API key</label>'
@@ -73,6 +75,7 @@ def sign_in_page(shown: SignInPage, status: int = 200) -> Response:
         '<button class="quiet">Sign in with the key</button>',
         {"next": shown.next},
     )
+
     body = f"{_problem(shown.problem)}{provider}{password}<details><summary>Use an API key</summary>{key}</details>"
     return page("Sign in to Portside", body, status)
 
@@ -106,16 +109,19 @@ def approval_page(shown: Approval, *, form_targets: str = "'self'") -> Response:
         "This terminal is at another address than your browser. Refuse it if somebody sent you the link or the code."
     )
     problem = _problem(warning if shown.is_elsewhere else None)
+
     body = (
         f"{problem}<p>A terminal{host} at the address <strong>{escape(shown.address)}</strong> wants to act as "
         f"<strong>{escape(shown.account)}</strong>.</p>{code}"
         '<p class="soft">Approve this only if you ran “portside login” yourself, just now. The terminal gets all your '
         "permissions.</p>"
     )
+
     buttons = (
         '<button name="decision" value="approve">Approve</button>'
         '<button class="quiet" name="decision" value="deny">Refuse</button>'
     )
+
     return page("Sign in a terminal", body + _form(shown.action, buttons, shown.fields), form_targets=form_targets)
 
 
@@ -128,6 +134,7 @@ def user_code_page(user_code: str, problem: str | None = None, status: int = 200
         f'value="{escape(user_code)}"><button>Continue</button>',
         {},
     )
+
     body = f"{_problem(problem)}<p>Enter the code that the terminal shows.</p>{form}"
     return page("Sign in a terminal", body, status)
 
@@ -156,6 +163,7 @@ def page(title: str, body: str, status: int = 200, *, form_targets: str = "'self
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body><main><h1>{escape(title)}</h1>{body}</main></body></html>"
     )
+
     headers = {
         "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; "
         f"form-action {form_targets}; base-uri 'none'; frame-ancestors 'none'",
@@ -164,4 +172,5 @@ def page(title: str, body: str, status: int = 200, *, form_targets: str = "'self
         "Referrer-Policy": "same-origin",
         "Cache-Control": "no-store",
     }
+
     return Response(html, status, headers, "text/html")

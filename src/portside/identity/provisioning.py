@@ -58,10 +58,12 @@ class AdmissionRules(msgspec.Struct, frozen=True):
                 "setting OIDC_ALLOWED_DOMAINS: name the e-mail domains whose people may sign in, or * for all that the "
                 "provider knows"
             )
+
         try:
             given = msgspec.json.decode(role_map, type=dict[str, str]) if role_map else {}
         except msgspec.MsgspecError as exc:
             raise UserMistake(f"setting OIDC_ROLE_MAP: must be a JSON object of strings: {exc}") from exc
+
         default = None if default_role == NO_ROLE else _read_grant(default_role, "OIDC_DEFAULT_ROLE")
         grants = {group: _read_grant(text, "OIDC_ROLE_MAP") for group, text in given.items()}
         return cls(allowed, groups_claim, grants, default)
@@ -70,6 +72,7 @@ class AdmissionRules(msgspec.Struct, frozen=True):
         """Return the roles that a person's groups give, or the default one. Raises OidcNotAllowed without any."""
         found = claims.get(self.groups_claim) or []
         groups: Sequence[Any] = [found] if isinstance(found, str) else found if isinstance(found, list) else []
+
         # Some providers send objects; only a text can be in the map.
         named = [group for group in groups[:_MAX_GROUPS] if isinstance(group, str)]
         grants = [self.role_map[group] for group in named if group in self.role_map]
@@ -77,6 +80,7 @@ class AdmissionRules(msgspec.Struct, frozen=True):
             return grants
         if self.default is None:
             raise OidcNotAllowed("None of your groups may use this platform; ask an administrator of it.")
+
         return [self.default]
 
     def email_of(self, claims: Mapping[str, Any]) -> str:
@@ -87,12 +91,14 @@ class AdmissionRules(msgspec.Struct, frozen=True):
             raise OidcNotAllowed(
                 "The provider sent no valid e-mail address of yours; an administrator can let it send the claim email."
             ) from exc
+
         # Microsoft Entra ID says in `xms_edov` what others say in `email_verified`.
         is_verified = claims.get("email_verified", claims.get("xms_edov"))
         if is_verified is not True and str(is_verified).lower() not in {"true", "1"}:
             raise OidcNotAllowed("The provider has not verified your e-mail address.")
         if ANY_DOMAIN not in self.domains and email.rpartition("@")[2].lower() not in self.domains:
             raise OidcNotAllowed("People with e-mail addresses of this domain may not use this platform.")
+
         return email
 
 
@@ -101,6 +107,7 @@ def _read_grant(text: str, name: str) -> RoleGrant:
     if role not in WORKSPACE_ROLES and (role not in ORGANIZATION_ROLES or handle):
         known = ", ".join([*ORGANIZATION_ROLES, *WORKSPACE_ROLES])
         raise UserMistake(f"setting {name}: {text} is neither a role nor WORKSPACE/ROLE; roles are {known}")
+
     return RoleGrant(role, handle or None)
 
 
@@ -120,28 +127,36 @@ async def admit(db: Database, authenticator: Authenticator, rules: AdmissionRule
 
     A person who has lost all groups loses the roles that the groups gave, and is refused.
     """
-    email, name = rules.email_of(claims), claims.get("name")
+    email = rules.email_of(claims)
+    name = claims.get("name")
     async with db.transaction() as tx:
         first = await tx.fetchrow(sql.first_workspace)
         assert first is not None  # noqa: S101 - set_up ran before
         full_name = name[:200] if isinstance(name, str) and name.isprintable() and name else None
         person = _Person(claims["iss"], claims["sub"], email, full_name, first["organization_id"], first["id"])
+
         # Two first sign-ins of one person at the same time must make one member.
         await tx.fetchval(sql.lock_organization, id=person.organization_id)
         user_id = await _find_user(tx, person)
         try:
-            grants, refusal = rules.grants_of(claims), None
+            grants = rules.grants_of(claims)
+            refusal = None
         except OidcNotAllowed as exc:
-            grants, refusal = [], exc
+            grants = []
+            refusal = exc
+
         if user_id is None and refusal is None:
             user_id = await _add_user(tx, person)
             await _apply(tx, rules, person, user_id, grants)
         elif user_id is not None and rules.role_map:
             await _apply(tx, rules, person, user_id, grants)
+
     if user_id is not None:
         authenticator.forget_user(user_id)
+
     if refusal is not None or user_id is None:
         raise refusal or OidcNotAllowed
+
     return user_id
 
 
@@ -150,6 +165,7 @@ async def _find_user(tx: Transaction, person: _Person) -> UUID | None:
     known = await tx.fetchrow(sql.user_of_subject, issuer=person.issuer, subject=person.subject)
     if known is not None and known["removed_at"] is None:
         return UUID(str(known["id"]))
+
     rows = await tx.fetch(
         sql.users_of_email, organization_id=person.organization_id, email=person.email, issuer=person.issuer
     )
@@ -157,14 +173,17 @@ async def _find_user(tx: Transaction, person: _Person) -> UUID | None:
         raise OidcNotAllowed("You were removed from this platform; an administrator can add you again.")
     if not rows:
         return None
+
     if len(rows) > 1 or rows[0]["is_linked"]:
         # The address may have gone to somebody else, who must not inherit the account.
         raise OidcNotAllowed("Your e-mail address belongs to another account here; ask an administrator.")
+
     user_id = UUID(str(rows[0]["id"]))
     # Whoever added the member may know its password or have a key, and would get the roles of the person's groups.
     await tx.fetchval(sql.lock_user, id=user_id)
     await tx.execute(sql.end_credentials, user_id=user_id, admin_role=ORGANIZATION_ADMIN)
     await tx.execute(sql.link_subject, issuer=person.issuer, subject=person.subject, user_id=user_id)
+
     return user_id
 
 
@@ -181,9 +200,11 @@ async def _add_user(tx: Transaction, person: _Person) -> UUID:
     )
     if made is None:
         raise OidcNotAllowed("Your e-mail address belongs to another account here; ask an administrator.")
+
     await tx.execute(sql.insert_organization_member, **ids, role=NEW_MEMBER)
     await tx.execute(sql.link_subject, issuer=person.issuer, subject=person.subject, user_id=user_id)
     log.info("member added at the first sign-in", user_id=str(user_id), issuer=person.issuer)
+
     return user_id
 
 
@@ -197,13 +218,17 @@ async def _apply(
     mapped = [*rules.role_map.values(), *([rules.default] if rules.default else [])]
     workspaces = await _workspaces_of(tx, person, {grant.handle for grant in (*mapped, *grants)})
     roles: dict[UUID, str] = {}
+
     # From the lowest role to the highest, which replaces the others.
     for name in reversed(WORKSPACE_ROLES):
         roles |= {workspaces[g.handle]: name for g in grants if g.role == name and g.handle in workspaces}
+
     ruled = {workspaces[g.handle] for g in mapped if not g.is_of_organization and g.handle in workspaces}
     await tx.execute(sql.leave_workspaces, user_id=user_id, workspace_ids=sorted(ruled - roles.keys()))
+
     for workspace_id, role in roles.items():
         await tx.execute(sql.grant_workspace_role, workspace_id=workspace_id, user_id=user_id, role=role)
+
     if any(grant.is_of_organization for grant in mapped):
         held = [name for name in ORGANIZATION_ROLES if name in {grant.role for grant in grants}]
         await _set_organization_role(tx, person, user_id, held[0] if held else NEW_MEMBER)
@@ -212,9 +237,11 @@ async def _apply(
 async def _workspaces_of(tx: Transaction, person: _Person, handles: Iterable[str | None]) -> dict[str | None, UUID]:
     named = sorted(handle for handle in handles if handle is not None)
     rows = await tx.fetch(sql.workspaces_of_handles, organization_id=person.organization_id, handles=named)
+
     found: dict[str | None, UUID] = {row["tenant_handle"]: row["id"] for row in rows}
     if missing := set(named) - found.keys():
         log.warning("OIDC_ROLE_MAP names workspaces that do not exist", handles=sorted(map(str, missing)))
+
     return {None: person.first_workspace_id, **found}
 
 
@@ -225,4 +252,5 @@ async def _set_organization_role(tx: Transaction, person: _Person, user_id: UUID
     if rows[0]["role"] == ORGANIZATION_ADMIN != role and not others:
         log.warning("the last admin keeps the role, although no group gives it any more", user_id=str(user_id))
         return
+
     await tx.execute(sql.set_organization_role, **member, role=role)

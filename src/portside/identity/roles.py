@@ -12,11 +12,20 @@ from portside.identity.types import EVERYTHING, Actor
 from portside.kernel.errors import Forbidden, Invalid
 from portside.kernel.spelling import did_you_mean
 
-ORGANIZATION_ADMIN, WORKSPACE_ADMIN = "Organization Admin", "Admin"
+ORGANIZATION_ADMIN = "Organization Admin"
+WORKSPACE_ADMIN = "Admin"
 _RESOURCES = (
-    "projects", "runs", "datasets", "feedback", "prompts", "charts", "deployments", "annotation-queues", "rules",
+    "projects",
+    "runs",
+    "datasets",
+    "feedback",
+    "prompts",
+    "charts",
+    "deployments",
+    "annotation-queues",
+    "rules",
     "workspaces",
-)  # fmt: skip
+)
 _NOT_FOR_EDITORS = frozenset({"runs:delete", "workspaces:manage", "deployments:delete"})
 _VERBS = ("create", "read", "update", "delete", "share", "manage")
 CALL_AGENTS = "deployments:call"
@@ -61,11 +70,19 @@ WORKSPACE_ROLES = {
     )
 }
 # A key may also be for a listener, or for everything of a resource.
-KNOWN_PERMISSIONS = frozenset({
-    EVERYTHING, *_ALL_PERMISSIONS, *(f"{resource}:*" for resource in _RESOURCES),
-    "organization:*", "organization:read", "organization:manage", "organization:pats:create",
-    "listeners:*", "listeners:work",
-})  # fmt: skip
+KNOWN_PERMISSIONS = frozenset(
+    {
+        EVERYTHING,
+        *_ALL_PERMISSIONS,
+        *(f"{resource}:*" for resource in _RESOURCES),
+        "organization:*",
+        "organization:read",
+        "organization:manage",
+        "organization:pats:create",
+        "listeners:*",
+        "listeners:work",
+    }
+)
 READ_ONLY = frozenset({"organization:read", *WORKSPACE_ROLES["Viewer"].permissions})
 
 
@@ -74,6 +91,7 @@ def find_role(roles: Mapping[str, Role], given: str, field: str) -> Role:
     for role in roles.values():
         if given in {str(role.id), role.name, role.display_name}:
             return role
+
     raise Invalid.field(["body", *field.split(".")], f"is not a role; use one of {', '.join(roles)}")
 
 
@@ -82,10 +100,12 @@ def check_permissions(permissions: Collection[str]) -> None:
     for number, permission in enumerate(permissions):
         if permission in KNOWN_PERMISSIONS:
             continue
+
         resource = permission.partition(":")[0]
         offered = sorted(known for known in KNOWN_PERMISSIONS if known.startswith(f"{resource}:"))
         meant = did_you_mean(permission, KNOWN_PERMISSIONS)
         hint = meant or f"; use one of {', '.join(offered or sorted({*_RESOURCES, 'organization', 'listeners'}))}"
+
         raise Invalid.field(["body", "permissions", number], f"{permission} is not a permission{hint}")
 
 
@@ -94,8 +114,10 @@ def permissions_of(organization_role: str | None, workspace_role: str | None) ->
     held: set[str] = set()
     if organization_role in ORGANIZATION_ROLES:
         held.update(ORGANIZATION_ROLES[organization_role].permissions)
+
     if workspace_role in WORKSPACE_ROLES:
         held.update(WORKSPACE_ROLES[workspace_role].permissions)
+
     return frozenset(held)
 
 

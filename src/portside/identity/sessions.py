@@ -105,6 +105,7 @@ async def begin(db: Session, authenticator: Authenticator, sign_in: SignIn) -> N
     )
     if not inserted:
         raise SessionEnded
+
     log.info(
         "signed in",
         method=sign_in.method,
@@ -113,6 +114,7 @@ async def begin(db: Session, authenticator: Authenticator, sign_in: SignIn) -> N
         session_id=str(made.id),
         address=sign_in.origin.address,
     )
+
     return made
 
 
@@ -171,6 +173,7 @@ async def _end(db: Session, authenticator: Authenticator, actor: Actor, which: d
     ended = await db.fetchval(sql.end_session, organization_id=actor.organization_id, **which)
     if ended is None:
         raise SessionNotFound
+
     authenticator.forget(ended)
     log.info("session ended", session_id=str(ended), by=str(actor.user_id or actor.key_id))
 

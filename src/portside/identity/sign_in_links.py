@@ -42,9 +42,12 @@ async def create(db: Database, actor: Actor) -> SignInLink:
     """Make an address that signs in as the actor. Raises LimitedKey for a limited key."""
     if not actor.is_unlimited:
         raise LimitedKey
-    token, expires_at = secrets.token_urlsafe(_TOKEN_BYTES), now() + LIFETIME
+
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    expires_at = now() + LIFETIME
     is_of_key = actor.key_id != actor.session_id
     await db.execute(sql.delete_expired_sign_in_links)
+
     await db.execute(
         sql.insert_sign_in_link,
         id=uuid7(),
@@ -53,6 +56,7 @@ async def create(db: Database, actor: Actor) -> SignInLink:
         key_id=actor.key_id if is_of_key else None,
         expires_at=expires_at,
     )
+
     return SignInLink(f"{PATH}?token={token}", expires_at)
 
 
@@ -62,6 +66,7 @@ async def redeem(db: Database, authenticator: Authenticator, token: str, origin:
     if row is None:
         log.warning("sign-in refused", method="link", address=origin.address)
         raise LinkSpent
+
     lifetime: timedelta = authenticator.session_rules.lifetime
     return SignIn(
         kind="cookie", method="link", lifetime=lifetime, user_id=row["user_id"], key_id=row["key_id"], origin=origin

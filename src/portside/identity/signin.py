@@ -31,7 +31,8 @@ from portside.kernel.outbound import AddressNotAllowed
 T = TypeVar("T", bound=msgspec.Struct)
 log = get_logger(__name__)
 routes = Routes("sign in", works_on_full_disk=True)
-HOME, CALLBACK = "/login", "/login/oidc/callback"
+HOME = "/login"
+CALLBACK = "/login/oidc/callback"
 CONSOLE = "/console/"
 # Where a sign-in may lead: the pages of the platform for people who are signed in, and all below the console. Behind
 # other paths are pages of agents, and addresses that sign the browser in as somebody else.
@@ -95,9 +96,11 @@ class EmptyForm(msgspec.Struct):
 @routes.get("/login", **PAGE)
 async def show_sign_in(ctx: Context, query: NextQuery) -> Response:
     """Show the sign-in page. Somebody who is signed in already can continue or sign out."""
-    actor, target = await browser_actor(ctx), local_path(query.next)
+    actor = await browser_actor(ctx)
+    target = local_path(query.next)
     if actor is None:
         return pages.sign_in_page(_page(ctx, target))
+
     return redirect(target) if target != HOME else pages.signed_in_page(actor.user_email or actor.short_key)
 
 
@@ -125,6 +128,7 @@ async def sign_in_with_key(ctx: Context) -> Response:
         except Unauthorized as exc:
             log.warning("sign-in refused", method="key", address=origin_of(ctx).address)
             raise KeyRefused from exc
+
         session = _browser_session(ctx, "key", user_id=actor.user_id, key_id=actor.key_id)
         return await _enter(ctx, session, local_path(form.next))
 
@@ -187,6 +191,7 @@ async def finish_oidc(ctx: Context, query: ProviderReturn) -> Response:
     response = await _attempt(finish, _page(ctx, HOME))
     if response.status_code >= 400:
         log.warning("sign-in refused", method="oidc", status=response.status_code, address=origin_of(ctx).address)
+
     return _with_cookie(ctx, response, OIDC_COOKIE, "", 0)
 
 
@@ -206,6 +211,7 @@ async def browser_actor(ctx: Context) -> Actor | None:
     presented = credential_of(ctx.request)
     if presented.kind != "cookie":
         return None
+
     try:
         return await ctx.services.authenticator.authenticate_request(presented)
     except Unauthorized:
@@ -255,6 +261,7 @@ def local_path(text: str) -> str:
     segments = path.lower().split("/")
     is_direct = _DOTS.isdisjoint(segments) and not any(mark in path.lower() for mark in ("%2f", "%5c"))
     is_own = path in _OWN_PAGES or path.startswith(CONSOLE)
+
     return text if is_plain and is_own and is_direct else HOME
 
 
@@ -271,5 +278,6 @@ async def decode_form(ctx: Context, kind: type[T]) -> T:
         fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=_MAX_FIELDS))
     except ValueError:
         fields = {}
+
     form: T = convert(fields, kind, "body", strict=False)
     return form

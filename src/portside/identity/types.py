@@ -117,6 +117,7 @@ class Actor(msgspec.Struct, frozen=True):
         """
         if self.is_restricted and permission.startswith("organization:") and permission != _READS_ORGANIZATION:
             return False
+
         by_role = self.role_permissions is None or includes(self.role_permissions, permission)
         return by_role and self.key_has(permission)
 
@@ -130,6 +131,7 @@ class Actor(msgspec.Struct, frozen=True):
             return sorted(self.permissions)
         if EVERYTHING in self.permissions:
             return sorted(self.role_permissions)
+
         either = self.permissions | self.role_permissions
         return sorted(permission for permission in either if self.may(permission))
 

@@ -80,6 +80,7 @@ async def list_workspaces(db: Session, actor: Actor) -> list[Workspace]:
         may_use_all=_may_use_all(actor),
         only=sorted(actor.workspaces or ({actor.workspace} if actor.workspace else ())),
     )
+
     return [_show(row, actor) for row in rows]
 
 
@@ -106,7 +107,8 @@ def _show(row: Record, actor: Actor) -> Workspace:
 
 async def create_workspace(db: Database, actor: Actor, body: WorkspaceRequest) -> Workspace:
     """Create a workspace; a user who creates one becomes its admin. Raises WorkspaceTaken and Invalid."""
-    workspace_id, handle = body.id or uuid7(), body.tenant_handle or _handle(body.display_name)
+    workspace_id = body.id or uuid7()
+    handle = body.tenant_handle or _handle(body.display_name)
     async with db.transaction() as tx:
         inserted = await tx.fetchval(
             sql.insert_workspace,
@@ -117,6 +119,7 @@ async def create_workspace(db: Database, actor: Actor, body: WorkspaceRequest) -
         )
         if inserted is None:
             raise WorkspaceTaken(f"A workspace with this id or the handle {handle} already exists; choose another.")
+
         if actor.user_id is not None:
             await tx.execute(
                 sql.insert_workspace_members,
@@ -124,6 +127,7 @@ async def create_workspace(db: Database, actor: Actor, body: WorkspaceRequest) -
                 user_id=actor.user_id,
                 role=WORKSPACE_ADMIN,
             )
+
     return next(found for found in await list_workspaces(db, actor) if found.id == workspace_id)
 
 
@@ -131,6 +135,7 @@ def _handle(name: str) -> str:
     handle = _NOT_IN_HANDLES.sub("-", name.lower()).strip("-")[:100].strip("-")
     if not handle:
         raise Invalid.field(["body", "tenant_handle"], "is required: no handle can be derived from the name")
+
     return handle
 
 
@@ -140,6 +145,7 @@ async def rename_workspace(db: Session, actor: Actor, workspace_id: UUID, name: 
     row = await db.fetchrow(sql.rename_workspace, **ids, display_name=name)
     if row is None:
         raise WorkspaceNotFound
+
     return _show(row, actor)
 
 
@@ -163,10 +169,13 @@ async def delete_workspace(
             raise WorkspaceNotFound
         if found["is_first"]:
             raise WorkspaceNeeded
+
         for check in checks.checks:
             if (blocker := await check(tx, workspace_id)) is not None:
                 raise WorkspaceOccupied(f"The workspace is in use; delete this first: {blocker}.")
+
         await tx.execute(sql.delete_workspace, id=workspace_id)
+
     authenticator.forget_workspace(workspace_id)
 
 
@@ -199,6 +208,7 @@ def check_grant_in_workspaces(actor: Actor, permissions: Collection[str], ids: C
         return
     if all(permission.startswith("organization:") for permission in permissions):
         return
+
     if ids is None or not set(ids) <= {actor.workspace}:
         raise Forbidden(
             "Only organization admins can grant permissions in other workspaces than the request's; "
@@ -258,16 +268,20 @@ async def add_member(db: Database, actor: Actor, body: MemberRequest) -> Member:
     role = find_role(ORGANIZATION_ROLES, body.role_id, "role_id")
     workspace_role = find_role(WORKSPACE_ROLES, body.workspace_role, "workspace_role")
     check_outranks(actor, role)
+
     if body.password is not None and actor.key_expires_at is not None:
         raise Forbidden(
             "A key that expires cannot choose the password of a new member, which would outlast it; sign in, use "
             "another key, or leave the password out for somebody who signs in with OpenID Connect."
         )
+
     if body.workspaces:
         check_outranks(actor, workspace_role)
         check_grant_in_workspaces(actor, workspace_role.permissions, body.workspaces)
+
     await check_workspaces(db, actor, body.workspaces)
-    user_id, password = uuid7(), await hash_password(body.password) if body.password else None
+    user_id = uuid7()
+    password = await hash_password(body.password) if body.password else None
     async with db.transaction() as tx:
         await tx.fetchval(sql.lock_organization, id=actor.organization_id)
         await _check_address(tx, actor, body)
@@ -281,18 +295,21 @@ async def add_member(db: Database, actor: Actor, body: MemberRequest) -> Member:
         )
         if inserted is None:
             raise _address_taken(body.email)
+
         await tx.execute(
             sql.insert_organization_member,
             organization_id=actor.organization_id,
             user_id=user_id,
             role=role.display_name,
         )
+
         await tx.execute(
             sql.insert_workspace_members,
             workspace_ids=body.workspaces,
             user_id=user_id,
             role=workspace_role.display_name,
         )
+
     return await _member(db, actor, user_id)
 
 
@@ -329,8 +346,10 @@ async def set_role(db: Database, authenticator: Authenticator, actor: Actor, use
             user_id=user_id,
             role=role.display_name,
         )
+
     if changed is None:
         raise MemberNotFound
+
     authenticator.forget_user(user_id)
     return await _member(db, actor, user_id)
 
@@ -341,8 +360,10 @@ async def remove_member(db: Database, authenticator: Authenticator, actor: Actor
         await _lock_members(tx, actor, user_id, stays_admin=False)
         await _check_outranks_in_workspaces(tx, actor, user_id)
         removed = await tx.fetchval(sql.remove_user, organization_id=actor.organization_id, user_id=user_id)
+
     if removed is None:
         raise MemberNotFound
+
     authenticator.forget_user(user_id)
 
 
@@ -350,11 +371,14 @@ async def _lock_members(tx: Transaction, actor: Actor, user_id: UUID, *, stays_a
     """Lock the members, and check that a change leaves an admin. Raises LastAdmin and Forbidden."""
     await tx.fetchval(sql.lock_organization, id=actor.organization_id)
     rows = await tx.fetch(sql.list_organization_members, organization_id=actor.organization_id, user_id=user_id)
+
     role = rows[0]["role"] if rows else None
     if role is not None:
         check_outranks(actor, ORGANIZATION_ROLES[role])
+
     if role != ORGANIZATION_ADMIN:
         return
+
     others = await tx.fetchval(
         sql.count_other_admins, organization_id=actor.organization_id, user_id=user_id, role=ORGANIZATION_ADMIN
     )
@@ -370,6 +394,7 @@ async def _check_outranks_in_workspaces(tx: Transaction, actor: Actor, user_id: 
         user_id=user_id,
         actor_id=actor.user_id,
     )
+
     for row in rows:
         role = WORKSPACE_ROLES[row["role"]]
         beyond = [permission for permission in role.permissions if not _may_in_workspace(actor, row, permission)]
@@ -395,9 +420,11 @@ async def add_workspace_member(
     """Add a user of the organization to the workspace. Raises MemberTaken, Forbidden and Invalid."""
     role = find_role(WORKSPACE_ROLES, body.role_id, "role_id")
     check_outranks(actor, role)
+
     rows = await db.fetch(sql.list_organization_members, organization_id=actor.organization_id, user_id=body.user_id)
     if not rows:
         raise Invalid.field(["body", "user_id"], "is not a member of the organization")
+
     joined = await db.fetchval(
         sql.insert_workspace_members,
         workspace_ids=[actor.workspace_id],
@@ -406,6 +433,7 @@ async def add_workspace_member(
     )
     if joined is None:
         raise MemberTaken
+
     authenticator.forget_user(body.user_id)
     return await _workspace_member(db, actor, body.user_id)
 
@@ -416,10 +444,12 @@ async def set_workspace_role(
     """Give a member of the workspace another role. Raises MemberNotFound, Forbidden and Invalid."""
     role = find_role(WORKSPACE_ROLES, given, "role_id")
     check_outranks(actor, role)
+
     member = {"workspace_id": actor.workspace_id, "user_id": user_id}
     async with db.transaction() as tx:
         await _lock_workspace_member(tx, actor, user_id)
         await tx.execute(sql.set_workspace_role, **member, role=role.display_name)
+
     authenticator.forget_user(user_id)
     return await _workspace_member(db, actor, user_id)
 
@@ -429,6 +459,7 @@ async def remove_workspace_member(db: Database, authenticator: Authenticator, ac
     async with db.transaction() as tx:
         await _lock_workspace_member(tx, actor, user_id)
         await tx.execute(sql.remove_workspace_member, workspace_id=actor.workspace_id, user_id=user_id)
+
     authenticator.forget_user(user_id)
 
 
@@ -438,6 +469,7 @@ async def _lock_workspace_member(tx: Transaction, actor: Actor, user_id: UUID) -
     rows = await tx.fetch(sql.list_workspace_members, workspace_id=actor.workspace_id, user_id=user_id)
     if not rows:
         raise MemberNotFound
+
     check_outranks(actor, WORKSPACE_ROLES[rows[0]["role"]])
 
 

@@ -75,6 +75,7 @@ def find_caddy(named: str | None) -> Caddy | None:
     found = shutil.which(named or "caddy") or wheel
     if found is None:
         return None
+
     # The wheel's version is known; to ask a program costs a tenth of a second.
     is_old = found != wheel and _version_of(found) < _NEW
     return Caddy(wheel, is_old=False) if is_old and wheel is not None else Caddy(found, is_old)
@@ -85,6 +86,7 @@ def _version_of(program: str) -> tuple[int, ...]:
         done = subprocess.run([program, "version"], capture_output=True, text=True, check=True, timeout=_CALL_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as exc:
         raise UserMistake(f"{program} does not run: {exc}; install another Caddy, or set PORTSIDE_CADDY") from exc
+
     return tuple(int(number) for number in re.findall(r"\d+", done.stdout)[:2])
 
 
@@ -105,6 +107,7 @@ class AdoptedProcess:
                 self._code = 0
             else:
                 self._code = os.waitstatus_to_exitcode(status) if pid else None
+
         return self._code
 
     async def wait(self) -> int:
@@ -126,10 +129,13 @@ class CaddyProcess:
     """One Caddy in a folder of its own, which is restarted when it ends."""
 
     def __init__(self, program: str, folder: Path, log_file: Path) -> None:
-        self._program, self._folder, self._log_file = program, folder, log_file
+        self._program = program
+        self._folder = folder
+        self._log_file = log_file
         self._process: asyncio.subprocess.Process | AdoptedProcess | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._config: Json | None = None
+
         # Why Caddy is down; None while it runs.
         self.problem: str | None = None
 
@@ -144,6 +150,7 @@ class CaddyProcess:
             if self.pid is not None:
                 limit, _ = resource.prlimit(self.pid, resource.RLIMIT_NOFILE)
                 return len(os.listdir(f"/proc/{self.pid}/fd")), limit  # noqa: PTH208 - counts only
+
         return None
 
     def stop_leftover(self) -> None:
@@ -162,12 +169,14 @@ class CaddyProcess:
         """Start the program, without any port yet, and keep it running. Raises UserMistake."""
         if self._process is None:
             await self._spawn()
+
         supervision = Supervision(
             "the front",
             backoff=Backoff(limit_s=10),
             expected=(FrontEnded, UserMistake),
             on_failure=self._report_problem,
         )
+
         self._keeper = asyncio.create_task(supervision.run(self._keep))
 
     async def load(self, config: Json) -> None:
@@ -180,11 +189,14 @@ class CaddyProcess:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
+
         process = self._process
         if process is None or process.returncode is not None:
             return
+
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
+
         try:
             async with timeout(_STOP_WITHIN_S):
                 await process.wait()
@@ -196,9 +208,11 @@ class CaddyProcess:
     async def _keep(self) -> None:
         if self._process is None or self._process.returncode is not None:
             await self._spawn()
+
         assert self._process is not None  # noqa: S101 - just started
         self.problem = None
         code = await self._process.wait()
+
         raise FrontEnded(f"Caddy ended with code {code}; its log is {self._log_file}")
 
     def _report_problem(self, _failure: Exception, delay_s: float) -> None:
@@ -211,14 +225,23 @@ class CaddyProcess:
         make_private_dir(self._folder)
         self._log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self._folder / _START_FILE).write_bytes(msgspec.json.encode(_START))
+
         command = [sys.executable, "-I", "-S", str(with_parent.__file__), str(os.getpid()), self._program]
         with self._log_file.open("ab") as output:
             # A session of its own, so that Ctrl-C in a terminal reaches only the platform, which stops Caddy last.
             self._process = started = await asyncio.create_subprocess_exec(
-                *command, "run", "--config", _START_FILE,
-                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, cwd=self._folder,
-                env=_environment(os.environ, self._folder), start_new_session=True,
-            )  # fmt: skip
+                *command,
+                "run",
+                "--config",
+                _START_FILE,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self._folder,
+                env=_environment(os.environ, self._folder),
+                start_new_session=True,
+            )
+
         await self._wait_until_up(started)
         if self._config is not None:
             await asyncio.to_thread(self._load, self._config)
@@ -229,10 +252,12 @@ class CaddyProcess:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(self._call, "GET", "/config/")
                 return
+
             if process.returncode is not None or asyncio.get_running_loop().time() > deadline:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 raise UserMistake(f"Caddy does not start; the end of {self._log_file}:\n{_end_of(self._log_file)}")
+
             await asyncio.sleep(_POLL_S)
 
     def _load(self, config: Json) -> None:
@@ -249,12 +274,14 @@ class CaddyProcess:
             connection.sock = socket.socket(socket.AF_UNIX)
             connection.sock.settimeout(_CALL_TIMEOUT_S)
             connection.sock.connect(address)
+
             try:
                 connection.request(method, path, body, headers)
                 response = connection.getresponse()
                 text = response.read().decode("utf-8", "replace").strip()
             except HTTPException as exc:
                 raise ConnectionResetError("Caddy closed the connection") from exc
+
         # Each configuration opens the socket again, with a mode that depends on Caddy's version.
         (self._folder / ADMIN_SOCKET).chmod(0o600)
         return response.status, text

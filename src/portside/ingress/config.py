@@ -26,7 +26,10 @@ from portside.ingress.options import FrontOptions
 Json = dict[str, Any]
 
 # Relative to Caddy's working directory, because the path of a unix socket has at most 107 bytes.
-ADMIN_SOCKET, PLATFORM_SOCKET, STORAGE, UPSTREAMS = "admin.sock", "platform.sock", "storage", "upstreams"
+ADMIN_SOCKET = "admin.sock"
+PLATFORM_SOCKET = "platform.sock"
+STORAGE = "storage"
+UPSTREAMS = "upstreams"
 POLICY = "sandbox allow-scripts allow-forms"
 ASK_PATH = "/internal/front/names"
 
@@ -57,18 +60,28 @@ _NAME = "[-a-z0-9]+"
 _ANY_COOKIE_NAME = f"(?i:(?:__Host-|__Secure-)?{COOKIE_PREFIX})"
 # A replaced replica keeps idle connections for 3 seconds. The front gives them up before, so that it never sends a
 # request on a connection that the replica is about to close.
-_AGENT_IDLE, _PLATFORM_IDLE = "2s", "30s"
+_AGENT_IDLE = "2s"
+_PLATFORM_IDLE = "30s"
 _MAX_IDLE = 512
 _MAX_HEAD_BYTES = 128 * 1024
 # Headers of a response that would change how a browser treats the platform's origin.
 _ORIGIN_WIDE = [
-    "Set-Cookie", "Clear-Site-Data", "Service-Worker-Allowed", "Strict-Transport-Security", "Alt-Svc", "NEL",
-    "Report-To", "Reporting-Endpoints",
-]  # fmt: skip
+    "Set-Cookie",
+    "Clear-Site-Data",
+    "Service-Worker-Allowed",
+    "Strict-Transport-Security",
+    "Alt-Svc",
+    "NEL",
+    "Report-To",
+    "Reporting-Endpoints",
+]
 # The address that the last look into `UPSTREAMS` found, with the slash before it.
-_UPSTREAM, _HOST_NAME, _URI = "tcp{http.matchers.file.relative}", "{http.request.host}", "{http.request.uri}"
+_UPSTREAM = "tcp{http.matchers.file.relative}"
+_HOST_NAME = "{http.request.host}"
+_URI = "{http.request.uri}"
 # Of the last pattern that matched. No route to an agent has another one behind it.
-_AGENT, _CUSTOM_PREFIX = "{http.regexp.1}", "{http.regexp.own.1}"
+_AGENT = "{http.regexp.1}"
+_CUSTOM_PREFIX = "{http.regexp.own.1}"
 # Caddy before 2.8 tries the patterns below with the text "<nil>" first, so none of them may match it.
 # Dots and slashes in another form, and segments of dots. Agents' paths may hold no such form of a slash at all.
 _DOT_SEGMENT = r"^[^?]*/(?:\.|%2e){1,2}(?:[/?;]|%2f|%5c|$)"
@@ -83,7 +96,8 @@ _LOCAL_HOSTS = r"localhost|host\.(?:docker|containers)\.internal|[0-9.]+|[0-9a-f
 
 
 # The path of a custom address has up to this many segments of these characters.
-MAX_SEGMENTS, SEGMENT = 3, "[A-Za-z0-9._~-]+"
+MAX_SEGMENTS = 3
+SEGMENT = "[A-Za-z0-9._~-]+"
 
 
 def custom_folder(host: str, prefix: str) -> str:
@@ -101,9 +115,11 @@ def configuration(options: FrontOptions, *, is_old: bool = False) -> Json:
     writer = _Writer(options, is_old=is_old)
     servers = {"local": writer.local()}
     apps: Json = {"http": {"servers": servers, "http_port": options.http_port, "https_port": options.https_port}}
+
     if options.is_public:
         servers |= {"public": writer.public(), "redirect": writer.redirect()}
         apps |= {"tls": writer.tls(), "pki": {"certificate_authorities": {"local": {"install_trust": False}}}}
+
     return {
         "admin": {"listen": f"unix/{ADMIN_SOCKET}", "config": {"persist": False}},
         "logging": LOGGING,
@@ -116,19 +132,23 @@ class _Writer:
     """Writes the parts of one configuration."""
 
     def __init__(self, options: FrontOptions, *, is_old: bool) -> None:
-        self._options, self._is_old = options, is_old
+        self._options = options
+        self._is_old = is_old
 
     def local(self) -> Json:
         """The platform's own port: the platform, and every agent by its path."""
         options = self._options
         routes = [self._by_path(), self._platform()]
         hosts = _LOCAL_HOSTS
+
         if options.domain is not None:
             hosts += f"|{re.escape(options.host)}"
+
         if options.domain is not None and options.tls == "off":
             hosts += f"|{self._known_hosts()}"
             if options.agents == "host":
                 routes.insert(0, self._by_host())
+
         if options.domain is None:
             # The front does not know what other machines call the platform.
             routes.insert(0, _at_other_hosts(hosts, self._at_custom_host()))
@@ -136,10 +156,12 @@ class _Writer:
             routes.insert(0, _at_other_hosts(hosts, self._at_custom_host(), _MISDIRECTED))
         else:
             routes.insert(0, _at_other_hosts(hosts, _MISDIRECTED))
+
         host = f"[{options.host}]" if ":" in options.host else options.host
         usual = {"localhost", "127.0.0.1", options.host.lower()}
         if options.domain is not None and options.tls == "off":
             usual.add(options.domain.lower())
+
         return self._server(f"{host}:{options.port}", [self._by_usual_path(sorted(usual))], routes)
 
     def public(self) -> Json:
@@ -151,6 +173,7 @@ class _Writer:
         others = _at_other_hosts(self._known_hosts(), self._at_custom_host(), _MISDIRECTED)
         routes = [others, ask, agents, self._platform()]
         server = self._server(f":{self._options.https_port}", usual, routes)
+
         return server | {"tls_connection_policies": [{"alpn": ["h2", "http/1.1"]}], "protocols": ["h1", "h2"]}
 
     def redirect(self) -> Json:
@@ -160,6 +183,7 @@ class _Writer:
         redirected = _route(None, handler)
         others = _at_other_hosts(self._known_hosts(), _for_custom_hosts(redirected), _MISDIRECTED)
         routes = [others, redirected]
+
         return self._server(f":{self._options.http_port}", [], routes)
 
     def tls(self) -> Json:
@@ -167,6 +191,7 @@ class _Writer:
         options = self._options
         if options.tls == "files":
             return {"certificates": {"load_files": [{"certificate": options.certificate, "key": options.key}]}}
+
         issuer: Json = {"module": "internal"} if options.tls == "internal" else self._acme()
         ask = f"http://127.0.0.1:{options.port}{ASK_PATH}" if options.host in {"127.0.0.1", "0.0.0.0", "::"} else None  # noqa: S104
         endpoint = ask or f"http://{options.host}:{options.port}{ASK_PATH}"
@@ -174,6 +199,7 @@ class _Writer:
             {"ask": endpoint} if self._is_old else {"permission": {"module": "http", "endpoint": endpoint}}
         )
         policies = [{"subjects": [options.domain], "issuers": [issuer]}, {"on_demand": True, "issuers": [issuer]}]
+
         return {
             "certificates": {"automate": [options.domain]},
             "automation": {"policies": policies, "on_demand": on_demand},
@@ -184,10 +210,13 @@ class _Writer:
         issuer: Json = {"module": "acme"}
         if options.acme_server:
             issuer["ca"] = options.acme_server
+
         if options.acme_email:
             issuer["email"] = options.acme_email
+
         if options.acme_root:
             issuer["trusted_roots_pem_files"] = [options.acme_root]
+
         return issuer
 
     def _known_hosts(self) -> str:
@@ -200,6 +229,7 @@ class _Writer:
             [_uri(_DOT_SEGMENT), _uri(_HIDDEN)], _refusal(400, "The path has segments of dots or encoded slashes")
         )
         tricks: Json = {"match": [{"not": [_uri(rf"^/{_PLAIN}(?:\?|$)")]}], "handle": [_sub(refused)]}
+
         # Caddy before 2.8 does not change the headers of the response that opens a WebSocket, so an agent could set a
         # cookie of the platform there.
         upgrades = _route([{"header": {"Upgrade": ["*"]}}], _refusal(501, "WebSockets need Caddy 2.9 or newer"))
@@ -238,6 +268,7 @@ class _Writer:
         worker = {"header": {"Service-Worker": ["script"]}}
         response = {"delete": _ORIGIN_WIDE, "add": {"Content-Security-Policy": [POLICY]}}
         request = {"set": {"X-Forwarded-Prefix": [prefix]}, "delete": _CLAIMS, **_without_own_cookies()}
+
         return _sub(
             _route([worker], _refusal(403, "Agents may not register service workers on the platform's address")),
             *self._to_agent(
@@ -261,7 +292,9 @@ class _Writer:
             folder = custom_folder(_HOST_NAME, "".join(f"/{{http.regexp.own.{place + 2}}}" for place in range(count)))
             strip = {"handler": "rewrite", "strip_path_prefix": _CUSTOM_PREFIX}
             proxied = self._to_upstream(folder, strip, *self._own_origin(_CUSTOM_PREFIX))
+
             found.append({"match": [{"vars_regexp": {_URI: path}}], "handle": [_sub(*proxied)]})
+
         found += self._to_upstream(custom_folder(_HOST_NAME, ""), *self._own_origin(""))
         return _for_custom_hosts(*found, _route(None, _refusal(404, "No deployment has this address")))
 
@@ -276,6 +309,7 @@ class _Writer:
         if not self._is_old:
             # Caddy has just read the name in the folder; otherwise it would open the file to see that it exists.
             address["try_policy"] = "first_exist_fallback"
+
         return [
             _route([{"file": address}], *handlers),
             # It is there now, or Caddy had no descriptor a moment ago.
@@ -289,9 +323,11 @@ class _Writer:
             {"search_regexp": rf"(?i)^\s*{_ANY_COOKIE_NAME}.*$", "replace": ""},
             {"search_regexp": r"(?i);\s*domain\s*=[^;]*", "replace": ""},
         ]
+
         claims = [*_CLAIMS, *([] if prefix else ["X-Forwarded-Prefix"])]
         request: Json = {"delete": claims} | ({"set": {"X-Forwarded-Prefix": [prefix]}} if prefix else {})
         responses = _on_responses({"replace": {"Set-Cookie": cookies}})
+
         return [responses, self._proxy(_UPSTREAM, _AGENT_IDLE, request | _without_own_cookies(), prefix)]
 
     def _proxy(self, dial: str, idle: str, request: Json, prefix: str = "") -> Json:
@@ -302,13 +338,18 @@ class _Writer:
             "handler": "reverse_proxy",
             "upstreams": [{"dial": dial}],
             "transport": {
-                "protocol": "http", "versions": ["1.1"], "compression": False, "dial_timeout": "5s",
+                "protocol": "http",
+                "versions": ["1.1"],
+                "compression": False,
+                "dial_timeout": "5s",
                 "keep_alive": keep_alive,
             },
             "headers": {"request": request} | ({"response": _on_redirects(prefix)} if prefix else {}),
-        }  # fmt: skip
+        }
+
         if self._options.trusted_proxies:
             proxy["trusted_proxies"] = list(self._options.trusted_proxies)
+
         return proxy
 
 
@@ -346,9 +387,11 @@ def _on_redirects(prefix: str) -> Json:
         (r"^  (https?):", f" $1://{here}"),
         (r"^ ", ""),
     ]
+
     replace = [
         {"search_regexp" if step[0].startswith("^") else "search": step[0], "replace": step[1]} for step in steps
     ]
+
     return {"require": {"status_code": [201, 3]}, "replace": {"Location": replace}}
 
 

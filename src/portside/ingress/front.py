@@ -47,7 +47,8 @@ _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - what Caddy listens on
 MAX_FOLDER_NAME = 255
 # Part of its descriptors that Caddy may use before the log says so.
 _NEARLY = 0.8
-_HOST, _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"), re.compile(rf"(/{SEGMENT}){{0,{MAX_SEGMENTS}}}")
+_HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_PREFIX = re.compile(rf"(/{SEGMENT}){{0,{MAX_SEGMENTS}}}")
 _DIRECT_URL = re.compile(r"http://([A-Za-z0-9.-]{1,200}|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
 
 
@@ -91,8 +92,10 @@ def _as_sent(scope: Any) -> Any:
     headers = MutableHeaders(raw=list(scope["headers"]))
     chain = [part.strip() for part in headers.get("x-forwarded-for", "").split(",")]
     del headers["x-forwarded-for"]
+
     if chain[:-1]:
         headers["x-forwarded-for"] = ", ".join(chain[:-1])
+
     scheme = headers.get("x-forwarded-proto", scope["scheme"]).split(",")[-1].strip()
     client = (chain[-1], 0) if chain[-1] else None
     return {**scope, "client": client, "scheme": scheme, "headers": headers.raw}
@@ -102,11 +105,14 @@ class Front:
     """Caddy, its routes, and the platform's socket behind it."""
 
     def __init__(self, options: FrontOptions, caddy: Caddy, home: Path) -> None:
-        self._options, self._is_old = options, caddy.is_old
-        self._folder, self.log_file = home / "ingress", home / "logs" / "ingress.log"
+        self._options = options
+        self._is_old = caddy.is_old
+        self._folder = home / "ingress"
+        self.log_file = home / "logs" / "ingress.log"
         self._process = CaddyProcess(caddy.program, self._folder, self.log_file)
         self._starting: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
+
         self._hosts: frozenset[str] = frozenset()
         self._source: tuple[Database, UUID] | None = None
         self._is_nearly_full = False
@@ -122,10 +128,12 @@ class Front:
         self._process.stop_leftover()
         options = self._options
         listen(options.host, options.port).close()
+
         if options.is_public:
             # Caddy itself would share a port with the Caddy of another platform.
             listen(_ALL_ADDRESSES, options.http_port, option="PORTSIDE_HTTP_PORT").close()
             listen(_ALL_ADDRESSES, options.https_port, option="PORTSIDE_HTTPS_PORT").close()
+
         return listen_unix(self._folder, PLATFORM_SOCKET)
 
     def adopt(self, pid: int) -> None:
@@ -145,6 +153,7 @@ class Front:
         """Open the ports, with the routes to a workspace's deployments. Raises UserMistake."""
         if self._starting is not None:
             await self._starting
+
         self._source = db, workspace_id
         await self._apply()
         await self._process.load(configuration(self._options, is_old=self._is_old))
@@ -170,6 +179,7 @@ class Front:
                 "must have a host name of its own, neither an IP address nor a name of the platform, and a path of at "
                 f"most {MAX_SEGMENTS} segments of letters, digits, dots, dashes and underscores"
             )
+
         return None
 
     def watch_descriptors(self) -> None:
@@ -178,11 +188,13 @@ class Front:
         is_nearly_full = used > _NEARLY * limit
         if is_nearly_full != self._is_nearly_full:
             self._is_nearly_full = is_nearly_full
+
             if is_nearly_full:
                 log.warning(
                     "the front has almost no file descriptors left, and clients will get 503: raise ulimit -Hn",
-                    used=used, limit=limit,
-                )  # fmt: skip
+                    used=used,
+                    limit=limit,
+                )
             else:
                 log.warning("the front has enough file descriptors again", used=used, limit=limit)
 
@@ -195,11 +207,13 @@ class Front:
     async def _apply(self) -> None:
         if self._source is None:
             return
+
         async with self._lock:
             addresses = await list_addresses(*self._source)
             custom = custom_addresses(addresses, self._options)
             self._hosts = hosts_of(addresses, custom, self._options)
             upstreams = upstreams_of(addresses) | custom_upstreams(custom)
+
             await asyncio.to_thread(write_upstreams, self._folder / UPSTREAMS, upstreams)
 
 
@@ -231,6 +245,7 @@ def agents_pattern(options: FrontOptions) -> str | None:
         return None
     if options.agents == "host":
         return f"https://{LABEL}.{options.domain}{options.port_suffix}"
+
     return f"{options.origin}{PREFIX}{LABEL}"
 
 
@@ -248,12 +263,15 @@ def _upstream_of(url: str) -> str | None:
 def write_upstreams(folder: Path, upstreams: Mapping[str, str]) -> None:
     """Make a folder's content say where each deployment is; a deployment that moves has an address all the time."""
     folder.mkdir(mode=0o700, exist_ok=True)
+
     for name, upstream in upstreams.items():
         (folder / name).mkdir(mode=0o700, exist_ok=True)
         (folder / name / upstream).touch()
+
     for file in folder.glob("*/*"):
         if upstreams.get(file.parent.name) != file.name:
             file.unlink()
+
     for gone in {entry.name for entry in folder.iterdir()} - upstreams.keys():
         (folder / gone).rmdir()
 
@@ -269,6 +287,7 @@ def custom_addresses(addresses: list[DeploymentAddress], options: FrontOptions) 
         upstream = _upstream_of(address.direct_url)
         if host is not None and upstream is not None:
             found.setdefault((host, prefix), upstream)
+
     return found
 
 
@@ -285,6 +304,7 @@ def hosts_of(
     hosts = {host for host, _ in custom}
     if options.domain is None:
         return frozenset(hosts)
+
     below = {f"{name}.{options.domain}" for name in upstreams_of(addresses)} if options.agents == "host" else set()
     return frozenset({options.domain, *below, *hosts})
 
@@ -295,12 +315,15 @@ def custom_host(url: str | None, options: FrontOptions) -> tuple[str | None, str
     It routes neither addresses of machines nor names of the platform: a member of a workspace could take them over.
     """
     parts = urlsplit(url or "")
-    host, prefix = (parts.hostname or "").lower(), parts.path.rstrip("/")
+    host = (parts.hostname or "").lower()
+    prefix = parts.path.rstrip("/")
+
     # Caddy would expand stars and braces, and the name of a folder has at most 255 bytes.
     is_short = len(custom_folder(host, prefix)) <= MAX_FOLDER_NAME
     is_name = _HOST.fullmatch(host) and _PREFIX.fullmatch(prefix) and is_short
     if not is_name or _is_reserved(host, options):
         return None, ""
+
     return host, prefix
 
 
@@ -310,6 +333,7 @@ def _is_reserved(host: str, options: FrontOptions) -> bool:
     except ValueError:
         own = {"localhost", options.host, options.domain, socket.gethostname().lower()}
         return host in own or "." not in host or (options.domain is not None and host.endswith(f".{options.domain}"))
+
     return True
 
 

@@ -51,4 +51,5 @@ def environment_names(name: str) -> tuple[str, ...]:
     for prefix, others in ENVIRONMENT_PREFIXES.items():
         if name.startswith(prefix):
             return (name, *(other + name.removeprefix(prefix) for other in others))
+
     return (name,)

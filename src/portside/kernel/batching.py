@@ -72,9 +72,11 @@ class Batcher(Generic[Item, Result]):
         self._max_concurrent = max_concurrent
         self._delay_s = delay_s
         self._early_bytes = early_bytes
+
         self._retry_singly = retry_singly
         self._on_orphan = on_orphan
         self._waiting: deque[_Batch[Item, Result]] = deque()
+
         # The last batch of those that wait.
         self._last: _Batch[Item, Result] | None = None
         self._in_flight: set[_Batch[Item, Result]] = set()
@@ -99,8 +101,10 @@ class Batcher(Generic[Item, Result]):
         batch = self._append(item, None)
         batch.size += size
         self.pending_bytes += size
+
         if self._early_bytes is not None and batch.size >= self._early_bytes:
             self.hurry()
+
         return batch.sent
 
     def hurry(self) -> None:
@@ -123,12 +127,16 @@ class Batcher(Generic[Item, Result]):
 
     def discard(self) -> list[Item]:
         """Take back the items that wait and return them. Callers that wait for their results are cancelled."""
-        batches, self._waiting = self._waiting, deque()
-        self._last, self._is_urgent = None, False
+        batches = self._waiting
+        self._waiting = deque()
+        self._last = None
+        self._is_urgent = False
+
         for batch in batches:
             self.pending_bytes -= batch.size
             batch.sent.set()
             _cancel(batch.futures)
+
         return [item for batch in batches for item in batch.items]
 
     async def close(self, within_s: float) -> None:
@@ -136,10 +144,12 @@ class Batcher(Generic[Item, Result]):
         with contextlib.suppress(TimeoutError):
             async with timeout(within_s):
                 await self.flush()
+
         self.discard()
         senders = list(self._senders)
         for sender in senders:
             sender.cancel()
+
         await asyncio.gather(*senders, return_exceptions=True)
 
     def _append(self, item: Item, future: asyncio.Future[Result] | None) -> _Batch[Item, Result]:
@@ -147,10 +157,13 @@ class Batcher(Generic[Item, Result]):
         if batch is None or len(batch.items) == self._max_batch:
             batch = self._last = _Batch()
             self._waiting.append(batch)
+
         batch.items.append(item)
         batch.futures.append(future)
+
         if len(self._senders) < self._max_concurrent:
             self._start(self._delay_s)
+
         return batch
 
     def _start(self, delay_s: float = 0.0) -> None:
@@ -161,9 +174,11 @@ class Batcher(Generic[Item, Result]):
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(delay_s, self._start, context=empty)
             return
+
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
         self._senders.add(asyncio.create_task(self._send_batches(), context=empty))
 
     async def _send_batches(self) -> None:
@@ -171,7 +186,9 @@ class Batcher(Generic[Item, Result]):
             while self._waiting:
                 batch = self._waiting.popleft()
                 if batch is self._last:
-                    self._last, self._is_urgent = None, False
+                    self._last = None
+                    self._is_urgent = False
+
                 self._in_flight.add(batch)
                 try:
                     await self._send_items(batch.items, batch.futures)
@@ -179,11 +196,13 @@ class Batcher(Generic[Item, Result]):
                     self._in_flight.discard(batch)
                     self.pending_bytes -= batch.size
                     batch.sent.set()
+
                 if self._delay_s and not self._is_urgent:
                     break
         finally:
             # Now, not in a callback of the task: a submission that comes before the callback would not be sent.
             self._senders.discard(asyncio.current_task())
+
         if self._waiting:
             self._start(self._delay_s)
 
@@ -198,13 +217,16 @@ class Batcher(Generic[Item, Result]):
                     await self._send_items([item], [future])
             else:
                 _fail(futures, failure)
+
             return
         except asyncio.CancelledError:
             _cancel(futures)
             raise
+
         for future, result in zip(futures, results, strict=False):
             if future is None:
                 continue
+
             if future.cancelled():
                 self._orphan(result)
             else:
@@ -219,6 +241,7 @@ def _fail(futures: Sequence[asyncio.Future[Result] | None], failure: Exception) 
     for future in futures:
         if future is not None and not future.done():
             future.set_exception(failure)
+
     if None in futures:
         log_failure("a batch could not be sent", failure)
 

@@ -22,7 +22,8 @@ LIFETIME_S = 60
 CLOCK_SKEW_S = 5
 MAX_LENGTH = 8192
 # An explicit type, so that other tokens signed with the same kind of key are never taken for one of these (RFC 8725).
-TYPE, _ALGORITHM = "caller+jwt", "EdDSA"
+TYPE = "caller+jwt"
+_ALGORITHM = "EdDSA"
 _DAY_S = 86_400
 KeyId = NewType("KeyId", str)
 _FOR_ANOTHER = "it was issued for another deployment"
@@ -101,10 +102,12 @@ def key_id_of(text: str) -> KeyId | None:
     """Return the id of the key that a token names; None if the text is not a token of this type."""
     if len(text) > MAX_LENGTH or text.count(".") != 2:
         return None
+
     try:
         header = msgspec.json.decode(_decode(text.partition(".")[0]), type=_Header)
     except (InvalidToken, msgspec.DecodeError):
         return None
+
     return KeyId(header.kid) if (header.typ, header.alg) == (TYPE, _ALGORITHM) else None
 
 
@@ -115,12 +118,14 @@ def verify(token: str, keys: Mapping[str, PublicKey], audience: str) -> CallerCl
         # Each audience has keys of its own. This claim is not verified, and only selects the text.
         is_for_another = _claimed_audience(token) not in {None, audience}
         raise InvalidToken(_FOR_ANOTHER if is_for_another else "it was not signed by this platform")
+
     signed, _, signature = token.rpartition(".")
     try:
         Ed25519PublicKey.from_public_bytes(_decode(key.x)).verify(_decode(signature), signed.encode())
         claims = msgspec.json.decode(_decode(signed.partition(".")[2]), type=CallerClaims)
     except (InvalidSignature, ValueError, msgspec.DecodeError) as exc:
         raise InvalidToken("its signature is wrong") from exc
+
     _check(claims, audience)
     return claims
 
@@ -138,6 +143,7 @@ def _check(claims: CallerClaims, audience: str) -> None:
         raise InvalidToken(_FOR_ANOTHER)
     if now >= claims.exp:
         raise InvalidToken("it has expired")
+
     # A clock that is far behind the issuer's would otherwise accept tokens for longer than they should live.
     if claims.iat > now + CLOCK_SKEW_S or claims.exp > claims.iat + LIFETIME_S:
         raise InvalidToken("it is valid for more than a minute, or one of the two clocks is wrong")

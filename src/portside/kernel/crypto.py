@@ -16,7 +16,9 @@ from portside.kernel.errors import UserMistake
 from portside.kernel.files import write_private
 
 _VERSION = b"\x01"
-_KEY_SIZE, _KEY_ID_SIZE, _NONCE_SIZE = 32, 4, 12
+_KEY_SIZE = 32
+_KEY_ID_SIZE = 4
+_NONCE_SIZE = 12
 
 
 class SecretBox:
@@ -51,6 +53,7 @@ class SecretBox:
             raise UserMistake(
                 f"the secret of {owner} was encrypted with another master key; restore the key file of this database"
             )
+
         nonce = encrypted[1 + _KEY_ID_SIZE :][:_NONCE_SIZE]
         try:
             return cipher.decrypt(nonce, encrypted[1 + _KEY_ID_SIZE + _NONCE_SIZE :], owner.encode())
@@ -69,6 +72,7 @@ def begin_rotation(path: Path) -> SecretBox:
     if len(keys) == 1:
         keys = [os.urandom(_KEY_SIZE), *keys]
         _write_keys(path, *keys)
+
     return SecretBox(*keys)
 
 
@@ -80,6 +84,7 @@ def end_rotation(path: Path) -> SecretBox:
     newest, *older = _read_keys(path)
     if older:
         _write_keys(previous_file(path), *dict.fromkeys([*older, *_previous_keys(path)]))
+
     _write_keys(path, newest)
     return SecretBox(newest)
 
@@ -111,8 +116,10 @@ def _read_keys(path: Path) -> list[bytes]:
         keys = [base64.b64decode(line, validate=True) for line in path.read_bytes().split()]
     except ValueError:
         keys = []
+
     if not keys or any(len(key) != _KEY_SIZE for key in keys):
         raise UserMistake(f"{path} does not hold a base64 key of {_KEY_SIZE} bytes; restore it from a backup")
+
     return keys
 
 

@@ -63,6 +63,7 @@ class Query:
         """Parse the statement at its first use: no program uses all of them, and parsing all would slow its start."""
         if name not in {"parameters", "sql"}:
             raise AttributeError(name)
+
         names: list[str] = []
 
         def number(match: re.Match[str]) -> str:
@@ -78,6 +79,7 @@ class Query:
         """Return keyword values in the order of the parameters. Raises TypeError if names are missing or unknown."""
         if len(values) != len(self.parameters):
             raise TypeError(f"query {self.name} takes {self.parameters}, got {tuple(values)}")
+
         try:
             return [values[name] for name in self.parameters]
         except KeyError as missing:
@@ -89,9 +91,11 @@ class Queries:
 
     def __init__(self, package: str, parse_header: Callable[[Query], Any] | None = None) -> None:
         self._queries: dict[str, Query] = {}
+
         for file in sorted(files(package).joinpath("sql").iterdir(), key=lambda f: f.name):
             if file.name.endswith(".sql"):
                 self._read(file.read_text("utf-8"), f"{package}/{file.name}")
+
         if parse_header is not None:
             for query in self:
                 query.declared = parse_header(query)
@@ -102,6 +106,7 @@ class Queries:
             name = mark[1]
             if name in self._queries:
                 raise ValueError(f"{file}: query {name} is defined twice")
+
             query = Query(name, text[mark.end() : following.start() if following else len(text)])
             self._queries[name] = query
             setattr(self, name, query)
@@ -163,6 +168,7 @@ class Session:
         """Run the query and return its rows."""
         if self.codec is None:
             return await self._source.fetch(query.sql, *query.arguments(values))
+
         encoded = await self.codec.encode(query, values)
         return await self.codec.decode(query, values, await self._source.fetch(query.sql, *query.arguments(encoded)))
 
@@ -170,6 +176,7 @@ class Session:
         """Run the query and return its first row, or None."""
         if self.codec is None:
             return await self._source.fetchrow(query.sql, *query.arguments(values))
+
         encoded = await self.codec.encode(query, values)
         row = await self._source.fetchrow(query.sql, *query.arguments(encoded))
         return None if row is None else (await self.codec.decode(query, values, [row]))[0]
@@ -178,6 +185,7 @@ class Session:
         """Run the query and return the first column of its first row, or None."""
         if self.codec is None:
             return await self._source.fetchval(query.sql, *query.arguments(values))
+
         row = await self.fetchrow(query, **values)
         return None if row is None else next(iter(row.values()))
 
@@ -230,8 +238,10 @@ class Transaction(Session):
             if batch.ids and (batch.bytes + row["bytes"] > FREE_BYTES or len(batch.ids) == _PREFETCH):
                 yield batch
                 batch = Batch([], 0)
+
             batch.ids.append(row["id"])
             batch.bytes += row["bytes"]
+
         if batch.ids:
             yield batch
 
@@ -261,8 +271,10 @@ class Database(Session):
             "statement_timeout": str(int(STATEMENT_TIMEOUT_S * 1000)),
             "idle_in_transaction_session_timeout": str(int(IDLE_IN_TRANSACTION_S * 1000)),
         }
+
         if schema:
             settings["search_path"] = f"{schema},public"
+
         join_library_outages("asyncpg.pool")
         kind: Any = type("_Connection", (Connection,), {})
         try:
@@ -277,6 +289,7 @@ class Database(Session):
             )
         except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
             raise DependencyUnavailable(f"the database does not answer: {exc or type(exc).__name__}") from exc
+
         database = cls(pool, codec)
         kind.on_dead = database._report_dead
         return database
@@ -329,6 +342,7 @@ class Database(Session):
             # The result is None if the caller that ran the query was cancelled; then this one runs it.
             if (result := await asyncio.shield(check)) is not None:
                 return result
+
         self._health_check = check = asyncio.get_running_loop().create_future()
         is_alive = None
         try:
@@ -374,8 +388,10 @@ class _LazyConnection:
             async with self._lock:
                 if self._is_over:
                     raise RuntimeError("the transaction is over")
+
                 if self._connection is None:
                     await self._begin()
+
                 return await getattr(self._connection, name)(*args)
 
         return call
@@ -385,8 +401,10 @@ class _LazyConnection:
             tx = await self._stack.enter_async_context(self._db.transaction())
             await self._on_begin(tx)
         except Exception as exc:
-            self.failure, self._is_over = exc, True
+            self.failure = exc
+            self._is_over = True
             raise
+
         self._connection = tx.connection
 
     async def end(self) -> None:

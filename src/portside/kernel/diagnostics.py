@@ -62,6 +62,7 @@ class Diagnostics:
     async def _run_exclusively(self, work: Any, *arguments: Any) -> Any:
         if self._lock.locked():
             raise DiagnosisUnderWay
+
         async with self._lock:
             return await asyncio.to_thread(work, *arguments)
 
@@ -69,9 +70,11 @@ class Diagnostics:
         moment = now()
         content = json.dumps({"at": moment.isoformat(), "pid": os.getpid(), **_heap()}, indent=1).encode()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
         path = self._folder.resolve() / f"heap-{moment:%Y%m%dT%H%M%S%f}-{os.getpid()}.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
+
         return str(path), len(content)
 
 
@@ -82,6 +85,7 @@ def _heap() -> dict[str, Any]:
         name = f"{type(item).__module__}.{type(item).__qualname__}"
         counts[name] += 1
         sizes[name] += sys.getsizeof(item, 0)
+
     types = [{"type": name, "count": counts[name], "bytes": size} for name, size in sizes.most_common(TOP)]
     return {
         "objects": sum(counts.values()),
@@ -96,19 +100,23 @@ def _allocations() -> list[dict[str, Any]] | None:
     """List the lines that allocated the most memory; None if tracing is off (PYTHONTRACEMALLOC)."""
     if not tracemalloc.is_tracing():
         return None
+
     found = tracemalloc.take_snapshot().statistics("lineno")[:TOP]
     return [{"place": str(line.traceback), "count": line.count, "bytes": line.size} for line in found]
 
 
 def _sample(seconds: float) -> Counter[str]:
     seen: Counter[str] = Counter()
-    own, end = threading.get_ident(), time.monotonic() + seconds
+    own = threading.get_ident()
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, frame in sys._current_frames().items():  # noqa: SLF001 - the documented way to see other threads
             if ident != own:
                 seen[";".join([names.get(ident, "thread"), *_stack(frame)])] += 1
+
         time.sleep(SAMPLE_S)
+
     return seen
 
 
@@ -117,4 +125,5 @@ def _stack(frame: FrameType | None) -> list[str]:
     while frame is not None and len(stack) < MAX_STACK:
         stack.append(f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}")
         frame = frame.f_back
+
     return stack[::-1]

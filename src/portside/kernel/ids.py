@@ -15,8 +15,11 @@ def uuid7() -> UUID:
     global _last  # noqa: PLW0603 - one counter per process is the point
     with _lock:
         _last = value = max(time.time_ns() // 1_000_000 << 12, _last + 1)
-    millis, counter = value >> 12, value & 0xFFF
+
+    millis = value >> 12
+    counter = value & 0xFFF
     tail = int.from_bytes(os.urandom(8)) & 0x3FFF_FFFF_FFFF_FFFF
+
     return UUID(int=(millis & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | tail)
 
 

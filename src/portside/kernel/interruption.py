@@ -51,7 +51,10 @@ def handled() -> Iterator[None]:
         return
 
     previous = {number: signal.getsignal(number) for number in _SIGNALS}
-    _state.owner, _state.is_interrupted, _state.is_ending = os.getpid(), False, False
+    _state.owner = os.getpid()
+    _state.is_interrupted = False
+    _state.is_ending = False
+
     _install()
     try:
         yield
@@ -79,6 +82,7 @@ def run(work: Coroutine[Any, Any, T], loop_factory: "Callable[[], asyncio.Abstra
 
     if _was_interrupted():
         work.close()
+
     check()
     try:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
@@ -96,8 +100,10 @@ def run(work: Coroutine[Any, Any, T], loop_factory: "Callable[[], asyncio.Abstra
 async def _cancelled_by_signals(work: Coroutine[Any, Any, T]) -> T:
     import asyncio
 
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a runner makes a task
+
     with instead(lambda: loop.call_soon_threadsafe(task.cancel)):
         return await work
 
@@ -119,7 +125,9 @@ def _was_interrupted() -> bool:
 def instead(reaction: Callable[[], object]) -> Iterator[None]:
     """Let the first signal call `reaction` during the block, in the main thread between any two instructions."""
     check()
-    outer, _state.reaction = _state.reaction, reaction
+    outer = _state.reaction
+    _state.reaction = reaction
+
     try:
         yield
     finally:
@@ -134,6 +142,7 @@ def deferred() -> Iterator[None]:
         yield
     finally:
         _state.is_deferring = False
+
     if _state.is_pending:
         _state.is_pending = False
         _interrupt()
@@ -142,7 +151,8 @@ def deferred() -> Iterator[None]:
 @contextlib.contextmanager
 def ending() -> Iterator[None]:
     """Clean up in the block: a signal does not interrupt that, but ends the program at once."""
-    outer, _state.is_ending = _state.is_ending, True
+    outer = _state.is_ending
+    _state.is_ending = True
     try:
         yield
     finally:
@@ -181,6 +191,7 @@ async def in_abandoned_thread(work: Callable[[threading.Event], T]) -> T:
             outcome = (result.set_result, work(is_abandoned))
         except BaseException as exc:  # noqa: BLE001 - raised where somebody waits
             outcome = (result.set_exception, exc)
+
         # The event loop may have been closed meanwhile.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(finish, *outcome)
@@ -195,10 +206,12 @@ async def in_abandoned_thread(work: Callable[[threading.Event], T]) -> T:
 def leave(code: int) -> NoReturn:
     """End the program now: kill every process that it started, and run the callbacks of `at_once`."""
     kill_descendants()
+
     if _state.owner == os.getpid():
         for callback in list(_state.callbacks.values()):
             with contextlib.suppress(Exception):
                 callback()
+
     os._exit(code)
 
 
@@ -209,6 +222,7 @@ def kill_descendants() -> None:
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+
         time.sleep(_POLL_S)
 
 
@@ -218,6 +232,7 @@ def _descendants() -> list[int]:
     for entry in _PROC.iterdir() if _PROC.is_dir() else ():
         if not entry.name.isdigit():
             continue
+
         with contextlib.suppress(OSError):
             # The name of the program, in parentheses, may contain spaces.
             state, parent, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
@@ -227,6 +242,7 @@ def _descendants() -> list[int]:
     found = list(children.get(os.getpid(), ()))
     for pid in found:
         found += children.get(pid, ())
+
     return found
 
 
@@ -239,6 +255,7 @@ def _install() -> None:
 def _handle(_number: int, _frame: object) -> None:
     if _state.owner != os.getpid():
         raise KeyboardInterrupt
+
     if _state.is_deferring:
         _state.is_pending = True
     else:
@@ -248,7 +265,9 @@ def _handle(_number: int, _frame: object) -> None:
 def _interrupt() -> None:
     if _state.is_interrupted or _state.is_ending:
         leave(EXIT_CODE)
+
     _state.is_interrupted = True
     if _state.reaction is None:
         raise KeyboardInterrupt
+
     _state.reaction()

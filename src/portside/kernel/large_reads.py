@@ -32,7 +32,8 @@ RETRY_AFTER_S = 5
 _MMAP_THRESHOLD = -3
 # The header of a message of the wire protocol: its kind and its length.
 _HEADER = struct.Struct("!BI")
-_DATA_ROW, _READY = ord("D"), ord("Z")
+_DATA_ROW = ord("D")
+_READY = ord("Z")
 
 
 class ResponseTooLarge(PortsideError):
@@ -96,6 +97,7 @@ class ReadBudget:
         with self._lock:
             if self._waiting or size > self._left:
                 return False
+
             self._left -= size
             return True
 
@@ -107,9 +109,11 @@ class ReadBudget:
         size = min(size, self.total_bytes)
         if self.try_reserve(size):
             return size
+
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._lock:
             self._waiting.append((size, granted))
+
         # Bytes may have been released between `try_reserve` and the append, when nobody was in line yet.
         self.release(0)
         try:
@@ -119,7 +123,9 @@ class ReadBudget:
             self._abandon(size, granted)
             if isinstance(exc, TimeoutError):
                 raise TooManyLargeReads from exc
+
             raise
+
         return size
 
     def release(self, size: int) -> None:
@@ -137,6 +143,7 @@ class ReadBudget:
             is_waiting = (size, granted) in self._waiting
             if is_waiting:
                 self._waiting.remove((size, granted))
+
         self.release(0 if is_waiting else size)
 
 
@@ -169,18 +176,23 @@ class ReadReservation:
         size += self.used
         if size <= self.reserved + self.free_bytes:
             return
+
         budget = self._budget
         if budget is None:
             raise ReservationNeeded(size)
+
         # A single object is always sent.
         if rows > 1 and size > max(budget.response_bytes, self.reserved) + self.free_bytes:
             raise ResponseTooLarge.for_limit(budget.response_bytes, fitting or rows - 1)
+
         wanted = min(max(size, budget.response_bytes), budget.total_bytes)
         if wanted <= self.reserved:
             return
         if not budget.try_reserve(wanted - self.reserved):
             raise ReservationNeeded(wanted)
+
         self.reserved = wanted
+
         if self._budget is None:
             # The request ended in the meantime, in another thread.
             self.reserved = 0
@@ -203,6 +215,7 @@ class ReadReservation:
         self.used = 0
         if self._budget is None or min(size, self._budget.total_bytes) <= max(self.reserved, self.free_bytes):
             return
+
         self._release()
         self.reserved = await self._budget.reserve(size)
 
@@ -210,11 +223,15 @@ class ReadReservation:
         """Return how many objects of these sizes one response may hold, from the first on, and reserve for them."""
         if self._budget is None:
             return len(sizes)
+
         total = count = 0
         for size in sizes:
             if count and total + size > self._budget.response_bytes:
                 break
-            total, count = total + size, count + 1
+
+            total = total + size
+            count = count + 1
+
         await self.reserve(total)
         return count
 
@@ -224,6 +241,7 @@ class ReadReservation:
         taken = 0
         if self._budget is not None and size > self.free_bytes:
             taken = await self._budget.reserve(size)
+
         try:
             yield
         finally:
@@ -246,6 +264,7 @@ class ReadReservation:
         self.is_metered = False
         if self.reserved:
             self._release()
+
         self._budget = None
 
     def _release(self) -> None:
@@ -279,6 +298,7 @@ async def reserve_chunk(size: int) -> AsyncIterator[None]:
     if read is None:
         yield
         return
+
     async with read.reserve_chunk(size):
         yield
 
@@ -298,9 +318,11 @@ class RowMeter(asyncio.Protocol):
         self._inner = inner
         self._forward = inner.data_received
         self._count = self._free = self._fitting = 0
+
         # The data that arrived before the walk began; the walk has to begin at the first message.
         self._seen: list[bytes] = []
         self._walk: _MessageWalk | None = None
+
         for name in ("connection_lost", "eof_received", "pause_writing", "resume_writing"):
             setattr(self, name, getattr(inner, name))
 
@@ -312,6 +334,7 @@ class RowMeter(asyncio.Protocol):
         self._count = self._fitting = 0
         self._seen = []
         self._walk = None
+
         if read is not None:
             self._free = read.reserved + read.free_bytes - read.used
 
@@ -336,15 +359,19 @@ class RowMeter(asyncio.Protocol):
         self._count += len(data)
         if self._walk is None:
             self._seen.append(data)
+
         if self._count <= self._free or self._is_allowed(data):
             self._forward(data)
 
     def _is_allowed(self, data: bytes) -> bool:
         if self.read is None or self.refusal is not None:
             return False
+
         if self._walk is None:
             self._walk = _MessageWalk()
-            data, self._seen = b"".join(self._seen), []
+            data = b"".join(self._seen)
+            self._seen = []
+
         self._walk.feed(data)
         try:
             self.read.check(self._count + self._walk.missing_bytes, self._walk.rows, self._fitting)
@@ -353,6 +380,7 @@ class RowMeter(asyncio.Protocol):
             # Reading the rest only to drop it could take longer than a new connection.
             self._transport.abort()
             return False
+
         self._fitting = self._walk.rows
         return True
 
@@ -365,6 +393,7 @@ class _MessageWalk:
     def __init__(self) -> None:
         self.rows = 0
         self.missing_bytes = 0
+
         # The beginning of a header that was cut between two packets.
         self._header = b""
 
@@ -372,7 +401,9 @@ class _MessageWalk:
         """Go on with the next data."""
         if self._header:
             data = self._header + data
-        position, end = self.missing_bytes, len(data)
+
+        position = self.missing_bytes
+        end = len(data)
         while position + _HEADER.size <= end:
             kind, length = _HEADER.unpack_from(data, position)
             if kind == _DATA_ROW:
@@ -380,6 +411,8 @@ class _MessageWalk:
             elif kind == _READY:
                 # The rows before belonged to a query of the driver itself, for a type that it did not know.
                 self.rows = 0
+
             position += 1 + length
+
         self._header = data[position:] if position < end else b""
         self.missing_bytes = max(0, position - end)

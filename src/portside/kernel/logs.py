@@ -42,6 +42,7 @@ def configure_logs(*, level: str = "INFO", as_json: bool = False) -> None:
         _escape_controls,
         _call_listeners,
     ]
+
     renderer = _json_renderer() if as_json else _console_renderer()
     structlog.configure(
         processors=[*shared, *renderer],
@@ -49,15 +50,18 @@ def configure_logs(*, level: str = "INFO", as_json: bool = False) -> None:
         logger_factory=lambda *_names: _Printer(sys.stderr),
         cache_logger_on_first_use=True,
     )
+
     is_plain = as_json or not sys.stderr.isatty()
     _requests.configure(level=number, template=(_JSON_LINE if as_json else _TEXT_LINE) if is_plain else None)
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[_add_fields, *shared],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
     )
+
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=max(number, logging.INFO), handlers=[handler], force=True)
+
     for chatty in ("httpx", "httpx2", "httpcore", "uvicorn.access"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
@@ -102,7 +106,8 @@ class _RequestLines:
 
     def configure(self, *, level: int, template: str | None) -> None:
         """Write lines to the current standard error; with a template, if all processors are those of this module."""
-        self._is_on, self._template = level <= logging.INFO, template
+        self._is_on = level <= logging.INFO
+        self._template = template
         self._printer = _Printer(sys.stderr)
         self._processors = tuple(structlog.get_config()["processors"])
 
@@ -112,11 +117,14 @@ class _RequestLines:
         """Log a request, with `more` fields."""
         if not self._is_on:
             return
-        template, printer = self._template, self._printer
+
+        template = self._template
+        printer = self._printer
         has_listeners = _LISTENERS or tuple(structlog.get_config()["processors"]) != self._processors
         if template is None or printer is None or more or has_listeners or _needs_nothing(path) is None:
             self._log.info("request", method=method, path=path, status=status, ms=ms, **more)
             return
+
         at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         printer.msg(template.format(at=at, method=method, ms=ms, path=path, id=request_id, status=status))
 
@@ -160,6 +168,7 @@ def _escape_controls(_logger: Any, _method: str, event: Any) -> Any:
     escaped = {escape_controls(key): value if key in _NOT_VALUES else _escaped(value) for key, value in event.items()}
     if isinstance(stack := event.get("stack"), str):
         escaped["stack"] = _indented(stack)
+
     return escaped
 
 
@@ -170,6 +179,7 @@ def _escaped(value: Any) -> Any:
         return {escape_controls(str(key)): _escaped(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_escaped(item) for item in value]
+
     return escape_controls(value if isinstance(value, str) else repr(value))
 
 
@@ -193,9 +203,11 @@ def _without_secrets(value: Any) -> Any:
         return {key: "[hidden]" if _is_secret(key) else _without_secrets(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_secrets(item) for item in value]
+
     if isinstance(value, tuple):
         # Still a tuple: structlog does not recognize an `exc_info` that is a list.
         return tuple(_without_secrets(item) for item in value)
+
     return value
 
 

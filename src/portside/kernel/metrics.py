@@ -50,18 +50,21 @@ def families() -> list[Family]:
     """Return all metrics of this process."""
     return [
         Family(
-            metric.name, metric.documentation, metric.type,
+            metric.name,
+            metric.documentation,
+            metric.type,
             [(sample.name, dict(sample.labels), sample.value) for sample in metric.samples],
         )
         for metric in REGISTRY.collect()
-    ]  # fmt: skip
+    ]
 
 
 class _Joined:
     """The metrics of several processes, in the form of a registry."""
 
     def __init__(self, by_worker: Mapping[int, list[Family]], shared: Collection[str]) -> None:
-        self._by_worker, self._shared = by_worker, shared
+        self._by_worker = by_worker
+        self._shared = shared
 
     def collect(self) -> list[Metric]:
         """Return each metric once, with the samples of all processes; a shared one as the first process has it."""
@@ -72,9 +75,11 @@ class _Joined:
                 is_shared = family.name in self._shared
                 if is_shared and family.name in found:
                     continue
+
                 metric = found.setdefault(family.name, Metric(family.name, family.help, family.type))
                 for name, labels, value in family.samples:
                     metric.add_sample(name, labels if is_shared else labels | label, value)
+
         return list(found.values())
 
 
@@ -111,6 +116,7 @@ class Siblings:
             with contextlib.suppress(OSError):
                 writer.write(await describe())
                 await writer.drain()
+
             writer.close()
 
         path = self._paths[self.number]

@@ -187,6 +187,7 @@ class FunctionFiles:
         digest = hashlib.sha256()
         for name, sql in (*self.before, (TABLES, ""), *self.after):
             digest.update(f"{name}\0{len(sql)}\0{sql}".encode())
+
         return digest.hexdigest()
 
     @property
@@ -203,11 +204,13 @@ def migrations_of(package: str) -> list[Migration]:
         (Migration(name, int(file.name.split("_", 1)[0]), file.name, file.read_text("utf-8")) for file in found),
         key=lambda migration: migration.number,
     )
+
     for former, latter in pairwise(migrations):
         if former.number == latter.number:
             raise ValueError(
                 f"{package}/migrations: {former.name} and {latter.name} have the same number; renumber one"
             )
+
     return migrations
 
 
@@ -216,15 +219,18 @@ def functions_of(package: str) -> FunctionFiles:
     folder = files(package).joinpath("functions")
     if not folder.is_dir():
         return FunctionFiles(_short(package), 0)
+
     lines = folder.joinpath("order.txt").read_text("utf-8").splitlines()
     order = [line for line in lines if line and not line.startswith("#")]
     there = [file.name for file in folder.iterdir() if file.name.endswith(".sql")]
     if sorted([*there, TABLES]) != sorted(order):
         raise ValueError(f"{package}/functions/order.txt must name {TABLES} and each .sql file of its folder once")
+
     read = [(name, folder.joinpath(name).read_text("utf-8") if name != TABLES else "") for name in order]
     tables = order.index(TABLES)
     revision, *more = folder.joinpath("revision.txt").read_text("utf-8").split()
     oldest = int(more[1]) if len(more) > 1 else int(revision)
+
     return FunctionFiles(_short(package), int(revision), oldest, tuple(read[:tables]), tuple(read[tables + 1 :]))
 
 
@@ -241,6 +247,7 @@ def _created_by(texts: Iterable[str]) -> list[tuple[str, str]]:
                 created.pop(("unique index" if kind == "index" else kind, name), None)
             elif kind != "index":
                 created[kind, name] = None
+
     return list(created)
 
 
@@ -253,12 +260,15 @@ async def migrate(db: Database, packages: list[str], *, schema: str | None = Non
     async with db.pool.acquire() as connection, connection.transaction():
         await connection.execute(f"set local lock_timeout = '{LOCK_TIMEOUT_S}s'")
         await _lock(connection)
+
         if schema:
             await connection.execute(f'create schema if not exists "{schema}"')
+
         await connection.execute(_PIN_SEARCH_PATH)
         is_adopted = await _is_from_before_baselines(connection)
         if is_adopted:
             await connection.execute("alter table applied_migrations rename column room to package")
+
         await connection.execute(_RECORDS)
         adopted = await _adopt(connection, packages) if is_adopted else set()
         return sum([await _migrate_package(connection, package, is_adopted=package in adopted) for package in packages])
@@ -289,6 +299,7 @@ async def find_pending(db: Database, packages: list[str]) -> list[str]:
             state = await _examine_package(connection, package, is_adopted=False)
             pending += [f"{_short(package)}/{migration.name}" for migration in state.missing]
             pending += [f"{_short(package)}/functions"] if state.is_stale else []
+
     return pending
 
 
@@ -312,26 +323,32 @@ async def _examine_package(connection: Any, package: str, *, is_adopted: bool) -
     known = {migration.number: migration for migration in migrations_of(package)}
     functions = functions_of(package)
     name = _short(package)
+
     rows = await connection.fetch(
         # The column is missing until a version that has it migrates the database.
         "select number, name, checksum, to_jsonb(m) ->> 'older_versions' as older_versions "
         "from applied_migrations m where package = $1",
         name,
     )
+
     recorded = await connection.fetchrow("select * from applied_functions where package = $1", name)
+
     for row in rows:
         if row["number"] not in known:
             if row["older_versions"] == _RUN:
                 continue
+
             reason = f" ({row['older_versions']})" if row["older_versions"] else ""
             raise DatabaseIsNewer(
                 f"the database is newer than this program: {name} has migration {row['name']}, and older versions do "
                 f"not run on that{reason}. {_WAY_BACK}"
             )
+
         if known[row["number"]].checksum != row["checksum"]:
             raise UserMistake(
                 f"migration {name}/{row['name']} was changed after it was applied to this database; restore the file"
             )
+
     is_stale = functions.checksum != (recorded["checksum"] if recorded else FunctionFiles("", 0).checksum)
     if is_stale and recorded and recorded["revision"] > functions.revision:
         oldest = recorded.get("oldest")
@@ -341,11 +358,14 @@ async def _examine_package(connection: Any, package: str, *, is_adopted: bool) -
                 f"{recorded['revision']}, and this program has {functions.revision}, which cannot call them. "
                 f"{_WAY_BACK}"
             )
+
         is_stale = False
+
     applied = {row["number"] for row in rows}
     objects = recorded["objects"] if recorded else []
     if not is_adopted:
         await _check_complete(connection, name, [each for number, each in known.items() if number in applied], objects)
+
     missing = [migration for number, migration in known.items() if number not in applied]
     return _PackageState(functions, missing, is_stale, objects)
 
@@ -355,11 +375,14 @@ async def _migrate_package(connection: Any, package: str, *, is_adopted: bool) -
     functions, missing, is_stale, objects = await _examine_package(connection, package, is_adopted=is_adopted)
     if is_stale:
         await _replace_functions_of_tables(connection, functions, may_change=bool(missing) or is_adopted)
+
     for migration in missing:
         await _execute(connection, migration.sql, f"{name}/migrations/{migration.name}")
         await _record(connection, migration)
+
     if is_stale:
         await _replace_functions(connection, functions, objects)
+
     return len(missing)
 
 
@@ -382,8 +405,10 @@ async def _replace_functions_of_tables(connection: Any, functions: FunctionFiles
     Raises UserMistake where that changes stored data and no migration computes it again.
     """
     before = await connection.fetch(_FUNCTIONS_OF_STORED_DATA)
+
     for name, sql in functions.before:
         await _execute(connection, sql, f"{functions.package}/functions/{name}")
+
     after = dict(await connection.fetch(_FUNCTIONS_OF_STORED_DATA))
     changed = [row["name"] for row in before if after.get(row["name"]) != row["definition"]]
     if changed and not may_change:
@@ -404,10 +429,12 @@ async def _replace_functions(connection: Any, functions: FunctionFiles, recorded
         used_by_tables = {name for _, name in _created_by(sql for _, sql in functions.before)}
         await _drop(connection, [each for each in recorded if re.split(r"[ (]", each)[1] not in used_by_tables])
         await _apply(connection, functions)
+
     created = functions.created
     rows = await connection.fetch(_FIND_REPLACED, [kind for kind, _ in created], [name for _, name in created])
     objects = [row["object"] for row in rows]
     await _drop(connection, [each for each in recorded if each not in objects])
+
     await connection.execute(
         "insert into applied_functions (package, revision, checksum, objects, oldest) values ($1, $2, $3, $4, $5) "
         "on conflict (package) do update set revision = excluded.revision, checksum = excluded.checksum, "
@@ -472,6 +499,7 @@ async def _adopt(connection: Any, packages: list[str]) -> set[str]:
         )
         if newest is None:
             continue
+
         sql = files(package).joinpath("migrations", "adopt.sql").read_text("utf-8")
         last = sql.split(maxsplit=3)[2]  # -- adopts NNNN_what.sql
         if newest != last:
@@ -480,10 +508,12 @@ async def _adopt(connection: Any, packages: list[str]) -> set[str]:
                 f"{name} is {newest}, and this version can only continue from {last}. Make a backup, start Portside at "
                 f"commit {LAST_DEVELOPMENT_COMMIT} once on this database, stop it, and start this version again"
             )
+
         await _execute(connection, sql, f"{name}/migrations/adopt.sql")
         await connection.execute("delete from applied_migrations where package = $1", name)
         await _record(connection, migrations_of(package)[0])
         adopted.add(package)
+
     return adopted
 
 

@@ -42,7 +42,8 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 MAX_LOOKUPS = 64
 # Hosts that had addresses when they were last looked up have threads of their own, which names that nobody answers for
 # cannot take.
-_MAX_KNOWN_LOOKUPS, _MAX_KNOWN_HOSTS = 16, 10_000
+_MAX_KNOWN_LOOKUPS = 16
+_MAX_KNOWN_HOSTS = 10_000
 
 
 class AddressNotAllowed(BadRequest):
@@ -122,6 +123,7 @@ def signature_headers(secrets: Sequence[bytes], delivery_id: str, timestamp: int
         signed = f"{delivery_id}.{timestamp}.".encode() + body
         made = [base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode() for secret in secrets]
         headers["webhook-signature"] = " ".join(f"v1,{one}" for one in made)
+
     return headers
 
 
@@ -133,11 +135,14 @@ async def _open(
         parsed = httpx.URL(url)
     except httpx.InvalidURL as exc:
         raise HostUnknown(f"Invalid URL: {exc}") from exc
+
     host = host_of(parsed)
     try:
         async with timeout(rules.timeout_s):
             address = (await resolve(host, rules))[0]
-            pinned, extensions = parsed.copy_with(host=address), {"sni_hostname": host}
+            pinned = parsed.copy_with(host=address)
+            extensions = {"sni_hostname": host}
+
             # Uncompressed: a small compressed response could fill the memory before its size is known.
             sent = {**headers, "Host": parsed.netloc.decode("ascii"), "Accept-Encoding": "identity"}
             # The proxy of the environment reaches the internet, not private networks.
@@ -160,6 +165,7 @@ def ssl_context() -> ssl.SSLContext:
     paths = ssl.get_default_verify_paths()
     if paths.cafile or paths.capath:
         return ssl.create_default_context()
+
     import certifi
 
     return ssl.create_default_context(cafile=certifi.where())
@@ -183,6 +189,7 @@ class _Lookups:
         self._known: LRUCache[str, bool] = LRUCache(_MAX_KNOWN_HOSTS)
         self._running: dict[str, Future[list[str]]] = {}
         self._callers: Counter[Future[list[str]]] = Counter()
+
         # Callers may be on several event loops.
         self._lock = threading.Lock()
 
@@ -193,7 +200,9 @@ class _Lookups:
             if lookup is None:
                 threads = self._threads_of_known if host in self._known else self._threads
                 lookup = self._running[host] = threads.submit(self._look_up, host)
+
             self._callers[lookup] += 1
+
         try:
             # Shielded: a caller that gives up must not cancel the lookup of the others.
             return await asyncio.shield(asyncio.wrap_future(lookup))
@@ -207,15 +216,18 @@ class _Lookups:
         finally:
             with self._lock:
                 del self._running[host]
+
                 if addresses:
                     self._known[host] = True
                 else:
                     self._known.pop(host, None)
+
         return addresses
 
     def _leave(self, host: str, lookup: "Future[list[str]]") -> None:
         with self._lock:
             self._callers[lookup] -= 1
+
             if not self._callers[lookup]:
                 del self._callers[lookup]
                 # A lookup that has begun cannot be cancelled, and stays for later callers.
@@ -239,11 +251,13 @@ async def resolve(host: str, rules: OutboundRules) -> list[str]:
         raise
     except UnicodeError as exc:
         raise HostUnknown(f"{host} is not the name of any host; correct the address.") from exc
+
     for address in addresses:
         network = network_of(address)
         if not rules.allow(network):
             text = f"{host} is in a {network} network ({address}), to which this installation sends no requests."
             raise AddressNotAllowed(text)
+
     return addresses
 
 
@@ -255,22 +269,28 @@ def network_of(address: str) -> Network:
             ip = ip.ipv4_mapped
         elif ip in _NAT64:
             ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+
     if any(ip in network for network in _RESERVED):
         return "reserved"
     if ip.is_loopback:
         return "loopback"
     if any(ip in network for network in _PRIVATE):
         return "private"
+
     return "public" if ip.is_global and not ip.is_multicast and not ip.is_reserved else "reserved"
 
 
 async def _read(response: Any, max_bytes: int) -> bytes:
-    host, body = response.request.headers["Host"], bytearray()
+    host = response.request.headers["Host"]
+    body = bytearray()
+
     encoding = response.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise HostUnreachable(f"{host} answered with the encoding {encoding[:50]}, which was not requested.")
+
     async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > max_bytes:
             raise HostUnreachable(f"{host} answered with more than {max_bytes} bytes.")
+
     return bytes(body)

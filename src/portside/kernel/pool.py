@@ -67,8 +67,10 @@ def retry_conflicts(transaction: Callable[P, Awaitable[T]]) -> Callable[P, Await
                 if not is_conflict(exc):
                     raise
                 log.warning("a transaction conflicted with another one and runs again", attempt=number, error=str(exc))
+
             # Wait for a random time, so that the two do not conflict again.
             await asyncio.sleep(random.uniform(0, 0.02) * number)  # noqa: S311 - no secret
+
         return await transaction(*args, **kwargs)
 
     return run
@@ -98,6 +100,7 @@ class _BackgroundSlot:
         marked = _background.get()
         if marked is None or marked is not asyncio.current_task():
             return
+
         with contextlib.suppress(TimeoutError):
             async with timeout(BACKGROUND_WAITS_S):
                 await self._lock.acquire()
@@ -147,7 +150,8 @@ class Connection(asyncpg.Connection):
     async def _do_execute(self, *args: Any, **options: Any) -> Any:
         """Run a statement, and remember if it was interrupted. Raises ResponseTooLarge and ReservationNeeded."""
         self._is_interrupted = True
-        read, meter = current_read(), self._meter
+        read = current_read()
+        meter = self._meter
         try:
             if read is None or not read.is_metered or meter is None or meter.read is not None:
                 result = await super()._do_execute(*args, **options)  # type: ignore[misc]
@@ -156,6 +160,7 @@ class Connection(asyncpg.Connection):
         except asyncpg.PostgresError:
             self._is_interrupted = False
             raise
+
         self._is_interrupted = False
         return result
 
@@ -167,6 +172,7 @@ class Connection(asyncpg.Connection):
             if meter.refusal is not None:
                 meter.drop_rows()
                 raise meter.refusal from exc
+
             raise
         finally:
             meter.end()
@@ -232,11 +238,15 @@ class Pool(asyncpg.Pool):
         pool: Pool = make(url, connection_class=connection_class, **sizes, **more, **options)
         pool._background_lock = asyncio.Lock()
         pool._full_until = 0.0
+
         await pool
+
         if type(pool._queue) is asyncio.LifoQueue:
-            holders, pool._queue = pool._queue, _FreeHolders(max_size)
+            holders = pool._queue
+            pool._queue = _FreeHolders(max_size)
             while not holders.empty():
                 pool._queue.put_nowait(holders.get_nowait())
+
         async with pool.acquire():
             return pool
 
@@ -259,6 +269,7 @@ class Pool(asyncpg.Pool):
             if holder is None:
                 async with self.acquire() as lent:
                     return await getattr(lent, method)(*args, **options)
+
             connection = holder._con
             try:
                 return await getattr(connection, method)(*args, **options)
@@ -281,6 +292,7 @@ class Pool(asyncpg.Pool):
                 now = self._loop.time()
                 if now >= deadline or not any(holder.is_connected() for holder in self._holders):
                     raise
+
                 self._full_until = now + FULL_FOR_S
                 log_failure("the open connections are shared: Postgres refuses further ones", exc)
 
@@ -290,6 +302,7 @@ class Pool(asyncpg.Pool):
                 return
             if any(holder.is_connected() and holder.is_idle() for holder in self._holders):
                 return
+
             await asyncio.sleep(min(FREE_POLL_S, self._full_until - now))
 
     async def release(self, connection: Any, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the driver's
@@ -301,20 +314,25 @@ class Pool(asyncpg.Pool):
         """Lend a clean connection and return its holder; None if the caller must wait for one, or open one."""
         if self._closing or self._queue.empty():
             return None
+
         holder = self._queue.get_nowait()
         if not holder.is_connected() or holder._generation != self._generation:
             self._queue.put_nowait(holder)
             return None
+
         holder._maybe_cancel_inactive_callback()
         holder._in_use = self._loop.create_future()
         return holder
 
     def _take_back(self, holder: Any) -> bool:
         """Take a connection back; False if it needs a reset first."""
-        connection, protocol = holder._con, holder._con._protocol
+        connection = holder._con
+        protocol = holder._con._protocol
+
         if connection.is_closed():
             _free(holder)
             return True
+
         needs_reset = (
             connection._is_interrupted
             or protocol.is_in_transaction()
@@ -327,10 +345,12 @@ class Pool(asyncpg.Pool):
         )
         if needs_reset:
             return False
+
         # Makes the driver reject later uses through the old proxy.
         connection._pool_release_ctr += 1
         holder._release()
         holder._setup_inactive_callback()
+
         return True
 
 
@@ -350,7 +370,9 @@ def enable_keepalive(connection: Any) -> None:
     with socket.socket(fileno=os.dup(connection._transport.get_extra_info("socket").fileno())) as own:
         if own.family == socket.AF_UNIX:
             return
+
         own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
         for name, value in _KEEPALIVE.items():
             # Not every system has all of these options.
             if (option := getattr(socket, name, None)) is not None:

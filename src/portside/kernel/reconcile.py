@@ -66,6 +66,7 @@ class Driver:
         twice = {task.report.name for task in tasks if tasks.count(task) > 1}
         if twice:
             raise ValueError(f"tasks in the list twice: {', '.join(sorted(twice))}; name each once")
+
         self.tasks = tasks
         self._running: list[asyncio.Task[None]] = []
 
@@ -91,16 +92,19 @@ class Driver:
             status = await self._activate(task)
             if status.again:
                 continue
+
             with contextlib.suppress(TimeoutError):
                 # Not `wait_for`, which on Python 3.11 may drop the cancellation that ends this task.
                 async with timeout(task.report.every_s):
                     await task.signal.wait()
+
             task.signal.clear()
 
     async def _activate(self, task: Task) -> Status:
         report = task.report
         report.activations += 1
         report.last_at = now().isoformat()
+
         try:
             with background():
                 status = await task.activate()
@@ -109,7 +113,9 @@ class Driver:
             report.last_error = f"{type(exc).__name__}: {exc}"
             log_failure("task failed", exc, task=report.name)
             return Status()
+
         report.did = status.did
         if task.deletes and (deleted := {name: count for name, count in status.did.items() if count}):
             log.info("expired data was deleted", task=report.name, **deleted)
+
         return status

@@ -52,6 +52,7 @@ def _doc(kind: type[msgspec.Struct], field: msgspec.structs.FieldInfo, hint: Any
         raise TypeError(
             f"setting {kind.__name__}.{field.name} is not documented; annotate it with setting(description)"
         )
+
     default = None if field.default is msgspec.NODEFAULT else field.default
     names = meta.extra["names"] or (field.name.upper(),)
     return SettingDoc(names, _type_text(hint), default, meta.description)
@@ -65,6 +66,7 @@ def _type_text(hint: Any) -> str:
         return ", ".join(str(value) for value in get_args(hint))
     if isinstance(hint, type) and issubclass(hint, Enum):
         return ", ".join(str(member.value) for member in hint)
+
     members = [member for member in get_args(hint) if member is not type(None)]
     return " or ".join(_type_text(member) for member in members) if members else hint.__name__
 
@@ -81,17 +83,22 @@ def load_settings(kind: type[S], environ: Mapping[str, str], **overrides: Any) -
             if environ.get(name, "") != "":
                 values[field.name], origin[field.name] = environ[name], name
                 break
+
     typed = {name: value for name, value in overrides.items() if value is not None}
     values.update(typed)
     origin = {name: f"setting {variable}" for name, variable in origin.items()}
+
     # The overrides are options of a command, with the names of their fields.
     origin.update({name: f"--{name.replace('_', '-')}" for name in typed})
+
     for field in msgspec.structs.fields(kind):
         if field.required and field.name not in values:
             raise UserMistake(f"setting {names_of(kind, field.name)[0]}: not set, and there is no default")
+
     for name, value in values.items():
         if isinstance(value, str) and value.lower() in {"true", "false", "yes", "no", "on", "off"}:
             values[name] = value.lower() in {"true", "yes", "on"} if _is_bool(kind, name) else value
+
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as exc:
@@ -100,6 +107,7 @@ def load_settings(kind: type[S], environ: Mapping[str, str], **overrides: Any) -
         if "matching regex" in reason:
             # The description says what is expected in words; a regular expression would not help the reader.
             reason = f"this value does not have the right form. {_documented(kind)[path].description}"
+
         raise UserMistake(f"{origin.get(path, f'setting {path.upper()}')}: {reason}") from exc
 
 

@@ -54,18 +54,22 @@ async def spooled(rows: AsyncGenerator[T], kind: type[T]) -> AsyncGenerator[T]:
     """
     spool = _Spool()
     try:
-        encoded, size = list[msgspec.Raw](), 0
+        encoded = list[msgspec.Raw]()
+        size = 0
         async with aclosing(rows):
             async for row in rows:
                 encoded.append(msgspec.Raw(_encode(row)))
                 size += len(encoded[-1])
                 if size >= _CHUNK_BYTES:
                     await asyncio.to_thread(spool.append, _encode(encoded))
-                    encoded, size = [], 0
+                    encoded = []
+                    size = 0
+
         decode = msgspec.msgpack.Decoder(list[kind]).decode  # type: ignore[valid-type]
         while chunk := await asyncio.to_thread(spool.next_chunk) if spool.is_used else b"":
             for row in decode(chunk):
                 yield row
+
         for row in decode(_encode(encoded)):
             yield row
     finally:
@@ -103,10 +107,12 @@ class _Spool:
         global _in_files  # noqa: PLW0603 - one limit for all spools of the process
         if self._size + size > MAX_BYTES_OF_ONE:
             raise DownloadTooLarge
+
         with _lock:
             if _in_files + size > MAX_BYTES:
                 raise TooManyDownloads
             _in_files += size
+
         self._size += size
 
     def _write(self, chunk: bytes) -> None:
@@ -114,6 +120,7 @@ class _Spool:
             import tempfile
 
             self._file = tempfile.TemporaryFile(prefix="portside-")  # noqa: SIM115 - `close` closes it
+
         self._file.write(len(chunk).to_bytes(_LENGTH_BYTES, "big"))
         self._file.write(chunk)
 
@@ -122,9 +129,11 @@ class _Spool:
         with self._lock:
             if self._file is None or self._is_closed:
                 return b""
+
             if not self._is_read:
                 self._is_read = True
                 self._file.seek(0)
+
             return self._file.read(int.from_bytes(self._file.read(_LENGTH_BYTES), "big"))
 
     def close(self) -> None:
@@ -133,5 +142,6 @@ class _Spool:
             self._is_closed = True
             with _lock:
                 _in_files -= self._size
+
             if self._file is not None:
                 self._file.close()

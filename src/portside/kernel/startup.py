@@ -40,6 +40,7 @@ def import_without_rich(*packages: str) -> None:
     name = "rich"
     if name in sys.modules:
         return
+
     sys.modules[name] = None  # type: ignore[assignment]
     try:
         for package in packages:
@@ -104,17 +105,21 @@ def _run(package: ModuleType) -> bool:
     if pending is None:
         # The package has run already: another thread was faster, or it is an ordinary module.
         return type(package) is ModuleType
+
     with pending.lock:
         if pending.has_begun:
             return type(package) is ModuleType
+
         pending.has_begun = True
         try:
             pending.loader.exec_module(package)
         except BaseException:
             pending.has_begun = False
             raise
+
         del vars(package)[_PENDING]
         package.__class__ = ModuleType
+
     return True
 
 
@@ -130,6 +135,7 @@ class _LazyLoader(Loader):
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
+
         vars(module)[_PENDING] = _PendingInit(self._loader)
 
 
@@ -142,8 +148,10 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname not in self._packages:
             return None
+
         self._packages.discard(fullname)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _LazyLoader(spec.loader)
+
         return spec

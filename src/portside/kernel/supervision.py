@@ -33,14 +33,18 @@ class Backoff:
     """Delays that double from `first_s` up to `limit_s`, and start over after `reset_after_s` without a failure."""
 
     def __init__(self, first_s: float = 0.2, limit_s: float = 30.0, reset_after_s: float = 60.0) -> None:
-        self._first_s, self._limit_s, self._reset_after_s = first_s, limit_s, reset_after_s
+        self._first_s = first_s
+        self._limit_s = limit_s
+        self._reset_after_s = reset_after_s
         self._next_s = first_s
 
     def next(self, healthy_for_s: float = 0.0) -> float:
         """Return the seconds to wait. `healthy_for_s` is the time since the work last started."""
         if healthy_for_s >= self._reset_after_s:
             self._next_s = self._first_s
-        delay, self._next_s = self._next_s, min(self._next_s * 2, self._limit_s)
+
+        delay = self._next_s
+        self._next_s = min(self._next_s * 2, self._limit_s)
         return delay
 
     def reset(self) -> None:
@@ -63,7 +67,9 @@ class Supervision:
         expected: tuple[type[Exception], ...] = (),
         on_failure: OnFailure | None = None,
     ) -> None:
-        self._name, self._expected, self._on_failure = name, expected, on_failure
+        self._name = name
+        self._expected = expected
+        self._on_failure = on_failure
         self._backoff = backoff or Backoff()
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -74,6 +80,7 @@ class Supervision:
                 return await work()
             except Exception as failure:  # noqa: BLE001 - logged there
                 delay_s = self._failed(failure, began)
+
             await asyncio.sleep(delay_s)
 
     def run_in_thread(self, work: Callable[[], None], stop: threading.Event) -> None:
@@ -84,7 +91,9 @@ class Supervision:
                 return work()
             except Exception as failure:  # noqa: BLE001 - logged there
                 delay_s = self._failed(failure, began)
+
             stop.wait(delay_s)
+
         return None
 
     def _failed(self, failure: Exception, began: float) -> float:
@@ -92,9 +101,11 @@ class Supervision:
         is_expected = isinstance(failure, self._expected) or is_retryable(failure)
         write, more = (log.warning, {}) if is_expected else (log.error, {"exc_info": failure})
         error = f"{type(failure).__name__}: {failure}"
+
         write("background work failed and is tried again", work=self._name, error=error, again_in_s=delay_s, **more)
         if self._on_failure is not None:
             self._on_failure(failure, delay_s)
+
         return delay_s
 
 
@@ -102,8 +113,10 @@ def describe_exit(code: int) -> str:
     """Describe how a process ended, by its exit code, which is negative after a signal."""
     if code >= 0:
         return f"exited with code {code}"
+
     with contextlib.suppress(ValueError):
         return f"was killed by {signal.Signals(-code).name}"
+
     return f"was killed by signal {-code}"
 
 
@@ -141,6 +154,7 @@ def usable_cores() -> int:
             if group.is_relative_to(root) and limit.exists():
                 quota, period = limit.read_text().split()
                 cores = cores if quota == "max" else min(cores, math.ceil(int(quota) / int(period)))
+
     return max(1, cores)
 
 
@@ -172,7 +186,8 @@ class WorkerDemand:
 
     def forget(self) -> None:
         """Begin to measure again."""
-        self._at, self._used = 0.0, dict[int, float]()
+        self._at = 0.0
+        self._used = dict[int, float]()
         self._busy_since = self._quiet_since = math.inf
 
     def decide(self, at: float, used: Mapping[int, float]) -> int:
@@ -182,17 +197,22 @@ class WorkerDemand:
         """
         if used.keys() != self._used.keys():
             self.forget()
-            self._at, self._used = at, dict(used)
+            self._at = at
+            self._used = dict(used)
             return 0
-        began, self._at = self._at, at
+
+        began = self._at
+        self._at = at
         cores = sum(seconds - self._used[pid] for pid, seconds in used.items()) / max(at - began, 1e-3)
         self._used = dict(used)
         is_busy = cores >= self._scaling.busy * len(used)
         is_quiet = len(used) > 1 and cores < self._scaling.busy / 2 * (len(used) - 1)
         self._busy_since = min(self._busy_since, began) if is_busy else math.inf
+
         self._quiet_since = min(self._quiet_since, began) if is_quiet else math.inf
         if at - self._busy_since >= GROW_AFTER_S:
             return 1
+
         return -1 if at - self._quiet_since >= self._scaling.idle_s else 0
 
 
@@ -223,21 +243,30 @@ class WorkerProcesses:
         """
         self._demand = WorkerDemand(count) if isinstance(count, Scaling) else None
         count = count.most if isinstance(count, Scaling) else count
-        self._count, self._work = count, work
-        self._on_ready, self._on_end, self._on_stop = on_ready, on_end, on_stop
+        self._count = count
+        self._work = work
+        self._on_ready = on_ready
+        self._on_end = on_end
+        self._on_stop = on_stop
+
         self._pids: dict[int, int] = {}
         self._started_at = [0.0] * count
         self._backoffs = [Backoff() for _ in range(count)]
+
         # When to start each process that has ended again, by the monotonic clock.
         self._due: dict[int, float] = {}
         self._look_at = 0.0
+
         # The numbers of the processes that serve, and of those that were asked to retire.
         self._serving: set[int] = set()
         self._retiring: set[int] = set()
         self._has_served = self._is_announced = False
-        self._is_stopping, self._exit_code = False, 0
+        self._is_stopping = False
+        self._exit_code = 0
+
         # The first pipe closes when this process ends, even by SIGKILL; by the second one workers say that they serve.
-        self._life, self._ready = os.pipe(), os.pipe()
+        self._life = os.pipe()
+        self._ready = os.pipe()
 
     def run(self) -> int:
         """Run until all have stopped, and return the exit code: that of the first process if it could not start, or 0.
@@ -247,8 +276,10 @@ class WorkerProcesses:
         woken, waker = socket.socketpair()
         waker.setblocking(False)
         signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+
         for passed_on in _PASSED_ON:
             signal.signal(passed_on, self._pass_on)
+
         # With a handler, because an ignored signal would not wake `select`.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._due = {0: 0.0}
@@ -257,19 +288,24 @@ class WorkerProcesses:
             for number in [number for number, due in self._due.items() if due <= now and not self._is_stopping]:
                 del self._due[number]
                 self._start(number)
+
             readable, _, _ = select.select([woken.fileno(), self._ready[0]], [], [], self._wait_s(now))
             if woken.fileno() in readable:
                 woken.recv(4096)
+
             if self._ready[0] in readable:
                 self._note_ready(os.read(self._ready[0], self._count))
+
             self._reap()
             self._follow_load()
+
         return self._exit_code
 
     def _wait_s(self, now: float) -> float | None:
         """Return for how long only signals and the pipe can need attention; None for ever."""
         if self._is_stopping:
             return None
+
         moments = [*self._due.values(), *([] if self._demand is None else [self._look_at])]
         return max(0.0, min(moments) - now) if moments else None
 
@@ -277,12 +313,15 @@ class WorkerProcesses:
         now = time.monotonic()
         if self._demand is None or self._is_stopping or now < self._look_at:
             return
+
         self._look_at = now + LOOK_EVERY_S
         active = self._serving - self._retiring
+
         if self._due or self._pids.keys() - self._serving:
             # A process is being started, and the CPU time of its start says nothing about the load.
             self._demand.forget()
             return
+
         # A process that has just ended keeps its entry in /proc until it is reaped.
         used = {self._pids[number]: cpu_seconds(self._pids[number]) for number in active}
         decision = self._demand.decide(now, used)
@@ -302,9 +341,11 @@ class WorkerProcesses:
         self._started_at[number] = time.monotonic()
         # A signal between the fork and the next lines would be passed on by both processes, or miss the new one.
         signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+
         pid = os.fork()
         if pid == 0:
             self._become_worker(number)
+
         self._pids[number] = pid
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
 
@@ -317,6 +358,7 @@ class WorkerProcesses:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
             os.close(self._life[1])
+
             code = self._work(WorkerProcess(number, self._count, self._life[0], self._ready[1]))
         finally:
             # Not `sys.exit`: it would run the clean-up of the parent, which may run a database, in this process too.
@@ -329,8 +371,10 @@ class WorkerProcesses:
         # A process may have ended since it said so.
         self._serving |= self._pids.keys() & set(numbers)
         self._has_served = True
+
         if is_first and self._demand is None:
             self._due |= dict.fromkeys(range(1, self._count), 0.0)
+
         expected = self._count if self._demand is None else 1
         if not self._is_announced and len(self._serving) >= expected and not self._is_stopping:
             self._is_announced = True
@@ -346,6 +390,7 @@ class WorkerProcesses:
                 has_retired = number in self._retiring
                 self._serving.discard(number)
                 self._retiring.discard(number)
+
                 if not has_retired and not self._is_stopping:
                     self._restart(number, os.waitstatus_to_exitcode(status))
 
@@ -355,6 +400,7 @@ class WorkerProcesses:
             self._exit_code = code if code > 0 else 1
             self._stop(signal.SIGTERM)
             return
+
         now = time.monotonic()
         delay_s = self._backoffs[number].next(now - self._started_at[number])
         reason = describe_exit(code)
@@ -363,6 +409,7 @@ class WorkerProcesses:
             log.warning("a worker process ended", worker=number, reason=reason)
             self._look_at = now + delay_s
             return
+
         log.warning("a worker process ended and is started again", worker=number, reason=reason, again_in_s=delay_s)
         self._due[number] = now + delay_s
 
@@ -373,6 +420,7 @@ class WorkerProcesses:
         if not self._is_stopping:
             self._is_stopping = True
             self._on_stop()
+
         for pid in self._pids.values():
             # This may run in a signal handler, between the reaping of a process and the removal of its id.
             with contextlib.suppress(ProcessLookupError):

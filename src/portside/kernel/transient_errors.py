@@ -76,17 +76,22 @@ class OutageLog:
         with self._lock:
             line = self._lines.get(kind)
             if line is not None and time.monotonic() - line.written_at < self._every_s:
-                line.times, line.fields = line.times + 1, fields
+                line.times = line.times + 1
+                line.fields = fields
                 if line.times == 1:
                     self._write_later(kind)
+
                 return
+
             missed = 0 if line is None else line.times
             self._lines[kind] = _Line(time.monotonic(), fields)
+
         log.error(event, times=missed + 1, **fields)
 
     def _write_later(self, kind: tuple[str, str]) -> None:
         timer = threading.Timer(self._every_s, self._write, (kind,))
         timer.daemon = True
+
         # If no thread can be started, the next failure of this kind writes the count.
         with contextlib.suppress(RuntimeError):
             timer.start()
@@ -96,7 +101,11 @@ class OutageLog:
             line = self._lines[kind]
             if time.monotonic() - line.written_at < self._every_s * 0.9:
                 return  # A newer line was written in the meantime; the failures after it have their own timer.
-            times, line.times, line.written_at = line.times, 0, time.monotonic()
+
+            times = line.times
+            line.times = 0
+            line.written_at = time.monotonic()
+
         if times:
             log.error(kind[0], times=times, **line.fields)
 
@@ -122,5 +131,6 @@ def _is_no_outage(record: logging.LogRecord) -> bool:
     failure = record.exc_info[1] if record.exc_info else None
     if failure is None or not is_retryable(failure):
         return True
+
     log_failure(record.getMessage().strip(), failure, logger=record.name)
     return False

@@ -44,6 +44,7 @@ def dump_user(value: Any) -> bytes:
         encoded = orjson.dumps(value, _user_default, _OPTIONS | orjson.OPT_NON_STR_KEYS)
     except (TypeError, ValueError):
         return _encode_plain(_plain(value, MAX_DEPTH))
+
     # orjson shrinks a larger buffer in place, which leaves up to 4 kB unused behind each small value. Copy those.
     return bytes(memoryview(encoded)) if len(encoded) < COPIED_BELOW_BYTES else encoded
 
@@ -80,6 +81,7 @@ def _user_default(value: Any) -> Any:
     """Convert an object that orjson does not know to one that it does."""
     if isinstance(value, type):
         return repr(value)
+
     form = _FORMS.get(type(value))
     return _convert_instance(value) if form is None else form(value)
 
@@ -93,6 +95,7 @@ def _convert_instance(value: Any) -> Any:
         form = find_form(value)
         if form is not _NO_FORM:
             return form
+
     return repr(value)
 
 
@@ -106,6 +109,7 @@ def _listed(value: Any) -> Any:
     if callable(getattr(value, "get_secret_value", None)):
         # A secret of pydantic, which shows no more of itself than this.
         return "**********"
+
     return _first_of(value, ("tolist", "unicode_string"))
 
 
@@ -116,6 +120,7 @@ def _first_of(value: Any, methods: Sequence[str]) -> Any:
         if callable(dump):
             with contextlib.suppress(Exception):
                 return dump()
+
     return _NO_FORM
 
 
@@ -127,12 +132,14 @@ def _form_of_base(value: Any) -> Any:
 def _fields_of(value: Any) -> Any:
     """Return the fields of a data class of the standard library, of attrs or of msgspec."""
     names: list[str] | None = None
+
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
     elif (attributes := getattr(value, "__attrs_attrs__", None)) is not None:
         names = [attribute.name for attribute in attributes]
     elif (fields := getattr(value, "__struct_fields__", None)) is not None:
         names = list(fields)
+
     return _NO_FORM if names is None else {name: getattr(value, name) for name in names}
 
 
@@ -140,6 +147,7 @@ def _number(value: Decimal) -> int | float | None:
     """Return a decimal as a number of JSON: an integer stays one, and what is no number is null."""
     if not value.is_finite():
         return None
+
     exponent = value.as_tuple().exponent
     is_short = isinstance(exponent, int) and exponent >= 0 and value.adjusted() <= MAX_EXPONENT
     return int(value) if is_short else float(value)
@@ -178,6 +186,7 @@ def _numpy_value(numpy: Any, value: Any) -> Any:
         return _durations(value)
     if value.dtype.names is not None:
         return [dict(zip(value.dtype.names, row, strict=True)) for row in value.ravel().tolist()]
+
     return _numbers(numpy, value) if kind in "biufc" else value.tolist()
 
 
@@ -187,8 +196,10 @@ def _numbers(numpy: Any, value: Any) -> Any:
         with contextlib.suppress(TypeError):
             given = value[()] if value.ndim == 0 else numpy.ascontiguousarray(value)
             return orjson.Fragment(orjson.dumps(given, option=orjson.OPT_SERIALIZE_NUMPY))
+
     if value.ndim > 0:
         return value.tolist()
+
     # The longest numbers have no counterpart in Python.
     return complex(value) if value.dtype.kind == "c" else float(value)
 
@@ -257,8 +268,10 @@ def _plain(value: Any, depth: int) -> Any:
         return {_plain_key(key): _plain(item, depth - 1) for key, item in value.items()}
     if isinstance(value, list) or type(value) is tuple:
         return [_plain(item, depth - 1) for item in value]
+
     if value is None or isinstance(value, (bool, int, float, str)):
         return _plain_scalar(value)
+
     try:
         return orjson.loads(orjson.dumps(value, option=_OPTIONS))
     except TypeError:
@@ -270,6 +283,7 @@ def _plain_scalar(value: Any) -> Any:
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
+
     return value
 
 

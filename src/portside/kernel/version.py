@@ -39,6 +39,7 @@ def read_commit(package: Path) -> str | None:
         text = (package / COMMIT_FILE).read_text("ascii").strip().lower()
     except (OSError, ValueError):
         return None
+
     return text[:_LENGTH] if len(text) >= _LENGTH and set(text) <= set("0123456789abcdef") else None
 
 
@@ -46,9 +47,11 @@ def _commit_of_checkout(folder: Path) -> str | None:
     # The installation may be inside another repository, for example one of dotfiles in the home folder.
     if not (folder / ".git").exists() or not (folder / "src" / "portside").is_dir():
         return None
+
     command = ["git", "-C", str(folder), "rev-parse", f"--short={_LENGTH}", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
+
     return done.stdout.strip()[:_LENGTH] or None if done.returncode == 0 else None

@@ -28,7 +28,9 @@ class Callers:
     """Identifies the callers of requests."""
 
     def __init__(self, authenticator: Authenticator, trusted: Sequence[Network] = ()) -> None:
-        self._authenticator, self._trusted = authenticator, trusted
+        self._authenticator = authenticator
+        self._trusted = trusted
+
         # The oldest address first, because each is remembered for the same time.
         self._unverified: dict[str, tuple[float, set[str]]] = {}
         self._unverified_count = 0
@@ -42,15 +44,20 @@ class Callers:
         bearer = bearer_of(headers.get("authorization"))
         key = headers.get("x-api-key") or (bearer if bearer is not None and is_key(bearer) else None)
         user = headers.get("x-user-id")
+
         if known := await self._session_name(request):
             found[CallerIdentity.USER] = f"{known} {address}"
             user = None
+
         if key:
-            known, digest = await self._key_name(key), _digest(key)
+            known = await self._key_name(key)
+            digest = _digest(key)
             if known is not None or self._admits_unverified(address, digest):
                 found[CallerIdentity.API_KEY] = known or digest
+
         if user and self._admits_unverified(address, name := _digest(user)):
             found[CallerIdentity.USER] = f"{name} {address}"
+
         return found
 
     def address(self, scope: Any) -> str:
@@ -63,6 +70,7 @@ class Callers:
             await self._authenticator.authenticate_request(credential_of(HTTPConnection(scope)))
         except Unauthorized:
             return False
+
         return True
 
     async def _key_name(self, key: str) -> str | None:
@@ -78,13 +86,16 @@ class Callers:
         """
         token = bearer_of(request.headers.get("authorization"))
         has_session = token is not None and not is_key(token)
+
         presented = PresentedCredential("bearer", token) if has_session else credential_of(request)
         if presented.kind == "key":
             return None
+
         try:
             actor = await self._authenticator.authenticate_request(presented)
         except Unauthorized:
             return None
+
         return str(actor.user_id or actor.key_id)
 
     def _admits_unverified(self, address: str, name: str) -> bool:
@@ -93,17 +104,22 @@ class Callers:
         until, names = self._unverified.get(address, (0.0, set()))
         if until <= now:
             self._forget(address)
-            until, names = now + _UNVERIFIED_FOR_S, set()
+            until = now + _UNVERIFIED_FOR_S
+            names = set()
             self._unverified[address] = until, names
+
         if name in names:
             return True
         if len(names) >= MAX_UNVERIFIED_PER_ADDRESS:
             return False
+
         names.add(name)
         self._unverified_count += 1
+
         # The longest known address goes, so that a flood from many addresses takes no memory without end.
         while len(self._unverified) > MAX_ADDRESSES or self._unverified_count > MAX_UNVERIFIED:
             self._forget(next(iter(self._unverified)))
+
         return True
 
     def _forget(self, address: str) -> None:

@@ -54,7 +54,9 @@ class BudgetReader:
     """Reads the budgets of a caller without spending them."""
 
     def __init__(self, table: Table, callers: Callers, windows: Windows) -> None:
-        self._table, self._callers, self._windows = table, callers, windows
+        self._table = table
+        self._callers = callers
+        self._windows = windows
 
     async def read(self, scope: Any) -> list[RateBudget]:
         """Return the budgets of a request's sender, in the order of the table. Rows of addresses are left out."""
@@ -62,15 +64,18 @@ class BudgetReader:
         rows = [
             (row, limit, _budget_name(row.match, row.identity, names[row.identity]))
             for row in self._table.rows
-            if row.identity in names and row.identity is not CallerIdentity.IP
+            if row.identity in names
+            and row.identity is not CallerIdentity.IP
             and (limit := row.limits[self._table.region]) is not None
-        ]  # fmt: skip
+        ]
+
         used = await self._windows.used([name for _, _, name in rows])
         found = []
         for row, limit, name in rows:
             spent, seconds = used.get(name, (0, None))
             left = max(limit.count - spent, 0)
             found.append(RateBudget(row.match, row.category, limit.count, limit.seconds, left, seconds))
+
         return found
 
 
@@ -82,7 +87,9 @@ class RateLimits:
 
     def __init__(self, app: Any, table: Table, callers: Callers, windows: Windows, scope: LimitScope) -> None:
         self.app = app
-        self._table, self._callers, self._windows = table, callers, windows
+        self._table = table
+        self._callers = callers
+        self._windows = windows
         self._is_unlimited, self._needs_key = scope
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -90,10 +97,12 @@ class RateLimits:
         if scope["type"] != "http" or self._is_unlimited(scope):
             await self.app(scope, receive, send)
             return
+
         budget = await self._count(scope)
         if budget is None:
             await self.app(scope, receive, send)
             return
+
         headers = _headers(budget)
         if budget.is_over and await self._lacks_key(scope):
             del headers["Retry-After"]
@@ -113,18 +122,21 @@ class RateLimits:
     async def _count(self, scope: Any) -> Budget | None:
         names = await self._callers.names(scope)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
+
         # With a prefix like /api/v1, a row may match the requested path or the path without the prefix.
         paths = {scope["path"], scope["raw_path"].decode("latin-1")}
         row = self._table.row(method, paths, names)
         limit = row.limits[self._table.region] if row else None
         if row is None or limit is None:
             return None
+
         return await self._windows.spend(_budget_name(row.match, row.identity, names[row.identity]), limit)
 
     async def _lacks_key(self, scope: Any) -> bool:
         """Whether to answer a request over its limit with 401."""
         if not self._needs_key(scope):
             return False
+
         name = _budget_name("unauthorized", CallerIdentity.IP, self._callers.address(scope))
         return not (await self._windows.spend(name, UNAUTHORIZED)).is_over and not await self._callers.has_key(scope)
 
@@ -140,6 +152,7 @@ def _headers(budget: Budget) -> dict[str, str]:
         "X-RateLimit-Remaining": str(budget.remaining),
         "X-RateLimit-Reset": seconds,
     }
+
     return headers | {"Retry-After": seconds} if budget.is_over else headers
 
 

@@ -39,9 +39,11 @@ def read_pattern(text: str) -> RequestPattern:
         return RequestPattern(method, None, len(text) + 10_000)
     if words == ["any"] and method is None:
         return RequestPattern(None, None, 0)
+
     contains = len(words) == 2 and words[0] == "containing"
     if not words or len(words) > 1 + contains or not _PATH.match(words[-1]):
         raise UserMistake(f"Invalid pattern {text!r}: use METHOD, /path, METHOD /path, containing /path, */path or any")
+
     return RequestPattern(method, _expression(words[-1], contains=contains), len(words[-1]))
 
 
@@ -53,6 +55,7 @@ def _expression(path: str, *, contains: bool) -> re.Pattern[str]:
         return re.compile(f"{literal}/?$")
     if path.endswith("{uuid}"):
         return re.compile(f"^{literal}/?$")
+
     return re.compile(f"^{literal}(?:/|$)")
 
 
@@ -81,18 +84,22 @@ class Table:
     """The rows of the table, for one region."""
 
     def __init__(self, rows: Sequence[Row], region: Region) -> None:
-        self.rows, self.region = rows, region
+        self.rows = rows
+        self.region = region
 
     def row(self, method: str, paths: Collection[str], identities: Collection[CallerIdentity]) -> Row | None:
         """Return the most specific row for a request of a caller with these identities.
 
         `paths` are the request's path with and without its prefix.
         """
-        best, best_rank = None, -1
+        best = None
+        best_rank = -1
         for row in self.rows:
             rank = row.rank(method, paths) if row.identity in identities else None
             if rank is not None and rank > best_rank:
-                best, best_rank = row, rank
+                best = row
+                best_rank = rank
+
         return best
 
 
@@ -102,6 +109,7 @@ def read_table(file: Path | None = None) -> list[Row]:
         text = file.read_text("utf-8") if file else files("portside.limits").joinpath("table.txt").read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise UserMistake(f"cannot read the rate limits in {file}: {exc}") from exc
+
     rows: list[Row] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
@@ -109,6 +117,7 @@ def read_table(file: Path | None = None) -> list[Row]:
                 rows.append(_read_row(line))
             except UserMistake as exc:
                 raise UserMistake(f"{file or 'table.txt'}, line {number}: {exc}") from exc
+
     return rows
 
 
@@ -125,9 +134,11 @@ def _read_row(line: str) -> Row:
     cells = [cell.strip() for cell in line.split("|")]
     if len(cells) != _COLUMNS:
         raise UserMistake("a row needs five columns: match | identity | US | EU | category")
+
     match, identity, us, eu, category = cells
     if identity not in {i.value for i in CallerIdentity}:
         raise UserMistake(f"Invalid identity {identity!r}: use one of {', '.join(i.value for i in CallerIdentity)}")
+
     patterns = tuple(read_pattern(part.strip()) for part in match.split(","))
     limits = {Region.US: _read_limit(us), Region.EU: _read_limit(eu)}
     return Row(match, patterns, CallerIdentity(identity), limits, category)
@@ -136,11 +147,13 @@ def _read_row(line: str) -> Row:
 def _read_limit(text: str) -> Limit | None:
     if text == _OFF:
         return None
+
     count, slash, seconds = (part.strip() for part in text.partition("/"))
     if not slash or not (count.isdecimal() and seconds.isdecimal()):
         raise UserMistake(f"Invalid limit {text!r}: use COUNT/SECONDS or off")
     if not (1 <= int(count) <= _MAX and 1 <= int(seconds) <= _MAX):
         raise UserMistake(f"Invalid limit {text!r}: COUNT and SECONDS must be from 1 to {_MAX}")
+
     return Limit(int(count), int(seconds))
 
 

@@ -33,7 +33,8 @@ class _Window:
     __slots__ = ("ends_at", "lock", "refused_until", "reserved", "used", "was_spent")
 
     def __init__(self) -> None:
-        self.ends_at, self.refused_until = _LONG_AGO, _LONG_AGO
+        self.ends_at = _LONG_AGO
+        self.refused_until = _LONG_AGO
         self.used = self.reserved = 0
         self.was_spent = False
         self.lock = asyncio.Lock()
@@ -53,8 +54,10 @@ class Windows:
     """All budgets of a process. `clock` returns the current time."""
 
     def __init__(self, db: Database, clock: Callable[[], datetime] = now_utc) -> None:
-        self._db, self._clock = db, clock
+        self._db = db
+        self._clock = clock
         self._windows: dict[bytes, _Window] = {}
+
         # Held while shares are on their way back: a count that is read meanwhile would still include them.
         self._returning = asyncio.Lock()
 
@@ -64,13 +67,16 @@ class Windows:
         if window is None:
             self._evict()
             window = self._windows.setdefault(name, _Window())
+
         budget = self._spend_reserved(window, limit)
         if budget is not None:
             return budget
+
         async with window.lock:
             if self._returning.locked():
                 async with self._returning:
                     pass
+
             return self._spend_reserved(window, limit) or await self._reserve(name, window, limit)
 
     async def used(self, names: list[bytes]) -> dict[bytes, tuple[int, int]]:
@@ -89,6 +95,7 @@ class Windows:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
             await self._return_shares(only_idle=False)
 
     def _spend_reserved(self, window: _Window, limit: Limit) -> Budget | None:
@@ -97,12 +104,15 @@ class Windows:
         if not window.is_open(limit, now):
             window.reserved = 0
             return None
+
         if window.reserved > 0:
             window.reserved -= 1
             window.was_spent = True
             return window.budget(limit, now)
+
         if now < window.refused_until <= now + timedelta(seconds=RETURN_AFTER_S):
             return window.budget(limit, now, is_over=True)
+
         return None
 
     async def _reserve(self, name: bytes, window: _Window, limit: Limit) -> Budget:
@@ -119,9 +129,12 @@ class Windows:
                 count=limit.count,
             )
             if row is not None:
-                window.ends_at, window.used, window.reserved = row["ends_at"], row["used"], amount - 1
+                window.ends_at = row["ends_at"]
+                window.used = row["used"]
+                window.reserved = amount - 1
                 window.was_spent = True
                 return window.budget(limit, now)
+
         return await self._refuse(name, window, limit)
 
     async def _refuse(self, name: bytes, window: _Window, limit: Limit) -> Budget:
@@ -129,14 +142,17 @@ class Windows:
         now = self._clock()
         row = await self._db.fetchrow(sql.read_window, budget=name, now=now)
         window.ends_at = row["ends_at"] if row else now + timedelta(seconds=RETURN_AFTER_S)
-        window.used, window.reserved = limit.count, 0
+        window.used = limit.count
+        window.reserved = 0
         window.refused_until = min(window.ends_at, now + timedelta(seconds=RETURN_AFTER_S))
+
         return window.budget(limit, now, is_over=True)
 
     def _evict(self) -> None:
         """Drop local windows when there are too many; the database has the true counts."""
         if len(self._windows) < _MAX_WINDOWS:
             return
+
         now = self._clock()
         self._windows = {name: window for name, window in self._windows.items() if window.ends_at > now}
         if len(self._windows) >= _MAX_WINDOWS:
@@ -148,6 +164,7 @@ class Windows:
             await asyncio.sleep(RETURN_AFTER_S)
             rounds += 1
             await self._return_shares(only_idle=True)
+
             if rounds % _DELETE_EVERY == 0:
                 await self._db.execute(sql.delete_ended, now=self._clock())
 
@@ -160,8 +177,11 @@ class Windows:
         for name, window in self._windows.items():
             if window.reserved and not (only_idle and window.was_spent):
                 returned.append((name, window.ends_at, window.reserved))
-                window.used, window.reserved = window.used - window.reserved, 0
+                window.used = window.used - window.reserved
+                window.reserved = 0
+
             window.was_spent = False
+
         if returned:
             names, ends, amounts = zip(*returned, strict=True)
             await self._db.execute(sql.return_shares, budgets=list(names), ends=list(ends), amounts=list(amounts))

@@ -66,11 +66,13 @@ class Masks:
 
     def __init__(self, values: Iterable[str]) -> None:
         forms: set[str] = set()
+
         for value in values:
             text = value.strip()
             if len(text) >= _SHORTEST:
                 encoded = base64.b64encode(text.encode()).decode().rstrip("=")
                 forms |= {text, encoded, json.dumps(text)[1:-1], *masked_forms([text])}
+
         # The longest first: one value may contain another.
         self.forms = sorted(forms, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, self.forms))) if forms else None
@@ -79,6 +81,7 @@ class Masks:
         """Return the text without secrets."""
         if self._known is not None:
             text = self._known.sub(_MASK, text)
+
         text = _FORMS.sub(_MASK, mask_credentials(text))
         return _NAMED.sub(lambda match: f"{match[1]}{_MASK}", text)
 
@@ -90,14 +93,18 @@ class Masks:
 def values_of(environ: Mapping[str, str]) -> list[str]:
     """Return the values of variables that are named like secrets, and the passwords of URLs."""
     found: list[str] = []
+
     for name, value in environ.items():
         if any(word in name.lower() for word in _SECRET_NAMES):
             found += [value, *value.split(",")]
+
         try:
             parts = urlsplit(value)
         except ValueError:
             continue
+
         found += [part for part in (parts.password, unquote(parts.password or "")) if part]
+
     return found
 
 
@@ -126,6 +133,7 @@ class Bundle:
                 text = opened.read(TAIL_BYTES).decode("utf-8", "replace")
         except OSError:
             return
+
         # The first line may be cut within a secret, whose rest would not be recognized.
         self.add_text(name, text.partition("\n")[2] if start else text)
 
@@ -134,6 +142,7 @@ class Bundle:
             return self._masks.mask(value)
         if isinstance(value, dict):
             return {self._masks.mask(str(key)): self._masked(item) for key, item in value.items()}
+
         return [self._masked(item) for item in value] if isinstance(value, list | tuple) else value
 
     def write(self, file: Path) -> None:
@@ -141,15 +150,20 @@ class Bundle:
         for name, text in self._files.items():
             if self._masks.holds_known(text) or self._masks.holds_known(name):
                 raise UserMistake(f"{name} still holds a secret, so no bundle was written; please report this")
+
         try:
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as exc:
             raise UserMistake(f"cannot write {file}: {exc.strerror}; choose another file with --to") from exc
+
         with os.fdopen(descriptor, "wb") as opened, tarfile.open(fileobj=opened, mode="w:gz") as archive:
             for name, text in self._files.items():
                 content = text.encode()
                 entry = tarfile.TarInfo(f"{file.name.partition('.')[0]}/{name}")
-                entry.size, entry.mtime, entry.mode = len(content), int(time.time()), 0o600
+                entry.size = len(content)
+                entry.mtime = int(time.time())
+                entry.mode = 0o600
+
                 archive.addfile(entry, io.BytesIO(content))
 
 
@@ -164,6 +178,7 @@ async def write_bundle(
     known = [*values_of(environ), *_values_in_files(installation)]
     async with _opened(installation, missing) as opened:
         may_show_deployments = False
+
         if opened is not None:
             try:
                 box = (
@@ -171,33 +186,41 @@ async def write_bundle(
                     if (installation.home / "master-key").exists()
                     else None
                 )
+
                 known += [] if box is None else await read_all_values(opened.db, box)
                 may_show_deployments = box is not None
             except (UserMistake, asyncpg.PostgresError) as exc:
                 missing.append(f"logs and states of deployments: their secrets cannot be read to be masked ({exc})")
+
         bundle = Bundle(Masks(known))
         bundle.add("versions.json", _versions())
         bundle.add("settings.json", settings)
+
         if opened is not None:
             await record_command(opened.db, "support_bundle.create", file.name)
             await _add_disk_usage(bundle, installation, opened, missing)
+
         if opened is not None and may_show_deployments:
             bundle.add("deployments.json", [dict(row) for row in await opened.db.fetch(sql.states_of_deployments)])
             for log in sorted((installation.home / "dataplane" / "deployments").glob("*/logs/*.log")):
                 bundle.add_log(f"logs/deployments/{log.parent.parent.name}/{log.name}", log)
+
     bundle.add(
         "doctor.json", await examine(installation, skipped=frozenset(() if may_show_deployments else ("deployments",)))
     )
+
     if may_show_deployments:
         # The listener writes what builds and servers print, and Postgres the values of statements that fail.
         for name, path in _LOGS.items():
             bundle.add_log(f"logs/{name}", installation.home / path)
+
     for name, path in (("health.json", "/ok"), ("metrics.txt", "/metrics")):
         text = await _get(f"{installation.url}{path}")
         if text is None:
             missing.append(f"{path}: the platform does not answer")
         else:
             bundle.add_text(name, text)
+
     bundle.add("left-out.json", missing)
     bundle.write(file)
     return missing
@@ -225,6 +248,7 @@ async def _opened(installation: ExaminedInstallation, missing: list[str]) -> Asy
         missing.append(f"everything that is in the database: {exc}")
         yield None
         return
+
     try:
         yield opened
     finally:
@@ -235,11 +259,13 @@ def _values_in_files(installation: ExaminedInstallation) -> list[str]:
     files = [installation.home / name for name in installation.key_files]
     files += (installation.home / "dataplane" / "deployments").glob("*/database-password")
     found: list[str] = []
+
     for file in files:
         try:
             found += file.read_text("utf-8").split()
         except OSError:
             continue
+
     return found
 
 

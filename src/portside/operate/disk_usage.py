@@ -33,22 +33,46 @@ _BLOCK = 512
 # The tables of the agent server are in a schema of their own; the rest of such a database is the project's.
 _OWN_SCHEMA = "portside"
 _KINDS_OF_AGENT = {
-    "checkpoint": "checkpoints", "stream": "event logs", "store": "store", "thread": "threads", "runs": "runs",
-    "webhook": "webhooks", "long_value": "checkpoints",
-}  # fmt: skip
+    "checkpoint": "checkpoints",
+    "stream": "event logs",
+    "store": "store",
+    "thread": "threads",
+    "runs": "runs",
+    "webhook": "webhooks",
+    "long_value": "checkpoints",
+}
 _KINDS_OF_PLATFORM = {
-    "runs": "traces", "traces": "traces", "attachments": "traces", "feedback": "traces", "shared_runs": "traces",
-    "run_pieces": "traces", "piece_users": "traces",
-    "daily_": "usage", "trace_": "usage", "counted_": "usage", "project_days": "usage", "revision_logs": "run logs",
-    "datasets": "datasets", "dataset_": "datasets", "example": "datasets", "prompt": "prompts", "audit": "audit log",
-}  # fmt: skip
+    "runs": "traces",
+    "traces": "traces",
+    "attachments": "traces",
+    "feedback": "traces",
+    "shared_runs": "traces",
+    "run_pieces": "traces",
+    "piece_users": "traces",
+    "daily_": "usage",
+    "trace_": "usage",
+    "counted_": "usage",
+    "project_days": "usage",
+    "revision_logs": "run logs",
+    "datasets": "datasets",
+    "dataset_": "datasets",
+    "example": "datasets",
+    "prompt": "prompts",
+    "audit": "audit log",
+}
 _FILES_OF_HOME = {
-    "archives": "archives", "logs": "logs", "examples": "other", "dataplane/uv-cache": "build cache",
-    "dataplane/wheels": "build cache", "dataplane/node-cache": "build cache", "dataplane/node-runtimes": "build cache",
+    "archives": "archives",
+    "logs": "logs",
+    "examples": "other",
+    "dataplane/uv-cache": "build cache",
+    "dataplane/wheels": "build cache",
+    "dataplane/node-cache": "build cache",
+    "dataplane/node-runtimes": "build cache",
     "dataplane/node": "build cache",
-    "backups": "backups", "ingress": "front",
+    "backups": "backups",
+    "ingress": "front",
     "postgres/data/pg_wal": "write-ahead log",
-}  # fmt: skip
+}
 _FILES_OF_DEPLOYMENT = {
     "revisions": "builds",
     "sources": "sources of builds",
@@ -103,7 +127,10 @@ class DiskUsage:
     """Measures what takes the space; callers at the same moment share one measurement."""
 
     def __init__(self, db: Database, database_url: str, home: Path, reserve: DiskReserve) -> None:
-        self._db, self._url, self._home, self._reserve = db, database_url, home, reserve
+        self._db = db
+        self._url = database_url
+        self._home = home
+        self._reserve = reserve
         self._lock = asyncio.Lock()
         self._measured: tuple[float, DiskReport] | None = None
         self._builds: dict[tuple[str, int], int] = {}
@@ -116,25 +143,35 @@ class DiskUsage:
             return msgspec.structs.replace(self._measured[1], shortage=shortage)
 
     async def _measure(self) -> DiskReport:
-        taken, dead = Counter[_SizeKey](), Counter[_SizeKey]()
+        taken = Counter[_SizeKey]()
+        dead = Counter[_SizeKey]()
         databases = [
             await self._measure_database(row, taken, dead) for row in await self._db.fetch(sql.databases_by_size)
         ]
         home_bytes = await asyncio.to_thread(self._measure_files, taken)
+
         total = sum(database.bytes for database in databases)
         if (self._home / "postgres" / "data").is_dir():
             # The files of the embedded Postgres that belong to no database.
             key = _SizeKey("Postgres itself", "files")
             taken[key] = max(0, taken[key] - total)
+
         names = {row["id"]: row["name"] for row in await self._db.fetch(sql.names_of_deployments)}
         space = measure(self._home)
         return DiskReport(
-            str(self._home), space.total, space.free, self._reserve.of(space.total), None, home_bytes, total, databases,
+            str(self._home),
+            space.total,
+            space.free,
+            self._reserve.of(space.total),
+            None,
+            home_bytes,
+            total,
+            databases,
             [
                 SpaceTaken(key.kind, key.place, size, key.deployment_id, _name_of(key.deployment_id, names), dead[key])
                 for key, size in taken.most_common()
             ],
-        )  # fmt: skip
+        )
 
     async def _measure_database(self, row: Any, taken: Counter[_SizeKey], dead: Counter[_SizeKey]) -> DatabaseSize:
         """Add the tables of a database, and what it has beside them."""
@@ -142,17 +179,21 @@ class DiskUsage:
         match = _AGENT_DATABASE.match(row["name"])
         deployment_id = None if match is None else UUID(match[1])
         left = found.bytes
+
         if match is not None or row["is_own"]:
             try:
                 async with self._connected(row["name"]) as connection:
                     tables = await connection.fetch(sql.table_sizes.sql)
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-                found.problem, tables = str(exc) or type(exc).__name__, []
+                found.problem = str(exc) or type(exc).__name__
+                tables = []
+
             for table in tables:
                 key = _SizeKey(_kind_of(table, is_agent=match is not None), "database", deployment_id)
                 taken[key] += table["bytes"]
                 dead[key] += table["bytes"] * table["dead_rows"] // max(1, table["dead_rows"] + table["live_rows"])
                 left -= table["bytes"]
+
         is_foreign = match is None and not row["is_own"]
         taken[_SizeKey("other databases" if is_foreign else "catalogs", "database", deployment_id)] += max(0, left)
         return found
@@ -174,16 +215,19 @@ class DiskUsage:
             self._home / name: _SizeKey(kind, "files") for name, kind in _FILES_OF_HOME.items()
         }
         parts[self._home / "postgres" / "data"] = _SizeKey("Postgres itself", "files")
+
         for folder in _folders(deployments):
             with_id = _uuid(folder.name)
             for name, kind in _FILES_OF_DEPLOYMENT.items():
                 parts[folder / name] = _SizeKey(kind, "files", with_id)
+
         for path, key in parts.items():
             inside = {other for other in parts if other != path and path in other.parents}
             if key.kind == "builds":
                 taken[key] += sum(self._size_of_build(build, seen) for build in _folders(path)) + _blocks(path)
             else:
                 taken[key] += size_of(path, seen, skipped=inside)
+
         taken[_SizeKey("other", "files")] += size_of(self._home, seen, skipped=set(parts))
         return taken.total() - before
 
@@ -193,30 +237,37 @@ class DiskUsage:
             key = (str(build), marker.stat().st_mtime_ns)
         except OSError:
             return size_of(build, seen)
+
         if key not in self._builds:
             self._builds[key] = size_of(build, seen)
+
         return self._builds[key]
 
 
 def size_of(path: Path, seen: set[tuple[int, int]], skipped: Iterable[Path] = ()) -> int:
     """Return the bytes that a file or folder takes on the disk; what is in `seen` was counted before."""
     left_out = {str(each) for each in skipped}
-    size, waiting = 0, [str(path)]
+    size = 0
+
+    waiting = [str(path)]
     while waiting:
         each = waiting.pop()
         if each in left_out:
             continue
+
         try:
             status = os.lstat(each)
             if status.st_nlink > 1 and not _is_folder(status.st_mode):
                 if (status.st_dev, status.st_ino) in seen:
                     continue
                 seen.add((status.st_dev, status.st_ino))
+
             size += status.st_blocks * _BLOCK
             if _is_folder(status.st_mode):
                 waiting += [entry.path for entry in os.scandir(each)]
         except OSError:
             continue  # Removed in the meantime, or another user's.
+
     return size
 
 
@@ -257,6 +308,7 @@ def _kind_of(table: Any, *, is_agent: bool) -> str:
         return _first_match(name, _KINDS_OF_PLATFORM, "platform")
     if table["schema"] != _OWN_SCHEMA:
         return "tables of the project"
+
     return _first_match(name, _KINDS_OF_AGENT, "agent server")
 
 
@@ -274,7 +326,8 @@ class DatabaseLimit(Task):
 
     def __init__(self, db: Database, home: Path, max_bytes: int) -> None:
         super().__init__()
-        self._db, self._max_bytes = db, max_bytes
+        self._db = db
+        self._max_bytes = max_bytes
         self._notice = watched_folder(home) / DATABASE_NOTICE
 
     async def activate(self) -> Status:
@@ -284,9 +337,11 @@ class DatabaseLimit(Task):
         if is_full and not self._notice.exists():
             allowed = megabytes(self._max_bytes)
             text = f"its databases take {megabytes(size)} of the {allowed} that DATABASE_MAX_BYTES allows"
+
             # Not private: agents in containers read it.
             await asyncio.to_thread(self._notice.write_text, text + "\n", "utf-8")
             self._notice.chmod(0o644)
         elif not is_full:
             self._notice.unlink(missing_ok=True)
+
         return Status({"full": int(is_full)})

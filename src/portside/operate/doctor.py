@@ -22,17 +22,21 @@ async def examine(installation: ExaminedInstallation, *, skipped: frozenset[str]
     findings: list[Finding] = []
     if installation.problem is not None:
         findings.append(fault("settings", installation.problem, "correct the variable or the option that it names"))
+
     for name, check in CHECKS.items():
         if name not in skipped:
             await _run(name, asyncio.to_thread(_extend, check, installation, findings), findings)
+
     for name, service_check in SERVICE_CHECKS.items():
         if name not in skipped:
             await _run(name, _collect(service_check(installation), findings), findings)
+
     findings = _without_repeated(findings)
     # A check that found something wrong ends with what is well all the same.
     wrong = {finding.check for finding in findings if finding.level != "ok"}
     found = [each for each in findings if each.check not in skipped and (each.level != "ok" or each.check not in wrong)]
     levels = [finding.level for finding in found]
+
     return Diagnosis(found, levels.count("fault"), levels.count("warning"))
 
 
@@ -44,8 +48,10 @@ def _without_repeated(findings: list[Finding]) -> list[Finding]:
         is_down = finding.check in PARTS and finding.level == "fault"
         if not is_down or finding.check not in down:
             kept.append(finding)
+
         if is_down:
             down.add(finding.check)
+
     return kept
 
 

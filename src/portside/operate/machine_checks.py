@@ -33,8 +33,10 @@ _OLD_BACKUP_DAYS = 7
 _OLD_WAL = timedelta(hours=1)
 # The first of January 2025. A clock that shows an earlier time was never set.
 _EARLIEST_TIME = 1_735_689_600
-_FEW_DESCRIPTORS, _MIN_DESCRIPTORS = 8192, 1024
-_LITTLE_MEMORY, _MIN_MEMORY = 512_000_000, 128_000_000
+_FEW_DESCRIPTORS = 8192
+_MIN_DESCRIPTORS = 1024
+_LITTLE_MEMORY = 512_000_000
+_MIN_MEMORY = 128_000_000
 _PROGRAM_TIMEOUT_S = 30.0
 _BIND_SERVICE = 1 << 10
 # A small package that builds need anyway.
@@ -43,28 +45,36 @@ _PROBED_PACKAGE = "packaging"
 
 def check_home(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the home folder exists, belongs to this user and is writable."""
-    name, home = "home", installation.home
+    name = "home"
+    home = installation.home
     if not home.exists():
         yield warning(name, f"{home} does not exist", "start 'portside up' once, or name the folder with --home")
         return
+
     if not home.is_dir():
         yield fault(name, f"{home} is not a folder", "move it away, or choose another folder with --home")
         return
+
     status = home.stat()
     if status.st_uid != os.geteuid():
         owner = user_name(status.st_uid)
         yield fault(name, f"{home} belongs to the user {owner}", f"run Portside and this command as {owner}")
+
     if os.statvfs(home).f_flag & os.ST_RDONLY:
         yield fault(name, f"the file system of {home} is mounted read-only", "see dmesg for the reason, and remount it")
     elif not os.access(home, os.R_OK | os.W_OK | os.X_OK):
         yield fault(name, f"{home} cannot be written", f"chmod u+rwx {home}")
+
     if status.st_mode & 0o077:
         yield fault(name, f"other users of this machine can enter {home}", f"chmod 700 {home}")
+
     if (path := find_foreign_file(home, status.st_uid)) is not None:
         yield fault(
-            name, f"{path} belongs to another user than {home}: Portside was started as several users",
+            name,
+            f"{path} belongs to another user than {home}: Portside was started as several users",
             f"chown -R {user_name(status.st_uid)} {home}",
-        )  # fmt: skip
+        )
+
     yield fine(name, f"{home} is the home")
 
 
@@ -75,6 +85,7 @@ def find_foreign_file(home: Path, owner: int) -> Path | None:
             for entry in folder.iterdir():
                 if entry.lstat().st_uid != owner:
                     return entry
+
     return None
 
 
@@ -91,36 +102,44 @@ def check_keys(installation: ExaminedInstallation) -> Iterator[Finding]:
             yield fault("master-key", f"{master} cannot be read: {exc.strerror}", "run this as the user of the home")
     elif (installation.home / "api-key").exists():
         yield fault(
-            "master-key", f"{master} is missing, and the secrets in the database cannot be decrypted without it",
+            "master-key",
+            f"{master} is missing, and the secrets in the database cannot be decrypted without it",
             "restore the file from a backup; it was saved with the database",
-        )  # fmt: skip
+        )
+
     for file in installation.key_files:
         path = installation.home / file
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
             yield fault("key-files", f"other users can read {path}", f"chmod 600 {path}; then replace the key")
+
     yield fine("key-files", "key files were examined")
 
 
 def check_lock(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the process that holds the home serves, and that no lock prevents the start of Postgres."""
-    holder, lock = lock_holder(installation.home), installation.home / "platform.lock"
+    holder = lock_holder(installation.home)
+    lock = installation.home / "platform.lock"
     if holder is not None and not _answers(installation):
         who = f"process {holder}" if holder else "a process that does not name itself"
         # `kill 0` would kill the shell's own processes.
         kill = f"kill {holder}" if holder else f"find it with 'fuser {lock}' and kill it"
         yield fault(
-            "lock", f"{who} holds {lock}, and nothing answers at {installation.url}",
+            "lock",
+            f"{who} holds {lock}, and nothing answers at {installation.url}",
             f"it may be starting or stopping; if not, {kill}. If it serves at another port, name it: --port",
-        )  # fmt: skip
+        )
+
     pid_file = installation.home / "postgres" / "data" / "postmaster.pid"
     with contextlib.suppress(OSError, ValueError, IndexError):
         pid = int(pid_file.read_text().splitlines()[0])
         program = _program_of(pid)
         if program is not None and not program.startswith("postgres"):
             yield fault(
-                "lock", f"{pid_file} names process {pid}, which is {program} and not Postgres: Postgres will not start",
+                "lock",
+                f"{pid_file} names process {pid}, which is {program} and not Postgres: Postgres will not start",
                 f"rm {pid_file}",
-            )  # fmt: skip
+            )
+
     running = "the platform runs" + (f" as process {holder}" if holder else "")
     yield fine("lock", "no platform is running on this home" if holder is None else running)
 
@@ -134,13 +153,16 @@ def check_data(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the data folder of the embedded Postgres is complete, and that this version can read it."""
     if installation.database_url is not None:
         return
-    data, engine = installation.home / "postgres" / "data", EmbeddedPostgres(installation.home)
+
+    data = installation.home / "postgres" / "data"
+    engine = EmbeddedPostgres(installation.home)
     if data.exists():
         try:
             engine.check_data()
             yield fine("data", f"{data} can be read by the embedded Postgres")
         except UserMistake as exc:
             yield fault("data", str(exc), "follow the message; nothing was changed")
+
     try:
         engine.check_program()
         yield fine("embedded-postgres", "the embedded Postgres can run here")
@@ -153,17 +175,22 @@ def check_disk(installation: ExaminedInstallation) -> Iterator[Finding]:
     folder = installation.home if installation.home.exists() else installation.home.parent
     if not folder.exists():
         return
+
     do = "make room: 'portside disk' shows what takes the space"
     space = measure(folder)
+
     if (shortage := find_shortage(folder, installation.reserve)) is not None:
         yield fault("disk", f"the disk of {folder} is nearly full, and new data is refused: {shortage}", do)
     elif (shortage := find_shortage(folder, installation.reserve, 2.0)) is not None:
         yield warning("disk", f"the disk of {folder} is filling up: {shortage}", do)
+
     if installation.home.exists() and (notice := read_notice(installation.home / WATCHED_FOLDER)) is not None:
         yield fault("database-size", f"new data is refused: {notice}", "delete data, or raise DATABASE_MAX_BYTES")
+
     temporary = Path(tempfile.gettempdir())
     if measure(temporary).free < 50_000_000:
         yield fault("temporary-files", f"{temporary} is full", "make room there, or set TMPDIR to another folder")
+
     yield fine("disk", f"{megabytes(space.free)} free of {megabytes(space.total)}")
 
 
@@ -171,12 +198,15 @@ def check_socket_folder(installation: ExaminedInstallation) -> Iterator[Finding]
     """Check that the folder of the embedded server's socket is private."""
     if installation.database_url is not None or not (installation.home / "postgres").exists():
         return
+
     folder = EmbeddedPostgres(installation.home).socket_folder
     if folder.is_symlink() or (folder.exists() and (_is_foreign(folder) or folder.stat().st_mode & 0o077)):
         yield fault(
-            "socket-folder", f"{folder} is not a private folder of this user, and Postgres will not start",
+            "socket-folder",
+            f"{folder} is not a private folder of this user, and Postgres will not start",
             f"rm -r {folder} while the platform is stopped",
-        )  # fmt: skip
+        )
+
     yield fine("socket-folder", f"{folder} is free or private")
 
 
@@ -185,42 +215,53 @@ def check_clock(installation: ExaminedInstallation) -> Iterator[Finding]:
     now = time.time()
     if now < _EARLIEST_TIME:
         yield fault("clock", f"the clock shows {time.strftime('%Y-%m-%d', time.gmtime(now))}", "set it, by NTP")
-    newest, at = None, now + _AHEAD_S
+
+    newest = None
+    at = now + _AHEAD_S
     for path in (
         installation.home,
         *(installation.home / name for name in (*installation.key_files, "postgres/log", "postgres/data", "logs")),
     ):
         with contextlib.suppress(OSError):
             if (changed := path.lstat().st_mtime) > at:
-                newest, at = path, changed
+                newest = path
+                at = changed
+
     if newest is not None:
         hours = (at - now) / 3600
         yield fault(
-            "clock", f"{newest} was changed {hours:.1f} hours in the future: the clock was set back, or is wrong",
+            "clock",
+            f"{newest} was changed {hours:.1f} hours in the future: the clock was set back, or is wrong",
             "set the clock by NTP; certificates, leases and crons depend on it",
-        )  # fmt: skip
+        )
+
     yield fine("clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)))
 
 
 def check_limits(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that the process has enough descriptors, and the machine enough memory."""
     holder = lock_holder(installation.home) or None
-    hard, used = resource.getrlimit(resource.RLIMIT_NOFILE)[1], 0
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    used = 0
+
     if holder is not None:
         with contextlib.suppress(OSError):
             hard = resource.prlimit(holder, resource.RLIMIT_NOFILE)[1]
             used = len(os.listdir(f"/proc/{holder}/fd"))  # noqa: PTH208 - counts only
+
     if hard != resource.RLIM_INFINITY:
         do = "raise the hard limit: LimitNOFILE= of systemd, --ulimit nofile= of containers, or limits.conf"
         if hard < _MIN_DESCRIPTORS or used > hard * 0.9:
             yield fault("descriptors", f"the limit of open files is {hard}, and {used} are open", do)
         elif hard < _FEW_DESCRIPTORS:
             yield warning("descriptors", f"the limit of open files is {hard}; each connection takes one", do)
+
     free = _available_memory()
     if free is not None and free < _LITTLE_MEMORY:
         do = "stop something, lower scales of deployments, or add memory; the kernel kills processes when none is left"
         level = fault if free < _MIN_MEMORY else warning
         yield level("memory", f"{megabytes(free)} of memory are available", do)
+
     yield fine("limits", "open files and memory were examined")
 
 
@@ -230,11 +271,15 @@ def check_programs(installation: ExaminedInstallation) -> Iterator[Finding]:
         yield _program("git", shutil.which("git"), fault, "install git: builds fetch repositories with it")
         yield _uv()
         yield _program(
-            "node", shutil.which("node"), warning,
+            "node",
+            shutil.which("node"),
+            warning,
             "install Node and npm, or name node_version in langgraph.json; then builds fetch Node themselves",
-        )  # fmt: skip
+        )
+
         if not (shutil.which("podman") or shutil.which("docker")):
             yield fine("containers", "neither podman nor docker is installed, so images cannot be deployed")
+
     if installation.is_fronted:
         do = f"install Caddy: {INSTALL_CADDY}"
         try:
@@ -242,6 +287,7 @@ def check_programs(installation: ExaminedInstallation) -> Iterator[Finding]:
         except UserMistake as exc:
             yield fault("caddy", str(exc), do)
             return
+
         if caddy is None:
             level = fault if installation.front.domain else warning
             missing = (
@@ -249,6 +295,7 @@ def check_programs(installation: ExaminedInstallation) -> Iterator[Finding]:
                 if installation.caddy
                 else "there is no Caddy"
             )
+
             yield level("caddy", f"{missing}, so agents have no addresses at the platform's port", do)
         else:
             yield fine("caddy", caddy.program)
@@ -257,12 +304,14 @@ def check_programs(installation: ExaminedInstallation) -> Iterator[Finding]:
 def _program(name: str, found: str | None, level: Callable[[str, str, str], Finding], do: str) -> Finding:
     if found is None:
         return level(name, f"{name} is not on the PATH", do)
+
     try:
         done = subprocess.run(
             [found, "--version"], capture_output=True, text=True, check=True, timeout=_PROGRAM_TIMEOUT_S
         )
     except (OSError, subprocess.SubprocessError) as exc:
         return level(name, f"{found} does not run: {exc}", do)
+
     return fine(name, done.stdout.strip().splitlines()[0] if done.stdout.strip() else found)
 
 
@@ -274,6 +323,7 @@ def _uv() -> Finding:
         found = find_uv_bin()
     except FileNotFoundError:
         return fault("uv", "uv is missing, with which builds install packages", do)
+
     return _program("uv", found, fault, do)
 
 
@@ -283,20 +333,28 @@ def check_registry(installation: ExaminedInstallation) -> Iterator[Finding]:
 
     if not installation.has_listener:
         return
+
     with contextlib.suppress(FileNotFoundError):
         done = subprocess.run(
             [find_uv_bin(), "pip", "compile", "-", "--no-cache", "--no-deps", "--quiet", "--no-header"],
-            input=_PROBED_PACKAGE, capture_output=True, text=True, check=False, timeout=_PROGRAM_TIMEOUT_S,
-            env={**os.environ, "UV_HTTP_TIMEOUT": "10", "UV_HTTP_RETRIES": "0"}, cwd=tempfile.gettempdir(),
-        )  # fmt: skip
+            input=_PROBED_PACKAGE,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PROGRAM_TIMEOUT_S,
+            env={**os.environ, "UV_HTTP_TIMEOUT": "10", "UV_HTTP_RETRIES": "0"},
+            cwd=tempfile.gettempdir(),
+        )
         if done.returncode == 0:
             yield fine("registry", "the package index answers")
             return
+
         reason = re.sub(r"(?<=://)[^/@\s]+@", "***@", " ".join(done.stderr.split()))[-400:]
         yield fault(
-            "registry", f"uv cannot get packages, so builds fail: {reason}",
+            "registry",
+            f"uv cannot get packages, so builds fail: {reason}",
             "check the network, HTTPS_PROXY, SSL_CERT_FILE and UV_DEFAULT_INDEX; without a network: --skip registry",
-        )  # fmt: skip
+        )
 
 
 def check_port(installation: ExaminedInstallation) -> Iterator[Finding]:
@@ -305,13 +363,15 @@ def check_port(installation: ExaminedInstallation) -> Iterator[Finding]:
         yield from _port_is_free(installation.host, installation.port)
         if installation.front.is_public:
             yield from _port_is_free("0.0.0.0", installation.front.https_port)  # noqa: S104 - as the front does
+
     if installation.front.is_public:
         lowest = min(installation.front.http_port, installation.front.https_port)
         if os.geteuid() != 0 and lowest < _first_free_port() and not _may_bind_low_ports():
             yield fault(
-                "ports", f"this user may not open port {lowest}",
+                "ports",
+                f"this user may not open port {lowest}",
                 "install the service ('portside service install'), or: sysctl net.ipv4.ip_unprivileged_port_start=80",
-            )  # fmt: skip
+            )
 
 
 def _port_is_free(host: str, port: int) -> Iterator[Finding]:
@@ -325,10 +385,13 @@ def _port_is_free(host: str, port: int) -> Iterator[Finding]:
             return
         except OSError as exc:
             yield fault(
-                "port", f"port {port} of {host} cannot be opened: {exc.strerror}",
+                "port",
+                f"port {port} of {host} cannot be opened: {exc.strerror}",
                 f"see which program has it (ss -ltnp 'sport = :{port}') and stop it, or choose another port",
-            )  # fmt: skip
+            )
+
             return
+
     yield fine("port", f"port {port} is free")
 
 
@@ -339,6 +402,7 @@ def check_files(installation: ExaminedInstallation) -> Iterator[Finding]:
             read_table(Path(installation.rate_limits_file))
         except UserMistake as exc:
             yield fault("rate-limits", str(exc), "correct the file, or unset RATE_LIMITS_FILE")
+
     if installation.model_prices_file is not None and not os.access(installation.model_prices_file, os.R_OK):
         yield fault(
             "prices", f"{installation.model_prices_file} cannot be read", "correct MODEL_PRICES_FILE, or unset it"
@@ -347,10 +411,13 @@ def check_files(installation: ExaminedInstallation) -> Iterator[Finding]:
 
 def check_backup(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that somebody took a backup of this platform within the last days, and that the last one succeeded."""
-    name, found = "backup", last_backup(installation.home)
+    name = "backup"
+    found = last_backup(installation.home)
     how = "set BACKUP_TO and PORTSIDE_BACKUP_PASSPHRASE_FILE, or run 'portside backup create' now and then"
+
     if found.failed is not None:
         yield warning(name, f"the last backup failed: {found.failed.error}", "remove the cause, and take another")
+
     if found.succeeded is not None:
         days = (datetime.now(UTC) - found.succeeded.ended_at).days
         place = f"{found.succeeded.location}/{found.succeeded.name}"
@@ -364,18 +431,22 @@ def check_backup(installation: ExaminedInstallation) -> Iterator[Finding]:
 
 def check_point_in_time(installation: ExaminedInstallation) -> Iterator[Finding]:
     """Check that any time can be restored up to now, if the platform archives its WAL."""
-    name, location = "point-in-time", installation.backup_to
+    name = "point-in-time"
+    location = installation.backup_to
     if not installation.keeps_wal or location is None:
         return
+
     how = "the log of the platform says why; 'portside backup status' shows the times"
     try:
         spans = spans_of(restorable_backups(open_store(location, installation.store_environment)))
     except UserMistake as exc:
         yield warning(name, f"the archived WAL cannot be read: {exc}", "make the location of BACKUP_TO readable")
         return
+
     if not spans:
         yield warning(name, "no time but those of backups can be restored: no backup precedes the archived WAL", how)
         return
+
     text = f"any time can be restored {' and '.join(map(str, spans))}"
     if datetime.now(UTC) - spans[-1].until > _OLD_WAL:
         yield warning(name, f"{text}, and none after that", how)
@@ -427,6 +498,7 @@ def _available_memory() -> int | None:
     with contextlib.suppress(OSError):
         found = re.search(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
         return int(found[1]) * 1024 if found else None
+
     return None
 
 
@@ -440,4 +512,5 @@ def _may_bind_low_ports() -> bool:
     with contextlib.suppress(OSError):
         found = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
         return found is not None and bool(int(found[1], 16) & _BIND_SERVICE)
+
     return False

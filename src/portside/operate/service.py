@@ -107,8 +107,10 @@ def running_service(root: Path = Path("/")) -> RunningService | None:
         unit = unit_of((root / "proc/self/cgroup").read_text())
     except OSError:
         return None
+
     if unit is None:
         return None
+
     return RunningService(unit, getpass.getuser(), any((root / UNITS).glob(f"*.target.wants/{unit}")))
 
 
@@ -124,6 +126,7 @@ def unit_of(cgroups: str) -> str | None:
             unit = path.rpartition("/")[2]
             if unit.endswith(".service") and not unit.startswith(("app-", "user@")):
                 return unit
+
     return None
 
 
@@ -160,6 +163,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         is_hidden = not any(
             path.is_relative_to(folder) for path in interpreters for folder in ("/home", "/root", "/run/user")
         )
+
         return _UNIT.format(
             name=self.name,
             user=self.user,
@@ -190,6 +194,7 @@ def read_settings(file: Path) -> dict[str, str]:
         name, is_set, value = line.strip().partition("=")
         if is_set and not name.startswith(("#", ";")):
             found[name.strip()] = value.strip().strip("\"'")
+
     return found
 
 
@@ -209,28 +214,35 @@ def install(service: Service, settings: Mapping[str, str], say: Say, *, starts: 
     """
     if os.geteuid() != 0:
         raise UserMistake("only root can install a service; run this with sudo")
+
     for text in (str(service.home), str(service.python)):
         if any(character in text for character in "\n\r\0"):
             raise UserMistake(f"the path {text!r} has a line break, which a unit cannot hold; use another one")
+
     is_live = service.root == Path("/")
     if is_live:
         _make_user(service, say)
         _check_interpreter(service)
         _make_home(service)
+
     _write_settings(service, settings, say)
     service = msgspec.structs.replace(service, written=written_folders(read_settings(service.settings_file)))
     if is_live:
         _make_written(service, say)
+
     service.unit_file.parent.mkdir(parents=True, exist_ok=True)
     service.unit_file.write_text(service.unit)
     service.unit_file.chmod(0o644)
     say(f"the unit is {service.unit_file}")
     _systemctl(service, "enable", service.name)
+
     if not is_live:
         return
+
     if not is_booted():
         say("systemd does not run here: the service starts with the next boot of a machine that has it")
         return
+
     _systemctl(service, "daemon-reload")
     if starts:
         _systemctl(service, "restart", service.name)
@@ -248,10 +260,12 @@ def _write_settings(service: Service, settings: Mapping[str, str], say: Say) -> 
     else:
         lines = [f"{name}={value}\n" for name, value in settings.items()]
         write_private(service.settings_file, _FIRST_SETTINGS.format(name=service.name) + "".join(lines))
+
         if service.root == Path("/"):
             # The service's user may read them, for the doctor.
             os.chown(service.settings_file, 0, pwd.getpwnam(service.user).pw_gid)
             service.settings_file.chmod(0o640)
+
         say(f"settings are in {service.settings_file}")
 
 
@@ -261,13 +275,17 @@ def uninstall(service: Service, say: Say) -> None:
         raise UserMistake("only root can remove a service; run this with sudo")
     if not service.unit_file.exists():
         raise UserMistake(f"there is no {service.unit_file}; 'portside service install' installs the service")
+
     is_running = service.root == Path("/") and is_booted()
     if is_running:
         _systemctl(service, "stop", service.name)
+
     _systemctl(service, "disable", service.name)
     service.unit_file.unlink()
+
     if is_running:
         _systemctl(service, "daemon-reload")
+
     say(f"removed; {service.home}, {service.settings_file} and the user {service.user} stay")
 
 
@@ -275,11 +293,13 @@ def status(service: Service) -> dict[str, str]:
     """Return how the service is: whether it is installed, starts with the machine, and runs. Raises UserMistake."""
     if not service.unit_file.exists():
         return {"LoadState": "not-found", "ActiveState": "inactive"}
+
     is_current = service.unit_file.read_text() == service.unit
     found = {"unit": str(service.unit_file), "is_current": "yes" if is_current else "no"}
     if service.root == Path("/") and is_booted():
         shown = _systemctl(service, "show", service.name, f"--property={','.join(_SHOWN)}")
         return found | dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+
     enabled = _systemctl(service, "is-enabled", service.name, check=False).strip()
     return found | {
         "LoadState": "loaded",
@@ -298,15 +318,24 @@ def _make_user(service: Service, say: Say) -> None:
         pwd.getpwnam(service.user)
     except KeyError:
         _run(
-            "useradd", "--system", "--user-group", "--home-dir", str(service.home), "--no-create-home",
-            "--shell", "/usr/sbin/nologin", service.user,
-        )  # fmt: skip
+            "useradd",
+            "--system",
+            "--user-group",
+            "--home-dir",
+            str(service.home),
+            "--no-create-home",
+            "--shell",
+            "/usr/sbin/nologin",
+            service.user,
+        )
+
         say(f"created the user {service.user}")
 
 
 def _make_home(service: Service) -> None:
     """Create the home, for the service's user alone. Raises UserMistake if it exists and belongs to another user."""
-    user, home = pwd.getpwnam(service.user), service.home
+    user = pwd.getpwnam(service.user)
+    home = service.home
     if not home.exists():
         home.mkdir(mode=0o700, parents=True)
         os.chown(home, user.pw_uid, grp.getgrgid(user.pw_gid).gr_gid)
@@ -335,6 +364,7 @@ def _check_interpreter(service: Service) -> None:
         done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S, cwd="/")
     except OSError as exc:
         raise UserMistake(f"{probe[0]} does not run: {exc}; install util-linux") from exc
+
     if done.returncode != 0:
         raise UserMistake(
             f"the user {service.user} cannot run {service.python}: {done.stderr.strip()[-300:]}. Install Portside "
@@ -352,6 +382,7 @@ def _run(program: str, *arguments: str, check: bool = True) -> str:
     found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
     if found is None:
         raise UserMistake(f"there is no {program}; a service needs a Linux with systemd")
+
     try:
         done = subprocess.run(
             [found, *arguments],
@@ -363,6 +394,8 @@ def _run(program: str, *arguments: str, check: bool = True) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise UserMistake(f"{program} {arguments[0]} failed: {exc}") from exc
+
     if check and done.returncode != 0:
         raise UserMistake(f"{program} {' '.join(arguments)} failed: {(done.stderr or done.stdout).strip()[-600:]}")
+
     return done.stdout

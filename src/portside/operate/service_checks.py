@@ -34,7 +34,8 @@ from portside.operate.sql import sql
 _MIN_VERSION = 15
 _MIN_CONNECTIONS = 50
 _FULL_AT = 0.9
-_CLOCK_APART_S, _CLOCK_WRONG_S = 5, 60
+_CLOCK_APART_S = 5
+_CLOCK_WRONG_S = 60
 _LISTENER_SILENT_S = 180
 _SOON = dt.timedelta(days=14)
 _TIMEOUT_S = 10.0
@@ -54,6 +55,7 @@ async def check_platform(installation: ExaminedInstallation) -> AsyncIterator[Fi
     if lock_holder(installation.home) is None:
         yield warning("platform", "the platform does not run on this home", "start it with 'portside up'")
         return
+
     try:
         async with httpx2.AsyncClient(timeout=_TIMEOUT_S) as client:
             health = (await client.get(f"{installation.url}/ok")).json()
@@ -62,11 +64,14 @@ async def check_platform(installation: ExaminedInstallation) -> AsyncIterator[Fi
             "platform", f"{installation.url}/ok does not answer: {exc}", "see its log; name its port with --port"
         )
         return
+
     for part, problem in health.get("problems", {}).items():
         yield fault(part, problem, _WHAT_TO_DO.get(part, "see the log of the platform"))
+
     for part, answers in health.get("services", {}).items():
         if not answers:
             yield fault(part, f"{part} does not answer", _WHAT_TO_DO.get(part, "see the log of the platform"))
+
     yield fine("platform", f"{installation.url} answers")
 
 
@@ -76,9 +81,11 @@ async def check_database(installation: ExaminedInstallation) -> AsyncIterator[Fi
         async with open_database(installation) as opened:
             if opened is None:
                 return
+
             db = opened.db
             async for finding in _server(installation, db):
                 yield finding
+
             async for finding in _content(installation, db):
                 yield finding
     except DependencyUnavailable as exc:
@@ -100,7 +107,8 @@ async def open_database(installation: ExaminedInstallation) -> AsyncIterator[Ope
 
     Raises UserMistake, and DependencyUnavailable with the driver's error as its cause.
     """
-    url, engine = installation.database_url, None
+    url = installation.database_url
+    engine = None
     if url is None:
         if (
             not (installation.home / "postgres" / "data" / "PG_VERSION").exists()
@@ -108,11 +116,14 @@ async def open_database(installation: ExaminedInstallation) -> AsyncIterator[Ope
         ):
             yield None
             return
+
         engine = EmbeddedPostgres(installation.home, connections=installation.max_connections)
         if lock_holder(installation.home) is None:
             url = await asyncio.to_thread(engine.acquire, 0.0)
         else:
-            url, engine = engine.url(SUPERUSER), None
+            url = engine.url(SUPERUSER)
+            engine = None
+
     try:
         db = await Database.connect(url, max_size=2)
         try:
@@ -132,11 +143,13 @@ def _unreachable(exc: BaseException) -> Finding:
             do = "create the database, or correct its name in DATABASE_URL"
         case asyncpg.TooManyConnectionsError():
             return fault(
-                "connections", f"Postgres accepts no further connection: {exc}",
+                "connections",
+                f"Postgres accepts no further connection: {exc}",
                 "stop what holds them (select * from pg_stat_activity), or raise max_connections",
-            )  # fmt: skip
+            )
         case _:
             do = "start it, and check host, port and firewall of DATABASE_URL"
+
     return fault("postgres", f"Postgres does not answer: {exc or type(exc).__name__}", do)
 
 
@@ -145,11 +158,14 @@ async def _server(installation: ExaminedInstallation, db: Database) -> AsyncIter
     facts: Any = await db.fetchrow(sql.server_facts)
     if facts["version"] < _MIN_VERSION:
         yield fault("postgres-version", f"it is Postgres {facts['version']}", f"use Postgres {_MIN_VERSION} or newer")
+
     if facts["is_read_only"]:
         yield fault(
-            "read-only", "the database is read-only: a standby, or default_transaction_read_only is on",
+            "read-only",
+            "the database is read-only: a standby, or default_transaction_read_only is on",
             "name the primary in DATABASE_URL, or: alter system set default_transaction_read_only = off",
-        )  # fmt: skip
+        )
+
     for name, is_right, harm, level in (
         ("fsync", facts["syncs"], "a crash of the machine destroys the database", fault),
         ("full_page_writes", facts["writes_full_pages"], "a crash of the machine destroys the database", fault),
@@ -159,27 +175,36 @@ async def _server(installation: ExaminedInstallation, db: Database) -> AsyncIter
         if not is_right:
             do = f"alter system set {name} = on; select pg_reload_conf()"
             yield level("postgres-settings", f"{name} is off: {harm}", do)
+
     if facts["encoding"] != "UTF8":
         yield fault("encoding", f"the database has the encoding {facts['encoding']}", "create it with encoding UTF8")
+
     if installation.has_listener and not (facts["may_create_databases"] and facts["may_create_roles"]):
         yield fault(
-            "role", "the role of DATABASE_URL may not create databases and roles, so no deployment can be created",
+            "role",
+            "the role of DATABASE_URL may not create databases and roles, so no deployment can be created",
             "as a superuser: alter role NAME createdb createrole",
-        )  # fmt: skip
+        )
+
     if facts["connections"] > facts["max_connections"] * _FULL_AT:
         yield fault(
-            "connections", f"{facts['connections']} of {facts['max_connections']} connections are taken",
+            "connections",
+            f"{facts['connections']} of {facts['max_connections']} connections are taken",
             "raise max_connections (POSTGRES_MAX_CONNECTIONS for the embedded Postgres), or lower scales",
-        )  # fmt: skip
+        )
+
     if facts["max_connections"] < _MIN_CONNECTIONS:
         yield warning(
-            "connections", f"max_connections is {facts['max_connections']}; each agent that is awake needs three",
+            "connections",
+            f"max_connections is {facts['max_connections']}; each agent that is awake needs three",
             "raise max_connections, and restart Postgres",
-        )  # fmt: skip
+        )
+
     apart = abs(facts["now"] - time.time())
     if apart > _CLOCK_APART_S:
         level = fault if apart > _CLOCK_WRONG_S else warning
         yield level("clock", f"the clocks of this machine and of Postgres differ by {apart:.0f} s", "set both by NTP")
+
     yield fine("postgres", f"Postgres {facts['version']} answers")
 
 
@@ -188,10 +213,13 @@ async def _content(installation: ExaminedInstallation, db: Database) -> AsyncIte
     if not await is_migrated(db):
         if (installation.home / "api-key").exists():
             yield fault(
-                "database", "the home has an api-key, but the database is empty",
+                "database",
+                "the home has an api-key, but the database is empty",
                 "correct DATABASE_URL, restore the database, or move the home away to begin again",
-            )  # fmt: skip
+            )
+
         return
+
     try:
         if pending := await find_pending(db, list(installation.packages)):
             shown = ", ".join(pending[:3]) + (" …" if len(pending) > 3 else "")
@@ -203,26 +231,32 @@ async def _content(installation: ExaminedInstallation, db: Database) -> AsyncIte
     except UserMistake as exc:
         yield fault("migrations", str(exc), "install the version that made the database, or restore a backup")
         return
+
     if (installation.home / "master-key").exists() and await db.fetchval(sql.has_master_key_check):
         try:
             await check_master_key(db, SecretBox.from_file(installation.home / "master-key"))
             yield fine("master-key", "the master key decrypts this database")
         except UserMistake:
             yield fault(
-                "master-key", f"{installation.home / 'master-key'} is the key of another platform, or an older one",
+                "master-key",
+                f"{installation.home / 'master-key'} is the key of another platform, or an older one",
                 "restore the file that was saved with this database, or correct DATABASE_URL",
-            )  # fmt: skip
+            )
+
     async for finding in _keys(installation, db):
         yield finding
+
     silent_s = await db.fetchval(sql.last_seen_listener) if installation.has_listener else None
     if silent_s is not None and silent_s > _LISTENER_SILENT_S and lock_holder(installation.home) is not None:
         yield fault("listener", f"the listener has been silent for {silent_s:.0f} s", _WHAT_TO_DO["listener"])
+
     for row in await db.fetch(sql.troubled_deployments):
         state = row["status"] if row["status"] == "UNKNOWN" else f"its newest revision is {row['revision_status']}"
         yield warning(
-            "deployments", f"{row['name']}: {state}: {(row['reason'] or 'without a reason')[:300]}",
+            "deployments",
+            f"{row['name']}: {state}: {(row['reason'] or 'without a reason')[:300]}",
             f"portside deployments show {row['name']}; portside logs {row['name']}",
-        )  # fmt: skip
+        )
 
 
 async def _keys(installation: ExaminedInstallation, db: Database) -> AsyncIterator[Finding]:
@@ -245,8 +279,10 @@ async def check_certificates(installation: ExaminedInstallation) -> AsyncIterato
             )
         except (OSError, ValueError, TypeError) as exc:
             found = [fault("certificate", f"the certificate or its key cannot be read: {exc}", "put both as PEM files")]
+
         for finding in found:
             yield finding
+
     if installation.front.is_public and lock_holder(installation.home) is not None:
         try:
             served = await asyncio.to_thread(
@@ -256,6 +292,7 @@ async def check_certificates(installation: ExaminedInstallation) -> AsyncIterato
             do = "see HOME/logs/ingress.log; the domain's port 80 and 443 must be reachable for ACME"
             yield fault("certificate", f"no certificate is served for {installation.front.domain}: {exc}", do)
             return
+
         for finding in _dates(served, f"the certificate that is served for {installation.front.domain}"):
             yield finding
 
@@ -264,20 +301,24 @@ def _certificate_files(installation: ExaminedInstallation, file: Path, key_file:
     certificate = x509.load_pem_x509_certificates(file.read_bytes())[0]
     yield from _dates(certificate, str(file))
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+
     served = names.get_values_for_type(x509.DNSName)
     domain = installation.front.domain or ""
     if domain not in served and f"*.{domain.partition('.')[2]}" not in served:
         yield fault("certificate", f"{file} is for {', '.join(served)} and not for {domain}", "get one for the domain")
+
     key = load_pem_private_key(key_file.read_bytes(), None).public_key()
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if key.public_bytes(*form) != certificate.public_key().public_bytes(*form):
         yield fault("certificate", f"{key_file} is not the key of {file}", "name the key that belongs to it")
+
     if key_file.stat().st_mode & 0o077:
         yield warning("certificate", f"other users can read {key_file}", f"chmod 600 {key_file}")
 
 
 def _dates(certificate: x509.Certificate, what: str) -> Iterator[Finding]:
-    now, end = dt.datetime.now(dt.UTC), certificate.not_valid_after_utc
+    now = dt.datetime.now(dt.UTC)
+    end = certificate.not_valid_after_utc
     if end < now:
         yield fault("certificate", f"{what} expired on {end:%Y-%m-%d}", "renew it, and restart the platform")
     elif certificate.not_valid_before_utc > now:
@@ -291,7 +332,9 @@ def _dates(certificate: x509.Certificate, what: str) -> Iterator[Finding]:
 def _served_certificate(domain: str, port: int) -> x509.Certificate:
     # Only the dates are examined: clients may trust an authority that this machine does not.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+
     with (
         socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S) as plain,
         context.wrap_socket(plain, server_hostname=domain) as secured,
@@ -303,6 +346,7 @@ async def check_domain(installation: ExaminedInstallation) -> AsyncIterator[Find
     """Check that the domain leads to this machine."""
     if installation.front.domain is None:
         return
+
     level = fault if installation.front.tls == "acme" else warning
     loop = asyncio.get_running_loop()
     try:
@@ -311,14 +355,17 @@ async def check_domain(installation: ExaminedInstallation) -> AsyncIterator[Find
         do = "add an A or AAAA record with the address of this machine at your DNS provider"
         yield level("domain", f"{installation.front.domain} has no address: {exc}", do)
         return
+
     addresses = sorted({str(address[4][0]) for address in found})
     if not any(_is_own(address) for address in addresses):
         yield warning(
             "domain",
             f"{installation.front.domain} leads to {', '.join(addresses)}, which no interface of this machine has",
             "fine behind a NAT or a proxy; otherwise correct the DNS record",
-        )  # fmt: skip
+        )
+
         return
+
     yield fine("domain", f"{installation.front.domain} leads to this machine")
 
 
@@ -329,6 +376,7 @@ def _is_own(address: str) -> bool:
             probe.bind((address, 0))
         except OSError:
             return False
+
     return True
 
 
@@ -340,11 +388,14 @@ async def check_proxy(installation: ExaminedInstallation) -> AsyncIterator[Findi
         or (key := _read(installation.home / "api-key")) is None
     ):
         return
+
     if installation.front.domain and installation.front.tls == "off" and not installation.trusted_proxies:
         yield fault(
-            "proxy", "TLS is off, so another proxy is in front of the platform, and TRUSTED_PROXIES names none",
+            "proxy",
+            "TLS is off, so another proxy is in front of the platform, and TRUSTED_PROXIES names none",
             "set TRUSTED_PROXIES to the proxy's address, or all clients share its limits and links begin with http",
-        )  # fmt: skip
+        )
+
     trust = os.environ.get("PORTSIDE_CA_FILE")
     context = ssl.create_default_context(cafile=trust) if trust else True
     try:
@@ -356,14 +407,18 @@ async def check_proxy(installation: ExaminedInstallation) -> AsyncIterator[Findi
         do = "fine where this machine cannot reach its own public address; otherwise see the proxy's log"
         yield warning("proxy", f"{installation.public_url} does not answer from here: {exc}", do)
         return
+
     do = "use the configuration of 'portside ingress print nginx|caddy|traefik'"
     wanted = httpx2.URL(installation.public_url).netloc.decode()
     if seen["host"] != wanted:
         yield fault("proxy", f"the proxy passes the Host header {seen['host']}, and {wanted} was requested", do)
+
     if installation.front.tls == "off" and seen["scheme"] != "https":
         yield fault("proxy", "the platform sees http: no X-Forwarded-Proto, or TRUSTED_PROXIES lacks the proxy", do)
+
     if seen["client"] == _CLAIMED:
         yield fault("proxy", "the proxy passes on the X-Forwarded-For of clients: anybody may claim any address", do)
+
     yield fine("proxy", f"{installation.public_url} answers, and sees this machine as {seen['client']}")
 
 
@@ -371,6 +426,7 @@ async def check_sign_in(installation: ExaminedInstallation) -> AsyncIterator[Fin
     """Check that the OpenID Connect provider answers."""
     if installation.oidc_issuer is None:
         return
+
     address = f"{installation.oidc_issuer.rstrip('/')}/.well-known/openid-configuration"
     try:
         async with httpx2.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=True) as client:
@@ -378,8 +434,10 @@ async def check_sign_in(installation: ExaminedInstallation) -> AsyncIterator[Fin
     except (httpx2.HTTPError, ValueError, KeyError, TypeError) as exc:
         yield fault("sign-in", f"nobody can sign in: {address}: {exc}", "check OIDC_ISSUER, and the network")
         return
+
     if issuer.rstrip("/") != installation.oidc_issuer.rstrip("/"):
         yield fault("sign-in", f"the provider names itself {issuer}", f"set OIDC_ISSUER={issuer}")
+
     yield fine("sign-in", f"{installation.oidc_issuer} answers")
 
 

@@ -32,7 +32,8 @@ from portside.operate.sql import sql
 ROWS_PER_S = 200_000
 _RECENT = timedelta(hours=24)
 _AGENT = "portside.agent"
-_UPGRADES, _KEPT = "upgrades.json", 50
+_UPGRADES = "upgrades.json"
+_KEPT = 50
 
 
 class Upgrade(msgspec.Struct, kw_only=True):
@@ -111,15 +112,18 @@ async def plan_upgrade(
     plan = UpgradePlan(
         before=None if running is None else running.version, after=full_version(), databases=[], agents=[], findings=[]
     )
+
     if installation.problem is not None:
         plan.findings.append(
             fault("settings", installation.problem, "correct the variable or the option that it names")
         )
+
     plan.findings += _about_platform(installation, running)
     plan.findings += _about_settings(running, known_settings)
     plan.findings += await asyncio.to_thread(_about_postgres, installation)
     async for finding in _about_databases(installation, plan):
         plan.findings.append(finding)
+
     plan.findings += await asyncio.to_thread(lambda: [*_about_disk(installation), *_about_backup(installation)])
     return plan
 
@@ -128,10 +132,13 @@ def _about_platform(installation: ExaminedInstallation, running: RunningPlatform
     if running is not None:
         if running.can_hand_over:
             return [fine("platform", f"{running.version} runs; its agents continue while it is replaced")]
+
         do = "deploy nothing meanwhile; if it is a service, run 'portside service install' instead of this"
         return [warning("platform", f"{running.version} runs, which cannot be replaced in place: it is stopped", do)]
+
     if lock_holder(installation.home) is None:
         return [warning("platform", "it does not run", "start it with this version after the backup: portside up")]
+
     return [
         fault("platform", f"it runs, but {installation.url} does not answer", "name its port with --port; see its log")
     ]
@@ -148,12 +155,14 @@ def _about_settings(running: RunningPlatform | None, known: Collection[str]) -> 
 def _about_postgres(installation: ExaminedInstallation) -> list[Finding]:
     if installation.database_url is not None:
         return []
+
     try:
         engine = EmbeddedPostgres(installation.home)
         engine.check_program()
         engine.check_data()
     except UserMistake as exc:
         return [fault("postgres", str(exc), "follow the message; nothing was changed")]
+
     return [fine("postgres", "the embedded Postgres keeps its major version")]
 
 
@@ -165,10 +174,12 @@ async def _about_databases(installation: ExaminedInstallation, plan: UpgradePlan
                 do = "there is nothing to upgrade: start this version with 'portside up'"
                 yield fault("database", "there is no database of this home yet", do)
                 return
+
             names: dict[str, str] = {}
             for row in await opened.db.fetch(sql.serving_revisions):
                 names[f"agent_{UUID(str(row['id'])).hex}"] = row["name"]
                 plan.agents.append(await asyncio.to_thread(_change_of, installation.home, row))
+
             for number, database in enumerate(await platform_databases(opened.url)):
                 is_platform = number == 0
                 packages, schema = (list(installation.packages), None) if is_platform else ([_AGENT], "portside")
@@ -177,17 +188,20 @@ async def _about_databases(installation: ExaminedInstallation, plan: UpgradePlan
                     changes = await _changes_of(db, packages, database.name, names.get(database.name))
                 finally:
                     await db.close()
+
                 if changes is not None:
                     plan.databases.append(changes)
     except (UserMistake, DependencyUnavailable) as exc:
         yield fault("database", str(exc), "follow the message; nothing was changed")
         return
+
     one_way = sorted({reason for each in plan.databases for reason in each.one_way})
     if one_way:
         yield warning(
-            "way-back", f"the version before does not run afterwards: {'; '.join(one_way)}",
+            "way-back",
+            f"the version before does not run afterwards: {'; '.join(one_way)}",
             "the way back is the backup that is taken before",
-        )  # fmt: skip
+        )
     else:
         yield fine("way-back", "the version before runs on what this one changes")
 
@@ -202,17 +216,21 @@ async def _changes_of(
     """Return what will be applied to a database, or None. Raises UserMistake for one that will be refused."""
     if not await is_migrated(db):
         return None  # A deployment that has never served.
+
     pending = await find_pending(db, packages)
     if not pending:
         return None
+
     missing = await find_missing(db, packages)
     counts = {row["name"]: int(row["number"]) for row in await db.fetch(sql.row_counts)}
     rows = sum(counts.get(table, 0) for migration in missing for table in migration.tables)
+
     one_way = [
         f"{migration.package}/{migration.name} ({migration.older_versions or 'it does not say that they run'})"
         for migration in missing
         if migration.older_versions != "run"
     ]
+
     return PendingChanges(
         database=database, deployment=deployment, pending=pending, rows=rows, seconds=rows / ROWS_PER_S, one_way=one_way
     )
@@ -228,6 +246,7 @@ def _change_of(home: Path, row: Record) -> AgentChange:
         layout = msgspec.json.decode((folder / "built.json").read_bytes(), type=_BuildLayout).layout
     except (OSError, msgspec.MsgspecError):
         layout = "combined"
+
     version = None if row["server_version"] is None else str(row["server_version"])
     return AgentChange(
         name=str(row["name"]), server_version=version, becomes="replaced" if layout == "split" else "kept"
@@ -237,6 +256,7 @@ def _change_of(home: Path, row: Record) -> AgentChange:
 def _about_disk(installation: ExaminedInstallation) -> list[Finding]:
     if (shortage := find_shortage(installation.home, installation.reserve)) is not None:
         return [fault("disk", shortage, "make room: 'portside disk' shows what takes the space")]
+
     space = measure(installation.home)
     return [fine("disk", f"{megabytes(space.free)} free of {megabytes(space.total)}")]
 
@@ -245,8 +265,10 @@ def _about_backup(installation: ExaminedInstallation) -> list[Finding]:
     found = last_backup(installation.home).succeeded
     if found is None:
         return [warning("backup", "there is no backup", "'portside upgrade' takes one: --backup-to, or BACKUP_TO")]
+
     age = now() - found.ended_at
     text = f"the last one is {age.total_seconds() / 3600:.1f} hours old: {found.location}/{found.name}"
     if age > _RECENT:
         return [warning("backup", text, "'portside upgrade' takes one, unless --no-backup")]
+
     return [fine("backup", text)]

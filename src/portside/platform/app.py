@@ -148,14 +148,17 @@ class DeletedWorkspaces(Task):
         workspace_id = await next_to_empty(self._db, self._delete_after)
         if workspace_id is None:
             return Status()
+
         is_empty = await self._empty(workspace_id)
         return Status({"workspaces": int(is_empty)}, again=True)
 
     async def _empty(self, workspace_id: UUID) -> bool:
         if await empty_traces(self._db, workspace_id):
             return False
+
         for empty in (empty_annotation, empty_datasets, empty_prompts, empty_control):
             await empty(self._db, workspace_id)
+
         await mark_emptied(self._db, workspace_id)
         return True
 
@@ -180,10 +183,12 @@ async def background_tasks(
         DeletedWorkspaces(db),
         *more,
     ]
+
     if settings.repository_poll_s:
         recorded = BackgroundDatabase(db, "revision.create", "insert_revision")
         acting = ScopeFactory(recorded, services.box, services.authenticator, services.changes)
         tasks.append(PolledBranches(acting, settings.repository_poll_s, services.outbound_rules, services.disk))
+
     driver = Driver(tasks)
     driver.start()
     try:
@@ -264,22 +269,27 @@ async def open_platform(
         await _check_database(db, home, is_migrated=await is_migrated(db))
         await _migrate(db, home)
         await _check_database(db, home, is_migrated=True)
+
         if not home.master_key.exists() and await first_start.is_set_up(db):
             raise UserMistake(
                 f"{home.master_key} is missing, and the secrets of this database cannot be decrypted without it; "
                 "restore it from a backup"
             )
+
         box = await check_key(db, home)
         await sync_prices(db, Path(settings.model_prices_file) if settings.model_prices_file else None)
+
         new_key = await first_start.set_up(db, api_key=settings.api_key)
         if new_key is not None:
             home.keep_key(home.api_key, new_key)
+
         changes = DesiredChanges()
         authenticator = Authenticator(db, _session_rules(settings))
         workspace_id = await first_start.first_workspace(db)
         windows = Windows(db)
         limits = _limits(settings, authenticator, windows)
         backups = backup_tasks(settings, database_url, problems)
+
         services = PlatformServices(
             db=db,
             authenticator=authenticator,
@@ -315,20 +325,25 @@ async def open_platform(
             rollouts=ServerRollouts(db, changes, full_version(), is_automatic=settings.roll_forward == "automatic"),
             channels=AlertChannels(db, box, _private(settings.alert_private_hosts), _mail_server(settings)),
         )
+
         draining = asyncio.Event()
         recorder = Recorder(db, services.trusted_proxies)
+
         api: Any = Api(recorder.recorded(ROUTES), services, recorder.guarded(guard))
         if limits is not None:
             api = RateLimits(api, *limits, LimitScope(is_unlimited(api), needs_key(api)))
+
         bounded = LimitBody(
             api,
             settings.http_max_request_body_bytes,
             body_limits(ROUTES),
             max_values=settings.http_max_request_body_values,
         )
+
         prefixed = StripPrefix(bounded, PREFIXES)
         asgi = RequestMiddleware(prefixed if front else AgentsUnavailable(prefixed), draining=draining)
         listener_key, _ = await ensure_listener_key(db, home)
+
         more: list[Task] = [
             *backups.all,
             services.key_rotation,
@@ -336,22 +351,27 @@ async def open_platform(
             DatabaseLimit(db, home.path, settings.database_max_bytes),
             services.rollouts,
         ]
+
         if settings.own_listener:
             more += [ListenerKey(db, home), ListenerLog(home.listener_log)]
+
         more += [SuppressedRefusals(recorder), ExpiredEntries(db, settings.audit_log_days)]
         await record_start(db, full_version(), _settings_in_use(settings))
         deliveries = AlertDeliveries(services.channels)
         schedule = schedule_of(settings)
         every = None if schedule is None else schedule.every
         parts = MeasuredParts(db, home.path, disk, settings.front if front else None, problems, every)
+
         more += [
             deliveries,
             AlertWatch(db, Measurements(parts), deliveries, every_s=settings.alert_check_s),
             OldAlerts(db),
         ]
+
         if front is not None:
             more.append(FrontRoutes(front))
             await front.open(db, workspace_id)
+
         async with windows.maintained(), background_tasks(services, settings, more):
             yield PlatformApp(FromFront(asgi) if front else asgi, draining, changes, new_key, listener_key)
     finally:
@@ -366,6 +386,7 @@ async def _migrate(db: Database, home: Home) -> None:
         last = next(iter(read_upgrades(home.path)), None)
         if last is None or last.backup is None:
             raise
+
         raise UserMistake(f"{exc}. That of the upgrade to {last.after} is {last.backup}") from exc
 
 
@@ -379,10 +400,15 @@ def _mail_server(settings: PlatformSettings) -> MailServer | None:
         return None
     if settings.smtp_from is None:
         raise UserMistake("setting SMTP_FROM: not set, and SMTP_HOST needs it")
+
     return MailServer(
-        settings.smtp_host, settings.smtp_port, settings.smtp_from, settings.smtp_tls, settings.smtp_user,
+        settings.smtp_host,
+        settings.smtp_port,
+        settings.smtp_from,
+        settings.smtp_tls,
+        settings.smtp_user,
         settings.smtp_password,
-    )  # fmt: skip
+    )
 
 
 def _settings_in_use(settings: PlatformSettings) -> list[str]:
@@ -397,6 +423,7 @@ def _agent_origins(settings: PlatformSettings, front: Front | None) -> tuple[str
         return ("http://127.0.0.1:*", "http://localhost:*", *named)
     if settings.agents == "host":
         return (f"https://*.{settings.front.domain}{settings.front.port_suffix}", *named)
+
     return named
 
 
@@ -410,6 +437,7 @@ def _oidc(settings: PlatformSettings, box: SecretBox) -> OidcSignIn | None:
         return None
     if settings.oidc_client_id is None:
         raise UserMistake("setting OIDC_CLIENT_ID: not set, and OIDC_ISSUER needs it")
+
     client = OidcClient(settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret)
     rules = AdmissionRules.read(
         domains=settings.oidc_allowed_domains,
@@ -417,6 +445,7 @@ def _oidc(settings: PlatformSettings, box: SecretBox) -> OidcSignIn | None:
         role_map=settings.oidc_role_map,
         default_role=settings.oidc_default_role,
     )
+
     return OidcSignIn(OidcProvider(client, box), rules)
 
 
@@ -424,6 +453,7 @@ async def _check_database(db: Database, home: Home, *, is_migrated: bool) -> Non
     """Raise UserMistake if the home belongs to a platform but the database is empty."""
     if read_key(home.api_key) is None or (is_migrated and await first_start.is_set_up(db)):
         return
+
     raise UserMistake(
         f"{home.api_key} belongs to a platform, but the database is empty. Nothing was changed. If DATABASE_URL names "
         "the wrong database, correct it; if the database was lost, restore its dump; to begin with an empty platform, "
@@ -457,6 +487,7 @@ def _limits(
     """Return the parts of the rate limits; None without any. Raises UserMistake for an invalid table or proxy list."""
     if not settings.rate_limits:
         return None
+
     file = Path(settings.rate_limits_file) if settings.rate_limits_file else None
     callers = Callers(authenticator, read_networks(settings.trusted_proxies))
     return Table(read_table(file), settings.region), callers, windows
@@ -490,6 +521,7 @@ async def rotate_master_key(home: Home, database_url: str) -> int:
         await record_operation(db, "master_key.rotate", name=f"{reencrypted} secrets")
     finally:
         await db.close()
+
     return reencrypted
 
 
@@ -520,6 +552,7 @@ async def _running(front: Front | None, replaced: asyncio.Event) -> AsyncIterato
     if front is None:
         yield
         return
+
     front.start()
     try:
         yield
@@ -539,8 +572,11 @@ async def run_platform(
     front = endpoint.front
     if front is not None:
         problems["front"] = lambda: front.problem
-    stop, replaced = asyncio.Event(), asyncio.Event()
+
+    stop = asyncio.Event()
+    replaced = asyncio.Event()
     loop = asyncio.get_running_loop()
+
     # The server closes its own descriptor.
     handed = HandedOver(os.dup(endpoint.listening.fileno()))
     async with _running(front, replaced), open_platform(home, settings, database.url, problems, front) as app:
@@ -550,11 +586,13 @@ async def run_platform(
             grace_s=STREAM_GRACE_S,
             body_within_s=settings.http_request_body_timeout_seconds,
         )
+
         await server.open([endpoint.listening])
         closing = asyncio.Event()
         serving = asyncio.create_task(server.serve_until(closing))
         listener = ListenerProcess(_listener_environment(home, settings, database.url, app), home.listener_log)
         problems["listener"] = lambda: listener.problem
+
         if settings.own_listener:
             listener.start()
 
@@ -570,6 +608,7 @@ async def run_platform(
                 await asyncio.wait([stopped, ready], return_when=asyncio.FIRST_COMPLETED)
                 if ready.done():
                     ready.result()
+
                 await stopped
         finally:
             ready.cancel()
@@ -577,13 +616,17 @@ async def run_platform(
                 # The listener first: it reports the end of its deployments, so the control plane must still answer.
                 await (listener.leave_agents() if replaced.is_set() else listener.stop())
                 app.changes.close()
+
                 # Before the server, which would wait for the connections that the front keeps open.
                 if front is not None and not replaced.is_set():
                     await front.close()
+
                 closing.set()
                 await serving
+
     if front is not None:
         handed.front = front.pid
+
     return handed if replaced.is_set() else None
 
 

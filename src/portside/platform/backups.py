@@ -34,12 +34,15 @@ async def origin_of(settings: PlatformSettings, *, as_dumps: bool) -> AsyncItera
     home = settings.home_path
     if not Home(home).master_key.is_file():
         raise UserMistake(f"there is no {Home(home).master_key}; name the platform's folder with --home")
+
     if settings.database_url:
         yield SourcePlatform(home, settings.database_url, "dumps")
         return
+
     embedded = embedded_of(settings)
     if not (embedded.data / "PG_VERSION").exists():
         raise UserMistake(f"{home} has no embedded Postgres; set DATABASE_URL as for the platform")
+
     try:
         url = await InterruptibleWork().run(embedded.acquire, on_interrupt=embedded.release)
         yield SourcePlatform(home, url, "dumps" if as_dumps else "data")
@@ -58,6 +61,7 @@ def schedule_of(settings: PlatformSettings) -> BackupPlan | None:
     """Return when and where backups are taken, or None without BACKUP_TO."""
     if settings.backup_to is None:
         return None
+
     return BackupPlan(
         settings.home_path,
         settings.backup_to,
@@ -114,6 +118,7 @@ def take_backup(
         if Home(settings.home_path).master_key.exists():
             record_attempt(settings.home_path, attempt(error=str(exc) or type(exc).__name__))
         raise
+
     taken = attempt(size_bytes=made.size_bytes)
     record_attempt(settings.home_path, taken)
     return made, taken
@@ -123,6 +128,7 @@ async def record_trial(settings: PlatformSettings, name: str) -> None:
     """Record in the audit log of a platform that a backup was restored as a trial, if there is a platform."""
     if not Home(settings.home_path).master_key.is_file():
         return
+
     try:
         async with origin_of(settings, as_dumps=False) as origin:
             await record_at(origin.url, "backup.try_restore", name)
@@ -151,20 +157,24 @@ def backup_tasks(
         if settings.backup_point_in_time:
             raise UserMistake("setting BACKUP_POINT_IN_TIME: needs BACKUP_TO, where the WAL is archived")
         return BackupTasks()
+
     passphrase = passphrase_of(settings)
     if passphrase is None:
         raise UserMistake(
             "setting BACKUP_TO: needs a passphrase; set PORTSIDE_BACKUP_PASSPHRASE_FILE or PORTSIDE_BACKUP_PASSPHRASE"
         )
+
     passphrase.check_strength()
     environment = {"PORTSIDE_HOME": str(settings.home_path), "DATABASE_URL": settings.database_url or ""}
     backups = ScheduledBackups(schedule, environment)
     problems["backup"] = lambda: backups.problem
     store = open_store(schedule.location, os.environ)
+
     if not settings.backup_point_in_time:
         return BackupTasks(backups)
     if settings.database_url:
         raise UserMistake("setting BACKUP_POINT_IN_TIME: works with the embedded Postgres only, not DATABASE_URL")
+
     archive = WalArchive(settings.home_path, database_url, store, passphrase)
     problems["WAL archive"] = lambda: archive.problem
     return BackupTasks(backups, archive)

@@ -53,9 +53,11 @@ def execute_next(home: Path, handed: HandedOver) -> None:
         (home / _PROGRAM).unlink()
     except FileNotFoundError:
         interpreter = sys.executable
+
     for descriptor in (handed.listening, handed.postgres_lock):
         if descriptor is not None:
             os.set_inheritable(descriptor, True)
+
     environment = {**os.environ, _VARIABLE: msgspec.json.encode(handed).decode()}
     sys.stdout.flush()
     sys.stderr.flush()

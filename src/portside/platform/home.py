@@ -21,6 +21,7 @@ def make_repository(target: Path) -> Path:
     """
     if (target / ".git").is_dir():
         return target
+
     fresh = target.with_name(f".{target.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     shutil.copytree(_source(), fresh, ignore=shutil.ignore_patterns("__pycache__", ".*"))
@@ -28,6 +29,7 @@ def make_repository(target: Path) -> Path:
     _git(fresh, "add", "--all")
     _git(fresh, *_IDENTITY, "commit", "--quiet", "--message", "The hello agent")
     fresh.rename(target)
+
     return target
 
 
@@ -37,6 +39,7 @@ def _source() -> Path:
     for folder in (package / "examples" / NAME, package.parents[1] / "examples" / NAME):
         if (folder / "langgraph.json").is_file():
             return folder
+
     raise UserMistake("this installation has no example agent; start with --no-example")
 
 
@@ -48,6 +51,7 @@ def _git(folder: Path, *arguments: str) -> None:
         )
     except FileNotFoundError as exc:
         raise UserMistake("git is needed to deploy from repositories; install it") from exc
+
     if done.returncode != 0:
         raise UserMistake(f"git {arguments[0]} failed: {done.stderr.strip()}")
 
@@ -67,6 +71,7 @@ class Home:
             self._lock = os.open(self.path / "platform.lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as exc:
             raise UserMistake(f"cannot use {self.path} as home: {exc.strerror}; choose another with --home") from exc
+
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -75,6 +80,7 @@ class Home:
                 f"another platform (process {holder or 'unknown'}) is using {self.path}; "
                 "stop it, or choose another folder with --home"
             ) from None
+
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 

@@ -23,7 +23,8 @@ from portside.platform.home import Home, read_key
 log = get_logger(__name__)
 PERMISSION = "listeners:work"
 USED_BY = "the platform's own listener"
-RESTART_AFTER_S, RESTART_LIMIT_S = 1.0, 30.0
+RESTART_AFTER_S = 1.0
+RESTART_LIMIT_S = 30.0
 # A listener that has run for so long is not one that ends again and again.
 HEALTHY_AFTER_S = 60.0
 STOP_WITHIN_S = 30.0
@@ -37,9 +38,12 @@ async def ensure_listener_key(db: Database, home: Home) -> tuple[str, bool]:
     key = read_key(home.listener_key)
     if key is not None and await is_valid(db, key):
         return key, False
-    owner, request = await first_start.first_owner(db), KeyRequest("The platform's own listener", [PERMISSION])
+
+    owner = await first_start.first_owner(db)
+    request = KeyRequest("The platform's own listener", [PERMISSION])
     made = await create_key(db, owner, request, used_by=USED_BY)
     home.keep_key(home.listener_key, made.key)
+
     return made.key, True
 
 
@@ -50,13 +54,15 @@ class ListenerKey(Task):
 
     def __init__(self, db: Database, home: Home) -> None:
         super().__init__()
-        self._db, self._home = db, home
+        self._db = db
+        self._home = home
 
     async def activate(self) -> Status:
         """Replace the key if it is no longer valid."""
         _key, is_new = await ensure_listener_key(self._db, self._home)
         if is_new:
             log.warning("the listener's key was revoked and replaced", file=str(self._home.listener_key))
+
         return Status({"made": int(is_new)})
 
 
@@ -67,7 +73,8 @@ class ListenerLog(Task):
 
     def __init__(self, file: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
         super().__init__()
-        self._file, self._max_bytes = file, max_bytes
+        self._file = file
+        self._max_bytes = max_bytes
 
     async def activate(self) -> Status:
         """Rotate the file if it is too large."""
@@ -104,10 +111,12 @@ class ListenerProcess:
             # The process may end at any moment by itself.
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
+
             with contextlib.suppress(TimeoutError):
                 async with timeout(within_s):
                     await process.wait()
                     return
+
         await _kill(process)
 
     async def leave_agents(self) -> None:
@@ -120,6 +129,7 @@ class ListenerProcess:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
+
         return self._process if self._process is not None and self._process.returncode is None else None
 
     def _cannot_start(self, _failure: Exception, delay_s: float) -> None:
@@ -134,6 +144,7 @@ class ListenerProcess:
             began = time.monotonic()
             self._process = await self._start_process()
             self._start_problem = None
+
             code = await self._wait_for_end(self._process)
             delay_s = backoff.next(time.monotonic() - began)
             if delay_s > RESTART_AFTER_S:
@@ -141,6 +152,7 @@ class ListenerProcess:
                     f"The listener {describe_exit(code)} again, so deployments do not change; the next start is in "
                     f"{delay_s:g} seconds. The reason is in {self._log_file}."
                 )
+
             log.warning(
                 "the listener ended and is restarted", exit_code=code, again_in_s=delay_s, log=str(self._log_file)
             )
@@ -151,15 +163,22 @@ class ListenerProcess:
         with self._log_file.open("ab") as output:
             # A session of its own, so that Ctrl-C in a terminal reaches only the platform, which stops the listener.
             return await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "portside", "listener",
-                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
-                env=self._environment, start_new_session=True,
-            )  # fmt: skip
+                sys.executable,
+                "-m",
+                "portside",
+                "listener",
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self._environment,
+                start_new_session=True,
+            )
 
     async def _wait_for_end(self, process: asyncio.subprocess.Process) -> int:
         with contextlib.suppress(TimeoutError):
             async with timeout(HEALTHY_AFTER_S):
                 return await process.wait()
+
         self._end_problem = None
         return await process.wait()
 

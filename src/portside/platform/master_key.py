@@ -41,6 +41,7 @@ async def check_key(db: Database, home: Home) -> SecretBox:
                 "or an older one. Restore the file that was saved with this database, or name the right one with "
                 "DATABASE_URL"
             ) from exc
+
     return box
 
 
@@ -49,10 +50,12 @@ async def _adopt_older(db: Database, home: Home) -> bool:
     both = with_previous_keys(home.master_key)
     if both is None:
         return False
+
     try:
         await check_master_key(db, both)
     except UserMistake:
         return False
+
     log.warning("this database was encrypted with a previous master key", reencrypted=await reencrypt(db, both))
     return True
 
@@ -82,7 +85,9 @@ class KeyRotation(Task):
 
     def __init__(self, db: Database, home: Home, box: SecretBox) -> None:
         super().__init__()
-        self._db, self._file, self._box = db, home.master_key, box
+        self._db = db
+        self._file = home.master_key
+        self._box = box
         self._lock = asyncio.Lock()
 
     async def begin(self) -> RotationState:
@@ -101,11 +106,13 @@ class KeyRotation(Task):
         async with self._lock:
             if len(self._box.keys) == 1:
                 return Status()
+
             reencrypted = await reencrypt(self._db, self._box)
             if reencrypted == 0 and await self._remove_at() <= now():
                 box = await asyncio.to_thread(end_rotation, self._file)
                 self._box.use_keys(*box.keys)
                 log.warning("the master key was rotated; the older one is in master-key.previous")
+
         return Status({"reencrypted": reencrypted})
 
     async def _remove_at(self) -> datetime:

@@ -351,10 +351,12 @@ class PlatformSettings(msgspec.Struct, frozen=True, kw_only=True):
         """The options of the front. Raises UserMistake for options that need others, and for missing certificates."""
         if self.domain is None and (self.tls != "acme" or self.agents != "path"):
             raise UserMistake("--tls and --agents (PORTSIDE_TLS, PORTSIDE_AGENTS) need a domain: --domain")
+
         if self.domain is not None and self.tls == "files":
             for file in (self.tls_certificate, self.tls_key):
                 if file is None or not Path(file).is_file():
                     raise UserMistake("TLS with files needs --tls-certificate and --tls-key, with files that exist")
+
         return FrontOptions(
             host=self.host,
             port=self.port,

@@ -33,13 +33,42 @@ from portside.operate.service import RunningService, running_service
 from portside.operate.upgrade import Upgrade, read_upgrades
 from portside.platform.settings import PlatformSettings
 
-SHOWN = frozenset({
-    "home", "host", "domain", "agents", "tls", "tls_certificate", "tls_key", "acme_server", "acme_email", "acme_root",
-    "caddy", "region", "rate_limits_file", "model_prices_file", "trace_tier", "trusted_proxies",
-    "console_agent_origins", "oidc_issuer", "oidc_client_id", "oidc_allowed_domains", "oidc_groups_claim",
-    "oidc_role_map", "oidc_default_role", "backup_to", "backup_passphrase_file", "smtp_host", "smtp_tls",
-    "smtp_user", "smtp_from", "postgres_max_connections", "roll_forward", "log_level",
-})  # fmt: skip
+SHOWN = frozenset(
+    {
+        "home",
+        "host",
+        "domain",
+        "agents",
+        "tls",
+        "tls_certificate",
+        "tls_key",
+        "acme_server",
+        "acme_email",
+        "acme_root",
+        "caddy",
+        "region",
+        "rate_limits_file",
+        "model_prices_file",
+        "trace_tier",
+        "trusted_proxies",
+        "console_agent_origins",
+        "oidc_issuer",
+        "oidc_client_id",
+        "oidc_allowed_domains",
+        "oidc_groups_claim",
+        "oidc_role_map",
+        "oidc_default_role",
+        "backup_to",
+        "backup_passphrase_file",
+        "smtp_host",
+        "smtp_tls",
+        "smtp_user",
+        "smtp_from",
+        "postgres_max_connections",
+        "roll_forward",
+        "log_level",
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +120,7 @@ async def show_system(ctx: Context) -> SystemState:
     methods: list[Literal["api-key", "oidc", "password"]] = ["password", "api-key"]
     if settings.oidc_issuer is not None:
         methods.append("oidc")
+
     disk = await asyncio.to_thread(_disk_of, ctx.services.home_folder)
     return SystemState(settings_in_force(settings), methods, disk, await asyncio.to_thread(running_service))
 
@@ -142,12 +172,15 @@ def settings_in_force(settings: PlatformSettings) -> list[SettingInForce]:
     for field, doc in zip(msgspec.structs.fields(PlatformSettings), describe(PlatformSettings), strict=True):
         value = getattr(settings, field.name)
         is_default = value == doc.default
+
         if isinstance(value, Enum):
             value = value.value
+
         is_set = value is not None
         is_hidden = field.name not in SHOWN and (value is None or isinstance(value, str))
         shown = None if is_hidden else value
         found.append(SettingInForce(doc.names[0], doc.description, shown, is_set, is_default, is_hidden))
+
     return found
 
 

@@ -66,6 +66,7 @@ async def commit_files(db: Database, owner: str, handle: str, body: DirectoryCom
                 files[path] = Entry(type="file", content=entry.content)
             else:
                 files[path] = _stored_link(path, entry, links)
+
         _check_tree(files)
 
         manifest = {"files": dict(sorted(files.items()))}
@@ -123,11 +124,13 @@ async def _find_links(db: Session, files: Files, *, by: Actor) -> dict[tuple[str
         owners=[link.owner or _OWN_WORKSPACE for link in links],
         handles=[link.repo_handle for link in links],
     )
+
     found: dict[tuple[str | None, str | None], Any] = {}
     for row in rows:
         asked_owner = None if row["asked_owner"] == _OWN_WORKSPACE else row["asked_owner"]
         found[asked_owner, row["handle"]] = row
         found[row["asked_owner"], row["handle"]] = row
+
     return found
 
 
@@ -137,6 +140,7 @@ def _stored_link(path: str, entry: Entry, links: dict[tuple[str | None, str | No
     if link is None or link["repo_type"] != entry.type:
         why = f"there is no {entry.type} {entry.repo_handle!r} that you may read; create it before you link it"
         raise Invalid.field(["body", "files", path, "repo_handle"], why)
+
     return Entry(type=entry.type, repo_handle=entry.repo_handle, owner=link["owner"])
 
 
@@ -149,6 +153,7 @@ def _check_path(path: str) -> None:
             f"send a relative path like skills/search.md: at most {_MAX_PATH_CHARS} characters, no backslash or control"
             " character, and no part that is empty, '.' or '..'"
         )
+
         raise Invalid.field(["body", "files", path[:_MAX_PATH_CHARS]], why)
 
 
@@ -161,6 +166,7 @@ def _check_entry(path: str, entry: Entry | None) -> None:
         raise Invalid.field([*where, "content"], "Field required", "missing")
     if entry.type != "file" and entry.repo_handle is None:
         raise Invalid.field([*where, "repo_handle"], "Field required", "missing")
+
     if entry.selector is not None:
         why = "a link cannot be pinned: it means the latest commit; leave the field out"
         raise Invalid.field([*where, "selector"], why, "not_supported")

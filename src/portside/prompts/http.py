@@ -115,9 +115,11 @@ async def move_prompt_tag(
 
 
 @routes.delete(
-    "/repos/{owner}/{repo}/tags/{tag_name}", status=204, permission="prompts:update",
+    "/repos/{owner}/{repo}/tags/{tag_name}",
+    status=204,
+    permission="prompts:update",
     raises=(*_CHANGES, PromptTagNotFound),
-)  # fmt: skip
+)
 async def delete_prompt_tag(ctx: Context[BaseServices], owner: str, repo: str, tag_name: str) -> None:
     """Delete a tag; its commit stays."""
     await repos.delete_tag(ctx.db, owner, repo, tag_name, by=ctx.actor)

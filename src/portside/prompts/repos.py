@@ -56,6 +56,7 @@ async def show_settings(db: Session, *, by: Actor) -> Settings:
     row = await db.fetchrow(sql.settings_of_workspace, workspace_id=by.workspace_id)
     if row is None:
         raise PromptNotFound
+
     return Settings(**dict(row))
 
 
@@ -76,6 +77,7 @@ async def find_repo(db: Session, owner: str, handle: str, *, by: Actor, to_chang
         raise PromptNotFound
     if to_change and row["workspace_id"] != by.workspace_id:
         raise PromptOfOthers
+
     return Repo(row["id"], row["repo_type"])
 
 
@@ -92,6 +94,7 @@ async def list_prompts(db: Session, query: PromptQuery, *, by: Actor) -> PromptL
         # Rows carry the total, and a page behind the end has none.
         first = await _list(db, msgspec.structs.replace(query, offset=0, limit=1), None, by=by)
         return PromptList([], first[0][1] if first else 0)
+
     return PromptList([prompt for prompt, _ in found], found[0][1] if found else 0)
 
 
@@ -117,6 +120,7 @@ async def create_prompt(db: Session, body: PromptRequest, *, by: Actor) -> Promp
     )
     if created is None:
         raise PromptExists
+
     return await _show(db, created, by=by)
 
 
@@ -146,6 +150,7 @@ async def _show(db: Session, repo_id: UUID, *, by: Actor) -> Prompt:
     found = await _list(db, PromptQuery(), repo_id, by=by)
     if not found:
         raise PromptNotFound
+
     return found[0][0]
 
 
@@ -168,6 +173,7 @@ async def _list(db: Session, query: PromptQuery, repo_id: UUID | None, *, by: Ac
         limit=query.limit,
         offset=query.offset,
     )
+
     return [(Prompt(**{name: row[name] for name in row.keys() if name != "total"}), row["total"]) for row in rows]  # noqa: SIM118 - a record iterates over its values
 
 
@@ -208,6 +214,7 @@ async def create_commit(db: Database, owner: str, handle: str, body: CommitReque
     async with db.transaction() as tx:
         latest = await lock_latest_commit(tx, repo.id, by=by)
         check_parent(body.parent_commit, "" if latest is None else latest["commit_hash"])
+
         commit = await append_commit(tx, repo.id, latest, body.manifest, body.description)
         if latest is not None and commit.id == latest["id"]:
             raise NothingToCommit
@@ -247,6 +254,7 @@ async def append_commit(
         manifest=msgspec.json.encode(manifest).decode(),
         description=description,
     )
+
     return (await _list_commits(tx, repo_id, commit_id, CommitQuery()))[0]
 
 
@@ -265,9 +273,11 @@ async def pull_commit(db: Session, address: CommitAddress, *, include_model: boo
     """
     repo = await find_repo(db, address.owner, address.repo, by=by)
     row = await pull_row(db, repo.id, address.commit)
+
     manifest = msgspec.Raw(row["manifest"].encode())
     if not include_model:
         manifest = without_model(manifest)
+
     return Manifest(row["commit_hash"], manifest, row["description"])
 
 
@@ -287,11 +297,13 @@ async def tag_commit(db: Database, owner: str, handle: str, body: CommitTagReque
     """
     if body.tag_name == LATEST:
         raise Invalid.field(["body", "tag_name"], "this name is reserved; choose another")
+
     repo_id = (await find_repo(db, owner, handle, by=by, to_change=True)).id
     async with db.transaction() as tx:
         await _keep_repo(tx, repo_id)
         if await tx.fetchval(sql.commit_exists, repo_id=repo_id, id=body.commit_id) is None:
             raise CommitNotFound
+
         await tx.execute(sql.tag_commit, id=uuid7(), repo_id=repo_id, name=body.tag_name, commit_id=body.commit_id)
         return (await _list_tags(tx, repo_id, body.tag_name))[0]
 
@@ -306,6 +318,7 @@ async def show_tag(db: Session, owner: str, handle: str, name: str, *, by: Actor
     found = await _list_tags(db, (await find_repo(db, owner, handle, by=by)).id, name)
     if not found:
         raise PromptTagNotFound
+
     return found[0]
 
 
@@ -320,6 +333,7 @@ def without_model(manifest: msgspec.Raw) -> msgspec.Raw:
     """Return the prompt of a manifest that is a prompt followed by a model; other manifests unchanged."""
     if _SEQUENCE.encode() not in bytes(manifest):
         return manifest
+
     value = msgspec.json.decode(manifest)
     first = value.get("kwargs", {}).get("first") if _kind(value) == _SEQUENCE else None
     return msgspec.Raw(msgspec.json.encode(first)) if "Prompt" in _kind(first) else manifest
@@ -345,11 +359,14 @@ async def _find_commit(db: Session, repo_id: UUID, commit: str) -> UUID:
         found = None if row is None else row["id"]
     else:
         found = await db.fetchval(sql.commit_tagged, repo_id=repo_id, name=commit)
+
     if found is None and _SHORT_HASH.fullmatch(commit):
         rows = await db.fetch(sql.commits_that_begin, repo_id=repo_id, start=commit)
         found = rows[0]["id"] if len(rows) == 1 else None
+
     if found is None:
         raise CommitNotFound
+
     commit_id: UUID = found
     return commit_id
 

@@ -79,8 +79,10 @@ def open_ticket(box: SecretBox, path: str, token: str, kind: type[T]) -> T:
         ticket = msgspec.json.decode(box.decrypt(base64.urlsafe_b64decode(token.encode()), path), type=kind)
     except (ValueError, UserMistake, msgspec.MsgspecError) as exc:
         raise LinkInvalid from exc
+
     if ticket.expires_at < now():
         raise LinkInvalid
+
     return ticket
 
 
@@ -106,6 +108,7 @@ async def find_attachments(
     for row in await db.fetch(sql.attachments_of_runs, workspace_id=workspace_id, ids=sorted(run_ids)):
         ticket = _RunAttachmentTicket(link_expiry(), workspace_id, row["run_id"], row["name"])
         found.setdefault(row["run_id"], {})[row["name"]] = RunAttachment(links.url(PATH, ticket), row["content_type"])
+
     return found
 
 
@@ -115,6 +118,7 @@ async def download(db: Session, box: SecretBox, query: DownloadQuery) -> Respons
     row = await db.fetchrow(sql.attachment, workspace_id=ticket.workspace_id, run_id=ticket.run_id, name=ticket.name)
     if row is None:
         raise AttachmentNotFound
+
     return file_response(row["data"], row["content_type"], ticket.name)
 
 
@@ -130,5 +134,6 @@ def file_response(data: bytes, mime_type: str, name: str) -> Response:
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "private, no-store",
     }
+
     kind = mime_type if _SAFE_TYPE.fullmatch(mime_type) else UNKNOWN_TYPE
     return Response(data, headers=headers, media_type=kind)

@@ -83,6 +83,7 @@ class _Reservation:
         self._cost = cost
         self._held = 0
         self._is_closed = False
+
         # A thread continues decoding when its request was cancelled, and must not reserve anything after `close`.
         self._lock = threading.Lock()
 
@@ -91,6 +92,7 @@ class _Reservation:
         size *= self._cost
         if self._budget is None or size <= max(self._held, FREE_BYTES):
             return
+
         # Two requests that each held a part and waited for the rest would wait for each other.
         self.shrink(0)
         self._held = await self._budget.reserve(size, _WAIT_S)
@@ -100,11 +102,13 @@ class _Reservation:
         size *= self._cost
         if self._budget is None or min(size, self._budget.total_bytes) <= max(self._held, FREE_BYTES):
             return True
+
         # Doubled, so that a body that grows by megabytes asks a few times.
         wanted = min(2 * size, self._budget.total_bytes)
         with self._lock:
             if self._is_closed or not self._budget.try_reserve(wanted - self._held):
                 return False
+
             self._held = wanted
             return True
 
@@ -147,7 +151,9 @@ async def read_body(
 async def _receive(
     request: Request, reservation: _Reservation, limits: IngestLimits, parse: Callable[[bytes, str], T]
 ) -> T:
-    encoding, content_type = request.headers.get("content-encoding", ""), request.headers.get("content-type", "")
+    encoding = request.headers.get("content-encoding", "")
+    content_type = request.headers.get("content-type", "")
+
     declared = request.headers.get("content-length", "")
     if declared.isdigit():
         try:
@@ -157,15 +163,20 @@ async def _receive(
             async for _ in request.stream():
                 pass
             raise
+
     # Not `request.body()`, which keeps the bytes until the request ends.
-    chunks, size = [], 0
+    chunks = []
+    size = 0
     async for chunk in request.stream():
         size += len(chunk)
         if not reservation.grow(size):
             await reservation.wait_for(2 * size)
+
         chunks.append(chunk)
+
     body = b"".join(chunks)
     chunks.clear()
+
     if size <= _INLINE_BYTES and not encoding:
         return parse(body, content_type)
 
@@ -200,6 +211,7 @@ def decode(
             reader = gzip.GzipFile(fileobj=io.BytesIO(body))
         case _:
             raise EncodingUnknown
+
     decoded = bytearray()
     try:
         while chunk := reader.read(_CHUNK):
@@ -209,10 +221,12 @@ def decode(
                     f"The request body decompresses to more than {limit} bytes, the limit of this server "
                     f"(setting INGEST_MAX_BODY_BYTES), or to more than {MAX_RATIO} times its size; send less at once."
                 )
+
             if not reserve(len(decoded)):
                 raise _ReservationExceeded(len(decoded))
     except (OSError, EOFError, zlib.error, zstandard.ZstdError) as exc:
         raise EncodingBroken from exc
+
     return bytes(decoded)
 
 
@@ -234,17 +248,20 @@ def parse_multipart(body: bytes, content_type: str, *, max_parts: int = MAX_PART
     match = _BOUNDARY.match(content_type)
     if match is None:
         raise Invalid.field(["header", "content-type"], "must be multipart/form-data with a boundary")
+
     delimiter = b"\r\n--" + (match[1] or match[2]).encode("utf-8", "replace")
     # The first delimiter may stand at the very beginning, where no line ends before it.
     opening = 0 if body.startswith(delimiter[2:]) else body.find(delimiter)
     if opening < 0:
         raise _broken("the boundary does not occur")
+
     at = opening + len(delimiter) - (2 if opening == 0 else 0)
     count = 0
     while (start := _line_end(body, at)) is not None:
         count += 1
         if count > max_parts:
             raise _broken(f"more than {max_parts} parts")
+
         data_at, headers = _headers(body, start)
         end = _next_delimiter(body, delimiter, data_at)
         yield FormPart(_name(headers), headers.get("content-type", ""), body[data_at:end], _filename(headers))
@@ -255,9 +272,11 @@ def _line_end(body: bytes, at: int) -> int | None:
     """Return where the line of a delimiter ends; None for the closing one."""
     if body.startswith(b"--", at):
         return None
+
     end = body.find(b"\r\n", at, at + 200)
     if end < 0:
         raise _broken("a boundary is not followed by a part")
+
     return end + 2
 
 
@@ -266,7 +285,9 @@ def _next_delimiter(body: bytes, delimiter: bytes, at: int) -> int:
         after = at + len(delimiter)
         if body.startswith((b"--", b"\r\n"), after) or body[after : after + 200].lstrip(b" \t").startswith(b"\r\n"):
             return at
+
         at += 1
+
     raise _broken("a part does not end")
 
 
@@ -274,13 +295,16 @@ def _headers(body: bytes, at: int) -> tuple[int, dict[str, str]]:
     """Read a part's headers; return where its data begins, and the headers by lower-case name."""
     if body.startswith(b"\r\n", at):
         return at + 2, {}
+
     end = body.find(b"\r\n\r\n", at, at + _MAX_HEADER_BYTES)
     if end < 0:
         raise _broken("the headers of a part do not end")
+
     headers: dict[str, str] = {}
     for line in body[at:end].decode("utf-8", "replace").split("\r\n"):
         key, _, value = line.partition(":")
         headers[key.strip().lower()] = value.strip()
+
     return end + 4, headers
 
 
@@ -288,9 +312,11 @@ def _name(headers: dict[str, str]) -> str:
     disposition = headers.get("content-disposition", "")
     if extended := _EXTENDED_NAME.search(disposition):
         return unquote(extended[1])
+
     match = _NAME.search(disposition)
     if match is None:
         raise _broken("a part has no name")
+
     return _unquoted(match)
 
 

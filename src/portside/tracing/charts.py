@@ -35,12 +35,33 @@ from portside.tracing.stats import (
 )
 
 Metric = Literal[
-    "run_count", "latency_p50", "latency_p95", "latency_p99", "latency_avg", "first_token_p50", "first_token_p99",
-    "total_tokens", "prompt_tokens", "completion_tokens", "median_tokens", "prompt_tokens_p50",
-    "completion_tokens_p50", "tokens_p99", "prompt_tokens_p99", "completion_tokens_p99", "total_cost", "prompt_cost",
-    "completion_cost", "cost_p50", "cost_p99", "error_rate", "streaming_rate", "feedback", "feedback_score_avg",
+    "run_count",
+    "latency_p50",
+    "latency_p95",
+    "latency_p99",
+    "latency_avg",
+    "first_token_p50",
+    "first_token_p99",
+    "total_tokens",
+    "prompt_tokens",
+    "completion_tokens",
+    "median_tokens",
+    "prompt_tokens_p50",
+    "completion_tokens_p50",
+    "tokens_p99",
+    "prompt_tokens_p99",
+    "completion_tokens_p99",
+    "total_cost",
+    "prompt_cost",
+    "completion_cost",
+    "cost_p50",
+    "cost_p99",
+    "error_rate",
+    "streaming_rate",
+    "feedback",
+    "feedback_score_avg",
     "feedback_values",
-]  # fmt: skip
+]
 Title = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 Text = Annotated[str, msgspec.Meta(max_length=20_000)]
 Index = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
@@ -235,12 +256,14 @@ def read_buckets(window: ChartWindow) -> TimeBuckets:
     start = to_utc(window.start_time, "start_time")
     end = to_utc(window.end_time, "end_time") if window.end_time else now()
     width = timedelta(days=window.stride.days, hours=window.stride.hours, minutes=window.stride.minutes)
+
     if end <= start:
         raise Invalid.field(["body", "end_time"], "must be after start_time")
     if not width:
         raise Invalid.field(["body", "stride"], "must not be empty")
     if (end - start) / width > MAX_BUCKETS:
         raise Invalid.field(["body", "stride"], f"divides the period into more than {MAX_BUCKETS} buckets")
+
     try:
         local = start.astimezone(ZoneInfo(window.timezone))
         origin = in_utc(local.replace(hour=0, minute=0, second=0, microsecond=0))
@@ -248,6 +271,7 @@ def read_buckets(window: ChartWindow) -> TimeBuckets:
         raise Invalid.field(["body", "start_time"], "must be between the years 1 and 9999 in its time zone") from exc
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
         raise Invalid.field(["body", "timezone"], "is not a time zone such as Europe/Berlin") from exc
+
     return TimeBuckets(start, end, width, origin)
 
 
@@ -285,9 +309,12 @@ async def _points(
         largest = msgspec.structs.replace(grouping, stride=None, limit=series.group_by.max_groups)
         groups = [group for _, group in await run_stats(db, condition, largest)]
         grouping = msgspec.structs.replace(grouping, groups=groups)
+
     rollup = _rollup_query(workspace_id, series, common, buckets)
     found = await compute_stats(db, condition, grouping, rollup) if groups else {}
-    empty, starts = RunStats(), buckets.starts()
+    empty = RunStats()
+    starts = buckets.starts()
+
     return [
         Point(series.id, bucket, _value(series, found.get((bucket, group), empty)), group or None)
         for group in groups
@@ -300,6 +327,7 @@ def _grouping(series: ChartSeries, buckets: TimeBuckets | None) -> StatsGrouping
     limit = MAX_BUCKETS * 200
     if buckets is None:
         return grouping
+
     return msgspec.structs.replace(grouping, stride=buckets.width, origin=buckets.origin, limit=limit)
 
 
@@ -318,6 +346,7 @@ def _rollup_query(
     given = [filters for filters in (series.filters, common) if filters is not None and filters != ChartFilters()]
     if len(given) > 1:
         return None
+
     return rollup_query(_filters_in_period(given[0] if given else None, buckets), workspace_id)
 
 
@@ -325,6 +354,7 @@ def _filters_in_period(filters: ChartFilters | None, buckets: TimeBuckets | None
     times: dict[str, Any] = {}
     if buckets is not None:
         times = {"start_time": buckets.start, "end_time": buckets.end - timedelta(microseconds=1)}
+
     return RunFilters(**msgspec.structs.asdict(filters or ChartFilters()), **times)
 
 
@@ -334,7 +364,9 @@ def _value(series: ChartSeries, stats: RunStats) -> Value:
         feedback = stats.feedback_stats.get(series.feedback_key or "", FeedbackStats(0, None))
         if metric == "feedback_score_avg":
             return feedback.avg
+
         return feedback.values if metric == "feedback_values" else msgspec.structs.asdict(feedback)
+
     value: float | None = float(getattr(stats, metric) or 0) if metric in _COSTS else getattr(stats, metric)
     return value
 
@@ -393,6 +425,7 @@ async def update_chart(db: Session, workspace_id: UUID, chart_id: UUID, body: Ch
     check_series(body.series or [], body.common_filters)
     if body.section_id is not None:
         await _section(db, workspace_id, body.section_id)
+
     await db.execute(sql.update_chart, workspace_id=workspace_id, chart_id=chart_id, **_stored(body))
     return await _chart(db, workspace_id, chart_id)
 
@@ -432,6 +465,7 @@ async def _with_charts(db: Session, workspace_id: UUID, sections: list[Section],
     rows = await db.fetch(sql.charts, workspace_id=workspace_id, ids=None, sections=sorted(found))
     for chart in await _with_data(db, workspace_id, [_read(row) for row in rows], window):
         found[chart.section_id].charts.append(chart)
+
     return sections
 
 
@@ -441,6 +475,7 @@ async def _with_data(db: Session, workspace_id: UUID, charts: list[Chart], windo
         check_points([chart.series for chart in charts], buckets)
         for chart in charts:
             chart.data = await read_data(db, workspace_id, chart.series, chart.common_filters, buckets)
+
     return charts
 
 
@@ -453,6 +488,7 @@ async def _section(db: Session, workspace_id: UUID, section_id: UUID) -> Section
     found = await _sections(db, workspace_id, [section_id])
     if not found:
         raise SectionNotFound
+
     return found[0]
 
 
@@ -468,6 +504,7 @@ async def _chart(db: Session, workspace_id: UUID, chart_id: UUID) -> Chart:
     rows = await db.fetch(sql.charts, workspace_id=workspace_id, ids=[chart_id], sections=None)
     if not rows:
         raise ChartNotFound
+
     return _read(rows[0])
 
 
@@ -482,5 +519,6 @@ def _stored(body: ChartRequest | ChartPatch) -> dict[str, Any]:
         if series.id in taken:
             series.id = uuid4()
         taken.add(series.id)
+
     values: dict[str, Any] = msgspec.structs.asdict(body)
     return {**values, **{name: msgspec.to_builtins(values[name]) for name in _JSON}}

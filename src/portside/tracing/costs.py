@@ -98,10 +98,12 @@ async def start_recomputation(db: Session, workspace_id: UUID, body: Recomputati
     """Begin to compute costs again; a background task does it. Raises ProjectNotFound and Invalid."""
     if body.session_id is not None:
         await show_project(db, workspace_id, body.session_id)
+
     end = to_utc(body.end_time, "end_time") if body.end_time else now()
     start = body.start_time and to_utc(body.start_time, "start_time")
     if start is not None and start >= end:
         raise Invalid.field(["body", "end_time"], "must be after start_time")
+
     recomputation_id = uuid7()
     await db.execute(
         sql.create_recomputation,
@@ -111,6 +113,7 @@ async def start_recomputation(db: Session, workspace_id: UUID, body: Recomputati
         start_time=start,
         end_time=end,
     )
+
     return await show_recomputation(db, workspace_id, recomputation_id)
 
 
@@ -124,6 +127,7 @@ async def show_recomputation(db: Session, workspace_id: UUID, recomputation_id: 
     found = await _read(db, workspace_id, recomputation_id)
     if not found:
         raise RecomputationNotFound
+
     return found[0]
 
 
@@ -140,6 +144,7 @@ async def _read(db: Session, workspace_id: UUID, recomputation_id: UUID | None) 
         length = row["end_time"] - row["start_time"]
         passed = (row["reached_time"] - row["start_time"]) / length if length else 1.0
         found.append(Recomputation(**dict(row), progress=1.0 if row["finished_at"] else min(max(passed, 0.0), 1.0)))
+
     return found
 
 
@@ -151,11 +156,13 @@ class RecomputedCosts(Task):
 
     every_s = 2.0
     batch = 500
-    first_pause_s, longest_pause_s = 2.0, 3600.0
+    first_pause_s = 2.0
+    longest_pause_s = 3600.0
 
     def __init__(self, db: Database) -> None:
         super().__init__()
         self._db = db
+
         # The recomputation whose batch was done last.
         self._last_id: UUID | None = None
 
@@ -170,6 +177,7 @@ class RecomputedCosts(Task):
         except Exception as exc:
             if work is None:
                 raise
+
             await self._postpone(work, exc)
             return Status({"failed": 1}, again=True)
 
@@ -180,6 +188,7 @@ class RecomputedCosts(Task):
         did = await tx.fetchrow(sql.recompute_batch, **within, reread=reread)
         assert did is not None  # noqa: S101 - an aggregate has one row
         is_finished = did["runs"] < self.batch
+
         await tx.execute(
             sql.advance_recomputation,
             id=work["id"],
@@ -189,6 +198,7 @@ class RecomputedCosts(Task):
             reached_id=did["reached_id"],
             is_finished=is_finished,
         )
+
         return Status({"runs": did["runs"], "changed": did["changed"]}, again=True)
 
     async def _read_attributes(self, tx: Transaction, workspace_id: UUID, within: dict[str, Any]) -> list[UUID]:
@@ -197,6 +207,7 @@ class RecomputedCosts(Task):
         read = {row["id"]: extra for row in rows if (extra := reread_extra(row["extra"])) is not None}
         if read:
             await tx.execute(sql.replace_extras, workspace_id=workspace_id, ids=list(read), extras=list(read.values()))
+
         return list(read)
 
     async def _postpone(self, work: Record, failure: Exception) -> None:
@@ -208,6 +219,7 @@ class RecomputedCosts(Task):
             workspace=str(work["workspace_id"]),
             pause_s=pause_s,
         )
+
         await self._db.execute(
             sql.postpone_recomputation, id=work["id"], pause_s=pause_s, error=_reason(failure)[:_MAX_ERROR_CHARS]
         )

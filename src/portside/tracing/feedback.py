@@ -126,12 +126,15 @@ async def create_feedback(db: Database, body: FeedbackRequest, *, by: Actor) -> 
     """Store feedback; the same id replaces it. Raises Invalid without a run or project, and for an unknown project."""
     if body.run_id is None and body.session_id is None:
         raise Invalid.field(["body", "run_id"], "feedback needs a run (run_id) or a project (session_id)", "missing")
+
     if body.session_id is not None:
         await check_projects(db, by.workspace_id, {body.session_id})
+
     source = body.feedback_source or FeedbackSource()
     source.user_id = str(by.user_id) if by.user_id else source.user_id
     body.feedback_source = source
     feedback_id = body.id or uuid7()
+
     await store_feedback(db, by.workspace_id, feedback_id, body)
     return await show_feedback(db, feedback_id, by=by)
 
@@ -144,6 +147,7 @@ async def store_feedback(db: Session, workspace_id: UUID, feedback_id: UUID, bod
     write = FeedbackWrite(
         feedback_id, body.run_id, body.trace_id, body.key, text, modified_at, body.extend_trace_retention
     )
+
     await write_feedback(db, workspace_id, [write])
 
 
@@ -157,6 +161,7 @@ async def show_feedback(db: Session, feedback_id: UUID, *, by: Actor) -> Feedbac
     found = await find_feedback(db, by.workspace_id, FeedbackQuery(), [feedback_id])
     if not found:
         raise FeedbackNotFound
+
     return found[0]
 
 
@@ -167,9 +172,11 @@ async def update_feedback(db: Database, feedback_id: UUID, patch: FeedbackPatch,
         row = await tx.fetchrow(sql.feedback_to_change, **owner)
         if row is None:
             raise FeedbackNotFound
+
         given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not None}
         body = dump_user({**_read(row["body"]), **given}).decode()
         await tx.execute(sql.change_feedback, **owner, body=body, modified_at=now())
+
     return await show_feedback(db, feedback_id, by=by)
 
 
@@ -198,6 +205,7 @@ async def find_feedback(
         limit=query.limit,
         offset=query.offset,
     )
+
     return [_shown(row) for row in rows]
 
 
@@ -206,6 +214,7 @@ def _shown(row: Record) -> Feedback:
     body = _read(fields.pop("body"))
     created_at = body.get("created_at")
     fields["created_at"] = created_at if isinstance(created_at, str) else iso(row["modified_at"])
+
     fields.update({name: body.get(name) for name in _FROM_BODY})
     return Feedback(**fields)
 
@@ -289,6 +298,7 @@ async def create_tokens(db: Session, requests: list[TokenRequest], base_url: str
         feedback_id=[request.feedback_id or uuid7() for request in requests],
         expires_at=[expires_at for _, _, expires_at in created],
     )
+
     return [
         Token(token, _url(base_url, token), expires_at, request.feedback_key) for token, request, expires_at in created
     ]
@@ -306,6 +316,7 @@ async def use_token(db: Database, token: UUID, given: TokenFeedback | TokenFeedb
     row = await db.fetchrow(sql.feedback_token, token=token)
     if row is None:
         raise FeedbackTokenNotFound
+
     metadata = given.metadata if isinstance(given, TokenFeedback) else None
     body = FeedbackRequest(
         key=row["key"],
@@ -317,6 +328,7 @@ async def use_token(db: Database, token: UUID, given: TokenFeedback | TokenFeedb
         feedback_source=FeedbackSource("app", metadata),
         feedback_config=row["config"],
     )
+
     await store_feedback(db, row["workspace_id"], row["feedback_id"], body)
 
 
@@ -340,14 +352,18 @@ class ExpiredFeedbackTokens(Task):
 def _expiry(request: TokenRequest) -> datetime:
     """Return the expiry of a token. Raises Invalid if it is in the past or too far away."""
     if request.expires_at is not None:
-        field, expires_at = "expires_at", to_utc(request.expires_at, "expires_at")
+        field = "expires_at"
+        expires_at = to_utc(request.expires_at, "expires_at")
     elif request.expires_in is not None:
         lifetime = msgspec.structs.asdict(request.expires_in)
-        field, expires_at = "expires_in", now() + timedelta(**lifetime)
+        field = "expires_in"
+        expires_at = now() + timedelta(**lifetime)
     else:
         return now() + _DEFAULT_LIFETIME
+
     if not now() < expires_at <= now() + _MAX_LIFETIME:
         raise Invalid.field(["body", field], "must end in the future, within ten years")
+
     return expires_at
 
 

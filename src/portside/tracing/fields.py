@@ -54,9 +54,11 @@ def json_text(value: msgspec.Raw) -> str | None:
     """Return JSON that was already validated as text; None for null."""
     if value is NULL:
         return None
+
     raw = bytes(value)
     if raw == b"null":
         return None
+
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -68,6 +70,7 @@ def plain_text(value: Any) -> str | None:
     """Return text without NUL, which Postgres cannot store; None for empty text. Other types become JSON text."""
     if value is None:
         return None
+
     text = value if isinstance(value, str) else dump_user(value).decode()
     return text.replace("\x00", "") or None
 
@@ -81,6 +84,7 @@ def parse_time(value: str | float | None, where: str) -> datetime | None:
     """Parse a time: ISO 8601 (UTC without an offset) or epoch milliseconds. Raises Invalid."""
     if value is None:
         return None
+
     try:
         if not isinstance(value, str):
             return datetime.fromtimestamp(value / 1000, UTC)
@@ -113,12 +117,15 @@ def read_query_object(text: str | None, name: str) -> dict[str, Any] | None:
     """Parse a query parameter that holds a JSON object. Raises Invalid."""
     if text is None:
         return None
+
     try:
         value = read_strict_json(text.encode())
     except Invalid as exc:
         raise Invalid.field(["query", name], "must be a JSON object", "json_invalid") from exc
+
     if not isinstance(value, dict):
         raise Invalid.field(["query", name], "must be a JSON object", "type_error")
+
     return value
 
 

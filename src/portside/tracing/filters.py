@@ -23,7 +23,9 @@ from portside.tracing.conditions import Condition, ConditionBuilder, all_of, any
 from portside.tracing.fields import parse_time
 from portside.tracing.sql import sql
 
-MAX_CHARS, MAX_DEPTH, MAX_CALLS = 20_000, 20, 200
+MAX_CHARS = 20_000
+MAX_DEPTH = 20
+MAX_CALLS = 200
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>-?\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,2})?(?![\w.]))|(?P<word>[A-Za-z_][A-Za-z0-9_]{0,99})
     |(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<mark>[(),\[\]]))""",
@@ -76,10 +78,12 @@ def parse(text: str) -> FilterCall:
     """Parse a filter. Raises FilterInvalid."""
     if len(text) > MAX_CHARS:
         raise FilterInvalid.at(MAX_CHARS, f"a filter has at most {MAX_CHARS} characters")
+
     reader = _FilterParser(text)
     tree = reader.argument(0)
     if not isinstance(tree, FilterCall):
         raise FilterInvalid.at(0, 'a filter is a call, such as eq(name, "x")')
+
     reader.expect_end()
     return tree
 
@@ -99,10 +103,12 @@ class _FilterParser:
             return self._call(text, offset, depth) if self._takes("(") else FilterField(text, offset)
         if kind == "number":
             return FilterValue(float(text) if re.search(r"[.eE]", text) else int(text), offset)
+
         if kind == "text":
             return FilterValue(_unquoted(text), offset, text[1:-1])
         if text == "[":
             return FilterValue([self._item(part) for part in self._list("]", offset, depth)], offset)
+
         raise FilterInvalid.at(offset, f"unexpected {text}")
 
     def expect_end(self) -> None:
@@ -114,14 +120,17 @@ class _FilterParser:
         self._calls += 1
         if self._calls > MAX_CALLS:
             raise FilterInvalid.at(offset, f"a filter has at most {MAX_CALLS} calls")
+
         return FilterCall(name, self._list(")", offset, depth), offset)
 
     def _list(self, end: str, offset: int, depth: int) -> list[Any]:
         if depth == MAX_DEPTH:
             raise FilterInvalid.at(offset, f"a filter is nested at most {MAX_DEPTH} levels deep")
+
         parts: list[Any] = []
         if self._takes(end):
             return parts
+
         while True:
             parts.append(self.argument(depth + 1))
             if self._takes(end):
@@ -138,6 +147,7 @@ class _FilterParser:
         match = _TOKEN.match(self._text, self._at)
         if match is None or match["mark"] != mark:
             return False
+
         self._at = match.end()
         return True
 
@@ -149,6 +159,7 @@ class _FilterParser:
         match = _TOKEN.match(self._text, self._at)
         if match is None or match.lastgroup is None:
             raise FilterInvalid.at(self._next_offset(), "expected a field, a value or a call")
+
         self._at = match.end()
         return match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)
 
@@ -159,6 +170,7 @@ def _unquoted(text: str) -> str:
     if not said.isascii():
         # Two escapes may be one character: a pair of surrogates.
         said = said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
     return said.replace("\x00", "")
 
 
@@ -288,6 +300,7 @@ class _ConditionCompiler:
         """Return the condition of a call."""
         if not isinstance(tree, FilterCall):
             raise FilterInvalid.at(tree.offset, "expected a call")
+
         match tree.name:
             case "and":
                 return self._all(tree.arguments)
@@ -299,6 +312,7 @@ class _ConditionCompiler:
                 return self._search(self._schema.searched, _text(tree.arguments[0]))
             case "has" if len(tree.arguments) == 2:
                 return self._has(*tree.arguments)
+
         return self._compare(tree)
 
     def _search(self, query: Query, text: str) -> Condition:
@@ -315,6 +329,7 @@ class _ConditionCompiler:
                 _add_to_pair(groups[pair_name], slot, _read_pair(part, slot))
             else:
                 found.append(self.compile(part))
+
         pairs = [self._compare_pair(pair_name, slots) for pair_name, every in groups.items() for slots in every]
         return all_of([*found, *pairs])
 
@@ -323,16 +338,20 @@ class _ConditionCompiler:
         values: dict[str, Any] = {}
         for name in names:
             values[f"{name}_op"], values[f"{name}_value"] = slots.get(name, (None, []))
+
         return self._builder.build(query, **values)
 
     def _has(self, field: Any, value: Any) -> Condition:
-        schema, name = self._schema, _name(field)
+        schema = self._schema
+        name = _name(field)
         if name == "tags" and schema.tagged:
             return self._builder.build(schema.tagged, value=[_text(value)])
+
         if name == "metadata":
             if schema.metadata_key and not (key := _text(value)).lstrip().startswith("{"):
                 return self._builder.build(schema.metadata_key, value=key)
             return self._builder.build(schema.metadata, value=_object(value))
+
         raise FilterInvalid.at(field.offset, f"has() is for {'tags and ' if schema.tagged else ''}metadata")
 
     def _compare(self, call: FilterCall) -> Condition:
@@ -340,21 +359,27 @@ class _ConditionCompiler:
             known = ", ".join(sorted({"and", "or", "not", "has", *_COMPARISONS}))
             problem = f"there is no function {call.name}() with {len(call.arguments)} arguments"
             raise FilterInvalid.at(call.offset, f"{problem}; use one of {known}")
-        field, schema = _field(call), self._schema
+
+        field = _field(call)
+        schema = self._schema
         if field == "metadata" and call.name == "exists" and len(call.arguments) == 2 and schema.metadata_key:
             return self._builder.build(schema.metadata_key, value=_text(call.arguments[1]))
+
         if pair := schema.pair(field):
             pair_name, slot = pair
             return self._compare_pair(pair_name, {slot: _read_pair(call, slot)})
+
         if field == "tags" and schema.tagged and schema.any_tag:
             return self._tags(call, schema.tagged, schema.any_tag)
         if field == "is_root" and schema.root:
             return self._root(call, schema.root)
         if (special := self._special(call, field)) is not None:
             return special
+
         for fields, read in ((schema.texts, _text), (schema.numbers, _number), (schema.times, _time)):
             if field in fields:
                 return self._plain(call, fields[field], read)
+
         raise self._unknown_field(call, field)
 
     def _special(self, call: FilterCall, field: str) -> Condition | None:
@@ -364,6 +389,7 @@ class _ConditionCompiler:
             return self._builder.build(schema.equal[field], value=_operands(call, _text)[0])
         if call.name == "search" and field in schema.searched_fields:
             return self._search(schema.searched_fields[field], _operands(call, _text)[0])
+
         return None
 
     def _unknown_field(self, call: FilterCall, field: str) -> FilterInvalid:
@@ -375,16 +401,19 @@ class _ConditionCompiler:
         value = _operands(call, _flag)[0] if call.name in {"eq", "neq"} else None
         if value is None:
             raise FilterInvalid.at(call.offset, "is_root supports eq and neq only")
+
         return self._builder.build(query, value=value == (call.name == "eq"))
 
     def _plain(self, call: FilterCall, query: Query, read: Callable[[Any], Any]) -> Condition:
         if call.name == "search" and read is not _text:
             raise FilterInvalid.at(call.offset, "search() supports text fields only")
+
         last = call.arguments[-1]
         compares_null = isinstance(last, FilterValue) and last.value is None and len(call.arguments) == 2
         if call.name in {"eq", "neq"} and compares_null:
             exists = self._builder.build(query, op="exists", value=[])
             return exists if call.name == "neq" else negate(exists)
+
         return self._builder.build(query, op=call.name, value=_operands(call, read))
 
     def _tags(self, call: FilterCall, query: Query, any_tag: Query) -> Condition:
@@ -392,6 +421,7 @@ class _ConditionCompiler:
             return self._builder.build(any_tag)
         if call.name not in {"eq", "neq", "in"}:
             raise FilterInvalid.at(call.offset, f"tags do not support {call.name}()")
+
         tagged = self._builder.build(query, value=_operands(call, _text))
         return negate(tagged) if call.name == "neq" else tagged
 
@@ -426,13 +456,16 @@ def _operands(call: FilterCall, read: Callable[[Any], Any]) -> list[Any]:
     if len(call.arguments) != (1 if call.name == "exists" else 2):
         expected = "a field alone" if call.name == "exists" else "a field and a value"
         raise FilterInvalid.at(call.offset, f"{call.name}() takes {expected}, not {len(call.arguments)} arguments")
+
     if call.name == "exists":
         return []
+
     given = call.arguments[1]
     if call.name != "in":
         return [read(given)]
     if not (isinstance(given, FilterValue) and isinstance(given.value, list)):
         raise FilterInvalid.at(given.offset, "in() expects a list: [1, 2]")
+
     return [read(FilterValue(item, given.offset)) for item in given.value]
 
 
@@ -442,6 +475,7 @@ def _text(part: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
         return str(value)
+
     raise FilterInvalid.at(part.offset, "expected a string")
 
 
@@ -451,6 +485,7 @@ def _number(part: Any) -> float:
         return float(value)
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         return float(match[1]) * _SECONDS[match[2]]
+
     raise FilterInvalid.at(part.offset, 'expected a number, or a duration such as "5s"')
 
 
@@ -458,6 +493,7 @@ def _flag(part: Any) -> bool:
     value = part.value if isinstance(part, FilterValue) else None
     if isinstance(value, bool):
         return value
+
     raise FilterInvalid.at(part.offset, "expected true or false")
 
 
@@ -468,8 +504,10 @@ def _time(part: Any) -> datetime:
         )
     except Invalid:
         read = None
+
     if read is None:
         raise FilterInvalid.at(part.offset, "expected an ISO 8601 time")
+
     return read
 
 
@@ -480,6 +518,8 @@ def _object(part: Any) -> dict[str, Any]:
             value = read_json(text.encode())
         except Invalid:
             continue
+
         if isinstance(value, dict):
             return value
+
     raise FilterInvalid.at(part.offset, "expected a string that contains a JSON object")

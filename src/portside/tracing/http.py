@@ -103,16 +103,24 @@ _MAX_PUBLIC_BYTES = 256 * 1024
 
 
 _REFUSALS = (
-    EncodingBroken, ProjectContested, BodyTooLarge, RunTooLarge, EncodingUnknown, Invalid, RunsRefused,
+    EncodingBroken,
+    ProjectContested,
+    BodyTooLarge,
+    RunTooLarge,
+    EncodingUnknown,
+    Invalid,
+    RunsRefused,
     TooManyLargeReads,
-)  # fmt: skip
+)
 # Fields that tracers send in addition to those of runs are ignored. A body without runs is valid.
 _ANYTHING: dict[str, Any] = {"type": "object", "propertyNames": True, "additionalProperties": True}
-_LENIENT, _PARTS = {"application/json": _ANYTHING}, {"multipart/form-data": _ANYTHING}
+_LENIENT = {"application/json": _ANYTHING}
+_PARTS = {"multipart/form-data": _ANYTHING}
 _ON_NEW = (*_REFUSALS, TracesLimitReached)
 _FILE: dict[str, Any] = {"raises": (LinkInvalid, AttachmentNotFound), "media_type": "application/octet-stream"}
 _ON_QUERY = (ShareNotFound, LimitTooLarge, CursorInvalid, FilterInvalid, Invalid)
-_FIRST_PAGE, _IDS = RunPage(), SharedSelection()
+_FIRST_PAGE = RunPage()
+_IDS = SharedSelection()
 REPORTS = Counter("portside_reports_total", "Reports of other installations that were accepted and dropped.", ["kind"])
 LOG_LINES = Counter("portside_reported_log_lines_total", "Log lines in those reports.")
 _REPORT: RouteOptions = {"public": True, "max_body_bytes": 256 * 1024, "works_on_full_disk": True}
@@ -171,6 +179,7 @@ async def ingest_otlp(ctx: Context) -> Response:
     batch = await _store(ctx, partial(parse_otlp, project=project), cost=OTLP_COST)
     rejected, message = ingest.describe_partial_success(batch)
     as_json = is_json(ctx.request.headers.get("content-type", ""))
+
     return Response(encode_spans_response(rejected, message, as_json=as_json), media_type=JSON if as_json else PROTOBUF)
 
 
@@ -182,6 +191,7 @@ async def _store(ctx: Context, parse: Callable[[bytes, str], IngestBatch], *, co
         await ingest.store_batch(
             ctx.db, batch, by=ctx.actor, tier=services.retention.default_tier, max_run_bytes=max_run_bytes
         )
+
     return batch
 
 

@@ -56,8 +56,18 @@ from portside.tracing.types import AnyObject, AttachmentWrite, FeedbackWrite, In
 # Set once: a run never moves.
 POSITION_FIELDS = ("trace_id", "parent_run_id", "dotted_order", "project_id", "session_name", "reference_example_id")
 MERGED_FIELDS = (
-    "name", "run_type", "start_time", "end_time", "tags", "error", "inputs", "outputs", "extra", "events", "serialized",
-)  # fmt: skip
+    "name",
+    "run_type",
+    "start_time",
+    "end_time",
+    "tags",
+    "error",
+    "inputs",
+    "outputs",
+    "extra",
+    "events",
+    "serialized",
+)
 # The bit of each field in `patched`; `merge_runs` has the same numbers.
 PATCH_BITS = tuple((1 << index, name) for index, name in enumerate(MERGED_FIELDS))
 # COPY has a fixed cost: for fewer runs one statement is faster.
@@ -131,13 +141,16 @@ def parse_batch(body: bytes, _content_type: str) -> IngestBatch:
     if len(body) > _LARGE_BATCH_BYTES:
         # Millions of values that are no runs are refused at the first one.
         read_json(body, _ObjectsOfBatch, "body")
+
     lists = read_json(body, BatchBody, "body")
     batch = IngestBatch()
     for operation, runs in (("post", lists.post or ()), ("patch", lists.patch or ())):
         if len(runs) > _MAX_RUNS:
             raise Invalid.field(["body", operation], f"holds more than {_MAX_RUNS} runs; send smaller batches")
+
         for raw in runs:
             _add_run(batch, operation, bytes(raw))
+
     _drop_refused(batch)
     return batch
 
@@ -150,6 +163,7 @@ def _add_run(batch: IngestBatch, operation: str, raw: bytes) -> None:
         run_id = fields.id
         if run_id is None:
             raise Invalid.field(["body", operation, "id"], "Field required", "missing")
+
         write = _run_write(fields, None, is_post=operation == "post")
         batch.runs.append(_complete_post(write) if write.is_post else _complete_patch(write))
     except Invalid as exc:
@@ -169,6 +183,7 @@ def parse_multipart(body: bytes, content_type: str) -> IngestBatch:
     reader = _MultipartReader()
     for part in bodies.parse_multipart(body, content_type):
         reader.add(part)
+
     return reader.finish()
 
 
@@ -184,6 +199,7 @@ class _MultipartReader:
         """Add one part, or say why its run is refused. Raises Invalid for an unknown name."""
         kind, _, rest = part.name.partition(".")
         id_text, _, field = rest.partition(".")
+
         is_known = kind in {"post", "patch"} or (kind == "feedback" and not field) or (kind == "attachment" and field)
         if not is_known:
             raise Invalid.field(
@@ -206,6 +222,7 @@ class _MultipartReader:
                 self._batch.runs.append(_complete_post(write) if write.is_post else _complete_patch(write))
             except Invalid as exc:
                 self._batch.refused.append(RefusedRun(write.id, exc.problems))
+
         _drop_refused(self._batch)
         return self._batch
 
@@ -213,7 +230,8 @@ class _MultipartReader:
         if kind == "feedback":
             self._batch.feedback.append(_feedback_write(item_id, part))
         elif kind == "attachment":
-            name, content_type = name_text(field) or "file", plain_text(part.content_type.split(";")[0])
+            name = name_text(field) or "file"
+            content_type = plain_text(part.content_type.split(";")[0])
             stored_type = (content_type or bodies.UNKNOWN_TYPE)[:200]
             self._batch.attachments.append(AttachmentWrite(item_id, name, stored_type, part.data))
         elif field:
@@ -229,6 +247,7 @@ class _MultipartReader:
     def _set_field(self, kind: str, run_id: UUID, field: str, part: FormPart) -> None:
         if (kind, run_id) not in self._latest:
             self._begin(kind, RunWrite(id=run_id, is_post=kind == "post"))
+
         write = self._latest[kind, run_id]
         if field == "error":
             write.error = plain_text(read_json(part.data, object, part.name))
@@ -283,11 +302,14 @@ def _complete_post(write: RunWrite) -> RunWrite:
     """
     if write.name is None:
         raise Invalid.field(["body", str(write.id), "name"], "Field required", "missing")
+
     check_position(write)
     _check_shapes(write)
+
     if write.dotted_order is None and write.parent_run_id is None:
         write.trace_id = write.trace_id or write.id
         write.dotted_order = dotted_order_part(write.start_time or now(), write.id)
+
     return write
 
 
@@ -329,6 +351,7 @@ def merge_repeated(writes: Iterable[RunWrite]) -> list[RunWrite]:
         kept = runs.setdefault(write.id, write)
         if kept is not write:
             _merge_into(kept, write)
+
     # Sorted by their integers, because UUIDs compare themselves in Python code.
     return [runs[run_id] for run_id in sorted(runs, key=_number)]
 
@@ -337,13 +360,16 @@ def _merge_into(kept: RunWrite, later: RunWrite) -> None:
     for name in POSITION_FIELDS:
         if getattr(kept, name) is None:
             setattr(kept, name, getattr(later, name))
+
     for bit, name in PATCH_BITS:
         value = getattr(later, name)
         if value is None:
             continue
+
         keeps = (kept.patched & bit, kept.patch_order) > (later.patched & bit, later.patch_order)
         if getattr(kept, name) is None or not keeps:
             setattr(kept, name, value)
+
     kept.patched |= later.patched
     kept.patch_order = max(kept.patch_order, later.patch_order)
     kept.is_post |= later.is_post
@@ -367,12 +393,14 @@ async def store_batch(
     runs = _with_awaited_parents(runs)
     owner = {"workspace_id": by.workspace_id, "api_key_id": by.key_id, "user_id": by.user_id, "tier": tier}
     extras = _Extras(batch, _large_writes(runs, max_run_bytes), max_run_bytes, RunPieces(by.workspace_id))
+
     await extras.pieces.cut(runs)
     awaited = await _write_until_stored(db, runs, owner, extras)
     awaited += await spans.connect(db, by.workspace_id, batch)
     while awaited:
         placed = await db.fetch(sql.place_children, workspace_id=by.workspace_id, ids=awaited)
         awaited = [row["id"] for row in placed if row["is_awaited"]]
+
     if ended := [run.id for run in runs if run.error is not None and run.error.startswith(_MAY_BE_INTERRUPT)]:
         await db.execute(sql.mark_interrupted_traces, workspace_id=by.workspace_id, ids=ended)
 
@@ -390,7 +418,9 @@ def raise_for_refused(batch: IngestBatch) -> None:
             loc = problem.loc
             if refused.run_id is not None and str(refused.run_id) not in map(str, loc):
                 loc = [*loc[:1], str(refused.run_id), *loc[1:]]
+
             problems.append(Problem(loc, problem.msg + others, problem.type))
+
     raise RunsRefused(problems)
 
 
@@ -398,6 +428,7 @@ def describe_partial_success(batch: IngestBatch) -> tuple[int, str]:
     """Return how many spans were refused, and what to tell about them. Raises RunsRefused if none was stored."""
     if not batch.runs:
         raise_for_refused(batch)
+
     reasons = [f"{run.run_id}: {problem.msg}" for run in batch.refused[:_MAX_REFUSALS] for problem in run.problems]
     return len(batch.refused), "; ".join([*reasons, *batch.warnings])
 
@@ -424,11 +455,13 @@ async def _write_until_stored(db: Database, runs: list[RunWrite], owner: dict[st
 
     async def write() -> list[UUID]:
         nonlocal copies
+
         if copies:
             # If one of the runs is stored already, the batch is merged, now and in later attempts.
             with suppress(UniqueViolationError):
                 return await _write(db, runs, owner, extras, copies=True)
             copies = False
+
         return await _write(db, runs, owner, extras, copies=False)
 
     try:
@@ -448,13 +481,17 @@ async def _write(
     """
     if not (copies or extras):
         return await _merge_runs(db, runs, owner)
-    workspace_id, batch = owner["workspace_id"], extras.batch
+
+    workspace_id = owner["workspace_id"]
+    batch = extras.batch
     async with db.transaction() as tx:
         if extras.pieces:
             await extras.pieces.store(tx)
+
         awaited = await (_copy_runs if copies else _merge_runs)(tx, runs, owner)
         if extras.pieces:
             await extras.pieces.store_users(tx)
+
         if extras.large:
             sizes = await tx.fetch(sql.sizes_of_runs, workspace_id=workspace_id, ids=extras.large)
             if any(row["bytes"] > extras.max_run_bytes for row in sizes):
@@ -462,8 +499,10 @@ async def _write(
                     f"With this request a run would hold more than {extras.max_run_bytes} bytes, the limit of this "
                     "server for one run (setting INGEST_MAX_RUN_BYTES); send smaller inputs and outputs."
                 )
+
         await write_feedback(tx, workspace_id, batch.feedback)
         await _write_attachments(tx, workspace_id, batch.attachments)
+
     return awaited
 
 
@@ -488,6 +527,7 @@ async def _check_projects(db: Session, workspace_id: UUID, batch: IngestBatch) -
         if run.project_id in unknown:
             problem = f"no project {run.project_id} exists in this workspace"
             batch.refused.append(RefusedRun(run.id, [Problem(["body", "session_id"], problem, "value_error")]))
+
     _drop_refused(batch)
 
 
@@ -496,9 +536,11 @@ async def _resolve_projects(db: Session, workspace_id: UUID, runs: list[RunWrite
     for run in runs:
         if run.is_post and run.session_name is None:
             run.session_name = projects.DEFAULT_PROJECT
+
     named = [run for run in runs if run.project_id is None and run.session_name is not None]
     if not named:
         return
+
     ids = await projects.ensure_projects(db, workspace_id, {run.session_name or "" for run in named})
     for run in named:
         run.project_id = ids[run.session_name or ""]
@@ -508,6 +550,7 @@ def _with_awaited_parents(runs: list[RunWrite]) -> list[RunWrite]:
     parents = {run.parent_run_id for run in runs if run.is_post and run.dotted_order is None and run.parent_run_id}
     if not parents:
         return runs
+
     return merge_repeated([*runs, *(RunWrite(id=parent, is_awaited=True) for parent in parents)])
 
 
@@ -520,6 +563,7 @@ async def _merge_runs(session: Session, runs: list[RunWrite], owner: dict[str, A
     """Merge runs into the stored ones in one statement, and count their traces."""
     if not runs:
         return []
+
     columns = {name: _column(runs, name) for name in _COLUMNS}
     row = await session.fetchrow(sql.merge_runs, **owner, **columns)
     return (row and row["awaited"]) or []
@@ -542,9 +586,11 @@ async def _copy_runs(tx: Transaction, runs: list[RunWrite], owner: dict[str, Any
         )
         for run in runs
     ]
+
     await tx.copy("runs", ("workspace_id", "tags", *_COPIED_COLUMNS), rows)
     positions = {name: [getattr(run, name) for run in runs] for name in ("id", "trace_id", "project_id")}
     await tx.execute(sql.count_copied_traces, **owner, **positions)
+
     return []
 
 

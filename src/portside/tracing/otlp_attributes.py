@@ -13,7 +13,8 @@ from portside.tracing.otlp_wire import Span, SpanEvent
 # Four digits: a list has at most 10,000 items.
 _INDEX = re.compile(r"\d{1,4}")
 # An attribute of Logfire and Pydantic AI that holds the events of a span.
-_EVENTS, _EVENT_NAME = "events", "event.name"
+_EVENTS = "events"
+_EVENT_NAME = "event.name"
 # An event of the semantic conventions whose attributes are those of its span.
 _DETAILS_EVENT = "gen_ai.client.inference.operation.details"
 
@@ -27,6 +28,7 @@ class SpanAttributes:
         """The names of the attributes that were read."""
         self.events = [event for event in span.events if event.name != _DETAILS_EVENT]
         self._details = [event.attributes for event in span.events if event.name == _DETAILS_EVENT]
+
         self._add_events()
 
     @property
@@ -41,6 +43,7 @@ class SpanAttributes:
             if name in self._values:
                 self.read.add(name)
                 found = self._values[name] if found is None else found
+
         return found
 
     def text(self, *names: str) -> str | None:
@@ -53,8 +56,10 @@ class SpanAttributes:
         found = decode_list(self._values.get(name))
         if found:
             self.read.add(name)
+
         for details in self._details:
             found += decode_list(details.get(name))
+
         return found
 
     def numbered(self, *prefixes: str) -> list[Any]:
@@ -65,6 +70,7 @@ class SpanAttributes:
                 self.read.update(names)
                 items = nested({name.removeprefix(prefix): self._values[name] for name in names})
                 return [items[index] for index in sorted(items, key=int)]
+
         return []
 
     def below(self, prefix: str) -> dict[str, Any]:
@@ -86,6 +92,7 @@ class SpanAttributes:
             return
 
         self.read.add(_EVENTS)
+
         for event in events:
             self.events.append(SpanEvent(event[_EVENT_NAME], None, _without(event, {_EVENT_NAME})))
 

@@ -60,7 +60,9 @@ _ROLES = {
     "gen_ai.assistant.message": "assistant",
     "gen_ai.tool.message": "tool",
 }
-_PROMPT_EVENT, _COMPLETION_EVENT, _CHOICE_EVENT = "gen_ai.content.prompt", "gen_ai.content.completion", "gen_ai.choice"
+_PROMPT_EVENT = "gen_ai.content.prompt"
+_COMPLETION_EVENT = "gen_ai.content.completion"
+_CHOICE_EVENT = "gen_ai.choice"
 _WHOLE_MESSAGE = "gen_ai.event.content"
 # Attributes of events that say nothing about their message.
 _OF_EVENT = frozenset({"gen_ai.system", "gen_ai.provider.name", "gen_ai.message.index", _WHOLE_MESSAGE})
@@ -74,10 +76,12 @@ def read_values(attributes: SpanAttributes, run_type: str) -> tuple[dict[str, An
     outputs = _outputs(attributes, run_type)
     if not outputs and conversation:
         outputs = {"messages": conversation}
+
     if not outputs:
         # The answer of a model is an event of its own, gen_ai.choice. Without one, the last messages may be the answer.
         history, answers = _split_answers(history)
         outputs = {"messages": answers} if answers else {}
+
     if (result := attributes.first("final_result")) is not None:
         outputs = {**outputs, "final_result": decode_text(result)}
 
@@ -85,6 +89,7 @@ def read_values(attributes: SpanAttributes, run_type: str) -> tuple[dict[str, An
     inputs = _inputs(attributes, run_type, instructions, history)
     if conversation and inputs in ({}, {"messages": instructions}):
         inputs = {"messages": [*instructions, *_until_last_user(conversation)]}
+
     return inputs, outputs
 
 
@@ -105,11 +110,13 @@ def _inputs(
         or _contents(attributes.events, _PROMPT_EVENT, "gen_ai.prompt")
         or _messages(attributes.items("ai.prompt.messages"))
     )
+
     whole = attributes.first("gen_ai.input.messages", "ai.prompt.messages", *_INPUTS)
     if messages:
         return {"messages": messages}
     if whole is not None:
         return _as_object(whole)
+
     return _searched(attributes) or _embedded(attributes) or ({} if given is None else _as_object(given))
 
 
@@ -118,6 +125,7 @@ def _instructions(attributes: SpanAttributes) -> list[dict[str, Any]]:
     parts = attributes.items("gen_ai.system_instructions")
     if parts:
         return [{"role": "system", "parts": parts}]
+
     text = attributes.first("gen_ai.system_instructions")
     return [] if text is None else [{"role": "system", "content": decode_text(text)}]
 
@@ -137,6 +145,7 @@ def _embedded(attributes: SpanAttributes) -> dict[str, Any]:
     texts = texts or attributes.items("ai.values")
     if texts:
         return {"texts": texts}
+
     text = attributes.first("ai.value")
     return {} if text is None else {"texts": [decode_text(text)]}
 
@@ -160,11 +169,13 @@ def _outputs(attributes: SpanAttributes, run_type: str) -> dict[str, Any]:
         or _contents(attributes.events, _COMPLETION_EVENT, "gen_ai.completion")
         or _answer_of_vercel(attributes)
     )
+
     whole = attributes.first("gen_ai.output.messages", *_OUTPUTS)
     if messages:
         return {"messages": messages}
     if whole is not None:
         return _as_object(whole)
+
     return _vectors(attributes) or ({} if given is None else _as_object(given))
 
 
@@ -178,7 +189,8 @@ def _vectors(attributes: SpanAttributes) -> dict[str, Any]:
 
 def _answer_of_vercel(attributes: SpanAttributes) -> list[dict[str, Any]]:
     """Return the answer that Vercel's SDK has in attributes: text, reasoning, calls of tools."""
-    text, reasoning = attributes.first("ai.response.text"), attributes.first("ai.response.reasoning")
+    text = attributes.first("ai.response.text")
+    reasoning = attributes.first("ai.response.reasoning")
     calls = attributes.items("ai.response.toolCalls")
     if text is None and reasoning is None and not calls:
         return []
@@ -186,6 +198,7 @@ def _answer_of_vercel(attributes: SpanAttributes) -> list[dict[str, Any]]:
     message = {"role": "assistant", "content": text or ""}
     if reasoning is not None:
         message["reasoning"] = reasoning
+
     return [{**message, "tool_calls": calls} if calls else message]
 
 
@@ -202,6 +215,7 @@ def _message_of(event: SpanEvent, role: str) -> dict[str, Any]:
     whole = decode_object(event.attributes.get(_WHOLE_MESSAGE))
     if role == "tool" and "id" in fields:
         fields.setdefault("tool_call_id", fields["id"])
+
     return {"role": role, **_message(whole), **_message(fields)}
 
 
@@ -213,6 +227,7 @@ def _messages(items: Iterable[Any]) -> list[dict[str, Any]]:
             found.append(_message(item))
         elif item is not None:
             found.append({"content": item})
+
     return found
 
 
@@ -223,6 +238,7 @@ def _message(fields: dict[str, Any]) -> dict[str, Any]:
         if name not in {"message", "prompt", "completion"}:
             message[name] = value
             continue
+
         around = decode_text(value)
         if isinstance(around, dict):
             message |= around
@@ -231,11 +247,14 @@ def _message(fields: dict[str, Any]) -> dict[str, Any]:
 
     if isinstance(message.get("content"), str):
         message["content"] = _content(message["content"])
+
     if isinstance(calls := decode_text(message.get("tool_calls")), list):
         message["tool_calls"] = [_inside(call, "tool_call") for call in calls]
+
     if isinstance(contents := message.get("contents"), list) and "content" not in message:
         del message["contents"]
         message["content"] = [_inside(part, "message_content") for part in contents]
+
     return message
 
 
@@ -256,6 +275,7 @@ def _contents(events: Iterable[SpanEvent], event_name: str, attribute: str) -> l
             found += _messages(content["messages"]) if isinstance(content.get("messages"), list) else [content]
         elif isinstance(content, str):
             found.append({"content": content})
+
     return found
 
 
@@ -269,6 +289,7 @@ def _split_answers(history: list[dict[str, Any]]) -> tuple[list[dict[str, Any]],
     end = len(history)
     while end and history[end - 1].get("role") == "assistant":
         end -= 1
+
     return history[:end], history[end:]
 
 
@@ -291,6 +312,7 @@ def _document(item: Any) -> dict[str, Any]:
     found = _inside(item, "document")
     if not isinstance(found, dict):
         return {"page_content": found, "metadata": {}, "type": "Document"}
+
     others = {name: value for name, value in found.items() if name not in {"content", "metadata", "page_content"}}
     return {
         "page_content": found.get("content", found.get("page_content", "")),
@@ -308,6 +330,7 @@ def _inside(item: Any, name: str) -> Any:
     inside = _below(item, name)
     if not isinstance(inside, dict):
         return item
+
     return {**{key: value for key, value in item.items() if key != name}, **inside}
 
 
@@ -317,4 +340,5 @@ def _as_object(value: Any, *, as_list: str = "messages") -> dict[str, Any]:
         return content
     if isinstance(content, list):
         return {as_list: content}
+
     return {"value": content}

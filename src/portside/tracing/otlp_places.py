@@ -17,8 +17,11 @@ from portside.tracing.otlp_wire import Span
 from portside.tracing.positions import check_position
 from portside.tracing.types import IngestBatch, RunWrite, SpanAlias, SpanParent
 
-_TRACE, _RUN, _PARENT = "langsmith.trace.id", "langsmith.span.id", "langsmith.span.parent_id"
-_ORDER, _IS_ROOT = "langsmith.span.dotted_order", "langsmith.is_root"
+_TRACE = "langsmith.trace.id"
+_RUN = "langsmith.span.id"
+_PARENT = "langsmith.span.parent_id"
+_ORDER = "langsmith.span.dotted_order"
+_IS_ROOT = "langsmith.is_root"
 PLACES = (_TRACE, _RUN, _PARENT, _ORDER, _IS_ROOT)
 """The attributes that say where a span stands."""
 # The tracing SDK sends its own runs as spans of this instrumentation. The spans below them have these attributes too.
@@ -46,6 +49,7 @@ class SpanPlaces:
         self._spans = {(span.trace_id, span.span_id): span for span in spans}
         self._given: dict[tuple[bytes, bytes], _Place] = {}
         self._traces: dict[tuple[bytes, bytes], UUID] = {}
+
         for key, span in self._spans.items():
             if not span.attributes.keys().isdisjoint(PLACES):
                 self._read(key, span)
@@ -60,6 +64,7 @@ class SpanPlaces:
         place = self._place(span)
         if place.parent_run_id is not None:
             return place.parent_run_id
+
         if _is_root(span, place):
             # A span that names only its trace is below the root of that trace.
             return None if place.trace_id in {None, self.run_id_of(span)} or place.is_root else place.trace_id
@@ -76,6 +81,7 @@ class SpanPlaces:
             return None
         if place.run_id is not None and _is_root(span, place):
             return place.run_id
+
         return self._inherited_trace(span)
 
     def dotted_order_of(self, span: Span) -> str | None:
@@ -88,7 +94,9 @@ class SpanPlaces:
 
     def add_relations(self, span: Span, batch: IngestBatch) -> None:
         """Tell ingest how this span and the spans above and below it find each other."""
-        place, derived = self._place(span), derived_id(span.trace_id, span.span_id)
+        place = self._place(span)
+        derived = derived_id(span.trace_id, span.span_id)
+
         is_below_span = place.parent_run_id is None and place.dotted_order is None and not _is_root(span, place)
         if is_below_span and (span.trace_id, span.parent_id) not in self._given:
             parent_id = derived_id(span.trace_id, span.parent_id)
@@ -96,9 +104,11 @@ class SpanPlaces:
 
         if place.run_id is None or place.run_id == derived:
             return
+
         batch.span_aliases.append(SpanAlias(derived, place.run_id))
         trace_id = place.trace_id or UUID(bytes=span.trace_id)
         batch.span_aliases.append(SpanAlias(derived_id(trace_id.bytes, place.run_id.bytes[:8]), place.run_id))
+
         if span.scope != _SDK_SCOPE:
             # A child of a later request reads here which run this span became.
             batch.runs.append(RunWrite(id=derived, parent_run_id=place.run_id))
@@ -112,9 +122,12 @@ class SpanPlaces:
             place = _read_place(span)
         except Invalid as exc:
             if len(self.warnings) < _MAX_WARNINGS:
-                name, problem = span.name[:100] or "span", exc.problems[0].msg
+                name = span.name[:100] or "span"
+                problem = exc.problems[0].msg
                 self.warnings.append(f"{name}: {_ORDER} {problem}. The span was stored where its parent span is")
+
             return
+
         if place != _NOWHERE:
             self._given[key] = place
 
@@ -127,8 +140,10 @@ class SpanPlaces:
             key = _key(current)
             place = self._given.get(key, _NOWHERE)
             found = self._traces.get(key) or place.trace_id
+
             if key in passed or place.parent_run_id is not None:
                 break
+
             passed.add(key)
             current = self._spans.get((current.trace_id, current.parent_id))
 
@@ -166,6 +181,7 @@ def _read_place(span: Span) -> _Place:
     write = RunWrite(id=run_id or _last_id(order), trace_id=trace_id, parent_run_id=parent_run_id, dotted_order=order)
     check_position(write)
     is_root = write.parent_run_id is None
+
     return _Place(write.id, write.trace_id, write.parent_run_id, write.dotted_order, is_root)
 
 
@@ -182,6 +198,8 @@ def _uuid(span: Span, name: str) -> UUID | None:
         found = UUID(value) if isinstance(value, str) else None
     except ValueError:
         return None
+
     if found is not None and found.bytes.startswith(_PADDING) and found.int:
         return derived_id(span.trace_id, found.bytes[8:])
+
     return found

@@ -61,7 +61,8 @@ _VERCEL_KINDS = {
     "doRerank": "retriever",
     "toolCall": "tool",
 }
-_VERCEL_OPERATION, _VERCEL_PROVIDER = "ai.operationId", "ai.model.provider"
+_VERCEL_OPERATION = "ai.operationId"
+_VERCEL_PROVIDER = "ai.model.provider"
 _PROVIDERS = ("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system", _VERCEL_PROVIDER)
 _MODELS = (
     "gen_ai.response.model",
@@ -116,7 +117,9 @@ def parse_otlp(body: bytes, content_type: str, project: str | None) -> IngestBat
         except Invalid as exc:
             batch.refused.append(RefusedRun(run_id, exc.problems))
             continue
+
         places.add_relations(span, batch)
+
     return batch
 
 
@@ -152,6 +155,7 @@ def _run_of(span: Span, attributes: SpanAttributes, project: str | None, places:
     )
     if write.dotted_order is None and write.parent_run_id is None and span.start:
         write.dotted_order = dotted_order_part(span.start, write.id)
+
     return write
 
 
@@ -173,6 +177,7 @@ def _run_type(attributes: SpanAttributes) -> str:
         return "tool"
     if attributes.first(*_MODELS) is not None:
         return "llm"
+
     return "prompt" if _PROMPT_VARIABLES in attributes.values else "chain"
 
 
@@ -199,16 +204,21 @@ def _extra(attributes: SpanAttributes, span: Span, *, is_placed: bool) -> dict[s
     """Return metadata and model parameters. Call this last: every attribute that was not read becomes metadata."""
     parameters = _parameters(attributes)
     usage, counts = read_usage(attributes.values)
+
     attributes.read |= counts
     if is_placed:
         attributes.read.update(PLACES)
 
     metadata = decode_object(attributes.first("metadata")) | _model_of(attributes)
+
     for prefix in reversed(_METADATA):
         metadata |= {name: value for name, value in attributes.below(prefix).items() if f"{prefix}{name}" not in counts}
+
     _add_conversation(metadata, attributes)
+
     for name, value in {**span.resource, **attributes.rest()}.items():
         metadata.setdefault(name, value)
+
     if usage:
         metadata["usage_metadata"] = usage
 
@@ -217,10 +227,13 @@ def _extra(attributes: SpanAttributes, span: Span, *, is_placed: bool) -> dict[s
 
 def _model_of(attributes: SpanAttributes) -> dict[str, str]:
     """Return the metadata that names the provider and the model."""
-    provider, model = attributes.text(*_PROVIDERS), attributes.text(*_MODELS, *_OTHER_MODELS)
+    provider = attributes.text(*_PROVIDERS)
+    model = attributes.text(*_MODELS, *_OTHER_MODELS)
+
     if provider is not None and _VERCEL_OPERATION in attributes.values:
         # Vercel's SDK names the interface too: openai.chat, openai.responses.
         provider = provider.partition(".")[0]
+
     named = {"ls_provider": provider, "ls_model_name": model}
     return {name: value for name, value in named.items() if value is not None}
 
@@ -231,6 +244,7 @@ def _parameters(attributes: SpanAttributes) -> dict[str, Any]:
     for prefix in reversed(_REQUESTS):
         for name, value in attributes.below(prefix).items():
             parameters["stop" if name == "stop_sequences" else name] = value
+
     for name, key in _PARAMETERS.items():
         if (value := attributes.first(name)) is not None:
             parameters.setdefault(key, decode_text(value))
@@ -238,9 +252,11 @@ def _parameters(attributes: SpanAttributes) -> dict[str, Any]:
     model = attributes.text("gen_ai.response.model")
     if model is not None:
         parameters.setdefault("model", model)
+
     tool = attributes.text("gen_ai.tool.name", "tool.name")
     if tool is not None:
         parameters["tool_name"] = tool
+
     arguments = attributes.first("tool_arguments")
     if arguments is not None:
         parameters["tool_arguments"] = decode_text(arguments)
@@ -248,9 +264,11 @@ def _parameters(attributes: SpanAttributes) -> dict[str, Any]:
     functions = attributes.numbered("llm.request.functions.") or attributes.items("llm.request.functions")
     if functions:
         parameters.setdefault("functions", functions)
+
     tools = _tool_definitions(attributes)
     if tools:
         parameters.setdefault("tools", tools)
+
     return parameters
 
 
@@ -274,6 +292,7 @@ def _add_conversation(metadata: dict[str, Any], attributes: SpanAttributes) -> N
             value = attributes.first(name)
             if value:
                 metadata.setdefault(key, value)
+
     user = attributes.first(*_USERS)
     if user is not None:
         metadata.setdefault("user_id", user)
@@ -295,6 +314,7 @@ def _attachment(item: Any, run_id: UUID) -> AttachmentWrite:
     problem = "must be a list of objects with name, content (base64) and mime_type"
     if not isinstance(item, dict) or not isinstance(item.get("content"), str):
         raise Invalid.field(["body", _ATTACHMENTS], problem)
+
     try:
         data = base64.b64decode(item["content"], validate=True)
     except (binascii.Error, ValueError):
@@ -315,6 +335,7 @@ def _error(span: Span) -> str | None:
         for event in span.events
         if event.name == _EXCEPTION
     )
+
     exception = next((text for text in texts if text), None)
     return (exception or span.message or "error") if span.is_error or exception else None
 

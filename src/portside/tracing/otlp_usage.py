@@ -16,8 +16,11 @@ from typing import Any
 from portside.kernel.user_json import dump_user
 from portside.tracing.otlp_values import decode_object, decode_text, nested
 
-INPUT, OUTPUT, TOTAL = "input_tokens", "output_tokens", "total_tokens"
-INPUT_DETAILS, OUTPUT_DETAILS = "input_token_details", "output_token_details"
+INPUT = "input_tokens"
+OUTPUT = "output_tokens"
+TOTAL = "total_tokens"
+INPUT_DETAILS = "input_token_details"
+OUTPUT_DETAILS = "output_token_details"
 _USAGE = "usage_metadata"
 # An attribute with a whole usage, the first one that is set wins.
 _WHOLE = ("langsmith.usage_metadata", "langsmith.metadata.usage_metadata")
@@ -67,6 +70,7 @@ def read_usage(
     """
     usage = _Usage()
     usage.add_whole(known or {})
+
     for name, whole in _wholes(attributes):
         usage.add_whole(whole)
         usage.read.add(name)
@@ -77,6 +81,7 @@ def read_usage(
         usage.read.update([name] if found else [])
 
     usage.add_raw(decode_object(attributes.get(_RAW)))
+
     for prefix in _PREFIXES:
         for name, value in attributes.items():
             if name.startswith(prefix) and len(name) <= _MAX_ATTRIBUTE_CHARS:
@@ -121,7 +126,8 @@ class _Usage:
 
     def add_attribute(self, name: str, words: str, value: Any) -> None:
         """Add one attribute, unless it is something else than a count."""
-        target, count = _target_of(words), read_count(value)
+        target = _target_of(words)
+        count = read_count(value)
         if target is None or count is None:
             return
 
@@ -147,6 +153,7 @@ def reread_extra(extra: str) -> str | None:
     usage, read = read_usage(metadata, known=decode_object(stored))
     if not read or not usage or usage == stored:
         return None
+
     return dump_user({**document, "metadata": {**metadata, _USAGE: usage}}).decode()
 
 
@@ -156,8 +163,10 @@ def read_count(value: Any) -> int | None:
         if _NUMBER.fullmatch(value) is None:
             return None
         value = float(value)
+
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
+
     # Instrumentations report counts as doubles too, and NaN for an unknown one.
     if not math.isfinite(value) or not 0 <= value <= _MAX_COUNT:
         return None
@@ -193,6 +202,7 @@ def _read_details(value: Any) -> dict[str, Any]:
         return value
     if not isinstance(value, str) or len(value) > _MAX_DETAILS_CHARS:
         return {}
+
     return {match[1]: float(match[2]) for match in _ENTRY.finditer(value)}
 
 
@@ -208,14 +218,17 @@ def _target_of(name: str) -> tuple[str | None, str] | None:  # noqa: PLR0911 - o
             if words & (_CACHE_WORDS | {"ephemeral"})
             else None
         )
+
     sides = {_SIDES[word] for word in words if word in _SIDES}
     if words & _CACHE_WORDS:
         # Cached audio is a part of both, and has no price of its own.
         if "audio" in words or OUTPUT in sides:
             return None
         return INPUT_DETAILS, "cache_creation" if words & _WRITE_WORDS else "cache_read"
+
     if words & _REASONING_WORDS:
         return (OUTPUT_DETAILS, "reasoning") if INPUT not in sides else None
+
     if "audio" in words:
         if sides == {INPUT}:
             return INPUT_DETAILS, "audio"
@@ -224,13 +237,16 @@ def _target_of(name: str) -> tuple[str | None, str] | None:  # noqa: PLR0911 - o
     others = words - _SIDES.keys() - _PLAIN_WORDS
     if len(sides) == 1 and not others:
         return None, sides.pop()
+
     # Vercel's embeddings have `ai.usage.tokens` alone.
     return (None, INPUT) if words == {"tokens"} else None
 
 
 def _complete(counts: dict[str, Any], details: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Add what follows from the counts: a total, and input tokens that were reported without those of the cache."""
-    given, made, total = counts.get(INPUT), counts.get(OUTPUT), counts.get(TOTAL)
+    given = counts.get(INPUT)
+    made = counts.get(OUTPUT)
+    total = counts.get(TOTAL)
     inputs = details[INPUT_DETAILS]
     ephemeral = sum(count for key, count in inputs.items() if key.startswith("ephemeral_"))
     cached = inputs.get("cache_read", 0) + max(inputs.get("cache_creation", 0), ephemeral)
@@ -246,6 +262,7 @@ def _complete(counts: dict[str, Any], details: dict[str, dict[str, Any]]) -> dic
 
     if given is not None:
         counts[INPUT] = given
+
     if total is None and (given is not None or made is not None):
         counts[TOTAL] = (given or 0) + (made or 0)
 

@@ -25,6 +25,7 @@ def decode_text(value: Any) -> Any:
     """Decode text that is a JSON object or list; return other values unchanged, and text that is nested too deeply."""
     if not isinstance(value, str) or value.lstrip()[:1] not in {"{", "["}:
         return value
+
     try:
         decoded = msgspec.json.decode(value)
         if value.count("[") + value.count("{") > _SHALLOW:
@@ -32,6 +33,7 @@ def decode_text(value: Any) -> Any:
             dump_user([[[[decoded]]]])
     except (msgspec.DecodeError, ValueError, RecursionError):
         return value
+
     return decoded
 
 
@@ -57,7 +59,9 @@ def nested(attributes: Mapping[str, Any]) -> dict[str, Any]:
             below = place.get(part)
             if not isinstance(below, _Branch):
                 below = place[part] = _Branch({_VALUE: below} if part in place else {})
+
             place = below
+
         last = parts[-1]
         if isinstance(place.get(last), _Branch):
             place[last].setdefault(_VALUE, value)
@@ -76,4 +80,5 @@ def _plain(value: Any) -> Any:
         return value
     if all(_INDEX.fullmatch(key) for key in value):
         return [_plain(value[key]) for key in sorted(value, key=int)]
+
     return {key: _plain(part) for key, part in value.items()}

@@ -21,9 +21,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from portside.kernel.errors import Invalid
 from portside.tracing.fields import limit_objects, read_json
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT = 0
+_FIXED64 = 1
+_BYTES = 2
+_FIXED32 = 5
 _MAX_SHIFT = 63
-PROTOBUF, JSON = "application/x-protobuf", "application/json"
+PROTOBUF = "application/x-protobuf"
+JSON = "application/json"
 MAX_SPANS = 50_000
 # 7 MB with 480,000 attributes take 190 MB of memory; other bodies take three times their size.
 OTLP_COST = 10
@@ -57,17 +61,21 @@ def has_more_messages(body: bytes, descriptor: Any, limit: int) -> bool:
             fields += 1
             if fields > limit * _FIELDS_OF_A_MESSAGE:
                 return True
+
             tag, at = _varint(body, at, end)
             payload, at = _payload(body, at, end, tag & 7)
             if at > end:
                 break
+
             field = kind.fields_by_number.get(tag >> 3) if payload is not None else None
             if payload is not None and field is not None and field.message_type is not None:
                 count += 1
                 if count > limit:
                     return True
+
                 if payload < at:
                     pending.append((payload, at, field.message_type))
+
     return False
 
 
@@ -76,8 +84,10 @@ def _payload(body: bytes, at: int, end: int, wire_type: int) -> tuple[int | None
     if wire_type == _BYTES:
         length, at = _varint(body, at, end)
         return at, at + length
+
     if wire_type == _VARINT:
         return None, _varint(body, at, end)[1]
+
     return None, at + {_FIXED64: 8, _FIXED32: 4}.get(wire_type, 0)
 
 
@@ -90,7 +100,9 @@ def _varint(body: bytes, at: int, end: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             return value, at
+
         shift += 7
+
     return 0, end + 1
 
 
@@ -136,6 +148,7 @@ def encode_response(rejected: int, message: str, *, as_json: bool) -> bytes:
     if message:
         response.partial_success.rejected_spans = rejected
         response.partial_success.error_message = message
+
     return bytes(response.SerializeToString())
 
 
@@ -148,7 +161,9 @@ def read_spans(body: bytes, content_type: str) -> list[Span]:
             raise Invalid.field(["body"], f"holds more than {MAX_SPANS} spans; send smaller batches")
         if len(span.trace_id) != 16 or len(span.span_id) != 8 or len(span.parent_id) not in {0, 8}:
             raise Invalid.field(["body", "spans", len(spans)], "a trace id has 16 bytes and a span id 8")
+
         spans.append(span)
+
     return spans
 
 
@@ -160,10 +175,13 @@ def _of_process(attributes: dict[str, Any], spans: int) -> dict[str, Any]:
         size = len(name) + len(str(value))
         if name.startswith(_EXPORTER) or size > _MAX_RESOURCE_CHARS:
             continue
+
         chars += size
         if chars * max(spans, 1) > _MAX_REPEATED_CHARS:
             break
+
         kept[name] = value
+
     return kept
 
 
@@ -179,11 +197,13 @@ def _moment(nanoseconds: int) -> datetime | None:
 def _from_protobuf(body: bytes) -> Iterator[Span]:
     if len(body) > _SMALL_BYTES and has_more_messages(body, ExportTraceServiceRequest.DESCRIPTOR, MAX_MESSAGES):
         raise Invalid.field(["body"], f"holds more than {MAX_MESSAGES} messages; send smaller batches")
+
     request = ExportTraceServiceRequest()
     try:
         request.ParseFromString(body)
     except DecodeError as exc:
         raise Invalid.field(["body"], "is not an ExportTraceServiceRequest in protobuf", "protobuf_invalid") from exc
+
     for resource in request.resource_spans:
         spans = sum(len(scope.spans) for scope in resource.scope_spans)
         of_process = _of_process(_plain_pairs(resource.resource.attributes), spans)
@@ -302,6 +322,7 @@ def _from_json(body: bytes) -> Iterator[Span]:
     for resource in request.resource_spans:
         spans = sum(len(scope.spans) for scope in resource.scope_spans)
         process = _json_pairs(resource.resource.attributes) if resource.resource else {}
+
         of_process = _of_process(process, spans)
         for scope in resource.scope_spans:
             for span in scope.spans:
@@ -336,14 +357,17 @@ def _json_plain(value: _JsonValue, depth: int) -> Any:
     if depth > _MAX_ATTRIBUTE_DEPTH:
         problem = f"an attribute is nested more than {_MAX_ATTRIBUTE_DEPTH} levels deep; send it as text"
         raise Invalid.field(["body", "attributes"], problem)
+
     if value.array_value is not None:
         return [_json_plain(item, depth + 1) for item in value.array_value.values]
     if value.kvlist_value is not None:
         return _json_pairs(value.kvlist_value.values, depth + 1)
     if value.int_value is not None:
         return _integer(value.int_value, "intValue")
+
     if value.double_value is not None:
         return _float(value.double_value, "doubleValue")
+
     simple = (value.string_value, value.bool_value, value.bytes_value)
     return next((found for found in simple if found is not None), None)
 

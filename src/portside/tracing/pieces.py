@@ -36,7 +36,8 @@ MARK = "\x02"
 # One item in so many ends a piece. The item itself decides, so that lists that share items share pieces.
 _ITEMS_OF_PIECE = 8
 # The first key of the advisory locks; the second is one of so many numbers.
-_LOCK_CLASS, _LOCKS = 0x70696563, 64
+_LOCK_CLASS = 0x70696563
+_LOCKS = 64
 _THREAD = re.compile(r'"(?:session_id|thread_id|conversation_id)":\s*"([^"\\]{1,500})"')
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_dict = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -73,19 +74,24 @@ class RunPieces:
     def _cut(self, run: RunWrite, value: str | None) -> str | None:
         if value is None or len(value) < MIN_CHARS:
             return value
+
         pieces: dict[UUID, bytes] = {}
         whole = value.encode()
         try:
             parts = split_json(whole, pieces)
         except (msgspec.DecodeError, RecursionError):
             return value
+
         if not pieces:
             return value
+
         scope = self._scope(run)
         self._users.add((scope, run.id))
+
         while pieces:
             digest, data = pieces.popitem()
             self._pieces[scope, digest] = data.decode()
+
         listed = [part.decode() if isinstance(part, bytes) else part for part in parts]
         return f"{MARK}{scope.hex}{len(whole):010}{msgspec.json.encode(listed).decode()}"
 
@@ -133,19 +139,25 @@ def _split(raw: bytes, span: Span, pieces: dict[UUID, bytes], depth: int) -> lis
         return []
     if not MIN_ITEMS <= raw.count(b",", begin, end) + 1 <= _MAX_ITEMS:
         return []
+
     spans = _spans_of_items(raw, span)
     if raw[begin] == _LIST:
         is_worth_it = MIN_ITEMS <= len(spans) <= (end - begin) // MIN_ITEM_BYTES
         if is_worth_it:
             return [b"[", _references(raw, spans, pieces), b"]"]
-    parts, text, written = list[Part](), b"", begin
+
+    parts = list[Part]()
+    text = b""
+    written = begin
     for item in spans:
         if inner := _split(raw, item, pieces, depth + 1):
             first, *between, last = inner
             assert isinstance(first, bytes)  # noqa: S101 - a value begins and ends with text
             assert isinstance(last, bytes)  # noqa: S101
             parts += [text + raw[written : item[0]] + first, *between]
-            text, written = last, item[1]
+            text = last
+            written = item[1]
+
     return [*parts, text + raw[written:end]] if parts else []
 
 
@@ -163,14 +175,18 @@ def _spans_of_items(raw: bytes, span: Span) -> list[Span]:
         sizes = [(msgspec.json.encode(key) + b":", memoryview(value).nbytes) for key, value in fields.items()]
     else:
         return []
-    found, at = list[Span](), begin + 1
+
+    found = list[Span]()
+    at = begin + 1
     for key, size in sizes:
         if not raw.startswith(key, at):
             return []
+
         found.append((at + len(key), at + len(key) + size))
         at = found[-1][1] + 1
         if raw[at - 1] != (_COMMA if at < end else raw[end - 1]):
             return []
+
     return found if at == end else []
 
 
@@ -179,7 +195,8 @@ def _references(raw: bytes, items: list[Span], pieces: dict[UUID, bytes]) -> lis
 
     The items after the last end of a piece are pieces of their own: the next version of the list adds to them.
     """
-    references, view = list[str](), memoryview(raw)
+    references = list[str]()
+    view = memoryview(raw)
 
     def refer(first: Span, last: Span, digest: bytes) -> None:
         pieces[UUID(bytes=digest)] = raw[first[0] : last[1]]
@@ -191,8 +208,10 @@ def _references(raw: bytes, items: list[Span], pieces: dict[UUID, bytes]) -> lis
         if closing[0] % _ITEMS_OF_PIECE == 0:
             refer(items[begin], items[number], _digest(b"".join(digests[begin : number + 1])))
             begin = number + 1
+
     for number in range(begin, len(items)):
         refer(items[number], items[number], digests[number])
+
     return references
 
 
@@ -221,10 +240,13 @@ class UnusedPieces(Task):
         rows = await self._db.fetch(sql.find_stale_scopes, limit=self.scopes_at_once)
         for row in rows:
             by_lock[_lock_of(row["scope"])].append(row["scope"])
+
         deleted = cleaned = 0
+
         for lock, scopes in by_lock.items():
             async with self._db.transaction() as tx:
                 if await tx.fetchval(sql.lock_scopes, lock_class=_LOCK_CLASS, lock=lock):
                     deleted += await tx.execute(sql.delete_unused_pieces, scopes=scopes)
                     cleaned += len(scopes)
+
         return Status({"pieces": deleted}, again=cleaned == self.scopes_at_once)

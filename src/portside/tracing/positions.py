@@ -29,11 +29,13 @@ def check_position(write: RunWrite) -> None:
 
     if len(order) > MAX_DOTTED_ORDER_CHARS:
         raise refuse(f"is longer than {MAX_DOTTED_ORDER_CHARS} characters")
+
     if _DOTTED_ORDER.fullmatch(order) is None:
         example = "20261121T020440002605Z01a1fbd9-3ac2-7000-8000-000000000001"
         raise refuse(
             f"must be the start and the id of each run from the root to this one, such as {example}, with dots"
         )
+
     if any(letter in order for letter in "ABCDEF"):
         order = write.dotted_order = _CAPITAL_ID.sub(lambda found: found[0].lower(), order)
 
@@ -44,9 +46,12 @@ def check_position(write: RunWrite) -> None:
         raise refuse("must not name this run as its own parent")
     if write.trace_id not in {None, first}:
         raise refuse("must begin with the id of the trace, which is the one of its root")
+
     if write.parent_run_id not in {None, parent}:
         raise refuse("must name the parent before this run")
-    write.trace_id, write.parent_run_id = first, parent
+
+    write.trace_id = first
+    write.parent_run_id = parent
 
 
 def read_ids(order: str) -> tuple[UUID, UUID | None, UUID]:

@@ -31,14 +31,27 @@ from portside.tracing.sql import sql
 
 MATCH_PATH = ("model", "model_name", "model_id", "model_path", "endpoint_name")
 COLUMNS = (
-    "name", "providers", "pattern", "from", "above", "input", "output", "cache_read", "cache_write", "cache_write_1h",
-    "reasoning", "audio_input", "audio_output",
-)  # fmt: skip
+    "name",
+    "providers",
+    "pattern",
+    "from",
+    "above",
+    "input",
+    "output",
+    "cache_read",
+    "cache_write",
+    "cache_write_1h",
+    "reasoning",
+    "audio_input",
+    "audio_output",
+)
 # Columns of files, and the details of usage that they price.
 _INPUT_DETAILS = {
-    "cache_read": ("cache_read",), "cache_write": ("cache_creation", "ephemeral_5m_input_tokens"),
-    "cache_write_1h": ("ephemeral_1h_input_tokens",), "audio_input": ("audio",),
-}  # fmt: skip
+    "cache_read": ("cache_read",),
+    "cache_write": ("cache_creation", "ephemeral_5m_input_tokens"),
+    "cache_write_1h": ("ephemeral_1h_input_tokens",),
+    "audio_input": ("audio",),
+}
 _OUTPUT_DETAILS = {"reasoning": ("reasoning",), "audio_output": ("audio",)}
 _MILLION = Decimal(1_000_000)
 _MAX_PRICE = Decimal(1)
@@ -136,20 +149,25 @@ def read_prices(file: Path | None = None) -> list[PriceRow]:
         text = file.read_text("utf-8") if file else files("portside.tracing").joinpath("prices.csv").read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise UserMistake(f"cannot read the prices in {file}: {exc}") from exc
+
     found: dict[UUID, PriceRow] = {}
     header: list[str] | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
+
         cells = [cell.strip() for cell in next(csv.reader([line]))]
         try:
             if header is None:
                 header = _checked_header(cells)
                 continue
+
             rows = list(_rows(_by_column(header, cells), "file" if file else "shipped"))
         except ValueError as exc:
             raise UserMistake(f"{file or 'prices.csv'}, line {number}: {exc}") from exc
+
         found.update((row.id, row) for row in rows)
+
     return list(found.values())
 
 
@@ -159,6 +177,7 @@ def _checked_header(header: list[str]) -> list[str]:
         raise ValueError(f"the header lacks the column {min(missing)}")
     if unknown := set(header) - set(COLUMNS):
         raise ValueError(f"unknown column {min(unknown)}; use {', '.join(COLUMNS)}")
+
     return header
 
 
@@ -173,10 +192,12 @@ def _rows(cells: dict[str, str], source: str) -> Iterator[PriceRow]:
     """Yield a line's price for each of its providers. Raises ValueError."""
     if not cells["name"] or not cells["pattern"]:
         raise ValueError("name and pattern must not be empty")
+
     try:
         re.compile(cells["pattern"])
     except re.error as exc:
         raise ValueError(f"the pattern is not a regular expression: {exc}") from exc
+
     providers: list[str] | list[None] = cells.get("providers", "").split() or [None]
     for provider in providers:
         identity = "|".join([source, provider or "", *(cells.get(name, "") for name in COLUMNS)])
@@ -214,14 +235,21 @@ def _per_token(text: str, column: str) -> str:
         price = Decimal(text) / _MILLION
     except InvalidOperation as exc:
         raise ValueError(f"{text!r} in the column {column} is not a price") from exc
+
     if not (price.is_finite() and 0 <= price <= _MAX_PRICE):
         raise ValueError(f"{text!r} in the column {column} is not a price from 0 to a million")
+
     return format(price, "f")
 
 
 def _file_details(cells: dict[str, str], names: Mapping[str, tuple[str, ...]]) -> dict[str, str] | None:
-    priced = {detail: _per_token(cells[column], column)
-              for column, details in names.items() if cells.get(column) for detail in details}  # fmt: skip
+    priced = {
+        detail: _per_token(cells[column], column)
+        for column, details in names.items()
+        if cells.get(column)
+        for detail in details
+    }
+
     return priced or None
 
 
@@ -231,15 +259,19 @@ async def sync_prices(db: Database, file: Path | None = None) -> int:
     stored = {row["id"] for row in await db.fetch(sql.prices_of_files)}
     if stored == set(rows):
         return 0
+
     async with db.transaction() as tx:
         await tx.execute(sql.lock_prices)
         await tx.execute(sql.delete_prices_of_files, ids=sorted(rows))
+
         for row in rows.values():
             if row.id not in stored:
                 await tx.execute(sql.insert_price, workspace_id=None, **msgspec.structs.asdict(row))
                 if row.source == "file":
                     await _check_file_pattern(tx, row, file)
+
         await tx.execute(sql.match_models_again, workspace_id=None)
+
     return len(stored ^ set(rows))
 
 
@@ -274,6 +306,7 @@ async def create_price(db: Database, workspace_id: UUID, body: PriceRequest) -> 
         )
         if created is None:
             raise PriceExists
+
     return await _show(db, workspace_id, created)
 
 
@@ -286,6 +319,7 @@ async def update_price(db: Database, workspace_id: UUID, price_id: UUID, body: P
                 raise PriceNotFound
     except UniqueViolationError as exc:
         raise PriceExists from exc
+
     return await _show(db, workspace_id, price_id)
 
 
@@ -319,14 +353,18 @@ async def _values(db: Session, body: PriceRequest) -> dict[str, Any]:
     """Return the columns of a price. Raises Invalid."""
     if body.match_path is not None and tuple(body.match_path) != MATCH_PATH:
         raise Invalid.field(["body", "match_path"], f"is always {', '.join(MATCH_PATH)}; leave it out", "not_supported")
+
     # Matching is case-insensitive anyway, and options must stand at the very beginning.
     pattern = body.match_pattern.removeprefix("(?i)")
     await _check_pattern(db, pattern)
+
     for name in ("prompt_cost", "completion_cost"):
         _check_price(getattr(body, name), name)
+
     for name in ("prompt_cost_details", "completion_cost_details"):
         for detail, price in (getattr(body, name) or {}).items():
             _check_price(price, f"{name}.{detail}")
+
     return {
         "name": body.name,
         "provider": body.provider or None,
@@ -352,6 +390,7 @@ def _check_price(price: Decimal, where: str) -> None:
 async def _check_pattern(db: Session, pattern: str) -> None:
     """Raise Invalid for a pattern that Postgres cannot use, or not in bounded time."""
     problem = None
+
     if "\x00" in pattern or _BACK_REFERENCE.search(pattern):
         problem = "must have no back references"
     else:
@@ -359,5 +398,6 @@ async def _check_pattern(db: Session, pattern: str) -> None:
             await db.fetchval(sql.check_pattern, pattern=pattern)
         except (InvalidRegularExpressionError, ProgramLimitExceededError) as exc:
             problem = f"is not a regular expression of Postgres: {exc}"
+
     if problem:
         raise Invalid.field(["body", "match_pattern"], problem)

@@ -38,18 +38,36 @@ DEFAULT_PROJECT = "default"
 MAX_NAME_CHARS = 500
 _TRIES = 3
 _WRITABLE = (
-    "name", "description", "extra", "start_time", "default_dataset_id", "reference_dataset_id", "trace_tier",
-)  # fmt: skip
+    "name",
+    "description",
+    "extra",
+    "start_time",
+    "default_dataset_id",
+    "reference_dataset_id",
+    "trace_tier",
+)
 _COLUMN_SORTS = frozenset({"name", "start_time"})
 _NO_LIMIT = 2_000_000_000
 _BY_PROJECT = StatsGrouping(attribute="project", limit=_NO_LIMIT)
 _ROOT_STATS = (
-    "run_count", "latency_p50", "latency_p99", "error_rate", "streaming_rate", "last_run_start_time",
-)  # fmt: skip
+    "run_count",
+    "latency_p50",
+    "latency_p99",
+    "error_rate",
+    "streaming_rate",
+    "last_run_start_time",
+)
 _ALL_STATS = (
-    "first_token_p50", "first_token_p99", "prompt_tokens", "completion_tokens", "total_tokens", "prompt_cost",
-    "completion_cost", "total_cost", "feedback_stats",
-)  # fmt: skip
+    "first_token_p50",
+    "first_token_p99",
+    "prompt_tokens",
+    "completion_tokens",
+    "total_tokens",
+    "prompt_cost",
+    "completion_cost",
+    "total_cost",
+    "feedback_stats",
+)
 
 
 class ProjectContested(Unavailable):
@@ -132,8 +150,10 @@ async def ensure_projects(db: Session, workspace_id: UUID, names: Iterable[str])
         missing = [name for name in values if name not in found]
         if not missing:
             return found
+
         ids = [uuid7() for _ in missing]
         await db.execute(sql.insert_projects, workspace_id=workspace_id, ids=ids, names=missing)
+
     raise ProjectContested
 
 
@@ -155,6 +175,7 @@ async def show_project(db: Session, workspace_id: UUID, project_id: UUID) -> Tra
     row = await db.fetchrow(sql.project_by_id, workspace_id=workspace_id, project_id=project_id)
     if row is None:
         raise ProjectNotFound
+
     return TracerSession(**dict(row))
 
 
@@ -169,8 +190,10 @@ async def create_project(db: Session, workspace_id: UUID, body: ProjectRequest, 
             created = found[0]["id"]
             owner = {"workspace_id": workspace_id, "project_id": created}
             await db.fetchval(sql.update_project, **owner, **values, end_time=None)
+
     if created is None:
         raise ProjectExists
+
     return await show_project(db, workspace_id, created)
 
 
@@ -178,15 +201,18 @@ async def update_project(db: Session, workspace_id: UUID, project_id: UUID, patc
     """Change a project. Raises ProjectNotFound, ProjectExists when another has the name, and Invalid."""
     if patch.name is not None:
         _checked(patch.name)
+
     values = _values_of(patch, (*_WRITABLE, "end_time"))
     owner = {"workspace_id": workspace_id, "project_id": project_id}
     try:
         changed = await db.fetchval(sql.update_project, **owner, **values)
     except UniqueViolationError as exc:
         raise ProjectExists from exc
+
     project = await show_project(db, workspace_id, project_id)
     if changed is None:
         raise ProjectExists
+
     return project
 
 
@@ -246,10 +272,12 @@ async def list_projects(db: Session, workspace_id: UUID, query: ProjectQuery) ->
     for name in ("tag_value_id", "facets"):
         if getattr(query, name):
             raise Invalid.field(["query", name], "is not supported; leave it out", "not_supported")
+
     if query.sort_by == "feedback" and query.sort_by_feedback_key is None:
         raise Invalid.field(["query", "sort_by_feedback_key"], "is required to sort by feedback", "missing")
     if query.sort_by not in _COLUMN_SORTS:
         return await _sorted_by_stats(db, workspace_id, query)
+
     found = [TracerSession(**dict(row)) for row in await _find(db, workspace_id, query, query.limit, query.offset)]
     return await _with_stats(db, workspace_id, found) if query.include_stats else found
 
@@ -279,6 +307,7 @@ async def _find(db: Session, workspace_id: UUID, query: ProjectQuery, limit: int
         limit=limit,
         offset=offset,
     )
+
     return await db.fetch(statement, **values)
 
 
@@ -325,15 +354,18 @@ async def _with_stats(db: Session, workspace_id: UUID, found: list[TracerSession
             builder.build(sql.when_in_projects, value=ids),
         ]
     )
+
     rollup = RollupQuery(workspace_id=workspace_id, projects=ids)
     every = _by_project(await compute_stats(db, of_projects, _BY_PROJECT, rollup))
     of_roots = all_of([of_projects, builder.build(sql.when_root, value=True)])
     rollup_of_roots = msgspec.structs.replace(rollup, is_root=True)
     roots = _by_project(await run_stats(db, of_roots, _BY_PROJECT, rollup_of_roots))
+
     rows = await db.fetch(sql.feedback_of_projects, workspace_id=workspace_id, ids=[str(one) for one in ids])
     own: dict[str, dict[str, FeedbackStats]] = {}
     for row in rows:
         own.setdefault(row["session_id"], {})[row["key"]] = FeedbackStats(row["n"], row["avg"])
+
     return [
         msgspec.structs.replace(
             project,

@@ -16,7 +16,8 @@ from portside.kernel.errors import NotFound, TooManyRequests
 from portside.kernel.ids import uuid7
 from portside.tracing.sql import sql
 
-TRACES, LONGLIVED = "monthly_traces", "monthly_longlived_traces"
+TRACES = "monthly_traces"
+LONGLIVED = "monthly_longlived_traces"
 LimitType = Literal["monthly_traces", "monthly_longlived_traces"]
 CACHE_S = 60.0
 _REASON = "tenant exceeded usage limits: "
@@ -90,6 +91,7 @@ class Quotas:
         if until < time.monotonic():
             reached = await limits_reached(self._db, workspace_id)
             self._cached[workspace_id] = (time.monotonic() + CACHE_S, reached)
+
         return reached
 
     def invalidate(self, workspace_id: UUID) -> None:
@@ -127,4 +129,5 @@ async def show_state(db: Session, workspace_id: UUID) -> UsageState:
     limits = {limit.limit_type: limit.limit_value for limit in await list_limits(db, workspace_id)}
     if TRACES in await limits_reached(db, workspace_id):
         return UsageState(True, TRACES, limits.get(TRACES))
+
     return UsageState(False, next(iter(limits), None), next(iter(limits.values()), None))

@@ -18,7 +18,8 @@ from portside.tracing.sql import sql
 
 Tier = Literal["shortlived", "longlived"]
 _BATCH = 200
-_FIRST, _LAST = (UUID(int=0), UUID(int=0)), (UUID(int=2**128 - 1), UUID(int=2**128 - 1))
+_FIRST = (UUID(int=0), UUID(int=0))
+_LAST = (UUID(int=2**128 - 1), UUID(int=2**128 - 1))
 # Nothing was received before this time.
 _NEVER = datetime(1, 1, 2, tzinfo=UTC)
 
@@ -71,11 +72,14 @@ class ExpiredTraces(Task):
 
     async def activate(self) -> Status:
         """Delete one batch of each tier."""
-        did, again = dict[str, int](), False
+        did = dict[str, int]()
+        again = False
+
         for tier, days in self._days.items():
             if days:
                 did[f"{tier}_traces"], has_more = await self._expire(tier, days)
                 again |= has_more
+
         return Status(did, again=again)
 
     async def _expire(self, tier: Tier, days: int) -> tuple[int, bool]:
@@ -87,7 +91,9 @@ class ExpiredTraces(Task):
             if tier == "shortlived":
                 extended = await tx.fetch(sql.extend_due_traces, **_columns(sorted(due)))
                 due -= {(row["workspace_id"], row["trace_id"]) for row in extended}
+
             await _delete(tx, sorted(due))
+
         found = rows[0]["found"] if rows else 0
         return len(rows), found > len(rows) or found == self.traces_at_once
 
@@ -119,6 +125,7 @@ class OrphanedData(Task):
             "orphaned_feedback": await self._delete_orphans(sql.delete_orphaned_feedback),
             "orphaned_attachments": await self._delete_orphans(sql.delete_orphaned_attachments),
         }
+
         return Status(did, again=_BATCH in did.values())
 
     async def _delete_late_runs(self) -> int:
@@ -129,9 +136,12 @@ class OrphanedData(Task):
             found = await tx.fetch(
                 sql.late_traces, **begin, until_workspace=until[0], until_trace=until[1], batch=_BATCH
             )
+
             await _delete(tx, [(each["workspace_id"], each["trace_id"]) for each in found])
+
         if len(found) < _BATCH:
             self._after = _FIRST if row is None else until
+
         return len(found)
 
     async def _delete_strays(self) -> int:
@@ -144,6 +154,7 @@ class OrphanedData(Task):
         days = (self._retention.shortlived_days, self._retention.longlived_days)
         if not all(days):
             return 0
+
         return int(await self._db.fetchval(query, before=now() - timedelta(days=max(days)), batch=_BATCH) or 0)
 
 
@@ -152,6 +163,7 @@ async def empty_workspace(db: Session, workspace_id: UUID) -> bool:
     batch = _BATCH * 10
     if await db.fetchval(sql.empty_workspace_of_runs, workspace_id=workspace_id, batch=batch) == batch:
         return True
+
     await db.execute(sql.empty_workspace, workspace_id=workspace_id)
     return False
 

@@ -36,9 +36,15 @@ from portside.tracing.types import AnyObject, RunQuery, TracedRun
 
 ATTACHMENTS = "s3_urls"
 _JSON = (
-    "inputs", "outputs", "extra", "events", "serialized", "feedback_stats", "prompt_cost_details",
+    "inputs",
+    "outputs",
+    "extra",
+    "events",
+    "serialized",
+    "feedback_stats",
+    "prompt_cost_details",
     "completion_cost_details",
-)  # fmt: skip
+)
 COSTS = ("prompt_cost", "completion_cost", "total_cost")
 # Values that clients expect to be objects. Servers of before stored what clients sent.
 _OBJECTS = {"inputs": "input", "outputs": "output", "extra": "value", "serialized": "value"}
@@ -50,7 +56,9 @@ _DEFAULTS = {"inputs": b"{}"}  # SDKs refuse a run whose inputs are null
 EVERYTHING = (*_JSON, ATTACHMENTS)
 MAX_LIMIT = 100
 # How many runs a search looks at in one statement: twice as many as before if that took less than this time.
-FIRST_WINDOW, LAST_WINDOW, QUICK_WINDOW_S = 5_000, 160_000, 0.2
+FIRST_WINDOW = 5_000
+LAST_WINDOW = 160_000
+QUICK_WINDOW_S = 0.2
 _ALWAYS = frozenset(
     {"id", "name", "run_type", "trace_id", "dotted_order", "status", "session_id", "app_path", "start_time"}
 )
@@ -69,9 +77,11 @@ async def show_run(db: Session, run_id: UUID, query: RunQuery, links: DownloadLi
     """Return a run of the actor's workspace. Raises TracedRunNotFound."""
     left_out = {"serialized": query.exclude_serialized, ATTACHMENTS: query.exclude_s3_stored_attributes}
     shown = [name for name in EVERYTHING if not left_out.get(name)]
+
     found = await show_runs(db, by.workspace_id, [run_id], shown, links)
     if not found:
         raise TracedRunNotFound
+
     return found[0]
 
 
@@ -82,9 +92,11 @@ async def show_runs(
     rows = await db.fetch(sql.runs_by_id, workspace_id=workspace_id, ids=ids, shown=shown)
     found = {row["id"]: _run(row, workspace_id) for row in rows}
     del rows
+
     if ATTACHMENTS in shown:
         for run_id, attachments in (await find_attachments(db, workspace_id, found, links)).items():
             found[run_id].s3_urls = {f"attachment.{name}": one for name, one in attachments.items()}
+
     return [found[run_id] for run_id in ids if run_id in found]
 
 
@@ -93,16 +105,22 @@ def _run(row: Record, workspace_id: UUID) -> TracedRun:
     usage = fields.pop("usage")
     fields["prompt_token_details"] = read_token_details(usage, "input_token_details")
     fields["completion_token_details"] = read_token_details(usage, "output_token_details")
+
     for name, key in _OBJECTS.items():
         fields[name] = _as_object(fields[name], key)
+
     fields["events"] = _as_events(fields["events"])
+
     for name in _COST_DETAILS:
         fields[name] = _numbers_only(fields[name])
+
     for name in _JSON:
         raw = fields[name]
         fields[name] = msgspec.Raw(_DEFAULTS.get(name, b"null") if raw is None else raw)
+
     for name in COSTS:
         fields[name] = None if fields[name] is None else format(fields[name], "f")
+
     ancestors = ancestors_of(row["dotted_order"])
     app_path = f"/o/{workspace_id}/projects/p/{row['session_id']}/r/{row['id']}"
     return TracedRun(**fields, parent_run_ids=ancestors, app_path=app_path)
@@ -113,6 +131,7 @@ def read_token_details(usage: Any, key: str) -> dict[str, int] | None:
     details = usage.get(key) if isinstance(usage, dict) else None
     if not isinstance(details, dict):
         return None
+
     counts = {name: read_count(value) for name, value in details.items()}
     return {name: count for name, count in counts.items() if count is not None} or None
 
@@ -128,12 +147,14 @@ def _as_events(raw: bytes | None) -> bytes | None:
     """Return events without what is no object."""
     if raw is None:
         return None
+
     try:
         _decode_events(raw)
     except msgspec.DecodeError:
         events = msgspec.json.decode(raw)
         listed = events if isinstance(events, list) else [events]
         return msgspec.json.encode([event if isinstance(event, dict) else {"value": event} for event in listed])
+
     return raw
 
 
@@ -141,9 +162,11 @@ def _numbers_only(text: str | None) -> str | None:
     """Return reported costs without what is no number."""
     if text is None:
         return None
+
     costs = msgspec.json.decode(text)
     if not isinstance(costs, dict):
         return None
+
     return msgspec.json.encode({name: cost for name, cost in costs.items() if _is_number(cost)}).decode()
 
 
@@ -191,6 +214,7 @@ async def show_values(db: Session, workspace_id: UUID, run_id: UUID, query: Valu
     rows = await db.fetch(sql.values_of_run, **owner, chars=query.chars)
     if not rows and not await db.fetch(sql.run_exists, **owner):
         raise TracedRunNotFound
+
     found = [RunValue(**dict(row), is_whole=len(row["text"].encode()) == row["bytes"]) for row in rows]
     return RunValues(run_id, found)
 
@@ -202,6 +226,7 @@ async def download_value(db: Session, workspace_id: UUID, run_id: UUID, name: st
         raise TracedRunNotFound
     if row["value"] is None:
         raise RunValueNotFound
+
     kind, ending = ("text/plain", "txt") if name == "error" else ("application/json", "json")
     return file_response(row["value"], kind, f"{row['name'][:100]}-{name}.{ending}")
 
@@ -267,6 +292,7 @@ async def find_page(  # noqa: PLR0913 - one statement with many parameters
     is_backwards = position is not None and position.is_backwards
     goes_down = descending != is_backwards
     reached: _CursorPosition | None = None
+
     if search is not None and goes_down:
         rows, reached = await _search(db, condition, position, search, limit=limit + 1, shown=sorted(shown))
     else:
@@ -276,14 +302,18 @@ async def find_page(  # noqa: PLR0913 - one statement with many parameters
             limit=limit + 1,
             shown=sorted(shown),
         )
+
         rows = await db.fetch(statement, **values)
+
     count = await reserve_page([row["bytes"] for row in rows[:limit]])
     found = [(row["start_time"], row["id"]) for row in rows[:count]]
     if is_backwards:
         found.reverse()
+
     ids = [run_id for _, run_id in found]
     if reached is not None and len(rows) <= count:
         return RunIdPage(ids, Cursors(_write_cursor(reached)), reached.moment)
+
     return RunIdPage(ids, _cursors(found, position, has_more=len(rows) > count))
 
 
@@ -291,6 +321,7 @@ def _condition_after(position: _CursorPosition | None, *, goes_down: bool) -> li
     """Return the condition on runs that follow a position in the order of the list; none for the first page."""
     if position is None:
         return []
+
     neighbours = sql.when_before if goes_down else sql.when_after
     return [ConditionBuilder("page").build(neighbours, moment=position.moment, id=position.id)]
 
@@ -310,29 +341,36 @@ async def _search(  # noqa: PLR0913 - one search with many parameters
     looks at one window of runs after the other, until the page is full or the time is over.
     """
     deadline = time.monotonic() + search.seconds
+
     if position is None or not position.is_searching:
         statement, values = apply_condition(
             sql.newest_runs, all_of([condition, *_condition_after(position, goes_down=True)]), limit=limit, shown=shown
         )
+
         with suppress(TimeoutError):
             async with timeout(search.seconds / 2):
                 return await db.fetch(statement, **values), None
+
     rows: list[Record] = []
     size = FIRST_WINDOW
     while True:
-        began, before = time.monotonic(), _condition_after(position, goes_down=True)
+        began = time.monotonic()
+        before = _condition_after(position, goes_down=True)
         statement, values = apply_condition(sql.end_of_window, all_of([search.scope, *before]), rows=size)
+
         end = await db.fetchrow(statement, **values)
         window = [condition, *before]
         if end is not None:
             position = _CursorPosition(end["start_time"], end["id"], is_backwards=False, is_searching=True)
             window.append(ConditionBuilder("window").build(sql.when_not_before, moment=position.moment, id=position.id))
+
         statement, values = apply_condition(sql.newest_runs, all_of(window), limit=limit - len(rows), shown=shown)
         rows += await db.fetch(statement, **values)
         if end is None or len(rows) == limit:
             return rows, None
         if time.monotonic() >= deadline:
             return rows, position
+
         if time.monotonic() - began < QUICK_WINDOW_S:
             size = min(2 * size, LAST_WINDOW)
 
@@ -341,9 +379,12 @@ def _cursors(found: list[tuple[datetime, UUID]], position: _CursorPosition | Non
     """Return cursors forwards if more runs follow, and backwards if the client came from there."""
     if not found:
         return Cursors()
+
     is_backwards = position is not None and position.is_backwards
     follows, precedes = (True, has_more) if is_backwards else (has_more, position is not None)
-    after, before = _CursorPosition(*found[-1], is_backwards=False), _CursorPosition(*found[0], is_backwards=True)
+    after = _CursorPosition(*found[-1], is_backwards=False)
+    before = _CursorPosition(*found[0], is_backwards=True)
+
     return Cursors(_write_cursor(after) if follows else None, _write_cursor(before) if precedes else None)
 
 
@@ -357,6 +398,7 @@ def _read_cursor(text: str) -> _CursorPosition:
         position.moment = in_utc(position.moment)
     except (ValueError, OverflowError, binascii.Error, msgspec.MsgspecError) as exc:
         raise CursorInvalid from exc
+
     return position
 
 
@@ -421,13 +463,16 @@ async def page_of_runs(
     """Return a page of the runs that meet a condition; raises what `query_runs` does."""
     if body.limit > MAX_LIMIT:
         raise LimitTooLarge
+
     fields = _selected(body.select)
     descending = body.order != "asc"
     page = await find_page(db, condition, body.cursor, limit=body.limit, shown=fields, descending=descending)
     runs = await show_runs(db, workspace_id, page.ids, sorted(fields), links)
+
     cursors = Cursors() if body.skip_pagination else page.cursors
     if body.skip_prev_cursor:
         cursors.prev = None
+
     return FoundRuns([_shown(run, fields) for run in runs], cursors)
 
 
@@ -440,10 +485,12 @@ def conditions_of(
     for text in (body.filter, body.search_filter):
         if text:
             conditions.append(compile_filter(text, builder, schema))
+
     for text, query in ((body.trace_filter, sql.when_root_of_trace), (body.tree_filter, sql.when_any_of_trace)):
         if text:
             about_trace = builder.build(query, workspace_id=workspace_id)
             conditions.append(nest_condition(about_trace, compile_filter(text, builder)))
+
     return all_of(conditions)
 
 
@@ -471,12 +518,16 @@ def _column_conditions(body: RunFilters, builder: ConditionBuilder) -> list[Cond
     ):
         if value is not None:
             conditions.append(builder.build(query, value=value))
+
     if body.query:
         conditions.append(builder.build(sql.when_searched, value=body.query, escaped=text_as_json(body.query)))
+
     if body.run_type is not None:
         conditions.append(builder.build(sql.when_run_type, op="eq", value=[body.run_type]))
+
     if body.execution_order is not None:
         conditions.append(builder.build(sql.when_execution_order, op="eq", value=[float(body.execution_order)]))
+
     return conditions
 
 
@@ -486,6 +537,7 @@ def _selected(select: list[str] | None) -> frozenset[str]:
         return _SELECTABLE - _NEVER
     if unknown := [name for name in select if name not in _SELECTABLE]:
         raise Invalid.field(["body", "select"], f"runs have no field {unknown[0][:100]}")
+
     return frozenset(select) | _ALWAYS
 
 

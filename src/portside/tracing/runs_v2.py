@@ -105,11 +105,14 @@ async def query_runs(db: Session, workspace_id: UUID, body: RunsQuery, links: Do
     for name in ("ai_search", "min_feedback_modified_at", "max_feedback_modified_at"):
         if getattr(body, name):
             raise Invalid.field(["body", name], "is not supported; leave it out", "not_supported")
+
     selects = read_selects(body.selects, "body")
     projects = await _projects(db, workspace_id, body)
+
     since = body.min_start_time
     if since is None and body.reference_dataset_id is None:
         since = now() - _DEFAULT_PERIOD
+
     filters = RunFilters(
         id=body.ids,
         trace=body.trace_id,
@@ -124,6 +127,7 @@ async def query_runs(db: Session, workspace_id: UUID, body: RunsQuery, links: Do
         start_time=since,
         end_time=body.max_start_time,
     )
+
     condition = conditions_of(filters, workspace_id, ConditionBuilder())
     seconds = body.search_seconds
     search = None if seconds is None else SearchLimit(seconds, scope_of(filters, workspace_id))
@@ -131,6 +135,7 @@ async def query_runs(db: Session, workspace_id: UUID, body: RunsQuery, links: Do
     items = await read_selected(
         db, workspace_id, page.ids, selects, links, with_subtree_usage=bool(body.include_subtree_usage)
     )
+
     return RunItems(items, page.cursors.next, page.cursors.next is not None, page.searched_to or msgspec.UNSET)
 
 
@@ -142,8 +147,10 @@ async def show_run(
     found = await read_selected(db, workspace_id, [run_id], selection, links)
     if not found or query.project_id not in {None, found[0]["project_id"]}:
         raise TracedRunNotFound
+
     if "PROJECT_ID" not in (query.selects or ()):
         del found[0]["project_id"]
+
     return found[0]
 
 
@@ -152,6 +159,7 @@ def read_selects(selects: list[str] | None, where: str) -> set[str]:
     selection = {name.upper() for name in selects or ["ID"]}
     if unknown := sorted(selection - set(_FIELDS)):
         raise Invalid.field([where, "selects"], f"runs have no field {unknown[0][:100]}")
+
     return selection
 
 
@@ -181,36 +189,58 @@ async def read_selected(  # noqa: PLR0913 - one read with many parameters
     runs = await show_runs(db, workspace_id, ids, sorted(large_fields(selection)), links)
     if with_subtree_usage:
         await _add_subtree_usage(db, workspace_id, runs)
+
     rows = await db.fetch(
         sql.details_of_runs, workspace_id=workspace_id, ids=ids, selects=selection, preview_chars=_PREVIEW_CHARS
     )
     details = {row["id"]: row for row in rows}
     detailed = [_RunDetails(run, details[run.id], links.base_url) for run in runs if run.id in details]
+
     return [{name.lower(): _FIELDS[name](one) for name in selection} for one in detailed]
 
 
 async def _add_subtree_usage(db: Session, workspace_id: UUID, runs: list[TracedRun]) -> None:
     """Replace the usage of runs by that of all runs below them."""
-    traces, ids = sorted({run.trace_id for run in runs}), [str(run.id) for run in runs]
+    traces = sorted({run.trace_id for run in runs})
+    ids = [str(run.id) for run in runs]
     rows = await db.fetch(sql.subtree_usage, workspace_id=workspace_id, trace_ids=traces, ids=ids)
+
     found = {row["id"]: row for row in rows}
     for run in runs:
         if (usage := found.get(run.id)) is None:
             continue
+
         run.first_token_time = usage["first_token_time"]
+
         for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
             setattr(run, name, usage[name])
+
         for name in COSTS:
             setattr(run, name, None if usage[name] is None else format(usage[name], "f"))
 
 
 _SPAN_FIELDS = frozenset(
     {
-        "ID", "NAME", "RUN_TYPE", "STATUS", "START_TIME", "END_TIME", "LATENCY_SECONDS", "FIRST_TOKEN_TIME",
-        "PARENT_RUN_ID", "IS_ROOT", "TRACE_ID", "PROJECT_ID", "PROMPT_TOKENS", "COMPLETION_TOKENS", "TOTAL_TOKENS",
-        "PROMPT_COST", "COMPLETION_COST", "TOTAL_COST",
+        "ID",
+        "NAME",
+        "RUN_TYPE",
+        "STATUS",
+        "START_TIME",
+        "END_TIME",
+        "LATENCY_SECONDS",
+        "FIRST_TOKEN_TIME",
+        "PARENT_RUN_ID",
+        "IS_ROOT",
+        "TRACE_ID",
+        "PROJECT_ID",
+        "PROMPT_TOKENS",
+        "COMPLETION_TOKENS",
+        "TOTAL_TOKENS",
+        "PROMPT_COST",
+        "COMPLETION_COST",
+        "TOTAL_COST",
     }
-)  # fmt: skip
+)
 MAX_SPANS = 25_000
 _SPAN_BYTES = 400
 
@@ -267,12 +297,14 @@ async def list_runs_of_trace(
         start_time=query.min_start_time,
         end_time=query.max_start_time,
     )
+
     condition = conditions_of(filters, workspace_id, ConditionBuilder())
     rows = await find_spans(db, condition)
     if not rows and query.filter is None:
         raise TracedRunNotFound
     if are_span_fields(selects):
         return TraceRuns(read_spans(rows, selects))
+
     return TraceRuns(await read_selected(db, workspace_id, [row["id"] for row in rows], selects, links))
 
 
@@ -289,20 +321,25 @@ def _as_float(name: str) -> Callable[[Record], float | None]:
 
 _COLUMNS = {name: {"PROJECT_ID": "session_id"}.get(name, name.lower()) for name in _SPAN_FIELDS}
 _SPAN_READERS: dict[str, Callable[[Record], Any]] = {
-    "RUN_TYPE": lambda row: row["run_type"].upper(), "STATUS": lambda row: row["status"].upper(),
-    "IS_ROOT": lambda row: row["parent_run_id"] is None, "LATENCY_SECONDS": _span_latency,
-    "PROMPT_COST": _as_float("prompt_cost"), "COMPLETION_COST": _as_float("completion_cost"),
+    "RUN_TYPE": lambda row: row["run_type"].upper(),
+    "STATUS": lambda row: row["status"].upper(),
+    "IS_ROOT": lambda row: row["parent_run_id"] is None,
+    "LATENCY_SECONDS": _span_latency,
+    "PROMPT_COST": _as_float("prompt_cost"),
+    "COMPLETION_COST": _as_float("completion_cost"),
     "TOTAL_COST": _as_float("total_cost"),
-}  # fmt: skip
+}
 
 
 async def _projects(db: Session, workspace_id: UUID, body: RunsQuery) -> list[UUID]:
     if (body.project_ids is None) == (body.reference_dataset_id is None):
         raise Invalid.field(["body", "project_ids"], "name projects, or a dataset by reference_dataset_id", "missing")
+
     if body.project_ids is not None:
         if not body.project_ids:
             raise Invalid.field(["body", "project_ids"], "names at least one project")
         return body.project_ids
+
     owner = {"workspace_id": workspace_id, "dataset_id": body.reference_dataset_id}
     # The nil id matches no project. An empty list would not filter at all.
     return [row["id"] for row in await db.fetch(sql.projects_of_dataset, **owner)] or [UUID(int=0)]
@@ -362,6 +399,7 @@ def _metadata(row: _RunDetails) -> dict[str, Any] | None:
         extra = read_json(bytes(row.run.extra))
     except Invalid:
         return None
+
     metadata = extra.get("metadata") if isinstance(extra, dict) else None
     return metadata if isinstance(metadata, dict) else None
 
@@ -386,32 +424,64 @@ def _always_null(_seen: _RunDetails) -> None:
 
 
 _FIELDS: dict[str, Callable[[_RunDetails], Any]] = {
-    "ID": _run("id"), "NAME": _run("name"), "RUN_TYPE": lambda row: row.run.run_type.upper(),
-    "STATUS": lambda row: row.run.status.upper(), "START_TIME": _run("start_time"), "END_TIME": _run("end_time"),
-    "LATENCY_SECONDS": _latency, "FIRST_TOKEN_TIME": _run("first_token_time"), "ERROR": _run("error"),
-    "ERROR_PREVIEW": _error_preview, "EXTRA": _run("extra"), "METADATA": _metadata, "EVENTS": _run("events"),
-    "INPUTS": _run("inputs"), "INPUTS_PREVIEW": _preview("inputs"), "OUTPUTS": _run("outputs"),
-    "OUTPUTS_PREVIEW": _preview("outputs"), "MANIFEST": _run("serialized"), "PARENT_RUN_ID": _run("parent_run_id"),
-    "PARENT_RUN_IDS": _run("parent_run_ids"), "PROJECT_ID": _run("session_id"), "TRACE_ID": _run("trace_id"),
-    "THREAD_ID": lambda row: row.details["thread_id"], "DOTTED_ORDER": _run("dotted_order"),
-    "IS_ROOT": lambda row: row.run.parent_run_id is None, "REFERENCE_EXAMPLE_ID": _run("reference_example_id"),
-    "REFERENCE_DATASET_ID": lambda row: row.details["reference_dataset_id"], "TOTAL_TOKENS": _run("total_tokens"),
-    "PROMPT_TOKENS": _run("prompt_tokens"), "COMPLETION_TOKENS": _run("completion_tokens"),
-    "TOTAL_COST": _cost("total_cost"), "PROMPT_COST": _cost("prompt_cost"),
-    "COMPLETION_COST": _cost("completion_cost"), "PROMPT_TOKEN_DETAILS": _usage("input_token_details"),
+    "ID": _run("id"),
+    "NAME": _run("name"),
+    "RUN_TYPE": lambda row: row.run.run_type.upper(),
+    "STATUS": lambda row: row.run.status.upper(),
+    "START_TIME": _run("start_time"),
+    "END_TIME": _run("end_time"),
+    "LATENCY_SECONDS": _latency,
+    "FIRST_TOKEN_TIME": _run("first_token_time"),
+    "ERROR": _run("error"),
+    "ERROR_PREVIEW": _error_preview,
+    "EXTRA": _run("extra"),
+    "METADATA": _metadata,
+    "EVENTS": _run("events"),
+    "INPUTS": _run("inputs"),
+    "INPUTS_PREVIEW": _preview("inputs"),
+    "OUTPUTS": _run("outputs"),
+    "OUTPUTS_PREVIEW": _preview("outputs"),
+    "MANIFEST": _run("serialized"),
+    "PARENT_RUN_ID": _run("parent_run_id"),
+    "PARENT_RUN_IDS": _run("parent_run_ids"),
+    "PROJECT_ID": _run("session_id"),
+    "TRACE_ID": _run("trace_id"),
+    "THREAD_ID": lambda row: row.details["thread_id"],
+    "DOTTED_ORDER": _run("dotted_order"),
+    "IS_ROOT": lambda row: row.run.parent_run_id is None,
+    "REFERENCE_EXAMPLE_ID": _run("reference_example_id"),
+    "REFERENCE_DATASET_ID": lambda row: row.details["reference_dataset_id"],
+    "TOTAL_TOKENS": _run("total_tokens"),
+    "PROMPT_TOKENS": _run("prompt_tokens"),
+    "COMPLETION_TOKENS": _run("completion_tokens"),
+    "TOTAL_COST": _cost("total_cost"),
+    "PROMPT_COST": _cost("prompt_cost"),
+    "COMPLETION_COST": _cost("completion_cost"),
+    "PROMPT_TOKEN_DETAILS": _usage("input_token_details"),
     "COMPLETION_TOKEN_DETAILS": _usage("output_token_details"),
     "PROMPT_COST_DETAILS": _cost_details("prompt_cost_details"),
     "COMPLETION_COST_DETAILS": _cost_details("completion_cost_details"),
-    "PRICE_MODEL_ID": lambda row: row.details["price_id"], "TAGS": _run("tags"),
-    "APP_PATH": _run("app_path"), "ATTACHMENTS": _attachments, "THREAD_EVALUATION_TIME": _always_null,
-    "IS_IN_DATASET": _always_null, "LAST_QUEUED_AT": _always_null, "SHARE_URL": _share,
-    "FEEDBACK_STATS": _run("feedback_stats"), "LS_USER_ID": lambda row: row.details["user_id"],
-}  # fmt: skip
+    "PRICE_MODEL_ID": lambda row: row.details["price_id"],
+    "TAGS": _run("tags"),
+    "APP_PATH": _run("app_path"),
+    "ATTACHMENTS": _attachments,
+    "THREAD_EVALUATION_TIME": _always_null,
+    "IS_IN_DATASET": _always_null,
+    "LAST_QUEUED_AT": _always_null,
+    "SHARE_URL": _share,
+    "FEEDBACK_STATS": _run("feedback_stats"),
+    "LS_USER_ID": lambda row: row.details["user_id"],
+}
 _LARGE = {
-    "EXTRA": ("extra",), "METADATA": ("extra",), "EVENTS": ("events",),
-    "INPUTS": ("inputs",), "OUTPUTS": ("outputs",),
-    "MANIFEST": ("serialized",), "FEEDBACK_STATS": ("feedback_stats",), "ATTACHMENTS": ("s3_urls",),
-}  # fmt: skip
+    "EXTRA": ("extra",),
+    "METADATA": ("extra",),
+    "EVENTS": ("events",),
+    "INPUTS": ("inputs",),
+    "OUTPUTS": ("outputs",),
+    "MANIFEST": ("serialized",),
+    "FEEDBACK_STATS": ("feedback_stats",),
+    "ATTACHMENTS": ("s3_urls",),
+}
 # Fields that a share link returns: not the user, and no addresses inside the workspace.
 PUBLIC_SELECTS = frozenset(_FIELDS) - {"LS_USER_ID", "APP_PATH", "SHARE_URL"}
 
@@ -471,6 +541,7 @@ async def query_threads(db: Session, workspace_id: UUID, body: ThreadsQuery) -> 
     for name in ("ai_search", "thread_filter"):
         if getattr(body, name):
             raise refuse_field(name, "is not supported; leave it out")
+
     position = None if body.cursor is None else _read_cursor(body.cursor)
     filters = RunFilters(
         session=[body.project_id],
@@ -481,11 +552,13 @@ async def query_threads(db: Session, workspace_id: UUID, body: ThreadsQuery) -> 
         start_time=body.min_start_time or now() - _DEFAULT_PERIOD,
         end_time=body.max_start_time,
     )
+
     builder = ConditionBuilder()
     condition = all_of([conditions_of(filters, workspace_id, builder), builder.build(sql.when_threaded)])
     rows = await _newest_threads(db, condition, position, limit=body.page_size + 1)
     shown = rows[: body.page_size]
     cursor = _write_cursor(shown[-1]) if len(rows) > len(shown) else None
+
     return TracedThreads(await _threads(db, workspace_id, shown), cursor)
 
 
@@ -501,9 +574,11 @@ async def _newest_threads(db: Session, condition: Condition, position: _Position
     assert near is not None  # noqa: S101 - a query without groups returns one row
     among = ConditionBuilder("near").build(sql.when_in_threads, value=near["threads"] or [])
     listing, values = apply_condition(sql.recent_threads, all_of([condition, among]), **page)
+
     rows = await db.fetch(listing, **values)
     if len(rows) == limit or near["turns"] < NEAR_TURNS:
         return rows
+
     listing, values = apply_condition(sql.recent_threads, condition, **page)
     return await db.fetch(listing, **values)
 
@@ -516,6 +591,7 @@ async def _threads(db: Session, workspace_id: UUID, rows: list[Record]) -> list[
     ends = sorted({row["trace_ids"][end] for row in rows for end in (0, -1)})
     previews = await db.fetch(sql.previews_of_runs, workspace_id=workspace_id, ids=ends, chars=_PREVIEW_CHARS)
     preview = {row["id"]: row for row in previews}
+
     return [_thread(row, used, preview) for row in rows]
 
 
@@ -525,7 +601,9 @@ def _thread(row: Record, used: dict[UUID, Record], preview: dict[UUID, Record]) 
     p50, p99 = fields.pop("latency") or (None, None)
     usage = [used[trace] for trace in traces if trace in used]
     costs = [one["total_cost"] for one in usage if one["total_cost"] is not None]
-    first, last = traces[0], traces[-1]
+    first = traces[0]
+    last = traces[-1]
+
     return TracedThread(
         **fields,
         start_time=row["max_start_time"],
@@ -551,4 +629,5 @@ def _read_cursor(text: str) -> _Position:
         position.moment = in_utc(position.moment)
     except (ValueError, OverflowError, binascii.Error, msgspec.MsgspecError) as exc:
         raise CursorInvalid from exc
+
     return position

@@ -74,11 +74,13 @@ async def share_run(db: Session, run_id: UUID, request: ShareRequest, *, by: Act
     """Share a run; a shared run keeps its token. Raises TracedRunNotFound and ShareTokenTaken."""
     owner = {"workspace_id": by.workspace_id, "run_id": run_id}
     await db.execute(sql.share_run, **owner, share_token=request.share_token or uuid4())
+
     shared = await find_share(db, run_id, by=by)
     if shared is None:
         if not await db.fetch(sql.run_exists, **owner):
             raise TracedRunNotFound
         raise ShareTokenTaken
+
     return shared
 
 
@@ -135,6 +137,7 @@ async def show_shared_run(db: Session, token: UUID, links: DownloadLinks, run_id
     found = await show_runs(db, shared.workspace_id, [run_id or shared.id], list(EVERYTHING), links)
     if not found or not f"{found[0].dotted_order}.".startswith(f"{shared.dotted_order}."):
         raise TracedRunNotFound
+
     found[0].app_path = _shared_path(token)
     return found[0]
 
@@ -155,15 +158,19 @@ async def download_shared_value(db: Session, token: UUID, run_id: UUID, name: st
 async def query_shared_runs(db: Session, token: UUID, body: RunPage, links: DownloadLinks) -> FoundRuns:
     """Return a page of the shared runs. Raises ShareNotFound, and what `query_runs` raises."""
     shared = await _find_shared_run(db, token)
+
     for name in _WHOLE_TRACE_FILTERS:
         if getattr(body, name):
             raise Invalid.field(["body", name], "refers to runs that are not shared", "not_supported")
+
     builder = ConditionBuilder()
     own = conditions_of(body, shared.workspace_id, builder, SHARED_RUN_FILTERS)
     condition = all_of([shared.condition(builder), own])
+
     found = await page_of_runs(db, shared.workspace_id, body, condition, links)
     for run in found.runs:
         run["app_path"] = _shared_path(token)
+
     return found
 
 
@@ -176,14 +183,17 @@ async def list_shared_runs_v2(db: Session, token: UUID, body: SharedSelection, l
     selects = read_selects(body.selects, "body")
     if hidden := sorted(selects - PUBLIC_SELECTS):
         raise Invalid.field(["body", "selects"], f"{hidden[0]} is not available on shared runs", "not_supported")
+
     if are_span_fields(selects):
         spans = await find_spans(db, shared.condition(ConditionBuilder()))
         return RunItems(read_spans(spans, selects), has_more=len(spans) == MAX_SPANS)
+
     shown = large_fields(selects)
     page = await find_page(
         db, shared.condition(ConditionBuilder()), None, limit=_MAX_ITEMS, shown=shown, descending=False
     )
     items: list[dict[str, Any]] = await read_selected(db, shared.workspace_id, page.ids, selects, links)
+
     return RunItems(items, has_more=page.cursors.next is not None)
 
 
@@ -192,16 +202,19 @@ async def list_shared_feedback(db: Session, token: UUID, query: SharedFeedbackQu
     shared = await _find_shared_run(db, token)
     statement, values = apply_condition(sql.ids_of_runs, shared.condition(ConditionBuilder()))
     ids = {row["id"] for row in await db.fetch(statement, **values)}
+
     full_query = FeedbackQuery(
         run=sorted(ids.intersection(query.run) if query.run else ids),
         key=query.key,
         limit=query.limit,
         offset=query.offset,
     )
+
     found = await find_feedback(db, shared.workspace_id, full_query)
     for item in found:
         source = item.feedback_source
         item.feedback_source = {"type": source.get("type")} if isinstance(source, dict) else None
+
     return found
 
 
@@ -212,11 +225,14 @@ def _shared_path(token: UUID) -> str:
 
 async def _workspace_of_shared(db: Session, token: UUID, run_id: UUID) -> UUID:
     """Return the workspace of a run that is the shared one or below it. Raises ShareNotFound and TracedRunNotFound."""
-    shared, builder = await _find_shared_run(db, token), ConditionBuilder()
+    shared = await _find_shared_run(db, token)
+    builder = ConditionBuilder()
     condition = all_of([shared.condition(builder), builder.build(sql.when_ids, value=[run_id])])
+
     statement, values = apply_condition(sql.ids_of_runs, condition)
     if not await db.fetch(statement, **values):
         raise TracedRunNotFound
+
     return shared.workspace_id
 
 
@@ -224,4 +240,5 @@ async def _find_shared_run(db: Session, token: UUID) -> _SharedRun:
     row = await db.fetchrow(sql.shared_run, share_token=token)
     if row is None:
         raise ShareNotFound
+
     return _SharedRun(**dict(row))

@@ -21,6 +21,7 @@ async def connect(db: Database, workspace_id: UUID, batch: IngestBatch) -> list[
     aliases = {alias for alias in batch.span_aliases if alias.alias_id != alias.run_id}
     if batch.span_parents:
         aliases |= await _find_parents(db, workspace_id, batch.span_parents)
+
     if not aliases:
         return []
 
@@ -33,6 +34,7 @@ async def connect(db: Database, workspace_id: UUID, batch: IngestBatch) -> list[
             alias_ids=[pair.alias_id for pair in pairs],
             run_ids=[pair.run_id for pair in pairs],
         )
+
         return sorted({row["run_id"] for row in rows})
 
     return await retry_conflicts(adopt)()
@@ -49,4 +51,5 @@ async def _find_parents(db: Database, workspace_id: UUID, parents: list[SpanPare
         first_ids=[UUID(bytes=parent.span_id + bytes(8)) for parent in distinct],
         last_ids=[UUID(bytes=parent.span_id + b"\xff" * 8) for parent in distinct],
     )
+
     return {SpanAlias(row["alias_id"], row["run_id"]) for row in rows}

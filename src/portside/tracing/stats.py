@@ -33,7 +33,8 @@ COMMIT_MARGIN_S = 600.0
 LOCK = "portside.tracing.statistics"
 _GROWTH = 1.05
 # The number of bins of a measure, and the bin of the value 1; `histogram_bin` has the same numbers.
-_BINS, _ONE = 2000, 1000
+_BINS = 2000
+_ONE = 1000
 # The measures in the order of `run_measurements`, each with its percentiles in the order of `run_stats`.
 _SPREADS = {
     "latency": {"latency_p50": 0.5, "latency_p99": 0.99, "latency_p95": 0.95},
@@ -45,7 +46,9 @@ _SPREADS = {
 }
 # Token counts are integers.
 _WHOLE = frozenset({2, 3, 4})
-_DAY, _HOUR, _MICROSECOND = timedelta(days=1), timedelta(hours=1), timedelta(microseconds=1)
+_DAY = timedelta(days=1)
+_HOUR = timedelta(hours=1)
+_MICROSECOND = timedelta(microseconds=1)
 # The first whole day that no time zone moves out of the range of times.
 _BEGINNING = datetime(1, 1, 2, tzinfo=UTC)
 _BATCH = 1_000
@@ -81,6 +84,7 @@ def rollup_query(body: RunFilters, workspace_id: UUID) -> RollupQuery | None:
     known = _ROLLUP_FIELDS | {"filter"} if is_roots_filter and body.is_root is not False else _ROLLUP_FIELDS
     if any(getattr(body, name) not in _UNSET for name in RunFilters.__struct_fields__ if name not in known):
         return None
+
     return RollupQuery(
         workspace_id=workspace_id,
         projects=body.session or None,
@@ -95,16 +99,20 @@ async def read_rollups(db: Session, query: RollupQuery, grouping: RollupGrouping
     first_day, last_day = _whole_days(query, await db.fetchval(sql.rollups_until))
     if first_day >= last_day:
         return None
+
     rows = await db.fetch(sql.projects_of_workspace, workspace_id=query.workspace_id, ids=query.projects)
     projects = [row["id"] for row in rows]
+
     within = {"projects": projects, "first_day": first_day, "last_day": last_day, "is_root": query.is_root}
     if await db.fetchval(sql.count_rollup_runs, **within) <= EXACT_MAX_RUNS:
         return None
+
     rest = {
         "workspace_id": query.workspace_id,
         "start": query.start or first_day,
         "before": query.end and query.end + _MICROSECOND,
     }
+
     rows = await db.fetch(sql.read_rollups, **within, **rest, **msgspec.structs.asdict(grouping))
     return [_rollup_row(row) for row in rows]
 
@@ -113,6 +121,7 @@ def _whole_days(query: RollupQuery, until: datetime | None) -> tuple[datetime, d
     """Return the first day and the end (exclusive) of the days that a query covers fully and that are counted."""
     if until is None or (query.start is not None and query.start >= until):
         return _BEGINNING, _BEGINNING
+
     first = _BEGINNING if query.start is None else start_of_day(query.start + _DAY - _MICROSECOND)
     last = until if query.end is None or query.end >= until else start_of_day(query.end + _MICROSECOND)
     return first, last
@@ -124,6 +133,7 @@ async def counted_days(db: Session, start: datetime, end: datetime) -> dict[str,
     first, last = _whole_days(query, await db.fetchval(sql.rollups_until))
     if first >= last:
         first = last = start
+
     return {"start_time": start, "first_day": first, "last_day": last, "end_time": end}
 
 
@@ -158,6 +168,7 @@ def _percentiles(measure: int, bins: list[int], counts: list[int], shares: Itera
         rank, rest = divmod(share * (ends[-1] - 1), 1)
         below = value(int(rank))
         found.append(below + rest * (value(int(rank) + 1) - below) if rest else below)
+
     return found
 
 
@@ -184,9 +195,11 @@ class DailyRollups(Task):
         async with self._db.transaction() as tx:
             if not await tx.fetchval(sql.try_lock, name=LOCK):
                 return Status()
+
             days = await self._count_next(tx)
             stale = await tx.fetch(sql.take_stale_days, quiet_s=self.quiet_s, batch=_BATCH)
             await _count(tx, stale)
+
         did = {"days": days, "stale_days": len(stale)}
         return Status({name: count for name, count in did.items() if count}, again=bool(days) or len(stale) == _BATCH)
 
@@ -194,9 +207,11 @@ class DailyRollups(Task):
         # Read first: transactions that began before this moment are visible when the runs are read.
         over = await tx.fetchval(sql.committed_until, settled_s=COMMIT_MARGIN_S)
         day = await tx.fetchval(sql.next_day_of_runs)
+
         # A run that began less than an hour ago leaves no mark when it changes, so its day is not counted yet.
         if day is None or day > over - _DAY - _HOUR:
             return 0
+
         await _count(tx, await tx.fetch(sql.days_to_count, day=day))
         await tx.execute(sql.set_rollups_until, day=day)
         return 1
@@ -277,6 +292,7 @@ async def compute_stats(
     if found:
         statement, values = apply_condition(sql.feedback_stats, condition, **_grouping_values(grouping))
         _add_feedback(found, await db.fetch(statement, **values))
+
     return found
 
 
@@ -287,11 +303,13 @@ async def run_stats(
     rows: list[Any] | None = None
     if rollup is not None and (of_rollups := _rollup_grouping(grouping)):
         rows = await read_rollups(db, rollup, of_rollups)
+
     if rows is None:
         statement, values = apply_condition(
             sql.run_stats, condition, **_grouping_values(grouping), limit=grouping.limit
         )
         rows = await db.fetch(statement, **values)
+
     return {(row["bucket"], row["group_name"]): _run_stats_row(row) for row in rows}
 
 
@@ -308,10 +326,12 @@ def _rollup_grouping(grouping: StatsGrouping) -> RollupGrouping | None:
     """Return the grouping of rollups; None for groups and buckets that rollups do not have."""
     if grouping.attribute not in {None, "project"} or grouping.groups is not None:
         return None
+
     if grouping.stride is not None and (
         grouping.stride % _DAY or grouping.origin is None or grouping.origin != start_of_day(grouping.origin)
     ):
         return None
+
     return RollupGrouping(
         by_project=grouping.attribute == "project", stride=grouping.stride, origin=grouping.origin, limit=grouping.limit
     )
@@ -322,6 +342,7 @@ def _run_stats_row(row: Record | Mapping[str, Any]) -> RunStats:
     del fields["bucket"], fields["group_name"]
     for spread, shares in _SPREADS.items():
         fields.update(zip(shares, fields.pop(spread) or [None] * len(shares), strict=True))
+
     return RunStats(**fields)
 
 
@@ -331,12 +352,16 @@ def _add_feedback(found: dict[GroupKey, RunStats], rows: list[Record]) -> None:
         group_key = (row["bucket"], row["group_name"])
         if group_key not in found:
             continue
+
         stats = found[group_key].feedback_stats.setdefault(row["key"], FeedbackStats(0, None, {}))
         stats.n += row["n"]
+
         if row["value"] is not None:
             stats.values[row["value"]] = row["n"]
+
         scored, total = totals.get((group_key, row["key"]), (0, 0.0))
-        scored, total = scored + row["scored"], total + (row["total"] or 0.0)
+        scored = scored + row["scored"]
+        total = total + (row["total"] or 0.0)
         totals[group_key, row["key"]] = scored, total
         stats.avg = total / scored if scored else None
 
@@ -378,6 +403,7 @@ async def stats_of_runs(db: Session, workspace_id: UUID, body: StatsRequest) -> 
         if body.groups:
             raise Invalid.field(["body", "groups"], "groups require group_by", "missing")
         return _shown(await total_stats(db, condition, rollup_query(body, workspace_id)), statistics)
+
     grouping = read_grouping(body.group_by, body.groups, "group_by")
     return {
         group: _shown(stats, statistics) for (_, group), stats in (await compute_stats(db, condition, grouping)).items()
@@ -390,6 +416,7 @@ def read_grouping(grouping: Grouping, groups: list[str] | None, where: str) -> S
         raise Invalid.field(
             ["body", where, "path"], "is required with the attribute metadata, and not allowed with others"
         )
+
     return StatsGrouping(
         attribute=grouping.attribute, path=grouping.path, groups=groups or None, limit=grouping.max_groups
     )
@@ -400,6 +427,7 @@ def _selected(select: list[str] | None) -> frozenset[str]:
         return _STATISTICS
     if unknown := [name for name in select if name not in _STATISTICS]:
         raise Invalid.field(["body", "select"], f"unknown statistic {unknown[0][:100]}")
+
     return frozenset(select)
 
 

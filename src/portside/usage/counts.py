@@ -70,6 +70,7 @@ def read_series(row: Record) -> UsageSeries:
     traces: dict[int, int] = {}
     for bucket, count in zip(row["buckets"], row["traces"], strict=True):
         traces[bucket] = traces.get(bucket, 0) + int(count)
+
     dimensions = {name: _text(value) for name, value in row.items() if name not in _COUNTS}
     return UsageSeries(dimensions, dict(sorted(traces.items())))
 
@@ -84,11 +85,14 @@ def _in_order_of_time(series: Iterable[UsageSeries], within: Range) -> list[Usag
     for one in series:
         for bucket, traces in one.traces.items():
             buckets[bucket].append((traces, one.dimensions))
+
     records: list[UsageRecord] = []
+
     for bucket in sorted(buckets):
         begin = within.bucket(bucket)
         largest_first = sorted(buckets[bucket], key=itemgetter(0), reverse=True)
         records += [UsageRecord(begin, dimensions, traces) for traces, dimensions in largest_first]
+
     return records
 
 
@@ -137,6 +141,7 @@ async def billed(db: Session, query: BillingQuery, *, by: Actor) -> list[BilledM
     """Return both metrics of the workspaces that the actor may use. Raises Invalid and RangeEmpty."""
     if not query.on_current_plan:
         raise Invalid.field(["query", "on_current_plan"], "must be true: there is no other plan", "not_supported")
+
     within = read_range(query.starting_on, query.ending_before)
     workspaces = [workspace.id for workspace in await list_workspaces(db, by)]
     traces_query = UsageQuery(start_time=query.starting_on, end_time=query.ending_before, workspace_ids=workspaces)
@@ -145,21 +150,37 @@ async def billed(db: Session, query: BillingQuery, *, by: Actor) -> list[BilledM
     owner: dict[str, Any] = {"workspace_ids": workspaces, "start_time": within.start, "end_time": within.end}
     rows = await db.fetch(sql.longlived_by_workspace, **owner)
     longlived = {str(row["workspace_id"]): row["traces"] for row in rows}
+
     found = []
     for name, groups in (("Traces", received), ("Long-lived traces", longlived)):
         metric_id = uuid5(NAMESPACE_URL, f"portside:metric:{name}")
         total = sum(groups.values())
         found.append(BilledMetric(by.organization_id, metric_id, name, within.start, within.end, total, groups))
+
     return found
 
 
 HEADER = (
-    "Time Bucket Start", "Time Bucket End", "Workspace ID", "Workspace Name", "Project ID", "Project Name",
-    "User ID", "User Email", "API Key Short Key", "Traces",
-)  # fmt: skip
+    "Time Bucket Start",
+    "Time Bucket End",
+    "Workspace ID",
+    "Workspace Name",
+    "Project ID",
+    "Project Name",
+    "User ID",
+    "User Email",
+    "API Key Short Key",
+    "Traces",
+)
 _DIMENSIONS = (
-    "workspace_id", "workspace_name", "project_id", "project_name", "user_id", "user_email", "api_key_short_key",
-)  # fmt: skip
+    "workspace_id",
+    "workspace_name",
+    "project_id",
+    "project_name",
+    "user_id",
+    "user_email",
+    "api_key_short_key",
+)
 _CHUNK_BYTES = 32_768
 
 
@@ -185,10 +206,12 @@ async def export_usage(db: Database, query: UsageQuery, within: Range, *, by: Ac
     async for series in spooled(read(), UsageSeries):
         cells = _cells(series.dimensions)
         buffer.writelines(f"{cells_of_bucket(bucket)},{cells},{traces}\r\n" for bucket, traces in series.traces.items())
+
         if buffer.tell() >= _CHUNK_BYTES:
             yield buffer.getvalue()
             buffer.seek(0)
             buffer.truncate()
+
     yield buffer.getvalue()
 
 
@@ -229,6 +252,7 @@ class PastHours(Task):
             if not await tx.fetchval(counting.try_lock, name=TOTALS_LOCK):
                 return Status()
             counted = {"hours": await _count_hours(tx), "days": await _count_day(tx)}
+
         return Status({name: count for name, count in counted.items() if count}, again=any(counted.values()))
 
 
@@ -239,9 +263,11 @@ async def _count_hours(tx: Session) -> int:
     since = await tx.fetchval(sql.next_hour)
     if since is None:
         return 0
+
     until = min(since + _ONE_DAY, over.replace(minute=0, second=0, microsecond=0))
     if until <= since:
         return 0
+
     await tx.execute(sql.count_hours, since=since, until=until)
     await tx.execute(sql.close_hours, until=until)
     return int((until - since) / timedelta(hours=1))
@@ -252,9 +278,11 @@ async def _count_day(tx: Session) -> int:
     day = await tx.fetchval(sql.next_day)
     if day is None:
         return 0
+
     await tx.execute(sql.count_day, day=day)
     await tx.execute(sql.count_day_of_projects, day=day)
     await tx.execute(sql.close_day, day=day)
+
     return 1
 
 
@@ -268,9 +296,15 @@ _COST_DIMENSIONS = {
     "model": ("model_provider", "model_name"),
 }
 _COST_FIELDS = (
-    "runs", "failed_runs", "prompt_tokens", "completion_tokens", "prompt_cost", "completion_cost", "total_cost",
+    "runs",
+    "failed_runs",
+    "prompt_tokens",
+    "completion_tokens",
+    "prompt_cost",
+    "completion_cost",
+    "total_cost",
     "unpriced_runs",
-)  # fmt: skip
+)
 Dimensions = dict[str, str | None]
 _CostKey = tuple[int, tuple[str | None, ...]]
 
@@ -318,24 +352,33 @@ async def count_costs(db: Session, query: CostsQuery, *, by: Actor) -> Costs:
     within = read_range(query.start_time, query.end_time)
     if within.stride.days == 0:
         within = msgspec.structs.replace(within, stride=Stride(days=1))
+
     names = _COST_DIMENSIONS[query.group_by]
     usable = {workspace.id for workspace in await list_workspaces(db, by)}
     workspaces = sorted(usable.intersection(query.workspace_ids))
     found: dict[_CostKey, CostRecord] = {}
     period = await counted_days(db, within.start, within.end)
+
     rows = await db.fetch(
-        sql.costs_by_dimension, workspace_ids=workspaces, group_by=query.group_by, stride=within.width,
-        origin=within.origin, **period,
-    )  # fmt: skip
+        sql.costs_by_dimension,
+        workspace_ids=workspaces,
+        group_by=query.group_by,
+        stride=within.width,
+        origin=within.origin,
+        **period,
+    )
+
     for row in rows:
         record = _record(found, within, row["bucket"], {name: _text(row[name]) for name in names})
         for name in _COST_FIELDS:
             setattr(record, name, row[name])
+
     if query.group_by == "model":
         for record in found.values():
             record.traces = None
     else:
         await _add_traces(db, found, query, within, by)
+
     # Decimal text is compared as numbers: costs of one bucket differ by orders of magnitude.
     ordered = sorted(found.values(), key=lambda one: (one.time_bucket, -float(one.total_cost or 0), -one.runs))
     return Costs(within.stride, ordered)
@@ -348,6 +391,7 @@ async def _add_traces(
     counted = UsageQuery(
         start_time=query.start_time, end_time=query.end_time, workspace_ids=query.workspace_ids, group_by=group_by
     )
+
     for row in await db.fetch(QUERIES[group_by], **await arguments(db, counted, within, by)):
         series = read_series(row)
         for bucket, traces in series.traces.items():
@@ -365,10 +409,12 @@ def csv_of(costs: Costs, query: CostsQuery) -> str:
     lines = csv.writer(buffer, lineterminator="\r\n")
     names = _COST_DIMENSIONS[query.group_by]
     lines.writerow(["time_bucket", *names, "traces", *_COST_FIELDS])
+
     for record in costs.usage:
         cells = [escape_formula(record.dimensions.get(name) or "") for name in names]
         numbers = [getattr(record, name) for name in ("traces", *_COST_FIELDS)]
         lines.writerow([record.time_bucket.isoformat().replace("+00:00", "Z"), *cells, *numbers])
+
     return buffer.getvalue()
 
 
@@ -398,9 +444,11 @@ async def show_limits(db: Session, reader: BudgetReader | None, scope: Any, *, b
     received = sum(sum(row["traces"]) for row in await db.fetch(QUERIES[GroupBy.WORKSPACE], **within))
     owner: dict[str, Any] = {"workspace_ids": [by.workspace_id], "start_time": start, "end_time": end}
     longlived = sum(row["traces"] for row in await db.fetch(sql.longlived_by_workspace, **owner))
+
     limits = {limit.limit_type: limit.limit_value for limit in await list_limits(db, by.workspace_id)}
     monthly = []
     for name, used in ((TRACES, received), (LONGLIVED, longlived)):
         limit = limits.get(name)
         monthly.append(MonthlyLimit(name, limit, used, None if limit is None else max(limit - used, 0), end))
+
     return Limits(monthly, await reader.read(scope) if reader else [])

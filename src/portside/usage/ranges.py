@@ -14,7 +14,8 @@ from portside.kernel.errors import BadRequest, Invalid
 from portside.usage.types import Stride
 
 _LOST_PLUS = re.compile(r"(\d\d:\d\d\S*) (\d\d:?\d\d)$")
-_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
+_HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
 _STRIDES = ((31, Stride(days=1)), (93, Stride(days=7)), (366, Stride(days=30)))
 
 
@@ -47,12 +48,14 @@ class Range(msgspec.Struct, frozen=True):
 
     def split(self, hours_until: datetime | None, days_until: datetime | None) -> "RangeParts":
         """Split the range into whole days and hours with totals, and the rest, which is counted trace by trace."""
-        hours, days = self._whole(_HOUR, hours_until), self._whole(_DAY, days_until)
+        hours = self._whole(_HOUR, hours_until)
+        days = self._whole(_DAY, days_until)
         if days[0] == days[1]:
             days = hours[0], hours[0]
         elif not hours[0] <= days[0] <= days[1] <= hours[1]:
             # The hours are not counted as far as the days yet: an older version counted days alone.
             hours = days
+
         return RangeParts(first_hour=hours[0], first_day=days[0], last_day=days[1], last_hour=hours[1])
 
     def _whole(self, unit: timedelta, until: datetime | None) -> tuple[datetime, datetime]:
@@ -74,9 +77,11 @@ class RangeParts(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_range(start_time: str, end_time: str) -> Range:
     """Parse both bounds. Raises Invalid for an invalid time, and RangeEmpty."""
-    start, end = _moment(start_time, "start_time"), _moment(end_time, "end_time")
+    start = _moment(start_time, "start_time")
+    end = _moment(end_time, "end_time")
     if end <= start:
         raise RangeEmpty
+
     return Range(start, end, stride_of(end - start))
 
 

@@ -41,6 +41,7 @@ async def create_queue(page: Page) -> None:
     await page.get_by_label("Name required").fill("To check")
     await page.get_by_label("Instructions").fill("**Read** the answer.")
     await page.get_by_label("Key of question 1").fill("quality")
+
     await page.get_by_role("checkbox", name="Required").check()
     await page.get_by_role("button", name="Add a question").click()
     await page.get_by_label("Key of question 2").fill("polite")
@@ -63,6 +64,7 @@ async def test_queue_is_worked_through_with_the_keyboard(platform: Platform, run
     await expect(judgement.get_by_role("button", name="Done")).to_be_disabled()
     await check_accessible(page)
     await page.keyboard.press("4")
+
     await page.keyboard.press("1")
     await expect(judgement.get_by_role("button", name="4", exact=True)).to_have_attribute("aria-pressed", "true")
     await expect(judgement.get_by_role("button", name="yes")).to_have_attribute("aria-pressed", "true")
@@ -70,6 +72,7 @@ async def test_queue_is_worked_through_with_the_keyboard(platform: Platform, run
     await page.keyboard.type("Fine, d is a letter here.")
     await page.keyboard.press("Escape")
     await page.keyboard.press("d")
+
     await expect(page.get_by_text("1 of 4 done")).to_be_visible()
     await expect(shown).to_contain_text("Question 2")
     await page.keyboard.press("s")
@@ -77,27 +80,33 @@ async def test_queue_is_worked_through_with_the_keyboard(platform: Platform, run
     await page.keyboard.press("2")
     await page.keyboard.press("d")
     await expect(page.get_by_text("2 of 4 done")).to_be_visible()
+
     await expect(shown.get_by_role("heading", name="Title")).to_be_visible()
     assert await page.evaluate("window.hacked") is None
 
     for _ in range(3):
         await page.keyboard.press("p")
+
     await expect(shown).to_contain_text("Question 1")
     await expect(judgement.get_by_role("button", name="4", exact=True)).to_have_attribute("aria-pressed", "true")
     await expect(judgement.get_by_label("Note")).to_have_value("Fine, d is a letter here.")
     await page.keyboard.press("5")
     await page.keyboard.press("d")
     await expect(shown).not_to_contain_text("Question 1")
+
     stored = await platform.call("GET", f"/feedback?run={runs[0]}")
     assert sorted((one["key"], one["score"], one["comment"]) for one in stored) == [
-        ("note", None, "Fine, d is a letter here."), ("polite", 1, None), ("quality", 5, None),
-    ]  # fmt: skip
+        ("note", None, "Fine, d is a letter here."),
+        ("polite", 1, None),
+        ("quality", 5, None),
+    ]
 
     for done in (3, 4):
         await expect(judgement.get_by_role("button", name="3", exact=True)).to_have_attribute("aria-pressed", "false")
         await page.keyboard.press("3")
         await page.keyboard.press("d")
         await expect(page.get_by_text(f"{done} of 4 done")).to_be_visible()
+
     await expect(page.get_by_text("Everything is done")).to_be_visible()
     await check_accessible(page)
 
@@ -110,6 +119,7 @@ async def test_queue_is_changed_and_deleted(platform: Platform, runs: list[str],
     await expect(page.get_by_role("treeitem")).to_have_count(8)
     await page.go_back()
     await page.get_by_role("link", name="Edit").click()
+
     await page.get_by_label("Name required").fill("renamed")
     await page.get_by_role("button", name="Add a question").click()
     await page.get_by_label("Key of question 1").fill("why")
@@ -117,6 +127,7 @@ async def test_queue_is_changed_and_deleted(platform: Platform, runs: list[str],
     await page.get_by_role("button", name="Save").click()
     await expect(page.get_by_role("heading", name="renamed")).to_be_visible()
     await page.get_by_role("textbox", name="why").fill("42")
+
     await page.get_by_role("button", name="Done").click()
     await expect(page.get_by_text("Everything is done")).to_be_visible()
     (said,) = await platform.call("GET", f"/feedback?run={runs[1]}&key=why")
@@ -124,5 +135,6 @@ async def test_queue_is_changed_and_deleted(platform: Platform, runs: list[str],
     await page.get_by_role("link", name="Edit").click()
     await page.get_by_role("button", name="Delete this queue").click()
     await page.get_by_role("button", name="Delete for good").click()
+
     await expect(page).to_have_url(f"{platform.server.url}/console/annotation")
     assert "renamed" not in {one["name"] for one in await platform.call("GET", "/annotation-queues")}

@@ -41,11 +41,13 @@ async def test_backups_are_listed_and_taken(page: Page, stored: Path) -> None:
     await expect(rows.nth(1)).to_contain_text("whole server", timeout=120_000)
     await expect(rows.nth(1)).to_contain_text(re.compile(r"portside-\d{8}T\d{6}Z\.backup"))
     card = page.get_by_label("Schedule")
+
     await expect(card).to_contain_text("In order")
     await expect(card).to_contain_text("the newest 7, and those of 30 days")
     await expect(card.get_by_text(f"portside backup restore {stored} --home NEW_FOLDER")).to_be_visible()
     await check_accessible(page)
     await expect(page.get_by_role("button", name="Back up now")).to_be_enabled(timeout=120_000)
+
     before = await rows.count()
     await page.get_by_role("button", name="Back up now").click()
     await expect(rows).to_have_count(before + 1, timeout=120_000)
@@ -70,6 +72,7 @@ async def test_failure_is_shown_with_its_reason_until_one_succeeds(page: Page, s
         await expect(page.get_by_text("The last one failed")).to_be_visible(timeout=120_000)
         await expect(page.get_by_role("alert").first).to_contain_text(str(stored))
         await check_accessible(page)
+
     await expect(page.get_by_role("button", name="Back up now")).to_be_enabled(timeout=120_000)
     await page.get_by_role("button", name="Back up now").click()
     await expect(page.get_by_text("In order")).to_be_visible(timeout=120_000)

@@ -42,11 +42,13 @@ async def test_csv_becomes_a_dataset(platform: Platform, cities: str, page: Page
     await check_accessible(page)
     await page.get_by_role("heading", name="Datasets").click()
     await page.keyboard.press("c")
+
     await page.get_by_label("File").set_input_files(file)
     await expect(page.get_by_role("region", name="Contents of the file")).to_contain_text("2 examples")
     await page.get_by_label("Column kind").select_option("Metadata")
     await check_accessible(page)
     await page.get_by_role("button", name="Create").click()
+
     listed = page.get_by_role("table", name="Examples")
     await expect(listed.get_by_role("row")).to_have_count(3)
     await expect(page.get_by_role("heading", name="questions")).to_be_visible()
@@ -62,22 +64,27 @@ async def test_lines_of_json_become_a_dataset(platform: Platform, page: Page, tm
     await page.goto(f"{platform.server.url}/console/datasets/new")
     await page.get_by_label("File").set_input_files(file)
     await expect(page.get_by_text("Line 1 is not JSON")).to_be_visible()
+
     file = tmp_path / "corrected.jsonl"
     file.write_text("\n".join(json.dumps(line) for line in LINES), "utf-8")
     await page.get_by_label("File").set_input_files(file)
     await page.get_by_role("button", name="Create").click()
+
     listed = page.get_by_role("table", name="Examples")
     await expect(listed.get_by_role("row")).to_have_count(3)
     await page.get_by_label("Split").select_option("large")
     await expect(listed.get_by_role("row")).to_have_count(2)
     await listed.get_by_text("<script>").click()
+
     panel = page.get_by_role("complementary", name=re.compile("^Example"))
     await expect(panel).to_contain_text("300 KB in all")
     assert await page.evaluate("window.hacked") is None
     await expect(panel.get_by_role("button", name="Edit")).to_have_count(0)
     await check_accessible(page)
+
     async with page.expect_download() as download:
         await page.get_by_role("button", name="JSONL").click()
+
     saved = (await (await download.value).path()).read_text("utf-8").splitlines()
     assert {json.dumps(json.loads(line)["inputs"]) for line in saved} == {json.dumps(line["inputs"]) for line in LINES}
 
@@ -87,6 +94,7 @@ async def test_examples_are_changed_and_versions_compared(platform: Platform, ci
     listed = page.get_by_role("table", name="Examples")
     await expect(listed.get_by_role("row")).to_have_count(7)
     await listed.get_by_text("Where is city 2?").click()
+
     panel = page.get_by_role("complementary", name=re.compile("^Example"))
     await panel.get_by_role("button", name="Edit").click()
     await panel.get_by_label("Reference outputs").fill("[1]")
@@ -94,11 +102,13 @@ async def test_examples_are_changed_and_versions_compared(platform: Platform, ci
     await expect(panel.get_by_role("button", name="Save as a new version")).to_be_disabled()
     await panel.get_by_label("Reference outputs").fill('{"answer": "Elsewhere."}')
     await panel.get_by_label("Split").fill("test, hard")
+
     await check_accessible(page)
     await panel.get_by_role("button", name="Save as a new version").click()
     await expect(panel).to_contain_text("Elsewhere.")
     await page.keyboard.press("Escape")
     await page.keyboard.press("c")
+
     added = page.get_by_role("complementary", name="New example")
     await added.get_by_label("Inputs").fill('{"question": "Where is city 7?"}')
     await added.get_by_role("button", name="Add", exact=True).click()
@@ -106,10 +116,12 @@ async def test_examples_are_changed_and_versions_compared(platform: Platform, ci
     await page.get_by_label("Mark example").first.check()
     await page.get_by_label("Name of the split").fill("picked")
     await page.get_by_role("button", name="Add to the split").click()
+
     await page.get_by_label("Split", exact=True).select_option("picked")
     await expect(listed.get_by_role("row")).to_have_count(2)
     await view(page, "Versions").click()
     versions = page.get_by_role("region", name="Versions")
+
     await expect(versions.get_by_role("row")).to_have_count(5)
     await versions.get_by_role("button", name="Tag version 1").click()
     await versions.get_by_label("Tag", exact=True).fill("begin")
@@ -117,6 +129,7 @@ async def test_examples_are_changed_and_versions_compared(platform: Platform, ci
     await expect(versions.get_by_role("row").last).to_contain_text("begin")
     await versions.get_by_label("From version 1").check()
     await versions.get_by_label("To version 3").check()
+
     differences = page.get_by_role("region", name="Differences")
     await expect(differences).to_contain_text("1 added · 1 changed · 0 removed")
     await differences.get_by_role("button", name=re.compile("^Changed")).click()
@@ -124,6 +137,7 @@ async def test_examples_are_changed_and_versions_compared(platform: Platform, ci
     await expect(differences.get_by_role("region", name="After")).to_contain_text("Elsewhere.")
     await check_accessible(page)
     await versions.get_by_role("link", name="1", exact=True).click()
+
     await expect(listed.get_by_role("row")).to_have_count(7)
     await expect(page.get_by_text("An earlier version cannot be changed")).to_be_visible()
     assert "as_of=" in page.url
@@ -133,6 +147,7 @@ async def test_marks_end_with_the_filter(platform: Platform, page: Page) -> None
     dataset = (await platform.call("POST", "/datasets", name="marked"))["id"]
     for number, split in enumerate(("hard", "easy", "easy")):
         await platform.call("POST", "/examples", dataset_id=dataset, inputs={"q": number}, split=split)
+
     await page.goto(f"{platform.server.url}/console/datasets/{dataset}")
     listed = page.get_by_role("table", name="Examples")
     await page.get_by_label("Mark example").first.check()
@@ -140,6 +155,7 @@ async def test_marks_end_with_the_filter(platform: Platform, page: Page) -> None
     await page.get_by_label("Split", exact=True).select_option("hard")
     await expect(listed.get_by_role("row")).to_have_count(2)
     await expect(page.get_by_text("1 example marked")).to_have_count(0)
+
     await page.get_by_label("Split", exact=True).select_option("Every split")
     await expect(listed.get_by_role("row")).to_have_count(4)
     await expect(page.get_by_text("1 example marked")).to_have_count(0)
@@ -149,12 +165,15 @@ async def test_every_version_keeps_its_number(platform: Platform, page: Page) ->
     dataset = (await platform.call("POST", "/datasets", name="many-versions"))["id"]
     for number in range(105):
         await platform.call("POST", "/examples", dataset_id=dataset, inputs={"q": number})
+
     await page.goto(f"{platform.server.url}/console/datasets/{dataset}?view=versions")
     versions = page.get_by_role("region", name="Versions")
     await expect(versions.get_by_role("row").nth(1).get_by_role("link")).to_have_text("105")
+
     for rows in (101, 106):
         await versions.get_by_role("button", name="Older versions").click()
         await expect(versions.get_by_role("row")).to_have_count(rows)
+
     await expect(versions.get_by_role("row").last.get_by_role("link")).to_have_text("1")
     await expect(versions.get_by_role("button", name="Older versions")).to_have_count(0)
     await check_accessible(page)
@@ -169,9 +188,11 @@ async def test_experiments_are_compared_regressions_first(platform: Platform, ci
     await expect(listed.get_by_role("row").nth(1)).to_contain_text("0.83")
     await check_accessible(page)
     await page.get_by_role("heading", name="cities").click()
+
     for _ in range(2):
         await page.keyboard.press("j")
         await page.keyboard.press("x")
+
     await page.get_by_role("button", name="Compare 2").click()
     results = page.get_by_role("table", name="Results")
     await expect(results.get_by_role("row").nth(1)).to_contain_text("Where is city 6?")
@@ -179,6 +200,7 @@ async def test_experiments_are_compared_regressions_first(platform: Platform, ci
     await expect(results.get_by_role("row").nth(2)).to_contain_text("▲ 1 better")
     assert await page.evaluate("window.hacked") is None
     await check_accessible(page)
+
     await page.get_by_label("Only what got worse (1)").check()
     await expect(results.get_by_role("row")).to_have_count(2)
     await page.reload()
@@ -199,6 +221,7 @@ async def test_thousands_of_examples_are_compared_part_by_part(platform: Platfor
     await expect(page.get_by_label("Only what got worse (0)")).to_be_visible()
     await check_accessible(page)
     await page.get_by_role("button", name="Compare the next 5,000").click()
+
     await expect(page.get_by_text("5,150 examples")).to_be_visible()
     await page.get_by_label("Only what got worse (1)").check()
     results = page.get_by_role("table", name="Results")
@@ -214,6 +237,7 @@ async def test_dataset_is_renamed_and_deleted(platform: Platform, page: Page) ->
     await page.get_by_label("Name required").fill("renamed")
     await page.get_by_role("button", name="Save").click()
     await expect(page.get_by_role("heading", name="renamed")).to_be_visible()
+
     await page.get_by_role("button", name="Delete").click()
     await page.get_by_label("Type renamed to confirm").fill("renamed")
     await page.get_by_role("button", name="Delete for good").click()

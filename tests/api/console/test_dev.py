@@ -20,13 +20,16 @@ pytestmark = [pytest.mark.thorough, NEEDS_CHROMIUM, NEEDS_CONSOLE]
 async def test_studio_talks_to_the_agent_and_follows_changes_of_its_graph(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
+
     for file in (PROJECTS / "studio").iterdir():
         if file.is_file():
             (project / file.name).write_text(file.read_text("utf-8"))
+
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "PORTSIDE_HOME": str(tmp_path / "home"), "DATABASE_URL": "", "DATABASE_URI": ""}
     command = [sys.executable, "-m", "portside", "dev", "--port", str(port)]
+
     dev = started(command, project, environment, tmp_path / "dev.log")
     try:
         await eventually(lambda: is_up(url))
@@ -39,10 +42,12 @@ async def test_studio_talks_to_the_agent_and_follows_changes_of_its_graph(tmp_pa
             await page.get_by_label("Message", exact=True).fill("hello")
             await page.keyboard.press("Enter")
             await expect(page.get_by_role("article").filter(has_text="You said hello")).to_be_visible()
+
             await check_accessible(page)
             await page.get_by_role("link", name="Inbox").click()
             await expect(page.get_by_text("Nobody waits for you")).to_be_visible()
             await page.go_back()
+
             source = (project / "graphs.py").read_text("utf-8")
             (project / "graphs.py").write_text(source.replace('"review"', '"second_look"'))
             await expect(page.locator(".graph-node", has_text="second_look")).to_be_visible()

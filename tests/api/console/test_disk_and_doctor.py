@@ -41,17 +41,20 @@ async def test_disk_shows_what_takes_the_space_and_that_it_is_full(page: Page, d
     card = page.get_by_label("Disk", exact=True)
     await expect(card).to_contain_text("There is room", timeout=WITHIN_MS)
     await expect(card).to_contain_text(str(disk.path / "home"))
+
     kinds = page.get_by_label("By kind of data")
     await expect(kinds.get_by_role("row").filter(has_text="write-ahead log")).to_contain_text("files")
     await expect(kinds.get_by_role("row").filter(has_text="traces")).to_contain_text("database")
     await expect(page.get_by_label("By deployment").get_by_role("row").nth(1)).to_contain_text("the platform")
     await check_accessible(page)
     disk.fill_up_to(40_000_000)
+
     try:
         await expect(card.get_by_role("alert")).to_contain_text("disk is nearly full", timeout=WITHIN_MS)
         await expect(card).to_contain_text("New data is refused")
     finally:
         disk.empty()
+
     await expect(card).to_contain_text("There is room", timeout=WITHIN_MS)
 
 
@@ -70,6 +73,7 @@ async def test_doctor_names_a_fault_and_what_to_do(page: Page, disk: SmallDisk) 
         await check_accessible(page)
     finally:
         set_mode(key, 0o600)
+
     await page.get_by_role("button", name="Examine again").click()
     await expect(row).to_have_count(0, timeout=WITHIN_MS)
     await page.get_by_label("Show passed checks too").check()

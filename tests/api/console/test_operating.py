@@ -35,6 +35,7 @@ async def test_audit_log_is_filtered_read_and_exported(platform: Platform, page:
     made = await platform.call("POST", "/v2/deployments", **create_body("audited", secrets=secrets))
     await platform.call("PATCH", f"/v2/deployments/{made['id']}", secrets=secrets)
     await page.get_by_role("link", name="Audit log").click()
+
     rows = page.get_by_role("table", name="Audit log").get_by_role("row")
     await expect(rows.filter(has_text="deployment.create").filter(has_text="audited").first).to_be_visible()
     await check_accessible(page)
@@ -42,27 +43,34 @@ async def test_audit_log_is_filtered_read_and_exported(platform: Platform, page:
     await expect(page).to_have_url(re.compile(f"object={made['id']}"))
     await page.get_by_label("What").select_option(label="Deployments")
     await page.get_by_label("Outcome").select_option(label="Done")
+
     await page.get_by_label("Period").select_option(label="Last 24 hours")
     await page.get_by_label("Who").fill("admin@localhost")
     await expect(page).to_have_url(re.compile("actor=admin"))
     await expect(rows).to_have_count(3)  # The head is one of them.
     await expect(rows.nth(1)).to_contain_text("secrets.TOKEN")
     await rows.filter(has_text="deployment.update").click()
+
     panel = page.get_by_role("complementary")
     await expect(panel).to_contain_text("127.0.0.1")
     await expect(panel).to_contain_text(made["id"])
     await check_accessible(page)
+
     # The address of the entry shows it again, without the list before it.
     await page.reload()
     await expect(panel).to_contain_text("secrets.TOKEN")
     assert SECRET not in await page.content()
+
     async with page.expect_download() as started:
         await page.get_by_role("link", name="JSON lines").click()
+
     file = tmp_path / "log.jsonl"
     await (await started.value).save_as(file)
     assert [json.loads(line)["action"] for line in file.read_text().splitlines()] == [
-        "deployment.update", "deployment.create",
-    ]  # fmt: skip
+        "deployment.update",
+        "deployment.create",
+    ]
+
     await page.get_by_role("button", name=re.compile("Close Entry")).click()
     await page.get_by_label("Object", exact=True).fill("no such object")
     await expect(page.get_by_text("No entry matches")).to_be_visible()
@@ -71,10 +79,12 @@ async def test_audit_log_is_filtered_read_and_exported(platform: Platform, page:
 async def test_long_audit_log_is_read_page_by_page(platform: Platform, page: Page) -> None:
     for number in range(130):
         await platform.call("POST", "/sessions", name=f"project {number:03}")
+
     await page.goto(f"{platform.server.url}/console/audit?action=project")
     table = page.get_by_role("table", name="Audit log")
     await expect(table.get_by_text("project 129")).to_be_visible()
     await expect(table.get_by_text("project 000")).to_have_count(0)
+
     body = table.locator(".list-body")
 
     async def is_at_the_end() -> bool:
@@ -94,6 +104,7 @@ async def add_channel(page: Page, url: str) -> None:
     await expect(page.locator(".field.wrong", has_text="Address")).to_be_visible()
     await check_accessible(page)
     await page.get_by_label("Address required").fill(f"{url}/hooks/T0K3N")
+
     await page.get_by_role("button", name="Add", exact=True).click()
     await expect(page.get_by_label("The channel is added")).to_contain_text("whsec_")
     await check_accessible(page)
@@ -109,16 +120,19 @@ async def test_channel_is_added_tested_and_removed(page: Page) -> None:
         await view(page, "Channels").click()
         await expect(page).to_have_url(re.compile("tab=channels"))
         await add_channel(page, url)
+
         row = page.get_by_role("row", name="our-chat")
         await expect(row).to_contain_text(url.removeprefix("http://"))
         await row.get_by_role("button", name="Send a test message").click()
         await expect(row).to_contain_text("Delivered")
+
         receiver.status = 500
         await row.get_by_role("button", name="Send a test message").click()
         await expect(row).to_contain_text("the receiver answered 500")
         assert {each["type"] for each in receiver.messages()} == {"test"}
         await page.reload()
         await expect(row).to_be_visible()
+
         content = await page.content()
         assert "T0K3N" not in content
         assert "whsec_" not in content
@@ -135,6 +149,7 @@ async def test_alert_fires_is_silenced_and_ends(platform: Platform, page: Page) 
     await page.get_by_label("Seconds that it must hold").fill("0")
     await check_accessible(page)
     await page.get_by_role("button", name="Save").click()
+
     await expect(rule).to_contain_text("changed")
     await check_accessible(page)
     await view(page, "Alerts").click()
@@ -142,6 +157,7 @@ async def test_alert_fires_is_silenced_and_ends(platform: Platform, page: Page) 
     await check_accessible(page)
     await page.get_by_role("link", name="Home", exact=True).first.click()
     await expect(page.get_by_role("region", name="Wants attention")).to_contain_text("the disk of the platform")
+
     await page.get_by_role("link", name="the disk of the platform").click()
     await view(page, "Rules").click()
     await page.get_by_role("button", name="Silence disk_used").click()
@@ -149,6 +165,7 @@ async def test_alert_fires_is_silenced_and_ends(platform: Platform, page: Page) 
     await page.get_by_role("dialog").get_by_role("button", name="Silence", exact=True).click()
     await expect(rule).to_contain_text("until")
     await view(page, "Alerts").click()
+
     await expect(rule).to_contain_text("Silenced")
     await view(page, "Rules").click()
     await page.get_by_role("button", name="End the silence of disk_used").click()
@@ -156,6 +173,7 @@ async def test_alert_fires_is_silenced_and_ends(platform: Platform, page: Page) 
     await page.get_by_label("State").select_option(label="Off")
     await page.get_by_role("button", name="Save").click()
     await view(page, "Alerts").click()
+
     await expect(rule).to_contain_text("Ended")
 
 
@@ -164,8 +182,10 @@ async def test_viewer_is_shown_neither_log_nor_alerts(platform: Platform, chromi
     url = platform.server.url
     async with signed_in_as(chromium, url, "watches@example.com", "/console/people") as page:
         await expect(page.get_by_role("row", name="admin@localhost")).to_be_visible()
+
         for name in ("Audit log", "Alerts"):
             await expect(page.get_by_role("link", name=name)).to_have_count(0)
+
         await page.goto(f"{url}/console/audit")
         await expect(page.get_by_text("You may not see the audit log")).to_be_visible()
         await page.goto(f"{url}/console/alerts")
@@ -175,13 +195,16 @@ async def test_viewer_is_shown_neither_log_nor_alerts(platform: Platform, chromi
 async def test_workspace_admin_sees_the_log_of_the_workspace(platform: Platform, chromium: Browser) -> None:
     await platform.add_member("leads@example.com", "Admin")
     await platform.call("POST", "/sessions", name="of the workspace")
+
     url = platform.server.url
     async with signed_in_as(chromium, url, "leads@example.com", "/console/audit") as page:
         await page.goto(f"{url}/console/audit?object=of+the+workspace")
         table = page.get_by_role("table", name="Audit log")
         await expect(table.get_by_text("project.create")).to_be_visible()
+
         async with page.expect_download() as started:
             await page.get_by_role("button", name="CSV").click()
+
         assert (await started.value).suggested_filename == "audit-log.csv"
         await expect(page.get_by_role("link", name="Alerts")).to_have_count(0)
         await page.goto(f"{url}/console/audit?action=platform")

@@ -40,6 +40,7 @@ async def test_every_address_of_the_console_answers(browser: httpx2.AsyncClient)
     for path in ("", "deployments", "deployments/1/revisions/2?log=build"):
         response = await browser.get(f"/console/{path}")
         assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
+
         if site.is_built():
             assert response.status_code == 200
             assert '<div id="root">' in response.text
@@ -55,6 +56,7 @@ async def test_a_link_signs_in_once(platform: Platform, browser: httpx2.AsyncCli
     identity = (await browser.get("/auth")).json()
     assert identity["user_email"] == "admin@localhost"
     browser.cookies.clear()
+
     again = await browser.get(path, headers=TYPED)
     assert again.status_code == 401
     assert "portside console" in again.text
@@ -72,6 +74,7 @@ async def test_a_link_is_stored_as_a_hash_and_expires(platform: Platform, browse
         await db.execute("update sign_in_links set expires_at = now()")
     finally:
         await db.close()
+
     assert (await browser.get(path, headers=TYPED)).status_code == 401
 
 
@@ -92,6 +95,7 @@ async def test_a_link_gives_no_more_than_its_key(platform: Platform, browser: ht
     made = await browser.post(LINKS, headers={"X-Api-Key": key["key"]})
     assert made.status_code == 201, made.text
     await browser.get(made.json()["path"], headers=TYPED)
+
     assert (await browser.get("/auth")).status_code == 200
     await platform.call("DELETE", f"/api-key/{key['id']}")
     assert (await browser.get("/auth")).status_code == 401
@@ -99,9 +103,15 @@ async def test_a_link_gives_no_more_than_its_key(platform: Platform, browser: ht
 
 async def test_a_browser_reads_no_secret(platform: Platform, browser: httpx2.AsyncClient) -> None:
     made = await platform.call(
-        "POST", "/v2/deployments", name="with-secret", source="internal_source", source_config={},
-        source_revision_config={}, secrets=[{"name": "TOKEN", "value": "s3cret"}],
-    )  # fmt: skip
+        "POST",
+        "/v2/deployments",
+        name="with-secret",
+        source="internal_source",
+        source_config={},
+        source_revision_config={},
+        secrets=[{"name": "TOKEN", "value": "s3cret"}],
+    )
+
     await browser.get((await platform.call("POST", LINKS))["path"], headers=TYPED)
     workspace = made["tenant_id"]
     response = await browser.get(f"/v2/deployments/{made['id']}", headers={"X-Tenant-Id": workspace})

@@ -39,6 +39,7 @@ def make_older(platform: Platform) -> Path:
     state = deployment / "state.json"
     state.write_text(re.sub(r'"server_code":"[^"]+"', '"server_code":"earlier"', state.read_text()))
     os.kill(listener_of(platform.server), signal.SIGKILL)
+
     (config,) = deployment.glob("revisions/*/source/langgraph.json")
     return config
 
@@ -50,6 +51,7 @@ async def test_agents_are_rolled_forward_and_a_halt_shows_its_reason(
     await check_accessible(page)
     repository = Repository(tmp_path / "repository")
     repository.commit("one")
+
     deployment = await platform.deploy(repository)
     assert (await platform.ended(deployment))["status"] == "DEPLOYED"
     row = page.get_by_label("Servers of agents").get_by_role("row").nth(1)
@@ -59,6 +61,7 @@ async def test_agents_are_rolled_forward_and_a_halt_shows_its_reason(
     config = await asyncio.to_thread(make_older, platform)
     await expect(row).to_contain_text("Earlier version", timeout=WITHIN_MS)
     card = page.get_by_label("Upgrade", exact=True)
+
     await expect(card).to_contain_text("1 behind")
     await expect(card).to_contain_text("they wait (ROLL_FORWARD=on-request)")
 

@@ -54,9 +54,13 @@ def ask_for(name: str):
 
 
 both = (
-    StateGraph(MessagesState).add_node("left", ask_for("left")).add_node("right", ask_for("right"))
-    .add_edge(START, "left").add_edge(START, "right").compile()
-)  # fmt: skip
+    StateGraph(MessagesState)
+    .add_node("left", ask_for("left"))
+    .add_node("right", ask_for("right"))
+    .add_edge(START, "left")
+    .add_edge(START, "right")
+    .compile()
+)
 
 
 class Order(TypedDict, total=False):
@@ -74,9 +78,13 @@ def charge(state: Order) -> dict:
 
 
 form = (
-    StateGraph(Order).add_node("approve", approve).add_node("charge", charge)
-    .add_edge(START, "approve").add_edge("approve", "charge").compile()
-)  # fmt: skip
+    StateGraph(Order)
+    .add_node("approve", approve)
+    .add_node("charge", charge)
+    .add_edge(START, "approve")
+    .add_edge("approve", "charge")
+    .compile()
+)
 
 
 @tool
@@ -96,6 +104,7 @@ def call(_state: MessagesState) -> dict:
         {"name": "look_up", "args": {"place": "Bergen"}, "id": "call-1", "type": "tool_call"},
         {"name": "look_away", "args": {}, "id": "call-2", "type": "tool_call"},
     ]
+
     return {"messages": [AIMessage("", tool_calls=calls)]}
 
 
@@ -104,10 +113,15 @@ def conclude(_state: MessagesState) -> dict:
 
 
 tools = (
-    StateGraph(MessagesState).add_node("call", call).add_node("tools", ToolNode([look_up, look_away]))
-    .add_node("conclude", conclude).add_edge(START, "call").add_edge("call", "tools").add_edge("tools", "conclude")
+    StateGraph(MessagesState)
+    .add_node("call", call)
+    .add_node("tools", ToolNode([look_up, look_away]))
+    .add_node("conclude", conclude)
+    .add_edge(START, "call")
+    .add_edge("call", "tools")
+    .add_edge("tools", "conclude")
     .compile()
-)  # fmt: skip
+)
 
 
 async def wait(state: MessagesState) -> dict:

@@ -51,6 +51,7 @@ def line(*names: str, schema: type = Words, **options):
     for before, name in zip((START, *names), names, strict=False):
         builder.add_node(name, say(name))
         builder.add_edge(before, name)
+
     return builder.compile()
 
 
@@ -58,15 +59,16 @@ def report(_state: Words, config: RunnableConfig, runtime: Runtime[Model]) -> di
     configurable = config["configurable"]
     return {
         "foo": [
-            f"model={runtime.context.model}", f"heat={runtime.context.heat}", f"mirror={configurable.get('model')}",
-            f"tags={sorted(config.get('tags') or [])}", f"limit={config.get('recursion_limit')}",
+            f"model={runtime.context.model}",
+            f"heat={runtime.context.heat}",
+            f"mirror={configurable.get('model')}",
+            f"tags={sorted(config.get('tags') or [])}",
+            f"limit={config.get('recursion_limit')}",
         ]
-    }  # fmt: skip
+    }
 
 
-configured = (
-    StateGraph(Words, context_schema=Model).add_node("report", report).add_edge(START, "report").compile()
-)  # fmt: skip
+configured = StateGraph(Words, context_schema=Model).add_node("report", report).add_edge(START, "report").compile()
 
 limited = line("go", context_schema=Limits)
 personal = line("go", context_schema=Person)
@@ -74,10 +76,15 @@ chat = line("go", schema=MessagesState)
 
 middle = StateGraph(Words).add_node("inner", line("deep1", "deep2")).add_edge(START, "inner").compile()
 parent = (
-    StateGraph(Words).add_node("pre", say("pre")).add_node("child", line("sub1", "sub2")).add_node("nest", middle)
-    .add_edge(START, "pre").add_conditional_edges("pre", lambda _: "yes", {"yes": "child", "no": END})
-    .add_edge("child", "nest").compile()
-)  # fmt: skip
+    StateGraph(Words)
+    .add_node("pre", say("pre"))
+    .add_node("child", line("sub1", "sub2"))
+    .add_node("nest", middle)
+    .add_edge(START, "pre")
+    .add_conditional_edges("pre", lambda _: "yes", {"yes": "child", "no": END})
+    .add_edge("child", "nest")
+    .compile()
+)
 
 
 class Socket:

@@ -43,6 +43,7 @@ def note(state: State, config: RunnableConfig) -> int:
     before = len(file.read_text().splitlines()) if file.exists() else 0
     with file.open("a") as lines:
         lines.write(f"{os.getpid()} {config['metadata']['run_attempt']}\n")
+
     return before
 
 
@@ -54,16 +55,20 @@ async def act(state: State, config: RunnableConfig) -> dict[str, Any]:
     do = state["do"]
     if note(state, config) >= state.get("times", 1_000_000):
         do = "nothing"
+
     if do in HARMS:
         HARMS[do]()
+
     if do == "flood":
         for _ in range(400):
             get_stream_writer()("x" * 1_000_000)
             await asyncio.sleep(0)
+
     if do == "wait":
         go = Path(state["ledger"] + ".go")
         while not go.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
             await asyncio.sleep(0.01)
+
     return {"pids": [os.getpid()]}
 
 

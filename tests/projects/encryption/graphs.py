@@ -25,6 +25,7 @@ async def remember(state: State, config: RunnableConfig) -> dict[str, Any]:
     store = get_store()
     await store.aput(("notes",), "last", {"text": word, "tenant": "acme"})
     found = await store.aget(("notes",), "last")
+
     get_stream_writer()({"reported": word})
     return {"messages": [AIMessage(f"heard {word}")], "notes": [found.value["text"] if found else "lost"]}
 
@@ -51,6 +52,7 @@ def build(*nodes: tuple[str, Any]) -> Any:
         graph.add_node(name, node)
         graph.add_edge(last, name)
         last = name
+
     graph.add_edge(last, END)
     return graph.compile()
 

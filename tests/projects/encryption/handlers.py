@@ -15,7 +15,8 @@ with warnings.catch_warnings():
     encryption = Encryption()
 
 CLEAR = {"tenant", "owner", "stream_mode", "durability"}
-OLD, NEW = "enc:", "new:"
+OLD = "enc:"
+NEW = "new:"
 
 
 def turn(data: bytes) -> bytes:
@@ -34,17 +35,20 @@ def decrypt_text(text: str) -> Any:
 async def encrypt_json(ctx: EncryptionContext, data: dict[str, Any]) -> dict[str, Any]:
     if ctx.metadata.get("fail"):
         raise RuntimeError("no key service")
+
     prefix = OLD if ctx.metadata.get("key") == "old" else NEW
     return {key: value if key in CLEAR or value is None else encrypt_text(value, prefix) for key, value in data.items()}
 
 
 @encryption.decrypt.json
 async def decrypt_json(ctx: EncryptionContext, data: dict[str, Any]) -> DecryptResult[dict[str, Any]]:
-    plain, replacement = {}, {}
+    plain = {}
+    replacement = {}
     for key, value in data.items():
         is_encrypted = isinstance(value, str) and value.startswith((OLD, NEW))
         plain[key] = decrypt_text(value) if is_encrypted else value
         replacement[key] = encrypt_text(plain[key], NEW) if is_encrypted and value.startswith(OLD) else value
+
     return DecryptResult(plain, replacement if replacement != data else None)
 
 

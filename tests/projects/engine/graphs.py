@@ -37,10 +37,15 @@ class Work(TypedDict, total=False):
 
 def write_down(event: str, config: RunnableConfig, step: int) -> None:
     line = {
-        "event": event, "step": step, "at": time.time(), "pid": os.getpid(),
-        "run": config["configurable"]["run_id"], "thread": config["configurable"]["thread_id"],
+        "event": event,
+        "step": step,
+        "at": time.time(),
+        "pid": os.getpid(),
+        "run": config["configurable"]["run_id"],
+        "thread": config["configurable"]["thread_id"],
         "attempt": config["metadata"]["run_attempt"],
-    }  # fmt: skip
+    }
+
     # One write of one short line: lines of several processes do not mix.
     file = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, json.dumps(line).encode() + b"\n")
@@ -58,12 +63,16 @@ def begin(state: Work, config: RunnableConfig) -> int:
     step = state.get("at", 0)
     write_down("begin", config, step)
     get_stream_writer()({"begin": step, "attempt": config["metadata"]["run_attempt"]})
+
     if step == state.get("kill_at"):
         os.kill(os.getpid(), signal.SIGKILL)
+
     if step == state.get("fail_at"):
         raise ValueError(f"step {step} fails")
+
     if step == state.get("ask_at"):
         interrupt({"step": step})
+
     return step
 
 
@@ -77,6 +86,7 @@ async def work(state: Work, config: RunnableConfig) -> Work:
     step = begin(state, config)
     while is_held(state, config, step):  # noqa: ASYNC110 - another process opens it
         await asyncio.sleep(0.01)
+
     await asyncio.sleep(state.get("pause_s", 0))
     return end(config, step)
 
@@ -85,6 +95,7 @@ def block(state: Work, config: RunnableConfig) -> Work:
     step = begin(state, config)
     while is_held(state, config, step):
         time.sleep(0.01)
+
     time.sleep(state.get("pause_s", 0))
     return end(config, step)
 
@@ -118,11 +129,13 @@ class Flood(TypedDict, total=False):
 
 async def pour(state: Flood) -> Flood:
     """Tell many things, each at once, but let others work in between."""
-    write, text = get_stream_writer(), "x" * state["size"]
+    write = get_stream_writer()
+    text = "x" * state["size"]
     for number in range(state["events"]):
         write({"number": number, "text": text})
         if number % 50 == 0:
             await asyncio.sleep(0)
+
     return {"events": 0}
 
 

@@ -35,9 +35,13 @@ def ask(state: Draft) -> dict:
 
 
 approval = (
-    StateGraph(Draft).add_node("draft", draft).add_node("ask", ask)
-    .add_edge(START, "draft").add_edge("draft", "ask").compile()
-)  # fmt: skip
+    StateGraph(Draft)
+    .add_node("draft", draft)
+    .add_node("ask", ask)
+    .add_edge(START, "draft")
+    .add_edge("draft", "ask")
+    .compile()
+)
 
 
 def inquire(state: Draft) -> dict:
@@ -46,9 +50,13 @@ def inquire(state: Draft) -> dict:
 
 child = StateGraph(Draft).add_node("inquire", inquire).add_edge(START, "inquire").compile()
 nested = (
-    StateGraph(Draft).add_node("draft", draft).add_node("child", child)
-    .add_edge(START, "draft").add_edge("draft", "child").compile()
-)  # fmt: skip
+    StateGraph(Draft)
+    .add_node("draft", draft)
+    .add_node("child", child)
+    .add_edge(START, "draft")
+    .add_edge("draft", "child")
+    .compile()
+)
 
 
 class Journal(TypedDict):
@@ -61,11 +69,14 @@ def step(name: str):
         if mark := os.environ.get("STEP_LOG"):
             with Path(mark).open("a") as file:
                 file.write(name + "\n")
+
         if config["configurable"].get("hold_at") == name:
             await asyncio.Event().wait()
+
         gate = config["configurable"].get("gates", {}).get(name)
         while gate and not Path(gate).exists():  # noqa: ASYNC110, ASYNC240 - another process opens the gate
             await asyncio.sleep(0.01)
+
         await asyncio.sleep(state.get("pause_s", 0))
         return {"done": [name]}
 
@@ -73,9 +84,15 @@ def step(name: str):
 
 
 steps = (
-    StateGraph(Journal).add_node("one", step("one")).add_node("two", step("two")).add_node("three", step("three"))
-    .add_edge(START, "one").add_edge("one", "two").add_edge("two", "three").compile()
-)  # fmt: skip
+    StateGraph(Journal)
+    .add_node("one", step("one"))
+    .add_node("two", step("two"))
+    .add_node("three", step("three"))
+    .add_edge(START, "one")
+    .add_edge("one", "two")
+    .add_edge("two", "three")
+    .compile()
+)
 
 
 class Gated(Journal):
@@ -118,10 +135,12 @@ def configured(config: dict):
 def doze(state: Gated) -> dict:
     while not Path(state["gate"]).exists():
         time.sleep(0.01)
+
     time.sleep(state["pause_s"])
     if mark := os.environ.get("STEP_LOG"):
         with Path(mark).open("a") as file:
             file.write("dozed\n")
+
     return {"done": ["dozed"]}
 
 

@@ -25,21 +25,26 @@ async def authenticate(
     token = (authorization or "").removeprefix("Bearer ")
     if not token:
         raise Auth.exceptions.HTTPException(detail="Who are you?", headers={"WWW-Authenticate": "Bearer"})
+
     assert token != "unwanted", "a word of the inside"
     if token == "banned":
         raise Auth.exceptions.HTTPException(status_code=403, detail="Not you.")
     if token == "crash":
         raise RuntimeError("a word of the inside")
+
     if token == "endless":
         await asyncio.sleep(600)
+
     if token == "nobody":
         return {"name": "without an identity"}
     if token == "echo":
         raise Auth.exceptions.HTTPException(detail=f"{method} {path} {path_params} {headers[b'x-note'].decode()}")
     if token == "operator":
         return {"identity": "operator", "permissions": ["deployments:update"]}
+
     if token == "carol":
         return Person("carol", "carol@example.test")
+
     return {"identity": token, "email": f"{token}@example.test", "permissions": [f"be:{token}"]}
 
 
@@ -50,6 +55,7 @@ async def own(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
         return {"$or": "everything"}
     if wanted := filter_in_token(ctx):
         return wanted
+
     value.setdefault("metadata", {})["owner"] = ctx.user.identity
     return {"$or": [{"owner": ctx.user.identity}, {"members": {"$contains": ctx.user.identity}}]}
 
@@ -87,5 +93,6 @@ async def scope(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
     assert isinstance(value["namespace"], tuple)
     if (given := filter_in_token(ctx)) is not None:
         return given
+
     value["namespace"] = (ctx.user["identity"], *value["namespace"])
     return None

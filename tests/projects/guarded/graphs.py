@@ -34,6 +34,7 @@ def tell(_state: Reported, config: RunnableConfig) -> dict:
         "auth_user_id": configurable["langgraph_auth_user_id"],
         "keys": sorted(name for name in configurable if "api-key" in name.lower()),
     }
+
     return {"reported": reported}
 
 
@@ -72,6 +73,7 @@ async def look(state: Look) -> Look:
         await client.threads.get(state["thread_id"])
     except NotFoundError:
         return {"found": ["hidden"]}
+
     return {"found": [state["thread_id"]]}
 
 

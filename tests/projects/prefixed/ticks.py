@@ -17,6 +17,7 @@ async def tick(state: Ticks) -> None:
     write("first")
     while not Path(state["until"]).exists():  # noqa: ASYNC110, ASYNC240 - the test makes the file
         await asyncio.sleep(0.05)
+
     write("last")
 
 

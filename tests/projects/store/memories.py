@@ -67,9 +67,15 @@ def factory(runtime: ServerRuntime) -> Any:
     return graph(node)
 
 
-async_node, sync_node, by_get_store = graph(remember), graph(remember_in_thread), graph(remember_by_get_store)
+async_node = graph(remember)
+sync_node = graph(remember_in_thread)
+by_get_store = graph(remember_by_get_store)
 on_the_loop = graph(call_sync_method)
 tool_graph = (
-    StateGraph(MessagesState).add_node("call", call_tool).add_node("tools", ToolNode([recall]))
-    .add_edge(START, "call").add_edge("call", "tools").compile()
-)  # fmt: skip
+    StateGraph(MessagesState)
+    .add_node("call", call_tool)
+    .add_node("tools", ToolNode([recall]))
+    .add_edge(START, "call")
+    .add_edge("call", "tools")
+    .compile()
+)

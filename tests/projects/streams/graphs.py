@@ -41,9 +41,15 @@ def finish(state: Draft) -> dict:
 
 
 approval = (
-    StateGraph(Draft).add_node("draft", draft).add_node("ask", ask).add_node("fin", finish)
-    .add_edge(START, "draft").add_edge("draft", "ask").add_edge("ask", "fin").compile()
-)  # fmt: skip
+    StateGraph(Draft)
+    .add_node("draft", draft)
+    .add_node("ask", ask)
+    .add_node("fin", finish)
+    .add_edge(START, "draft")
+    .add_edge("draft", "ask")
+    .add_edge("ask", "fin")
+    .compile()
+)
 
 
 async def talk(_state: MessagesState) -> dict:
@@ -66,9 +72,13 @@ def call(_state: MessagesState) -> dict:
 
 
 agent = (
-    StateGraph(MessagesState).add_node("call", call).add_node("tools", ToolNode([look_up]))
-    .add_edge(START, "call").add_edge("call", "tools").compile()
-)  # fmt: skip
+    StateGraph(MessagesState)
+    .add_node("call", call)
+    .add_node("tools", ToolNode([look_up]))
+    .add_edge(START, "call")
+    .add_edge("call", "tools")
+    .compile()
+)
 
 
 class Trail(TypedDict):
@@ -94,13 +104,21 @@ def ask_below(state: Trail) -> dict:
 
 
 child = (
-    StateGraph(Trail).add_node("sub1", note).add_node("sub2", ask_below)
-    .add_edge(START, "sub1").add_edge("sub1", "sub2").compile()
-)  # fmt: skip
+    StateGraph(Trail)
+    .add_node("sub1", note)
+    .add_node("sub2", ask_below)
+    .add_edge(START, "sub1")
+    .add_edge("sub1", "sub2")
+    .compile()
+)
 parent = (
-    StateGraph(Trail).add_node("pre", step("pre")).add_node("child", child)
-    .add_edge(START, "pre").add_edge("pre", "child").compile()
-)  # fmt: skip
+    StateGraph(Trail)
+    .add_node("pre", step("pre"))
+    .add_node("child", child)
+    .add_edge(START, "pre")
+    .add_edge("pre", "child")
+    .compile()
+)
 
 
 class Gate(TypedDict):
@@ -116,10 +134,15 @@ async def wait(state: Gate) -> dict:
 
 
 gate = (
-    StateGraph(Gate).add_node("before", lambda _state: {"done": ["before"]}).add_node("wait", wait)
+    StateGraph(Gate)
+    .add_node("before", lambda _state: {"done": ["before"]})
+    .add_node("wait", wait)
     .add_node("after", lambda _state: {"done": ["after"]})
-    .add_edge(START, "before").add_edge("before", "wait").add_edge("wait", "after").compile()
-)  # fmt: skip
+    .add_edge(START, "before")
+    .add_edge("before", "wait")
+    .add_edge("wait", "after")
+    .compile()
+)
 
 
 def explode(_state: Trail) -> dict:
@@ -127,9 +150,13 @@ def explode(_state: Trail) -> dict:
 
 
 boom = (
-    StateGraph(Trail).add_node("ok", step("ok")).add_node("bad", explode)
-    .add_edge(START, "ok").add_edge("ok", "bad").compile()
-)  # fmt: skip
+    StateGraph(Trail)
+    .add_node("ok", step("ok"))
+    .add_node("bad", explode)
+    .add_edge(START, "ok")
+    .add_edge("ok", "bad")
+    .compile()
+)
 
 
 class Flood(TypedDict):
@@ -143,6 +170,7 @@ async def pour(state: Flood) -> dict:
     for _ in range(state["pieces"]):
         write("x" * 1_000_000)
         await asyncio.sleep(0)
+
     return {"done": True}
 
 
@@ -161,6 +189,7 @@ async def count(state: Count) -> dict:
         write(number)
         if number % 100 == 0:
             await asyncio.sleep(0)
+
     return {"done": True}
 
 
@@ -177,6 +206,7 @@ async def tick(state: Ticks) -> dict:
     for number in range(state["upto"]):
         get_stream_writer()(number)
         await asyncio.sleep(state["pause_s"])
+
     return {}
 
 
@@ -195,6 +225,7 @@ async def tell(state: Long) -> dict:
         write({"number": number, "text": "x" * state["size"]})
         if number % 50 == 0:
             await asyncio.sleep(0)
+
     return {}
 
 
@@ -221,6 +252,7 @@ class Voice(BaseChatModel):
             piece = ChatGenerationChunk(message=AIMessageChunk(word, id=self.piece_id))
             if self.reports and run_manager is not None:
                 await run_manager.on_llm_new_token(word, chunk=piece)
+
             yield piece
             if self.fails:
                 raise ValueError("lost its voice")
@@ -228,12 +260,15 @@ class Voice(BaseChatModel):
 
 async def _heard(model: BaseChatModel) -> AIMessage:
     """Call a model the newest way and put its message together."""
-    text, message_id = "", None
+    text = ""
+    message_id = None
+
     async for event in await model.astream_events([], version="v3"):
         if event["event"] == "message-start":
             message_id = event["id"]
         elif event["event"] == "content-block-delta":
             text += event["delta"]["text"]
+
     return AIMessage(text, id=message_id)
 
 
@@ -254,6 +289,7 @@ async def speak(state: MessagesState) -> dict:
             return {"messages": [one, two]}
         case _:
             said = await Voice().ainvoke([])
+
     asked = AIMessage("", tool_calls=[{"name": "look_up", "args": {}, "id": "c", "type": "tool_call"}])
     return {"messages": [said, asked, ToolMessage("rain", tool_call_id="c")]}
 
@@ -263,12 +299,15 @@ voice = StateGraph(MessagesState).add_node("speak", speak).add_edge(START, "spea
 
 async def stage(state: MessagesState) -> dict:
     """Read another graph's events: a node finds in them what that graph wrote, and nothing else."""
-    read, answer = [], None
+    read = []
+    answer = None
+
     async for mode, part in voice.astream({"messages": state["messages"]}, stream_mode=["custom", "values"]):
         if mode == "custom":
             read.append(part)
         else:
             answer = part["messages"]
+
     return {"messages": [*answer, AIMessage(f"read {read}")]}
 
 
@@ -291,11 +330,19 @@ def report(name: str):
 
 
 steps = (
-    StateGraph(Steps).add_node("plan", report("plan")).add_node("ask", report("ask"))
-    .add_edge(START, "plan").add_edge("plan", "ask").compile()
-)  # fmt: skip
+    StateGraph(Steps)
+    .add_node("plan", report("plan"))
+    .add_node("ask", report("ask"))
+    .add_edge(START, "plan")
+    .add_edge("plan", "ask")
+    .compile()
+)
 
 reports = (
-    StateGraph(Steps).add_node("plan", report("plan")).add_node("check", report("check"))
-    .add_edge(START, "plan").add_edge("plan", "check").compile()
-)  # fmt: skip
+    StateGraph(Steps)
+    .add_node("plan", report("plan"))
+    .add_node("check", report("check"))
+    .add_edge(START, "plan")
+    .add_edge("plan", "check")
+    .compile()
+)

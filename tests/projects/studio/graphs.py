@@ -20,7 +20,8 @@ from langgraph.prebuilt import ToolNode
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
-WORDS, SLOW_S = 60, 0.25
+WORDS = 60
+SLOW_S = 0.25
 ANSWER = "You said **{said}**.\n\n- one\n- two\n\n```python\nprint('{said}')\n```\n<script>alert(1)</script>"
 
 
@@ -43,6 +44,7 @@ class StandIn(BaseChatModel):
             await asyncio.sleep(SLOW_S if "slow" in said else 0.01)
             while number == WORDS // 2 and "hold" in said and not Path(said.split()[-1]).exists():  # noqa: ASYNC110, ASYNC240
                 await asyncio.sleep(0.05)
+
             yield ChatGenerationChunk(message=chunk)
 
 
@@ -55,6 +57,7 @@ def _reply(messages: list[BaseMessage]) -> AIMessage:
     whole: AIMessageChunk | None = None
     for chunk in _chunks(messages):
         whole = chunk if whole is None else whole + chunk
+
     assert whole is not None
     return AIMessage(whole.content, tool_calls=whole.tool_calls)
 
@@ -105,10 +108,12 @@ async def model(state: Chat, runtime: Runtime[Tone]) -> dict[str, Any]:
     """Answer with the stand-in model."""
     if "fail" in _said(state["messages"]):
         raise ValueError("the stand-in model fails on request")
+
     get_stream_writer()({"progress": "thinking"})
     answer = await StandIn().ainvoke(state["messages"])
     if signature := (runtime.context or {}).get("signature"):
         answer.content = f"{answer.content} — {signature}"
+
     return {"messages": [answer]}
 
 
@@ -117,6 +122,7 @@ def route(state: Chat) -> list[str]:
     said = _said(state["messages"])
     if "mail" in said:
         return ["review"]
+
     return ["ask_who", "ask_when"] if "twice" in said else ["model"]
 
 
@@ -127,6 +133,7 @@ def review(_state: Chat) -> dict[str, Any]:
     decided = interrupt(
         {"action_requests": [request], "review_configs": [{"action_name": "send_mail", "allowed_decisions": allowed}]}
     )["decisions"][0]
+
     return {"messages": [AIMessage(f"decided: {decided['type']} {decided.get('edited_action', {}).get('args', '')}")]}
 
 

@@ -65,9 +65,13 @@ def ask_both(name: str):
 
 
 both = (
-    StateGraph(Draft).add_node("left", ask_both("text")).add_node("right", ask_both("decision"))
-    .add_edge(START, "left").add_edge(START, "right").compile()
-)  # fmt: skip
+    StateGraph(Draft)
+    .add_node("left", ask_both("text"))
+    .add_node("right", ask_both("decision"))
+    .add_edge(START, "left")
+    .add_edge(START, "right")
+    .compile()
+)
 
 
 @entrypoint()
@@ -91,6 +95,7 @@ async def wait(state: Gate) -> dict:
     except asyncio.CancelledError:
         gate.with_suffix(".cancelled").touch()
         raise
+
     return {"done": "through"}
 
 
@@ -110,6 +115,7 @@ async def count(_state: Draft) -> dict:
     for reached in (0, 50, 100):
         write({"progress": reached, "total": 100, "message": f"{reached} of 100"})
         await asyncio.sleep(0)
+
     return {"text": "counted"}
 
 

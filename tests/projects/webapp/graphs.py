@@ -43,7 +43,11 @@ def tell(_state: Text, config: RunnableConfig) -> Text:
 
 child = StateGraph(Text).add_node("shout", shout).add_edge(START, "shout").compile()
 parent = (
-    StateGraph(Text).add_node("ask", ask).add_node("thread", ask_in_thread)
-    .add_edge(START, "ask").add_edge("ask", "thread").compile()
-)  # fmt: skip
+    StateGraph(Text)
+    .add_node("ask", ask)
+    .add_node("thread", ask_in_thread)
+    .add_edge(START, "ask")
+    .add_edge("ask", "thread")
+    .compile()
+)
 reported = StateGraph(Text).add_node("tell", tell).add_edge(START, "tell").compile()

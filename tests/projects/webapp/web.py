@@ -29,6 +29,7 @@ def note(text: str) -> None:
 async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     if os.environ.get("LIFE_FAILS"):
         raise ValueError("no connection to the warehouse")
+
     note("started")
     app.state.warehouse = "open"
     yield {"key_filter": "full"}
@@ -54,6 +55,7 @@ class Header:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+
         if (b"x-turned", b"away") in scope["headers"]:
             await PlainTextResponse("turned away", 418)(scope, receive, send)
             return
@@ -62,6 +64,7 @@ class Header:
             if message["type"] == "http.response.start":
                 user = getattr(scope.get("user"), "identity", "") if "user" in scope else "nobody"
                 message["headers"] += [(b"x-web", b"seen"), (b"x-user-in-middleware", user.encode())]
+
             await send(message)
 
         await self.app(scope, receive, mark)
@@ -122,6 +125,7 @@ async def cached(key: str) -> dict[str, Any]:
     known = await cache.cache_get(f"plain {key}")
     await cache.cache_set(f"plain {key}", [key])
     result = await cache.swr(key, load, fresh_for=timedelta(hours=1))
+
     return {"known": known, "value": result.value, "status": result.status}
 
 

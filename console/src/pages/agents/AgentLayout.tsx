@@ -29,11 +29,14 @@ export function AgentLayout() {
   const { deploymentId } = agentRoute.useParams();
   const path = useMatches().at(-1)?.fullPath ?? "";
   const { agents, refused, error } = useAgents();
+
   const reason = refused.find((each) => each.id === deploymentId)?.reason;
   useEffect(() => setPreferences({ agent: deploymentId }), [deploymentId]);
   if (reason) return <NotCallable reason={reason} deploymentId={deploymentId} />;
+
   // No page sends requests to the agent before it is known whether the platform would refuse them.
   if (!agents && !error) return null;
+
   return (
     <div className="agent">
       {path !== HAS_HEADING && (
@@ -65,7 +68,9 @@ function AgentSwitch({ deploymentId }: { deploymentId: string }) {
   const navigate = useNavigate();
   const current = partAt(useMatches().at(-1)?.fullPath ?? "");
   const agents = useAgents().agents ?? [];
+
   if (ownAgent !== null) return <OwnToken />;
+
   return (
     <select
       aria-label="Agent"
@@ -91,6 +96,7 @@ function OwnToken() {
     setOwnToken(token ?? "");
     void cache.invalidateQueries();
   });
+
   return (
     <input
       type="password"

@@ -12,6 +12,7 @@ export function AgentsPage() {
   const agent = agents.find((each) => each.id === preferences().agent) ?? agents[0];
   if (agent) return <Navigate to="/agents/$deploymentId/studio" params={{ deploymentId: agent.id }} replace />;
   if (refused[0]) return <NotCallable reason={refused[0].reason} />;
+
   return (
     <Empty title="No agent serves yet" command="portside deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY">
       Talk to an agent here, look at its threads and answer its questions, as soon as a deployment has a revision that

@@ -5,6 +5,7 @@ import { Empty } from "../../ui/Empty";
 // Stands where the pages of an agent would be, if the platform would refuse all their requests.
 export function NotCallable({ reason, deploymentId }: { reason: string; deploymentId?: string }) {
   const { identity } = useSession();
+
   return (
     <Empty title={deploymentId ? "You may not call this agent here" : "You may not call any agent here"}>
       That is because {reason}.{" "}

@@ -33,6 +33,7 @@ export function useAgents(): Agents {
   const { identity } = useSession();
   const mayRead = useMay("deployments:read");
   const found = useDeployments({ enabled: mayRead, everyMs: 60_000 });
+
   const known = useMemo(() => {
     if (ownAgent !== null) return { agents: OWN, refused: [] };
     const refused: RefusedAgent[] = [];
@@ -45,12 +46,15 @@ export function useAgents(): Agents {
         maySleep: each.sleep_after_s > 0,
         isAsleep: each.is_asleep,
       };
+
       const reason = refusalOf(identity, each.agent_access);
       if (reason === null) agents.push(agent);
       else refused.push({ ...agent, reason });
     }
+
     return { agents: found.data || !mayRead ? agents : undefined, refused };
   }, [found.data, identity, mayRead]);
+
   return { ...known, error: found.error };
 }
 

@@ -17,6 +17,7 @@ const TABS = [
   ["channels", "Channels"],
   ["rules", "Rules"],
 ] as const;
+
 const OF_DEPLOYMENTS = [
   "deployment_failed",
   "deployment_restarting",
@@ -29,7 +30,9 @@ const OF_DEPLOYMENTS = [
 export function AlertsPage() {
   const { tab } = alertsRoute.useSearch();
   const mayManage = useMay("organization:manage");
+
   const selected = TABS.find(([name]) => name === tab)?.[0] ?? "alerts";
+
   return (
     <div className="page">
       <h1>Alerts</h1>
@@ -55,9 +58,11 @@ function AlertsTab() {
   const found = useApi("GET /alerts", { query: { limit: 200 } }, { everyMs: 10_000 });
   const channels = useApi("GET /alerts/channels", {});
   const rules = useApi("GET /alerts/rules", {});
+
   if (found.error && !found.data) return <Problem error={found.error} retry={() => void found.refetch()} />;
   if (found.data === undefined) return null;
   const unitOf = (rule: string) => rules.data?.find((each) => each.name === rule)?.unit ?? "";
+
   return (
     <>
       {channels.data?.length === 0 && (
@@ -98,6 +103,7 @@ function AlertsTab() {
 
 function About({ of: alert }: { of: Alert }) {
   if (!OF_DEPLOYMENTS.includes(alert.rule)) return alert.name;
+
   return (
     <Link to="/deployments/$deploymentId" params={{ deploymentId: alert.subject }}>
       {alert.name}

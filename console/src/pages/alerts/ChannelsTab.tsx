@@ -16,6 +16,7 @@ const KINDS = [
   ["webhook", "Webhook"],
   ["mail", "E-mail"],
 ] as const;
+
 const FIELDS = ["name", "url", "to"];
 
 // The channels that alerts are sent to.
@@ -24,10 +25,12 @@ export function ChannelsTab() {
   const [isAdding, setAdding] = useState(false);
   const [made, setMade] = useState<NewChannel | null>(null);
   const [removed, setRemoved] = useState<Channel | null>(null);
+
   const done = (channel: NewChannel) => {
     setAdding(false);
     setMade(channel.secret ? channel : null);
   };
+
   return (
     <>
       {!isAdding && (
@@ -97,14 +100,17 @@ function AddChannel({ onDone, onClose }: { onDone: (made: NewChannel) => void; o
   const [draft, setDraft] = useState({ kind: "webhook" as ChannelRequest["kind"], name: "", url: "", to: "" });
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const create = useChange("POST /alerts/channels", onDone);
+
   const problem = (field: string) => problemAt(create.error, field);
   const isWebhook = draft.kind === "webhook";
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     const to = draft.to.split(/[\s,;]+/).filter(Boolean);
     const target = isWebhook ? { url: draft.url.trim() } : { to };
     create.mutate({ body: { kind: draft.kind, name: draft.name.trim(), ...target } });
   };
+
   return (
     <form className="card" onSubmit={submit} noValidate aria-label="Add a channel">
       <h2>Add a channel</h2>
@@ -171,6 +177,7 @@ function Secret({ of: channel, text, onClose }: { of: NewChannel; text: string; 
 
 function Test({ of: channel }: { of: Channel }) {
   const test = useChange("POST /alerts/channels/{channel_id}/test");
+
   return (
     <>
       <button
@@ -194,6 +201,7 @@ function Test({ of: channel }: { of: Channel }) {
 
 function RemoveChannel({ of: channel, onClose }: { of: Channel; onClose: () => void }) {
   const remove = useChange("DELETE /alerts/channels/{channel_id}", onClose);
+
   return (
     <Confirm
       title={`Remove ${channel.name}?`}

@@ -21,7 +21,9 @@ export function RulesTab() {
   const silences = useApi("GET /alerts/silences", {}, { everyMs: 30_000 });
   const [changed, setChanged] = useState<RuleInForce | null>(null);
   const [silenced, setSilenced] = useState<RuleInForce | null>(null);
+
   if (rules.error && !rules.data) return <Problem error={rules.error} retry={() => void rules.refetch()} />;
+
   return (
     <>
       <section className="card" aria-label="Rules">
@@ -88,6 +90,7 @@ function thresholdOf(rule: RuleInForce): string {
 
 function Silences({ rule, silences, onAdd }: { rule: RuleInForce; silences: Silence[]; onAdd: () => void }) {
   const end = useChange("DELETE /alerts/silences/{silence_id}");
+
   if (silences.length === 0) {
     return (
       <button type="button" className="link" aria-label={`Silence ${rule.name}`} onClick={onAdd}>
@@ -95,6 +98,7 @@ function Silences({ rule, silences, onAdd }: { rule: RuleInForce; silences: Sile
       </button>
     );
   }
+
   return (
     <>
       {silences.map((each) => (
@@ -122,15 +126,19 @@ function ChangeRule({ of: rule, onClose }: { of: RuleInForce; onClose: () => voi
     seconds: String(rule.for_s),
     state: rule.is_enabled ? "on" : "off",
   });
+
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const change = useChange("PATCH /alerts/rules/{name}", onClose);
+
   const [threshold, seconds] = [Number(draft.threshold), Number(draft.seconds)];
   const isValid = [draft.threshold, draft.seconds].every((text) => text.trim() !== "" && Number(text) >= 0);
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     const body = { threshold, for_s: seconds, is_enabled: draft.state === "on" };
     change.mutate({ path: { name: rule.name }, body });
   };
+
   return (
     <Dialog title={`Change ${rule.name}`} onClose={onClose}>
       <form className="fields" onSubmit={submit} noValidate>
@@ -169,10 +177,12 @@ function AddSilence({ rule, onClose }: { rule: string; onClose: () => void }) {
   const [hours, setHours] = useState<(typeof HOURS)[number][0]>("8");
   const [comment, setComment] = useState("");
   const add = useChange("POST /alerts/silences", onClose);
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     add.mutate({ body: { rule, hours: Number(hours), comment: comment.trim() } });
   };
+
   return (
     <Dialog title={`Silence ${rule}`} onClose={onClose}>
       <form className="fields" onSubmit={submit} noValidate>

@@ -33,15 +33,18 @@ export function Judgement({ queue, runId, hasPrevious, onDone, onSkip, onPreviou
   const mayReview = useMay("annotation-queues:update");
   const configs = useApi("GET /feedback-configs", { query: { limit: 100 } }).data;
   const given = useApi("GET /feedback", { query: { run: [runId], limit: 100 } });
+
   const own = (given.data ?? []).filter((each) => isOwn(each, identity.user_id));
   const items = queue.rubric_items.length ? queue.rubric_items : DEFAULT;
   const [changes, setChanges] = useState<Answers>({});
   const [active, setActive] = useState(0);
   const [state, setState] = useState<{ isBusy?: boolean; error?: ApiError }>({});
   const note = useRef<HTMLTextAreaElement>(null);
+
   const answers: Answers = { ...storedAnswers(own), ...changes };
   const missing = items.filter((item) => item.is_required && isEmpty(answers[item.feedback_key]));
   const answer = (key: string, value: number | string | undefined) => setChanges((old) => ({ ...old, [key]: value }));
+
   const choose = (digit: string) => {
     const item = items[active];
     const choice = item && choicesOf(scaleOf(configs, item))?.find((each) => each.key === digit);
@@ -49,18 +52,22 @@ export function Judgement({ queue, runId, hasPrevious, onDone, onSkip, onPreviou
     answer(item.feedback_key, choice.value);
     setActive(Math.min(active + 1, items.length - 1));
   };
+
   const finish = async () => {
     if (missing.length || state.isBusy || !mayJudge || !mayReview) return;
     setState({ isBusy: true });
+
     try {
       const texts = items
         .filter((item) => scaleOf(configs, item)?.type === "freeform")
         .map((item) => item.feedback_key);
       await store(runId, answers, changes, own, texts);
+
       await call("PATCH /annotation-queues/{queue_id}/runs/{run_id}", {
         path: { queue_id: queue.id, run_id: runId },
         body: { last_reviewed_time: new Date().toISOString() },
       });
+
       onDone();
       await cache.invalidateQueries();
     } catch (failure) {
@@ -69,6 +76,7 @@ export function Judgement({ queue, runId, hasPrevious, onDone, onSkip, onPreviou
       setState({ error: failure instanceof ApiError ? failure : new ApiError(500, String(failure), [], null) });
     }
   };
+
   useDigits(choose);
   useKey("j", () => setActive(Math.min(active + 1, items.length - 1)));
   useKey("k", () => setActive(Math.max(active - 1, 0)));
@@ -76,6 +84,7 @@ export function Judgement({ queue, runId, hasPrevious, onDone, onSkip, onPreviou
   useKey("d", () => void finish());
   useKey("s", onSkip);
   useKey("p", onPrevious);
+
   return (
     <section className="card judgement" aria-label="Judgement">
       <div className="card-body fields">
@@ -142,6 +151,7 @@ function useDigits(choose: (digit: string) => void) {
   useEffect(() => {
     latest.current = choose;
   });
+
   useEffect(() => {
     const listen = (event: KeyboardEvent) => {
       if (!(DIGITS as readonly string[]).includes(event.key) || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -149,6 +159,7 @@ function useDigits(choose: (digit: string) => void) {
       event.preventDefault();
       latest.current(event.key);
     };
+
     addEventListener("keydown", listen);
     return () => removeEventListener("keydown", listen);
   }, []);
@@ -167,6 +178,7 @@ function Question({ item, config, value, isActive, isDisabled, onAnswer }: Quest
   const scale = config?.feedback_config;
   const choices = choicesOf(scale);
   const isText = scale?.type === "freeform";
+
   return (
     <fieldset className={isActive ? "question active" : "question"} disabled={isDisabled}>
       <legend>
@@ -220,6 +232,7 @@ function storedAnswers(own: Feedback[]): Answers {
     else if (typeof each.score === "number") found[each.key] = each.score;
     else if (typeof each.value === "string") found[each.key] = each.value;
   }
+
   return found;
 }
 
@@ -231,6 +244,7 @@ async function store(runId: string, answers: Answers, changes: Answers, own: Fee
       if (old) await call("DELETE /feedback/{feedback_id}", { path: { feedback_id: old.id } });
       continue;
     }
+
     const number = typeof value === "number" ? value : texts.includes(key) ? Number.NaN : Number(value);
     const said =
       key === NOTE
@@ -238,6 +252,7 @@ async function store(runId: string, answers: Answers, changes: Answers, own: Fee
         : Number.isFinite(number)
           ? { score: number }
           : { value: String(value) };
+
     if (old) await call("PATCH /feedback/{feedback_id}", { path: { feedback_id: old.id }, body: said });
     else await call("POST /feedback", { body: { run_id: runId, key, ...said, feedback_source: { type: "app" } } });
   }

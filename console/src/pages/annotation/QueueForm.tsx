@@ -27,6 +27,7 @@ let lastNumber = 0;
 
 function draftOf(item?: RubricItem, config?: FeedbackConfig): Draft {
   lastNumber += 1;
+
   return {
     number: lastNumber,
     key: item?.feedback_key ?? "",
@@ -47,9 +48,11 @@ export function EditQueuePage() {
   const queue = useApi("GET /annotation-queues/{queue_id}", { path: { queue_id: queueId } });
   const configs = useApi("GET /feedback-configs", { query: { limit: 100 } });
   const mayUpdate = useMay("annotation-queues:update");
+
   if (!mayUpdate) return <Empty title="You may not change queues">An admin can give you a role that allows it.</Empty>;
   if (queue.error) return <Problem error={queue.error} />;
   if (!queue.data || !configs.data) return null;
+
   return <QueueForm key={queueId} queue={queue.data} configs={configs.data} />;
 }
 
@@ -60,6 +63,7 @@ function QueueForm({ queue, configs }: { queue?: Queue; configs: FeedbackConfig[
   const [name, setName] = useState(queue?.name ?? "");
   const [description, setDescription] = useState(queue?.description ?? "");
   const [instructions, setInstructions] = useState(queue?.rubric_instructions ?? "");
+
   const [items, setItems] = useState<Draft[]>(() =>
     queue
       ? queue.rubric_items.map((item) =>
@@ -70,16 +74,20 @@ function QueueForm({ queue, configs }: { queue?: Queue; configs: FeedbackConfig[
         )
       : [draftOf({ feedback_key: "correct" })],
   );
+
   const [error, setError] = useState<ApiError | null>(null);
   const [isBusy, setBusy] = useState(false);
   const [isDeleting, setDeleting] = useState(false);
+
   const change = (number: number, changes: Partial<Draft>) =>
     setItems(items.map((each) => (each.number === number ? { ...each, ...changes } : each)));
+
   const submit = async (event: FormEvent) => {
     event.preventDefault();
     setBusy(true);
     setError(null);
     const named = items.filter((each) => each.key.trim());
+
     const body = {
       name: name.trim(),
       description: description.trim(),
@@ -90,11 +98,13 @@ function QueueForm({ queue, configs }: { queue?: Queue; configs: FeedbackConfig[
         is_required: each.isRequired,
       })),
     };
+
     try {
       await storeScales(named);
       const stored = queue
         ? await call("PATCH /annotation-queues/{queue_id}", { path: { queue_id: queue.id }, body })
         : await call("POST /annotation-queues", { body });
+
       await cache.invalidateQueries();
       await navigate({ to: "/annotation/$queueId", params: { queueId: stored.id }, search: {} });
     } catch (failure) {
@@ -104,6 +114,7 @@ function QueueForm({ queue, configs }: { queue?: Queue; configs: FeedbackConfig[
       setBusy(false);
     }
   };
+
   return (
     <div className="page form">
       <h1>{queue ? `Edit ${queue.name}` : "New annotation queue"}</h1>
@@ -197,6 +208,7 @@ async function storeScales(items: Draft[]) {
   for (const item of items) {
     const scale = SCALES.find(({ name }) => name === item.scale)?.scale;
     if (!scale) continue;
+
     const body = { feedback_key: item.key.trim(), feedback_config: scale };
     try {
       await call("PATCH /feedback-configs", { body });
@@ -210,6 +222,7 @@ async function storeScales(items: Draft[]) {
 function DeleteQueue({ queue, onClose }: { queue: Queue; onClose: () => void }) {
   const navigate = useNavigate();
   const remove = useChange("DELETE /annotation-queues/{queue_id}", () => void navigate({ to: "/annotation" }));
+
   return (
     <Confirm
       title={`Delete ${queue.name}?`}

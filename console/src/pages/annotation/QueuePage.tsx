@@ -36,37 +36,45 @@ export function QueuePage() {
   const { queueId } = queueRoute.useParams();
   const { run } = queueRoute.useSearch();
   const navigate = useNavigate();
+
   const path = { queue_id: queueId };
   const queue = useApi("GET /annotation-queues/{queue_id}", { path });
   const size = useApi("GET /annotation-queues/{queue_id}/size", { path }, { everyMs: 10_000 }).data;
+
   const waiting = useApi("GET /annotation-queues/{queue_id}/runs", {
     path,
     query: { status: "needs_my_review", exclude_values: true, limit: AHEAD },
   });
+
   // The runs that were open before this one, for "Previous", and the ones that are left for later.
   const [before, setBefore] = useState<string[]>([]);
   const [skipped, setSkipped] = useState<ReadonlySet<string>>(new Set());
+
   // Runs that were judged here. The list may still hold them until it has been read again.
   const [done, setDone] = useState<ReadonlySet<string>>(new Set());
   const entries = ((waiting.data ?? []) as unknown as Entry[]).filter((entry) => !done.has(entry.id));
   const current = run ?? entries.find((entry) => !skipped.has(entry.id))?.id ?? entries[0]?.id;
   const go = (id: string | undefined) =>
     void navigate({ to: "/annotation/$queueId", params: { queueId }, search: { run: id }, replace: true });
+
   const next = (isSkipped: boolean) => {
     if (!current) return;
     setBefore([...before, current]);
     if (!isSkipped) setDone(new Set([...done, current]));
     const left = isSkipped ? new Set([...skipped, current]) : skipped;
+
     setSkipped(left);
     const others = entries.filter((entry) => entry.id !== current);
     go((others.find((entry) => !left.has(entry.id)) ?? others[0])?.id);
   };
+
   const previous = () => {
     const last = before.at(-1);
     if (last === undefined) return;
     setBefore(before.slice(0, -1));
     go(last);
   };
+
   if (queue.error) {
     return (
       <div className="page">
@@ -74,7 +82,9 @@ export function QueuePage() {
       </div>
     );
   }
+
   if (!queue.data || !waiting.data) return null;
+
   return (
     <div className="page full wide">
       <Head queue={queue.data} done={size?.completed ?? 0} size={size?.size ?? 0} />
@@ -114,6 +124,7 @@ export function QueuePage() {
 
 function Head({ queue, done, size }: { queue: Queue; done: number; size: number }) {
   const mayUpdate = useMay("annotation-queues:update");
+
   return (
     <div className="head">
       <div>
@@ -147,8 +158,10 @@ function Head({ queue, done, size }: { queue: Queue; done: number; size: number 
 function RunShown({ runId }: { runId: string }) {
   const found = useApi("GET /v2/runs/{run_id}", { path: { run_id: runId }, query: { selects: SELECTS } });
   const values = useValues(runId);
+
   const facts = found.data as RunFacts | undefined;
   const error = found.error ?? values.error;
+
   return (
     <section className="card annotated" aria-label="Run">
       {error && <Problem error={error} />}

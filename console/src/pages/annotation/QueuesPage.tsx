@@ -18,6 +18,7 @@ const EVERY_MS = 10_000;
 export function QueuesPage() {
   const navigate = useNavigate();
   const mayCreate = useMay("annotation-queues:create");
+
   useKey("c", () => mayCreate && void navigate({ to: "/annotation/new" }));
   const found = useOffsetPages(
     "GET /annotation-queues",
@@ -25,6 +26,7 @@ export function QueuesPage() {
     (queues) => queues,
     { everyMs: EVERY_MS },
   );
+
   return (
     <div className="page full">
       <div className="head">
@@ -62,6 +64,7 @@ function Size({ queue, show }: { queue: Queue; show: "waiting" | "completed" }) 
     { path: { queue_id: queue.id } },
     { everyMs: EVERY_MS },
   ).data;
+
   if (!size) return <span className="soft">…</span>;
   return count(show === "waiting" ? size.size - size.completed : size.completed);
 }

@@ -49,11 +49,13 @@ function isSame(one: FeedbackScale, other: FeedbackScale): boolean {
 export function choicesOf(scale: FeedbackScale | undefined): Choice[] | null {
   if (!scale) return numbers(1, 5);
   if (scale.type === "freeform") return null;
+
   if (scale.categories) {
     return scale.categories
       .slice(0, MOST_KEYS - 1)
       .map((each, index) => ({ key: String(index + 1), value: each.value, label: each.label ?? String(each.value) }));
   }
+
   const { min, max } = scale;
   if (min == null || max == null || !Number.isInteger(min) || !Number.isInteger(max)) return null;
   return min >= 0 && max < MOST_KEYS ? numbers(min, max) : null;

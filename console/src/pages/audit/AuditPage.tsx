@@ -33,11 +33,13 @@ const OBJECTS = [
   ["usage_limit", "Limits"],
   ["platform", "Starts of the platform"],
 ] as const;
+
 const OUTCOMES = [
   ["ok", "Done"],
   ["refused", "Refused"],
   ["failed", "Failed"],
 ] as const;
+
 const PERIODS = (["1h", "24h", "7d", "30d", "90d"] as const).map((name) => [name, RANGES[name].title] as const);
 
 const COLUMNS: Column<AuditEntry>[] = [
@@ -73,6 +75,7 @@ export function AuditPage() {
   const navigate = useNavigate();
   const isWhole = useMay("organization:manage");
   const mayRead = useMay("workspaces:manage") || isWhole;
+
   const operation = isWhole ? "GET /audit-log" : "GET /workspaces/current/audit-log";
   const query = {
     ...(actor ? { actor } : {}),
@@ -81,6 +84,7 @@ export function AuditPage() {
     ...(outcome ? { outcome: outcome as AuditEntry["outcome"] } : {}),
     ...(period && period in RANGES ? { start_time: periodOf(period as RangeName).start } : {}),
   };
+
   const found = useCursorPages(
     [operation, query],
     async (cursor, signal) => {
@@ -89,14 +93,17 @@ export function AuditPage() {
         { query: { ...query, ...(cursor ? { cursor: Number(cursor) } : {}) } },
         signal,
       );
+
       return { items: page.items, next_cursor: page.cursor === null ? null : String(page.cursor) };
     },
     { enabled: mayRead, keep: true, everyMs: 10_000 },
   );
+
   type Search = Record<"actor" | "action" | "object" | "outcome" | "period" | "entry", string | undefined>;
   const show = (changes: Partial<Search>) =>
     void navigate({ to: "/audit", search: (old) => ({ ...old, ...changes }), replace: true });
   const typed = useTyped(actor, (text) => show({ actor: text }));
+
   if (!mayRead) {
     return (
       <div className="page">
@@ -105,6 +112,7 @@ export function AuditPage() {
       </div>
     );
   }
+
   return (
     <div className="page full">
       <div className="head">
@@ -165,11 +173,13 @@ export function AuditPage() {
 // The whole selection as a file. A browser's link names no workspace, so a part of the log is fetched by the page.
 function Exports({ isWhole, query }: { isWhole: boolean; query: Record<string, unknown> }) {
   const download = useDownload();
+
   const save = (format: "csv" | "jsonl") =>
     download.mutate({
       read: () => request("GET /workspaces/current/audit-log/export", { query: { ...query, format } }),
       fileName: `audit-log.${format}`,
     });
+
   return (
     <div className="row">
       {download.error && <Problem error={download.error} />}

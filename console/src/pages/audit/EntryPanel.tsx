@@ -12,8 +12,10 @@ export function EntryPanel({ seq, isWhole, onClose }: { seq: string; isWhole: bo
   const query = { cursor: Number(seq) + 1 || 1, limit: 1 };
   const whole = useApi("GET /audit-log", { query }, { enabled: isWhole });
   const ofWorkspace = useApi("GET /workspaces/current/audit-log", { query }, { enabled: !isWhole });
+
   const { data, error } = isWhole ? whole : ofWorkspace;
   const entry = data?.items.find((each) => String(each.seq) === seq);
+
   return (
     <SidePanel title={`Entry ${seq}`} onClose={onClose}>
       {error && <Problem error={error} />}

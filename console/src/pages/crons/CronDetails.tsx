@@ -42,6 +42,7 @@ export function CronDetails({ deploymentId, cronId, assistants, nameOf, isEdited
       />
     );
   }
+
   return (
     <SidePanel title={`Cron ${cronId.slice(-8)}`} onClose={onClose}>
       {found.error && !found.data && <Problem error={found.error} retry={() => void found.refetch()} />}
@@ -87,7 +88,9 @@ function Actions({
   const change = useAgentChange(deploymentId, "PATCH /runs/crons/{cron_id}");
   const runNow = useAgentChange(deploymentId, "POST /runs/crons/{cron_id}/run");
   const remove = useAgentChange(deploymentId, "DELETE /runs/crons/{cron_id}", onClose);
+
   const error = change.error ?? runNow.error;
+
   return (
     <>
       <div className="row">
@@ -183,15 +186,19 @@ function History({ deploymentId, cron }: { deploymentId: string; cron: Cron }) {
     { body: { cron_id: cron.cron_id, limit: SHOWN_RUNS } },
     { everyMs: EVERY_MS },
   );
+
   if (!found.data) return found.error ? <Problem error={found.error} /> : null;
+
   if (found.data.length === 0) {
     const isDeleted = cron.thread_id === null && cron.on_run_completed !== "keep";
+
     return (
       <p className="soft">
         None{isDeleted ? ". Runs are deleted with their threads as soon as they end; traces stay." : " yet."}
       </p>
     );
   }
+
   return (
     <ul className="runs" aria-label="Runs of the cron">
       {found.data.map((run) => (

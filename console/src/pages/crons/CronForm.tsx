@@ -28,17 +28,22 @@ export function CronForm({ deploymentId, assistants, cron, onClose, onSaved }: P
   const [completed, setCompleted] = useState<"delete" | "keep">(cron?.on_run_completed ?? "keep");
   const [end, setEnd] = useState(cron?.end_time ?? "");
   const [input, setInput] = useState<unknown>(cron ? (cron.payload.input ?? null) : {});
+
   const saved = (made: Cron) => onSaved({ cron: made.cron_id, edit: undefined });
   const createFree = useAgentChange(deploymentId, "POST /runs/crons", saved);
   const createOnThread = useAgentChange(deploymentId, "POST /threads/{thread_id}/runs/crons", saved);
   const change = useAgentChange(deploymentId, "PATCH /runs/crons/{cron_id}", saved);
+
   const error = createFree.error ?? createOnThread.error ?? change.error;
   const preview = usePreviewProblem(deploymentId, schedule, zone);
+
   const problem = (name: string) => problemAt(error, name) ?? preview.problem(name);
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (input === undefined) return;
     const chosen = assistant || assistants[0]?.[0] || "";
+
     const body = { assistant_id: chosen, schedule, timezone: zone || "UTC", input };
     if (cron) {
       const kept = cron.thread_id ? {} : { on_run_completed: completed };
@@ -49,7 +54,9 @@ export function CronForm({ deploymentId, assistants, cron, onClose, onSaved }: P
       createFree.mutate({ body: { ...body, on_run_completed: completed, ...(end ? { end_time: end } : {}) } });
     }
   };
+
   const isPending = createFree.isPending || createOnThread.isPending || change.isPending;
+
   return (
     <SidePanel title={cron ? `Edit cron ${cron.cron_id.slice(-8)}` : "New cron"} onClose={onClose}>
       <form className="fields" onSubmit={submit} noValidate>
@@ -124,8 +131,10 @@ function usePreviewProblem(deploymentId: string, schedule: string, zone: string)
     const timer = setTimeout(() => setAsked({ schedule, zone }), PAUSE_MS);
     return () => clearTimeout(timer);
   }, [schedule, zone]);
+
   const body = { schedule: asked.schedule, ...(asked.zone ? { timezone: asked.zone } : {}) };
   const { error, data } = useAgentApi(deploymentId, "POST /runs/crons/preview", { body });
+
   return {
     schedule: data ? asked.schedule : null,
     zone: asked.zone || null,

@@ -18,10 +18,12 @@ import { CronState } from "./cron";
 
 const PAGE = 100;
 const EVERY_MS = 5_000;
+
 const STATES = [
   ["active", "Active"],
   ["paused", "Paused"],
 ] as const;
+
 const ID = /^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$/i;
 
 export function CronsPage() {
@@ -29,6 +31,7 @@ export function CronsPage() {
   const { assistant, thread, state, cron, edit } = cronsRoute.useSearch();
   const navigate = useNavigate();
   const { pairs, nameOf } = useAssistants(deploymentId);
+
   const isId = !thread || ID.test(thread);
   const found = useAgentPages(
     deploymentId,
@@ -44,10 +47,12 @@ export function CronsPage() {
     }),
     { everyMs: EVERY_MS, keep: true, enabled: isId },
   );
+
   const columns = useMemo(() => columnsOf(nameOf), [nameOf]);
   const show = (changes: Record<string, string | undefined>) =>
     void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace: !("cron" in changes) });
   const close = () => show({ cron: undefined, edit: undefined });
+
   return (
     <div className="page full wide">
       <div className={cron ? "split open" : "split"}>

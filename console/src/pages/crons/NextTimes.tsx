@@ -19,7 +19,9 @@ export function NextTimes({ deploymentId, schedule, timezone, endTime, after }: 
     { body: { schedule, ...(timezone ? { timezone } : {}), ...(endTime ? { end_time: endTime } : {}) } },
     { keep: after !== undefined, everyMs: 60_000 },
   );
+
   if (!found.data) return found.error && found.error.status !== 422 ? <Problem error={found.error} /> : null;
+
   return (
     <ol className="times" aria-label="Next times">
       {found.data.next_run_dates.map((each) => (

@@ -36,25 +36,30 @@ export function ComparePage() {
   const { experiments: wanted, only } = compareRoute.useSearch();
   const navigate = useNavigate();
   const ids = useMemo(() => (wanted ?? "").split(",").filter(Boolean), [wanted]);
+
   const sessions = useApi(
     "GET /sessions",
     { query: { id: ids, include_stats: true, limit: 100 } },
     { enabled: ids.length > 0 },
   );
+
   const lowerIsBetter = useLowerIsBetter();
   const results = useResults(datasetId, ids);
   const items = useMemo(() => results.pages.flatMap((page) => page.examples), [results.pages]);
   const rows = useMemo(() => rowsOf(items, ids, lowerIsBetter), [items, ids, lowerIsBetter]);
+
   const keys = useMemo(
     () =>
       [...new Set(rows.flatMap((row) => row.runs.flatMap((run) => Object.keys(run?.feedback_stats ?? {}))))].toSorted(),
     [rows],
   );
+
   const worse = rows.filter((row) => row.change < 0);
   const shown = only === "worse" ? worse : rows;
   const experiments = ids.map((id) => sessions.data?.find((each) => each.id === id));
   const error = sessions.error ?? results.error;
   if (ids.length === 0) return <Empty title="No experiment is chosen">Choose some on the page of the dataset.</Empty>;
+
   return (
     <div className="page full wide">
       <div className="head">
@@ -134,6 +139,7 @@ function useResults(datasetId: string, ids: string[]) {
         },
         signal,
       );
+
       // Whole examples would fill the memory of the browser; the page shows their beginning.
       return { examples: items.map(comparedOf), next: next_cursor };
     },
@@ -143,12 +149,14 @@ function useResults(datasetId: string, ids: string[]) {
     // Reading all pages again whenever somebody looks would be many requests.
     refetchOnWindowFocus: ({ state }) => (state.data?.pages.length ?? 0) <= 1,
   });
+
   const { hasNextPage, isFetchingNextPage, fetchNextPage, data, error } = found;
   const pages = data?.pages ?? NONE;
   const isFull = pages.length * PAGE >= most;
   useEffect(() => {
     if (hasNextPage && !isFetchingNextPage && !isFull && !error) void fetchNextPage();
   }, [hasNextPage, isFetchingNextPage, fetchNextPage, isFull, error]);
+
   const isReading = hasNextPage && !isFull && !error;
   return { pages, error, isReading, readMore: hasNextPage && isFull ? () => setMost(most + AT_ONCE) : null };
 }
@@ -172,7 +180,9 @@ function Results({ rows, experiments, keys, lowerIsBetter, datasetId }: ResultsP
     overscan: 8,
     getItemKey: (index) => rows[index]?.example.id ?? index,
   });
+
   const style = { "--experiments": experiments.length } as React.CSSProperties;
+
   return (
     // biome-ignore lint/a11y/useSemanticElements: a virtual list cannot be a table element
     // biome-ignore lint/a11y/noNoninteractiveTabindex: it is scrolled with the keyboard
@@ -207,6 +217,7 @@ function Results({ rows, experiments, keys, lowerIsBetter, datasetId }: ResultsP
         {virtual.getVirtualItems().map((item) => {
           const row = rows[item.index];
           if (!row) return null;
+
           return (
             // biome-ignore lint/a11y/useSemanticElements: see above
             // biome-ignore lint/a11y/useFocusableInteractive: see above
@@ -255,6 +266,7 @@ interface HeadProps {
 function ExperimentHead({ experiment, first, keys, lowerIsBetter }: HeadProps) {
   const means = meansOf(experiment);
   const base = first ? meansOf(first) : {};
+
   return (
     <div className="stack tight">
       <Link to="/traces/$projectId" params={{ projectId: experiment.id }} search={{}} className="name">
@@ -295,6 +307,7 @@ function Result({ run, first, keys, lowerIsBetter }: ResultProps) {
     run.total_tokens > 0 ? `${compact(run.total_tokens)} tokens` : null,
     run.total_cost === null ? null : cost(run.total_cost),
   ].filter(Boolean);
+
   return (
     <div className="stack tight">
       <span className="labels">
@@ -331,6 +344,7 @@ interface LabelProps {
 function ScoreLabel({ name, value, delta, isLowerBetter }: LabelProps) {
   if (value === null) return null;
   const gain = (delta ?? 0) * (isLowerBetter ? -1 : 1);
+
   return (
     <span className="label" title={isLowerBetter ? "Lower is better" : undefined}>
       {name} <b>{score(value)}</b>

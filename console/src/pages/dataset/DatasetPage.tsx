@@ -30,7 +30,9 @@ export function DatasetPage() {
   const { datasetId } = datasetRoute.useParams();
   const { view: wanted } = datasetRoute.useSearch();
   const found = useApi("GET /datasets/{dataset_id}", { path: { dataset_id: datasetId } });
+
   const view = VIEWS.find(([name]) => name === wanted)?.[0] ?? "examples";
+
   if (!found.data) {
     return found.error ? (
       <div className="page">
@@ -38,6 +40,7 @@ export function DatasetPage() {
       </div>
     ) : null;
   }
+
   return (
     <div className="page full wide">
       <Head dataset={found.data} />
@@ -53,6 +56,7 @@ function Head({ dataset }: { dataset: Dataset }) {
   const mayUpdate = useMay("datasets:update");
   const mayDelete = useMay("datasets:delete");
   const [opened, setOpened] = useState<"edit" | "delete" | null>(null);
+
   return (
     <>
       <div className="head">
@@ -107,6 +111,7 @@ function Head({ dataset }: { dataset: Dataset }) {
 function Downloads({ dataset }: { dataset: Dataset }) {
   const { as_of: asOf } = datasetRoute.useSearch();
   const download = useDownload();
+
   const save = (kind: "csv" | "jsonl") =>
     download.mutate({
       read: () =>
@@ -116,6 +121,7 @@ function Downloads({ dataset }: { dataset: Dataset }) {
         }),
       fileName: `${dataset.name.replace(/[^\w.-]+/g, "-")}.${kind}`,
     });
+
   return (
     <>
       {download.error && <Problem error={download.error} />}
@@ -135,6 +141,7 @@ function Edit({ dataset, onDone }: { dataset: Dataset; onDone: () => void }) {
   const [name, setName] = useState(dataset.name);
   const [description, setDescription] = useState(dataset.description ?? "");
   const change = useChange("PATCH /datasets/{dataset_id}", onDone);
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     change.mutate({
@@ -142,6 +149,7 @@ function Edit({ dataset, onDone }: { dataset: Dataset; onDone: () => void }) {
       body: { name: name.trim(), description: description.trim() || null },
     });
   };
+
   return (
     <form className="card card-body fields" onSubmit={submit}>
       <div className="fields two">
@@ -157,6 +165,7 @@ function Edit({ dataset, onDone }: { dataset: Dataset; onDone: () => void }) {
 function Delete({ dataset, onClose }: { dataset: Dataset; onClose: () => void }) {
   const navigate = useNavigate();
   const remove = useChange("DELETE /datasets/{dataset_id}", () => void navigate({ to: "/datasets", search: {} }));
+
   return (
     <Confirm
       title={`Delete ${dataset.name}?`}

@@ -26,15 +26,20 @@ export function ExampleView({ exampleId, asOf, mayUpdate, onGone }: ViewProps) {
     path: { example_id: exampleId },
     query: asOf ? { as_of: asOf } : {},
   });
+
   const [isEdited, setEdited] = useState(false);
   const remove = useChange("DELETE /examples/{example_id}", onGone);
+
   if (found.error) return <Problem error={found.error} />;
   const example = found.data;
   if (!example) return null;
+
   if (isEdited) {
     return <ExampleForm example={example} datasetId={example.dataset_id ?? ""} onDone={() => setEdited(false)} />;
   }
+
   const isSmall = JSON.stringify([example.inputs, example.outputs]).length <= EDITED_CHARS;
+
   return (
     <div className="stack">
       <div className="row spread">
@@ -108,15 +113,18 @@ export function ExampleForm({ datasetId, example, onDone }: FormProps) {
   const [split, setSplit] = useState(example ? splitsOf(example).join(", ") : "");
   const create = useChange("POST /examples", onDone);
   const change = useChange("PATCH /examples/{example_id}", onDone);
+
   const parsed = [inputs, outputs, metadata].map(objectOf);
   const problems = parsed.map((value) => (value === null ? "This is not a JSON object." : undefined));
   const error = create.error ?? change.error;
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     const [readInputs, readOutputs, readMetadata] = parsed;
     if (!readInputs || !readOutputs || !readMetadata) return;
     const splits = split.split(",").map((each) => each.trim());
     const named = splits.filter(Boolean);
+
     const body = {
       inputs: readInputs,
       outputs: readOutputs,
@@ -124,14 +132,17 @@ export function ExampleForm({ datasetId, example, onDone }: FormProps) {
       // A change without a split leaves the example in its old ones.
       split: named.length > 1 ? named : (named[0] ?? "base"),
     };
+
     if (example) change.mutate({ path: { example_id: example.id }, body });
     else create.mutate({ body: { ...body, dataset_id: datasetId } });
   };
+
   const fields = [
     ["Inputs", inputs, setInputs, 8],
     ["Reference outputs", outputs, setOutputs, 8],
     ["Metadata", metadata, setMetadata, 3],
   ] as const;
+
   return (
     <form className="fields" onSubmit={submit}>
       {fields.map(([label, text, setText, rows], index) => (

@@ -33,6 +33,7 @@ export function Examples({ datasetId }: { datasetId: string }) {
   const navigate = useNavigate();
   const mayUpdate = useMay("datasets:update") && !asOf;
   const { marked, toggle, clear, column } = useMarked(JSON.stringify([search.split, search.q]), idOf, nameOf);
+
   const go = (changes: Partial<typeof search>) =>
     void navigate({
       to: "/datasets/$datasetId",
@@ -40,10 +41,13 @@ export function Examples({ datasetId }: { datasetId: string }) {
       search: (old) => ({ ...old, ...changes }),
       replace: true,
     });
+
   const found = useExamples(datasetId, asOf, search.split, search.q);
   const columns = useMemo(() => (mayUpdate ? [column, ...COLUMNS] : COLUMNS), [mayUpdate, column]);
+
   useKey("c", () => mayUpdate && go({ example: NEW }));
   const isFiltered = Boolean(search.split || search.q);
+
   return (
     <>
       <Tools datasetId={datasetId} onChange={go} mayUpdate={mayUpdate} onAdd={() => go({ example: NEW })} />
@@ -155,10 +159,12 @@ function Tools({ datasetId, onChange, mayUpdate, onAdd }: ToolsProps) {
   const { as_of: asOf, split, q } = datasetRoute.useSearch();
   const path = { dataset_id: datasetId };
   const versions = useApi("GET /datasets/{dataset_id}/versions", { path, query: { limit: 100 } }).data ?? [];
+
   const splits =
     useApi("GET /datasets/{dataset_id}/splits", { path, query: asOf ? { as_of: asOf } : {} }, { keep: true }).data ??
     [];
   const isListed = versions.some((each) => each.as_of === asOf || (asOf !== undefined && each.tags.includes(asOf)));
+
   return (
     <div className="filters">
       <SearchField
@@ -199,8 +205,10 @@ function MarkedExamples({ datasetId, ids, onDone }: { datasetId: string; ids: st
   const [split, setSplit] = useState("");
   const move = useChange("PUT /datasets/{dataset_id}/splits", onDone);
   const remove = useChange("DELETE /examples", onDone);
+
   const path = { dataset_id: datasetId };
   const name = split.trim();
+
   return (
     <div className="actions card">
       <span className="number">

@@ -22,23 +22,28 @@ export function Experiments({ datasetId, name }: { datasetId: string; name: stri
     { query: { reference_dataset: [datasetId], include_stats: true, limit: 100 } },
     { everyMs: 10_000 },
   );
+
   const rows = found.data ?? [];
   const toggle = useCallback(
     (each: TracerSession) =>
       setMarked((old) => (old.includes(each.id) ? old.filter((id) => id !== each.id) : [...old, each.id].slice(-MOST))),
     [],
   );
+
   const keys = useMemo(
     () => [...new Set((found.data ?? []).flatMap((each) => Object.keys(meansOf(each))))],
     [found.data],
   );
+
   const columns = useMemo(() => columnsOf(keys, marked, toggle), [keys, marked, toggle]);
+
   const compare = (ids: string[]) =>
     void navigate({
       to: "/datasets/$datasetId/compare",
       params: { datasetId },
       search: { experiments: ids.join(",") },
     });
+
   return (
     <>
       {found.error && <Problem error={found.error} retry={() => void found.refetch()} />}

@@ -24,7 +24,9 @@ export function Versions({ datasetId }: { datasetId: string }) {
     (slice) => ({ path: { dataset_id: datasetId }, query: slice }),
     (page) => page,
   );
+
   const versions = found.rows;
+
   const compare = (changes: { from?: string; to?: string }) =>
     void navigate({
       to: "/datasets/$datasetId",
@@ -32,6 +34,7 @@ export function Versions({ datasetId }: { datasetId: string }) {
       search: (old) => ({ ...old, ...changes }),
       replace: true,
     });
+
   const sideColumn = (side: "from" | "to", title: string): TableColumn<Version> => ({
     title,
     show: (version) => (
@@ -44,10 +47,12 @@ export function Versions({ datasetId }: { datasetId: string }) {
       />
     ),
   });
+
   if (found.error) return <Problem error={found.error} retry={found.retry} />;
   if (found.isRead && versions.length === 0) {
     return <Empty title="No version yet">Every change of the examples makes a version that stays readable.</Empty>;
   }
+
   return (
     <div className="versions">
       <section className="card" aria-label="Versions">
@@ -103,14 +108,17 @@ function Tags({ datasetId, version }: { datasetId: string; version: Version }) {
   const mayUpdate = useMay("datasets:update");
   const [tag, setTag] = useState("");
   const [isOpen, setOpen] = useState(false);
+
   const put = useChange("PUT /datasets/{dataset_id}/tags", () => {
     setTag("");
     setOpen(false);
   });
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     put.mutate({ path: { dataset_id: datasetId }, body: { as_of: version.as_of, tag: tag.trim() } });
   };
+
   return (
     <span className="labels">
       {version.tags.map((each) => (
@@ -146,9 +154,11 @@ function Difference({ datasetId, from, to }: { datasetId: string; from: string; 
     path: { dataset_id: datasetId },
     query: { from_version: from, to_version: to },
   });
+
   if (found.error) return <Problem error={found.error} />;
   if (!found.data) return null;
   const { examples_added: added = [], examples_modified: modified = [], examples_removed: removed = [] } = found.data;
+
   return (
     <section className="card" aria-label="Differences">
       <h2>
@@ -175,6 +185,7 @@ function Difference({ datasetId, from, to }: { datasetId: string; from: string; 
 
 function Changed({ id, word, from, to }: { id: string; word: string; from?: string; to?: string }) {
   const [isOpen, setOpen] = useState(false);
+
   return (
     <div className="difference">
       <button type="button" className="link" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
@@ -193,6 +204,7 @@ function Changed({ id, word, from, to }: { id: string; word: string; from?: stri
 function Side({ id, asOf, title }: { id: string; asOf: string; title: string }) {
   const found = useApi("GET /examples/{example_id}", { path: { example_id: id }, query: { as_of: asOf } });
   const { inputs, outputs, metadata } = found.data ?? {};
+
   return (
     <section className="value" aria-label={title}>
       <div className="value-head">

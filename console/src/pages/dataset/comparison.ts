@@ -44,6 +44,7 @@ export const RESULT_SELECTS = [
   "ERROR_PREVIEW",
   "FEEDBACK_STATS",
 ];
+
 // An error where the first experiment had none is worse than any score.
 const NEW_ERROR = -1_000_000;
 
@@ -67,6 +68,7 @@ export function rowsOf(items: Compared[], experiments: string[], lowerIsBetter: 
     const runs = experiments.map((id) => example.runs.findLast((run) => run.project_id === id) ?? null);
     return { example, runs, change: changeOf(runs, lowerIsBetter) };
   });
+
   return rows.toSorted((one, other) => rank(one.change) - rank(other.change));
 }
 
@@ -83,6 +85,7 @@ function changeOf(runs: (ResultRun | null)[], lowerIsBetter: ReadonlySet<string>
   for (const run of others) {
     if (!first || !run) continue;
     if (run.status === "ERROR" && first.status !== "ERROR") worst = Math.min(worst, NEW_ERROR);
+
     for (const key of Object.keys(run.feedback_stats ?? {})) {
       const delta = deltaOf(key, run, first);
       if (delta === null) continue;
@@ -91,6 +94,7 @@ function changeOf(runs: (ResultRun | null)[], lowerIsBetter: ReadonlySet<string>
       best = Math.max(best, gain);
     }
   }
+
   return worst < 0 ? worst : best;
 }
 

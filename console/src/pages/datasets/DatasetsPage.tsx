@@ -39,6 +39,7 @@ export function DatasetsPage() {
   const { q } = datasetsRoute.useSearch();
   const navigate = useNavigate();
   const mayCreate = useMay("datasets:create");
+
   useKey("c", () => mayCreate && void navigate({ to: "/datasets/new" }));
   const found = useOffsetPages(
     "GET /datasets",
@@ -46,6 +47,7 @@ export function DatasetsPage() {
     (datasets) => datasets,
     { keep: true },
   );
+
   return (
     <div className="page full">
       <div className="head">

@@ -14,6 +14,7 @@ import { type ExampleDraft, type ExampleFile, examplesOf, FileProblem, readFile 
 const BATCH = 500;
 const ROLES = ["inputs", "outputs", "metadata", "none"] as const;
 type Role = (typeof ROLES)[number];
+
 const ROLE_WORDS: Record<Role, string> = {
   inputs: "Input",
   outputs: "Reference output",
@@ -29,13 +30,16 @@ export function NewDatasetPage() {
   const [description, setDescription] = useState("");
   const [file, setFile] = useState<ExampleFile | null>(null);
   const [roles, setRoles] = useState<Record<string, Role>>({});
+
   const [state, setState] = useState<{ done?: number; error?: ApiError; problem?: string }>({});
   if (!mayCreate)
     return <Empty title="You may not create datasets">An admin can give you a role that allows it.</Empty>;
+
   const choose = async (chosen: File | undefined) => {
     setState({});
     setFile(null);
     if (!chosen) return;
+
     try {
       const read = await readFile(chosen);
       setFile(read);
@@ -46,14 +50,17 @@ export function NewDatasetPage() {
       setState({ problem: failure.message });
     }
   };
+
   const submit = async (event: FormEvent) => {
     event.preventDefault();
+
     try {
       const drafts = file ? examplesOf(file, roles) : [];
       setState({ done: 0 });
       const made = await call("POST /datasets", {
         body: { name: name.trim(), ...(description.trim() ? { description: description.trim() } : {}) },
       });
+
       try {
         await send(made.id, drafts, (done) => setState({ done }));
       } catch (failure) {
@@ -62,6 +69,7 @@ export function NewDatasetPage() {
         await call("DELETE /datasets/{dataset_id}", { path: { dataset_id: made.id } }).catch(() => undefined);
         throw failure;
       }
+
       await cache.invalidateQueries();
       await navigate({ to: "/datasets/$datasetId", params: { datasetId: made.id }, search: {} });
     } catch (failure) {
@@ -70,9 +78,11 @@ export function NewDatasetPage() {
       else throw failure;
     }
   };
+
   const isBusy = state.done !== undefined;
   const hasInputs = !file?.columns.length || Object.values(roles).includes("inputs");
   const problemOf = (field: string) => problemAt(state.error, field);
+
   return (
     <div className="page form">
       <h1>New dataset</h1>

@@ -37,9 +37,11 @@ function linesOf(text: string): ExampleFile {
       } catch {
         throw new FileProblem(`Line ${number} is not JSON.`);
       }
+
       if (!isObject(value)) throw new FileProblem(`Line ${number} is not an object.`);
       return value;
     });
+
   if (rows.length === 0) throw new FileProblem("The file is empty.");
   return { columns: [], rows };
 }
@@ -69,12 +71,14 @@ function tableOf(text: string): ExampleFile {
       cell = "";
     } else cell += sign;
   }
+
   if (isQuoted) throw new FileProblem("A quote at the end of the file is not closed.");
   if (cell || row.length) table.push([...row, cell.replace(/\r$/, "")]);
   const [columns = [], ...lines] = table;
   const filled = lines.filter((line) => line.some(Boolean));
   if (filled.length === 0) throw new FileProblem("The file has a header at most; every line after it is an example.");
   if (new Set(columns).size !== columns.length) throw new FileProblem("Two columns have the same name.");
+
   return {
     columns,
     rows: filled.map((line) => Object.fromEntries(columns.map((column, index) => [column, line[index] ?? ""]))),
@@ -83,10 +87,12 @@ function tableOf(text: string): ExampleFile {
 
 export function examplesOf(file: ExampleFile, roles: Record<string, string>): ExampleDraft[] {
   if (file.columns.length === 0) return file.rows.map(draftOf);
+
   return file.rows.map((row) => {
     const picked = (role: string) =>
       Object.fromEntries(Object.entries(row).filter(([column]) => roles[column] === role));
     const [outputs, metadata] = [picked("outputs"), picked("metadata")];
+
     return {
       inputs: picked("inputs"),
       ...(Object.keys(outputs).length ? { outputs } : {}),
@@ -100,9 +106,11 @@ function draftOf(row: Record<string, unknown>, index: number): ExampleDraft {
   if (!("inputs" in row)) return { inputs: row };
   const { inputs, outputs, metadata, split } = row;
   if (!isObject(inputs)) throw new FileProblem(`The inputs of example ${index + 1} are not an object.`);
+
   if (outputs != null && !isObject(outputs)) {
     throw new FileProblem(`The outputs of example ${index + 1} are not an object.`);
   }
+
   return {
     inputs,
     ...(outputs != null ? { outputs } : {}),

@@ -18,6 +18,7 @@ export function ActivityTab() {
   const navigate = useNavigate();
   const mayRead = useMay("runs:read");
   const { zone } = usePreferences();
+
   if (!deployment) return null;
   if (!mayRead) return <Empty title="You may not read traces">A role with runs:read shows them here.</Empty>;
 
@@ -29,6 +30,7 @@ export function ActivityTab() {
     stride: { minutes: RANGES[RANGE].stepMinutes },
     timezone: zone === "utc" ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone,
   };
+
   return (
     <div className="stack">
       <div className="row spread">

@@ -18,6 +18,7 @@ export function DeploymentPage() {
   const found = useDeployment(deploymentId);
   const mayUpdate = useMay("deployments:update");
   const mayCall = useMayCall(found.data);
+
   if (!found.data) {
     return found.error ? (
       <div className="page">
@@ -25,8 +26,10 @@ export function DeploymentPage() {
       </div>
     ) : null;
   }
+
   const deployment = found.data;
   const address = addressOf(deployment);
+
   return (
     <div className="page full">
       <div className="head">
@@ -110,6 +113,7 @@ function DeployNewest({ deployment }: { deployment: Deployment }) {
       search: { log: "build" },
     });
   });
+
   return (
     <>
       <button
@@ -139,8 +143,10 @@ function Commit({ deployment }: { deployment: Deployment }) {
     { path: { deployment_id: deployment.id, revision_id: revisionId ?? "" } },
     { enabled: revisionId !== null },
   ).data;
+
   const commit = active?.source_revision_config.repo_commit_sha;
   if (!active || !commit) return null;
+
   return (
     <Fact title="Commit">
       <Link
@@ -161,8 +167,10 @@ function Replicas({ deploymentId }: { deploymentId: string }) {
     { path: { deployment_id: deploymentId } },
     { everyMs: 5_000 },
   ).data;
+
   if (!metrics?.measured_at) return null;
   const { replicas, active_runs, pending_runs, cpu, memory_mb, restarts, server_version, problem } = metrics;
+
   return (
     <>
       <Fact title="Replicas">

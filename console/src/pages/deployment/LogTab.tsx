@@ -10,11 +10,13 @@ export function LogTab() {
   const { deploymentId } = deploymentRoute.useParams();
   const { q, level } = logTab.useSearch();
   const navigate = useNavigate();
+
   const read = useCallback(
     (filter: LogFilter, signal: AbortSignal) =>
       call("POST /v1/projects/{project_id}/deploy_logs", { path: { project_id: deploymentId }, body: filter }, signal),
     [deploymentId],
   );
+
   return (
     <section className="card log" aria-label="Server log">
       <LogView

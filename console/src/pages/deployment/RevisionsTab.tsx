@@ -19,17 +19,21 @@ export function RevisionsTab() {
   const { deploymentId } = deploymentRoute.useParams();
   const navigate = useNavigate();
   const deployment = useDeployment(deploymentId).data;
+
   const found = useOffsetPages(
     "GET /v2/deployments/{deployment_id}/revisions",
     (slice) => ({ path: { deployment_id: deploymentId }, query: { ...slice } }),
     (page) => page.resources,
     { everyMs: EVERY_MS },
   );
+
   const active = deployment?.active_revision_id;
   const path = { deployment_id: deploymentId };
   const metrics = useApi("GET /v2/deployments/{deployment_id}/metrics", { path }, { everyMs: EVERY_MS }).data;
+
   const threads = metrics?.threads_by_revision;
   const columns = useMemo(() => columnsOf(deploymentId, active, threads), [deploymentId, active, threads]);
+
   return (
     <PagedList
       found={found}
@@ -61,6 +65,7 @@ function columnsOf(deploymentId: string, active: string | null | undefined, thre
     isNumber: true,
     isExtra: true,
   };
+
   return [
     {
       title: "Revision",

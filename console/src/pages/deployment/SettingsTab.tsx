@@ -22,7 +22,9 @@ export function SettingsTab() {
   const deployment = useDeployment(deploymentId).data;
   const mayUpdate = useMay("deployments:update");
   const mayDelete = useMay("deployments:delete");
+
   if (!deployment) return null;
+
   return (
     <div className="fields settings">
       <SourceForm deployment={deployment} mayUpdate={mayUpdate} />
@@ -42,11 +44,14 @@ function Secrets({ deployment, mayUpdate }: { deployment: Deployment; mayUpdate:
     setDrafts([]);
     setRemoved([]);
   });
+
   const set = namedSecrets(drafts);
+
   const save = (event: FormEvent) => {
     event.preventDefault();
     change.mutate({ path: { deployment_id: deployment.id }, body: { secret_changes: { set, unset: removed } } });
   };
+
   return (
     <section className="card" aria-labelledby="secrets">
       <h2 id="secrets">Secrets</h2>
@@ -108,14 +113,17 @@ function Scale({ deploymentId, mayUpdate }: { deploymentId: string; mayUpdate: b
   const scale = useApi("GET /v2/deployments/{deployment_id}/scale", { path }).data;
   const [draft, setDraft] = useState<{ min?: string; max?: string }>({});
   const change = useChange("PUT /v2/deployments/{deployment_id}/scale", () => setDraft({}));
+
   if (!scale) return null;
   const min = draft.min ?? scale.min_scale?.toString() ?? "";
   const max = draft.max ?? scale.max_scale?.toString() ?? "";
   const problem = (name: string) => problemAt(change.error, name);
+
   const save = (event: FormEvent) => {
     event.preventDefault();
     change.mutate({ path, body: { ...scale, min_scale: typedNumber(min), max_scale: typedNumber(max) } });
   };
+
   return (
     <section className="card" aria-labelledby="scale">
       <h2 id="scale">Replicas</h2>
@@ -204,10 +212,12 @@ type NumberSettingProps = {
 function NumberSetting({ title, label, name, stored, bodyOf, deployment, mayUpdate, children }: NumberSettingProps) {
   const [draft, setDraft] = useState<string>();
   const change = useChange("PATCH /v2/deployments/{deployment_id}", () => setDraft(undefined));
+
   const save = (event: FormEvent) => {
     event.preventDefault();
     change.mutate({ path: { deployment_id: deployment.id }, body: bodyOf(typedNumber(draft ?? "") ?? 0) });
   };
+
   return (
     <section className="card" aria-labelledby={name}>
       <h2 id={name}>{title}</h2>
@@ -239,6 +249,7 @@ function Delete({ deployment }: { deployment: Deployment }) {
   const [isWithTraces, setWithTraces] = useState(false);
   const navigate = useNavigate();
   const remove = useChange("DELETE /v2/deployments/{deployment_id}", () => void navigate({ to: "/deployments" }));
+
   return (
     <section className="card" aria-labelledby="delete">
       <h2 id="delete">Delete</h2>

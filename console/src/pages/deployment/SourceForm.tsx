@@ -13,6 +13,7 @@ type TextName = "repo_ref" | "graph_config_path" | "image_uri" | "install_comman
 
 const OF_REVISION = ["repo_ref", "graph_config_path", "image_uri"] as const;
 const OF_BUILDS = ["install_command", "build_command"] as const;
+
 const TITLES: Record<TextName, [string, string]> = {
   repo_ref: ["Branch, tag or commit", ""],
   graph_config_path: ["Configuration file", "Its path from the root of the code."],
@@ -28,24 +29,29 @@ export function SourceForm({ deployment, mayUpdate }: { deployment: Deployment; 
     setDraft({});
     const revisionId = made.latest_revision_id;
     if (!revisionId || revisionId === deployment.latest_revision_id) return;
+
     void navigate({
       to: "/deployments/$deploymentId/revisions/$revisionId",
       params: { deploymentId: made.id, revisionId },
       search: { log: "build" },
     });
   });
+
   const { source_config: config, source_revision_config: code } = deployment;
   const stored = { ...code, ...config };
   const isImage = code.image_uri !== null && code.image_uri !== undefined;
+
   const names: readonly TextName[] = isImage
     ? ["image_uri"]
     : config.repo_url
       ? ["repo_ref", "graph_config_path", ...OF_BUILDS]
       : ["graph_config_path", ...OF_BUILDS];
+
   const changed = names.filter((name) => draft[name] !== undefined && draft[name]?.trim() !== (stored[name] ?? ""));
   const isPushChanged = draft.build_on_push !== undefined && draft.build_on_push !== (config.build_on_push ?? false);
   const isRevision = changed.some((name) => (OF_REVISION as readonly string[]).includes(name));
   const problem = (name: string) => problemAt(change.error, name);
+
   const save = (event: FormEvent) => {
     event.preventDefault();
     const pick = (from: readonly TextName[]) =>
@@ -54,8 +60,10 @@ export function SourceForm({ deployment, mayUpdate }: { deployment: Deployment; 
       source_config: { ...pick(OF_BUILDS), ...(isPushChanged ? { build_on_push: draft.build_on_push ?? false } : {}) },
     };
     if (isRevision) body.source_revision_config = pick(OF_REVISION);
+
     change.mutate({ path: { deployment_id: deployment.id }, body });
   };
+
   return (
     <section className="card" aria-labelledby="source">
       <h2 id="source">Source</h2>

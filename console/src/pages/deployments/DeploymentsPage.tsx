@@ -17,6 +17,7 @@ import { addressOf, nameOf, originOf } from "./deployment";
 import { NewDeploymentLink } from "./NewDeploymentLink";
 
 const EVERY_MS = 5_000;
+
 const STATES: [DeploymentStatus, string][] = [
   ["READY", "Ready"],
   ["UNKNOWN", "Not answering"],
@@ -65,6 +66,7 @@ export function DeploymentsPage() {
   const { q, status } = deploymentsRoute.useSearch();
   const navigate = useNavigate();
   const mayCreate = useMay("deployments:create");
+
   useKey("c", () => mayCreate && void navigate({ to: "/deployments/new" }));
   const found = useOffsetPages(
     "GET /v2/deployments",
@@ -74,8 +76,10 @@ export function DeploymentsPage() {
     (page) => page.resources,
     { everyMs: EVERY_MS, keep: true },
   );
+
   const filter = (changes: { q?: string | undefined; status?: string | undefined }) =>
     void navigate({ to: "/deployments", search: (old) => ({ ...old, ...changes }), replace: true });
+
   return (
     <div className="page full">
       <div className="head">
@@ -129,8 +133,10 @@ function LatestRevision({ of: deployment }: { of: Deployment }) {
     { path: { deployment_id: deployment.id, revision_id: id ?? "" } },
     { enabled: id !== null, everyMs: id === deployment.active_revision_id ? false : EVERY_MS },
   );
+
   if (id === null) return <span className="soft">none yet</span>;
   if (!data) return <span className="soft">…</span>;
+
   return (
     <Link
       to="/deployments/$deploymentId/revisions/$revisionId"
@@ -145,6 +151,7 @@ function LatestRevision({ of: deployment }: { of: Deployment }) {
 function Address({ of: deployment }: { of: Deployment }) {
   const address = addressOf(deployment);
   if (address === null) return <span className="soft">none yet</span>;
+
   return (
     <>
       <CopyButton text={address} what="address" /> <code title={address}>{address.replace(/^https?:\/\//, "")}</code>

@@ -59,6 +59,7 @@ export function NewDeploymentPage() {
   const mayCreate = useMay("deployments:create");
   const [draft, setDraft] = useState(START);
   const integrations = useApi("GET /v1/integrations/git_hosting/install", {}, { enabled: mayCreate }).data ?? [];
+
   const create = useChange("POST /v2/deployments", (made) => {
     const revision = made.latest_revision_id;
     if (revision === null) {
@@ -71,12 +72,15 @@ export function NewDeploymentPage() {
       });
     }
   });
+
   const errors = fieldErrors(create.error);
   const set = (changes: Partial<Draft>) => setDraft((old) => ({ ...old, ...changes }));
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     create.mutate({ body: bodyOf(draft, integrations) });
   };
+
   if (!mayCreate) {
     return (
       <Empty title="You may not create deployments">
@@ -88,6 +92,7 @@ export function NewDeploymentPage() {
       </Empty>
     );
   }
+
   return (
     <form className="page form" onSubmit={submit} noValidate>
       <h1>New deployment</h1>
@@ -174,6 +179,7 @@ interface PartProps {
 
 function GitFields({ draft, set, errors, integrations }: PartProps & { integrations: Integration[] }) {
   const [first] = integrations;
+
   return (
     <>
       <TextField
@@ -276,6 +282,7 @@ function bodyOf(draft: Draft, integrations: Integration[]): DeploymentCreate {
   const secrets = namedSecrets(draft.secrets);
   if (draft.source === "external_image") {
     const spec = { min_scale: typedNumber(draft.min_scale), max_scale: typedNumber(draft.max_scale) };
+
     return {
       name: draft.name.trim(),
       source: "external_image",
@@ -284,6 +291,7 @@ function bodyOf(draft: Draft, integrations: Integration[]): DeploymentCreate {
       secrets,
     };
   }
+
   return {
     name: draft.name.trim(),
     source: "git_hosting",
@@ -305,6 +313,7 @@ function fieldErrors(error: ApiError | null): Record<string, string> {
   const found: Record<string, string> = {};
   for (const problem of error?.problems ?? []) found[fieldOf(problem)] ??= problem.msg;
   if (error?.status === 409) found.name = error.message;
+
   if (error?.status === 400) {
     // A refused combination names its fields in the text.
     for (const field of SHOWN) {
@@ -312,6 +321,7 @@ function fieldErrors(error: ApiError | null): Record<string, string> {
       if (error.message.includes(last)) found[field] ??= error.message;
     }
   }
+
   return found;
 }
 
@@ -322,6 +332,7 @@ function secretErrors(error: ApiError | null): Record<number, string> {
     const index = problem.loc[position + 1];
     if (position >= 0 && typeof index === "number") found[index] = problem.msg;
   }
+
   return found;
 }
 

@@ -13,6 +13,7 @@ const OPERATION = "GET /v2/deployments";
 export function useDeployments(reading: Reading = {}): UseQueryResult<Deployment[], ApiError> {
   const workspace = useWorkspaceId();
   const { isLive } = usePreferences();
+
   return useQuery<Deployment[], ApiError>({
     queryKey: [workspace, OPERATION, "all"],
     queryFn: ({ signal }) => readAll(signal),

@@ -18,6 +18,7 @@ interface Builtin {
 }
 
 const id = (number: number) => `00000000-0000-4000-8000-${String(number).padStart(12, "0")}`;
+
 const BUILTIN: Builtin[] = [
   {
     title: "Traces",
@@ -72,17 +73,21 @@ export function Builtins({ view, project, most = BUILTIN.length }: Props) {
       ),
     [project, most],
   );
+
   const found = useApi(
     "POST /charts/preview",
     { body: { bucket_info: view, chart: { series } } },
     { keep: true, everyMs: 60_000, enabled: useMay("charts:read") },
   );
+
   if (found.error && !found.data) return <Problem error={found.error} retry={() => void found.refetch()} />;
+
   return (
     <div className="charts">
       {BUILTIN.slice(0, most).map((chart) => {
         const ids = new Set(chart.series.map((one) => one.id));
         const points = found.data?.data.filter((point) => ids.has(point.series_id));
+
         return (
           <Chart
             key={chart.title}

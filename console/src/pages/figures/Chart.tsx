@@ -46,6 +46,7 @@ export function Chart({ title, unit, data, isBar = false, actions, none = "No va
   // A share of 0 % is a finding; a count of 0 everywhere says that nothing ran.
   const isWorthShowing = (value: number | null) => value !== null && (value !== 0 || unit === "share");
   const hasValues = data?.series.some((one) => one.values.some(isWorthShowing)) ?? false;
+
   return (
     <section className="card chart" aria-labelledby={id}>
       <div className="card-head">
@@ -84,6 +85,7 @@ export function Chart({ title, unit, data, isBar = false, actions, none = "No va
 function Values({ title, unit, data }: { title: string; unit: Unit; data: ChartData }) {
   const { zone } = usePreferences();
   const rows = data.times.map((at, index) => ({ at, index })).reverse();
+
   return (
     <details>
       <summary>Table</summary>

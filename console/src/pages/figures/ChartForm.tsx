@@ -29,10 +29,13 @@ export function ChartForm({
     filter: first?.filters?.filter ?? "",
     type: chart?.chart_type ?? "line",
   });
+
   const create = useChange("POST /charts/create", onClose);
   const update = useChange("PATCH /charts/{chart_id}", onClose);
+
   const error = create.error ?? update.error;
   const problem = (name: string) => error?.problems.find((one) => fieldOf(one).endsWith(name))?.msg;
+
   const save = (event: FormEvent) => {
     event.preventDefault();
     const series: ChartSeries = {
@@ -42,15 +45,19 @@ export function ChartForm({
       filters: { session: given.project ? [given.project] : null, filter: given.filter || null },
       group_by: given.group ? { attribute: given.group as Attribute, max_groups: 6 } : null,
     };
+
     const body = {
       title: given.title || titleOf(given.metric),
       chart_type: given.type === "bar" ? ("bar" as const) : ("line" as const),
       series: [series, ...others],
     };
+
     if (chart) update.mutate({ path: { chart_id: chart.id }, body });
     else create.mutate({ body: { ...body, section_id: section } });
   };
+
   const set = (changes: Partial<typeof given>) => setGiven((old) => ({ ...old, ...changes }));
+
   return (
     <form className="card" onSubmit={save} aria-label={chart ? `Change ${chart.title}` : "New chart"}>
       <div className="card-body price-form">

@@ -22,26 +22,32 @@ export default function Drawing({
 }) {
   const place = useRef<HTMLDivElement>(null);
   const { theme, zone } = usePreferences();
+
   useEffect(() => {
     const element = place.current;
     if (element === null) return;
     let plot = draw(element, data, unit, isBar, zone);
+
     const redraw = () => {
       plot.destroy();
       plot = draw(element, data, unit, isBar, zone);
     };
+
     const scheme = matchMedia("(prefers-color-scheme: dark)");
     scheme.addEventListener("change", redraw);
     const resized = new ResizeObserver(() => plot.setSize({ width: element.clientWidth, height: HEIGHT }));
     resized.observe(element);
+
     // The theme is an attribute of the page; it has changed by the time this runs.
     element.dataset.theme = theme;
+
     return () => {
       scheme.removeEventListener("change", redraw);
       resized.disconnect();
       plot.destroy();
     };
   }, [data, unit, isBar, zone, theme]);
+
   return <div ref={place} role="img" aria-label={label} />;
 }
 
@@ -50,6 +56,7 @@ function draw(element: HTMLElement, data: ChartData, unit: Unit, isBar: boolean,
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
   const isOneBar = isBar && data.series.length === 1;
   const bars = uPlot.paths.bars?.({ size: [0.7, 32] });
+
   return new uPlot(
     {
       width: element.clientWidth,
@@ -77,6 +84,7 @@ function draw(element: HTMLElement, data: ChartData, unit: Unit, isBar: boolean,
         {},
         ...data.series.map((one, index): uPlot.Series => {
           const stroke = colour(`--chart-${(index % LINES) + 1}`);
+
           return {
             label: one.name,
             stroke,
@@ -123,6 +131,7 @@ function colours(element: HTMLElement): (name: string) => string {
     const probe = document.createElement("span");
     probe.style.color = `var(${name})`;
     element.append(probe);
+
     const value = getComputedStyle(probe).color;
     probe.remove();
     return value;

@@ -10,6 +10,7 @@ import { Builtins } from "./Builtins";
 import { Sections } from "./Sections";
 
 const NAMES = ["1h", "24h", "7d", "30d", "90d", "month"] as const;
+
 // Their names are words in the address: the router would quote a number.
 const STEPS: [string, number, string][] = [
   ["1m", 1, "1 minute"],
@@ -19,28 +20,34 @@ const STEPS: [string, number, string][] = [
   ["6h", 360, "6 hours"],
   ["1d", 1440, "1 day"],
 ];
+
 const MAX_BUCKETS = 1000;
 
 export function FiguresPage() {
   const search = figuresRoute.useSearch();
   const navigate = useNavigate();
   const { zone } = usePreferences();
+
   const range = rangeOf(search.range, "24h");
   const period = periodOf(range);
   const step = stepOf(search.step, period.start, period.end, RANGES[range].stepMinutes);
+
   const projects = useApi(
     "GET /sessions",
     { query: { limit: 100, sort_by: "last_run_start_time", sort_by_desc: true } },
     { enabled: useMay("projects:read") },
   );
+
   const view: ChartWindow = {
     start_time: period.start,
     end_time: period.end,
     stride: { minutes: step },
     timezone: zone === "utc" ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone,
   };
+
   const show = (changes: { project?: string | undefined; range?: string; step?: string | undefined }) =>
     void navigate({ to: "/figures", search: (old) => ({ ...old, ...changes }), replace: true });
+
   return (
     <div className="page">
       <div className="head">

@@ -22,20 +22,25 @@ export function Sections({ view, projects }: { view: ChartWindow; projects: Trac
     { body: view },
     { keep: true, everyMs: 60_000, enabled: useMay("charts:read") },
   );
+
   const mayCreate = useMay("charts:create");
   const mayDelete = useMay("charts:delete");
   const [form, setForm] = useState<{ section: string | null; chart: StoredChart | null } | null>(null);
   const [deletion, setDeletion] = useState<Deletion | null>(null);
   const [title, setTitle] = useState("");
   const createSection = useChange("POST /charts/section", () => setTitle(""));
+
   if (sections.error && !sections.data) {
     return <Problem error={sections.error} retry={() => void sections.refetch()} />;
   }
+
   const found = sections.data?.sections ?? [];
+
   const add = (event: FormEvent) => {
     event.preventDefault();
     if (title.trim()) createSection.mutate({ body: { title: title.trim() } });
   };
+
   return (
     <>
       {found.map((section) => (
@@ -136,6 +141,7 @@ export function Sections({ view, projects }: { view: ChartWindow; projects: Trac
 function SectionTitle({ section, mayChange }: { section: Section; mayChange: boolean }) {
   const [given, setGiven] = useState<string | null>(null);
   const change = useChange("PATCH /charts/section/{section_id}", () => setGiven(null));
+
   if (given === null) {
     return (
       <>
@@ -153,6 +159,7 @@ function SectionTitle({ section, mayChange }: { section: Section; mayChange: boo
       </>
     );
   }
+
   return (
     <form
       className="row"
@@ -173,7 +180,9 @@ function SectionTitle({ section, mayChange }: { section: Section; mayChange: boo
 function Delete({ deletion, onClose }: { deletion: Deletion; onClose: () => void }) {
   const chart = useChange("DELETE /charts/{chart_id}", onClose);
   const section = useChange("DELETE /charts/section/{section_id}", onClose);
+
   const error = chart.error ?? section.error;
+
   return (
     <Confirm
       title={`Delete ${deletion.title}?`}

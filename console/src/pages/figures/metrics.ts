@@ -49,10 +49,12 @@ export function dataOf(points: Point[], series: ChartSeries[]): ChartData {
     if (of === undefined) continue;
     const key = `${point.series_id} ${point.group ?? ""}`;
     const line = lines.get(key) ?? { name: lineName(of, point.group), values: times.map(() => null) };
+
     lines.set(key, line);
     const index = position.get(Date.parse(point.timestamp) / 1000);
     if (index !== undefined) line.values[index] = typeof point.value === "number" ? point.value : null;
   }
+
   return { times, series: [...lines.values()] };
 }
 

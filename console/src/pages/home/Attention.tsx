@@ -24,18 +24,22 @@ export function Attention({ deployments }: { deployments: Deployment[] }) {
     {},
     { everyMs: 60_000, enabled: useMay("workspaces:read") },
   ).data;
+
   const alerts = useApi(
     "GET /alerts",
     { query: { status: "open" } },
     { everyMs: EVERY_MS, enabled: useMay("organization:manage") },
   ).data?.filter((each) => !LISTED.includes(each.rule) && !each.is_silenced);
+
   const revisions = useLatestRevisions(deployments);
   const parts = Object.entries(health?.problems ?? {});
   const silent = deployments.filter((each) => each.status === "UNKNOWN");
   const failed = revisions.filter(({ revision }) => isFailed(revision.status));
   const { waiting, refused, notAsked } = useWaiting(WAITING_EVERY_MS);
+
   const count = parts.length + silent.length + failed.length + waiting.length + (alerts?.length ?? 0);
   const isCalm = count === 0 && !usage?.in_reject_set;
+
   return (
     <section className="card attention" aria-labelledby="attention">
       <h2 id="attention">Wants attention</h2>
@@ -121,14 +125,17 @@ export function Attention({ deployments }: { deployments: Deployment[] }) {
 function useLatestRevisions(deployments: Deployment[]) {
   const workspace = useWorkspaceId();
   const { isLive } = usePreferences();
+
   // The active revision has not failed. Hundreds of deployments must not cost a request each.
   const withRevision = deployments.filter(
     (each) => each.latest_revision_id !== null && each.latest_revision_id !== each.active_revision_id,
   );
   const operation = "GET /v2/deployments/{deployment_id}/revisions/{revision_id}";
+
   return useQueries({
     queries: withRevision.map((each) => {
       const options = { path: { deployment_id: each.id, revision_id: each.latest_revision_id ?? "" } };
+
       return {
         queryKey: [workspace, operation, options],
         queryFn: ({ signal }: { signal: AbortSignal }) => call(operation, options, signal),

@@ -17,6 +17,7 @@ export function Figures({ deployments }: { deployments: Deployment[] }) {
     { query: { limit: 100, sort_by: "last_run_start_time", sort_by_desc: true } },
     { enabled: useMay("projects:read"), everyMs: 60_000 },
   );
+
   const session = useMemo(() => projects.data?.map((each) => each.id), [projects.data]);
   // Times are cut to the minute, so that a page that is drawn again asks for the same figures.
   const minute = Math.floor(Date.now() / 60_000) * 60_000;
@@ -25,19 +26,23 @@ export function Figures({ deployments }: { deployments: Deployment[] }) {
     { body: { session: session ?? [], is_root: true, start_time: new Date(minute - HOUR_MS).toISOString() } },
     { enabled: mayReadRuns && Boolean(session?.length), keep: true, everyMs: 15_000 },
   );
+
   const month = useApi(
     "POST /runs/stats",
     { body: { session: session ?? [], is_root: true, start_time: startOfMonth() } },
     { enabled: mayReadRuns && Boolean(session?.length), keep: true, everyMs: 60_000 },
   );
+
   // Tokens and costs are those of model runs, which are no roots.
   const spend = useApi(
     "POST /runs/stats",
     { body: { session: session ?? [], start_time: startOfMonth(), select: ["total_cost", "total_tokens"] } },
     { enabled: mayReadRuns && Boolean(session?.length), keep: true, everyMs: 60_000 },
   );
+
   const runs = hour.data?.run_count ?? (session?.length === 0 ? 0 : undefined);
   const monthRuns = month.data?.run_count ?? (session?.length === 0 ? 0 : undefined);
+
   return (
     <dl className="figures">
       <Health />
@@ -71,12 +76,14 @@ function Health() {
   const { data, error } = useApi("GET /ok", {}, { everyMs: 5_000 });
   const info = useApi("GET /info", {}).data;
   const { identity } = useSession();
+
   const health = data as
     | { ok: boolean; services: Record<string, boolean>; problems?: Record<string, string> }
     | undefined;
   const problems = Object.keys(health?.problems ?? {});
   const isWell = !error && health?.ok === true && problems.length === 0;
   const word = error || health?.ok === false ? "Down" : isWell ? "Healthy" : problems.length ? "Degraded" : "–";
+
   return (
     <Figure
       title="Platform"

@@ -17,7 +17,9 @@ const DEPLOY = "portside deploy FOLDER_OR_ADDRESS_OF_A_REPOSITORY";
 export function HomePage() {
   const mayRead = useMay("deployments:read");
   const found = useDeployments({ everyMs: EVERY_MS, enabled: mayRead });
+
   const deployments = found.data ?? [];
+
   return (
     <div className="page">
       <div className="head">

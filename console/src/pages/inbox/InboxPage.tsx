@@ -25,21 +25,27 @@ export function InboxPage() {
   const { waiting, complete, silent, refused, notAsked, asleep, isRead } = useWaiting(EVERY_MS, isWaking);
   const [answered, setAnswered] = useState<Set<string>>(new Set());
   const rows = useStable(waiting);
+
   const show = (id: string | undefined) =>
     void navigate({ to: "/inbox", search: (old) => ({ ...old, thread: id }), replace: true });
+
   const move = (step: number) => {
     const index = rows.findIndex((each) => each.thread.thread_id === opened);
     const next = rows[Math.min(Math.max(index + step, 0), rows.length - 1)];
     if (next) show(next.thread.thread_id);
   };
+
   useKey("j", () => move(1));
   useKey("k", () => move(-1));
   const asking = new Set(waiting.map(keyOf));
+
   const stateOf = (row: Waiting): RowState => {
     if (answered.has(keyOf(row))) return "answered";
     return asking.has(keyOf(row)) || !complete.includes(row.agent.id) ? "waiting" : "over";
   };
+
   const left = rows.filter((each) => stateOf(each) === "waiting").length;
+
   return (
     <div className="page inbox">
       <div className="head">
@@ -101,6 +107,7 @@ function useStable(waiting: Waiting[]): Waiting[] {
       return added.length > 0 ? [...old, ...added] : old;
     });
   }, [waiting]);
+
   return rows;
 }
 
@@ -127,11 +134,14 @@ function WaitingThread({ waiting, isOpen, state, onToggle, onAnswered }: RowProp
   const workspace = useWorkspaceId();
   const [problem, setProblem] = useState<ApiError | null>(null);
   const [isSending, setSending] = useState(false);
+
   const questions = questionsOf(thread);
   const threadId = thread.thread_id ?? "";
+
   const answer = async (resume: Record<string, unknown>) => {
     setSending(true);
     setProblem(null);
+
     try {
       const assistant = String(thread.metadata?.assistant_id ?? thread.metadata?.graph_id ?? "");
       const body = { assistant_id: assistant, command: { resume }, stream_resumable: true };
@@ -144,8 +154,10 @@ function WaitingThread({ waiting, isOpen, state, onToggle, onAnswered }: RowProp
       setSending(false);
     }
   };
+
   const asked = questions.map((each) => questionText(each.value)).find(Boolean);
   const last = contentText(thread.extracted?.last).slice(0, 160);
+
   return (
     <li className={state === "waiting" ? "card waiting" : "card waiting answered"}>
       <div className="waiting-head">

@@ -37,6 +37,7 @@ export function useWaiting(everyMs: number, isWaking = false) {
   const { agents, refused } = useAgents();
   const awake = useMemo(() => (agents ?? []).filter((agent) => isWaking || !agent.isAsleep), [agents, isWaking]);
   const asked = useMemo(() => awake.slice(0, MOST_AGENTS), [awake]);
+
   return useQueries({
     queries: asked.map((agent) => ({
       queryKey: [workspace, "agent", agent.id, "waiting"],
@@ -73,6 +74,7 @@ async function ask(agent: Agent, signal: AbortSignal): Promise<Thread[]> {
     asking.push(...found.filter((each) => questionsOf(each).length > 0));
     if (found.length < PAGE) break;
   }
+
   return asking.slice(0, MOST_THREADS);
 }
 
@@ -101,6 +103,7 @@ const queue: (() => void)[] = [];
 async function inTurn<T>(work: () => Promise<T>): Promise<T> {
   if (free > 0) free -= 1;
   else await new Promise<void>((resolve) => queue.push(resolve));
+
   try {
     return await work();
   } finally {

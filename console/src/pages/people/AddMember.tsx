@@ -17,6 +17,7 @@ export function AddMember({ roles, onClose }: { roles: Roles; onClose: () => voi
   const mayManageWorkspace = useMay("workspaces:manage");
   const ofOrganization = useGrantable(roles.organization);
   const ofWorkspace = useGrantable(roles.workspace);
+
   const [draft, setDraft] = useState({
     email: "",
     name: "",
@@ -24,11 +25,14 @@ export function AddMember({ roles, onClose }: { roles: Roles; onClose: () => voi
     role: "Organization User",
     inWorkspace: mayManageWorkspace ? "Editor" : "",
   });
+
   const [letter, setLetter] = useState<string | null>(null);
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const create = useChange("POST /orgs/current/members", (made) => setLetter(letterOf(made.email, draft.password)));
+
   const problem = (field: string) => problemAt(create.error, field);
   const isAtField = FIELDS.some((field) => problem(field));
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     create.mutate({
@@ -41,7 +45,9 @@ export function AddMember({ roles, onClose }: { roles: Roles; onClose: () => voi
       },
     });
   };
+
   if (letter !== null) return <Letter text={letter} onClose={onClose} />;
+
   return (
     <form className="card" onSubmit={submit} noValidate aria-label="Add a member">
       <h2>Add a member</h2>
@@ -145,5 +151,6 @@ function randomPassword(): string {
         password += PASSWORD_LETTERS[byte % PASSWORD_LETTERS.length];
     }
   }
+
   return password;
 }

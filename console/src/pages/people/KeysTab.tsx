@@ -27,16 +27,21 @@ export function KeysTab() {
   const mayManage = useMay("workspaces:manage");
   const mayMakeOwn = useMay("organization:pats:create") && identity.user_id !== null;
   const own = useApi("GET /api-key/current", {}, { enabled: useMay("organization:read") && identity.user_id !== null });
+
   const ofWorkspace = useApi("GET /api-key", {}, { enabled: useMay("workspaces:read") });
   const ofOrganization = useApi("GET /orgs/current/service-keys", {}, { enabled: mayManageAll });
   const [revoked, setRevoked] = useState<Listed | null>(null);
+
   const keys = merged(own.data ?? [], ofWorkspace.data ?? [], ofOrganization.data ?? []);
   const error = own.error ?? ofWorkspace.error ?? ofOrganization.error;
   const mayAdd = mayManage || mayMakeOwn || mayManageAll;
+
   const mayRevoke = (key: Listed) =>
     key.id !== identity.key_id &&
     { personal: mayMakeOwn, workspace: mayManage || mayManageAll, organization: mayManageAll }[key.kind];
+
   const isShowing = add !== undefined && mayAdd;
+
   return (
     <>
       {mayAdd && !isShowing && (
@@ -143,6 +148,7 @@ function creatorOf(key: Listed): string {
 function Permissions({ of: key }: { of: Key }) {
   const all = key.permissions;
   const short = all.includes("*") ? "everything" : `${all.length} ${all.length === 1 ? "permission" : "permissions"}`;
+
   return (
     <span title={all.join("\n")}>
       {short}
@@ -156,7 +162,9 @@ function RevokeKey({ of: key, isOrganization, onClose }: { of: Listed; isOrganiz
   const own = useChange("DELETE /api-key/current/{key_id}", onClose);
   const ofWorkspace = useChange("DELETE /api-key/{key_id}", onClose);
   const ofOrganization = useChange("DELETE /orgs/current/service-keys/{key_id}", onClose);
+
   const error = own.error ?? ofWorkspace.error ?? ofOrganization.error;
+
   const revoke = () => {
     const path = { key_id: key.id };
     const query = { force: key.used_by !== null };
@@ -164,6 +172,7 @@ function RevokeKey({ of: key, isOrganization, onClose }: { of: Listed; isOrganiz
     else if (isOrganization) ofOrganization.mutate({ path, query });
     else ofWorkspace.mutate({ path, query });
   };
+
   return (
     <Confirm
       title={`Revoke ${key.short_key}?`}

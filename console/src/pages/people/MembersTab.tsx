@@ -30,8 +30,10 @@ export function MembersTab() {
   const mayManageWorkspace = useMay("workspaces:manage");
   const roles = useRoles();
   const all = useApi("GET /orgs/current/members", {}, { enabled: useMay("organization:read") });
+
   const here = useApi("GET /workspaces/current/members", {}, { enabled: useMay("workspaces:read") });
   const [removed, setRemoved] = useState<Person | null>(null);
+
   const error = all.error ?? here.error;
   const people = personsOf(all.data ?? [], here.data ?? []);
   const removal: TableColumn<Person> = {
@@ -49,8 +51,10 @@ export function MembersTab() {
       </button>
     ),
   };
+
   const setAdding = (isAdding: boolean) =>
     void navigate({ to: "/people", search: (old) => ({ ...old, add: isAdding ? "yes" : undefined }) });
+
   return (
     <>
       {mayManage && !add && (
@@ -118,9 +122,11 @@ function personsOf(all: Member[], here: Member[]): Person[] {
         organization: null,
         workspace: null,
       };
+
       found.set(member.user_id, { ...person, [place]: member });
     }
   }
+
   return [...found.values()].sort((one, other) => one.email.localeCompare(other.email));
 }
 
@@ -133,10 +139,13 @@ interface RoleProps {
 function OrganizationRole({ person, roles, mayManage }: RoleProps) {
   const change = useChange("PATCH /orgs/current/members/{user_id}");
   const grantable = useGrantable(roles);
+
   const current = person.organization;
   if (current === null) return <span className="soft">–</span>;
+
   // A role that permits more than the caller may is not the caller's to take away.
   if (!mayManage || !grantable.some((role) => role.id === current.role_id)) return current.role_name;
+
   return (
     <>
       <select
@@ -165,19 +174,23 @@ function WorkspaceRole({ person, roles, mayManage }: RoleProps) {
   const change = useChange("PATCH /workspaces/current/members/{user_id}");
   const leave = useChange("DELETE /workspaces/current/members/{user_id}");
   const grantable = useGrantable(roles);
+
   const current = person.workspace;
   const isAdmin = person.organization?.role_name === "Organization Admin";
   const isOthers = current !== null && !grantable.some((role) => role.id === current.role_id);
   if (!mayManage || isOthers || grantable.length === 0) {
     return current?.role_name ?? <span className="soft">{isAdmin ? "everything, as admin" : "no access"}</span>;
   }
+
   const error = join.error ?? change.error ?? leave.error;
   const path = { user_id: person.userId };
+
   const choose = (role: string) => {
     if (role === "") leave.mutate({ path });
     else if (current === null) join.mutate({ body: { user_id: person.userId, role_id: role } });
     else change.mutate({ path, body: { role_id: role } });
   };
+
   return (
     <>
       <select
@@ -204,6 +217,7 @@ function WorkspaceRole({ person, roles, mayManage }: RoleProps) {
 
 function RemoveMember({ person, onClose }: { person: Person; onClose: () => void }) {
   const remove = useChange("DELETE /orgs/current/members/{user_id}", onClose);
+
   return (
     <Confirm
       title={`Remove ${person.email}?`}

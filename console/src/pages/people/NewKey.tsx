@@ -15,6 +15,7 @@ const LIFETIMES: [string, string][] = [
   ["365", "a year"],
   ["", "never"],
 ];
+
 const DAY_MS = 86_400_000;
 type Kind = "organization" | "personal" | "workspace";
 
@@ -25,16 +26,21 @@ export function NewKeyForm({ onClose }: { onClose: () => void }) {
   const roles = useGrantable(useRoles().workspace);
   const [draft, setDraft] = useState({ kind: kinds[0]?.[0], name: "", role: "Editor", days: "90", isReadOnly: false });
   const [made, setMade] = useState<NewKey | null>(null);
+
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const ofWorkspace = useChange("POST /api-key", setMade);
   const own = useChange("POST /api-key/current", setMade);
   const ofOrganization = useChange("POST /orgs/current/service-keys", setMade);
+
   const change = { workspace: ofWorkspace, personal: own, organization: ofOrganization }[draft.kind ?? "workspace"];
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     change.mutate({ body: bodyOf(draft, workspace?.id ?? null) });
   };
+
   if (made) return <ShownOnce made={made} onClose={onClose} />;
+
   return (
     <form className="card" onSubmit={submit} noValidate aria-label="New key">
       <h2>New key</h2>
@@ -98,11 +104,13 @@ function useKinds(): [Kind, Title][] {
   const isOfWorkspace = useMay("workspaces:manage") && workspace !== null;
   const isOfOrganization = useMay("organization:manage");
   const isOwn = useMay("organization:pats:create") && identity.user_id !== null;
+
   const kinds: [boolean, Kind, Title][] = [
     [isOfWorkspace, "workspace", (name) => `itself, in ${name}`],
     [isOfOrganization, "organization", () => "itself, in all workspaces"],
     [isOwn, "personal", (_, person) => `me (${person})`],
   ];
+
   return kinds.filter(([isAllowed]) => isAllowed).map(([, kind, title]) => [kind, title]);
 }
 
@@ -123,6 +131,7 @@ function bodyOf({ kind, name, role, days, isReadOnly }: Draft, workspaceId: stri
 
 function ShownOnce({ made, onClose }: { made: NewKey; onClose: () => void }) {
   const variables = `LANGSMITH_ENDPOINT=${location.origin}\nLANGSMITH_API_KEY=${made.key}`;
+
   return (
     <section className="card" aria-label="The new key">
       <div className="card-head">

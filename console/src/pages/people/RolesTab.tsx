@@ -10,6 +10,7 @@ export function RolesTab() {
   if (!useMay("organization:read")) {
     return <Empty title="You may not see the roles">They belong to the organization, and this key does not.</Empty>;
   }
+
   return (
     <>
       <RoleTable title="In a workspace" roles={roles.workspace} />
@@ -48,6 +49,7 @@ function resourcesOf(roles: Role[]): string[] {
 
 function verbs(role: Role, resource: string): string {
   if (role.permissions.includes("*") || role.permissions.includes(`${resource}:*`)) return "everything";
+
   return role.permissions
     .filter((permission) => permission.startsWith(`${resource}:`))
     .map((permission) => permission.slice(resource.length + 1).replace("pats:create", "create own keys"))

@@ -14,8 +14,10 @@ export function SessionsTab() {
   const isMember = useMay("organization:read");
   const all = useApi("GET /orgs/current/sessions", {}, { enabled: isManager });
   const own = useApi("GET /users/me/sessions", {}, { enabled: isMember && !isManager });
+
   const shown = isManager ? all : own;
   const [ended, setEnded] = useState<LoginSession | null>(null);
+
   return (
     <>
       {shown.error && <Problem error={shown.error} retry={() => void shown.refetch()} />}
@@ -88,8 +90,10 @@ function EndSession({
   const { identity } = useSession();
   const own = useChange("DELETE /users/me/sessions/{session_id}", onClose);
   const any = useChange("DELETE /orgs/current/sessions/{session_id}", onClose);
+
   const change = isManager ? any : own;
   const whose = session.user_email === identity.user_email ? "your" : `the ${session.kind}`;
+
   return (
     <Confirm
       title={`End ${whose} session of ${session.user_email}?`}

@@ -11,6 +11,7 @@ export interface Roles {
 export function useRoles(): Roles {
   const isReadable = useMay("organization:read");
   const roles = useApi("GET /orgs/current/roles", {}, { enabled: isReadable }).data ?? [];
+
   return {
     organization: roles.filter((each) => each.access_scope === "organization"),
     workspace: roles.filter((each) => each.access_scope === "workspace"),

@@ -29,6 +29,7 @@ export interface PriceDraft {
 // A draft for a model without a price, or from a price: a price of a file is overridden by one of the workspace.
 export function draftOf(model?: ModelInUse, price?: ModelPrice): PriceDraft {
   const own = price?.source === "workspace" ? price.id : null;
+
   return {
     key: price?.id ?? `${model?.provider} ${model?.name}`,
     id: own,
@@ -49,9 +50,11 @@ export function PriceForm({ draft, onClose }: { draft: PriceDraft; onClose: () =
   const [isAsking, setAsking] = useState(false);
   const create = useChange("POST /model-price-map", onClose);
   const update = useChange("PUT /model-price-map/{price_id}", onClose);
+
   const error = create.error ?? update.error;
   const problem = (name: string) =>
     error?.problems.find((one) => fieldOf(one) === name || fieldOf(one).startsWith(`${name}.`))?.msg;
+
   const save = (event: FormEvent) => {
     event.preventDefault();
     const body = {
@@ -65,19 +68,23 @@ export function PriceForm({ draft, onClose }: { draft: PriceDraft; onClose: () =
       prompt_cost_details: each(given.inputDetails, perToken),
       completion_cost_details: each(given.outputDetails, perToken),
     };
+
     if (given.id) update.mutate({ path: { price_id: given.id }, body });
     else create.mutate({ body });
   };
+
   const text = (name: "name" | "pattern" | "provider" | "input" | "output" | "from") => ({
     value: given[name],
     onChange: (value: string) => setGiven({ ...given, [name]: value }),
   });
+
   const detail = (side: "inputDetails" | "outputDetails", name: string) => ({
     inputMode: "decimal" as const,
     placeholder: side === "inputDetails" ? "like input" : "like output",
     value: given[side][name] ?? "",
     onChange: (value: string) => setGiven({ ...given, [side]: { ...given[side], [name]: value } }),
   });
+
   return (
     <>
       <form className="card" onSubmit={save} aria-label={given.id ? "Change the price" : "New price"}>
@@ -156,6 +163,7 @@ interface RemoveProps {
 
 function RemovePrice({ id, name, onRemoved, onClose }: RemoveProps) {
   const remove = useChange("DELETE /model-price-map/{price_id}", onRemoved);
+
   return (
     <Confirm
       title={`Remove the price of ${name}?`}

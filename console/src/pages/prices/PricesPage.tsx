@@ -24,9 +24,11 @@ export function PricesPage() {
   const [draft, setDraft] = useState<PriceDraft | null>(null);
   const models = useApi("GET /model-price-map/models", {}, { everyMs: 30_000 });
   const prices = useApi("GET /model-price-map", { query: { q } }, { keep: true });
+
   const wanted = (q ?? "").toLowerCase();
   const used = (models.data ?? []).filter((each) => `${each.name} ${each.provider}`.toLowerCase().includes(wanted));
   const unpriced = used.filter((each) => each.price_id === null);
+
   return (
     <div className="page">
       <div className="head">
@@ -145,6 +147,7 @@ function oneForAllProviders(prices: ModelPrice[]): ModelPrice[] {
     const other = found.get(key);
     found.set(key, other ? { ...other, provider: `${other.provider}, ${provider}` } : price);
   }
+
   return [...found.values()];
 }
 

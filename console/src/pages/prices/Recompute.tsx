@@ -16,8 +16,10 @@ export function Recompute() {
   const works = useApi("GET /model-price-map/recomputations", {}, { everyMs: 2_000 });
   const start = useChange("POST /model-price-map/recomputations");
   const cancel = useChange("DELETE /model-price-map/recomputations/{recomputation_id}");
+
   const latest = works.data?.[0];
   const isRunning = latest !== undefined && latest.finished_at === null && latest.cancelled_at === null;
+
   const begin = () =>
     start.mutate({
       body: {
@@ -25,6 +27,7 @@ export function Recompute() {
         start_time: days === "all" ? null : new Date(Date.now() - Number(days) * DAY_MS).toISOString(),
       },
     });
+
   return (
     <section className="card" aria-labelledby="past">
       <div className="card-head">

@@ -14,8 +14,10 @@ export function AboutForm({ prompt, onClose }: { prompt: Prompt; onClose: () => 
     isPublic: prompt.is_public,
     isArchived: prompt.is_archived,
   });
+
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const change = useChange("PATCH /repos/{owner}/{repo}", onClose);
+
   const save = (event: FormEvent) => {
     event.preventDefault();
     const tags = draft.tags.split(",").map((tag) => tag.trim());
@@ -30,6 +32,7 @@ export function AboutForm({ prompt, onClose }: { prompt: Prompt; onClose: () => 
       },
     });
   };
+
   return (
     <form className="fields" onSubmit={save} noValidate>
       <TextField

@@ -29,10 +29,13 @@ function OpenForm({ handle, latest, from, manifest, onClose, onDone }: Props & {
   const [messages, setMessages] = useState(() => read?.messages ?? [newMessage("system")]);
   const [json, setJson] = useState<unknown>(manifest);
   const [description, setDescription] = useState("");
+
   // If somebody else commits meanwhile, the platform refuses this commit: its parent is no longer the latest.
   const [parent] = useState(latest?.commit_hash ?? null);
   const commit = useChange("POST /commits/{owner}/{repo}", onDone);
+
   const isJson = manifest !== null && read === null;
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     commit.mutate({
@@ -44,7 +47,9 @@ function OpenForm({ handle, latest, from, manifest, onClose, onDone }: Props & {
       },
     });
   };
+
   const variables = variablesOf(messages, read?.format ?? "f-string");
+
   return (
     <form className="fields" onSubmit={submit} noValidate aria-label="New version">
       {from !== latest && from && (

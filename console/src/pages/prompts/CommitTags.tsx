@@ -16,16 +16,20 @@ interface Props {
 export function CommitTags({ handle, commit, tags, all }: Props) {
   const mayUpdate = useMay("prompts:update");
   const [name, setName] = useState("");
+
   const path = { owner: OWN, repo: handle };
   const set = useChange("POST /repos/{owner}/{repo}/tags", () => setName(""));
   const remove = useChange("DELETE /repos/{owner}/{repo}/tags/{tag_name}");
+
   const other = all.find((tag) => tag.tag_name === name.trim() && tag.commit_id !== commit.id);
   const error = set.error ?? remove.error;
   if (!mayUpdate && tags.length === 0) return null;
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     set.mutate({ path, body: { tag_name: name.trim(), commit_id: commit.id } });
   };
+
   return (
     <form className="commit-tags" onSubmit={submit}>
       <span className="soft">Tags</span>

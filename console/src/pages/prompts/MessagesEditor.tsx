@@ -16,12 +16,14 @@ interface Props {
 export function MessagesEditor({ messages, onChange }: Props) {
   const change = (key: number, changes: Partial<PromptMessage>) =>
     onChange(messages.map((each) => (each.key === key ? { ...each, ...changes, raw: null } : each)));
+
   const move = (index: number, step: number) => {
     const moved = [...messages];
     const [message] = moved.splice(index, 1);
     if (message) moved.splice(index + step, 0, message);
     onChange(moved);
   };
+
   return (
     <div className="prompt-messages">
       {messages.map((message, index) => (

@@ -16,18 +16,22 @@ export function NewPromptPage() {
   const [name, setName] = useState("");
   const [description, setDescription] = useState("");
   const [messages, setMessages] = useState(() => [newMessage("system"), newMessage("human", "{question}")]);
+
   const commit = useChange(
     "POST /commits/{owner}/{repo}",
     () => void navigate({ to: "/prompts/$promptName", params: { promptName: name.trim() } }),
   );
+
   const create = useChange("POST /repos", (made) => {
     const path = { owner: OWN, repo: made.repo.repo_handle };
     commit.mutate({ path, body: { manifest: writeManifest(null, messages) } });
   });
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     create.mutate({ body: { repo_handle: name.trim(), description: description.trim() } });
   };
+
   if (!mayCreate) {
     return (
       <Empty title="You may not create prompts">
@@ -39,9 +43,11 @@ export function NewPromptPage() {
       </Empty>
     );
   }
+
   const problem = problemAt(create.error, "repo_handle");
   const error = commit.error ?? (problem ? null : create.error);
   const variables = variablesOf(messages, "f-string");
+
   return (
     <form className="page form" onSubmit={submit} noValidate>
       <h1>New prompt</h1>

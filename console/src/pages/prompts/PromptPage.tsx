@@ -27,6 +27,7 @@ const VIEWS = [
   ["json", "JSON"],
   ["about", "About"],
 ] as const;
+
 type View = (typeof VIEWS)[number][0];
 
 export function PromptPage() {
@@ -35,19 +36,23 @@ export function PromptPage() {
   const navigate = useNavigate();
   const mayUpdate = useMay("prompts:update");
   const { prompt: found, commits, tags } = usePrompt(promptName);
+
   const list = commits.rows;
   const commit = chosen ? commitOf(list, chosen) : list[0];
   const base = against ?? commit?.parent_commit_hash ?? undefined;
+
   // The address, or the oldest commit of the list, may name a commit of a page that is not read yet.
   const isMissing = (chosen && !commit) || (view === "diff" && base && !commitOf(list, base));
   const isLooking = Boolean(isMissing) && commits.hasMore && commits.error === null;
   const { loadMore } = commits;
+
   // biome-ignore lint/correctness/useExhaustiveDependencies: each page that has no such commit asks for the next one
   useEffect(() => {
     if (isLooking) loadMore();
   }, [isLooking, loadMore, list.length]);
   const show = (search: Record<string, string | undefined>) =>
     void navigate({ to: "/prompts/$promptName", params: { promptName }, search: (old) => ({ ...old, ...search }) });
+
   const error = found.error ?? commits.error ?? tags.error;
   if (!found.data || !commits.isRead) {
     return error ? (
@@ -56,9 +61,11 @@ export function PromptPage() {
       </div>
     ) : null;
   }
+
   const prompt = found.data.repo;
   const isEditing = edit !== undefined && mayUpdate;
   const shown = isEditing ? "messages" : ((view ?? (list.length ? "messages" : "about")) as View);
+
   return (
     <div className="page full">
       <Head prompt={prompt} onEdit={() => show({ edit: "yes", view: undefined })} isEditing={isEditing} />
@@ -146,8 +153,10 @@ function Head({ prompt, isEditing, onEdit }: { prompt: Prompt; isEditing: boolea
   const mayUpdate = useMay("prompts:update");
   const mayDelete = useMay("prompts:delete");
   const [isAsking, setAsking] = useState(false);
+
   const path = { owner: OWN, repo: prompt.repo_handle };
   const remove = useChange("DELETE /repos/{owner}/{repo}", () => void navigate({ to: "/prompts" }));
+
   return (
     <div className="head">
       <div>
@@ -238,12 +247,14 @@ function CommitView({ prompt, commit, view, against, others, onCompare }: Commit
   const after = useCommit(prompt.repo_handle, commit.commit_hash);
   const compared = against === undefined ? undefined : commitOf(others, against);
   const before = useCommit(prompt.repo_handle, view === "diff" ? compared?.commit_hash : undefined);
+
   const error = after.error ?? before.error;
   if (error) return <Problem error={error} />;
   if (!after.data || (view === "diff" && compared && !before.data)) return null;
   const { manifest } = after.data;
   if (view === "json") return <Json value={manifest} name={prompt.repo_handle} open={2} />;
   if (view === "messages") return <Messages manifest={manifest} prompt={prompt} commit={commit} />;
+
   return (
     <div className="stack">
       <label className="row">
@@ -271,7 +282,9 @@ function Changes({ before, after }: { before: string[]; after: string[] }) {
   if (lines.every((line) => line.kind === "same")) {
     return <Empty title="Nothing changed">Both commits have the same messages; their JSON may differ.</Empty>;
   }
+
   const signs = { added: "+", removed: "−", same: " " };
+
   return (
     <section className="lines" aria-label="Changes">
       {lines.map((line, index) => (
@@ -298,7 +311,9 @@ function Messages({ manifest, prompt, commit }: { manifest: unknown; prompt: Pro
       </div>
     );
   }
+
   const pull = `Client().pull_prompt("${prompt.repo_handle}:${commit.commit_hash.slice(0, 8)}")`;
+
   return (
     <div className="stack">
       <ol className="prompt-messages" aria-label="Messages">
@@ -342,6 +357,7 @@ function Messages({ manifest, prompt, commit }: { manifest: unknown; prompt: Pro
 // The text with its variables marked, where they stand between braces.
 function Highlighted({ text, variables }: { text: string; variables: string[] }) {
   const parts = text.split(/(\{+\s*[\w.]+\s*\}+)/);
+
   return parts.map((part, index) => {
     const isVariable = variables.includes(part.replace(/[{}\s]/g, "")) && part.startsWith("{");
     // biome-ignore lint/suspicious/noArrayIndexKey: parts of one text, made as a whole
@@ -352,6 +368,7 @@ function Highlighted({ text, variables }: { text: string; variables: string[] })
 function About({ prompt, mayUpdate }: { prompt: Prompt; mayUpdate: boolean }) {
   const [isEditing, setEditing] = useState(false);
   if (isEditing) return <AboutForm prompt={prompt} onClose={() => setEditing(false)} />;
+
   return (
     <div className="stack">
       <dl className="facts">

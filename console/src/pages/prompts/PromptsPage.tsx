@@ -54,6 +54,7 @@ export function PromptsPage() {
   const { q, archived } = promptsRoute.useSearch();
   const navigate = useNavigate();
   const mayCreate = useMay("prompts:create");
+
   useKey("c", () => mayCreate && void navigate({ to: "/prompts/new" }));
   const found = useOffsetPages(
     "GET /repos",
@@ -61,8 +62,10 @@ export function PromptsPage() {
     (page) => page.repos,
     { keep: true },
   );
+
   const filter = (changes: { q?: string | undefined; archived?: string | undefined }) =>
     void navigate({ to: "/prompts", search: (old) => ({ ...old, ...changes }), replace: true });
+
   return (
     <div className="page full">
       <div className="head">

@@ -12,6 +12,7 @@ const MOST_CELLS = 4_000_000;
 export function lineDiff(before: string[], after: string[]): DiffLine[] {
   let start = 0;
   while (start < before.length && start < after.length && before[start] === after[start]) start += 1;
+
   let end = 0;
   while (
     end < Math.min(before.length, after.length) - start &&
@@ -19,7 +20,9 @@ export function lineDiff(before: string[], after: string[]): DiffLine[] {
   ) {
     end += 1;
   }
+
   const same = (lines: string[]) => lines.map((text): DiffLine => ({ kind: "same", text }));
+
   return [
     ...same(before.slice(0, start)),
     ...middle(before.slice(start, before.length - end), after.slice(start, after.length - end)),
@@ -45,6 +48,7 @@ function middle(before: string[], after: string[]): DiffLine[] {
       }
     }
   }
+
   for (const text of before.slice(old)) lines.push({ kind: "removed", text });
   for (const text of after.slice(current)) lines.push({ kind: "added", text });
   return lines;
@@ -62,5 +66,6 @@ function commonLengths(before: string[], after: string[]): Uint32Array {
           : Math.max(table[(old + 1) * width + current] ?? 0, table[old * width + current + 1] ?? 0);
     }
   }
+
   return table;
 }

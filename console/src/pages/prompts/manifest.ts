@@ -33,16 +33,19 @@ const ROLES: Record<string, Role> = {
   AIMessage: "ai",
   MessagesPlaceholder: "placeholder",
 };
+
 const TEMPLATES: Record<Exclude<Role, "placeholder">, string> = {
   system: "SystemMessagePromptTemplate",
   human: "HumanMessagePromptTemplate",
   ai: "AIMessagePromptTemplate",
 };
+
 const VARIABLES = {
   "f-string": /\{\{|\}\}|\{([A-Za-z_][\w.]*)[^{}]*\}/g,
   mustache: /\{\{[{#^&]?\s*([A-Za-z_][\w.]*)\s*\}?\}\}/g,
   jinja2: /\{\{\s*([A-Za-z_]\w*)[^}]*\}\}/g,
 };
+
 let lastKey = 0;
 
 export function newMessage(role: Role, text = ""): PromptMessage {
@@ -59,6 +62,7 @@ export function readManifest(manifest: unknown): ReadPrompt | null {
   const messages = parts.map(readMessage);
   if (messages.some((message) => message === null)) return null;
   const format = formatOf(parts);
+
   return {
     messages: messages as PromptMessage[],
     variables: variablesOf(messages as PromptMessage[], format),
@@ -78,6 +82,7 @@ export function writeManifest(before: unknown, messages: PromptMessage[]): Field
   const copy = structuredClone(before) as Fields;
   const prompt = promptOf(copy);
   if (prompt === null || !Array.isArray(kwargsOf(prompt).messages)) return chat(parts, variables);
+
   Object.assign(kwargsOf(prompt), { messages: parts, input_variables: variables });
   return copy;
 }
@@ -89,6 +94,7 @@ export function variablesOf(messages: PromptMessage[], format: ReadPrompt["forma
     if (role === "placeholder") found.add(text);
     else if (!isFixed) for (const name of names(text, format)) found.add(name);
   }
+
   return [...found].filter(Boolean);
 }
 
@@ -122,6 +128,7 @@ function readMessage(raw: unknown): PromptMessage | null {
   const kwargs = kwargsOf(raw);
   const text = name === "PromptTemplate" ? kwargs.template : textOf(role, kwargs);
   const message = newMessage(role, typeof text === "string" ? text : "");
+
   return { ...message, raw, isFixed: typeof text !== "string" };
 }
 
@@ -136,11 +143,13 @@ function writeMessage({ role, text }: PromptMessage, format: ReadPrompt["format"
     const kwargs = { variable_name: text, optional: true };
     return node(["langchain", "prompts", "chat", "MessagesPlaceholder"], kwargs);
   }
+
   const prompt = node(["langchain", "prompts", "prompt", "PromptTemplate"], {
     template: text,
     input_variables: names(text, format),
     template_format: format,
   });
+
   return node(["langchain", "prompts", "chat", TEMPLATES[role]], { prompt });
 }
 
@@ -150,6 +159,7 @@ function formatOf(parts: unknown[]): ReadPrompt["format"] {
     const format = own ?? kwargsOf(kwargsOf(part).prompt).template_format;
     if (format === "mustache" || format === "jinja2") return format;
   }
+
   return "f-string";
 }
 

@@ -16,6 +16,7 @@ export function usePrompt(handle: string) {
     (slice) => ({ path, query: slice }),
     ({ commits }) => commits,
   );
+
   const tags = useApi("GET /repos/{owner}/{repo}/tags", { path });
   return { prompt, commits, tags };
 }
@@ -23,6 +24,7 @@ export function usePrompt(handle: string) {
 /** One commit by its hash. It never changes, so that it is pulled, and counted as pulled, once. */
 export function useCommit(handle: string, hash: string | undefined): UseQueryResult<Manifest, ApiError> {
   const workspace = useWorkspaceId();
+
   return useQuery<Manifest, ApiError>({
     queryKey: [workspace, "commit", handle, hash],
     queryFn: ({ signal }) =>

@@ -17,17 +17,21 @@ interface Props {
 // Cancels the marked runs, or all that wait, or all that wait or run. Asks first.
 export function CancelRuns({ deploymentId, marked, onDone }: Props) {
   const [asked, setAsked] = useState<"marked" | "pending" | "all" | null>(null);
+
   const done = () => {
     setAsked(null);
     onDone();
   };
+
   const cancelAll = useAgentChange(deploymentId, "POST /runs/cancel", done);
   const cancelMarked = useCancelMarked(deploymentId, done);
+
   const text = {
     marked: `${marked.length} marked ${marked.length === 1 ? "run" : "runs"}`,
     pending: "all waiting runs",
     all: "all waiting and running runs",
   };
+
   return (
     <>
       {marked.length > 0 && (
@@ -67,6 +71,7 @@ export function CancelRuns({ deploymentId, marked, onDone }: Props) {
 // One request cancels runs of one thread.
 function useCancelMarked(deploymentId: string, onDone: () => void) {
   const cache = useQueryClient();
+
   return useMutation<void, ApiError, FoundRun[]>({
     mutationFn: async (runs) => {
       for (const [thread, ids] of byThread(runs)) {

@@ -20,11 +20,13 @@ import { isActive, WaitsFor } from "./waiting";
 
 const PAGE = 100;
 const EVERY_MS = 3_000;
+
 const VIEWS = [
   ["waiting", "Waiting"],
   ["running", "Running"],
   ["failed", "Failed"],
 ] as const;
+
 const STATUSES: Record<string, FoundRun["status"][]> = {
   waiting: ["pending"],
   running: ["running"],
@@ -37,6 +39,7 @@ export function QueuePage() {
   const navigate = useNavigate();
   const { marked, toggle, clear, column } = useMarked(JSON.stringify([view, assistant]), idOf, labelOf);
   const { pairs, nameOf } = useAssistants(deploymentId);
+
   const status = STATUSES[view ?? ""] ?? ["pending", "running"];
   const found = useAgentPages(
     deploymentId,
@@ -46,14 +49,17 @@ export function QueuePage() {
     }),
     { everyMs: EVERY_MS, keep: true },
   );
+
   const isFailed = view === "failed";
   const columns = useMemo(
     () => [...(isFailed ? [] : [{ ...column, isExtra: true }]), ...columnsOf(nameOf, isFailed)],
     [nameOf, isFailed, column],
   );
+
   const show = (changes: Record<string, string | undefined>) =>
     void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace: !("run" in changes) });
   const chosen = found.rows.filter((each) => marked.has(each.run_id) && isActive(each));
+
   return (
     <div className="page full wide">
       <QueueFigures deploymentId={deploymentId} />
@@ -107,8 +113,10 @@ function QueueFigures({ deploymentId }: { deploymentId: string }) {
     { query: { format: "json" } },
     { everyMs: EVERY_MS, keep: true },
   );
+
   if (!data) return null;
   const { queue, workers } = data;
+
   return (
     <dl className="figures four">
       <Figure title="Waiting" value={count(queue.n_pending)} />
@@ -135,6 +143,7 @@ function seconds(value: number | null | undefined): string {
 function NoRun({ isFailed }: { isFailed: boolean }) {
   if (isFailed)
     return <Empty title="No run has failed">A failed run stays here with its error until its thread is deleted.</Empty>;
+
   return (
     <Empty title="Nothing waits or runs">
       Runs show here from their request to their end: what executes them, what they wait for, and how often they were

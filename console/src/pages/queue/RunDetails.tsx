@@ -36,9 +36,11 @@ export function RunDetails({ deploymentId, runId, threadId, nameOf, onClose }: P
     { body: { thread_id: threadId, run_id: runId } },
     { everyMs: EVERY_MS },
   );
+
   const whole = useAgentApi(deploymentId, "GET /threads/{thread_id}/runs/{run_id}", { path }, { everyMs: EVERY_MS });
   const run = found.data?.[0];
   const error = whole.error ?? found.error;
+
   return (
     <SidePanel title={`Run ${runId.slice(-8)}`} onClose={onClose}>
       <div className="stack">
@@ -69,9 +71,11 @@ function Failure({ run, deploymentId }: { run: FoundRun; deploymentId: string })
     { path: { run_id: run.run_id }, query: { chars: TRACED_CHARS } },
     { enabled: mayRead && ownAgent === null },
   ).data;
+
   const { error, message } = run.error ?? {};
   const said = [error, message].filter(Boolean).join(": ") || "It failed.";
   const traced = values?.values.find((each) => each.name === "error")?.text;
+
   return (
     <>
       <ErrorText text={traced ? plain(traced) : said} />
@@ -190,7 +194,9 @@ function Actions({ deploymentId, run, whole }: { deploymentId: string; run: Foun
         search: (old) => ({ ...old, view: undefined, run: made.run_id, thread: made.thread_id }),
       }),
   );
+
   const error = cancel.error ?? retry.error;
+
   return (
     <>
       {isActive(run) ? (

@@ -11,5 +11,6 @@ export function retryOf(run: Run): RunCreate {
   const config = isBranch(run.kwargs.config) ? (run.kwargs.config as Record<string, unknown>) : {};
   const limit =
     typeof config.recursion_limit === "number" ? { config: { recursion_limit: config.recursion_limit } } : {};
+
   return { assistant_id: run.assistant_id, multitask_strategy: "enqueue", ...kept, ...limit };
 }

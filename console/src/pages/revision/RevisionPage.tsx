@@ -25,11 +25,13 @@ export function RevisionPage() {
   const path = { deployment_id: deploymentId, revision_id: revisionId };
   const mayCall = useMayCall(useDeployment(deploymentId).data);
   const found = useApi("GET /v2/deployments/{deployment_id}/revisions/{revision_id}", { path }, { everyMs: EVERY_MS });
+
   const history = useApi(
     "GET /v2/deployments/{deployment_id}/revisions/{revision_id}/history",
     { path },
     { everyMs: EVERY_MS },
   );
+
   if (!found.data) {
     return found.error ? (
       <div className="page">
@@ -37,8 +39,10 @@ export function RevisionPage() {
       </div>
     ) : null;
   }
+
   const revision = found.data;
   const moves = history.data?.moves ?? [];
+
   return (
     <div className="page full">
       <div className="head">
@@ -70,9 +74,11 @@ function Actions({ revision, moves }: { revision: Revision; moves: Move[] }) {
   const navigate = useNavigate();
   const mayUpdate = useMay("deployments:update");
   const deployment = useDeployment(deploymentId).data;
+
   const path = { deployment_id: deploymentId, revision_id: revision.id };
   const interrupt = useChange("POST /v2/deployments/{deployment_id}/revisions/{revision_id}/interrupt");
   const [isAsking, setAsking] = useState(false);
+
   const redeploy = useChange("POST /v2/deployments/{deployment_id}/revisions/{revision_id}/redeploy", (made) => {
     setAsking(false);
     if (!made.latest_revision_id) return;
@@ -81,13 +87,16 @@ function Actions({ revision, moves }: { revision: Revision; moves: Move[] }) {
       params: { deploymentId, revisionId: made.latest_revision_id },
     });
   });
+
   if (!mayUpdate || !deployment || deployment.status === "AWAITING_DELETE") return null;
   const again = () => redeploy.mutate({ path });
   const isActive = deployment.active_revision_id === revision.id;
+
   // Where nothing has served yet there is nothing to roll back from.
   const takesPlace = deployment.active_revision_id !== null && !isActive;
   const isBuilt = moves.some((move) => BUILT.has(move.status)) || Boolean(revision.source_revision_config.image_uri);
   const error = interrupt.error ?? redeploy.error;
+
   return (
     <>
       {isInProgress(revision.status) && (
@@ -140,6 +149,7 @@ function Timeline({ moves, isOver }: { moves: Move[]; isOver: boolean }) {
       {moves.map((move, index) => {
         const next = moves[index + 1];
         const ended = next ? new Date(next.at).getTime() : isOver ? null : Date.now();
+
         return (
           <li key={`${move.status}-${move.at}`}>
             {next ? <span>{stateWord(move)}</span> : <RevisionState status={move.status} title={move.reason} />}
@@ -165,14 +175,17 @@ function Changes({ revision }: { revision: Revision }) {
     path: { deployment_id: deploymentId },
     query: { limit: 100 },
   }).data?.resources;
+
   const position = list?.findIndex((each) => each.id === revision.id) ?? -1;
   const before = position < 0 ? undefined : list?.[position + 1];
   const config = revision.source_revision_config;
   const old = before?.source_revision_config;
+
   const facts: [string, string | null | undefined, string | null | undefined][] = [
     ["Code", codeOf(revision), before && codeOf(before)],
     ["Configuration", config.graph_config_path, old?.graph_config_path],
   ];
+
   return (
     <dl className="facts">
       {facts.map(([title, value, previous]) =>
@@ -223,9 +236,11 @@ function Log({ hasServed }: { hasServed: boolean }) {
   const { deploymentId, revisionId } = revisionRoute.useParams();
   const { log, q, level } = revisionRoute.useSearch();
   const navigate = useNavigate();
+
   const type = log === "build" || (log === undefined && !hasServed) ? "build" : "deploy";
   const to = "/deployments/$deploymentId/revisions/$revisionId";
   const params = { deploymentId, revisionId };
+
   const read = useCallback(
     (filter: LogFilter, signal: AbortSignal) =>
       call(
@@ -235,6 +250,7 @@ function Log({ hasServed }: { hasServed: boolean }) {
       ),
     [deploymentId, revisionId, type],
   );
+
   return (
     <section className="card log" aria-label="Log">
       <div className="card-head">

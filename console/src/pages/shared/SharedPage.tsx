@@ -15,6 +15,7 @@ import { ShareToken } from "../trace/Values";
 import { SPAN_SELECTS, type Span } from "../traces/runs";
 
 const EVERY_MS = 5_000;
+
 const TABS = [
   ["values", "Input and output"],
   ["metadata", "Metadata"],
@@ -28,7 +29,9 @@ export function SharedPage() {
   const tree = useMemo(() => treeOf(found.spans), [found.spans]);
   const change = useChangedAddress();
   const select = useCallback((id: string | undefined) => change({ run: id }), [change]);
+
   const root = tree.nodes[0]?.span;
+
   return (
     <ShareToken value={shareToken}>
       <div className="stage shared">
@@ -71,6 +74,7 @@ export function SharedPage() {
 function useChangedAddress() {
   const { shareToken } = sharedRoute.useParams();
   const navigate = useNavigate();
+
   return useCallback(
     (changes: { run?: string | undefined }) =>
       void navigate({
@@ -90,11 +94,13 @@ function useSharedSpans(shareToken: string) {
     { path: { share_token: shareToken }, body: { selects: SPAN_SELECTS } },
     { everyMs },
   );
+
   // Nothing stays on the screen after the link has ended.
   const spans = useMemo(
     () => (found.error ? [] : ((found.data?.items ?? []) as unknown as Span[])),
     [found.data, found.error],
   );
+
   const isRunning = spans.some((span) => span.status === "PENDING");
   useEffect(() => setEveryMs(isRunning && EVERY_MS), [isRunning]);
   return { spans, error: found.error, retry: () => void found.refetch() };
@@ -103,6 +109,7 @@ function useSharedSpans(shareToken: string) {
 function SharedPanel({ node, onBack }: { node: Node; onBack: () => void }) {
   const { tab: wanted } = sharedRoute.useSearch();
   const tab = TABS.find(([name]) => name === wanted)?.[0] ?? "values";
+
   return (
     <aside className="run-panel" aria-label="Span">
       <BackToSpans onBack={onBack} />

@@ -30,6 +30,7 @@ export function ItemPanel({ deploymentId, namespace, itemKey, onShow }: Props) {
     { query: { namespace, ...(itemKey === undefined ? {} : { key: itemKey }), refresh_ttl: false } },
     { enabled: itemKey !== undefined },
   );
+
   if (itemKey === undefined) {
     return (
       <SidePanel title="New item" onClose={close}>
@@ -42,7 +43,9 @@ export function ItemPanel({ deploymentId, namespace, itemKey, onShow }: Props) {
       </SidePanel>
     );
   }
+
   const item = found.data;
+
   return (
     <SidePanel title={itemKey} onClose={close}>
       {found.error && !item && <Problem error={found.error} retry={() => void found.refetch()} />}
@@ -105,6 +108,7 @@ function DeleteItem({
 }) {
   const [isAsking, setAsking] = useState(false);
   const remove = useAgentChange(deploymentId, "DELETE /store/items", onDeleted);
+
   return (
     <>
       <button type="button" className="button danger" onClick={() => setAsking(true)}>
@@ -142,8 +146,10 @@ function ItemForm({ deploymentId, namespace, item, onCancel, onSaved }: FormProp
   const [value, setValue] = useState<unknown>(item?.value ?? {});
   const [ttl, setTtl] = useState(item?.ttl?.toString() ?? "");
   const save = useAgentChange(deploymentId, "PUT /store/items", () => onSaved(inside, key));
+
   const isObject = isBranch(value) && !Array.isArray(value);
   const problem = (name: string) => problemAt(save.error, name);
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (!isObject) return;
@@ -156,6 +162,7 @@ function ItemForm({ deploymentId, namespace, item, onCancel, onSaved }: FormProp
       },
     });
   };
+
   return (
     <form className="fields" onSubmit={submit} noValidate>
       {!item && (

@@ -39,9 +39,11 @@ function Level({ deploymentId, above, selected, onSelect }: Props & { above: str
     { body: { prefix: above, max_depth: above.length + 1, limit: Math.min(limit, 1000) } },
     { keep: true },
   );
+
   if (!data) return error ? <Problem error={error} /> : null;
   const below = data.namespaces.filter((each) => each.length === above.length + 1);
   if (below.length === 0) return above.length > 0 ? <p className="soft small">no namespace below</p> : null;
+
   return (
     <ul>
       {below.map((each) => (
@@ -69,6 +71,7 @@ function Branch({ deploymentId, namespace, selected, onSelect }: Props & { names
   const label = namespace.at(-1) ?? "";
   const isCurrent = selected === path;
   const [isOpen, setOpen] = useState(isCurrent || Boolean(selected?.startsWith(`${path}.`)));
+
   return (
     <li>
       <div className={isCurrent ? "namespace current" : "namespace"}>

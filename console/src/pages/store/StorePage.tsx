@@ -24,14 +24,18 @@ export function StorePage() {
   const { deploymentId } = storeRoute.useParams();
   const { namespace, q, offset, in: inside, key } = storeRoute.useSearch();
   const navigate = useNavigate();
+
   const begin = Number(offset ?? 0) || 0;
   const found = useItems(deploymentId, namespace, q, begin);
+
   const items = found.data?.items ?? [];
   const hasScores = items.some((each) => each.score !== null);
   const columns = useMemo(() => columnsOf(hasScores), [hasScores]);
+
   const show = (changes: Record<string, string | undefined>) =>
     void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace: "q" in changes });
   const isOpen = inside !== undefined;
+
   return (
     <div className="page full wide">
       <div className={isOpen ? "store open" : "store"}>
@@ -122,6 +126,7 @@ export function StorePage() {
 
 function useItems(deploymentId: string, namespace: string | undefined, q: string | undefined, offset: number) {
   const filter = q && !isText(q) ? searchOf(q)?.metadata : undefined;
+
   return useAgentApi(
     deploymentId,
     "POST /store/items/search",
@@ -148,6 +153,7 @@ function isText(q: string): boolean {
 
 function NoItem({ isFiltered }: { isFiltered: boolean }) {
   if (isFiltered) return <Empty title="No item matches">Search fewer fields, or another namespace.</Empty>;
+
   return (
     <Empty title="No item here">
       The store is the memory of an agent across threads. Its graphs write it, and you can with “New item”.
@@ -162,6 +168,7 @@ function columnsOf(hasScores: boolean): Column<FoundItem>[] {
     isNumber: true,
     show: (each) => score(each.score),
   };
+
   return [
     {
       title: "Key",

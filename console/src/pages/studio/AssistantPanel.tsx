@@ -30,17 +30,20 @@ export function AssistantPanel({ deploymentId, assistant, schema, isContext, val
     onChange({});
     onCreated(made.assistant_id);
   });
+
   const [isDeleting, setDeleting] = useState(false);
   const remove = useAgentChange(deploymentId, "DELETE /assistants/{assistant_id}", () => {
     setDeleting(false);
     onCreated("");
   });
+
   const own = isContext ? assistant.context : (assistant.config.configurable ?? {});
   const stored = isBranch(own) ? (own as Record<string, unknown>) : {};
   const merged = { ...stored, ...values };
   const body = isContext ? { context: merged } : { config: { ...assistant.config, configurable: merged } };
   const isSystem = assistant.metadata.created_by === "system";
   const error = save.error ?? create.error;
+
   return (
     <div className="stack">
       <dl className="facts">
@@ -133,6 +136,7 @@ function Versions({
   const path = { assistant_id: assistant.assistant_id };
   const found = useAgentApi(deploymentId, "POST /assistants/{assistant_id}/versions", { path, body: { limit: 50 } });
   const restore = useAgentChange(deploymentId, "POST /assistants/{assistant_id}/latest");
+
   return (
     <section aria-label="Versions" className="stack">
       <h3>Versions</h3>

@@ -27,8 +27,10 @@ export function Composer({ schema, isRunning, onSend, onStop }: Props) {
   const [values, setValues] = useState<Record<string, unknown>>({});
   const [problem, setProblem] = useState<string | null>(null);
   const file = useRef<HTMLInputElement>(null);
+
   const others = fieldsOf(schema).filter((each) => !isChat || each.name !== "messages");
   const isEmpty = isChat && !text.trim() && images.length === 0;
+
   const send = async () => {
     if (isRunning || isEmpty) return;
     setText("");
@@ -37,9 +39,11 @@ export function Composer({ schema, isRunning, onSend, onStop }: Props) {
     setText((typed) => typed || text);
     setImages((added) => (added.length > 0 ? added : images));
   };
+
   const add = async (files: Iterable<File>) => {
     for (const each of files) {
       if (!each.type.startsWith("image/")) continue;
+
       if (each.size > MAX_IMAGE_BYTES) setProblem(`${each.name} is larger than 8 MB.`);
       else {
         const address = await readFile(each);
@@ -47,11 +51,13 @@ export function Composer({ schema, isRunning, onSend, onStop }: Props) {
       }
     }
   };
+
   const onPaste = (event: ClipboardEvent) => {
     if (event.clipboardData.files.length === 0) return;
     event.preventDefault();
     void add(event.clipboardData.files);
   };
+
   return (
     <form
       className="composer"

@@ -31,6 +31,7 @@ export function Conversation({ items, streaming, onEdit, onAgain, sent, children
   const [isAtEnd, setAtEnd] = useState(true);
   const follows = useRef(true);
   const leftAt = useRef(-LEAVES_FOR_MS);
+
   const virtual = useVirtualizer({
     count: items.length,
     getScrollElement: () => scroller.current,
@@ -38,12 +39,14 @@ export function Conversation({ items, streaming, onEdit, onAgain, sent, children
     overscan: 6,
     getItemKey: (index) => items[index]?.message.id ?? index,
   });
+
   const toEnd = () => {
     follows.current = true;
     leftAt.current = -LEAVES_FOR_MS;
     setAtEnd(true);
     scroller.current?.scrollTo({ top: scroller.current.scrollHeight });
   };
+
   // biome-ignore lint/correctness/useExhaustiveDependencies: each sending is what moves the view
   useEffect(() => toEnd(), [sent]);
   // Whatever grows, a message or a question below it, moves the end.
@@ -54,10 +57,12 @@ export function Conversation({ items, streaming, onEdit, onAgain, sent, children
       if (follows.current) outer.scrollTop = outer.scrollHeight;
       else setAtEnd(isNearEnd(outer));
     });
+
     observer.observe(inner);
     observer.observe(outer);
     return () => observer.disconnect();
   }, []);
+
   const onScroll = () => {
     const element = scroller.current;
     if (!element) return;
@@ -65,20 +70,24 @@ export function Conversation({ items, streaming, onEdit, onAgain, sent, children
     if (isEnd && performance.now() - leftAt.current > LEAVES_FOR_MS) follows.current = true;
     setAtEnd(isEnd);
   };
+
   // The view also moves when rows above it are measured; only somebody who scrolls up stops following, and at once.
   const leave = () => {
     follows.current = false;
     leftAt.current = performance.now();
   };
+
   const onKeyDown = (event: KeyboardEvent<HTMLElement>) => {
     if (event.target !== event.currentTarget) return;
     if (UP_KEYS.has(event.key)) leave();
     if (event.key !== "Home" && event.key !== "End") return;
+
     // A scroll that glides over a thousand rows would be cut off where they are measured.
     event.preventDefault();
     if (event.key === "End") toEnd();
     else event.currentTarget.scrollTo({ top: 0 });
   };
+
   return (
     <div className="conversation">
       <div
@@ -101,6 +110,7 @@ export function Conversation({ items, streaming, onEdit, onAgain, sent, children
             {virtual.getVirtualItems().map((row) => {
               const item = items[row.index];
               if (!item) return null;
+
               return (
                 <div
                   key={row.key}

@@ -11,6 +11,7 @@ interface Props {
 /** An earlier message in another form. Sending it begins a branch before it; the old one stays. */
 export function EditMessage({ item, onSend, onCancel }: Props) {
   const [text, setText] = useState(() => contentText(item.message.content));
+
   return (
     <form
       className="composer"

@@ -28,7 +28,9 @@ export function GraphPanel({ deploymentId, assistantId, nodes, next, pauses, onP
   if (!found.data) {
     return found.error ? <Problem error={found.error} retry={() => void found.refetch()} /> : null;
   }
+
   const names = found.data.nodes.map((each) => String(each.id)).filter((name) => !/^__|:/.test(name));
+
   return (
     <>
       <Suspense fallback={<p className="soft card-body">Drawing…</p>}>

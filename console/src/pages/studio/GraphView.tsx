@@ -41,6 +41,7 @@ export default function GraphView({ drawing, states, next }: Props) {
     () => placed.nodes.map((node) => ({ ...node, data: { ...node.data, state: stateOf(node.id, states, next) } })),
     [placed, states, next],
   );
+
   return (
     <figure className="graph" aria-label={describe(nodes)}>
       <ReactFlow
@@ -68,6 +69,7 @@ export default function GraphView({ drawing, states, next }: Props) {
 
 function Step({ data }: NodeProps<Drawn>) {
   const classes = ["graph-node", data.state, data.isEnd && "end"].filter(Boolean).join(" ");
+
   return (
     <div className={classes} data-state={data.state}>
       <Handle type="target" position={Position.Top} isConnectable={false} />
@@ -85,12 +87,14 @@ function LaidEdge({ data, markerEnd, label }: EdgeProps<Laid>) {
   const last = others.at(-1);
   if (!first || !last) return null;
   let path = `M${first.x},${first.y}`;
+
   others.slice(0, -1).forEach((point, index) => {
     const following = others[index + 1] ?? last;
     const isLast = index === others.length - 2;
     const to = isLast ? last : { x: (point.x + following.x) / 2, y: (point.y + following.y) / 2 };
     path += ` Q${point.x},${point.y} ${to.x},${to.y}`;
   });
+
   if (others.length === 1) path += ` L${last.x},${last.y}`;
   const middle = points[Math.floor(points.length / 2)] ?? first;
   return <BaseEdge path={path} markerEnd={markerEnd} label={label} labelX={middle.x} labelY={middle.y} />;
@@ -114,18 +118,22 @@ function place(drawing: Drawing): { nodes: Drawn[]; edges: Laid[]; key: string }
   graph.setGraph({ rankdir: "TB", nodesep: 28, ranksep: 44 });
   graph.setDefaultEdgeLabel(() => ({}));
   const ids = drawing.nodes.map((node) => String(node.id));
+
   for (const node of drawing.nodes) {
     const [title, tools] = [titleOf(node), toolsOf(node)];
     const width = Math.max(72, 28 + CHAR_PX * Math.max(title.length, Math.min(tools.join(", ").length, 28)));
     graph.setNode(String(node.id), { width, height: HEIGHT_PX + (tools.length > 0 ? TOOLS_PX : 0) });
   }
+
   drawing.edges.forEach((edge, index) => {
     graph.setEdge(String(edge.source), String(edge.target), {}, String(index));
   });
   layout(graph);
+
   const nodes = drawing.nodes.map((node): Drawn => {
     const { x, y, width, height } = graph.node(String(node.id)) as Record<"x" | "y" | "width" | "height", number>;
     const title = titleOf(node);
+
     return {
       id: String(node.id),
       type: "step",
@@ -135,6 +143,7 @@ function place(drawing: Drawing): { nodes: Drawn[]; edges: Laid[]; key: string }
       data: { title, tools: toolsOf(node), state: "idle", isEnd: title.startsWith("__") },
     };
   });
+
   const edges = drawing.edges.map(
     (edge, index): Laid => ({
       id: String(index),
@@ -147,6 +156,7 @@ function place(drawing: Drawing): { nodes: Drawn[]; edges: Laid[]; key: string }
       markerEnd: { type: MarkerType.ArrowClosed, width: 14, height: 14 },
     }),
   );
+
   return { nodes, edges, key: ids.join(" ") };
 }
 
@@ -157,6 +167,7 @@ function pointsOf(graph: Graph, edge: Record<string, unknown>, index: number): P
 
 function titleOf(node: Record<string, unknown>): string {
   const data = node.data as { name?: unknown } | undefined;
+
   return (
     String(data?.name ?? node.id)
       .split(":")

@@ -29,6 +29,7 @@ export function Interrupts({ interrupts, isSending, onAnswer }: Props) {
   const given = interrupts.filter((each) => answers[each.id] !== undefined);
   const set = (id: string, answer: unknown) => setAnswers((old) => ({ ...old, [id]: answer }));
   const send = () => onAnswer(Object.fromEntries(given.map((each) => [each.id, answers[each.id]])));
+
   return (
     <section className="interrupts" aria-label="Questions">
       {interrupts.map((each) => (
@@ -48,11 +49,13 @@ export function Interrupts({ interrupts, isSending, onAnswer }: Props) {
 function Question({ interrupt, onChange }: { interrupt: StateInterrupt; onChange: (answer: unknown) => void }) {
   const question = questionOf(interrupt.value);
   const [decided, setDecided] = useState<(Answer | undefined)[]>([]);
+
   const decide = (index: number, answer: Answer | undefined) => {
     const next = question.actions.map((_, at) => (at === index ? answer : decided[at]));
     setDecided(next);
     onChange(next.every((each) => each !== undefined) ? resumeValue(question, next as Answer[]) : undefined);
   };
+
   return (
     <article className="card interrupt" aria-label="Question">
       <div className="card-head">
@@ -78,17 +81,21 @@ function FreeQuestion({ value, onChange }: { value: unknown; onChange: (answer: 
   const [choice, setChoice] = useState<boolean | null>(null);
   const [typed, setTyped] = useState("");
   const group = useId();
+
   const text = textOf(value);
+
   const choose = (next: boolean) => {
     setChoice(next);
     setTyped("");
     onChange(next);
   };
+
   const type = (next: string) => {
     setChoice(null);
     setTyped(next);
     onChange(next === "" ? undefined : next);
   };
+
   return (
     <div className="card-body stack">
       {text !== undefined ? <Markdown text={text} /> : <Json value={value} name="question" open={3} />}
@@ -139,11 +146,13 @@ function FreeQuestion({ value, onChange }: { value: unknown; onChange: (answer: 
 function Action({ action, onChange }: { action: ActionRequest; onChange: (answer: Answer | undefined) => void }) {
   const [decision, setDecision] = useState<Decision | null>(null);
   const group = useId();
+
   const choose = (next: Decision) => {
     setDecision(next);
     if (next === "edit") onChange({ decision: next, args: action.args });
     else onChange(next === "respond" ? undefined : { decision: next });
   };
+
   return (
     <div className="card-body stack">
       {action.description && <Markdown text={action.description} />}

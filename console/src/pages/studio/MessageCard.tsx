@@ -24,6 +24,7 @@ interface Props {
 export const MessageCard = memo(function MessageCard({ item, isStreaming, onEdit, onAgain }: Props) {
   const { message, results } = item;
   const reasoning = reasoningOf(message);
+
   return (
     <article className={`message ${message.type}`} aria-label={`Message of ${ROLES[message.type] ?? message.type}`}>
       <header>
@@ -88,6 +89,7 @@ function Facts({ message }: { message: Message }) {
   const [, call] = OF_MODEL_CALL.exec(id) ?? [];
   const used = usage?.total_tokens ?? (usage?.input_tokens ?? 0) + (usage?.output_tokens ?? 0);
   if (typeof model !== "string" && !used && !call) return null;
+
   return (
     <p className="message-facts soft small">
       {typeof model === "string" && <code>{model}</code>}
@@ -109,6 +111,7 @@ function BlockView({ block, type }: { block: Block; type: string }) {
   const kind = String(block.type ?? "");
   if (TEXTS.has(kind) && typeof block.text === "string") {
     if (block.text.length > 10 * PREVIEW_CHARS) return <LongText text={block.text} name="message" />;
+
     return type === "human" ? (
       <p className="said" dir="auto">
         {block.text}
@@ -117,9 +120,11 @@ function BlockView({ block, type }: { block: Block; type: string }) {
       <Markdown text={block.text} />
     );
   }
+
   if (LEFT_OUT.has(kind) || isReasoning(kind)) return null;
   const picture = pictureOf(block);
   if (picture !== null) return <Picture address={picture} />;
+
   return <Json value={block} name={kind || "content"} open={0} />;
 }
 
@@ -133,6 +138,7 @@ function ToolCard({
   isStreaming: boolean;
 }) {
   const isFailed = result?.status === "error";
+
   return (
     <section className={isFailed ? "tool-call failed" : "tool-call"} aria-label={`Tool ${call.name}`}>
       <div className="tool-call-head">
@@ -171,5 +177,6 @@ function reasoningOf(message: Message): string {
     .filter((block) => isReasoning(String(block.type)))
     .map((block) => block.thinking ?? block.reasoning ?? block.text)
     .filter((text) => typeof text === "string");
+
   return [...(typeof beside === "string" ? [beside] : []), ...within].join("\n");
 }

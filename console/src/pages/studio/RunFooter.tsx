@@ -18,16 +18,20 @@ function Footer({ runId }: { runId: string }) {
   const mayRate = useMay("feedback:create");
   const [isTraced, setTraced] = useState(false);
   const [score, setScore] = useState<number | null>(null);
+
   const trace = useApi(
     "GET /v2/runs/{run_id}",
     { path: { run_id: runId }, query: { selects: ["TRACE_ID"] } },
     { enabled: mayRead && !isTraced, everyMs: LOOK_EVERY_MS },
   );
+
   const isFound = trace.data !== undefined;
   useEffect(() => setTraced(isFound), [isFound]);
   const rate = useChange("POST /feedback", (made) => setScore(Number(made.score)));
+
   if (!isFound) return null;
   const send = (value: number) => rate.mutate({ body: { run_id: runId, key: "user_score", score: value } });
+
   return (
     <div className="run-footer">
       <Link to="/traces" search={{ run: runId }} className="text">

@@ -22,6 +22,7 @@ export function StatePanel({ deploymentId, threadId, state, live, onEdited }: Pr
   if (!threadId || !isBranch(values) || Array.isArray(values)) {
     return <Empty title="No state yet">The first run of the thread writes it.</Empty>;
   }
+
   return (
     <div className="stack">
       {Object.entries(values).map(([name, value]) => (
@@ -73,6 +74,7 @@ function Editor({ deploymentId, threadId, checkpoint, name, value, onDone }: Edi
   const [asNode, setAsNode] = useState("");
   const [isWhole, setWhole] = useState(false);
   const save = useAgentChange(deploymentId, "POST /threads/{thread_id}/state", onDone);
+
   const submit = () =>
     save.mutate({
       path: { thread_id: threadId },
@@ -82,6 +84,7 @@ function Editor({ deploymentId, threadId, checkpoint, name, value, onDone }: Edi
         ...(asNode ? { as_node: asNode } : {}),
       },
     });
+
   return (
     <div className="stack">
       <JsonInput label={`New value of ${name}`} hint="JSON" value={value} rows={6} onChange={setNext} />

@@ -29,17 +29,22 @@ export function StudioHead({ deploymentId, assistants, assistant, threadId, bran
     },
     { everyMs: 10_000 },
   ).data;
+
   const threads = recent ?? [];
+
   // A thread is shown with the assistant that ran on it.
   const open = (id: string) => {
     const ran = threads.find((each) => each.thread_id === id)?.metadata?.assistant_id;
     onShow({ thread: id || undefined, checkpoint: undefined, ...(ran ? { assistant: String(ran) } : {}) });
   };
+
   const { leaves, index } = branch;
+
   const go = (step: number) => {
     const leaf = leaves[index + step];
     if (leaf) onShow({ checkpoint: index + step === leaves.length - 1 ? undefined : leaf });
   };
+
   return (
     <div className="studio-head">
       <select

@@ -31,6 +31,7 @@ export function StudioMain({ inputSchema, isLeaf, onLatest, ...beginning }: Prop
   const { threadId, checkpoint, assistant, studio, onStart } = beginning;
   const { state, isRunning, items } = studio;
   const [editing, setEditing] = useState<string | null>(null);
+
   const runs = useStudioRuns({
     ...beginning,
     onStart: (id) => {
@@ -38,19 +39,23 @@ export function StudioMain({ inputSchema, isLeaf, onLatest, ...beginning }: Prop
       onStart(id);
     },
   });
+
   const latest = useRef(runs);
   useEffect(() => {
     latest.current = runs;
   });
+
   // Stable, so that messages in view are not drawn again with each piece of another one.
   const onEdit = useCallback((item: Item) => setEditing(item.message.id), []);
   const onAgain = useCallback((item: Item) => void latest.current.rerun(item), []);
+
   // Until the state that a run left has been read, its messages are in no checkpoint that is known here.
   const isSettled = studio.overlay === null;
   const last = items.at(-1)?.message;
   const shown = runs.pending ? [...items, { message: runs.pending, results: new Map() }] : items;
   const edited = items.find((each) => each.message.id === editing);
   const isChat = hasMessages(inputSchema);
+
   return (
     <div className="studio-main">
       <Conversation
@@ -106,6 +111,7 @@ interface BeginProps {
 function Begin({ isChat, threadId, error }: BeginProps) {
   if (error) return <Problem error={error} />;
   if (threadId) return null;
+
   return (
     <Empty title={isChat ? "Say something" : "Fill in the input and run"}>
       The first {isChat ? "message" : "run"} begins a thread. Its address can be sent, and shows the same in every
@@ -118,6 +124,7 @@ function Progress({ studio, isStarting }: { studio: Studio; isStarting: boolean 
   const { live, isRunning } = studio;
   const isWaiting = isStarting || (isRunning && live?.phase === "starting");
   const isLong = useIsLong(isWaiting);
+
   if (!isStarting && (!live || !isRunning)) return null;
   const running = [...(live?.nodes ?? [])].filter(([, state]) => state === "running").map(([node]) => node);
   const words =
@@ -130,7 +137,9 @@ function Progress({ studio, isStarting }: { studio: Studio; isStarting: boolean 
           : running.length > 0
             ? running.join(", ")
             : "Runs";
+
   const said = isWaiting ? undefined : live?.custom.at(-1);
+
   return (
     <div className="run-progress" role="status">
       <Status tone="busy" word={words} />
@@ -148,6 +157,7 @@ function useIsLong(isSo: boolean): boolean {
     const timer = setTimeout(() => setLong(true), LONG_MS);
     return () => clearTimeout(timer);
   }, [isSo]);
+
   return isLong;
 }
 
@@ -164,6 +174,7 @@ function Outcome({ studio: { state, live, isRunning }, onAnswer, onContinue }: O
   const interrupts = isRunning ? [] : (state.data?.interrupts ?? []);
   const next = isRunning ? [] : (state.data?.next ?? []);
   const isPaused = next.length > 0 && interrupts.length === 0;
+
   return (
     <>
       {failed.map((task) =>

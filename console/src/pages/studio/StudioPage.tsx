@@ -35,7 +35,9 @@ export function StudioPage() {
     { body: { limit: 100, sort_by: "name" } },
     GRAPH_REFRESH,
   );
+
   const thread = useThread(deploymentId, threadId, THREAD_EVERY_MS);
+
   if (found.error && !found.data) {
     return (
       <div className="page">
@@ -43,9 +45,11 @@ export function StudioPage() {
       </div>
     );
   }
+
   const isKnown = wanted !== undefined || threadId === undefined || !thread.isPending;
   if (!found.data || !isKnown) return null;
   const assistants = found.data as Assistant[];
+
   const assistant = assistantOf(assistants, wanted, thread.data?.metadata);
   if (!assistant) {
     return (
@@ -56,6 +60,7 @@ export function StudioPage() {
       </Empty>
     );
   }
+
   return <OpenStudio key={deploymentId} deploymentId={deploymentId} assistants={assistants} assistant={assistant} />;
 }
 
@@ -87,8 +92,10 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
     (changes, replace = true) => void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace }),
     [navigate],
   );
+
   const studio = useStudio(deploymentId, threadId, checkpoint);
   const [context, setContext] = useState<Record<string, unknown>>({});
+
   // Nodes before which runs of this page stop.
   const [pauses, setPauses] = useState<string[]>([]);
   const schemas = useAgentApi(
@@ -97,9 +104,11 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
     { path: { assistant_id: assistant.assistant_id } },
     GRAPH_REFRESH,
   ).data;
+
   const isContext = Boolean(schemas?.context_schema);
   const branch = branchOf(studio, checkpoint);
   const panel = usePanel();
+
   return (
     <div className="studio" data-panel={panel.isOpen ? "open" : "chat"}>
       <StudioHead
@@ -179,6 +188,7 @@ function OpenStudio({ deploymentId, assistants, assistant }: Props) {
 function usePanel() {
   const { panel } = studioRoute.useSearch();
   const isNarrow = useNarrow();
+
   const tabs = isNarrow ? PANELS : PANELS.slice(1);
   const shown = tabs.find(([each]) => each === panel)?.[0] ?? (isNarrow ? "chat" : "graph");
   return { tabs, shown, isOpen: shown !== "chat" && panel !== undefined };
@@ -212,6 +222,7 @@ function ThreadPanel({ studio, isState, pauses, onPauses, onEdited, ...where }: 
       </div>
     );
   }
+
   return (
     <div className="studio-panel-body drawn">
       <GraphPanel

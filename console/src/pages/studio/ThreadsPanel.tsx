@@ -35,8 +35,10 @@ export function ThreadsPanel({ deploymentId, threadId, onOpen }: Props) {
     },
     { everyMs: EVERY_MS },
   );
+
   const words = search === null ? (q ?? "").trim().toLowerCase() : "";
   const threads = (found.data ?? []).filter((each) => textsOf(each).toLowerCase().includes(words));
+
   return (
     <div className="stack">
       <SearchField label="Search threads" placeholder="Words, an id, or user=ada" q={q} onSearch={setQ} />

@@ -23,6 +23,7 @@ export async function readTree(deploymentId: string, threadId: string, signal?: 
     { path: { thread_id: threadId }, body: { limit: MOST, select: SELECT } },
     signal,
   );
+
   return treeOf(states);
 }
 
@@ -35,6 +36,7 @@ function treeOf(states: State[]): Tree {
     parents.set(id, parent);
     if (parent) withChildren.add(parent);
   }
+
   const leaves = [...parents.keys()].filter((id) => !withChildren.has(id)).reverse();
   return { leaves, parents };
 }
@@ -49,6 +51,7 @@ function lineOf(tree: Tree, checkpoint: string): string[] {
   const line: string[] = [];
   for (let id: string | null | undefined = checkpoint; id && line.length <= MOST; id = tree.parents.get(id))
     line.push(id);
+
   return line;
 }
 
@@ -71,5 +74,6 @@ export async function checkpointBefore(
     if (messagesOf(state.values).some((each) => each.id === messageId)) last = middle;
     else first = middle + 1;
   }
+
   return line[first - 1] ?? null;
 }

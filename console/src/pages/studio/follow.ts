@@ -63,6 +63,7 @@ class RunFollower {
     live.values = base;
     if (pending) live.messages.set(pending.id, pending);
     const key = randomId();
+
     const open = (options: StreamOptions) =>
       streamAgent(
         this.deploymentId,
@@ -70,11 +71,13 @@ class RunFollower {
         { path: { thread_id: threadId }, body },
         { ...options, idempotencyKey: key },
       );
+
     const isTaken = new Promise<boolean>((resolve) => {
       this.onTaken = resolve;
     });
     void this.read(live, open);
     if (await isTaken) return true;
+
     // The message is in no run: it goes back to who wrote it.
     if (pending) live.messages.delete(pending.id);
     if (this.live === live) this.show();
@@ -106,6 +109,7 @@ class RunFollower {
     this.onTaken(false);
     this.reading?.abort();
     this.reading = new AbortController();
+
     this.live = {
       threadId,
       runId,
@@ -117,6 +121,7 @@ class RunFollower {
       error: null,
       endedAt: 0,
     };
+
     this.show();
     return this.live;
   }
@@ -137,6 +142,7 @@ class RunFollower {
           apply(live, event);
           this.showSoon();
         }
+
         // A server that stops ends its streams before their runs are over.
         const isUnderWay = await this.isUnderWay(live, signal);
         if (signal?.aborted) return;
@@ -146,6 +152,7 @@ class RunFollower {
         const error = failure instanceof ApiError ? failure : new ApiError(500, String(failure), [], null);
         if (error.status !== 0 && error.status < 502) return this.end(live, error);
       }
+
       live.phase = "reconnecting";
       this.showSoon();
       await pause(Math.min(500 * 2 ** failures, LONGEST_PAUSE_MS));
@@ -226,6 +233,7 @@ function applyMessage(live: Live, data: unknown) {
 // What a node returned is final; it takes the place of what was streamed.
 function applyUpdate(live: Live, data: unknown) {
   if (!isBranch(data)) return;
+
   for (const update of Object.values(data)) {
     for (const message of messagesOf(update)) {
       if (message.type !== "remove") live.messages.set(message.id, message);
@@ -238,6 +246,7 @@ function applyTask(live: Live, namespace: string[], data: unknown) {
   const node = [...namespace.map((part) => part.split(":", 1)[0]), task.name].join(":");
   if (!("result" in task) && !("error" in task)) live.nodes.set(node, "running");
   else live.nodes.set(node, task.error ? "failed" : task.interrupts?.length ? "waiting" : "done");
+
   live.nodes = new Map(live.nodes);
 }
 
@@ -264,6 +273,7 @@ export function useFollower(deploymentId: string, workspace: string | null, cach
     made.onEnd = () => void cache.invalidateQueries({ queryKey: [workspace, "agent", deploymentId] });
     return made;
   }, [deploymentId, workspace, cache]);
+
   const live = useSyncExternalStore(follower.subscribe, follower.snapshot);
   useEffect(() => () => follower.close(), [follower]);
   return { follower, live };

@@ -38,10 +38,12 @@ export function questionOf(value: unknown): Question {
       actions: value.action_requests.map((each, index) => middlewareAction(each, reviews, index)),
     };
   }
+
   const requests = Array.isArray(value) ? value : [value];
   if (requests.length > 0 && requests.every((each) => isBranch(each) && "action_request" in each)) {
     return { form: "responses", actions: requests.map(inboxAction) };
   }
+
   return { form: "free", actions: [] };
 }
 
@@ -52,6 +54,7 @@ export function questionText(value: unknown): string {
   if (action) return action.description.split("\n", 1)[0] || `${action.name} ${summaryOf(action.args)}`;
   const named = isBranch(value) ? ["question", "message", "text", "description", "title"] : [];
   const own = named.map((key) => (value as Record<string, unknown>)[key]).find((each) => typeof each === "string");
+
   return typeof own === "string" ? own : summaryOf(value);
 }
 
@@ -63,6 +66,7 @@ function middlewareAction(
   const name = String(request.name ?? request.action ?? "action");
   const review = reviews.find((each) => each.action_name === name) ?? reviews[index];
   const allowed = Array.isArray(review?.allowed_decisions) ? (review.allowed_decisions as Decision[]) : ALL;
+
   return {
     name,
     args: request.args ?? request.arguments ?? {},
@@ -79,6 +83,7 @@ function inboxAction(request: Record<string, unknown>): ActionRequest {
   if (config.allow_edit) allowed.push("edit");
   if (config.allow_respond) allowed.push("respond");
   if (config.allow_ignore) allowed.push("ignore");
+
   return {
     name: String(action.action ?? "action"),
     args: action.args ?? {},
@@ -92,6 +97,7 @@ export function resumeValue(question: Question, answers: Answer[]): unknown {
   if (question.form === "decisions") {
     return { decisions: answers.map((answer, index) => decisionOf(answer, question.actions[index])) };
   }
+
   return answers.map((answer, index) => responseOf(answer, question.actions[index]));
 }
 

@@ -39,6 +39,7 @@ export interface Item {
 export function messagesOf(values: unknown): Message[] {
   const found = isBranch(values) && "messages" in values ? values.messages : [];
   if (!Array.isArray(found)) return [];
+
   return found.filter(isBranch).map((each, index) => {
     const message = each as Message;
     return { ...message, type: typeOf(message.type), id: message.id ?? `at-${index}` };
@@ -50,6 +51,7 @@ export function addChunk(before: Message | undefined, piece: Message): Message {
   const chunk = piece as Chunk;
   if (!chunk.type.endsWith("Chunk")) return { ...piece, type: typeOf(piece.type) };
   const old = before as Chunk | undefined;
+
   const partial = [...(old?.partial ?? [])];
   for (const each of chunk.tool_call_chunks ?? []) {
     const index = each.index ?? Math.max(partial.length - 1, 0);
@@ -60,6 +62,7 @@ export function addChunk(before: Message | undefined, piece: Message): Message {
       args: (call?.args ?? "") + (each.args ?? ""),
     };
   }
+
   const merged: Chunk = {
     ...chunk,
     type: typeOf(chunk.type),
@@ -67,6 +70,7 @@ export function addChunk(before: Message | undefined, piece: Message): Message {
     partial,
     tool_calls: partial.filter(Boolean).map(({ id, name, args }) => ({ id, name, args: parsedOr(args) })),
   };
+
   return merged;
 }
 
@@ -78,6 +82,7 @@ function joined(before: unknown, after: unknown): unknown {
   if (before === undefined || before === "") return after;
   if (after === undefined || after === "") return before;
   if (typeof before === "string" && typeof after === "string") return before + after;
+
   const blocks = asBlocks(before);
   for (const block of asBlocks(after)) {
     const last = blocks.at(-1);
@@ -86,6 +91,7 @@ function joined(before: unknown, after: unknown): unknown {
       blocks[blocks.length - 1] = { ...last, [field]: last[field] + block[field] };
     } else blocks.push(block);
   }
+
   return blocks;
 }
 
@@ -115,9 +121,11 @@ export function itemsOf(messages: Message[]): Item[] {
       caller.results.set(message.tool_call_id ?? "", message);
       continue;
     }
+
     const item: Item = { message, results: new Map() };
     for (const call of message.tool_calls ?? []) calls.set(call.id, item);
     items.push(item);
   }
+
   return items;
 }

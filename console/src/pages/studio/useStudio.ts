@@ -19,35 +19,44 @@ const LARGE_MESSAGES = 300;
 export function useStudio(deploymentId: string, threadId: string | undefined, checkpoint: string | undefined) {
   const workspace = useWorkspaceId();
   const { follower, live: any } = useFollower(deploymentId, workspace, useQueryClient());
+
   const live = any && any.threadId === threadId ? any : null;
   const thread = useThread(deploymentId, threadId, THREAD_EVERY_MS);
+
   const changedAt = thread.data?.updated_at;
   const state = useStateAt(deploymentId, threadId, checkpoint, changedAt, changedAt !== undefined);
+
   const isRunning = live !== null && live.phase !== "ended";
   useRunsOfOthers(deploymentId, threadId, thread.data?.status === "busy" && !isRunning, live, (runId) => {
     if (threadId) follower.follow(threadId, runId);
   });
+
   // Until the state that a run left has been read, what the run streamed is newer.
   const overlay = live && (isRunning || state.dataUpdatedAt <= live.endedAt || state.isPlaceholderData) ? live : null;
   const values = overlay?.values ?? state.data?.values;
   const broken = !overlay && live && isBroken(live, state.data) ? live : null;
+
   const messages = useMemo(() => {
     const saved = merge(messagesOf(values), overlay);
     return broken ? [...saved, ...unsavedOf(broken, saved)] : saved;
   }, [values, overlay, broken]);
+
   const items = useItems(messages);
   const tree = useTree(deploymentId, threadId, changedAt);
+
   return { follower, live, overlay, thread, state, isRunning, values, items, tree };
 }
 
 // Items of messages that have not changed stay the same objects, so that only what is written is drawn again.
 function useItems(messages: Message[]): Item[] {
   const kept = useRef(new Map<string, Item>());
+
   return useMemo(() => {
     const items = itemsOf(messages).map((item) => {
       const old = kept.current.get(item.message.id);
       return old && isSame(old, item) ? old : item;
     });
+
     kept.current = new Map(items.map((item) => [item.message.id, item]));
     return items;
   }, [messages]);
@@ -76,10 +85,12 @@ function useRunsOfOthers(
     { path: { thread_id: threadId ?? "" }, query: { limit: 10 } },
     { enabled: isBusy && threadId !== undefined, everyMs: THREAD_EVERY_MS },
   );
+
   const latest = useRef(follow);
   useEffect(() => {
     latest.current = follow;
   });
+
   const wanted = isBusy ? underWay(found.data ?? []) : undefined;
   const known = live?.runId;
   useEffect(() => {
@@ -113,6 +124,7 @@ function merge(base: Message[], overlay: Live | null): Message[] {
 
 function useTree(deploymentId: string, threadId: string | undefined, changedAt: string | undefined) {
   const workspace = useWorkspaceId();
+
   return useQuery<Tree, ApiError>({
     queryKey: [workspace, "agent", deploymentId, "tree", threadId, changedAt],
     queryFn: ({ signal }) => readTree(deploymentId, threadId ?? "", signal),
@@ -132,6 +144,7 @@ export function branchOf(studio: Studio, checkpoint: string | undefined) {
 /** The part of every run of the studio: it can be followed again, by anybody, with all its events. */
 export function runOptions(messageCount: number): Omit<RunCreate, "assistant_id"> {
   const isLarge = messageCount > LARGE_MESSAGES;
+
   return {
     stream_mode: ["messages-tuple", "updates", "custom", ...(isLarge ? [] : (["values", "tasks"] as const))],
     stream_subgraphs: true,
@@ -143,6 +156,7 @@ export function runOptions(messageCount: number): Omit<RunCreate, "assistant_id"
 /** A message of a person, with images as blocks. */
 export function humanMessage(text: string, images: string[]): Message {
   const blocks = images.map((url) => ({ type: "image_url", image_url: { url } }));
+
   return {
     id: randomId(),
     type: "human",

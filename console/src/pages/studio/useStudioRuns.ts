@@ -28,15 +28,18 @@ export function useStudioRuns(beginning: Beginning) {
   const { state, live, items, follower } = studio;
   const [problem, setProblem] = useState<ApiError | null>(null);
   const [sent, setSent] = useState(0);
+
   // From the click until the run is requested, which can first need a thread or a checkpoint. A second click meanwhile
   // must not start a second run.
   const [isStarting, setStarting] = useState(false);
   const starting = useRef<AbortController | null>(null);
+
   // What somebody has said, until the agent's thread has it.
   const [pending, setPending] = useState<Message | null>(null);
 
   const attempt = async <T>(step: () => Promise<T>): Promise<T | undefined> => {
     setProblem(null);
+
     try {
       return await step();
     } catch (failure) {
@@ -45,18 +48,22 @@ export function useStudioRuns(beginning: Beginning) {
       return undefined;
     }
   };
+
   // Returns whether the agent has taken the run.
   const startOnce = async (step: (signal: AbortSignal) => Promise<boolean>): Promise<boolean> => {
     if (starting.current) return false;
     const controller = new AbortController();
     starting.current = controller;
     setStarting(true);
+
     const isTaken = await attempt(() => step(controller.signal));
     starting.current = null;
     setPending(null);
     setStarting(false);
+
     return isTaken === true;
   };
+
   const begin = async (
     signal: AbortSignal,
     changes: Partial<RunCreate>,
@@ -68,16 +75,19 @@ export function useStudioRuns(beginning: Beginning) {
     const id = threadId ?? (await createThread(deploymentId, signal));
     const from = checkpoint ? fromCheckpoint(checkpoint) : {};
     const options = { ...runOptions(items.length), ...settings, ...from, ...changes };
+
     const isTaken = follower.start(
       id,
       { assistant_id: assistant.assistant_id, ...options },
       message,
       base ?? (checkpoint ? state.data?.values : undefined),
     );
+
     setPending(null);
     onStart(id);
     return await isTaken;
   };
+
   return {
     problem,
     isStarting,
@@ -100,6 +110,7 @@ export function useStudioRuns(beginning: Beginning) {
         if (!before) throw new ApiError(409, "No checkpoint is left from before this message.", [], null);
         const base = (await readState(deploymentId, threadId, before)).values;
         const input = replacement ? { messages: [replacement] } : null;
+
         return await begin(signal, { ...fromCheckpoint(before), input }, replacement, base ?? {});
       }),
     stop: () =>
@@ -109,6 +120,7 @@ export function useStudioRuns(beginning: Beginning) {
           follower.giveUp();
           return;
         }
+
         const path = { thread_id: live.threadId, run_id: live.runId };
         const operation = "POST /threads/{thread_id}/runs/{run_id}/cancel";
         await callAgent(deploymentId, operation, { path, query: { wait: true } });

@@ -18,11 +18,13 @@ export function BackupsTab() {
   const mayManage = useMay("organization:manage");
   const found = useApi("GET /system/backups", {}, { enabled: mayManage, everyMs: EVERY_MS });
   const take = useChange("POST /system/backups", () => void found.refetch());
+
   if (!mayManage) {
     return <Empty title="You may not see backups">Admins and operators of the organization may.</Empty>;
   }
   if (found.error) return <Problem error={found.error} retry={() => void found.refetch()} />;
   if (!found.data) return null;
+
   const { schedule, backups, attempts, problem, restorable = [] } = found.data;
   if (!schedule) {
     return (
@@ -32,7 +34,9 @@ export function BackupsTab() {
       </Empty>
     );
   }
+
   const failed = attempts[0]?.error ? attempts[0] : null;
+
   return (
     <>
       <section className="card" aria-label="Schedule">
@@ -72,6 +76,7 @@ export function BackupsTab() {
 // From when to when any second can be restored: from the end of a backup to the newest log that was archived.
 function Restorable({ spans }: { spans: TimeSpan[] }) {
   if (spans.length === 0) return <span className="soft">not yet: the log has to follow a backup</span>;
+
   return (
     <>
       {spans.map((span) => (
@@ -87,6 +92,7 @@ function Restorable({ spans }: { spans: TimeSpan[] }) {
 function ByHand({ attempts }: { attempts: Attempt[] }) {
   const last = attempts.find((each) => !each.error);
   if (!last) return <>There is no backup yet.</>;
+
   return (
     <>
       The last one was taken <Ago at={last.ended_at} />: <code>{`${last.location}/${last.name}`}</code>.

@@ -16,10 +16,12 @@ const OWN = "the platform";
 export function DiskTab() {
   const mayManage = useMay("organization:manage");
   const found = useApi("GET /system/disk", {}, { enabled: mayManage, everyMs: EVERY_MS });
+
   if (!mayManage) return <Empty title="You may not see the disk">Admins and operators of the organization may.</Empty>;
   if (found.error) return <Problem error={found.error} retry={() => void found.refetch()} />;
   if (!found.data) return <p className="soft">Measuring…</p>;
   const taken = found.data.taken.filter((each) => each.bytes > 0);
+
   return (
     <>
       <Space of={found.data} />
@@ -57,6 +59,7 @@ export function DiskTab() {
 
 function Space({ of }: { of: DiskReport }) {
   const problems = of.databases.filter((each) => each.problem);
+
   return (
     <section className="card" aria-label="Disk">
       <h2>Disk</h2>
@@ -93,5 +96,6 @@ function byDeployment(taken: SpaceTaken[]): [string, number][] {
     const name = each.deployment ?? OWN;
     sums.set(name, (sums.get(name) ?? 0) + each.bytes);
   }
+
   return [...sums].sort(([, one], [, other]) => other - one);
 }

@@ -15,6 +15,7 @@ export function DoctorTab() {
   const mayManage = useMay("organization:manage");
   const [showsAll, setShowsAll] = useState(false);
   const found = useApi("GET /system/doctor", {}, { enabled: mayManage });
+
   if (!mayManage) {
     return <Empty title="You may not examine the platform">Admins and operators of the organization may.</Empty>;
   }
@@ -24,6 +25,7 @@ export function DoctorTab() {
   const shown = findings
     .filter((each) => showsAll || each.level !== "ok")
     .sort((one, other) => ORDER.indexOf(one.level) - ORDER.indexOf(other.level));
+
   return (
     <section className="card" aria-label="Findings">
       <h2>Doctor</h2>

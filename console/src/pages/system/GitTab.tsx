@@ -19,6 +19,7 @@ const HOSTS: [IntegrationCreate["kind"], string][] = [
   ["gitlab", "GitLab"],
   ["gitea", "Gitea or Forgejo"],
 ];
+
 const FIELDS = ["name", "base_url", "token"];
 
 // Accounts at git hosts: for private repositories, lists of repositories, and deployments on push.
@@ -28,6 +29,7 @@ export function GitTab() {
   const mayUpdate = useMay("deployments:update");
   const found = useApi("GET /v1/integrations/git_hosting/install", {}, { enabled: useMay("deployments:read") });
   const [removed, setRemoved] = useState<Integration | null>(null);
+
   // Plain git is built in: it needs no account and cannot be removed.
   const integrations = (found.data ?? []).filter((each) => each.kind !== "git");
   const isAdding = mayUpdate && add !== undefined;
@@ -40,6 +42,7 @@ export function GitTab() {
       </button>
     ),
   };
+
   return (
     <>
       {mayUpdate && !isAdding && (
@@ -88,12 +91,15 @@ function AddIntegration({ onClose }: { onClose: () => void }) {
   const [draft, setDraft] = useState({ name: "", kind: "github" as IntegrationCreate["kind"], url: "", token: "" });
   const set = (changes: Partial<typeof draft>) => setDraft((old) => ({ ...old, ...changes }));
   const create = useChange("POST /v1/integrations/git_hosting", onClose);
+
   const problem = (field: string) => problemAt(create.error, field);
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     const { name, kind, url, token } = draft;
     create.mutate({ body: { name: name.trim(), kind, base_url: url.trim() || null, token: token || null } });
   };
+
   return (
     <form className="card" onSubmit={submit} noValidate aria-label="Add an account">
       <h2>Add an account</h2>
@@ -140,6 +146,7 @@ function AddIntegration({ onClose }: { onClose: () => void }) {
 function Webhook({ of: integration, mayUpdate }: { of: Integration; mayUpdate: boolean }) {
   const [made, setMade] = useState<PushWebhook | null>(null);
   const create = useChange("POST /v1/integrations/git_hosting/{integration_id}/webhook", setMade);
+
   return (
     <>
       {integration.has_webhook ? "has a webhook" : <span className="soft">by polling</span>}
@@ -181,6 +188,7 @@ function Webhook({ of: integration, mayUpdate }: { of: Integration; mayUpdate: b
 
 function RemoveIntegration({ of: integration, onClose }: { of: Integration; onClose: () => void }) {
   const remove = useChange("DELETE /v1/integrations/git_hosting/{integration_id}", onClose);
+
   return (
     <Confirm
       title={`Remove ${integration.name}?`}

@@ -29,7 +29,9 @@ export function HealthTab() {
   const info = useApi("GET /info", {});
   const system = useApi("GET /system", {}, { enabled: useMay("organization:manage"), everyMs: 60_000 }).data;
   const mayReadDeployments = useMay("deployments:read");
+
   const { ok, services, problems } = (health.data ?? { ok: true, services: {} }) as Health;
+
   return (
     <>
       {health.error && <Problem error={health.error} />}
@@ -89,6 +91,7 @@ function Front({ settings }: { settings: Record<string, unknown> }) {
   if (!settings.PORTSIDE_FRONT) return <span className="soft">off: agents answer at ports of their own</span>;
   const domain = settings.PORTSIDE_DOMAIN;
   if (!domain) return <>on, without a domain</>;
+
   return (
     <>
       {String(domain)} <span className="soft">· TLS {String(settings.PORTSIDE_TLS)}</span>
@@ -99,6 +102,7 @@ function Front({ settings }: { settings: Record<string, unknown> }) {
 function Listeners() {
   const found = useApi("GET /v2/listeners", { query: { limit: 100 } }, { everyMs: EVERY_MS });
   const listeners = found.data?.resources ?? [];
+
   return (
     <section className="card" aria-label="Listeners">
       <h2>Listeners</h2>
@@ -149,6 +153,7 @@ function ListenerState({ of: listener }: { of: Listener }) {
 function Agents() {
   const found = useApi("GET /v2/deployments", { query: { limit: SHOWN_AGENTS } }, { everyMs: EVERY_MS });
   const deployments = found.data?.resources ?? [];
+
   return (
     <section className="card" aria-label="Agents">
       <h2>Agents</h2>
@@ -215,5 +220,6 @@ function Measured({ of: deployment, show }: MeasuredProps) {
     { path: { deployment_id: deployment.id } },
     { everyMs: EVERY_MS },
   ).data;
+
   return (metrics && show(metrics)) ?? "–";
 }

@@ -7,6 +7,7 @@ import { Exact } from "../../ui/Time";
 export function MasterKey() {
   const [isAsking, setAsking] = useState(false);
   const rotate = useChange("POST /system/master-key/rotate", () => setAsking(false));
+
   return (
     <section className="card" aria-label="Master key">
       <h2>Master key</h2>

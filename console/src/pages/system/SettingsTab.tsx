@@ -16,17 +16,21 @@ export function SettingsTab() {
   const navigate = useNavigate();
   const mayManage = useMay("organization:manage");
   const system = useApi("GET /system", {}, { enabled: mayManage });
+
   if (!mayManage) {
     return <Empty title="You may not see the settings">Admins and operators of the organization may.</Empty>;
   }
   if (system.error) return <Problem error={system.error} retry={() => void system.refetch()} />;
   const text = (q ?? "").toLowerCase();
+
   const settings = (system.data?.settings ?? []).filter(
     (each) =>
       (show === "all" || text || !each.is_default) && `${each.name} ${each.description}`.toLowerCase().includes(text),
   );
+
   const filter = (changes: { q?: string | undefined; show?: string | undefined }) =>
     void navigate({ to: "/system/settings", search: (old) => ({ ...old, ...changes }), replace: true });
+
   return (
     <>
       <div className="filters">

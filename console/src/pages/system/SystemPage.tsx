@@ -3,6 +3,7 @@ import { useMay } from "../../shell/session";
 
 export function SystemPage() {
   const mayManage = useMay("organization:manage");
+
   return (
     <div className="page">
       <h1>System</h1>

@@ -9,6 +9,7 @@ import { Table } from "../../ui/Table";
 import { Ago } from "../../ui/Time";
 
 const EVERY_MS = 2_000;
+
 const STATES: Record<DeploymentServer["state"], ["good" | "busy" | "bad" | "idle" | "wait", string]> = {
   current: ["good", "This version"],
   behind: ["wait", "Earlier version"],
@@ -24,6 +25,7 @@ export function UpgradeTab() {
   const mayManage = useMay("organization:manage");
   const found = useApi("GET /system/upgrade", {}, { enabled: mayManage, everyMs: EVERY_MS });
   const go = useChange("POST /system/upgrade/roll-forward", () => void found.refetch());
+
   if (!mayManage) {
     return <Empty title="You may not see upgrades">Admins and operators of the organization may.</Empty>;
   }
@@ -31,9 +33,11 @@ export function UpgradeTab() {
   if (!found.data) return null;
   const { rollout, agents } = found.data;
   const isHalted = rollout?.status === "halted";
+
   const isRunning = rollout?.status === "running";
   const failed = agents.find((each) => each.state === "failed");
   const waiting = agents.filter((each) => each.state === "behind" || each.state === "failed");
+
   return (
     <>
       <section className="card" aria-label="Upgrade">
@@ -82,6 +86,7 @@ export function UpgradeTab() {
 
 function Facts({ of: state }: { of: UpgradeState }) {
   const { rollout, last } = state;
+
   return (
     <dl className="card-body facts">
       <div>

@@ -19,12 +19,15 @@ export function RunsTab({ deploymentId, threadId }: { deploymentId: string; thre
     { path: { thread_id: threadId }, query: { limit: SHOWN } },
     { everyMs: EVERY_MS },
   );
+
   const mayTrace = useMay("runs:read");
   const cancel = useAgentChange(deploymentId, "POST /threads/{thread_id}/runs/{run_id}/cancel");
+
   if (!found.data) {
     return found.error ? <Problem error={found.error} retry={() => void found.refetch()} /> : null;
   }
   if (found.data.length === 0) return <Empty title="No run yet">Each message or answer to this thread is a run.</Empty>;
+
   return (
     <div className="stack">
       {cancel.error && <Problem error={cancel.error} />}

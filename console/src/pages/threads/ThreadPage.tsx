@@ -14,12 +14,14 @@ import { isStopped, ThreadState } from "./thread";
 import { useStateAt, useThread } from "./useThread";
 
 const EVERY_MS = 3_000;
+
 const VIEWS = [
   ["state", "State"],
   ["diff", "Changes"],
   ["runs", "Runs"],
   ["metadata", "Thread"],
 ] as const;
+
 type View = (typeof VIEWS)[number][0];
 
 export function ThreadPage() {
@@ -27,8 +29,10 @@ export function ThreadPage() {
   const { view, checkpoint, against } = threadRoute.useSearch();
   const navigate = useNavigate();
   const found = useThread(deploymentId, threadId, EVERY_MS);
+
   const show = (changes: { view?: string; checkpoint?: string; against?: string | undefined }) =>
     void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace: changes.view !== undefined });
+
   if (!found.data) {
     return found.error ? (
       <div className="page">
@@ -36,9 +40,11 @@ export function ThreadPage() {
       </div>
     ) : null;
   }
+
   const thread = found.data;
   const assistant = thread.metadata?.assistant_id;
   const shown = (VIEWS.find(([each]) => each === view)?.[0] ?? "state") satisfies View;
+
   return (
     <div className="page full wide">
       <div className="head">
@@ -114,8 +120,10 @@ function StateView({ deploymentId, threadId, checkpoint, changedAt }: ViewProps)
   if (!found.data) {
     return found.error ? <Problem error={found.error} retry={() => void found.refetch()} /> : null;
   }
+
   const { values, next, interrupts, tasks, metadata } = found.data;
   const failed = (tasks ?? []).filter((task) => task.error);
+
   return (
     <div className="stack">
       {interrupts?.map((each) => (
@@ -154,10 +162,12 @@ function DiffView({
   const after = useStateAt(deploymentId, threadId, checkpoint, changedAt);
   const parent = against ?? after.data?.parent_checkpoint?.checkpoint_id ?? undefined;
   const before = useStateAt(deploymentId, threadId, parent, undefined, parent !== undefined);
+
   const error = after.error ?? before.error;
   if (error) return <Problem error={error} />;
   if (!after.data || (parent !== undefined && !before.data)) return null;
   const found = differences(parent ? (before.data?.values ?? {}) : {}, after.data.values ?? {});
+
   return (
     <div className="stack">
       <p className="soft">

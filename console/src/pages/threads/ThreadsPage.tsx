@@ -21,6 +21,7 @@ export function ThreadsPage() {
   const { q, status, sort } = threadsRoute.useSearch();
   const navigate = useNavigate();
   const search = useMemo(() => searchOf(q ?? ""), [q]);
+
   const found = useAgentPages(
     deploymentId,
     "POST /threads/search",
@@ -37,9 +38,11 @@ export function ThreadsPage() {
     }),
     { everyMs: EVERY_MS, keep: true, enabled: search !== null },
   );
+
   const columns = useMemo(() => columnsOf(deploymentId), [deploymentId]);
   const filter = (changes: { q?: string | undefined; status?: string | undefined; sort?: string | undefined }) =>
     void navigate({ to: ".", search: (old) => ({ ...old, ...changes }), replace: true });
+
   return (
     <div className="page full">
       <div className="filters">

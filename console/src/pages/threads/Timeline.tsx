@@ -27,6 +27,7 @@ export function Timeline({ deploymentId, threadId, selected, changedAt, onSelect
   const states = found.rows;
   const trunk = useMemo(() => trunkOf(states), [states]);
   const scroller = useRef<HTMLDivElement>(null);
+
   const virtual = useVirtualizer({
     count: states.length,
     getScrollElement: () => scroller.current,
@@ -34,13 +35,16 @@ export function Timeline({ deploymentId, threadId, selected, changedAt, onSelect
     overscan: 10,
     getItemKey: (index) => states[index]?.checkpoint?.checkpoint_id ?? index,
   });
+
   const items = virtual.getVirtualItems();
   const last = items.at(-1)?.index ?? 0;
   const { loadMore } = found;
   useEffect(() => {
     if (last >= states.length - 10) loadMore();
   }, [last, states.length, loadMore]);
+
   const current = selected ?? states[0]?.checkpoint?.checkpoint_id;
+
   const move = (step: number) => {
     const index = states.findIndex((each) => each.checkpoint?.checkpoint_id === current) + step;
     const id = states[index]?.checkpoint?.checkpoint_id;
@@ -48,8 +52,10 @@ export function Timeline({ deploymentId, threadId, selected, changedAt, onSelect
     onSelect(id);
     virtual.scrollToIndex(index);
   };
+
   useKey("j", () => move(1));
   useKey("k", () => move(-1));
+
   return (
     <section className="card timeline" aria-label="Checkpoints">
       <h2>
@@ -63,6 +69,7 @@ export function Timeline({ deploymentId, threadId, selected, changedAt, onSelect
             const state = states[item.index];
             const id = state?.checkpoint?.checkpoint_id;
             if (!state || !id) return null;
+
             return (
               <li key={item.key} style={{ transform: `translateY(${item.start}px)` }}>
                 <button
@@ -122,5 +129,6 @@ function trunkOf(states: State[]): Set<string> {
   );
   const trunk = new Set<string>();
   for (let id = states[0]?.checkpoint?.checkpoint_id; id && !trunk.has(id); id = parents.get(id)) trunk.add(id);
+
   return trunk;
 }

@@ -44,11 +44,13 @@ export function searchOf(text: string): Pick<ThreadSearch, "ids" | "metadata" | 
   if (ids.length === 0) return {};
   if (ids.every((each) => ID.test(each))) return { ids };
   if (text.replace(TERM, "").trim()) return null;
+
   const found: { metadata: Record<string, unknown>; values: Record<string, unknown> } = { metadata: {}, values: {} };
   for (const [, key = "", value = ""] of text.matchAll(TERM)) {
     const [where, path] = key.startsWith("values.") ? [found.values, key.slice(7)] : [found.metadata, key];
     put(where, path.split("."), parsed(value));
   }
+
   return found;
 }
 

@@ -25,6 +25,7 @@ export function useThread(
 ): UseQueryResult<Thread, ApiError> {
   const workspace = useWorkspaceId();
   const { isLive } = usePreferences();
+
   return useQuery<Thread, ApiError>({
     queryKey: [workspace, "agent", deploymentId, "thread", threadId],
     queryFn: async ({ signal }) => {
@@ -47,6 +48,7 @@ export function useStateAt(
   isEnabled = true,
 ): UseQueryResult<State, ApiError> {
   const workspace = useWorkspaceId();
+
   return useQuery<State, ApiError>({
     queryKey: [workspace, "agent", deploymentId, "state", threadId, checkpoint ?? `latest ${changedAt}`],
     queryFn: ({ signal }) => readState(deploymentId, threadId ?? "", checkpoint, signal),

@@ -34,6 +34,7 @@ export function Breakdown({ traceId, projectId, tree }: { traceId: string; proje
       select: [...MODEL_STATS],
     },
   });
+
   const nodes = useApi("POST /runs/stats", {
     body: {
       ...query,
@@ -41,13 +42,16 @@ export function Breakdown({ traceId, projectId, tree }: { traceId: string; proje
       select: ["run_count"],
     },
   });
+
   const byName = useMemo(() => groupsOf(tree), [tree]);
   const ofModels = Object.entries((models.data ?? {}) as Record<string, RunStats>)
     .map(modelGroup)
     .toSorted(largest);
+
   // Runs inside of a node carry its name in their metadata; the run of the node is called like it.
   const ofNodes = byName.filter((group) => group.name in ((nodes.data ?? {}) as Record<string, RunStats>));
   const error = models.error ?? nodes.error;
+
   return (
     <div className="breakdowns">
       {error && <Problem error={error} />}
@@ -77,6 +81,7 @@ function groupsOf(tree: Tree): Group[] {
       cost: null,
       times: [],
     };
+
     found.set(name, group);
     group.runs += 1;
     if (status === "ERROR") group.failed += 1;
@@ -85,11 +90,13 @@ function groupsOf(tree: Tree): Group[] {
     group.tokens += node.tokens;
     if (node.cost !== null) group.cost = (group.cost ?? 0) + node.cost;
   }
+
   for (const group of found.values()) {
     group.times.sort((one, other) => one - other);
     group.totalMs = group.times.reduce((sum, each) => sum + each, 0);
     group.p99Ms = group.times[Math.floor(P99 * (group.times.length - 1))] ?? null;
   }
+
   return [...found.values()].toSorted(largest);
 }
 
@@ -97,11 +104,13 @@ function isInside(tree: Tree, node: Node): boolean {
   for (let at = node.parent; at !== null; at = tree.nodes[at]?.parent ?? null) {
     if (tree.nodes[at]?.span.name === node.span.name) return true;
   }
+
   return false;
 }
 
 function modelGroup([name, stats]: [string, RunStats]): Group {
   const runs = stats.run_count ?? 0;
+
   return {
     name,
     runs,

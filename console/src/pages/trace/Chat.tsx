@@ -12,6 +12,7 @@ const FORMATTED_CHARS = 20_000;
 export function Chat({ messages }: { messages: Message[] }) {
   const [shown, setShown] = useState(SHOWN);
   const hidden = Math.max(messages.length - shown, 0);
+
   return (
     <ol className="chat">
       {hidden > 0 && (
@@ -53,10 +54,12 @@ function Part({ value }: { value: unknown }) {
 function MessageText({ message }: { message: Message }) {
   const { role, text } = message;
   if (!text) return null;
+
   if (role === "tool" && text.length <= FORMATTED_CHARS) {
     const value = parsed(text);
     if (isBranch(value)) return <Json value={value} name="result" />;
   }
+
   if (role === "tool" || text.length > FORMATTED_CHARS) return <LongText text={text} name="message" />;
   return <Markdown text={text} />;
 }

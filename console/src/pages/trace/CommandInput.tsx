@@ -26,6 +26,7 @@ export function CommandInput({ command: { resume, update, goto } }: { command: C
   const answers = isBranch(resume) ? Object.entries(resume) : [];
   const isById = answers.length > 0 && answers.every(([id]) => QUESTION_ID.test(id));
   const places = goto.filter((place) => place !== null && place !== "");
+
   return (
     <dl className="resume">
       {isById &&
@@ -41,6 +42,7 @@ export function CommandInput({ command: { resume, update, goto } }: { command: C
 
 function Part({ title, value, name }: { title: string; value: unknown; name: string }) {
   const messages = messagesOf(value);
+
   return (
     <>
       <dt>{title}</dt>

@@ -16,12 +16,14 @@ const SOURCES: Record<string, string> = {
   model: "model",
   auto_eval: "evaluator",
 };
+
 // What a thumb is called if nothing else is written.
 const THUMB_KEY = "user_score";
 
 export function FeedbackTab({ runId }: { runId: string }) {
   const found = useApi("GET /feedback", { query: { run: [runId], limit: 100 } }, { everyMs: 10_000 });
   const mayCreate = useMay("feedback:create");
+
   return (
     <div className="stack">
       {found.error && <Problem error={found.error} retry={() => void found.refetch()} />}
@@ -41,8 +43,10 @@ export function FeedbackTab({ runId }: { runId: string }) {
 function Given({ feedback }: { feedback: Feedback }) {
   const mayDelete = useMay("feedback:delete");
   const remove = useChange("DELETE /feedback/{feedback_id}");
+
   const source = (feedback.feedback_source as { type?: string } | null)?.type ?? "";
   const { comment, correction, value } = feedback;
+
   return (
     <li>
       <span className="row spread">
@@ -86,11 +90,14 @@ function FeedbackForm({ runId }: { runId: string }) {
   const [key, setKey] = useState("");
   const [typed, setTyped] = useState("");
   const [comment, setComment] = useState("");
+
   const create = useChange("POST /feedback", () => {
     setTyped("");
     setComment("");
   });
+
   const config = configs.find((each) => each.feedback_key === key)?.feedback_config;
+
   const give = (value: number | null, name = key.trim() || THUMB_KEY) =>
     create.mutate({
       body: {
@@ -101,11 +108,14 @@ function FeedbackForm({ runId }: { runId: string }) {
         feedback_source: { type: "app" },
       },
     });
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     give(typed.trim() === "" ? null : Number(typed), key.trim() || (typed ? THUMB_KEY : "note"));
   };
+
   const isNumber = typed.trim() === "" || Number.isFinite(Number(typed));
+
   return (
     <form className="feedback-form" onSubmit={submit}>
       <div className="row">

@@ -27,7 +27,9 @@ const TABS = [
   ["events", "Events"],
   ["feedback", "Feedback"],
 ] as const;
+
 type Tab = (typeof TABS)[number][0];
+
 const SELECTS = [
   "TAGS",
   "FIRST_TOKEN_TIME",
@@ -60,7 +62,9 @@ export function RunPanel({ runId, node, onBack }: Props) {
   const { projectId, traceId } = traceRoute.useParams();
   const { tab: wanted } = traceRoute.useSearch();
   const found = useApi("GET /v2/runs/{run_id}", { path: { run_id: runId }, query: { selects: SELECTS } });
+
   const tab: Tab = TABS.find(([name]) => name === wanted)?.[0] ?? "values";
+
   return (
     <aside className="run-panel" aria-label="Span">
       <BackToSpans onBack={onBack} />
@@ -93,6 +97,7 @@ export function RunData({ node, tab }: { node: Node; tab: "values" | "metadata" 
   const { id: runId, status } = node.span;
   const isRunning = status === "PENDING";
   const values = useValues(runId, isRunning);
+
   return (
     <>
       {values.error && <Problem error={values.error} retry={() => void values.refetch()} />}
@@ -117,6 +122,7 @@ export function PanelHead({ node, details }: { node: Node; details?: Details | u
   const { span } = node;
   const isModel = (details?.prompt_tokens ?? 0) + (details?.completion_tokens ?? 0) > 0;
   const firstToken = details?.first_token_time;
+
   return (
     <div className="run-head">
       <div className="row">
@@ -198,14 +204,18 @@ function Actions({ node, projectId, traceId }: { node: Node; projectId: string; 
   const [opened, setOpened] = useState<"add" | "share" | null>(null);
   const mayUpdate = useMay("datasets:update");
   const mayQueue = useMay("annotation-queues:update");
+
   const { span } = node;
   const download = useDownload();
+
   const save = () =>
     download.mutate({
       read: () => request("GET /runs/{run_id}", { path: { run_id: span.id } }),
       fileName: `run-${span.id.slice(-8)}.json`,
     });
+
   const toggle = (which: "add" | "share") => setOpened(opened === which ? null : which);
+
   return (
     <>
       <div className="row">
@@ -239,6 +249,7 @@ function Metadata({ runId, values }: { runId: string; values: NonNullable<Return
   const read = readValue(extra);
   const { metadata, ...rest } = isBranch(read) ? (read as Record<string, unknown>) : { metadata: undefined };
   if (!extra && !serialized) return <p className="soft">The run has no metadata.</p>;
+
   return (
     <>
       {isBranch(metadata) && <MetadataTable metadata={metadata as Record<string, unknown>} />}

@@ -10,8 +10,10 @@ export function Share({ runId }: { runId: string }) {
   const create = useChange("PUT /runs/{run_id}/share");
   const remove = useChange("DELETE /runs/{run_id}/share");
   const mayShare = useMay("runs:share");
+
   const error = share.error ?? create.error ?? remove.error;
   const address = share.data && `${location.origin}/console/shared/${share.data.share_token}`;
+
   return (
     <div className="actions card">
       {error && <Problem error={error} />}

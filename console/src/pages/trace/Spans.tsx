@@ -23,8 +23,10 @@ interface SpansProps {
 export function Spans({ tree, run, onSelect, tabs, children }: SpansProps) {
   const [closed, setClosed] = useState<ReadonlySet<string>>(new Set());
   const [search, setSearch] = useState("");
+
   const selected = run ?? tree.nodes[0]?.span.id ?? "";
   const shown = useMemo(() => shownOf(tree, closed, search), [tree, closed, search]);
+
   useEffect(() => setClosed((old) => openedTo(tree, selected, old)), [tree, selected]);
   const toggle = useCallback(
     (id: string, isClosed: boolean) =>
@@ -32,11 +34,14 @@ export function Spans({ tree, run, onSelect, tabs, children }: SpansProps) {
         const next = new Set(old);
         if (isClosed) next.add(id);
         else next.delete(id);
+
         return next;
       }),
     [],
   );
+
   const node = tree.nodes[tree.positions.get(selected) ?? -1];
+
   return (
     <>
       <div className="row spread">
@@ -79,6 +84,7 @@ export function TraceHead({ root, tree, children }: { root: Span; tree: Tree; ch
   const node = tree.nodes[0];
   const failed = tree.nodes.filter((each) => each.span.status === "ERROR").length;
   const interrupted = tree.nodes.filter((each) => each.span.status === "INTERRUPTED").length;
+
   return (
     <div className="head">
       <div className="row">
@@ -113,6 +119,7 @@ function RootState({ root, isInterrupted }: { root: Span; isInterrupted: boolean
   if (root.status === "INTERRUPTED" || isInterrupted) {
     return <Status tone="wait" word="Interrupted" title="The run that goes on has a trace of its own." />;
   }
+
   return <Status tone="good" word="Succeeded" />;
 }
 
@@ -135,6 +142,7 @@ interface ToolsProps {
 function SpanTools({ search, onSearch, onClose, onOpen }: ToolsProps) {
   const field = useRef<HTMLInputElement>(null);
   useKey("/", () => field.current?.focus());
+
   return (
     <div className="filters">
       <input

@@ -20,6 +20,7 @@ import { treeOf } from "./tree";
 const EVERY_MS = 2_000;
 const LARGE = 2_000;
 const LARGE_EVERY_MS = 15_000;
+
 const VIEWS = [
   ["spans", "Spans"],
   ["breakdown", "By node and model"],
@@ -31,6 +32,7 @@ export function TracePage() {
   const navigate = useNavigate();
   const found = useSpans(projectId, traceId);
   const tree = useMemo(() => treeOf(found.spans), [found.spans]);
+
   const root = tree.nodes[0]?.span;
   const change = useCallback(
     (changes: { run?: string | undefined }) =>
@@ -42,9 +44,11 @@ export function TracePage() {
       }),
     [navigate, projectId, traceId],
   );
+
   const select = useCallback((id: string | undefined) => change({ run: id }), [change]);
   if (!root) return <Missing error={found.error} retry={found.retry} />;
   const view = wanted === "breakdown" ? "breakdown" : "spans";
+
   const tabs = (
     <Tabs
       label="Views of the trace"
@@ -53,6 +57,7 @@ export function TracePage() {
       search={(next, old) => ({ ...old, view: next === "spans" ? undefined : next })}
     />
   );
+
   return (
     <div className="page full wide trace">
       <TraceHead root={root} tree={tree}>
@@ -79,6 +84,7 @@ function useSpans(projectId: string, traceId: string) {
     { path: { trace_id: traceId }, query: { project_id: projectId, selects: SPAN_SELECTS } },
     { everyMs },
   );
+
   const spans = useMemo(() => (found.data?.items ?? []) as unknown as Span[], [found.data]);
   // A trace is followed until nothing in it runs any more.
   const isRunning = spans.some((span) => span.status === "PENDING") || found.error?.status === 404;
@@ -86,11 +92,13 @@ function useSpans(projectId: string, traceId: string) {
     () => setEveryMs(isRunning && (spans.length > LARGE ? LARGE_EVERY_MS : EVERY_MS)),
     [isRunning, spans.length],
   );
+
   return { spans, error: found.error, retry: () => void found.refetch() };
 }
 
 function Missing({ error, retry }: { error: ApiError | null; retry: () => void }) {
   if (!error) return null;
+
   return (
     <div className="page">
       {error.status === 404 ? (
@@ -110,7 +118,9 @@ function Origin({ traceId, projectId }: { traceId: string; projectId: string }) 
   const threadId = (found.data as { thread_id?: string | null } | undefined)?.thread_id;
   const deployment = useDeploymentOf(projectId);
   const mayCall = useMayCall(deployment);
+
   if (!threadId) return null;
+
   return (
     <div className="row">
       <Link className="button" to="/traces/$projectId/threads/$threadId" params={{ projectId, threadId }}>

@@ -20,6 +20,7 @@ import { messagesOf } from "./messages";
 // Read at once with the run; more is read when somebody asks for it.
 const READ_CHARS = 100_000;
 const SHOWN_AT_MOST = 3_000_000;
+
 const TITLES: Record<string, string> = {
   inputs: "Input",
   outputs: "Output",
@@ -36,16 +37,19 @@ export function useValues(runId: string, isRunning = false) {
   const token = useContext(ShareToken);
   const query = { chars: READ_CHARS };
   const everyMs = isRunning ? 3_000 : (false as const);
+
   const own = useApi(
     "GET /runs/{run_id}/values",
     { path: { run_id: runId }, query },
     { everyMs, enabled: token === null },
   );
+
   const shared = useApi(
     "GET /public/{share_token}/run/{run_id}/values",
     { path: { share_token: token ?? "", run_id: runId }, query },
     { everyMs, enabled: token !== null },
   );
+
   return token === null ? own : shared;
 }
 
@@ -76,6 +80,7 @@ export function Value({ runId, value, status = "ERROR" }: Props) {
     gcTime: 0,
     staleTime: Number.POSITIVE_INFINITY,
   });
+
   const text = value.is_whole ? value.text : whole.data;
   const isFailure = status === "ERROR" || status === "PENDING";
   const heading =
@@ -84,6 +89,7 @@ export function Value({ runId, value, status = "ERROR" }: Props) {
         ? "Interrupt"
         : "Handed over"
       : (TITLES[value.name] ?? value.name);
+
   return (
     <section className="value" aria-label={heading}>
       <div className="value-head">
@@ -121,9 +127,12 @@ export function Value({ runId, value, status = "ERROR" }: Props) {
 function Shown({ text, name, isFailure }: { text: string; name: string; isFailure: boolean }) {
   const value = useMemo(() => (name === "error" ? plain(text) : parsedJson(text)), [text, name]);
   const messages = useMemo(() => (name === "inputs" || name === "outputs" ? messagesOf(value) : null), [value, name]);
+
   const command = name === "inputs" ? commandOf(value) : null;
   const [isRaw, setRaw] = useState(false);
+
   if (name === "error" && isFailure) return <ErrorText text={String(value)} />;
+
   if (name === "error") {
     return (
       <div className="value-text">
@@ -132,6 +141,7 @@ function Shown({ text, name, isFailure }: { text: string; name: string; isFailur
       </div>
     );
   }
+
   return (
     <>
       {(messages || command) && (
@@ -160,11 +170,13 @@ function Shown({ text, name, isFailure }: { text: string; name: string; isFailur
 function FileButton({ runId, name, what }: { runId: string; name: string; what: string }) {
   const token = useContext(ShareToken);
   const download = useDownload();
+
   const save = () =>
     download.mutate({
       read: () => readFile(token, runId, name),
       fileName: `${runId.slice(-8)}-${name}.${name === "error" ? "txt" : "json"}`,
     });
+
   return (
     <>
       {download.error && (
@@ -189,6 +201,7 @@ function FileButton({ runId, name, what }: { runId: string; name: string; what: 
 function readFile(token: string | null, runId: string, name: string, signal?: AbortSignal): Promise<Response> {
   const path = { run_id: runId, name };
   if (token === null) return request("GET /runs/{run_id}/values/{name}", { path }, signal);
+
   return request(
     "GET /public/{share_token}/run/{run_id}/values/{name}",
     { path: { ...path, share_token: token } },

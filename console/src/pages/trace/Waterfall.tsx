@@ -33,24 +33,29 @@ export function Waterfall({ tree, shown, closed, selected, onSelect, onToggle }:
     estimateSize: () => ROW_PX,
     overscan: 16,
   });
+
   const rows = useMemo(
     () => new Map(shown.map((position, row) => [tree.nodes[position]?.span.id ?? "", row])),
     [tree, shown],
   );
+
   const row = rows.get(selected);
   const node = row === undefined ? undefined : tree.nodes[shown[row] ?? -1];
+
   const select = (next: number) => {
     const position = shown[Math.min(Math.max(next, 0), shown.length - 1)];
     const span = position === undefined ? undefined : tree.nodes[position]?.span;
     if (span) onSelect(span.id);
     scroller.current?.focus({ preventScroll: true });
   };
+
   const { scrollToIndex } = virtual;
   useEffect(() => {
     if (row !== undefined) scrollToIndex(row, { align: "auto" });
   }, [row, scrollToIndex]);
   useKey("j", () => select((row ?? -1) + 1));
   useKey("k", () => select((row ?? 1) - 1));
+
   const onKeyDown = (event: React.KeyboardEvent) => {
     const isClosed = closed.has(selected);
     if (event.key === "ArrowDown") select((row ?? -1) + 1);
@@ -65,12 +70,16 @@ export function Waterfall({ tree, shown, closed, selected, onSelect, onToggle }:
       if (node.below > 0 && !isClosed) onToggle(selected, true);
       else if (parent) onSelect(parent.span.id);
     } else return;
+
     event.preventDefault();
   };
+
   const spanMs = Math.max(tree.endMs - tree.startMs, 1);
   const items = virtual.getVirtualItems();
+
   // Assistive technology must not be led to a row that is not in the page.
   const isDrawn = items.some((item) => item.index === row);
+
   return (
     <div className="waterfall">
       <div className="waterfall-head" aria-hidden="true">
@@ -98,6 +107,7 @@ export function Waterfall({ tree, shown, closed, selected, onSelect, onToggle }:
           {items.map((item) => {
             const each = tree.nodes[shown[item.index] ?? -1];
             if (!each) return null;
+
             return (
               <Row
                 key={each.span.id}
@@ -137,6 +147,7 @@ function Row({ node, top, isSelected, isClosed, startMs, spanMs, endMs, onSelect
   const left = ((node.startMs - startMs) / spanMs) * 100;
   const width = Math.max(((until - node.startMs) / spanMs) * 100, 0);
   const word = TYPE_WORDS[span.run_type] ?? span.run_type;
+
   return (
     // biome-ignore lint/a11y/useKeyWithClickEvents: the tree handles the keys
     // biome-ignore lint/a11y/useFocusableInteractive: aria-activedescendant marks the chosen one

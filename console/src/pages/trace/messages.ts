@@ -34,6 +34,7 @@ const ROLES: Record<string, Message["role"]> = {
   toolmessage: "tool",
   functionmessage: "tool",
 };
+
 const TITLES: Record<Message["role"], string> = {
   human: "Human",
   ai: "Assistant",
@@ -41,26 +42,32 @@ const TITLES: Record<Message["role"], string> = {
   tool: "Tool",
   other: "Message",
 };
+
 const PLACES = ["messages", "output", "input", "message", "choices", "generations", "response"];
 const MAX_DEPTH = 5;
 
 // The messages in a value, wherever the usual clients put them; null if there are none.
 export function messagesOf(value: unknown, depth = 0): Message[] | null {
   if (depth > MAX_DEPTH || !isObject(value)) return null;
+
   if (Array.isArray(value)) {
     if (value.length === 0) return null;
     // One list of messages for each request of a batch.
     if (Array.isArray(value[0])) return messagesOf(value[0], depth + 1);
     const found = value.map(messageOf);
     if (found.every((message) => message !== null)) return found;
+
     return value.length === 1 ? messagesOf(value[0], depth + 1) : null;
   }
+
   const own = messageOf(value);
   if (own) return [own];
+
   for (const place of PLACES) {
     const found = place in value ? messagesOf((value as Fields)[place], depth + 1) : null;
     if (found) return found;
   }
+
   return null;
 }
 
@@ -71,6 +78,7 @@ function messageOf(raw: unknown): Message | null {
   if (lc !== undefined && isObject(kwargs) && Array.isArray(id)) return made(String(id.at(-1)), kwargs as Fields);
   if (typeof type === "string" && isObject(data) && "content" in data) return made(type, data as Fields);
   const role = fields.role ?? type;
+
   return typeof role === "string" && ("content" in fields || "tool_calls" in fields || "parts" in fields)
     ? made(role, fields)
     : null;
@@ -82,16 +90,19 @@ function made(kind: string, fields: Fields): Message | null {
   const name = typeof fields.name === "string" && fields.name ? fields.name : null;
   const title = role === "other" ? kind : name ? `${TITLES[role]} · ${name}` : TITLES[role];
   const message: Message = { role, title, text: "", toolCalls: [], others: [] };
+
   addContent(message, fields.content ?? fields.parts);
   const extra = isObject(fields.additional_kwargs) ? (fields.additional_kwargs as Fields).tool_calls : undefined;
   const calls = Array.isArray(fields.tool_calls) && fields.tool_calls.length ? fields.tool_calls : extra;
   if (Array.isArray(calls) && calls.length) message.toolCalls = calls.map(toolCallOf);
+
   return message;
 }
 
 function addContent(message: Message, content: unknown) {
   if (typeof content === "string") message.text = content;
   if (!Array.isArray(content)) return;
+
   const texts: string[] = [];
   for (const block of content) {
     if (typeof block === "string") texts.push(block);
@@ -103,6 +114,7 @@ function addContent(message: Message, content: unknown) {
       else message.others.push(block);
     }
   }
+
   message.text = texts.join("\n\n");
 }
 

@@ -32,20 +32,25 @@ export function treeOf(spans: Span[]): Tree {
     if (list) list.push(span);
     else children.set(parent, [span]);
   }
+
   const nodes: Node[] = [];
   const positions = new Map<string, number>();
+
   // Deep chains would exceed the call stack, so the spans that are still to come are on one of our own.
   const ahead = (children.get(null) ?? [])
     .toReversed()
     .map((span) => ({ span, depth: 0, parent: null as number | null }));
+
   for (let next = ahead.pop(); next; next = ahead.pop()) {
     const position = nodes.length;
     positions.set(next.span.id, position);
     nodes.push(nodeOf(next.span, next.depth, next.parent));
+
     for (const child of (children.get(next.span.id) ?? []).toReversed()) {
       ahead.push({ span: child, depth: next.depth + 1, parent: position });
     }
   }
+
   let startMs = Number.POSITIVE_INFINITY;
   let endMs = 0;
   for (let index = nodes.length - 1; index >= 0; index -= 1) {
@@ -56,8 +61,10 @@ export function treeOf(spans: Span[]): Tree {
     if (!parent) continue;
     parent.below += node.below + 1;
     parent.tokens += node.tokens;
+
     if (node.cost !== null) parent.cost = (parent.cost ?? 0) + node.cost;
   }
+
   return { nodes, positions, startMs: nodes.length ? startMs : 0, endMs };
 }
 
@@ -79,6 +86,7 @@ function nodeOf(span: Span, depth: number, parent: number | null): Node {
 export function shownOf(tree: Tree, closed: ReadonlySet<string>, search: string): number[] {
   const shown: number[] = [];
   const wanted = search.trim().toLowerCase();
+
   const kept = wanted ? matching(tree, wanted) : null;
   for (let index = 0; index < tree.nodes.length; index += 1) {
     const node = tree.nodes[index] as Node;
@@ -86,6 +94,7 @@ export function shownOf(tree: Tree, closed: ReadonlySet<string>, search: string)
     shown.push(index);
     if (!kept && closed.has(node.span.id)) index += node.below;
   }
+
   return shown;
 }
 
@@ -97,6 +106,7 @@ function matching(tree: Tree, wanted: string): Set<number> {
     if (!`${name} ${type}`.toLowerCase().includes(wanted) && !(isFailure && status === "ERROR")) return;
     for (let at: number | null = index; at !== null && !kept.has(at); at = tree.nodes[at]?.parent ?? null) kept.add(at);
   });
+
   return kept;
 }
 
@@ -110,5 +120,6 @@ export function openedTo(tree: Tree, id: string, closed: ReadonlySet<string>): R
     next.delete(tree.nodes[parent]?.span.id ?? "");
     at = parent;
   }
+
   return next.size === closed.size ? closed : next;
 }

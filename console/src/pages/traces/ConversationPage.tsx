@@ -37,10 +37,12 @@ export function ConversationPage() {
     }),
     { everyMs: EVERY_MS },
   );
+
   const project = useApi("GET /sessions/{session_id}", { path: { session_id: projectId } }).data;
   const deployment = useDeploymentOf(projectId);
   const mayCall = useMayCall(deployment);
   const turns = useMemo(() => found.rows.toReversed(), [found.rows]);
+
   return (
     <div className="page conversation">
       <div className="head">
@@ -122,6 +124,7 @@ function Turn({ turn, projectId, before }: TurnProps) {
 function TurnMessages({ turn, before }: { turn: RunRow; before: string | undefined }) {
   const values = useValues(turn.id, turn.status === "PENDING");
   const previous = useValues(before ?? turn.id).data;
+
   if (values.error) return <Problem error={values.error} />;
   if (!values.data) return <p className="soft">…</p>;
   const inputs = messagesOf(readValue(valueNamed(values.data, "inputs"))) ?? [];
@@ -129,6 +132,7 @@ function TurnMessages({ turn, before }: { turn: RunRow; before: string | undefin
   const old = before ? (messagesOf(readValue(valueNamed(previous, "outputs"))) ?? []).length : 0;
   const isState = outputs.length > inputs.length && old > 0 && outputs.length > old;
   const added = isState ? outputs.slice(old) : outputs.length > 1 ? outputs : [...inputs, ...outputs];
+
   const error = valueNamed(values.data, "error");
   if (added.length > 0) {
     return (
@@ -138,6 +142,7 @@ function TurnMessages({ turn, before }: { turn: RunRow; before: string | undefin
       </>
     );
   }
+
   return (
     <>
       {["error", "inputs", "outputs"].map((name) => {

@@ -27,7 +27,9 @@ export function Conversations({ projectId, filters, onFilter }: Props) {
   const navigate = useNavigate();
   const found = useThreads(projectId, filters);
   const columns = useMemo(() => columnsOf(projectId), [projectId]);
+
   const isFiltered = FILTER_FIELDS.some((field) => filters[field]);
+
   return (
     <PagedList
       found={found}

@@ -27,6 +27,7 @@ const TITLES: Record<FilterField, string> = {
   until: "Until",
   filter: "Filter expression",
 };
+
 const HINTS: Partial<Record<FilterField, string>> = {
   name: "part of a name",
   latency: "> 5s, < 200ms, 1s..5s",
@@ -42,13 +43,16 @@ const HINTS: Partial<Record<FilterField, string>> = {
   until: "2026-11-23T18:00",
   filter: 'and(eq(run_type, "llm"), gt(latency, "5s"))',
 };
+
 const BELOW = FILTER_FIELDS.filter((field) => field !== "q" && field !== "status");
+
 const PERIODS: [string, string][] = [
   ["1h", "Last hour"],
   ["24h", "Last 24 hours"],
   ["7d", "Last 7 days"],
   ["30d", "Last 30 days"],
 ];
+
 const STATES: [string, string][] = [
   ["success", "Succeeded"],
   ["error", "Failed"],
@@ -66,6 +70,7 @@ export function FilterBar({ filters, onChange }: Props) {
   const active = FILTER_FIELDS.filter((field) => filters[field]);
   const isPeriod = PERIODS.some(([value]) => value === filters.since);
   const chips = active.filter((field) => field !== "q" && field !== "status" && !(field === "since" && isPeriod));
+
   return (
     <div className="filter-bar">
       <div className="filters">
@@ -134,6 +139,7 @@ function FilterInput({
 }: { field: FilterField; value: string | undefined } & Pick<Props, "onChange">) {
   const id = useId();
   const problem = value ? problemOf(field, value) : undefined;
+
   if (field === "type") {
     return (
       <div className="field">
@@ -149,6 +155,7 @@ function FilterInput({
       </div>
     );
   }
+
   return (
     <div className={`field${problem ? " wrong" : ""}${field === "filter" ? " wide" : ""}`}>
       <label htmlFor={id}>{TITLES[field]}</label>
@@ -174,6 +181,7 @@ interface TextProps {
 
 function TextFilter({ id, value, onChange, placeholder, isMono }: TextProps) {
   const typed = useTyped(value, onChange);
+
   return (
     <input
       {...typed}

@@ -16,6 +16,7 @@ const VIEWS = [
   ["runs", "All runs"],
   ["threads", "Conversations"],
 ] as const;
+
 type View = (typeof VIEWS)[number][0];
 
 export function ProjectPage() {
@@ -23,7 +24,9 @@ export function ProjectPage() {
   const { view: wanted, ...filters } = projectRoute.useSearch();
   const navigate = useNavigate();
   const project = useApi("GET /sessions/{session_id}", { path: { session_id: projectId } });
+
   const view: View = VIEWS.find(([name]) => name === wanted)?.[0] ?? "traces";
+
   const change = (changes: Filters & { view?: string | undefined }) =>
     void navigate({
       to: "/traces/$projectId",
@@ -31,6 +34,7 @@ export function ProjectPage() {
       search: (old) => ({ ...old, ...changes }),
       replace: true,
     });
+
   if (project.error && !project.data) {
     return (
       <div className="page">
@@ -38,6 +42,7 @@ export function ProjectPage() {
       </div>
     );
   }
+
   return (
     <div className="page full">
       <div className="head">
@@ -63,6 +68,7 @@ export function ProjectPage() {
 function DeploymentLink({ projectId }: { projectId: string }) {
   const deployment = useDeploymentOf(projectId);
   if (!deployment) return null;
+
   return (
     <Link className="button" to="/deployments/$deploymentId" params={{ deploymentId: deployment.id }}>
       <Icon name="deployments" />

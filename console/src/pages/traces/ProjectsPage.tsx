@@ -26,13 +26,16 @@ function TraceOfRun({ runId }: { runId: string }) {
     path: { run_id: runId },
     query: { selects: ["TRACE_ID", "PROJECT_ID"] },
   });
+
   const { trace_id: traceId, project_id: projectId } = (found.data ?? {}) as { trace_id?: string; project_id?: string };
   if (traceId && projectId) {
     return (
       <Navigate to="/traces/$projectId/$traceId" params={{ projectId, traceId }} search={{ run: runId }} replace />
     );
   }
+
   if (!found.error) return null;
+
   return (
     <div className="page">
       {found.error.status === 404 || found.error.status === 422 ? (
@@ -66,6 +69,7 @@ function Projects() {
     (projects) => projects,
     { everyMs: EVERY_MS, keep: true },
   );
+
   return (
     <div className="page full">
       <div className="head">

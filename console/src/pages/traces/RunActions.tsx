@@ -27,6 +27,7 @@ export function RunActions({ runs, projectId, onDone }: Props) {
   const mayQueue = useMay("annotation-queues:update");
   const mayDelete = useMay("runs:delete");
   const [isDeleting, setDeleting] = useState(false);
+
   return (
     <div className="actions card">
       <span className="number">
@@ -56,10 +57,13 @@ function AddToDataset({ runs }: { runs: Marked[] }) {
   const [split, setSplit] = useState("");
   const cache = useQueryClient();
   const [state, setState] = useState<{ isBusy?: boolean; error?: ApiError; added?: string }>({});
+
   const dataset = datasets.find((each) => each.id === chosen);
+
   const submit = async (event: FormEvent) => {
     event.preventDefault();
     setState({ isBusy: true });
+
     try {
       const examples = runs.map((run) => ({
         dataset_id: chosen,
@@ -67,6 +71,7 @@ function AddToDataset({ runs }: { runs: Marked[] }) {
         use_source_run_io: true,
         ...(split.trim() ? { split: split.trim() } : {}),
       }));
+
       await call("POST /examples/bulk", { body: examples });
       setState({ added: chosen });
       await cache.invalidateQueries();
@@ -75,6 +80,7 @@ function AddToDataset({ runs }: { runs: Marked[] }) {
       setState({ error: failure });
     }
   };
+
   if (datasets.length === 0) {
     return (
       <span className="soft">
@@ -85,6 +91,7 @@ function AddToDataset({ runs }: { runs: Marked[] }) {
       </span>
     );
   }
+
   return (
     <form className="row" onSubmit={(event) => void submit(event)}>
       <select aria-label="Dataset" value={chosen} onChange={(event) => setChosen(event.target.value)}>
@@ -124,11 +131,14 @@ function AddToQueue({ runs }: { runs: Marked[] }) {
   const queues = useApi("GET /annotation-queues", { query: { limit: 100 } }).data ?? [];
   const [chosen, setChosen] = useState("");
   const add = useChange("POST /annotation-queues/{queue_id}/runs");
+
   const queue = queues.find((each) => each.id === chosen);
+
   const submit = (event: FormEvent) => {
     event.preventDefault();
     add.mutate({ path: { queue_id: chosen }, body: runs.map((run) => run.id) });
   };
+
   if (queues.length === 0) {
     return (
       <span className="soft">
@@ -139,6 +149,7 @@ function AddToQueue({ runs }: { runs: Marked[] }) {
       </span>
     );
   }
+
   return (
     <form className="row" onSubmit={submit}>
       <select
@@ -175,6 +186,7 @@ function AddToQueue({ runs }: { runs: Marked[] }) {
 function DeleteTraces({ runs, projectId, onClose, onDone }: Props & { onClose: () => void }) {
   const traces = [...new Set(runs.map((run) => run.trace_id))];
   const remove = useChange("POST /runs/delete", onDone);
+
   return (
     <Confirm
       title={`Delete ${traces.length} ${traces.length === 1 ? "trace" : "traces"}?`}

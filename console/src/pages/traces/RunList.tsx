@@ -38,12 +38,15 @@ export function RunList({ projectId, filters, isOfTraces, onFilter }: Props) {
     }),
     { everyMs: EVERY_MS, keep: true },
   );
+
   const { marked, toggle, clear, column } = useMarked(JSON.stringify(filters), idOf, nameOf);
   const columns = useMemo(
     () => [column, ...columnsOf(projectId, isOfTraces, onFilter)],
     [column, projectId, isOfTraces, onFilter],
   );
+
   const isFiltered = FILTER_FIELDS.some((field) => filters[field]);
+
   return (
     <>
       {marked.size > 0 && (

@@ -10,6 +10,7 @@ const SHAPES: Record<RunState, [string, string, string]> = {
 // The state of a run as a shape, with its word for those who do not see it.
 export function RunMark({ status }: { status: RunState }) {
   const [tone, word, path] = SHAPES[status] ?? SHAPES.PENDING;
+
   return (
     <span className={`status mark ${tone}`} title={word}>
       <svg viewBox="0 0 12 12" aria-hidden="true">

@@ -25,8 +25,10 @@ export function problemOf(field: FilterField, text: string): string | undefined 
   }
   if (field === "metadata" && !/^[^=]+(=.*)?$/s.test(text)) return "Write key=value, or a key alone";
   if (field === "feedback" && !FEEDBACK.test(text)) return "Write a key, or key >= 0.5";
+
   if ((field === "since" || field === "until") && momentOf(text) === null)
     return "Write 2026-11-23 or 2026-11-23T08:00";
+
   return undefined;
 }
 
@@ -36,15 +38,18 @@ export function runsFilter(filters: Filters, now: number, isOfTraces: boolean): 
   const own: string[] = [];
   const anywhere: string[] = [];
   const anyRun = isOfTraces ? anywhere : own;
+
   const given = (field: FilterField) => {
     const text = filters[field]?.trim();
     return text && problemOf(field, text) === undefined ? text : undefined;
   };
+
   const add = (list: string[], field: FilterField, make: (text: string) => string | string[] | null) => {
     const text = given(field);
     const made = text === undefined ? null : make(text);
     if (made !== null) list.push(...(Array.isArray(made) ? made : [made]));
   };
+
   add(own, "q", (text) => `search(${quoted(text)})`);
   add(own, "name", (text) => `search(name, ${quoted(text)})`);
   add(own, "status", (text) => `eq(status, ${quoted(text)})`);
@@ -52,6 +57,7 @@ export function runsFilter(filters: Filters, now: number, isOfTraces: boolean): 
   add(own, "latency", (text) => comparisonsOf("latency", text));
   add(own, "tokens", (text) => comparisonsOf(isOfTraces ? "trace_tokens" : "total_tokens", text));
   add(own, "cost", (text) => comparisonsOf(isOfTraces ? "trace_cost" : "total_cost", text));
+
   add(own, "tag", (text) => text.split(",").map((tag) => `has(tags, ${quoted(tag.trim())})`));
   add(own, "metadata", metadataFilter);
   add(own, "thread", (text) => `eq(thread_id, ${quoted(text)})`);
@@ -59,7 +65,9 @@ export function runsFilter(filters: Filters, now: number, isOfTraces: boolean): 
   add(own, "feedback", feedbackFilter);
   add(anyRun, "error", (text) => `search(error, ${quoted(text)})`);
   add(own, "filter", (text) => text);
+
   const until = given("until");
+
   return {
     ...(own.length ? { filter: joined(own) } : {}),
     ...(anywhere.length ? { tree_filter: joined(anywhere) } : {}),
@@ -101,6 +109,7 @@ function comparisonsOf(field: string, text: string): string[] | null {
       `lte(${field}, ${scaled(high, highUnit ?? lowUnit)})`,
     ];
   }
+
   const one = NUMBER.exec(text.replace(/^(\W*)\$/, "$1"));
   return one && [`${OPERATORS[one[1] ?? ">="]}(${field}, ${scaled(one[2], one[3])})`];
 }
@@ -116,5 +125,6 @@ function momentOf(text: string, now = 0): string | null {
   if (hours !== undefined) return new Date(Math.floor(now / 60_000) * 60_000 - hours * 3_600_000).toISOString();
   if (!/^\d{4}-\d\d-\d\d/.test(text)) return null;
   const moment = new Date(text.length === 10 ? `${text}T00:00` : text);
+
   return Number.isNaN(moment.getTime()) ? null : moment.toISOString();
 }

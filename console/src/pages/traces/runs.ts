@@ -76,6 +76,7 @@ export function previewText(preview: string | null): string {
     ...preview.matchAll(/"(?:content|text|input|output|question|answer|query)":\s*"((?:[^"\\]|\\.)*)/g),
   ];
   const found = contents.at(-1)?.[1] ?? preview;
+
   return found
     .replace(/\\n|\\t/g, " ")
     .replace(/\\(["\\/])/g, "$1")

@@ -15,6 +15,7 @@ export function Limits() {
   if (limits.error && !limits.data) return <Problem error={limits.error} retry={() => void limits.refetch()} />;
   if (limits.data === undefined) return null;
   const { monthly, rates } = limits.data;
+
   return (
     <section className="card" aria-labelledby="limits">
       <div className="card-head">

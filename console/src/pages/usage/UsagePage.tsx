@@ -32,9 +32,11 @@ export function UsagePage() {
   const search = usageRoute.useSearch();
   const navigate = useNavigate();
   const { workspace, workspaces } = useSession();
+
   const group: Group = search.by !== undefined && search.by in GROUPS ? (search.by as Group) : "project";
   const range = rangeOf(search.range, "month");
   const { start, end } = periodOf(range);
+
   // By workspace all that this person may read are compared; everything else is about the one that is shown.
   const ids = group === "workspace" || workspace === null ? workspaces.map((each) => each.id) : [workspace.id];
   const query = {
@@ -43,13 +45,16 @@ export function UsagePage() {
     workspace_ids: ids,
     group_by: group === "day" ? "workspace" : group,
   } as const;
+
   const mayRead = useMay("organization:read");
   const costs = useApi("GET /orgs/current/billing/costs", { query }, { keep: true, everyMs: 60_000, enabled: mayRead });
   const totals = useMemo(() => totalsOf(costs.data?.usage ?? [], group), [costs.data, group]);
+
   const sum = totals.reduce(add, { ...NOTHING });
   const isRefused = !mayRead || (costs.error !== null && !costs.data);
   const show = (changes: { by?: string; range?: string }) =>
     void navigate({ to: "/usage", search: (old) => ({ ...old, ...changes }), replace: true });
+
   return (
     <div className="page">
       <div className="head">
@@ -194,8 +199,10 @@ function totalsOf(records: CostRecord[], group: Group): Total[] {
       cost: record.total_cost == null ? null : Number(record.total_cost),
       unpriced: record.unpriced_runs ?? 0,
     };
+
     found.set(name, add({ ...(found.get(name) ?? NOTHING), name }, one));
   }
+
   const rows = [...found.values()];
   if (group === "day") return rows.sort((left, right) => right.name.localeCompare(left.name));
   return rows.sort((left, right) => (right.cost ?? 0) - (left.cost ?? 0) || right.runs - left.runs);

@@ -33,9 +33,11 @@ class Agents:
     """The assistants of this server, as agents."""
 
     def __init__(self, assistants: Assistants, descriptions: Descriptions, access: Access) -> None:
-        self._assistants, self._descriptions = assistants, descriptions
+        self._assistants = assistants
+        self._descriptions = descriptions
         self._security = _security(access.security)
         self.has_extended_card = not access.is_open
+
         """The extended card is the one for authenticated callers: without authentication there is none."""
         self._skills: LRUCache[tuple[UUID, str], Skill] = LRUCache(MAX_CACHED_SKILLS)
 
@@ -55,6 +57,7 @@ class Agents:
         if (skill := self._skills.get(key)) is None:
             schema = (await self._descriptions.schemas(agent.assistant_id)).input_schema
             skill = self._skills[key] = Skill(InputFields.of(schema), schema or {})
+
         return skill
 
     async def card(self, agent: Assistant, base_url: str) -> Plain:
@@ -107,6 +110,7 @@ def _skill(agent: Assistant, description: str, skill: Skill) -> Plain:
         "properties": sorted(skill.schema.get("properties") or ()),
         "supportsA2A": skill.fields.has_messages,
     }
+
     return {
         "id": f"{agent.assistant_id}-main",
         "name": f"{agent.name} Capabilities",
@@ -131,6 +135,7 @@ def _with_missing(value: Plain, other: Plain) -> Plain:
         own = added.setdefault(key, its)
         if isinstance(own, dict) and isinstance(its, dict):
             added[key] = _with_missing(own, its)
+
     return added
 
 
@@ -143,10 +148,13 @@ def modern_card(card: Plain) -> Plain:
         {"url": card["url"], "protocolBinding": card["preferredTransport"], "protocolVersion": version}
         for version in ("1.0", "0.3")
     ]
+
     capabilities = {key: value for key, value in card["capabilities"].items() if key != "stateTransitionHistory"}
     if card.get("supportsAuthenticatedExtendedCard"):
         capabilities["extendedAgentCard"] = True
+
     written["capabilities"] = capabilities
+
     if "securitySchemes" in card:
         # Version 1.0 cannot express other types of OpenAPI's security schemes.
         written["securitySchemes"] = {
@@ -154,10 +162,12 @@ def modern_card(card: Plain) -> Plain:
             for name, scheme in card["securitySchemes"].items()
             if isinstance(scheme, dict) and scheme.get("type") in _SCHEMES
         }
+
         written["securityRequirements"] = [
             {"schemes": {name: {"list": scopes} for name, scopes in requirement.items()}}
             for requirement in card["security"]
         ]
+
     return written
 
 

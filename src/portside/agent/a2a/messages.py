@@ -37,7 +37,8 @@ AS_SENT = "a2a.message"
 MESSAGE_ID = "a2a.message_id"
 CONTEXT_ID = "a2a.context_id"
 COMMAND = "command"
-ALL_TOOLS, NO_TOOL = "all", "none"
+ALL_TOOLS = "all"
+NO_TOOL = "none"
 MEDIA_FAMILIES = frozenset({"text", "image", "audio", "video"})
 MEDIA_TYPES = frozenset({"application/pdf", "application/json"})
 _SCHEMES = frozenset({"http", "https"})
@@ -104,11 +105,14 @@ def _read_part(part: MessagePart, where: str) -> Plain:
     if part.data is None and not found:
         # Clients send null for fields that they leave out, but null alone is the data of the part.
         found.append("data")
+
     if len(found) != 1:
         raise InvalidParams(f"Invalid params: {where}: a part holds exactly one of text, data and a file")
+
     kind = "file" if found[0] in ("raw", "url") else found[0]
     if part.kind is not None and part.kind != kind:
         raise InvalidParams(f"Invalid params: {where}: kind is {part.kind}, but the part holds {kind}")
+
     read: Plain = {"kind": kind, kind: _read_file(part, where) if kind == "file" else given[kind]}
     return read | {"metadata": part.metadata} if part.metadata else read
 
@@ -119,18 +123,22 @@ def _read_file(part: MessagePart, where: str) -> Plain:
         raise InvalidParams(f"Invalid params: {where}: a file has either a URI or bytes")
     if file.uri is not None and scheme_of(file.uri) not in _SCHEMES:
         raise InvalidParams(f"Invalid params: {where}: the URI of a file must be a valid https:// or http:// URL")
+
     if file.bytes is not None:
         try:
             base64.b64decode(file.bytes, validate=True)
         except (binascii.Error, ValueError):
             raise InvalidParams(f"Invalid params: {where}: the bytes of a file must be base64") from None
+
     media_type = file.mime_type or guess_type(file.name, file.uri)
     if media_type is None:
         raise InvalidParams(f"Invalid params: {where}: the media type of the file is missing")
+
     if media_type.split("/")[0] not in MEDIA_FAMILIES and media_type.split(";")[0].strip() not in MEDIA_TYPES:
         raise ContentTypeNotSupported(
             f"{where}: the agent does not read {media_type[:100]}; it reads text, images, audio, video, PDF and JSON"
         )
+
     read = {"uri": file.uri, "bytes": file.bytes, "mimeType": media_type, "name": file.name}
     return {key: value for key, value in read.items() if value is not None}
 
@@ -142,10 +150,12 @@ def _part_as_text(part: Plain) -> str:
 def _content_block(part: Plain) -> Plain:
     if part["kind"] != "file":
         return {"type": "text", "text": _part_as_text(part)}
+
     file = part["file"]
     family = file["mimeType"].split("/")[0]
     block = {"type": family if family in ("image", "audio", "video") else "file", "mime_type": file["mimeType"]}
     block |= {"url": file["uri"]} if "uri" in file else {"base64": file["bytes"]}
+
     return block | {"extras": {"filename": file["name"]}} if "name" in file else block
 
 
@@ -175,6 +185,7 @@ class InputFields(msgspec.Struct, frozen=True):
         """Read the schema of a graph's input. A graph without a schema is assumed to take messages."""
         if schema is None:
             return cls(True, frozenset())
+
         names = frozenset(schema.get("properties") or ())
         return cls("messages" in names, names - {"messages"})
 
@@ -203,13 +214,16 @@ def command_of(send: SendParams, parts: list[Plain]) -> Command | None:
     """Return the command for the graph, sent beside the message or as its only data part. Raises InvalidParams."""
     if send.command is not None:
         return send.command
+
     data = data_of(parts)
     if len(data) != 1 or not isinstance(data[0], dict) or data[0].keys() != {COMMAND}:
         return None
+
     try:
         command: Command = convert(data[0][COMMAND], Command, COMMAND)
     except Invalid as exc:
         raise InvalidParams(f"Invalid params: {describe_problems(exc.problems)}") from exc
+
     return command
 
 
@@ -220,14 +234,18 @@ def resume_command(send: SendParams, parts: list[Plain], interrupt_ids: list[str
     the text is the answer, as on other servers of this protocol.
     """
     command = command_of(send, parts)
-    text, data = text_of(parts), data_of(parts)
+    text = text_of(parts)
+    data = data_of(parts)
+
     if any(part["kind"] == "file" for part in parts):
         return Command(resume=_by_interrupt(content_of(parts), interrupt_ids))
     if text is not None:
         return Command(resume=_by_interrupt(text, interrupt_ids))
+
     if command is not None:
         resume = None if command.resume is None else _by_interrupt(command.resume, interrupt_ids)
         return Command(update=command.update, resume=resume, goto=command.goto)
+
     return Command(resume=_by_interrupt(data[0] if len(data) == 1 else data, interrupt_ids))
 
 
@@ -235,11 +253,13 @@ def _by_interrupt(answer: Any, interrupt_ids: list[str]) -> Any:
     # The interrupt is named, so that two answers which arrive together cannot answer two different interrupts.
     if isinstance(answer, dict) and answer and answer.keys() <= set(interrupt_ids):
         return answer
+
     if len(interrupt_ids) > 1:
         ids = ", ".join(interrupt_ids)
         raise InvalidParams(
             f"Several questions wait for an answer. Answer with a data part of the form {{id: answer}}; ids: {ids}"
         )
+
     return {interrupt_ids[0]: answer} if interrupt_ids else answer
 
 
@@ -251,15 +271,18 @@ def _conversation_input(message: AgentMessage, parts: list[Plain], fields: Input
             graph_input |= part["data"]
         else:
             rest.append(part)
+
     sent = {"metadata": message.metadata, "extensions": message.extensions}
     sent |= {"referenceTaskIds": message.reference_task_ids}
     sent = {key: value for key, value in sent.items() if value}
+
     graph_message = {
         "type": _GRAPH_TYPES[message.role],
         "content": content_of(rest or parts),
         "id": message.message_id,
         "additional_kwargs": {AS_SENT: sent} if sent else {},
     }
+
     return {**graph_input, "messages": [graph_message]}
 
 
@@ -269,13 +292,16 @@ def _is_input(data: Any, fields: InputFields) -> bool:
 
 def _structured_input(parts: list[Plain]) -> Plain:
     graph_input: Plain = {}
+
     for index, part in enumerate(parts):
         where = f"Invalid params: params.message.parts.{index}"
         if part["kind"] != "data":
             raise InvalidParams(f"{where}: this agent does not read {part['kind']}; send its input as a data part")
         if not isinstance(part["data"], dict):
             raise InvalidParams(f"{where}: the input of this agent is an object")
+
         graph_input |= part["data"]
+
     return graph_input
 
 
@@ -316,21 +342,27 @@ def history_of(
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         if not isinstance(message, dict):
             continue
+
         kwargs = dict_of(message.get("additional_kwargs"))
         if message.get("type") == "human" or TASK_START in kwargs:
             start = kwargs.get(TASK_START)
+
         written = _tool_result(message, tool_results) if message.get("type") == "tool" else _message(message, kwargs)
         if written is None:
             continue
+
         if history and history[-1].start == start and is_tool_results(written) and is_tool_results(history[-1].message):
             history[-1].message["parts"][0]["data"]["tool_results"] += written["parts"][0]["data"]["tool_results"]
             continue
+
         ids = {
             "messageId": str(message.get("id") or uuid5(thread_id, f"message {index}")),
             "contextId": context_id or str(thread_id),
         }
+
         task = {"taskId": task_id_of(thread_id, start)} if start else {}
         history.append(HistoryMessage(written | ids | task, start))
+
     return history
 
 
@@ -347,15 +379,18 @@ def is_tool_results(message: Plain) -> bool:
 
 
 def _message(message: Plain, kwargs: Plain) -> Plain | None:
-    role, parts = _ROLES.get(str(message.get("type"))), parts_of(message.get("content"))
+    role = _ROLES.get(str(message.get("type")))
+    parts = parts_of(message.get("content"))
     if role is None or not parts:
         return None
+
     return {**dict_of(kwargs.get(AS_SENT)), "kind": "message", "role": role, "parts": parts}
 
 
 def _tool_result(message: Plain, tool_results: ToolResults) -> Plain | None:
     if not tool_results.includes(message.get("name")):
         return None
+
     names = {"toolCallId": "tool_call_id", "content": "content", "name": "name", "status": "status"}
     result = {name: message.get(key) for name, key in names.items()}
     return {"kind": "message", "role": "agent", "parts": [data_part({"tool_results": [result]})]}

@@ -43,67 +43,78 @@ class RpcError(Exception):
 class ParseError(RpcError):
     """Parse error"""  # noqa: D415
 
-    code, reason = -32700, "PARSE_ERROR"
+    code = -32700
+    reason = "PARSE_ERROR"
 
 
 class InvalidRequest(RpcError):
     """Invalid Request"""  # noqa: D415
 
-    code, reason = -32600, "INVALID_REQUEST"
+    code = -32600
+    reason = "INVALID_REQUEST"
 
 
 class MethodNotFound(RpcError):
     """Method not found"""  # noqa: D415
 
-    code, reason = -32601, "METHOD_NOT_FOUND"
+    code = -32601
+    reason = "METHOD_NOT_FOUND"
 
 
 class InvalidParams(RpcError):
     """Invalid params"""  # noqa: D415
 
-    code, reason = -32602, "INVALID_PARAMS"
+    code = -32602
+    reason = "INVALID_PARAMS"
 
 
 class TaskNotFound(RpcError):
     """Task not found"""  # noqa: D415
 
-    code, reason = -32001, "TASK_NOT_FOUND"
+    code = -32001
+    reason = "TASK_NOT_FOUND"
 
 
 class TaskNotCancelable(RpcError):
     """Task is not cancelable in its current state"""  # noqa: D415
 
-    code, reason = -32002, "TASK_NOT_CANCELABLE"
+    code = -32002
+    reason = "TASK_NOT_CANCELABLE"
 
 
 class PushNotificationsNotSupported(RpcError):
     """Push notifications are not supported; follow the task with tasks/resubscribe or ask for it with tasks/get."""
 
-    code, reason = -32003, "PUSH_NOTIFICATION_NOT_SUPPORTED"
+    code = -32003
+    reason = "PUSH_NOTIFICATION_NOT_SUPPORTED"
 
 
 class UnsupportedOperation(RpcError):
     """Operation not supported"""  # noqa: D415
 
-    code, reason = -32004, "UNSUPPORTED_OPERATION"
+    code = -32004
+    reason = "UNSUPPORTED_OPERATION"
 
 
 class ContentTypeNotSupported(RpcError):
     """Content type not supported; send the request as application/json."""
 
-    code, reason = -32005, "CONTENT_TYPE_NOT_SUPPORTED"
+    code = -32005
+    reason = "CONTENT_TYPE_NOT_SUPPORTED"
 
 
 class ExtendedCardNotConfigured(RpcError):
     """The agent has no extended card: the server authenticates nobody, so there is only the public one."""
 
-    code, reason = -32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED"
+    code = -32007
+    reason = "EXTENDED_AGENT_CARD_NOT_CONFIGURED"
 
 
 class VersionNotSupported(RpcError):
     """Version of the protocol not supported; use 0.3 or 1.0."""
 
-    code, reason = -32009, "VERSION_NOT_SUPPORTED"
+    code = -32009
+    reason = "VERSION_NOT_SUPPORTED"
 
 
 def rpc_error(exc: PortsideError) -> RpcError:
@@ -114,10 +125,12 @@ def rpc_error(exc: PortsideError) -> RpcError:
         return TaskNotFound()
     if isinstance(exc, ThreadBusy):
         return UnsupportedOperation("The context is busy with another message; send this one again when it is done.")
+
     if isinstance(exc, (AssistantNotFound, BadRequest)):
         return InvalidParams(exc.message)
     if isinstance(exc, GraphFailed):
         return RpcError(exc.message)
+
     raise exc
 
 
@@ -134,7 +147,8 @@ class MalformedRequest(Exception):
 
     def __init__(self, error: RpcError, request_id: Id = None) -> None:
         super().__init__(error.message)
-        self.id, self.error = request_id, error
+        self.id = request_id
+        self.error = error
 
 
 def check_content_type_of_call(content_type: str) -> None:
@@ -154,9 +168,11 @@ def read_request(raw: bytes) -> RpcRequest:
     except Invalid as exc:
         is_json = exc.problems[0].type != "json_invalid"
         raise MalformedRequest(InvalidParams(describe_problems(exc.problems)) if is_json else ParseError()) from exc
+
     if not isinstance(given, dict):
         why = "batches are not supported" if isinstance(given, list) else "a request is an object"
         raise MalformedRequest(InvalidRequest(f"Invalid Request: {why}"))
+
     request_id = given.get("id")
     if "id" in given and (isinstance(request_id, bool) or not isinstance(request_id, (str, int))):
         raise MalformedRequest(InvalidRequest(BAD_ID))
@@ -164,11 +180,15 @@ def read_request(raw: bytes) -> RpcRequest:
         raise MalformedRequest(InvalidRequest(f"Invalid Request: id must have at most {MAX_ID_LENGTH} characters"))
     if given.get("jsonrpc") != "2.0":
         raise MalformedRequest(InvalidRequest('Invalid Request: jsonrpc must be "2.0"'), request_id)
-    method, params = given.get("method"), given.get("params")
+
+    method = given.get("method")
+    params = given.get("params")
+
     if not isinstance(method, str) or not method:
         raise MalformedRequest(InvalidRequest("Invalid Request: method must be a string"), request_id)
     if params is not None and not isinstance(params, dict):
         raise MalformedRequest(InvalidParams("Invalid params: params must be an object"), request_id)
+
     return RpcRequest(request_id, method, params or {})
 
 
@@ -182,6 +202,7 @@ def encode_error(request_id: Id, error: RpcError, *, with_details: bool) -> byte
     body: Plain = {"code": error.code, "message": error.message}
     if with_details:
         body["data"] = [{"@type": ERROR_INFO, "reason": error.reason, "domain": DOMAIN, "metadata": {}}]
+
     return dump_user({"jsonrpc": "2.0", "id": request_id, "error": body})
 
 
@@ -292,8 +313,10 @@ def read_params(params: Plain, kind: type[P]) -> P:
         read: P = convert(_in_camel_case(params, _type_info(kind)), kind, "params")
     except Invalid as exc:
         raise InvalidParams(f"Invalid params: {describe_problems(exc.problems)}") from exc
+
     if getattr(read, "tenant", None):
         raise InvalidParams("Invalid params: params.tenant: this agent has no tenants")
+
     return read
 
 
@@ -313,7 +336,10 @@ def _in_camel_case(value: Any, shape: msgspec.inspect.Type) -> Any:
             if field.name != field.encode_name and field.name in named:
                 given = named.pop(field.name)
                 named.setdefault(field.encode_name, given)
+
             if field.encode_name in named:
                 named[field.encode_name] = _in_camel_case(named[field.encode_name], field.type)
+
         return named
+
     return value

@@ -178,13 +178,19 @@ class A2A:
     """Answers calls of the protocol."""
 
     def __init__(self, services: A2AServices, settings: AgentSettings) -> None:
-        db, runs, access = services.db, services.runs, services.access
-        self._db, self._runs, self._access = db, runs, access
+        db = services.db
+        runs = services.runs
+        access = services.access
+        self._db = db
+        self._runs = runs
+        self._access = access
         self._agents = Agents(services.assistants, services.descriptions, access)
+
         self._started_at = now()
         self._tasks = Tasks(db, runs, services.states, ToolResults(settings.a2a_allowed_tool_call_results))
         self.default_agent = _default_agent(services.assistants, settings)
         """The agent whose card is served where the request names none; None if there are several candidates."""
+
         methods: list[tuple[str, str, type[msgspec.Struct], Method]] = [
             ("message/send", "SendMessage", SendParams, self._send),
             ("message/stream", "SendStreamingMessage", SendParams, self._stream),
@@ -194,6 +200,7 @@ class A2A:
             ("tasks/resubscribe", "SubscribeToTask", TaskParams, self._resubscribe),
             ("agent/getAuthenticatedExtendedCard", "GetExtendedAgentCard", NoParams, self._card),
         ]
+
         self._methods = {old: (OLD, params, method) for old, _, params, method in methods}
         self._methods |= {modern: (MODERN, params, method) for _, modern, params, method in methods}
 
@@ -205,6 +212,7 @@ class A2A:
         agent = await self._agents.find(name)
         await self._access.authorize_assistant_use(caller, str(agent.assistant_id))
         card = await self._agents.card(agent, base_url)
+
         # A client that names no version may be of either.
         card = _version_of_header(version).card(card) if version else card_of_both(card)
         # A restart can change the graph, the routes and the authentication that a card describes.
@@ -217,16 +225,20 @@ class A2A:
         try:
             if ".".join(http.version.split(".")[:2]) not in VERSIONS:
                 raise VersionNotSupported
+
             if method is None:
                 if PUSH_NOTIFICATIONS in request.method.lower():
                     raise PushNotificationsNotSupported
                 raise MethodNotFound(f"Method not found: {request.method[:100]}")
+
             agent = await self._agents.find(http.agent)
             params = read_params(request.params, params_type)
+
             if request.id is None:
                 # A notification has no response, so the client would never learn the task's id. This comes after the
                 # other checks, whose errors tell the client more.
                 raise InvalidRequest(BAD_ID)
+
             return await method(AgentCall(caller, agent, http, version, request, params))
         except PortsideError as exc:
             return _failed(request, version, rpc_error(exc))
@@ -263,6 +275,7 @@ class A2A:
             updated_at=run.created_at,
             is_last=False,
         )
+
         return StreamReply(self._follow(call, state, self._runs.events(started.made), _history_of_send(call)))
 
     async def _get(self, call: AgentCall) -> AnyReply:
@@ -275,6 +288,7 @@ class A2A:
         state = await self._find(call, "update")
         if state.state in TERMINAL:
             raise TaskNotCancelable
+
         if state.state in ACTIVE:
             try:
                 await self._runs.cancel(state.thread_id, state.run_id, "interrupt")
@@ -288,6 +302,7 @@ class A2A:
             found = await self._tasks.find(call.agent.assistant_id, state.thread_id, state.start)
             if found.state != "canceled":
                 raise TaskNotCancelable
+
             task = await self._task(call, found, _history_options(call))
             return encode_result(call.request.id, call.version.task(task))
 
@@ -297,6 +312,7 @@ class A2A:
         state = await self._find(call, "read")
         if state.state in TERMINAL:
             raise UnsupportedOperation("The task has ended: it has no further events")
+
         answers = None
         if call.version.is_modern:
             # Version 0.3 ends the stream of a task that asks; in 1.0 only the end of the task ends it.
@@ -313,10 +329,12 @@ class A2A:
         page = await self._tasks.page(call.agent.assistant_id, params, thread_id, allowed)
         options = _history_options(call, params.history_length or 0, params.history_scope)
         with_artifacts = bool(params.include_artifacts)
+
         tasks = [
             await self._tasks.show(call.agent.assistant_id, state, options, with_artifacts=with_artifacts)
             for state in page.tasks
         ]
+
         counts = {"totalSize": page.total, "pageSize": page.size, "nextPageToken": page.next_token}
         return Reply(encode_result(call.request.id, {"tasks": [call.version.task(task) for task in tasks], **counts}))
 
@@ -360,6 +378,7 @@ class A2A:
 
         try:
             yield encoded(await self._task(call, state, options))
+
             while True:
                 if state.state in ACTIVE:
                     async for update in message_updates(source, state):
@@ -369,6 +388,7 @@ class A2A:
                 stopped = await self._tasks.after(call.agent.assistant_id, state.thread_id, state.run_id, state.start)
                 for update in final_updates(stopped, await self._task(call, stopped, HistoryOptions(length=0))):
                     yield encoded(update)
+
                 if answers is None or stopped.state in TERMINAL:
                     return
 
@@ -386,6 +406,7 @@ class A2A:
             state = await self._tasks.find(call.agent.assistant_id, asking.thread_id, asking.start)
             if (state.run_id, state.state) != (asking.run_id, asking.state):
                 return state
+
             # A cancellation has no event, and an event of another server may be late.
             with contextlib.suppress(TimeoutError):
                 async with timeout(QUESTION_POLL_S):
@@ -404,6 +425,7 @@ class A2A:
         parts = read_parts(send.message.parts)
         if not parts and send.command is None:
             raise InvalidParams("Invalid params: params.message.parts: a message has at least one part")
+
         body = RunCreate(
             assistant_id=str(call.agent.assistant_id),
             context=send.context,
@@ -413,35 +435,42 @@ class A2A:
             stream_mode=STREAM_MODES,
             stream_resumable=is_resumable,
         )
+
         target = await self._target(call, send, parts)
         earlier = target.earlier
         if earlier is not None and earlier.state == "input-required":
             await resume(self._db, body, send, parts, earlier.thread_id)
             return await self._run(call, send, body, Target(earlier.context_id, earlier.thread_id, earlier))
+
         body.on_not_exist = "create"
         body.command = command_of(send, parts)
         if body.command is None:
             body.input = input_of(send.message, parts, (await self._agents.skill(call.agent)).fields)
+
         started = await self._run(call, send, body, target._replace(earlier=None))
         if earlier is not None:
             await self._close(earlier, is_superseded=True)
+
         return started
 
     async def _target(self, call: AgentCall, send: SendParams, parts: list[Plain]) -> "Target":
         """Return the context of a message, and the task in it that the message answers or supersedes."""
-        message, assistant_id = send.message, call.agent.assistant_id
+        message = send.message
+        assistant_id = call.agent.assistant_id
         if message.task_id:
             thread_id, start = read_task_id(message.task_id)
             if message.context_id and thread_of_context(message.context_id, call.caller) != thread_id:
                 raise InvalidParams(
                     "Invalid params: params.message.contextId: the task belongs to another context; leave it out"
                 )
+
             await self._access.authorize_thread(call.caller, "read", thread_id)
             state = await self._tasks.find(assistant_id, thread_id, start)
             if state.state in TERMINAL:
                 raise UnsupportedOperation("A terminal task cannot accept another message")
             if state.state != "input-required":
                 raise UnsupportedOperation("The task is running; send the message when it has ended or asks for input")
+
             return Target(state.context_id, thread_id, state)
 
         if not message.context_id:
@@ -453,11 +482,13 @@ class A2A:
         row = await self._db.fetchrow(sql.a2a_waiting, thread_id=thread_id, assistant_id=assistant_id)
         if row is None:
             return target
+
         try:
             await self._access.authorize_thread(call.caller, "read", thread_id)
         except ThreadNotFound as exc:
             # The same error as for a context that does not exist: this caller must not learn that it does.
             raise InvalidParams(NO_CONTEXT) from exc
+
         state = await self._tasks.find(assistant_id, thread_id, row["start"])
         # The message names no task. A command resumes the one that waits; any other message begins a new task, and the
         # one that waits is canceled once the run of the new task was created.
@@ -471,10 +502,12 @@ class A2A:
         grant = await self._access.authorize_run(call.caller, thread_id, body)
         run_id = grant.run_id or uuid7()
         task_start = start or str(run_id)
+
         mark_task(body.input, send.message, task_start)
         body.metadata = {**(body.metadata or {}), TASK_START: task_start, MESSAGE_ID: send.message.message_id}
         if target.context_id != str(thread_id):
             body.metadata[CONTEXT_ID] = target.context_id
+
         grant = grant._replace(run_id=run_id)
         awaited: Awaited = "events" if call.request.method in STREAMING else "end"
         try:
@@ -483,7 +516,9 @@ class A2A:
             if start is None:
                 # The thread exists, but not for this caller.
                 raise InvalidParams(NO_CONTEXT) from exc
+
             raise
+
         return StartedTask(made, target.context_id, thread_id, task_start)
 
 
@@ -516,6 +551,7 @@ async def resume(db: Database, body: RunCreate, send: SendParams, parts: list[Pl
     if interrupt_ids is None:
         # The run of another answer began or ended after the task was read.
         raise UnsupportedOperation(ANSWERED)
+
     body.command = resume_command(send, parts, interrupt_ids)
     body.multitask_strategy = "reject"
     body.strict_resume = bool(interrupt_ids)
@@ -525,11 +561,14 @@ def read_task_id(task_id: str) -> tuple[UUID, str]:
     """Split the id of a task into its context and its first run. Raises TaskNotFound if it cannot be one."""
     context, _, start = task_id.partition(":")
     try:
-        thread_id, run_id = UUID(context), UUID(start)
+        thread_id = UUID(context)
+        run_id = UUID(start)
     except ValueError:
         raise TaskNotFound from None
+
     if task_id != task_id_of(thread_id, run_id):
         raise TaskNotFound
+
     return thread_id, start
 
 
@@ -543,6 +582,7 @@ def _check_configuration(configuration: SendConfiguration | None) -> None:
         return
     if configuration.push_notification_config or configuration.task_push_notification_config:
         raise PushNotificationsNotSupported
+
     modes = [mode.lower() for mode in configuration.accepted_output_modes or ()]
     if modes and not _OUTPUT_MODES.intersection(modes):
         raise ContentTypeNotSupported("The agent answers in text/plain and application/json; accept one of them")
@@ -559,6 +599,7 @@ def _default_agent(assistants: Assistants, settings: AgentSettings) -> str | Non
             f"A2A_DEFAULT_ASSISTANT is {named}, which is neither the id of an assistant nor a graph of this server; "
             "set it to one of them, or leave it out"
         )
+
     own = assistants.system_ids()
     return named or (str(own[0]) if len(own) == 1 else None)
 
@@ -576,11 +617,13 @@ async def _with_errors(call: AgentCall, work: Awaitable[bytes]) -> bytes:
 def _error_of_any(exc: Exception) -> RpcError:
     if isinstance(exc, RpcError):
         return exc
+
     if isinstance(exc, PortsideError) and exc.status < 500:
         try:
             return rpc_error(exc)
         except PortsideError:
             return RpcError(exc.message)
+
     log.exception("an A2A call failed", exc_info=exc)
     return RpcError("Internal error")
 

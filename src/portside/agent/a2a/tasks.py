@@ -105,7 +105,10 @@ class Tasks:
     """Reads tasks."""
 
     def __init__(self, db: Database, runs: Runs, states: States, tool_results: ToolResults) -> None:
-        self._db, self._runs, self._states, self._tool_results = db, runs, states, tool_results
+        self._db = db
+        self._runs = runs
+        self._states = states
+        self._tool_results = tool_results
 
     async def find(self, assistant_id: UUID, thread_id: UUID, start: str) -> TaskState:
         """Return the state of an assistant's task. Raises TaskNotFound."""
@@ -113,6 +116,7 @@ class Tasks:
         row = await self._db.fetchrow(sql.a2a_task, **ids, late_error=UNKNOWN_INTERRUPT)
         if row is None:
             raise TaskNotFound
+
         return TaskState.of(row)
 
     async def after(self, assistant_id: UUID, thread_id: UUID, run_id: UUID, start: str) -> TaskState:
@@ -125,6 +129,7 @@ class Tasks:
             error = (await self._runs.get(thread_id, run_id)).error or {}
             if error.get("error") == UNKNOWN_INTERRUPT:
                 raise UnsupportedOperation(ANSWERED)
+
         return state
 
     async def page(
@@ -148,6 +153,7 @@ class Tasks:
             before_id=before_id,
             limit=size + 1,
         )
+
         shown = rows[:size]
         token = page_token(shown[-1]["updated_at"], shown[-1]["run_id"]) if len(rows) > size else ""
         return TaskPage([TaskState.of(row) for row in shown], rows[0]["total"] if rows else 0, size, token)
@@ -159,19 +165,24 @@ class Tasks:
         task: Plain = {"kind": "task", "id": state.task_id, "contextId": state.context_id}
         if options.length == 0 and not with_artifacts:
             return task | {"status": {"state": state.state, "timestamp": state.updated_at}}
+
         thread = await records.get_thread(self._db, state.thread_id)
         run = await self._runs.get(state.thread_id, state.run_id)
         values = _loaded(thread.values) or {}
         values_with_input = _with_input(values, run, state)
+
         history = history_of(values_with_input, state.thread_id, self._tool_results, state.context_id)
         if options.length != 0:
             messages = [each.message for each in history if not options.of_task or each.start == state.start]
             messages = messages or await self._inputs(assistant_id, state)
             task["history"] = messages[-options.length :] if options.length else messages
+
         interrupts = [one for some in (_loaded(thread.interrupts) or {}).values() for one in some]
         task["status"] = _status(state, run, interrupts)
+
         if with_artifacts and (artifact := await self._artifact(state, history, values, interrupts)):
             task["artifacts"] = [artifact]
+
         return task
 
     async def _artifact(
@@ -182,13 +193,16 @@ class Tasks:
                 data_part({key: value for key, value in one.items() if key in _INTERRUPT_FIELDS}) for one in interrupts
             ]
             return _artifact_of(state, "Interrupt", "Agent requires input to continue", questions)
+
         if state.state != "completed":
             return None
+
         reply = reply_of(history, state.start)
         if reply is None:
             values = values if state.is_last else await self._values_of_run(state)
             earlier = history_of(values, state.thread_id, self._tool_results, state.context_id)
             reply = reply_of(earlier, state.start)
+
         parts = _output(values) if reply is None else reply["parts"]
         return _artifact_of(state, "Assistant Response", "What the agent answered", parts)
 
@@ -220,6 +234,7 @@ def with_completion(state: TaskState, task: Plain) -> Plain:
     if state.state == "completed":
         message = agent_message(state, f"{state.run_id}-status", [text_part(COMPLETED)])
         task["status"] = {**task["status"], "message": message}
+
     return task
 
 
@@ -229,23 +244,28 @@ def _with_input(values: Any, run: Run, state: TaskState) -> Any:
     new = run_input.get("messages") if state.state in ACTIVE and isinstance(run_input, dict) else None
     if not isinstance(new, list) or not isinstance(values, dict):
         return values
+
     stored = values.get("messages")
     stored = stored if isinstance(stored, list) else []
     known = {dict_of(message).get("id") for message in stored}
+
     return {**values, "messages": [*stored, *(message for message in new if dict_of(message).get("id") not in known)]}
 
 
 def _status(state: TaskState, run: Run, interrupts: list[Plain]) -> Plain:
     status: Plain = {"state": state.state, "timestamp": state.updated_at}
     parts: list[Plain] = []
+
     if state.state == "failed":
         error = run.error or {}
         parts = [text_part(str(error.get("message") or error.get("error") or "The run failed"))]
     elif state.state == "input-required":
         values = [one.get("value") for one in interrupts]
         parts = [text_part(value) if isinstance(value, str) else data_part(value) for value in values]
+
     if parts:
         status["message"] = agent_message(state, str(uuid5(state.run_id, state.state)), parts)
+
     return status
 
 
@@ -263,12 +283,14 @@ def _output(values: Any) -> list[Plain]:
 
 
 def _input_message(run: Run, state: TaskState) -> Plain:
-    command, run_input = run.kwargs["command"], run.kwargs["input"]
+    command = run.kwargs["command"]
+    run_input = run.kwargs["input"]
     if command is not None:
         resume = command.get("resume")
         contents = list(resume.values()) if isinstance(resume, dict) and run.kwargs.get("strict_resume") else [resume]
     else:
         contents = [run_input]
+
     parts = [text_part(each) if isinstance(each, str) else data_part(each) for each in contents]
     message_id = run.metadata.get(MESSAGE_ID) or str(uuid5(run.run_id, "message"))
     return agent_message(state, message_id, parts) | {"role": "user"}
@@ -287,6 +309,7 @@ def _state(status: str | None) -> str | None:
         return None
     if state not in STATES:
         raise InvalidParams(f"Invalid params: params.status: unknown state; use one of {', '.join(sorted(STATES))}")
+
     return state
 
 
@@ -326,6 +349,7 @@ async def message_updates(source: AsyncIterator[bytes], state: TaskState) -> Asy
         for name, data in _events(chunk):
             if name == MESSAGES and (message_id := _append(texts, load(data)[0])):
                 grown[message_id] = None
+
         for message_id in grown:
             message = agent_message(state, message_id, [text_part(texts[message_id])])
             status = {"state": "working", "timestamp": iso(now()), "message": message}
@@ -347,9 +371,13 @@ def _append(texts: dict[str, str], piece: Any) -> str | None:
     """Append a piece to its message; return the id of the message if it grew."""
     if not isinstance(piece, dict) or piece.get("type") not in _AGENT_TYPES:
         return None
-    text, message_id = _text(piece.get("content")), str(piece.get("id"))
+
+    text = _text(piece.get("content"))
+    message_id = str(piece.get("id"))
+
     if not text:
         return None
+
     texts[message_id] = (texts.get(message_id, "") if piece["type"] == "AIMessageChunk" else "") + text
     return message_id
 
@@ -357,6 +385,7 @@ def _append(texts: dict[str, str], piece: Any) -> str | None:
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
+
     blocks = content if isinstance(content, list) else ()
     texts = (block.get("text") if isinstance(block, dict) else block for block in blocks)
     return "".join(text for text in texts if isinstance(text, str))

@@ -32,17 +32,21 @@ def _modern_task(task: Plain) -> Plain:
     written = {key: task[key] for key in ("id", "contextId") if key in task} | {"status": _status(task["status"])}
     if "artifacts" in task:
         written["artifacts"] = [_artifact(artifact) for artifact in task["artifacts"]]
+
     if "history" in task:
         written["history"] = [_message(message) for message in task["history"]]
+
     return written
 
 
 def _modern_event(event: Plain) -> Plain:
     if event["kind"] == "task":
         return {"task": _modern_task(event)}
+
     ids = {key: event[key] for key in ("taskId", "contextId")}
     if event["kind"] == "status-update":
         return {"statusUpdate": ids | {"status": _status(event["status"])}}
+
     chunking = {key: event[key] for key in ("append", "lastChunk")}
     return {"artifactUpdate": ids | {"artifact": _artifact(event["artifact"])} | chunking}
 
@@ -78,6 +82,7 @@ def _part(part: Plain) -> Plain:
         file: Mapping[str, Any] = part["file"]
         names = {"uri": "url", "bytes": "raw", "mimeType": "mediaType", "name": "filename"}
         return {names[key]: value for key, value in file.items()} | shared
+
     return {part["kind"]: part[part["kind"]]} | shared
 
 

@@ -43,12 +43,14 @@ TOKEN_KEYS_TTL_S = 3600.0
 # Anybody can invent the id of a key, so unknown ids must not make the server ask the platform each time.
 ASK_FOR_TOKEN_KEYS_EVERY_S = 1.0
 MAX_CACHED = 10_000
-NOT_FOUND, SERVER_ERROR = 404, 500
+NOT_FOUND = 404
+SERVER_ERROR = 500
 # Responses before the platform looked at the key: request timeout, too early, too many requests.
 UNDECIDED = frozenset({408, 425, 429})
 NO_KEY = "No valid API key was sent; put one of the platform's in the X-Api-Key header."
 CALL_REFUSED = "call_refused"
-SCHEME_HEADER, STUDIO_SCHEME = "x-auth-scheme", "langsmith"
+SCHEME_HEADER = "x-auth-scheme"
+STUDIO_SCHEME = "langsmith"
 
 PLATFORM_SECURITY = AuthOpenApi(
     {"api_key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"}}, security=[{"api_key": []}]
@@ -67,6 +69,7 @@ def caller_from_user(user: Mapping[str, Any]) -> Caller:
     """Return the caller of a stored user. A user without identity stands for the server's own process."""
     if not user.get("identity"):
         return IN_PROCESS
+
     is_studio = user.get("kind") == "StudioUser"
     return caller_from(StudioUser(user["identity"], is_authenticated=True) if is_studio else dict(user))
 
@@ -105,6 +108,7 @@ class CustomAuthentication:
         self._identify = identify
         self._keys = cache.cache_keys if cache else []
         self._cached: TTLCache[bytes, Caller] | None = None
+
         if cache and cache.max_size > 0:
             self._cached = TTLCache(cache.max_size, cache.ttl_seconds)
 
@@ -112,13 +116,16 @@ class CustomAuthentication:
         """Return the caller of a request. Raises Unauthorized, HandlerRefused and HandlerFailed."""
         if self._cached is None:
             return Caller(*await self._identify(connection))
+
         given = [connection.headers.get(name) for name in self._keys]
         if not any(given):
             return Caller(*await self._identify(connection))
+
         key = digest_of(given)
         caller = self._cached.get(key)
         if caller is None:
             caller = self._cached[key] = Caller(*await self._identify(connection))
+
         return caller
 
 
@@ -167,6 +174,7 @@ class PlatformAuthentication:
         self._rejected: TTLCache[bytes, str] = TTLCache(MAX_CACHED, REJECTED_TTL_S)
         self._requests: dict[bytes, asyncio.Future[Caller]] = {}
         self._client: httpx.AsyncClient | None = None
+
         self._tokens = _TokenVerifier(self, deployment_id)
 
     async def __call__(self, connection: HTTPConnection) -> Caller:
@@ -174,21 +182,26 @@ class PlatformAuthentication:
 
         Raises Unauthorized, CallRefused, and PlatformSilent if the platform does not respond.
         """
-        key, authorization = connection.headers.get("x-api-key"), connection.headers.get("authorization")
+        key = connection.headers.get("x-api-key")
+        authorization = connection.headers.get("authorization")
         if not (key or authorization):
             raise Unauthorized(NO_KEY)
         if (caller := await self._tokens.caller_of(key or bearer_of(authorization))) is not None:
             return caller
+
         name = digest_of([key, authorization])
         if (caller := self._accepted.get(name)) is not None:
             return caller
+
         if (reason := self._rejected.get(name)) is not None:
             _refuse(reason)
+
         pending = self._requests.get(name)
         if pending is None:
             given = {"X-Api-Key": key} if key else {"Authorization": authorization or ""}
             pending = self._requests[name] = asyncio.ensure_future(self._request_identity(name, given))
             pending.add_done_callback(lambda _: self._requests.pop(name, None))
+
         return await asyncio.shield(pending)
 
     async def studio(self, connection: HTTPConnection) -> Caller:
@@ -205,6 +218,7 @@ class PlatformAuthentication:
         """Return the platform's response. Raises PlatformSilent without one, and for one that decides nothing."""
         if self._client is None:
             self._client = httpx.AsyncClient(verify=ssl_context(), timeout=PLATFORM_TIMEOUT_S)
+
         try:
             response = await self._client.get(self._endpoint + path, headers=headers)
         except httpx.HTTPError as exc:
@@ -212,15 +226,19 @@ class PlatformAuthentication:
             log.warning(
                 "cannot verify a caller: the platform does not answer", url=self._endpoint + path, reason=reason
             )
+
             raise PlatformSilent from exc
+
         if response.status_code >= SERVER_ERROR or response.status_code in UNDECIDED:
             log.warning("cannot verify a caller: the platform answered with an error", status=response.status_code)
             raise PlatformSilent
+
         return response
 
     async def _request_identity(self, name: bytes, given: dict[str, str]) -> Caller:
         if self._tenant_id:
             given["X-Tenant-Id"] = self._tenant_id
+
         try:
             response = await self.ask("/auth", given)
         except PlatformSilent:
@@ -228,19 +246,24 @@ class PlatformAuthentication:
             if (caller := self._last_known.get(name)) is None:
                 raise
             return caller
+
         if response.status_code == NOT_FOUND and response.headers.get("content-type") == "application/json":
             # The platform's own: the deployment is deleted, or the key's workspace does not have it. A proxy's page
             # says nothing of the key.
             log.warning("a caller is refused: the platform has no such deployment", url=self._endpoint)
             self._reject(name, "")
+
         if response.status_code in {401, 403}:
             self._reject(name, _refusal_of(response))
+
         identity = _read_response(response, PlatformIdentity)
         if self._tenant_id is not None and identity.tenant_id != self._tenant_id:
             self._reject(name, "")
+
         caller = _platform_caller(identity)
         self._accepted[name] = caller
         self._last_known[name] = caller
+
         return caller
 
     def _reject(self, name: bytes, reason: str) -> NoReturn:
@@ -261,6 +284,7 @@ def _refusal_of(response: "httpx.Response") -> str:
         refusal = msgspec.json.decode(response.content, type=_Refusal)
     except msgspec.DecodeError:
         return ""
+
     return str(refusal.detail) if refusal.error == CALL_REFUSED else ""
 
 
@@ -271,6 +295,7 @@ def _read_response(response: "httpx.Response", kind: type[T]) -> T:
             return msgspec.json.decode(response.content, type=kind)
     except msgspec.DecodeError as exc:
         raise PlatformSilent from exc
+
     log.warning("cannot verify a caller: the platform answered with an error", status=response.status_code)
     raise PlatformSilent
 
@@ -281,6 +306,7 @@ def _platform_caller(known: PlatformIdentity) -> Caller:
     shown: dict[str, Any] = {"identity": identity, "display_name": known.user_email or known.short_key}
     if known.user_id:
         shown |= {"email": known.user_email, "roles": known.roles}
+
     return caller_from({**shown, "permissions": known.permissions})
 
 
@@ -302,19 +328,23 @@ class _TokenVerifier:
         """
         if credential is None or credential.count(".") != 2:
             return None
+
         # Loading `cryptography` takes time that servers without tokens need not spend.
         from portside.kernel import caller_tokens
 
         key_id = caller_tokens.key_id_of(credential)
         if key_id is None:
             return None
+
         try:
             claims = caller_tokens.verify(credential, await self._keys_with(key_id), self._audience)
         except caller_tokens.InvalidToken as exc:
             raise Unauthorized(f"The token is not valid: {exc}. Get a new one from the platform.") from exc
+
         known = PlatformIdentity(
             user_id=claims.sub, user_email=claims.email, permissions=claims.permissions, roles=claims.roles
         )
+
         return _platform_caller(known)
 
     async def _keys_with(self, key_id: str) -> Mapping[str, Any]:
@@ -323,8 +353,10 @@ class _TokenVerifier:
             async with self._asking:
                 if not self._has(key_id) and time.monotonic() >= self._ask_after:
                     await self._fetch()
+
         if time.monotonic() >= self._keys_until:
             raise PlatformSilent
+
         return self._keys
 
     def _has(self, key_id: str) -> bool:
@@ -346,6 +378,7 @@ def digest_of(parts: Iterable[str | None]) -> bytes:
         raw = b"" if part is None else part.encode("latin-1", "replace")
         digest.update(b"-" if part is None else b"+%d:" % len(raw))
         digest.update(raw)
+
     return digest.digest()
 
 
@@ -379,11 +412,13 @@ class AccessPolicy(NamedTuple):
             return ANYONE if self.platform is None else await self.platform(connection)
         if self.platform is None:
             return await self.custom(connection)
+
         is_studio = connection.headers.get(SCHEME_HEADER) == STUDIO_SCHEME
         if is_studio and not self.config.disable_studio_auth:
             return await self.platform.studio(connection)
         if self.config.allow_langsmith_api_keys and connection.headers.get("x-api-key"):
             return await self.platform(connection)
+
         return await self.custom(connection)
 
     async def close(self) -> None:
@@ -400,13 +435,17 @@ def load_access_policy(config: AgentConfig, settings: AgentSettings, auth: Proje
 
     Raises UserMistake if it cannot be loaded.
     """
-    section, kind = config.auth, settings.auth_type
+    section = config.auth
+    kind = settings.auth_type
     refuse_contradictions(config, settings)
     platform = None
+
     if settings.auth_endpoint and kind != "noop" and not section.disable:
         platform = PlatformAuthentication(settings.auth_endpoint, settings.tenant_id, settings.deployment_id)
+
     if section.path is None:
         return AccessPolicy(platform=platform, config=section)
+
     auth = auth or load_auth(config.project, section.path)
     custom = CustomAuthentication(auth.authenticate, section.cache)
     return AccessPolicy(custom, platform, auth.handlers, section, settings.inside_calls_as_user)
@@ -417,6 +456,7 @@ def refuse_open_address(config: AgentConfig, settings: AgentSettings) -> None:
     is_decided = settings.auth_type != "auto" or config.auth.disable or config.auth.path or settings.auth_endpoint
     if is_decided or settings.tier == "queue" or is_loopback(settings.host):
         return
+
     raise UserMistake(
         f"{settings.host} is an address that other machines can reach, and this server has no authentication. "
         "Configure auth.path, or set LANGSMITH_AUTH_ENDPOINT to a platform that knows your keys; or allow "
@@ -426,14 +466,17 @@ def refuse_open_address(config: AgentConfig, settings: AgentSettings) -> None:
 
 def refuse_contradictions(config: AgentConfig, settings: AgentSettings) -> None:
     """Refuse a configuration that both asks for authentication and turns it off. Raises UserMistake."""
-    section, kind = config.auth, settings.auth_type
+    section = config.auth
+    kind = settings.auth_type
     if section.path is not None and (section.disable or kind in {"noop", "langsmith"}):
         what = "auth.disable" if section.disable else f"GRAPH_AUTH_TYPE={kind}"
         raise UserMistake(
             f"{config.file}: auth.path names an authentication handler, and {what} turns it off; remove one of them"
         )
+
     if section.path is None and kind == "custom":
         raise UserMistake(f"GRAPH_AUTH_TYPE=custom requires auth.path in {config.file}")
+
     if kind == "langsmith" and (section.disable or not settings.auth_endpoint):
         raise UserMistake(
             "GRAPH_AUTH_TYPE=langsmith requires LANGSMITH_AUTH_ENDPOINT and excludes auth.disable; set the endpoint, "

@@ -101,18 +101,23 @@ class Access:
         """
         if self._policy.is_open:
             return _unauthenticated(ctx.scope, route)
+
         segments = ctx.scope["path"].removeprefix("/").split("/")
         names = route.path.removeprefix("/").split("/")
+
         # Handlers of the project may read the path parameters, which our router would not set in the scope.
         pairs = zip(names, segments, strict=False)
         named = {name[1:-1]: given for name, given in pairs if name.startswith("{")}
         ctx.scope["path_params"] = named
+
         caller = await self.authenticate(ctx.request)
         if route.permission and not (caller.is_in_process or caller.has_permission(route.permission)):
             raise Forbidden(f"This requires the permission {route.permission}; use a key or a user that has it.")
+
         if route.method == WEBSOCKET and "thread_id" in named:
             # Checked before the socket is accepted: afterwards it can no longer be refused with a status.
             await self.authorize_thread_follow(caller, UUID(named["thread_id"]))
+
         return caller
 
     async def authenticate(self, connection: HTTPConnection) -> Caller:
@@ -125,11 +130,13 @@ class Access:
             return self._in_process_caller(scope)
         if self._policy.is_open:
             return ANYONE
+
         state = scope.setdefault("state", {})
         known: Caller | None = state.get(CALLER)
         if known is None:
             known = state[CALLER] = await self._policy.identify(connection)
             scope["user"], scope["auth"] = known.user, AuthCredentials(known.permissions)
+
         return known
 
     def _in_process_caller(self, scope: Any) -> Caller:
@@ -145,6 +152,7 @@ class Access:
         handlers = self._handlers
         if handlers is None or caller.is_in_process:
             return None
+
         return await handlers.decide(caller, resource, action, value)
 
     async def authorize_request(
@@ -157,12 +165,14 @@ class Access:
         """
         if self._skips_handlers(caller):
             return body, None
+
         given = {name: handler_value(name, getattr(body, name)) for name in names}
         value = {**also, **given}
         resource, _, action = event.partition(".")
         allowed = await self.authorize(caller, resource, action, value)
         if action == "create" and not matches(value.get("metadata") or {}, allowed):
             raise Forbidden("Forbidden")
+
         return apply_changes(body, names, value), allowed
 
     async def authorize_thread_request(
@@ -182,6 +192,7 @@ class Access:
         )
         if not await self._assistants.matches(assistant_id, allowed):
             raise AssistantNotFound
+
         return body
 
     async def authorize_thread(
@@ -190,6 +201,7 @@ class Access:
         """Authorize access to a thread. Raises ThreadNotFound also for one that does not match the filter."""
         if self._skips_handlers(caller):
             return None
+
         allowed = await self.authorize(caller, "threads", action, {"thread_id": thread_id, **(value or {})})
         await self._check_thread(thread_id, allowed)
         return allowed
@@ -202,9 +214,11 @@ class Access:
         """Authorize access to several threads; return those that exist and match."""
         if self._skips_handlers(caller):
             return thread_ids
+
         filters = [await self.authorize(caller, "threads", action, {"thread_id": each}) for each in thread_ids]
         written = [None if each is None else dump_user(each).decode() for each in filters]
         rows = await self._db.fetch(sql.threads_that_match, thread_ids=thread_ids, filters=written)
+
         return [row["thread_id"] for row in rows]
 
     async def authorize_thread_copy(self, caller: Caller, thread_id: UUID) -> tuple[UUID, dict[str, Any] | None]:
@@ -215,10 +229,12 @@ class Access:
         target = uuid7()
         if self._skips_handlers(caller):
             return target, None
+
         await self.authorize_thread(caller, "read", thread_id)
         metadata = await self._db.fetchval(sql.metadata_of_thread, thread_id=thread_id)
         if metadata is None:
             raise ThreadNotFound.of(thread_id)
+
         return target, await self.authorize_thread_create(caller, target, metadata, if_exists="raise")
 
     async def authorize_thread_create(
@@ -230,18 +246,22 @@ class Access:
         made: Any = value.get("metadata") or {}
         if not matches(made, allowed):
             raise Forbidden("Forbidden")
+
         return dict(made)
 
     async def authorize_thread_follow(self, caller: Caller, thread_id: UUID) -> DeferredThreadCheck:
         """Authorize following a thread, which need not exist yet. Raises what `authorize_thread` raises."""
         if self._skips_handlers(caller):
             return NO_CHECK
+
         allowed = await self.authorize(caller, "threads", "read", {"thread_id": thread_id})
         if allowed is None:
             return NO_CHECK
+
         matching = await self.thread_matches(thread_id, allowed)
         if matching is False:
             raise ThreadNotFound.of(thread_id)
+
         return NO_CHECK if matching else DeferredThreadCheck(lambda: self.thread_matches(thread_id, allowed))
 
     async def thread_matches(self, thread_id: UUID, wanted: Filter) -> bool | None:
@@ -255,9 +275,11 @@ class Access:
         """Authorize access to an assistant. Raises AssistantNotFound also for one that does not match the filter."""
         if self._skips_handlers(caller):
             return None
+
         allowed = await self.authorize(caller, "assistants", action, {"assistant_id": assistant_id, **(value or {})})
         if not await self._assistants.matches(assistant_id, allowed):
             raise AssistantNotFound
+
         return allowed
 
     async def authorize_assistant_use(self, caller: Caller, name: str) -> UUID:
@@ -274,6 +296,7 @@ class Access:
                 await self.authorize_assistant(caller, "read", assistant_id, {"metadata": {}})
             except AssistantNotFound:
                 raise AssistantNotFound("Thread or assistant not found.") from None
+
         return assistant_id
 
     async def authorize_run(self, caller: Caller, thread_id: UUID | None, body: RunCreate) -> Grant:
@@ -284,16 +307,19 @@ class Access:
         """
         if self._skips_handlers(caller):
             return Grant(caller)
+
         run_id = uuid7()
         assistant_id = await self.authorize_assistant_use(caller, body.assistant_id)
         value = run_handler_value(body, {"thread_id": thread_id, "assistant_id": assistant_id, "run_id": run_id})
         allowed = await self.authorize(caller, "threads", "create_run", value)
+
         apply_run_changes(body, value)
         grant = Grant(caller, run_id, allowed, creates=False)
         if thread_id is None or body.on_not_exist != "create":
             return grant
         if await self._db.fetchval(sql.has_thread, thread_id=thread_id):
             return grant
+
         return grant._replace(
             new_thread=await self.authorize_thread_create(caller, thread_id, {}, if_exists="do_nothing")
         )
@@ -302,6 +328,7 @@ class Access:
         """Authorize a search of crons; crons on threads that the caller may not see are left out as well."""
         if self._skips_handlers(caller):
             return query, CronFilters()
+
         query, allowed = await self.authorize_request(caller, "crons.search", query, names)
         return query, CronFilters(allowed, await self.authorize(caller, "threads", "search", {"metadata": {}}))
 
@@ -314,18 +341,23 @@ class Access:
         """
         if self._skips_handlers(caller):
             return body, CronGrant(caller)
-        cron_id, assistant = uuid7(), str(run_value["assistant_id"])
+
+        cron_id = uuid7()
+        assistant = str(run_value["assistant_id"])
         assistant_id = await self.authorize_assistant_use(caller, assistant)
         also = {"cron_id": cron_id, "thread_id": thread_id, "user_id": caller.identity, "payload": run_value}
         body, _ = await self.authorize_request(
             caller, "crons.create", body, ("metadata", "schedule", "end_time"), **also
         )
+
         if thread_id is None:
             return body, CronGrant(caller, cron_id)
+
         ids = {"thread_id": thread_id, "assistant_id": assistant_id, "run_id": None}
         run = {**ids, "status": "pending", "metadata": dict(run_value.get("metadata") or {}), "kwargs": run_value}
         allowed = await self.authorize(caller, "threads", "create_run", run)
         await self._check_thread(thread_id, allowed)
+
         return body, CronGrant(caller, cron_id, allowed)
 
     async def authorize_cron(
@@ -334,11 +366,13 @@ class Access:
         """Authorize access to a cron; return the request as the handler changed it, and the filters for the cron."""
         if self._skips_handlers(caller):
             return body, CronFilters()
+
         also = {"cron_id": cron_id, "payload": msgspec.to_builtins(body)} if names else {"cron_id": cron_id}
         body, allowed = await self.authorize_request(caller, f"crons.{action}", body, names, **also)
         thread_id = await self._db.fetchval(sql.thread_of_cron, cron_id=cron_id)
         if thread_id is None:
             return body, CronFilters(allowed)
+
         return body, CronFilters(allowed, await self.authorize(caller, "threads", "read", {"thread_id": thread_id}))
 
     async def authorize_store(self, caller: Caller, action: str, body: T, fields: dict[str, str]) -> T:
@@ -355,6 +389,7 @@ class Access:
         changed = apply_store_changes(body, fields, value)
         if allowed is not None:
             check_store_filter(allowed, action, store_handler_value(changed, fields))
+
         return changed
 
 
@@ -366,12 +401,14 @@ def _unauthenticated(scope: Any, route: Route[Any]) -> Caller:
     """
     if is_in_process(scope):
         return ANYONE
+
     client = scope.get("client")
     if route.permission and not (client and is_loopback(client[0])):
         raise Forbidden(
             "Without authentication this is only open to calls from the same machine over TCP; call 127.0.0.1 there, "
             "or configure authentication (auth.path or LANGSMITH_AUTH_ENDPOINT)."
         )
+
     return Caller(address=client[0]) if client else ANYONE
 
 
@@ -384,6 +421,7 @@ async def _checked_stream(
             is_visible = is_visible or bool(await check())
             if not is_visible:
                 return
+
             yield chunk
     finally:
         if (close := getattr(events, "aclose", None)) is not None:
@@ -417,9 +455,11 @@ class StreamLimit:
             caller: Caller = await guard(ctx, route)
             name = caller.limit_key if route.stays_open else None
             counted_caller.set(name)
+
             if name is not None and self._limit:
                 self._enter(name)
                 ctx.on_finish(partial(self._leave, name))
+
             return caller
 
         return guarded
@@ -431,6 +471,7 @@ class StreamLimit:
                 "(setting MAX_STREAMS_PER_CALLER). Close one first.",
                 headers={"Retry-After": str(RETRY_AFTER_S)},
             )
+
         self._open[name] += 1
 
     def _leave(self, name: str) -> None:
@@ -449,6 +490,7 @@ def check_store_filter(allowed: Filter, action: str, value: dict[str, Any]) -> N
     usable = {("has", "namespace")}
     if action not in {"search", "list_namespaces"}:
         usable |= {("eq", "namespace"), ("eq", "key")}
+
     unusable = set(_conditions(allowed)) - usable
     if unusable:
         log.error(
@@ -457,7 +499,9 @@ def check_store_filter(allowed: Filter, action: str, value: dict[str, Any]) -> N
             action=action,
             conditions=sorted(f"{op} {key}" for op, key in unusable),
         )
+
         raise HandlerFailed
+
     if not matches(value, allowed):
         raise Forbidden("Forbidden")
 
@@ -466,6 +510,7 @@ def _conditions(wanted: Filter) -> Iterator[tuple[str, str]]:
     """Yield the operator and the key of each condition of a filter."""
     for key in wanted["equal"]:
         yield "eq", key
+
     pending = list(wanted["rest"])
     while pending:
         condition = pending.pop()
@@ -479,6 +524,7 @@ def matches(metadata: Mapping[str, Any], wanted: Filter | None) -> bool:
     """Whether metadata matches a filter. This is `matches_access` of the database, for what is not stored yet."""
     if wanted is None:
         return True
+
     equal = ({"op": "eq", "key": key, "value": value} for key, value in wanted["equal"].items())
     return all(_holds(metadata, condition) for condition in (*equal, *wanted["rest"]))
 
@@ -508,6 +554,7 @@ def _typed(value: Any) -> Any:
         return ("bool", value)
     if isinstance(value, list):
         return [_typed(part) for part in value]
+
     return {key: _typed(part) for key, part in value.items()} if isinstance(value, dict) else value
 
 
@@ -528,6 +575,7 @@ def handler_value(name: str, value: Any) -> Any:
     """Return a field as handlers get it: plain data, and an empty object for a missing one."""
     if value is None and name in OBJECTS:
         return {}
+
     plain = msgspec.to_builtins(value, builtin_types=(UUID,)) if isinstance(value, msgspec.Struct) else value
     return dict(plain) if isinstance(plain, dict) else plain
 
@@ -539,6 +587,7 @@ def apply_changes(body: T, names: tuple[str, ...], value: dict[str, Any]) -> T:
     }
     if not changed:
         return body
+
     given = {name: field for name, field in msgspec.structs.asdict(body).items() if field is not msgspec.UNSET}
     result: T = convert(msgspec.to_builtins({**given, **changed}), type(body), "body")
     return result
@@ -556,6 +605,7 @@ def run_handler_value(body: RunCreate, ids: dict[str, Any]) -> dict[str, Any]:
         "interrupt_after": body.interrupt_after,
         "webhook": body.webhook,
     }
+
     return {
         **ids,
         "status": "pending",
@@ -572,7 +622,9 @@ def apply_run_changes(body: RunCreate, value: dict[str, Any]) -> None:
     """Apply the changes of a handler to a run: its metadata, and how it is executed. Raises Invalid."""
     kwargs = value.get("kwargs") or {}
     body.metadata = value.get("metadata") or None
-    body.input, body.context = kwargs.get("input"), kwargs.get("context") or None
+    body.input = kwargs.get("input")
+    body.context = kwargs.get("context") or None
+
     for name, kind in RUN_FIELDS.items():
         given = kwargs.get(name)
         is_none = given is None or (name in OBJECTS and not given)
@@ -593,14 +645,17 @@ def apply_store_changes(body: T, fields: dict[str, str], value: dict[str, Any]) 
         check_namespace(labels)
     except ValueError as exc:
         raise Invalid.field(["body", "namespace"], str(exc)) from exc
+
     if labels.count(WILDCARD) > _labels(getattr(body, fields["namespace"])).count(WILDCARD):
         # A user named `*` would otherwise see the items of every user: searches take this label as a wildcard.
         why = f"the authorization handler added {WILDCARD!r}, which matches every label; it may not add wildcards"
         raise Invalid.field(["body", "namespace"], why)
+
     is_joined = isinstance(getattr(body, fields["namespace"]), str)
     value = {**value, "namespace": ".".join(labels) if is_joined else labels}
     given = {fields[name]: value.get(name) or None if name in OBJECTS else value.get(name) for name in fields}
     result: T = convert(msgspec.to_builtins({**msgspec.structs.asdict(body), **given}), type(body), "body")
+
     return result
 
 

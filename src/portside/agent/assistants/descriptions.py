@@ -68,4 +68,5 @@ def parse_xray(raw: str | None) -> int:
         return flag == "true"
     if _DEPTH.fullmatch(flag):
         return int(flag)
+
     raise Invalid.field(["query", "xray"], "Invalid xray value")

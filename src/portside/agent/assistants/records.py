@@ -86,6 +86,7 @@ class Assistants:
         context = _context(request.config, request.context) or {}
         config = _without_configurable(request.config) or {}
         assistant_id = request.assistant_id or uuid4()
+
         row = await self._db.fetchrow(
             sql.insert_assistant,
             assistant_id=assistant_id,
@@ -96,9 +97,11 @@ class Assistants:
             context=context,
             metadata=request.metadata or {},
         )
+
         assert row is not None  # noqa: S101 - the statement returns the new assistant or the old one
         if not row["is_new"] and (request.if_exists != "do_nothing" or not await self.matches(assistant_id, visible)):
             raise AssistantExists(f"Assistant {assistant_id} already exists")
+
         return from_row(Assistant, row)
 
     async def matches(self, assistant_id: UUID, wanted: Filter | None) -> bool:
@@ -112,28 +115,33 @@ class Assistants:
         row = await self._db.fetchrow(sql.get_assistant, assistant_id=assistant_id)
         if row is None:
             raise AssistantNotFound
+
         return from_row(Assistant, row)
 
     async def find(self, name: str) -> Assistant:
         """Return the assistant of an id or a graph's name. Raises Invalid for neither, and AssistantNotFound."""
         if name in self.graphs:
             return await self.get(uuid5(SYSTEM_NAMESPACE, name))
+
         try:
             assistant_id = UUID(name)
         except ValueError:
             choices = ", ".join(self.graphs)
             message = f"Invalid assistant: '{name}'. Must be either: an assistant's UUID, or a graph of {choices}"
             raise Invalid.field(["path", "assistant_id"], message) from None
+
         return await self.get(assistant_id)
 
     def can_be_named(self, name: str) -> bool:
         """Whether `find` accepts a name: a graph's name or an id."""
         if name in self.graphs:
             return True
+
         try:
             UUID(name)
         except ValueError:
             return False
+
         return True
 
     async def resolve(self, name: str) -> Assistant:
@@ -157,15 +165,18 @@ class Assistants:
                 assistant = self._cached.get(name)
                 if assistant is None:
                     assistant = self._cached[name] = await self.resolve(name)
+
         return assistant
 
     async def refuse_other_language(self, graph_id: str, thread_id: UUID | None) -> None:
         """Raise OtherLanguage if a graph of another language has begun the thread; asks only if there are several."""
         if thread_id is None or len({each.language for each in self.graphs.values()}) < 2:
             return
+
         row = await self._db.fetchrow(sql.graph_of_thread, thread_id=thread_id)
         begun_by = "" if row is None else str(row["graph_id"])
-        before, wanted = self.graphs.get(begun_by), self.graphs.get(graph_id)
+        before = self.graphs.get(begun_by)
+        wanted = self.graphs.get(graph_id)
         if before is not None and wanted is not None and before.language != wanted.language:
             raise OtherLanguage(
                 f"The thread was begun by {begun_by!r}, a {before.language} graph, and {graph_id!r} is a "
@@ -192,6 +203,7 @@ class Assistants:
         """
         if patch.graph_id is not None:
             self._require_graph(patch.graph_id)
+
         priority_of(patch.metadata or {})
         row = await self._db.fetchrow(
             sql.patch_assistant,
@@ -205,6 +217,7 @@ class Assistants:
         )
         if row is None:
             raise AssistantNotFound(f"Assistant {assistant_id} not found")
+
         return from_row(Assistant, row)
 
     async def delete(self, assistant_id: UUID, *, delete_threads: bool, threads: Filter | None = None) -> list[UUID]:
@@ -217,6 +230,7 @@ class Assistants:
         )
         if deleted is None:
             raise AssistantNotFound(f"Assistant with ID {assistant_id} not found")
+
         return deleted
 
     async def versions(self, assistant_id: UUID, query: VersionSearch) -> list[AssistantVersion]:
@@ -230,6 +244,7 @@ class Assistants:
         )
         if not rows:
             await self.get(assistant_id)
+
         return [from_row(AssistantVersion, row) for row in rows]
 
     async def set_latest(self, assistant_id: UUID, version: int) -> Assistant:
@@ -237,6 +252,7 @@ class Assistants:
         row = await self._db.fetchrow(sql.set_latest_assistant_version, assistant_id=assistant_id, version=version)
         if row is None:
             raise AssistantNotFound(f"Version {version} not found for assistant {assistant_id}")
+
         return from_row(Assistant, row)
 
     async def search(self, query: AssistantSearch, visible: Filter | None = None) -> SearchPage[SelectedAssistant]:
@@ -246,11 +262,13 @@ class Assistants:
         """
         self._check_graph(query)
         order = f"{query.sort_by or 'created_at'} {query.sort_order or 'desc'}"
-        limit, offset = query.limit or DEFAULT_LIMIT, query.offset or 0
+        limit = query.limit or DEFAULT_LIMIT
+        offset = query.offset or 0
         page = {"order": order, "limit": limit, "offset": offset}
         rows = await self._db.fetch(sql.search_assistants, **_matching(query), access=visible, **page)
         is_last = len(rows) < limit and (rows or not offset)
         total = offset + len(rows) if is_last else await self.count(query, visible)
+
         return SearchPage([_select(from_row(Assistant, row), query.select) for row in rows], total)
 
     async def count(self, query: AssistantFilter, visible: Filter | None = None) -> int:
@@ -283,12 +301,14 @@ def _context(config: AssistantConfig | None, context: dict[str, Any] | None) -> 
     configurable = None if config is None else config.configurable
     if context and configurable:
         raise BadRequest("Cannot specify both configurable and context; prefer context.")
+
     return context or configurable or (context if configurable is None else configurable)
 
 
 def _without_configurable(config: AssistantConfig | None) -> dict[str, Any] | None:
     if config is None:
         return None
+
     plain: dict[str, Any] = msgspec.to_builtins(config)
     plain.pop("configurable", None)
     return plain

@@ -73,8 +73,10 @@ SAMPLES = 16
 MAX_SEARCHED_BYTES = 256_000
 _PIECE_DATA = PIECE_COLUMNS.index("p_data")
 _METADATA = (CHECKPOINT_COLUMNS.index("c_metadata"), ModelField("checkpoint", "metadata"))
-_BODY, _VALUE = CHECKPOINT_COLUMNS.index("c_body"), VALUE_COLUMNS.index("v_data")
-_WRITE, _WRITE_CHANNEL = WRITE_COLUMNS.index("w_data"), WRITE_COLUMNS.index("w_channel")
+_BODY = CHECKPOINT_COLUMNS.index("c_body")
+_VALUE = VALUE_COLUMNS.index("v_data")
+_WRITE = WRITE_COLUMNS.index("w_data")
+_WRITE_CHANNEL = WRITE_COLUMNS.index("w_channel")
 # The column to encrypt, the field it belongs to, and what binds the ciphertext to its row.
 _Encryption = tuple[int, ModelField, Callable[[Row], bytes]]
 # The first columns of each kind of row are its key.
@@ -119,9 +121,11 @@ class CheckpointBuffer:
         self.failure: BaseException | None = None
         self.is_closed = False
         self._writer = writer
+
         # Guarded by the writer's lock, as are `_size`, `is_closed` and `_is_scheduled`.
         self._parts: list[Rows] = []
         self._size = 0
+
         # Whether the event loop was asked to queue this buffer for the next batch.
         self._is_scheduled = False
         # Set when the batch that this buffer was last queued for was written.
@@ -129,8 +133,10 @@ class CheckpointBuffer:
         self._is_queued = False
         self._namespaces: set[str] = set()
         self._is_open = not owner.is_new
+
         # A short run on a thread of its own needs no checkpoint: its rows wait until it takes longer.
         self._opening = writer.loop.call_later(NEW_THREAD_DELAY_S, self._queue) if owner.is_new else None
+
         if self._is_open:
             # Queued before it has rows: every run puts some at once, and they need not wake the event loop then.
             self._is_scheduled = self._is_queued = True
@@ -144,30 +150,38 @@ class CheckpointBuffer:
         """Add rows, on any loop. Raises the error of an earlier write, and LeaseLost after the end of the run."""
         if self.failure is not None:
             raise self.failure
+
         self._namespaces.add(checkpoint_ns)
         with self._writer.lock:
             if self.is_closed:
                 raise LeaseLost("the run has ended")
+
             self._parts.append(rows)
             self._size += rows.size
             self._writer.pending_bytes += rows.size
             is_first = not self._is_scheduled and (self._is_open or self._size > NEW_THREAD_LIMIT_BYTES)
             self._is_scheduled = self._is_scheduled or is_first
+
         if is_first:
             self._writer.loop.call_soon_threadsafe(self._queue)
+
         if self._is_open and self._writer.pending_bytes > PENDING_LIMIT_BYTES:
             await self.flush()
 
     def take(self) -> Rows:
         """Remove and return the rows that wait."""
         with self._writer.lock:
-            parts, self._parts = self._parts, []
+            parts = self._parts
+            self._parts = []
             self._writer.pending_bytes -= self._size
-            self._size, self._is_scheduled = 0, False
+            self._size = 0
+            self._is_scheduled = False
+
         self._is_queued = False
         rows = Rows()
         for part in parts:
             rows.merge(part)
+
         return rows
 
     async def flush(self) -> None:
@@ -181,10 +195,12 @@ class CheckpointBuffer:
         """Drop what was not written, and take nothing more."""
         if self._opening is not None:
             self._opening.cancel()
+
         with self._writer.lock:
             self.is_closed = True
             self._writer.pending_bytes -= self._size
-            self._parts, self._size = [], 0
+            self._parts = []
+            self._size = 0
 
     def _queue(self) -> None:
         """Write the rows with the next batch, and all later rows with theirs."""
@@ -192,6 +208,7 @@ class CheckpointBuffer:
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
+
         if self._parts and not self._is_queued:
             self._is_queued = True
             self._written = self._writer.batches.add(self)
@@ -201,6 +218,7 @@ class CheckpointBuffer:
         if self._written is not None and not self._written.is_set():
             self._writer.batches.hurry()
             await self._written.wait()
+
         if self.failure is not None:
             raise self.failure
 
@@ -216,11 +234,13 @@ class CheckpointWriter:
         self.loop = asyncio.get_running_loop()
         # Guards the rows of all buffers, which graphs put from their own threads.
         self.lock = threading.Lock()
+
         # The size of the rows that wait in all buffers.
         self.pending_bytes = 0
         self.batches: Batcher[CheckpointBuffer, None] = Batcher(self._write_batch, max_batch=None, delay_s=delay_s)
         self._db = db
         self.buffers: dict[str, CheckpointBuffer] = {}
+
         """The buffers of the runs that execute, by the threads that they write to."""
 
     @asynccontextmanager
@@ -279,10 +299,12 @@ class CheckpointWriter:
     async def _write_batch(self, buffers: list[CheckpointBuffer]) -> list[None]:
         taken = [(buffer, buffer.take()) for buffer in buffers if not buffer.is_closed]
         results = [None] * len(buffers)
+
         # A buffer may still be empty: its loop is busy, or a graph in an executor begins late.
         queued = [buffer for buffer, rows in taken if rows]
         if not queued:
             return results
+
         parts = [rows for _, rows in taken if rows]
         try:
             await self._write_buffers(queued, parts)
@@ -291,6 +313,7 @@ class CheckpointWriter:
             for buffer in queued:
                 buffer.failure = exc
             raise
+
         return results
 
     async def _write_buffers(self, buffers: list[CheckpointBuffer], parts: list[Rows]) -> None:
@@ -298,6 +321,7 @@ class CheckpointWriter:
             for flushing in [buffer.owner.flush_events() for buffer in buffers]:
                 if flushing is not None:
                     await flushing
+
             await self._write_together(buffers, parts)
         except TimeoutError as exc:
             for buffer in buffers:
@@ -319,8 +343,10 @@ class CheckpointWriter:
         rows = Rows()
         for part in parts:
             rows.merge(part)
+
         if rows.pieces and not rows.is_encrypted:
             share_parts(rows)
+
         async with timeout(WRITE_TIMEOUT_S):
             written = await self._db.fetch(
                 sql.write_checkpoints,
@@ -329,6 +355,7 @@ class CheckpointWriter:
                 attempts=[buffer.owner.attempt for buffer in buffers],
                 **rows.columns(),
             )
+
         owned = {row["thread_id"] for row in written}
         for buffer in buffers:
             if buffer.thread_id not in owned:
@@ -356,13 +383,16 @@ class PostgresBackend:
         """Encrypt rows, and write them with the run's buffer. Raises the error of the write, and LeaseLost."""
         if self.encryptor is not None:
             rows = await encrypt_rows(self.encryptor, rows)
+
         attempt = None if run is None else _attempt(*run)
         buffer = self.writer.buffers.get(thread_id)
+
         # User code writes while the buffer's run executes. But a node that was left behind in its thread may still
         # write when another run has the thread.
         if buffer is None or (attempt is not None and attempt[:2] != buffer.owner[:2]):
             await self.writer.write(thread_id, rows, attempt=attempt)
             return
+
         await buffer.put(checkpoint_ns, rows)
         if is_awaited:
             await buffer.flush()
@@ -372,11 +402,13 @@ class PostgresBackend:
         buffer = self.writer.buffers.get(thread_id)
         if buffer is not None and buffer.is_empty(checkpoint_ns):
             return None
+
         return await run_on(self._loop, self._read(buffer, (thread_id, checkpoint_ns, checkpoint_id)))
 
     async def _read(self, buffer: CheckpointBuffer | None, name: tuple[str, str, str | None]) -> Record | None:
         if buffer is not None:
             await buffer.flush()
+
         thread_id, checkpoint_ns, checkpoint_id = name
         try:
             return await self._db.fetchrow(
@@ -398,6 +430,7 @@ class PostgresBackend:
             # A client may list the history of a run that lost its lease; its rows are not in the history.
             with contextlib.suppress(LeaseLost):
                 await buffer.flush()
+
         return await run_on(self._loop, self._db.fetch(sql.list_checkpoints, **query._asdict()))
 
     async def delete_threads(self, thread_ids: Sequence[str]) -> None:
@@ -420,6 +453,7 @@ class PostgresBackend:
     async def _copy(self, source: str, target: str) -> None:
         if not isinstance(self._db, Database):
             raise TypeError("this backend already is inside a transaction")
+
         async with self._db.transaction() as tx:
             await tx.execute(sql.copy_checkpoints, source=source, target=target)
             if self.encryptor is not None:
@@ -446,11 +480,13 @@ async def encrypt_rows(encryptor: Encryptor, rows: Rows) -> Rows:
     encrypted.checkpoints, encrypted.values, encrypted.pieces, encrypted.writes = await encryptor.gather(
         _encrypt_column(encryptor, *kind) for kind in kinds
     )
+
     column, field = _METADATA
     for key, row in encrypted.checkpoints.items():
         binding = row_of({"thread_id": row[0], "checkpoint_ns": row[1]})
         document = await encryptor.encrypt_document(load(row[column]), field, binding)
         encrypted.checkpoints[key] = _with(row, column, dump_api(document).decode())
+
     encrypted.size = rows.size
     return encrypted
 
@@ -490,15 +526,19 @@ def share_parts(rows: Rows) -> None:
     by_thread: dict[str, list[Row]] = defaultdict(list)
     for row in rows.pieces.values():
         by_thread[row[0]].append(row)
+
     for thread_id, of_thread in by_thread.items():
         pieces = _Pieces.of(of_thread)
         if len(pieces.data) > MAX_SEARCHED_BYTES:
             continue
+
         for table, names, prefix in ((rows.values, VALUE_COLUMNS, "v_"), (rows.writes, WRITE_COLUMNS, "w_")):
-            data_at, shared_at = names.index(f"{prefix}data"), names.index(f"{prefix}shared")
+            data_at = names.index(f"{prefix}data")
+            shared_at = names.index(f"{prefix}shared")
             for key, row in table.items():
                 if row[0] != thread_id or len(row[data_at]) < MIN_BYTES:
                     continue
+
                 data, shared = _without_parts(row[data_at], pieces)
                 if shared:
                     replaced = list(row)
@@ -514,6 +554,7 @@ def _without_parts(data: bytes, pieces: _Pieces) -> tuple[bytes, list[int]]:
     """
     kept: list[bytes] = []
     shared: list[int] = []
+
     # Data before `done` was kept or found in a piece; `own` bytes of it were kept.
     done = own = 0
     step = max(MIN_BYTES - SAMPLE_BYTES, len(data) // SAMPLES)
@@ -523,9 +564,12 @@ def _without_parts(data: bytes, pieces: _Pieces) -> tuple[bytes, list[int]]:
         if found < 0:
             at += step
             continue
+
         index = bisect_right(pieces.ends, found)
         piece = pieces.rows[index]
-        bytes_of_piece, inside = piece[_PIECE_DATA], found - (pieces.ends[index] - len(piece[_PIECE_DATA]))
+        bytes_of_piece = piece[_PIECE_DATA]
+
+        inside = found - (pieces.ends[index] - len(piece[_PIECE_DATA]))
         before = _common(data[done:at][::-1], bytes_of_piece[:inside][::-1])
         length = before + _common(data[at:], bytes_of_piece[inside:])
         if length >= MIN_BYTES:
@@ -536,17 +580,20 @@ def _without_parts(data: bytes, pieces: _Pieces) -> tuple[bytes, list[int]]:
             at = max(at, done)
         else:
             at += step
+
     kept.append(data[done:])
     return b"".join(kept), shared
 
 
 def _common(one: bytes, other: bytes) -> int:
     """Return how many bytes two strings have in common at their beginning, by bisection, as slices compare fast."""
-    least, most = 0, min(len(one), len(other))
+    least = 0
+    most = min(len(one), len(other))
     while least < most:
         middle = (least + most + 1) // 2
         if one[least:middle] == other[least:middle]:
             least = middle
         else:
             most = middle - 1
+
     return least

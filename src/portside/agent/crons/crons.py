@@ -121,15 +121,19 @@ class DueCrons(Task):
         """Fire one batch, and set an alarm for the next instant. On a disk that is nearly full crons wait."""
         if self._runs.worker.lacks_disk:
             return Status()
+
         await self._reschedule()
         rows = await self._db.fetch(sql.claim_due_crons, claim_s=CLAIM_S, limit=self.batch)
         slots = asyncio.Semaphore(CONCURRENT_FIRINGS)
         outcomes = await asyncio.gather(*(self._fire(DueCron(**dict(row)), slots) for row in rows))
+
         if rows:
             # The multitask strategy of a cron may have cancelled the thread's earlier run, which a worker has to stop.
             self._runs.wake_workers()
+
         if len(rows) < self.batch:
             await self._set_alarm()
+
         return Status(did=dict(Counter(outcomes)), again=len(rows) == self.batch)
 
     async def _reschedule(self) -> None:
@@ -142,11 +146,13 @@ class DueCrons(Task):
                 was_due_at=row["next_run_date"],
                 next_run_date=following,
             )
+
             log.warning("a cron is scheduled again: the clock was set back", cron_id=str(row["cron_id"]))
 
     async def _set_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+
         delay_s = await self._db.fetchval(sql.seconds_until_due, within_s=self.every_s)
         if delay_s is not None:
             self._alarm = asyncio.get_running_loop().call_later(max(delay_s, MIN_DELAY_S), self.signal.set)
@@ -167,6 +173,7 @@ class DueCrons(Task):
         if cron.ends_at is not None and cron.claimed_at - cron.ends_at > MAKE_UP_WITHIN:
             await _advance(self._db, cron)
             return "ended"
+
         try:
             return await self._admit(cron)
         except (EncryptionFailed, Unavailable):
@@ -180,29 +187,37 @@ class DueCrons(Task):
     async def _admit(self, cron: DueCron) -> str:
         for kept in (cron.payload, cron.metadata, cron.owner or {}):
             raise_if_undecryptable(kept)
+
         run = run_of(cron.payload, cron.metadata, cron.on_run_completed)
         assistant = await self._assistants.get(cron.assistant_id)
         owner = {"langgraph_auth_user_id": cron.user_id, **({"user_id": cron.user_id} if cron.user_id else {})}
         request = {"langgraph_auth_user": cron.owner or ANONYMOUS, "langgraph_request_id": None}
         configurable = {"cron_id": str(cron.cron_id), **owner, **request}
+
         # A thread that is created for the run gets the cron's metadata; an existing one keeps its own.
         thread_metadata = cron.metadata if cron.thread_id is None else {}
         scheduled = ScheduledRun(
             uuid7(), cron.thread_id, thread_metadata, configurable, cron.thread_access, _queued_as(cron)
         )
+
         async with self._db.transaction() as transaction:
             if await _is_waiting(transaction, cron, run):
                 outcome = "waiting"
             else:
                 outcome = await self._runs.admit_scheduled(transaction, assistant, run, scheduled)
+
             if not await _advance(transaction, cron, scheduled.run_id if outcome in ADMITTED else None):
                 raise FiredElsewhere
+
         if outcome == "waiting":
             log.info("a cron was skipped: its last run has not started", cron_id=str(cron.cron_id))
+
         if outcome == "busy":
             log.info("a cron was skipped: its thread is busy", cron_id=str(cron.cron_id))
+
         if outcome == "missing":
             log.warning("a cron was skipped: its owner may no longer run on its thread", cron_id=str(cron.cron_id))
+
         return outcome
 
 
@@ -215,6 +230,7 @@ async def _is_waiting(session: Session, cron: DueCron, run: RunCreate) -> bool:
     """Whether the cron's last run has not started yet: a second one would only make the queue longer."""
     if cron.last_run_id is None or run.multitask_strategy not in {None, "enqueue"}:
         return False
+
     is_waiting: bool = await session.fetchval(sql.run_is_waiting, run_id=cron.last_run_id)
     return is_waiting
 
@@ -238,7 +254,8 @@ def _following(schedule: str, timezone: str | None, after: datetime, ends_at: da
         return None
 
 
-DEFAULT_LIMIT, PREVIEWED = 10, 5
+DEFAULT_LIMIT = 10
+PREVIEWED = 5
 NO_FILTER = CronFilters()
 UNRESTRICTED = CronGrant()
 NAMES = {
@@ -277,6 +294,7 @@ class Schedule:
             counts_real_time = CronSim(self._fields, datetime.now(UTC)).hours == EVERY_HOUR
         except CronSimError as exc:
             raise _refuse(text, str(exc)) from exc
+
         self._counts_local_time = self._zone is not UTC and not counts_real_time
         if self.next_after(datetime.now(UTC)) is None:
             raise _refuse(text, "it never fires")
@@ -300,6 +318,7 @@ def payload_of(body: CronRun, assistant_id: UUID, cron_id: UUID) -> dict[str, An
     payload: dict[str, Any] = msgspec.to_builtins(body)
     if "is_enabled" in payload:
         payload["enabled"] = payload.pop("is_enabled")
+
     payload["assistant_id"] = str(assistant_id)
     return _with_cron_id(payload, cron_id)
 
@@ -309,6 +328,7 @@ def changed_payload(payload: dict[str, Any], patch: CronRun, assistant_id: UUID,
     changed = {**payload, **payload_of(patch, assistant_id, cron_id)}
     if patch.config is None:
         changed["config"] = payload["config"]
+
     return {name: value for name, value in changed.items() if name != "end_time" or value is not None}
 
 
@@ -328,6 +348,7 @@ def run_of(payload: dict[str, Any], metadata: dict[str, Any], on_run_completed: 
     fields = {name: value for name, value in payload.items() if name in RUN_FIELDS}
     fields |= {"metadata": metadata, "on_completion": on_run_completed, "config": {**config, "configurable": own}}
     run: RunCreate = convert(fields, RunCreate, "body")
+
     return run
 
 
@@ -353,12 +374,15 @@ class Crons:
         schedule = Schedule(body.schedule, body.timezone)
         ends_at = None if body.end_time is None else read_end(body.end_time)
         assistant = await self._assistants.resolve(body.assistant_id)
-        cron_id, metadata = grant.cron_id or uuid7(), body.metadata or {}
+        cron_id = grant.cron_id or uuid7()
+        metadata = body.metadata or {}
         payload = payload_of(body, assistant.assistant_id, cron_id)
         completed = (body.on_run_completed or "delete") if isinstance(body, CronCreate) else None
+
         refuse_bad_run(assistant, run_of(payload, metadata, completed))
         if body.webhook is not None:
             await self._webhooks.policy.check(body.webhook)
+
         cron = await self._write(
             sql.insert_cron,
             cron_id=cron_id,
@@ -377,6 +401,7 @@ class Crons:
             is_enabled=body.is_enabled is not False,
             next_run_date=next_firing(schedule, now(), ends_at),
         )
+
         assert cron is not None  # noqa: S101 - an insert returns its row
         return cron
 
@@ -386,6 +411,7 @@ class Crons:
             row = await self._db.fetchrow(query, **values)
         except asyncpg.ForeignKeyViolationError as exc:
             raise _missing(exc, values) from exc
+
         self._on_change()
         return None if row is None else from_row(Cron, row)
 
@@ -397,6 +423,7 @@ class Crons:
         row = await self._db.fetchrow(sql.get_cron, cron_id=cron_id)
         if row is None:
             raise CronNotFound(missing)
+
         return row
 
     async def patch(self, cron_id: UUID, patch: CronPatch) -> Cron:
@@ -406,11 +433,14 @@ class Crons:
         """
         if patch == CronPatch():
             raise BadRequest("Request body cannot be empty")
+
         if isinstance(patch.webhook, str):
             await self._webhooks.policy.check(patch.webhook)
+
         while True:
             before = await self._read(cron_id, f"Cron '{cron_id}' not found")
             values = await self._patched(before, patch)
+
             after = await self._write(sql.change_cron, cron_id=cron_id, version=before["version"], **values)
             if after is not None:
                 return after
@@ -421,6 +451,7 @@ class Crons:
         payload = changed_payload(before["payload"], patch, assistant.assistant_id, before["cron_id"])
         metadata = {**before["metadata"], **(patch.metadata or {})}
         completed = patch.on_run_completed or before["on_run_completed"]
+
         refuse_bad_run(assistant, run_of(payload, metadata, completed))
         return {
             **_patched_times(before, patch),
@@ -436,6 +467,7 @@ class Crons:
         if cron is None:
             await self._read(cron_id, "Not Found")
             raise CronIsPaused
+
         return cron
 
     async def delete(self, cron_id: UUID) -> None:
@@ -464,6 +496,7 @@ class Crons:
             total = rows[0]["total"] if rows else 0
         else:
             total = await self.count(query, filters)
+
         return SearchPage([_select(from_row(Cron, row), query) for row in rows], total)
 
     async def count(self, query: CronFilter, filters: CronFilters = NO_FILTER) -> int:
@@ -493,8 +526,10 @@ def read_end(text: str) -> datetime:
         raise Invalid.field(
             ["body", "end_time"], f"Invalid end_time: '{text}' is not an ISO 8601 date and time"
         ) from exc
+
     if moment <= now():
         raise Invalid.field(["body", "end_time"], f"Invalid end_time: '{text}' is in the past")
+
     return moment
 
 
@@ -506,20 +541,27 @@ def next_firing(schedule: Schedule, after: datetime, ends_at: datetime | None) -
 
 def preview(query: CronPreview) -> CronTimes:
     """Return the next times of a schedule, fewer if it ends before. Raises Invalid."""
-    schedule, zone = Schedule(query.schedule, query.timezone), read_zone(query.timezone)
+    schedule = Schedule(query.schedule, query.timezone)
+    zone = read_zone(query.timezone)
+
     ends_at = None if query.end_time is None else read_end(query.end_time)
     found: list[str] = []
     moment = now()
     while len(found) < (query.count or PREVIEWED) and (following := next_firing(schedule, moment, ends_at)):
         found.append(following.astimezone(zone).isoformat())
         moment = following
+
     return CronTimes(query.timezone or "UTC", found)
 
 
 def _patched_times(before: Record, patch: CronPatch) -> dict[str, Any]:
-    end_time, ends_at = before["end_time"], before["ends_at"]
+    end_time = before["end_time"]
+    ends_at = before["ends_at"]
+
     if patch.end_time is None or isinstance(patch.end_time, str):
-        end_time, ends_at = patch.end_time, None if patch.end_time is None else read_end(patch.end_time)
+        end_time = patch.end_time
+        ends_at = None if patch.end_time is None else read_end(patch.end_time)
+
     text = before["schedule"] if patch.schedule is None else patch.schedule
     timezone = before["timezone"] if patch.timezone is None else patch.timezone
     is_enabled = before["is_enabled"] if patch.is_enabled is None else patch.is_enabled
@@ -527,6 +569,7 @@ def _patched_times(before: Record, patch: CronPatch) -> dict[str, Any]:
     is_rescheduled = (is_enabled and not before["is_enabled"]) or any(
         times[name] != before[name] for name in ("schedule", "timezone", "ends_at")
     )
+
     # Parsed even if nothing changed, so that an invalid schedule is refused.
     following = next_firing(Schedule(text, timezone), now(), ends_at)
     return {**times, "is_rescheduled": is_rescheduled, "next_run_date": following}
@@ -551,6 +594,7 @@ def read_zone(name: str | None) -> tzinfo:
     """Return the time zone of an IANA name, UTC for None. Raises Invalid."""
     if name is None or name == "UTC":
         return UTC
+
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as exc:
@@ -564,6 +608,7 @@ def _first_instant(shown: datetime) -> datetime:
         tzinfo=None
     ):
         shown += timedelta(minutes=1)
+
     return instant
 
 

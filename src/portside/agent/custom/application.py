@@ -91,6 +91,7 @@ def join_custom(config: AgentConfig, api: SocketApi[Any], access: Access) -> Cus
     """Load the project's application, if it has one, and add our routes to it. Raises UserMistake."""
     if config.http.app is None:
         return None
+
     custom = CustomApp(config, config.http.app)
     custom.join(api, access)
     return custom
@@ -113,15 +114,18 @@ class Authenticate:
         if scope["type"] not in {"http", "websocket"} or not self.requires_auth(scope):
             await self.app(scope, receive, send)
             return
+
         if scope["type"] == "websocket":
             await self._connect(scope, receive, send)
             return
+
         request = Request(scope, receive)
         try:
             await self.access.authenticate(request)
         except Exception as exc:  # noqa: BLE001 - any failure to authenticate refuses the request
             await error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT)(scope, receive, send)
             return
+
         _set_no_user(scope)
         await self.app(scope, _replayed(request, receive), send)
 
@@ -135,9 +139,11 @@ class Authenticate:
             await receive()
             await refuse_websocket(error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT), scope, send)
             return
+
         for name in ("user", "auth"):
             if name in handshake.scope:
                 scope[name] = handshake.scope[name]
+
         _set_no_user(scope)
         await self.app(scope, receive, send)
 
@@ -151,6 +157,7 @@ def _replayed(request: Request, receive: Any) -> Any:
     """Return a `receive` that replays the body, if authentication has read it."""
     if not hasattr(request, "_body"):
         return receive
+
     unread = [request._body]  # noqa: SLF001 - Starlette's own middleware uses it, too
 
     async def replay() -> Any:
@@ -167,12 +174,14 @@ def described_with(ours: bytes, app: Any) -> bytes:
     """Return our OpenAPI document with the operations of the project's application, if it has an OpenAPI document."""
     if not getattr(app, "openapi_url", None) or not callable(getattr(app, "openapi", None)):
         return ours
+
     try:
         theirs = msgspec.json.decode(msgspec.json.encode(app.openapi()))
     except Exception:
         # Serve without the project's part of the document. FastAPI alone would also fail only when somebody reads it.
         log.exception("the application of the project cannot be described")
         return ours
+
     return msgspec.json.encode(_merge_documents(msgspec.json.decode(ours), theirs))
 
 
@@ -182,12 +191,15 @@ def _merge_documents(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, 
     theirs = _with_names(theirs, renamed)
     for path, operations in theirs.get("paths", {}).items():
         ours.setdefault("paths", {}).setdefault(path, {}).update(operations)
+
     for kind, entries in theirs.get("components", {}).items():
         known = ours.setdefault("components", {}).setdefault(kind, {})
         known.update({renamed.get(f"{_COMPONENTS}{kind}/{name}", name): entry for name, entry in entries.items()})
+
     tags = {tag["name"] for tag in ours.get("tags", [])}
     if new := [tag for tag in theirs.get("tags", []) if tag["name"] not in tags]:
         ours["tags"] = [*ours.get("tags", []), *new]
+
     return ours
 
 
@@ -208,6 +220,7 @@ def _with_names(value: Any, renamed: Mapping[str, str]) -> Any:
         return [_with_names(part, renamed) for part in value]
     if isinstance(value, str) and value in renamed:
         return f"{value.rpartition('/')[0]}/{renamed[value]}"
+
     return value
 
 

@@ -35,6 +35,7 @@ class Cache:
         # The SDK's values are JSON in ASCII: as many characters as bytes.
         if len(content) > CONTENT_LIMIT_BYTES:
             raise ValueError(f"the value is larger than {CONTENT_LIMIT_BYTES} bytes as JSON")
+
         ttl_s = min(ttl_s, MAX_CACHE_TTL.total_seconds())
         await LOOPBACK.run(self._opened().execute(sql.write_cache, key=_checked(key), content=content, ttl_s=ttl_s))
 

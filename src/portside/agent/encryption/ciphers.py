@@ -12,7 +12,8 @@ from portside.kernel.errors import UserMistake
 
 Json = dict[str, Any]
 SIZES = (16, 24, 32)
-_ID_SIZE, _NONCE_SIZE = 4, 12
+_ID_SIZE = 4
+_NONCE_SIZE = 12
 
 
 class AesKeys:
@@ -37,9 +38,11 @@ class AesKeys:
         parts = [part.strip().encode() for part in text.split(",")]
         if all(len(part) in SIZES for part in parts):
             return cls(*parts)
+
         if len(text.encode()) in SIZES:
             # One key that has a comma in it.
             return cls(text.encode())
+
         raise UserMistake(
             "GRAPH_AES_KEY must be a key of 16, 24 or 32 bytes, or several of them separated by commas: the first one "
             "encrypts, all of them decrypt"
@@ -61,7 +64,10 @@ class AesKeys:
 
     def decrypt(self, encrypted: bytes, associated_data: bytes) -> bytes:
         """Decrypt a value. Raises CannotDecrypt for an unknown key, other associated data, or a changed value."""
-        version, key_id, rest = encrypted[:1], encrypted[1 : 1 + _ID_SIZE], encrypted[1 + _ID_SIZE :]
+        version = encrypted[:1]
+        key_id = encrypted[1 : 1 + _ID_SIZE]
+        rest = encrypted[1 + _ID_SIZE :]
+
         cipher = self._ciphers.get(key_id)
         if version != AES_VERSION or cipher is None:
             known = ", ".join(each.hex() for each in self._ciphers)
@@ -69,6 +75,7 @@ class AesKeys:
                 f"A stored value was encrypted with the AES key {key_id.hex()}, which this server does not have: add "
                 f"that key to GRAPH_AES_KEY, after the ones that are there ({known})"
             )
+
         try:
             return cipher.decrypt(rest[:_NONCE_SIZE], rest[_NONCE_SIZE:], associated_data)
         except self._decrypt_errors as exc:

@@ -73,25 +73,33 @@ class EncryptionCodec:
         declared: Declarations = query.declared
         if not declared.changes_parameters:
             return values
+
         stored = dict(values)
         for parameter, target in declared.searched.items():
             stored[parameter] = await self._filter(values[parameter], target)
+
         for parameter in declared.access:
             await self._check_access(values[parameter])
+
         for parameter in declared.access_lists:
             for text in values[parameter]:
                 await self._check_access(None if text is None else load(text))
+
         for parameter, target in declared.documents.items():
             row = row_of({column: values[name] for column, name in declared.row.items()})
             stored[parameter] = await self._encrypted(values[parameter], target, row)
+
         for parameter, target in declared.lists.items():
             rows = _rows_of(declared, values)
             pairs = zip(values[parameter], rows, strict=True)
             stored[parameter] = await self.encryptor.gather(self._encrypted(one, target, row) for one, row in pairs)
+
         for parameter, fields in declared.records.items():
             stored[parameter] = await self.encryptor.gather(self._record(one, fields) for one in values[parameter])
+
         for parameter in declared.paths:
             stored[parameter] = _first_steps(values[parameter]) if values[parameter] else values[parameter]
+
         return stored
 
     async def _filter(self, wanted: Any, target: ModelField) -> Any:
@@ -112,6 +120,7 @@ class EncryptionCodec:
             return None
         if isinstance(value, str):
             return dump_api(await self.encryptor.encrypt_document(load(value), target, row)).decode()
+
         return await self.encryptor.encrypt_document(value, target, row)
 
     async def _record(self, record: Mapping[str, Any], fields: Mapping[str, ModelField]) -> dict[str, Any]:
@@ -141,9 +150,11 @@ class _RowDecoder:
         self._query = query
         self._declared: Declarations = query.declared
         self._row = row
+
         # Not every query selects the id that it was given.
         thread = {"thread_id": values["thread_id"]} if "thread_id" in values else {}
         self._named = {**thread, **row}
+
         # The sizes of the pieces of each value; decryption replaces those of the ciphertext by those of the plain text.
         self._sizes: list[bytes | None] = []
 
@@ -152,15 +163,18 @@ class _RowDecoder:
         if any(self._row.get(SIZES) or ()):
             changed[SIZES] = list(self._row[SIZES])
             self._sizes = changed[SIZES]
+
         for column, value in self._row.items():
             if value is None or not (column in BLOB_COLUMNS or _may_hold_ciphertext(column, value)):
                 continue
+
             try:
                 changed[column] = await self._column(column, value)
             except CannotDecrypt as exc:
                 if not self._declared.marks_undecryptable:
                     raise
                 changed[column] = self._marked(column, value, exc)
+
         return {**dict(self._row), **changed} if changed else self._row
 
     async def _column(self, column: str, value: Any) -> Any:
@@ -168,25 +182,31 @@ class _RowDecoder:
             if isinstance(value, list):
                 return await self._encryptor.gather(self._blob(column, index, one) for index, one in enumerate(value))
             return await self._blob(column, 0, value)
+
         document = load(value) if isinstance(value, str) else value
         if column == _EXTRACTED:
             return await self._extracted(document)
+
         location = Location(row_of(self._named), column)
         plain, replacements = await decrypt_document(self._encryptor, document, location)
         if replacements and self._codec.replacements is not None:
             statements = document_statements(self._declared.replaceable, self._row, column, replacements)
             self._codec.replacements.offer(statements)
+
         return dump_api(plain).decode() if isinstance(value, str) else plain
 
     def _marked(self, column: str, value: Any, reason: CannotDecrypt) -> Any:
         """Log a column that cannot be decrypted, and return what is shown in its place."""
         ids = {key: str(self._row[key]) for key in _LOGGED_IDS if key in self._row.keys()}  # noqa: SIM118 - a Record iterates values
         log.error("a row cannot be decrypted", query=self._query.name, column=column, reason=reason.message, **ids)
+
         if column in BLOB_COLUMNS:
             return None
+
         mark = {UNDECRYPTABLE: reason.message}
         if self._declared.keeps_clear_parts and isinstance(value, dict):
             return {**value, **mark}
+
         return dump_api(mark).decode() if isinstance(value, str) else mark
 
     async def _extracted(self, found: dict[str, Any]) -> str:
@@ -201,12 +221,14 @@ class _RowDecoder:
                 extracted[alias] = value_at(value, path[1:])
             else:
                 extracted[alias] = (await decrypt_document(self._encryptor, stored, document))[0]
+
         return dump_api(extracted).decode()
 
     async def _value(self, index: int, stored: bytes) -> bytes:
         """Decrypt a value in pieces: its header and each piece by itself."""
         series_and_numbers = numbers_of(self._row["value_pieces"][index])
         counts = list(PIECE_SIZE.iter_unpack(self._sizes[index] or b""))
+
         start = len(stored) - sum(size for size, _ in counts)
         plain = [await self._decrypted("value_datas", index, stored[:start])]
         sizes: list[bytes] = []
@@ -214,13 +236,16 @@ class _RowDecoder:
             piece = stored[start : start + size]
             start += size
             place = (CHECKPOINT_PIECE, piece_binding(self._named["thread_id"], series, number))
+
             plain_piece, replacement = await self._encryptor.decrypt_blob(piece, *place)
             if replacement is not None and self._codec.replacements is not None:
                 ids = {"thread_id": self._named["thread_id"], "series": series, "number": number}
                 statement = (sql.replace_checkpoint_piece, {**ids, "old": piece, "new": replacement})
                 self._codec.replacements.offer([statement])
+
             plain.append(plain_piece)
             sizes.append(PIECE_SIZE.pack(len(plain_piece), leaves))
+
         self._sizes[index] = b"".join(sizes)
         return b"".join(plain)
 
@@ -234,17 +259,21 @@ class _RowDecoder:
         if replacement is not None and self._codec.replacements is not None:
             statement = blob_statement(self._row, column, index, (stored, replacement))
             self._codec.replacements.offer([] if statement is None else [statement])
+
         return plain
 
     def _blob_location(self, column: str, index: int) -> tuple[ModelField, bytes]:
         named = self._named
         if "checkpoint_ns" not in named:
             return EVENTS, events_binding(named["thread_id"])
-        thread_id, checkpoint_ns = named["thread_id"], named["checkpoint_ns"]
+
+        thread_id = named["thread_id"]
+        checkpoint_ns = named["checkpoint_ns"]
         if column == "body":
             return CHECKPOINT_BODY, body_binding(thread_id, checkpoint_ns, named["checkpoint_id"])
         if column == "value_datas":
             return CHECKPOINT_VALUE, value_binding(thread_id, checkpoint_ns, named["value_channels"][index])
+
         checkpoint = (thread_id, checkpoint_ns, named["checkpoint_id"])
         return CHECKPOINT_WRITE, write_binding(checkpoint, named["write_tasks"][index], named["write_channels"][index])
 
@@ -262,12 +291,14 @@ def _compared_keys(rule: Mapping[str, Any]) -> dict[str, Any]:
         if "key" in condition:
             found[condition["key"]] = condition.get("value", condition.get("values"))
         found |= _compared_keys(condition)
+
     return found
 
 
 def _may_hold_ciphertext(column: str, value: Any) -> bool:
     if column not in DOCUMENT_COLUMNS:
         return column == _EXTRACTED
+
     # JSON text without the mark has neither an envelope nor an escaped key, and need not be parsed.
     return _MARK_TEXT in value if isinstance(value, str) else isinstance(value, (dict, list))
 
@@ -291,6 +322,7 @@ def value_at(value: Any, steps: list[str]) -> Any:
             value = value[int(step)] if isinstance(value, list) else value[step]
         except (IndexError, KeyError, TypeError, ValueError):
             return None
+
     return value
 
 
@@ -342,6 +374,7 @@ def with_encryption_context(guard: Guard[S], encryptor: Encryptor | None) -> Gua
             if given is not None:
                 raise Invalid.field(["header", HEADER], "this server has no encryption handlers that could use it")
             return actor
+
         user = getattr(actor, "user", None) or UnauthenticatedUser()
         set_context(await encryptor.context(user, read_header(given)))
         return actor

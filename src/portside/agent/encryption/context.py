@@ -74,10 +74,13 @@ def read_header(text: str | None) -> dict[str, Any]:
         return {}
     if len(text) > LIMIT_BYTES:
         raise Invalid.field(_LOC, f"Expected {LIMIT_BYTES} characters or less")
+
     try:
         value = read_json(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, Invalid) as exc:
         raise Invalid.field(_LOC, "Expected a JSON object in base64") from exc
+
     if not isinstance(value, dict):
         raise Invalid.field(_LOC, "Expected a JSON object in base64")
+
     return value

@@ -48,8 +48,10 @@ DIGEST_SIZE = 16
 # The row of a document that is encrypted only to learn which of its keys would be; it is never stored.
 NO_ROW: Row = ("thread", "")
 # The keys of an envelope's content, by who encrypted it; without `v` it was written by an older version.
-_AES, _UNBOUND_AES = {"v", "aes"}, {"aes", "of"}
-_HANDLER, _UNBOUND_HANDLER = {"v", "value", "of"}, {"value", "of"}
+_AES = {"v", "aes"}
+_UNBOUND_AES = {"aes", "of"}
+_HANDLER = {"v", "value", "of"}
+_UNBOUND_HANDLER = {"value", "of"}
 Json = dict[str, Any]
 T = TypeVar("T")
 
@@ -107,12 +109,15 @@ class Encryptor:
         plain = load(without_nul(dump_user(value)))
         if not self.encrypts_documents or plain is None:
             return escape_document(plain)
+
         location = Location(row, target.field)
         if isinstance(plain, dict):
             return await self._encrypt_object(plain, target, location)
+
         # A state that is not an object, such as a list of messages.
         if self._json_handlers is not None:
             return (await self._encrypt_by_handler({"value": plain}, target))["value"]
+
         is_encrypted = not self._json_keys.isdisjoint({ALL_KEYS, "value"})
         return self._aes(plain, location) if is_encrypted else self._encrypt_named_keys(plain, location)
 
@@ -121,8 +126,10 @@ class Encryptor:
         stored = {
             key: escape_document(part) for key, part in plain.items() if key not in nested and stays_clear(*target, key)
         }
+
         for key in nested:
             stored[key] = await self._encrypt_object(plain[key], ModelField(target.model, key), location.inside(key))
+
         rest = {key: part for key, part in plain.items() if key not in stored}
         if self._json_handlers is not None:
             stored |= await self._encrypt_by_handler(rest, target)
@@ -130,12 +137,14 @@ class Encryptor:
             stored |= {key: part if part is None else self._aes(part, location.at(key)) for key, part in rest.items()}
         else:
             stored |= {key: self._encrypt_part(part, key, location) for key, part in rest.items()}
+
         return {escape_key(key): stored[key] for key in plain}
 
     async def _encrypt_by_handler(self, plain: Json, target: ModelField) -> Json:
         assert self._json_handlers is not None  # noqa: S101 - callers check that
         if not plain:
             return {}
+
         context = current_context()
         made = await self._json_handlers.encrypt_json(target, context, plain)
         return {
@@ -152,6 +161,7 @@ class Encryptor:
             return [self._encrypt_named_keys(part, location.at(str(index))) for index, part in enumerate(value)]
         if isinstance(value, dict):
             return {escape_key(key): self._encrypt_part(part, key, location) for key, part in value.items()}
+
         return value
 
     def _aes(self, value: Any, location: Location) -> Json:
@@ -179,13 +189,16 @@ class Encryptor:
         """Return a blob as it is stored, bound to its location (`locations`). Raises EncryptionFailed."""
         if not plain:
             return plain
+
         if self._blob_handlers is not None:
             context = current_context()
             made = await self._blob_handlers.encrypt_blob(target, context, _digest(binding) + plain)
             return wrap_blob(BlobHead(is_aes=False, place=str(target), context=context, is_bound=True), made)
+
         if self._keys is not None:
             head = BlobHead(is_aes=True, place=str(target), context={}, is_bound=True)
             return wrap_blob(head, self._keys.encrypt(plain, binding))
+
         return escape_blob(plain)
 
     async def decrypt_blob(self, stored: bytes, target: ModelField, binding: bytes) -> tuple[bytes, bytes | None]:
@@ -196,24 +209,29 @@ class Encryptor:
         found = unwrap_blob(stored)
         if found is None or not (found.head.is_bound or self.accepts_unbound):
             return stored, None
+
         head, body = found
         if head.is_plain:
             return body, None
         if head.place != str(target):
             raise CannotDecrypt(f"The value stored as {target} was encrypted as {head.place}: it was moved")
+
         if head.is_aes:
             keys = self._aes_keys()
             plain = keys.decrypt(body, binding if head.is_bound else UNBOUND_BLOB)
             is_renewed = self._blob_handlers is None and keys.is_older(body)
             return plain, await self.encrypt_blob(plain, target, binding) if is_renewed else None
+
         if self._handlers is None:
             raise _no_handlers(target)
+
         made = await self._handlers.decrypt_blob(target, head.context, body)
         replacement = None if made.replacement is None else wrap_blob(head, bytes(made.replacement))
         if not head.is_bound:
             return made.plain, replacement
         if not made.plain.startswith(_digest(binding)):
             raise CannotDecrypt(f"The stored value of {target} was encrypted for another row, and was moved here")
+
         return made.plain[DIGEST_SIZE:], replacement
 
     async def rebind_blob(self, stored: bytes, target: ModelField, old: bytes, new: bytes) -> bytes:
@@ -221,10 +239,12 @@ class Encryptor:
         found = unwrap_blob(stored)
         if found is None or not found.head.is_bound or found.head.is_plain:
             return stored
+
         try:
             plain, _ = await self.decrypt_blob(stored, target, old)
         except CannotDecrypt:
             return stored
+
         with in_context(found.head.context):
             return await self.encrypt_blob(plain, target, new)
 
@@ -233,12 +253,14 @@ class Encryptor:
             raise CannotDecrypt(
                 "A stored value was encrypted with an AES key, and this server has none: set GRAPH_AES_KEY"
             )
+
         return self._keys
 
     async def refuse_encrypted(self, wanted: Any, target: ModelField, loc: list[str | int]) -> None:
         """Refuse to search for what is encrypted: it would never match. Raises Invalid that names the key."""
         if not isinstance(wanted, dict) or not wanted or not self.encrypts_documents:
             return
+
         stored = await self.encrypt_document(wanted, target, NO_ROW)
         if (key := encrypted_key(stored)) is not None:
             raise Invalid.field([*loc, key], f"{key!r} is encrypted in {target}, so it cannot be searched for")
@@ -250,11 +272,13 @@ def encrypted_key(stored: Any) -> str | None:
         return next((key for part in stored if (key := encrypted_key(part)) is not None), None)
     if not isinstance(stored, dict):
         return None
+
     for key, part in stored.items():
         if is_envelope(part):
             return unescape_key(str(key))
         if (found := encrypted_key(part)) is not None:
             return found
+
     return None
 
 
@@ -331,6 +355,7 @@ async def _decrypt_at(encryptor: Encryptor, stored: Any, position: _Position) ->
     decrypted: Json = {}
     decryption.decrypt_slot(decrypted, "value", {"value": stored}, position)
     await encryptor.gather(decryption.call_handler(call) for call in decryption.calls.values())
+
     return decrypted["value"], decryption.replacements
 
 
@@ -374,15 +399,19 @@ class _Decryption:
                     self.decrypt_slot(items, index, value, position.at(str(index)))
                 else:
                     items[index] = part
+
             return items
+
         if not isinstance(value, dict):
             return value
+
         decrypted: Json = {}
         for key, part in value.items():
             if isinstance(part, (dict, list)):
                 self.decrypt_slot(decrypted, key, value, position.at(key))
             else:
                 decrypted[unescape_key(key)] = part
+
         return decrypted
 
     def _aes_in(self, content: Json, position: _Position) -> tuple[bytes, bytes] | None:
@@ -392,12 +421,15 @@ class _Decryption:
             return None
         if (encrypted := read_aes(content["aes"])) is None:
             return None
+
         location = position.location
         if is_bound:
             return encrypted, location.associated_data
+
         keys = {location.path[-1] if location.path else "value"} | ({"value"} if not position.inside.path else set())
         if not isinstance(content["of"], str) or content["of"] not in keys:
             raise CannotDecrypt(f"The value stored in {location.field} was encrypted for another key: it was moved")
+
         return encrypted, str(content["of"]).encode()
 
     def _target_of(self, content: Json, position: _Position) -> ModelField | None:
@@ -409,14 +441,18 @@ class _Decryption:
         is_bound = keys == _HANDLER and content["v"] == VERSION
         if not is_bound and not (self._encryptor.accepts_unbound and keys == _UNBOUND_HANDLER):
             return None
-        of, context = content["of"], content.get("context", {})
+
+        of = content["of"]
+        context = content.get("context", {})
         if not isinstance(of, str) or "." not in of or not isinstance(context, dict):
             return None
+
         target = ModelField.parse(of)
         if not position.location.accepts(target) and not position.inside.accepts(target):
             raise CannotDecrypt(
                 f"The value stored in {position.location.field} was encrypted as {target}: it was moved"
             )
+
         return target
 
     def _call_for(self, decrypted: Any, siblings: Any, target: ModelField, content: Json) -> _HandlerCall:
@@ -426,6 +462,7 @@ class _Decryption:
             stored = siblings.items() if isinstance(siblings, dict) else ()
             clear = {unescape_key(key): part for key, part in stored if not is_envelope(part)}
             self.calls[name] = _HandlerCall(target, context, decrypted, clear, [])
+
         return self.calls[name]
 
     async def call_handler(self, call: _HandlerCall) -> None:
@@ -435,6 +472,7 @@ class _Decryption:
         for one in call.envelopes:
             key = str(one.slot)
             call.decrypted[one.slot] = made.plain[key]
+
             new = (made.replacement or {}).get(key, given[key])
             if new != given[key]:
                 envelope = handler_envelope(new, call.target, call.context)
@@ -451,6 +489,8 @@ def make_encryptor(
         raise UserMistake(f"{_VARIABLE} names what to encrypt, but there is no key: set GRAPH_AES_KEY")
     if names and handlers is not None and handlers.does_json:
         raise UserMistake(f"{_VARIABLE} and the handler encrypt.json of {name} would both encrypt documents; keep one")
+
     if ALL_KEYS not in names and (taken := sorted(names & STRUCTURE)):
         raise UserMistake(f"{_VARIABLE} names {', '.join(taken)}, which the server itself has to read; remove them")
+
     return None if keys is None and handlers is None else Encryptor(keys=keys, json_keys=names, handlers=handlers)

@@ -77,6 +77,7 @@ def read_aes(text: Any) -> bytes | None:
         encrypted = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
     except ValueError:
         return None
+
     return encrypted if encrypted.startswith(AES_VERSION) and len(encrypted) >= _MIN_AES_SIZE else None
 
 
@@ -116,6 +117,7 @@ def unwrap_blob(stored: bytes) -> EncryptedBlob | None:
     """Split a stored blob; None for one that was stored in clear."""
     if not stored.startswith(_BLOB_MARK):
         return None
+
     start = len(_BLOB_MARK) + 4
     end = start + int.from_bytes(stored[start - 4 : start], "big")
     try:

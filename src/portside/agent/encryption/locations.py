@@ -96,14 +96,17 @@ def row_of(values: Mapping[str, Any]) -> Row:
     """Return the row that columns or parameters identify."""
     if "cron_id" in values:
         return ("cron", str(values["cron_id"]))
+
     if "namespace" in values:
         # Some statements join the labels of a namespace by periods.
         namespace = values["namespace"]
         return ("item", namespace if isinstance(namespace, str) else ".".join(namespace), values["key"])
+
     if "checkpoint_ns" in values:
         return ("checkpoint", values["thread_id"], values["checkpoint_ns"])
     if "thread_id" in values:
         return ("thread", str(values["thread_id"]))
+
     return ("assistant", str(values["assistant_id"]))
 
 

@@ -102,6 +102,7 @@ def document_statements(table: str | None, row: Record, field: str, replacements
     """Return the statements that replace envelopes in a document of a row; none where a query declares no table."""
     if table is None:
         return []
+
     query, keys = _REPLACEMENTS[table]
     ids = {key: row[key] for key in keys}
     return [
@@ -113,12 +114,15 @@ def blob_statement(row: Record, column: str, index: int, pair: tuple[bytes, byte
     """Return the statement that replaces a blob of a checkpoint; None for events, which are kept for minutes only."""
     if "checkpoint_id" not in row:
         return None
+
     values: dict[str, Any] = {key: row[key] for key in _CHECKPOINT} | {"old": pair[0], "new": pair[1]}
     if column == "body":
         return sql.replace_checkpoint_body, values
+
     if column == "write_datas":
         named = {"task_id": row["write_tasks"][index], "channel": row["write_channels"][index]}
         return sql.replace_checkpoint_write, values | named
+
     del values["checkpoint_id"]
     return sql.replace_checkpoint_value, values | {"channel": row["value_channels"][index]}
 
@@ -212,6 +216,7 @@ class _CopiedCheckpoints:
             new = row_of({"thread_id": self._target, "checkpoint_ns": checkpoint_ns})
             plain, _ = await decrypt_document(self._encryptor, stored, Location(old, _METADATA.field))
             stored = await self._encryptor.encrypt_document(plain, _METADATA, new)
+
         return dump_api(stored).decode()
 
     async def _blobs(self, stored: list[bytes], target: ModelField, bound: list[tuple[bytes, bytes]]) -> list[bytes]:
@@ -249,78 +254,108 @@ class _Table(NamedTuple):
 _FIRST_CHECKPOINT = {"after": ("thread_id", ""), "after_ns": ("checkpoint_ns", ""), "after_id": ("checkpoint_id", "")}
 _TABLES = (
     _Table(
-        "threads", sql.threads_of_older_keys, {"after": ("thread_id", _FIRST_ID)},
+        "threads",
+        sql.threads_of_older_keys,
+        {"after": ("thread_id", _FIRST_ID)},
         ("metadata", "config", "values", "interrupts", "error"),
     ),
     _Table("runs", sql.runs_of_older_keys, {"after": ("run_id", _FIRST_ID)}, ("metadata", "kwargs", "error")),
     _Table(
-        "assistants", sql.assistants_of_older_keys, {"after": ("assistant_id", _FIRST_ID)},
+        "assistants",
+        sql.assistants_of_older_keys,
+        {"after": ("assistant_id", _FIRST_ID)},
         ("metadata", "config", "context"),
     ),
     _Table(
-        "assistant_versions", sql.assistant_versions_of_older_keys,
-        {"after": ("assistant_id", _FIRST_ID), "after_version": ("version", -1)}, ("metadata", "config", "context"),
+        "assistant_versions",
+        sql.assistant_versions_of_older_keys,
+        {"after": ("assistant_id", _FIRST_ID), "after_version": ("version", -1)},
+        ("metadata", "config", "context"),
     ),
     _Table("crons", sql.crons_of_older_keys, {"after": ("cron_id", _FIRST_ID)}, ("metadata", "payload", "owner")),
     _Table(
         "items", sql.items_of_older_keys, {"after_namespace": ("namespace", []), "after_key": ("key", "")}, ("value",)
     ),
     _Table(
-        "checkpoints", sql.checkpoints_of_older_keys, _FIRST_CHECKPOINT, ("metadata",),
+        "checkpoints",
+        sql.checkpoints_of_older_keys,
+        _FIRST_CHECKPOINT,
+        ("metadata",),
         _Blob(
-            "body", CHECKPOINT_BODY,
+            "body",
+            CHECKPOINT_BODY,
             lambda row: body_binding(row["thread_id"], row["checkpoint_ns"], row["checkpoint_id"]),
-            sql.replace_checkpoint_body, ("thread_id", "checkpoint_ns", "checkpoint_id"),
+            sql.replace_checkpoint_body,
+            ("thread_id", "checkpoint_ns", "checkpoint_id"),
         ),
     ),
     _Table(
-        "values", sql.values_of_older_keys,
+        "values",
+        sql.values_of_older_keys,
         {
-            "after": ("thread_id", ""), "after_ns": ("checkpoint_ns", ""), "after_channel": ("channel", ""),
+            "after": ("thread_id", ""),
+            "after_ns": ("checkpoint_ns", ""),
+            "after_channel": ("channel", ""),
             "after_version": ("version", ""),
         },
         (),
         _Blob(
-            "data", CHECKPOINT_VALUE,
+            "data",
+            CHECKPOINT_VALUE,
             lambda row: value_binding(row["thread_id"], row["checkpoint_ns"], row["channel"]),
-            sql.replace_checkpoint_value, ("thread_id", "checkpoint_ns", "channel"),
+            sql.replace_checkpoint_value,
+            ("thread_id", "checkpoint_ns", "channel"),
         ),
     ),
     _Table(
-        "pieces", sql.pieces_of_older_keys,
+        "pieces",
+        sql.pieces_of_older_keys,
         {"after": ("thread_id", ""), "after_series": ("series", -1), "after_number": ("number", -1)},
         (),
         _Blob(
-            "data", CHECKPOINT_PIECE, lambda row: piece_binding(row["thread_id"], row["series"], row["number"]),
-            sql.replace_checkpoint_piece, ("thread_id", "series", "number"),
+            "data",
+            CHECKPOINT_PIECE,
+            lambda row: piece_binding(row["thread_id"], row["series"], row["number"]),
+            sql.replace_checkpoint_piece,
+            ("thread_id", "series", "number"),
         ),
     ),
     _Table(
-        "writes", sql.writes_of_older_keys,
+        "writes",
+        sql.writes_of_older_keys,
         # Special writes have negative indexes, but no task has an empty id.
         {**_FIRST_CHECKPOINT, "after_task": ("task_id", ""), "after_idx": ("idx", 0)},
         (),
         _Blob(
-            "data", CHECKPOINT_WRITE,
+            "data",
+            CHECKPOINT_WRITE,
             lambda row: write_binding(
                 (row["thread_id"], row["checkpoint_ns"], row["checkpoint_id"]), row["task_id"], row["channel"]
             ),
-            sql.replace_checkpoint_write, ("thread_id", "checkpoint_ns", "checkpoint_id", "task_id", "channel"),
+            sql.replace_checkpoint_write,
+            ("thread_id", "checkpoint_ns", "checkpoint_id", "task_id", "channel"),
         ),
     ),
     _Table(
-        "webhook_deliveries", sql.webhooks_of_older_keys, {"after": ("run_id", _FIRST_ID)},
+        "webhook_deliveries",
+        sql.webhooks_of_older_keys,
+        {"after": ("run_id", _FIRST_ID)},
         ("values", "metadata", "kwargs", "error"),
     ),
     _Table(
-        "chunks", sql.chunks_of_older_keys, {"after": ("thread_id", _FIRST_ID), "after_number": ("number", -1)},
+        "chunks",
+        sql.chunks_of_older_keys,
+        {"after": ("thread_id", _FIRST_ID), "after_number": ("number", -1)},
         (),
         _Blob(
-            "body", EVENTS, lambda row: events_binding(row["thread_id"]), sql.replace_stream_chunk,
+            "body",
+            EVENTS,
+            lambda row: events_binding(row["thread_id"]),
+            sql.replace_stream_chunk,
             ("thread_id", "number"),
         ),
     ),
-)  # fmt: skip
+)
 
 
 class RenewedKeys(Task):
@@ -334,11 +369,13 @@ class RenewedKeys(Task):
     def __init__(self, pool: Any, encryptor: Encryptor, keys: AesKeys) -> None:
         super().__init__()
         # Without a codec: pages are read as they are stored.
-        self._session, self._encryptor = Session(pool), encryptor
+        self._session = Session(pool)
+        self._encryptor = encryptor
         self._starts = keys.older_starts
         self._patterns = [f"%{base64_prefix(start)}%" for start in self._starts]
         self._left: list[_Table] = list(_TABLES)
         self._cursor: dict[str, Any] | None = None
+
         self._renewed = self._failed = 0
         self._next_pass_at = 0.0
         self._is_clean = False
@@ -349,18 +386,25 @@ class RenewedKeys(Task):
             return Status()
         if not self._left:
             return Status(again=self._end_pass())
+
         table = self._left[0]
         cursor = self._cursor or {name: first for name, (_, first) in table.start.items()}
-        chosen = {name: value for name, value in (("patterns", self._patterns), ("starts", self._starts))
-                  if name in table.page.parameters}  # fmt: skip
+        chosen = {
+            name: value
+            for name, value in (("patterns", self._patterns), ("starts", self._starts))
+            if name in table.page.parameters
+        }
+
         rows = await self._session.fetch(table.page, **cursor, **chosen, limit=PAGE)
         renewed = sum([await self._renew(table, row) for row in rows])
         self._renewed += renewed
+
         if len(rows) < PAGE:
             self._left.pop(0)
             self._cursor = None
         else:
             self._cursor = {name: rows[-1][column] for name, (column, _) in table.start.items()}
+
         return Status({"renewed": renewed}, again=True)
 
     def _end_pass(self) -> bool:
@@ -374,24 +418,32 @@ class RenewedKeys(Task):
         elif not is_again and not self._is_clean:
             keys = [start[1:].hex() for start in self._starts]
             log.warning("no stored data uses the older AES keys any more; remove them from GRAPH_AES_KEY", keys=keys)
+
         self._is_clean = not is_again and not self._failed
         if not is_again:
             # Servers that still encrypt with an older key may continue for a while.
             self._next_pass_at = time.monotonic() + _CHECK_AGAIN_S
-        self._left, self._renewed, self._failed = list(_TABLES), 0, 0
+
+        self._left = list(_TABLES)
+        self._renewed = 0
+        self._failed = 0
+
         return is_again
 
     async def _renew(self, table: _Table, row: Record) -> int:
         changed = 0
         for query, values in await self._statements(table, row):
             changed += await self._session.execute(query, **values)
+
         return int(changed > 0)
 
     async def _statements(self, table: _Table, row: Record) -> list[Statement]:
         statements: list[Statement] = []
+
         for field in table.documents:
             if row[field] is None:
                 continue
+
             try:
                 _, replacements = await decrypt_document(
                     self._encryptor, row[field], Location(row_of(dict(row)), field)
@@ -400,6 +452,7 @@ class RenewedKeys(Task):
                 self._failed += 1
             else:
                 statements += document_statements(table.name, row, field, replacements)
+
         if (blob := table.blob) is not None:
             stored = row[blob.column]
             try:
@@ -411,6 +464,7 @@ class RenewedKeys(Task):
                     statements.append(
                         (blob.replace, {**{key: row[key] for key in blob.keys}, "old": stored, "new": new})
                     )
+
         await asyncio.sleep(0)
         return statements
 

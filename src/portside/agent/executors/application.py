@@ -42,10 +42,14 @@ class RemoteApp:
     """The project's application in another process. It is its own `app`, with FastAPI's `openapi_url` and `openapi`."""
 
     def __init__(self, handlers: HandlersExecutor, config: AgentConfig, api: SocketApi[Any], access: Access) -> None:
-        self._handlers, self._config, self._api, self._access = handlers, config, api, access
+        self._handlers = handlers
+        self._config = config
+        self._api = api
+        self._access = access
         self._ours = ErrorResponses(api, ErrorFormat.TEXT)
         self._routes: list[RouteFacts] | None = None
         self._patterns: list[re.Pattern[str]] = []
+
         self._sees_ours = self._sees_our_sockets = True
         self._document: Any = None
         self.openapi_url: str | None = None
@@ -64,6 +68,7 @@ class RemoteApp:
             "is_auth_first": http.middleware_order == "auth_first",
             "authenticates_project": http.enable_custom_route_auth,
         }
+
         await self._handlers.begin(messages.APP_START, start, self._learn)
         try:
             yield
@@ -74,10 +79,12 @@ class RemoteApp:
         self._routes = [RouteFacts(*route) for route in facts["routes"]]
         position = next(index for index, route in enumerate(self._routes) if route.is_server)
         before = [route.pattern for route in self._routes[:position]]
+
         # Routes after the server's own get every path that the server has no route for, and the root.
         root = ["/$"] if position < len(self._routes) - 1 else []
         self._sees_ours = facts["has_middleware"] or None in before
         self._patterns = [re.compile(pattern) for pattern in (*before, *root) if pattern is not None]
+
         # Middleware of JavaScript applications sees HTTP requests, but no WebSockets.
         self._sees_our_sockets = facts.get("sees_our_sockets", True)
         self.openapi_url = "/openapi.json" if facts["has_document"] else None
@@ -99,6 +106,7 @@ class RemoteApp:
                     return False
             elif route.takes_post and route.pattern is not None and re.match(route.pattern, path):
                 return True
+
         return False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -108,10 +116,12 @@ class RemoteApp:
         if route is not None and not self._passes_on(scope["type"], path):
             await self._ours(scope, receive, send)
             return
+
         state = scope.setdefault("state", {})
         known = None if route is None else (scope.get("method"), path, route.public)
         body = {"server_route": known, "request_id": state.get("request_id")}
         serve = self._serve_socket if scope["type"] == "websocket" else self._serve
+
         state.setdefault("route", await serve(scope, receive, send, body))
 
     def _passes_on(self, kind: str, path: str) -> bool:
@@ -144,6 +154,7 @@ class RemoteApp:
                 await send({"type": "websocket.close", "code": COME_BACK})
             else:
                 await refuse_websocket(error_response(error_for(exc, scope["path"]), ErrorFormat.TEXT), scope, send)
+
             return "unrouted"
 
     # Serving the application's calls
@@ -203,4 +214,5 @@ def _sent_user(scope: Any) -> dict[str, Any]:
     user = scope.get("user")
     if user is None or isinstance(user, UnauthenticatedUser):
         return {"user": None, "permissions": []}
+
     return {"user": sent_user(user), "permissions": list(scope["auth"].scopes)}

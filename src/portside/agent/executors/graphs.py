@@ -75,6 +75,7 @@ class RemoteGraphs:
         self._pool = pool
         self._scopes = scopes
         self._numbers = count(1)
+
         # A graph that is no factory never changes, so its descriptions are cached and need no executor.
         self._known = known or KnownGraphs(None)
         self._descriptions: LRUCache[tuple[str, bytes], Any] = LRUCache(KEPT_DESCRIPTIONS)
@@ -99,6 +100,7 @@ class RemoteGraphs:
                         # This server would have stopped it a moment later, which cancels this task.
                         sink.run.lose()
                         await asyncio.sleep(0)
+
                     raise AttemptLost(str(exc), is_counted=False) from exc
                 except ExecutorFailed as exc:
                     raise AttemptLost(f"its executor {exc}", is_counted=False) from exc
@@ -107,6 +109,7 @@ class RemoteGraphs:
                     raise RunTimeout() if began + timeout_s < loop.time() else lost from exc
         finally:
             bridge.close()
+
         return messages.read(Outcome, outcome)
 
     async def _lost(self, executor: Executor) -> AttemptLost:
@@ -114,6 +117,7 @@ class RemoteGraphs:
         reason = await executor.wait_ended()
         if executor.has_ended_on_purpose:
             return AttemptLost("the server stops", is_counted=False)
+
         return AttemptLost(f"its executor {reason}", is_counted=len(runs) <= 1, is_suspect=True)
 
     async def read_outcome(self, request: RunRequest) -> Outcome:
@@ -124,6 +128,7 @@ class RemoteGraphs:
         """Return the JSON of a state, or None if the config names a checkpoint that does not exist."""
         if read.checkpoint is not None:
             read.checkpoint = dict(read.checkpoint)
+
         state: bytes | None = await self._call("read_state", read)
         return state
 
@@ -158,10 +163,12 @@ class RemoteGraphs:
         facts = self.facts.get(request.graph_id)
         if facts is None or facts.is_factory:
             return await self._call(method, request)
+
         key = (method, orjson.dumps((request.graph_id, request.xray, request.namespace, request.recurse)))
         if key not in self._descriptions:
             self._descriptions[key] = await self._call(method, request)
             self._keep()
+
         return copy.deepcopy(self._descriptions[key])
 
     def _keep(self) -> None:
@@ -193,6 +200,7 @@ class RemoteGraphs:
                     reason = str(exc)
                 except LinkClosed:
                     reason = await executor.wait_ended()
+
         raise Unavailable(f"the graph's executor {reason}")
 
     async def _call_one(
@@ -208,14 +216,18 @@ class RemoteGraphs:
     @contextmanager
     def _calling(self, executor: Executor, call: GraphCall, run: ActiveRun | None) -> Iterator[int]:
         """Register a call, so that what the executor asks for runs in its context, and send it the lease of a run."""
-        number, config = next(self._numbers), getattr(call.request, "config", None) or {}
+        number = next(self._numbers)
+        config = getattr(call.request, "config", None) or {}
         user = (config.get("configurable") or {}).get(USER)
         executor.callers[number] = CallContext(contextvars.copy_context(), user)
+
         if call.timeout_s:
             executor.deadlines[number] = asyncio.get_running_loop().time() + call.timeout_s
+
         if run is not None:
             executor.leased_runs[number] = run
             run.on_renewed, call.leased_until = executor.send_leases, executor.clock_s(run.leased_until)
+
         try:
             yield number
         finally:
@@ -244,6 +256,7 @@ class _EventReceiver:
         events: list[tuple[str, bytes]] = []
         for name, data in items:
             check_size(f"an event {name!r}", data, self._max_event_bytes)
+
             if name.startswith(FOR_CHANNELS):
                 events += self._channels.of(name, data)
             else:
@@ -266,6 +279,7 @@ class ChannelEvents:
             from portside.executor.channels import Channels
 
             self._channels = Channels()
+
         mode, *namespace = name.removeprefix(FOR_CHANNELS).split("|")
         for method, where, shown in self._channels.convert(tuple(namespace), mode, load(data)):
             yield "|".join((f"@{method}", *where)), dump_user(shown)
@@ -286,6 +300,7 @@ class GraphsByLanguage(RoutedGraphs):
         self.pools = [pool for each in services for pool in each.pools]
         self.writer = services[0].writer
         self.libraries: Mapping[str, str] = ChainMap(*(cast("dict[str, str]", each.libraries) for each in services))
+
         # The maps of the services themselves, which change with each executor that starts.
         self.facts: Mapping[str, GraphFacts] = ChainMap(
             *(cast("dict[str, GraphFacts]", each.facts) for each in services)

@@ -33,7 +33,8 @@ from portside.kernel.timeouts import timeout
 
 ANY = "*"
 # Longer than the executor's own time limits for these handlers (`executor/encryption.py`, `executor/embeddings.py`).
-ENCRYPTED_WITHIN_S, EMBEDDED_WITHIN_S = 45.0, 75.0
+ENCRYPTED_WITHIN_S = 45.0
+EMBEDDED_WITHIN_S = 75.0
 AWAY = "The project's handlers are not available: their process is starting again. Send the request again."
 
 
@@ -100,6 +101,7 @@ class HandlersExecutor:
         with self._pool.for_call_now() as executor:
             if executor is None:
                 raise Unavailable(AWAY)
+
             try:
                 return await executor.link.call(method, body, on_item=on_item)
             except CallFailed as exc:
@@ -167,6 +169,7 @@ class HandlersExecutor:
             exchange = self.exchanges.find(body["original"])
             if self.app is None:
                 raise CallFailed("closed", "the server does not serve its routes yet")
+
             return asyncio.create_task(work(self.app, exchange), context=exchange.context.copy())
 
         return {
@@ -210,6 +213,7 @@ class RemoteAuth:
             with self._calls.exchanges.opened(connection.scope, receive) as exchange:
                 call["exchange"] = exchange.number
                 answer = await self._calls.call(messages.AUTHENTICATE, call)
+
         found = messages.read(messages.Authenticated, answer)
         return Identity(found.identity, found.display_name, tuple(found.permissions), user_of(found.user))
 
@@ -221,6 +225,7 @@ class RemoteAuth:
         keys = {(resource, action), (resource, ANY), (ANY, action), (ANY, ANY)}
         if keys.isdisjoint(self._decides):
             return None
+
         question = messages.Authorization(
             user=None if caller.user is None else sent_user(caller.user),
             permissions=list(caller.permissions),
@@ -228,11 +233,14 @@ class RemoteAuth:
             action=action,
             value=pack(value),
         )
+
         changed, removed, result = await self._calls.call(messages.AUTHORIZE, question)
         if changed is not None:
             value.update(unpack(changed))
+
         for name in removed:
             value.pop(name, None)
+
         return result if self._reads_results else read_result(result, resource, action)
 
 
@@ -241,7 +249,8 @@ class RemoteEncryption:
 
     def __init__(self, handlers: HandlersExecutor, facts: Mapping[str, bool]) -> None:
         self._calls = handlers
-        self.does_json, self.does_blobs = facts["does_json"], facts["does_blobs"]
+        self.does_json = facts["does_json"]
+        self.does_blobs = facts["does_blobs"]
 
     async def context(self, user: Any, metadata: dict[str, Any]) -> dict[str, Any]:
         """Have the handler derive the context of a request from its user. Raises EncryptionFailed."""
@@ -326,4 +335,5 @@ def sent_user(user: Any) -> messages.SentUser:
         return user.sent
     if isinstance(user, UnauthenticatedUser):
         return messages.SentUser(fields=pack({}), is_nobody=True)
+
     return messages.SentUser(fields=pack(dict(user)), is_studio=isinstance(user, StudioUser))

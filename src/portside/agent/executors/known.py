@@ -37,6 +37,7 @@ class KnownGraphs:
         """Read the file; return whether it was there."""
         if self._path is None:
             return False
+
         try:
             kept = ormsgpack.unpackb(self._path.read_bytes())
             self.facts = {name: messages.read(GraphFacts, fields) for name, fields in kept["facts"].items()}
@@ -47,6 +48,7 @@ class KnownGraphs:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, CallFailed) as exc:
             log.warning("the cached descriptions of graphs cannot be read", path=str(self._path), error=str(exc))
             return False
+
         return bool(self.facts)
 
     def keep(
@@ -58,15 +60,18 @@ class KnownGraphs:
         """Write the file if the descriptions have changed. If it cannot be written, the old file stays."""
         if self._path is None:
             return
+
         now = (dict(facts), dict(libraries), dict(descriptions))
         if now == (self.facts, self.libraries, self.descriptions):
             return
+
         self.facts, self.libraries, self.descriptions = now
         kept = {
             "facts": {name: asdict(fact) for name, fact in facts.items()},
             "libraries": self.libraries,
             "descriptions": [(method, key, value) for (method, key), value in descriptions.items()],
         }
+
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             temporary.write_bytes(ormsgpack.packb(kept))

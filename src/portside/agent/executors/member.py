@@ -74,31 +74,39 @@ class Executor:
     """An executor that is ready. `runs` are the attempts of the runs that it executes, by the ids of the runs."""
 
     def __init__(self, link: Link, hello: ExecutorHello, *, name: str, heartbeat_s: float) -> None:
-        self.link, self.hello, self.name = link, hello, name
+        self.link = link
+        self.hello = hello
+        self.name = name
         self.runs: dict[UUID, int] = {}
         self.calls = 0
+
         """How many runs and other calls it serves."""
         self.runs_begun = 0
         self.memory_bytes = 0
         self.joined_at = time.monotonic()
         self.calls_before = 0
+
         """How often it was called before it joined its pool."""
         self.is_reserved = False
         """Whether it gets no more runs until one run has had it for itself."""
         self.callers: dict[int, CallContext] = {}
+
         """The contexts of the calls that it serves, by the numbers of the calls."""
         self.deadlines: dict[int, float] = {}
         """When runs must have ended, by the clock of the event loop and by the numbers of their calls."""
         self.leased_runs: dict[int, ActiveRun] = {}
+
         """The runs that it executes, by the numbers of their calls."""
         self._clock = _ClockOffset()
         self._clock.observe(hello.clock_s)
         self._is_sending_leases = False
         self.went_silent = asyncio.Event()
+
         """Set when it has not answered for `heartbeat_s` because a run blocks its only thread."""
         self._cancelled_at: dict[int, float] = {}
         self.asks_for_replacement = False
         """Whether it asks to be replaced, because work that was cancelled still runs in it."""
+
         self.retiring = asyncio.Event()
         self._heartbeat_s = heartbeat_s
         self._lost_runs: frozenset[UUID] | None = None
@@ -180,7 +188,8 @@ class Executor:
         Silence is counted in rounds of this loop instead of by a clock: a pause of this process is no silence.
         """
         while not self.link.is_closed:
-            silent, ping = 0.0, asyncio.ensure_future(self.link.ping())
+            silent = 0.0
+            ping = asyncio.ensure_future(self.link.ping())
             while not (await asyncio.wait([ping], timeout=PING_EVERY_S))[0]:
                 # While this process does not read its frames, a pong cannot arrive.
                 silent = 0.0 if self.link.is_reading_paused else silent + PING_EVERY_S
@@ -188,14 +197,18 @@ class Executor:
                     ping.cancel()
                     self.kill(f"did not answer for {silent:g} s")
                     return
+
             try:
                 pong = messages.read(Pong, ping.result())
             except (LinkClosed, CallFailed):
                 return
+
             self._clock.observe(pong.clock_s)
             self.memory_bytes = pong.memory_bytes
+
             if LOOP_BLOCKED_S <= pong.blocked_s < LOOP_BLOCKED_S + 2 * PING_EVERY_S:
                 log.warning("a node blocks the graph loop of an executor", executor=self.name, s=pong.blocked_s)
+
             await asyncio.sleep(PING_EVERY_S)
 
     # Leases
@@ -229,10 +242,12 @@ class Executor:
         times = (*self.deadlines.values(), *self._cancelled_at.values())
         if not self.has_one_thread or not self.deadlines or any(at < latest for at in times):
             return False
+
         if not self.went_silent.is_set():
             log.warning("a node blocks an executor, which is replaced", executor=self.name, s=self._heartbeat_s)
             self.went_silent.set()
             self.retire()
+
         return True
 
     @property
@@ -244,11 +259,14 @@ class Executor:
         """Await a call to the executor. Raises ExecutorFailed if a run blocks it before it has begun with the call."""
         if not self.has_one_thread:
             return await call
-        answered, silent = asyncio.ensure_future(call), asyncio.ensure_future(self.went_silent.wait())
+
+        answered = asyncio.ensure_future(call)
+        silent = asyncio.ensure_future(self.went_silent.wait())
         try:
             await asyncio.wait([answered, silent], return_when=asyncio.FIRST_COMPLETED)
             if answered.done() or has_begun():
                 return await asyncio.shield(answered)
+
             # The executor cancels the call as soon as its loop runs again.
             answered.cancel()
             _detach(answered)
@@ -275,7 +293,8 @@ class _ClockOffset:
         if clock_s:
             now = time.monotonic()
             known = clock_s - now if self._ahead_s is None else self._ahead_s - CLOCK_DRIFT * (now - self._observed_at)
-            self._ahead_s, self._observed_at = max(known, clock_s - now), now
+            self._ahead_s = max(known, clock_s - now)
+            self._observed_at = now
 
     def at(self, moment: float) -> float:
         return 0.0 if self._ahead_s is None else moment + self._ahead_s
@@ -306,6 +325,8 @@ def read_hello(body: Any) -> ExecutorHello:
         hello.graphs = {name: messages.read(GraphFacts, facts) for name, facts in hello.graphs.items()}
     except (CallFailed, AttributeError) as exc:
         raise ExecutorFailed(f"an executor cannot be used: {exc}") from exc
+
     if hello.failure is not None:
         raise UserMistake(hello.failure)
+
     return hello

@@ -76,6 +76,7 @@ class RevisionsFile:
         self._path = path
         self._version: tuple[int, ...] | None = None
         self._revisions: dict[UUID, KeptRevision] = {}
+
         # Why the file could not be read last time; empty if it could.
         self._problem = ""
 
@@ -100,8 +101,10 @@ class RevisionsFile:
             if str(exc) != self._problem:
                 self._problem = str(exc)
                 log.warning("the file of pinned revisions cannot be read", path=str(self._path), error=self._problem)
+
             said = f"Threads continue with the revisions that were known: {self._path} cannot be read: {exc}"
             PROBLEMS.note(_FILE, said[:LONGEST_PROBLEM])
+
         return self._revisions
 
     def _load(self) -> None:
@@ -110,9 +113,11 @@ class RevisionsFile:
             version = found.st_ino, found.st_mtime_ns, found.st_size
             if version != self._version:
                 read = msgspec.json.decode(self._path.read_bytes(), type=list[KeptRevision])
-                self._version, self._revisions = version, {revision.id: revision for revision in read}
+                self._version = version
+                self._revisions = {revision.id: revision for revision in read}
         except FileNotFoundError:
-            self._version, self._revisions = None, {}
+            self._version = None
+            self._revisions = {}
 
     def available(self) -> dict[UUID, KeptRevision]:
         """Return the revisions that threads may continue with now."""
@@ -130,8 +135,15 @@ class PinnedGraphs(RoutedGraphs):
         self, graphs: GraphService, config: AgentConfig, settings: AgentSettings, db: Database, start: StartGraphs
     ) -> None:
         assert settings.pinned_revisions is not None  # noqa: S101 - narrows the type
-        self.facts, self.libraries, self.writer = graphs.facts, graphs.libraries, graphs.writer
-        self._graphs, self._config, self._settings, self._db, self._start = graphs, config, settings, db, start
+        self.facts = graphs.facts
+        self.libraries = graphs.libraries
+        self.writer = graphs.writer
+        self._graphs = graphs
+        self._config = config
+        self._settings = settings
+
+        self._db = db
+        self._start = start
         self._own = UUID(settings.revision_id)
         self._file = RevisionsFile(Path(settings.pinned_revisions))
         self._earlier: dict[UUID, GraphService] = {}
@@ -149,6 +161,7 @@ class PinnedGraphs(RoutedGraphs):
         graphs = self._graphs
         if self._own in available:
             graphs = await self._of(await self._pin(request, available), available)
+
         return await graphs.execute(request, sink, timeout_s=timeout_s)
 
     async def _pin(self, request: RunRequest, available: Mapping[UUID, KeptRevision]) -> UUID:
@@ -164,8 +177,10 @@ class PinnedGraphs(RoutedGraphs):
         if row is None:
             # The thread was deleted meanwhile.
             return self._own
+
         chosen: UUID = row["revision_id"]
         config["metadata"] = {**config["metadata"], "revision_id": str(chosen)}
+
         if (left := row["left_revision_id"]) is not None:
             config["metadata"]["left_revision_id"] = str(left)
             log.warning(
@@ -178,6 +193,7 @@ class PinnedGraphs(RoutedGraphs):
                 if left in self._file.read()
                 else "its revision was removed",
             )
+
         return chosen
 
     async def route(self, request: GraphRequest) -> GraphService:
@@ -185,9 +201,11 @@ class PinnedGraphs(RoutedGraphs):
         if isinstance(request, StateCreation | DescriptionRequest):
             # A new thread, and what this revision's graphs look like.
             return self._graphs
+
         available = self._file.available()
         if self._own not in available or len(available) == 1:
             return self._graphs
+
         thread_id = UUID(str(request.config["configurable"]["thread_id"]))
         return await self._of(await self._db.fetchval(sql.revision_of_thread, thread_id=thread_id), available)
 
@@ -196,9 +214,11 @@ class PinnedGraphs(RoutedGraphs):
         revision = None if revision_id == self._own or revision_id is None else available.get(revision_id)
         if revision is None or self._is_own_build(revision):
             return self._graphs
+
         async with self._starting[revision.id]:
             if revision.id not in self._earlier:
                 self._earlier[revision.id] = await self._start_earlier(revision)
+
         return self._earlier[revision.id]
 
     def _is_own_build(self, revision: KeptRevision) -> bool:
@@ -219,11 +239,13 @@ class PinnedGraphs(RoutedGraphs):
                 executor_node=revision.node,
                 executor_javascript=revision.javascript,
             )
+
             started = await self._start(config, settings)
         except UserMistake as exc:
             reason = f"revision {revision.id}, whose code cannot be started: {exc}"
             PROBLEMS.note(f"revision {revision.id}", f"Threads continue with {reason}"[:LONGEST_PROBLEM])
             raise RevisionUnavailable(f"the thread continues with {reason}") from exc
+
         PROBLEMS.forget(f"revision {revision.id}")
         return started
 
@@ -240,13 +262,17 @@ class PinnedGraphs(RoutedGraphs):
         """
         age_s = math.inf if self._counts is None else time.monotonic() - self._counts[0]
         if self._counts is None or age_s >= COUNTS_VALID_S or 0 < (idle_s or 0) < age_s:
-            counted_at, available = time.monotonic(), self._file.available()
+            counted_at = time.monotonic()
+            available = self._file.available()
             rows = await self._db.fetch(sql.count_threads_of_revisions)
+
             counts = {
                 row["revision_id"]: row["busy"] + (row["interrupted"] if row["revision_id"] in available else 0)
                 for row in rows
             }
+
             self._counts = counted_at, {revision_id: threads for revision_id, threads in counts.items() if threads}
+
         return self._counts[1]
 
     async def close_removed(self) -> None:
@@ -268,7 +294,8 @@ class FinishedPins(Task):
 
     def __init__(self, db: Database, graphs: PinnedGraphs) -> None:
         super().__init__()
-        self._db, self._graphs = db, graphs
+        self._db = db
+        self._graphs = graphs
 
     async def activate(self) -> Status:
         """Delete one batch."""

@@ -74,7 +74,8 @@ class _WithRetirement:
     """Other handlers, and one more for a process that asks to be replaced."""
 
     def __init__(self, handlers: Handlers, retire: Handler) -> None:
-        self._handlers, self._retire = handlers, retire
+        self._handlers = handlers
+        self._retire = retire
 
     def get(self, method: str, /) -> Handler | None:
         return self._retire if method == messages.RETIRE else self._handlers.get(method)
@@ -93,13 +94,17 @@ class ExecutorPool:
         self.on_change: Callable[[], None] = lambda: None
         self.on_join: Callable[[Executor], None] = lambda _executor: None
         self.prepare: Prepare | None = None
-        self.program, self.make_handlers = program, make_handlers
+        self.program = program
+        self.make_handlers = make_handlers
+
         self._limits = limits
-        self._wanted, self._needed_at = limits.executors, time.monotonic()
+        self._wanted = limits.executors
+        self._needed_at = time.monotonic()
         self._executors: list[Executor] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._backoff = Backoff()
         self._not_before = 0.0
+
         self._used_at = time.monotonic()
         self._run_at = -math.inf
         self._waiting = 0
@@ -107,6 +112,7 @@ class ExecutorPool:
         self._failure: str | None = None
         self._changed = asyncio.Event()
         self._due = asyncio.Event()
+
         self._supervisor: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -123,6 +129,7 @@ class ExecutorPool:
                 self._used_at = time.monotonic() - max(0.0, self._limits.idle_s - UNUSED_KEPT_S)
         except ExecutorFailed as exc:
             raise UserMistake(str(exc)) from exc
+
         self._supervisor = asyncio.create_task(Supervision("executor processes").run(self._supervise))
 
     def replace_program(self, program: Program) -> None:
@@ -130,6 +137,7 @@ class ExecutorPool:
         self.program = program
         for executor in self._usable():
             executor.retire()
+
         self._due.set()
 
     def stop_starting(self) -> None:
@@ -142,6 +150,7 @@ class ExecutorPool:
         tasks = [task for task in (self._supervisor, *self._starting) if task is not None]
         for task in tasks:
             task.cancel()
+
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(executor.close() for executor in list(self._executors)))
 
@@ -163,6 +172,7 @@ class ExecutorPool:
         executor.runs[run_id] = attempt
         executor.runs_begun += 1
         executor.calls += 1
+
         try:
             yield executor
         finally:
@@ -170,6 +180,7 @@ class ExecutorPool:
             executor.is_reserved = executor.is_reserved and not is_alone
             if executor.runs.get(run_id) == attempt:
                 del executor.runs[run_id]
+
             self._released(executor)
 
     @asynccontextmanager
@@ -183,9 +194,11 @@ class ExecutorPool:
         """Assign a call without waiting; None if no executor is ready."""
         executor = self._least_loaded(self._in_service())
         self._used_at = time.monotonic()
+
         if executor is None:
             yield None
             return
+
         with self._calling(executor):
             yield executor
 
@@ -201,6 +214,7 @@ class ExecutorPool:
     async def _wait_for_slot(self, *, is_alone: bool) -> Executor:
         if is_alone:
             return await self._reserve_empty()
+
         return await self._wait_for(
             lambda: self._least_loaded(
                 [each for each in self._in_service() if each.has_free_slot and not each.is_reserved]
@@ -221,16 +235,21 @@ class ExecutorPool:
             nonlocal reserved
             if reserved is not None and (reserved.is_retiring or reserved.link.is_closed):
                 reserved = None
+
             others = self._unreserved()
             if self._limits.spares and len(others) == 1:
                 others = []
+
             free = next((each for each in (reserved, *others) if each is not None and not each.runs), None)
             if free is None and reserved is None:
                 reserved = self._least_loaded(others)
+
             if free is not None and reserved is not None:
                 reserved.is_reserved = False
+
             if (taken := free or reserved) is not None:
                 taken.is_reserved = True
+
             return free
 
         try:
@@ -238,6 +257,7 @@ class ExecutorPool:
         except BaseException:
             if reserved is not None:
                 reserved.is_reserved = False
+
             self._notify()
             raise
 
@@ -249,10 +269,12 @@ class ExecutorPool:
             # The time limit is for executors that do not start. A slot may be free only when a run ends, hours later.
             if self._usable() or (is_run and self._starting and self._failure is None):
                 until = None
+
             until = until or time.monotonic() + (RUN_WAITS_S if is_run else AVAILABLE_WITHIN_S)
             if time.monotonic() > until or self._is_closing:
                 reason = self._failure or ("they are starting" if self._limits.executors else "none is connected")
                 raise Unavailable(f"no executor is ready: {reason}; try again later")
+
             self._waiting += 1
             try:
                 async with timeout(LOOK_EVERY_S):
@@ -261,6 +283,7 @@ class ExecutorPool:
                 continue
             finally:
                 self._waiting -= 1
+
         return found
 
     def _usable(self) -> list[Executor]:
@@ -289,6 +312,7 @@ class ExecutorPool:
         self._used_at = time.monotonic()
         if self._failure is not None and not executor.link.is_closed:
             self._note_good_start()
+
         executor.end_if_idle()
         self._notify()
 
@@ -307,6 +331,7 @@ class ExecutorPool:
             self._retire_replaced()
             self._start_missing()
             self._due.clear()
+
             try:
                 # Not `wait_for`, which on Python 3.11 may drop a cancellation.
                 async with timeout(None if self._is_at_rest else LOOK_EVERY_S):
@@ -323,17 +348,22 @@ class ExecutorPool:
 
     def _scale(self) -> None:
         """Raise the wanted number of executors when runs fill them; lower it when fewer were enough for a while."""
-        limits, now = self._limits, time.monotonic()
+        limits = self._limits
+        now = time.monotonic()
         runs = self._waiting + sum(len(each.runs) for each in self._own())
         needed = max(limits.executors, min(limits.most, math.ceil(runs / limits.runs_each)))
+
         surplus = self._wanted - needed
         if surplus <= 0:
             self._needed_at = now
         elif now - self._needed_at <= (limits.idle_s or SCALED_DOWN_AFTER_S):
             return
+
         if surplus:
             log.info("the number of executors changes", to=needed, runs=runs)
+
         self._wanted = needed
+
         for executor in sorted(self._own(), key=lambda each: each.calls)[: max(0, surplus)]:
             executor.retire()
 
@@ -341,13 +371,16 @@ class ExecutorPool:
         """Kill processes far above their memory limit; note whether there are runs, and whether processes start."""
         if any(self._waiting or each.runs for each in self._executors):
             self._run_at = time.monotonic()
+
         limit = self._limits.max_memory_bytes
         for executor in self._executors:
             executor.measure()
             is_alive = isinstance(executor, ExecutorProcess) and not executor.link.is_closed
             if limit and is_alive and executor.memory_bytes > KILL_ABOVE * limit:
-                used, allowed = executor.memory_bytes // 1_000_000, limit // 1_000_000
+                used = executor.memory_bytes // 1_000_000
+                allowed = limit // 1_000_000
                 executor.kill(f"used {used} MB of memory, far more than EXECUTOR_MAX_MEMORY_MB ({allowed} MB)")
+
         if self._failure is not None and not self._starting and len(own := self._own()) >= self._wanted:
             now = time.monotonic()
             if all(now - each.joined_at > STEADY_AFTER_S for each in own):
@@ -358,6 +391,7 @@ class ExecutorPool:
         if self._limits.idle_s and is_idle and time.monotonic() - self._used_at > self._limits.idle_s:
             for executor in self._own():
                 executor.retire()
+
         if self._limits.spares and not self._wanted_spares and not any(map(self._is_due_for_replacement, self._own())):
             for executor in self._own()[self._wanted :]:
                 executor.retire()
@@ -372,12 +406,18 @@ class ExecutorPool:
         """Retire the executors that are due for replacement, once their replacements are ready."""
         for executor in self._own():
             if self._is_due_for_replacement(executor) and len(self._own()) > self._wanted:
-                log.info("an executor is replaced", executor=executor.name, runs=executor.runs_begun,
-                         memory_mb=executor.memory_bytes // 1_000_000)  # fmt: skip
+                log.info(
+                    "an executor is replaced",
+                    executor=executor.name,
+                    runs=executor.runs_begun,
+                    memory_mb=executor.memory_bytes // 1_000_000,
+                )
+
                 executor.retire()
 
     def _is_due_for_replacement(self, executor: Executor) -> bool:
-        runs, memory = self._limits.max_runs, self._limits.max_memory_bytes
+        runs = self._limits.max_runs
+        memory = self._limits.max_memory_bytes
         return executor.asks_for_replacement or bool(
             (runs and executor.runs_begun >= runs) or (memory and executor.memory_bytes > memory)
         )
@@ -386,12 +426,15 @@ class ExecutorPool:
         usable = self._own()
         if self._is_closing:
             return
+
         is_wanted = self._waiting or any(each.calls for each in usable) or not self._limits.idle_s
         is_recent = time.monotonic() - self._used_at <= self._limits.idle_s
         if not (is_wanted or is_recent) or time.monotonic() < self._not_before:
             return
+
         replacements = sum(self._is_due_for_replacement(each) for each in usable)
         spares = self._wanted_spares if self._is_steady(usable) else 0
+
         missing = self._wanted + spares + replacements - len(usable) - len(self._starting)
         for _ in range(missing):
             task = asyncio.create_task(self._try_to_start())
@@ -403,6 +446,7 @@ class ExecutorPool:
         if any(each.is_reserved for each in usable):
             # All other runs wait for another process.
             return True
+
         served = [each for each in usable[: self._wanted] if self._run_at - each.joined_at > SPARES_BEGIN_AFTER_S]
         return len(served) == self._wanted
 
@@ -417,6 +461,7 @@ class ExecutorPool:
         self._failure = reason
         delay_s = self._backoff.next()
         self._not_before = time.monotonic() + delay_s
+
         # No traceback: it would show this module, and the reason already names the user's code.
         log.warning("an executor did not start and is tried again", reason=reason, again_in_s=delay_s)
         executed = "graphs" if self.program.hello.handlers is None else "the project's handlers"
@@ -437,6 +482,7 @@ class ExecutorPool:
             self.make_handlers(lambda: made[0]), lambda _body, _call: made[0].ask_for_replacement()
         )
         executor = await ExecutorProcess.start(self.program, handlers)
+
         made.append(executor)
         try:
             if self.prepare is not None:
@@ -444,6 +490,7 @@ class ExecutorPool:
         except BaseException:
             await executor.close()
             raise
+
         self.join(executor, took_s=round(time.monotonic() - began, 2))
 
     def join(self, executor: Executor, **fields: Any) -> None:
@@ -452,6 +499,7 @@ class ExecutorPool:
         self.facts.update(executor.hello.graphs)
         self.libraries.update(executor.hello.libraries)
         executor.calls_before = executor.link.calls_made
+
         executor.watch(self._on_end)
         self._executors.append(executor)
         log.info(
@@ -461,6 +509,7 @@ class ExecutorPool:
             language=executor.hello.language,
             **fields,
         )
+
         self.on_join(executor)
         self.on_change()
         self._due.set()
@@ -475,6 +524,7 @@ class ExecutorPool:
             log.error("an executor was lost", executor=executor.name, reason=reason, runs=lost)
             if not (self._is_closing or executor.has_been_used) and isinstance(executor, ExecutorProcess):
                 self._note_failed_start(f"an executor {reason} before it had work")
+
         self.on_change()
         self._due.set()
         self._notify()

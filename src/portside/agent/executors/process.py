@@ -87,15 +87,18 @@ class ExecutorProcess(Executor):
     async def wait_ended(self) -> str:
         """Wait until the process has ended, and return why."""
         await self.link.wait_closed()
+
         if self.is_retiring:
             with contextlib.suppress(TimeoutError):
                 async with timeout(EXIT_WITHIN_S):
                     await self.process.wait()
+
         with contextlib.suppress(ProcessLookupError):
             if self.process.returncode is None:
                 # A process that crashes closes its link first: wait a moment for the real exit code.
                 await asyncio.wait([asyncio.create_task(self.process.wait())], timeout=1.0)
                 self.process.kill()
+
         await self.process.wait()
         return self._killed_because or _describe_end(self.process.returncode)
 
@@ -109,9 +112,11 @@ class ExecutorProcess(Executor):
         self._is_closed = not self.link.is_closed
         self.retiring.set()
         self.link.close("the server stops")
+
         with contextlib.suppress(TimeoutError):
             async with timeout(EXIT_WITHIN_S):
                 await self.process.wait()
+
         self.kill("the server stops")
         await self.process.wait()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -129,6 +134,7 @@ async def _started(cls: type[ExecutorProcess], program: Program, handlers: Handl
     def connected() -> asyncio.Protocol:
         if links:
             return _Refused()
+
         links.append(Link(handlers, on_hello=greet))
         loop.call_soon(links[0].hello, program.hello)
         return links[0]
@@ -143,8 +149,10 @@ async def _started(cls: type[ExecutorProcess], program: Program, handlers: Handl
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+
             for link in links:
                 link.abort("the executor did not start")
+
             await process.wait()
             raise
     finally:
@@ -162,12 +170,15 @@ async def _spawn(program: Program, path: str) -> asyncio.subprocess.Process:
         cwd=program.folder,
         limit=MAX_LINE_BYTES,
     )
+
     assert process.stderr is not None  # noqa: S101 - it is a pipe
     _prefer_for_oom_killer(process.pid)
+
     # It ends when the process, and any child that inherited its standard error, has closed that.
     task = asyncio.create_task(_forward_lines(process.stderr, process.pid))
     _readers.add(task)
     task.add_done_callback(_readers.discard)
+
     return process
 
 
@@ -190,6 +201,7 @@ async def _greeted(
     ended = asyncio.ensure_future(process.wait())
     try:
         await asyncio.wait([greeting, ended], timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+
         if not greeting.done():
             raise ExecutorFailed(
                 f"an executor {_describe_end(process.returncode)} while it imported the project"
@@ -198,6 +210,7 @@ async def _greeted(
             )
     finally:
         ended.cancel()
+
     return read_hello(greeting.result())
 
 
@@ -216,8 +229,10 @@ async def _forward_lines(stream: asyncio.StreamReader, pid: int) -> None:
         except ValueError:
             # Longer than the limit: its beginning was dropped.
             continue
+
         if not line:
             return
+
         text = line.decode(errors="replace").rstrip("\n")
         if not (text.startswith(LOG_LINE) and _log_record(text[len(LOG_LINE) :], pid)):
             with contextlib.suppress(OSError, ValueError):
@@ -229,15 +244,20 @@ def _log_record(line: str, pid: int) -> bool:
     """Log a line of an executor if it is a log record; return whether it is one."""
     try:
         record = orjson.loads(line)
-        level, event, given = str(record["level"]), str(record["event"]), record.get("fields") or {}
+        level = str(record["level"])
+        event = str(record["event"])
+        given = record.get("fields") or {}
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
+
     fields = dict(given) if isinstance(given, dict) else {}
     if isinstance(text := record.get("exception"), str):
         fields["exception"] = text
+
     fields = {name: value for name, value in fields.items() if name not in _RESERVED_FIELDS}
     write = getattr(log, level if level in _LEVELS else "info")
     write(event, executor=pid, **fields)
+
     return True
 
 
@@ -245,6 +265,7 @@ def _describe_end(code: int | None) -> str:
     """Describe how a process ended, by its exit code."""
     if code is None:
         return "ended"
+
     # The server did not send it: it gives its own reason when it kills an executor.
     hint = "; the machine may be out of memory" if code == -signal.SIGKILL else ""
     return describe_exit(code) + hint

@@ -53,7 +53,8 @@ class Scopes:
 
     def open(self, backend: CheckpointBackend) -> int:
         """Register the backend of a transaction, and return its number."""
-        number, self._next = self._next, self._next + 1
+        number = self._next
+        self._next = self._next + 1
         self._backends[number] = backend
         return number
 
@@ -67,6 +68,7 @@ class Scopes:
         if found is None:
             # As a graph in the server's own process gets it.
             raise CallFailed("closed", "the transaction is over", {"type": "RuntimeError"})
+
         return found
 
 
@@ -74,7 +76,8 @@ class ExecutorRequests:
     """Serves the calls of executors."""
 
     def __init__(self, scopes: Scopes, store: StoreBatches) -> None:
-        self._scopes, self._store = scopes, store
+        self._scopes = scopes
+        self._store = store
 
     def handlers(self, executor: Callable[[], Executor]) -> Mapping[str, Handler]:
         """Return the handlers of one executor's calls; `executor` returns it once it exists."""
@@ -96,23 +99,31 @@ class ExecutorRequests:
         }
 
     async def _put(self, executor: Executor, put: messages.CheckpointPut) -> None:
-        backend, run = self._scopes.find(put.scope), None
+        backend = self._scopes.find(put.scope)
+        run = None
+
         if put.run is not None:
-            run_id, attempt = str(put.run[0]), put.run[1]
+            run_id = str(put.run[0])
+            attempt = put.run[1]
             if executor.runs.get(_uuid(run_id)) != attempt and put.scope == MAIN_SCOPE:
                 raise LeaseLost("the run has ended, or another worker has it")
+
             run = (run_id, attempt)
+
         await backend.put(put.thread_id, put.checkpoint_ns, _rows(put), run=run, is_awaited=put.is_awaited)
 
     async def _operate(self, _executor: Executor, call: messages.CheckpointCall) -> Any:
-        backend, arguments = self._scopes.find(call.scope), call.arguments
+        backend = self._scopes.find(call.scope)
+        arguments = call.arguments
         if call.operation == "read":
             row = await backend.read(*arguments)
             return None if row is None else dict(row)
+
         if call.operation == "list":
             return [dict(row) for row in await backend.list(CheckpointQuery(**arguments[0]))]
         if call.operation not in _PLAIN_OPERATIONS:
             raise CallFailed("unknown_operation", f"there is no operation {call.operation!r} on checkpoints")
+
         return await getattr(backend, call.operation)(*arguments)
 
     async def _batch(self, _executor: Executor, batch: messages.StoreBatch) -> list[Any]:
@@ -148,12 +159,14 @@ async def answer_request(executor: Executor, body: Any, call: ServedCall) -> Non
     head, response = await LOOPBACK.send(
         InProcessRequest(given.method, given.path, given.raw_path, given.query, headers, given.body, user)
     )
+
     try:
         call.send((head.status, head.headers))
         unread = 0
         while data := await response.read():
             call.send(data)
             await call.drain()
+
             unread += len(data)
             if given.exchange and unread > UNREAD_BYTES:
                 await executor.link.call(messages.HTTP_DRAIN, given.exchange)
@@ -172,6 +185,7 @@ async def _answered(work: Awaitable[Any], caller: CallContext | None = None) -> 
         fields: dict[str, Any] = {"type": type(exc).__name__}
         if caller is not None:
             fields[FAILURE] = caller.note_failure(exc)
+
         raise CallFailed(RAISED, str(exc), fields) from exc
 
 
@@ -196,5 +210,6 @@ def _rows(put: messages.CheckpointPut) -> Rows:
             if type(row) is not list or len(row) != len(columns) or row[0] != put.thread_id:
                 raise CallFailed("malformed", f"a row of {table} has other columns, or belongs to another thread")
             target[tuple(row[:key])] = tuple(row)
+
     rows.size = int(put.size)
     return rows

@@ -66,9 +66,11 @@ async def start_graphs(
     """
     if settings.pinned_revisions is not None:
         RevisionsFile(Path(settings.pinned_revisions)).check()
+
     graphs = await _start_revision(config, settings, backend, items)
     if settings.pinned_revisions is None or settings.revision_id is None:
         return graphs
+
     return PinnedGraphs(
         graphs, config, settings, items.db, lambda earlier, own: _start_revision(earlier, own, backend, items)
     )
@@ -81,11 +83,13 @@ async def _start_revision(
     if settings.uses_core_api and not settings.executors:
         none = ProgramCommand([], {}, None)
         projects = [each for each in (config.project, config.javascript) if each.graphs]
-        return GraphsByLanguage(*[
-            await _pool_of_graphs(config, each, none, settings, (backend, items)) for each in projects
-        ])  # fmt: skip
+        return GraphsByLanguage(
+            *[await _pool_of_graphs(config, each, none, settings, (backend, items)) for each in projects]
+        )
+
     if not config.project.graphs:
         return await start_javascript(config, settings, backend, items)
+
     python = await _pool_of_graphs(config, config.project, _python(settings), settings, (backend, items))
     return await start_beside(python, config, settings, backend, items)
 
@@ -99,6 +103,7 @@ async def start_beside(
     """
     if not config.javascript.graphs:
         return python
+
     try:
         return GraphsByLanguage(python, await start_javascript(config, settings, backend, items))
     except BaseException:
@@ -123,6 +128,7 @@ def programs_of_graphs(
         for project, command in ((config.project, lambda _config, own: _python(own)), (config.javascript, _javascript))
         if project.graphs
     ]
+
     return [
         _program_of_graphs(config, project, command, settings, is_encrypted=is_encrypted, store_ttl=store_ttl)
         for project, command in commands
@@ -139,6 +145,7 @@ async def start_handlers(
     sources = handlers_of(config, in_javascript=in_javascript)
     command = _javascript(config, settings) if in_javascript and sources else _python(settings)
     program = _program(config, command, settings, graphs={}, loops=1, handlers=sources)
+
     handlers = RemoteHandlers(program, settings.executor_max_memory_mb * 1_000_000)
     try:
         if sources:
@@ -146,6 +153,7 @@ async def start_handlers(
     except BaseException:
         await handlers.close()
         raise
+
     return handlers
 
 
@@ -173,6 +181,7 @@ def javascript_command(*, node: Path, runtime: Path, project: Path, parent: int)
     arguments = [str(node), str(runtime / PROGRAM)]
     if sys.platform == "linux":
         arguments = [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(parent), *arguments]
+
     return ProgramCommand(arguments, {"NODE_NO_WARNINGS": "1"}, project)
 
 
@@ -185,6 +194,7 @@ def find_node(given: str | None) -> Path:
             if given
             else "the project has JavaScript graphs, and Node is not installed; install Node 20 or newer"
         )
+
     return Path(found)
 
 
@@ -196,6 +206,7 @@ def find_runtime(given: str | None) -> Path:
             f"{folder} has no {PROGRAM}, which executes JavaScript graphs; "
             + ("correct EXECUTOR_JAVASCRIPT" if given else "build it with `make install`")
         )
+
     return folder
 
 
@@ -212,6 +223,7 @@ async def _pool_of_graphs(
     program = _program_of_graphs(config, project, command, settings, is_encrypted=backend.is_encrypted, store_ttl=ttl)
     executors = settings.executors if settings.uses_core_api else max(1, settings.executors)
     scopes = Scopes(backend)
+
     pool = ExecutorPool(program, limits_of(settings, executors), ExecutorRequests(scopes, StoreBatches(items)).handlers)
     if not executors:
         # What the configuration says of the graphs, until an executor connects and describes them.
@@ -223,15 +235,18 @@ async def _pool_of_graphs(
                 for name, graph in project.graphs.items()
             }
         )
+
     known = KnownGraphs(_cache_file(project, config, settings))
     if known.load() and known.facts.keys() == project.graphs.keys():
         pool.facts.update(known.facts)
         pool.libraries.update(known.libraries)
+
     try:
         await pool.start()
     except BaseException:
         await pool.close()
         raise
+
     return RemoteGraphs(pool, backend.writer, scopes, known)
 
 
@@ -239,6 +254,7 @@ def _cache_file(project: Project, config: AgentConfig, settings: AgentSettings) 
     """Return the file that caches the descriptions of the graphs of one language; None if there is no such setting."""
     if settings.executor_known_graphs is None:
         return None
+
     language = "javascript" if project == config.javascript else "python"
     return Path(f"{settings.executor_known_graphs}.{language}")
 

@@ -71,6 +71,7 @@ async def get_agent_card(ctx: Context, query: CardQuery) -> Response:
     name = query.assistant_id or ctx.services.a2a.default_agent
     if name is None:
         return _json({"detail": f"{NO_ASSISTANT['message']}; {WHY_NO_DEFAULT}", "error": NO_ASSISTANT}, 400)
+
     return await _card(ctx, name, query)
 
 
@@ -88,10 +89,14 @@ async def get_well_known_card(ctx: Context, assistant_id: str, query: CardVersio
 
 
 @routes.post(
-    "/a2a/{assistant_id}", "/a2a/{assistant_id}/",
-    request_headers=("A2A-Version", "A2A-History-Scope"), raises=(Forbidden,), consumes=JSON_OBJECT, stays_open=True,
+    "/a2a/{assistant_id}",
+    "/a2a/{assistant_id}/",
+    request_headers=("A2A-Version", "A2A-History-Scope"),
+    raises=(Forbidden,),
+    consumes=JSON_OBJECT,
+    stays_open=True,
     works_on_full_disk=True,
-)  # fmt: skip
+)
 async def call_agent(ctx: Context, assistant_id: str) -> Response:
     """Answer a JSON-RPC call: a message to an agent, or a request about one of its tasks."""
     call = _http_call(ctx, assistant_id, await ctx.request.body())
@@ -100,15 +105,18 @@ async def call_agent(ctx: Context, assistant_id: str) -> Response:
         request = read_request(call.body)
     except MalformedRequest as bad:
         return _json_bytes(malformed(call, bad))
+
     media = SSE if request.method in STREAMING else JSON
     if not _accepts(ctx.request, media):
         why = f"Accept header must include {media}"
         return _json({"detail": why, "error": why}, 400)
+
     reply = await ctx.services.a2a.call(caller_of(ctx), call, request)
     if isinstance(reply, Reply):
         return _json_bytes(reply.body)
     if isinstance(reply, DelayedReply):
         return await respond_when_over(ctx, reply.body)
+
     return EventStream(reply.events)
 
 
@@ -116,6 +124,7 @@ async def _card(ctx: Context, assistant_id: str, query: CardVersionQuery) -> Res
     version = _version(ctx) or query.version.strip()
     card = await ctx.services.a2a.card(caller_of(ctx), assistant_id, _base_url(ctx), version)
     body = dump_api(card.fields)
+
     headers = {
         # A card repeats the address that its client used, and access may hide it from other callers.
         "Cache-Control": "private, max-age=0, must-revalidate",
@@ -125,6 +134,7 @@ async def _card(ctx: Context, assistant_id: str, query: CardVersionQuery) -> Res
     }
     if _is_not_modified(ctx.request.headers, headers["ETag"], card.changed_at):
         return Response(None, 304, headers)
+
     return Response(body, 200, headers, JSON)
 
 
@@ -132,6 +142,7 @@ def _is_not_modified(headers: Headers, etag: str, changed_at: datetime) -> bool:
     """Whether the client has the current card already (RFC 9110, 13.2.2)."""
     if (known := headers.get("if-none-match")) is not None:
         return _names_etag(known, etag)
+
     try:
         since = parsedate_to_datetime(headers.get("if-modified-since", ""))
         return changed_at.replace(microsecond=0) <= since
@@ -166,13 +177,17 @@ def _base_url(ctx: Context) -> str:
 
     A client that forges its Host header gets it back, and nobody else does: such responses must not be stored.
     """
-    settings, request = ctx.services.settings, ctx.request
+    settings = ctx.services.settings
+    request = ctx.request
+
     prefix = prefix_of(request.scope)
     if settings.public_url:
         return settings.public_url.rstrip("/") + prefix
+
     scheme = _first(request, "x-forwarded-proto")
     host = _first(request, "x-forwarded-host") or request.headers.get("host", "")
     shown = host if _HOST.fullmatch(host) else f"{settings.host}:{settings.port}"
+
     return f"{scheme if scheme in _SCHEMES else request.url.scheme}://{shown}{prefix}"
 
 
@@ -199,19 +214,28 @@ mcp_routes = Routes("mcp")
 
 # Some clients append a slash to the URL of a server. A redirect would lose the body of their POST.
 @mcp_routes.post(
-    "/mcp", "/mcp/", raises=HTTP_ERRORS, consumes=JSON_OBJECT, responses={202: None}, stays_open=True,
+    "/mcp",
+    "/mcp/",
+    raises=HTTP_ERRORS,
+    consumes=JSON_OBJECT,
+    responses={202: None},
+    stays_open=True,
     works_on_full_disk=True,
-)  # fmt: skip
+)
 async def speak_mcp(ctx: Context) -> Response:
     """Answer a message of the Model Context Protocol: list assistants as tools, or call one."""
     client = _client(ctx)
     message = read_body(await ctx.request.body())
+
     reply = await ctx.services.mcp.handle(message, ctx.request.headers, client)
     if reply.call is None:
         return Response(reply.body, reply.status, reply.headers, JSON if reply.body else None)
-    calls, call = ctx.services.mcp.calls, reply.call
+
+    calls = ctx.services.mcp.calls
+    call = reply.call
     if call.is_streamed:
         return EventStream(calls.stream(call))
+
     return await respond_when_over(ctx, calls.result(call), call.made.run)
 
 
@@ -229,9 +253,11 @@ async def end_mcp_session(ctx: Context) -> Response:
 
 def _client(ctx: Context) -> McpClient:
     """Check the headers of a request. Raises ForeignOrigin, NotAcceptable and WrongContentType."""
-    headers, request = ctx.request.headers, ctx.request
+    headers = ctx.request.headers
+    request = ctx.request
     check_origin(headers.get("origin"), ctx.services.config.http.cors, ctx.services.settings.cors_allow_origins)
     is_streamed = accepts_streams(headers.get("accept", ""))
+
     check_content_type(headers.get("content-type", ""))
     return McpClient(
         caller=caller_of(ctx),
@@ -262,15 +288,22 @@ async def show_component(ctx: Context, name: str, body: ComponentRequest) -> Res
 
 # Browsers request scripts and style sheets of other origins without the headers of a client.
 @ui_routes.get(
-    "/ui/{name}/{file}", public=True, media_type="text/javascript", raises=(ComponentsNotFound,), returns=str,
-    request_headers=("If-None-Match",), response_headers=("ETag",), responses={304: None},
-)  # fmt: skip
+    "/ui/{name}/{file}",
+    public=True,
+    media_type="text/javascript",
+    raises=(ComponentsNotFound,),
+    returns=str,
+    request_headers=("If-None-Match",),
+    response_headers=("ETag",),
+    responses={304: None},
+)
 async def read_bundle(ctx: Context, name: str, file: str) -> Response:
     """Return the script or the style sheet of a project's React components."""
     found: BundleFile = await ctx.services.bundles.file(name, file)
     headers = {"Cache-Control": "no-cache", "ETag": found.etag, "X-Content-Type-Options": "nosniff"}
     if _names_etag(ctx.request.headers.get("if-none-match", ""), found.etag):
         return Response(None, 304, headers)
+
     return Response(found.content, 200, headers, found.media_type)
 
 

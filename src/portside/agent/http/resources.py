@@ -102,10 +102,12 @@ async def patch_assistant(ctx: Context, assistant_id: UUID, body: AssistantPatch
 @routes.delete("/assistants/{assistant_id}", raises=(AssistantNotFound,), status=204)
 async def delete_assistant(ctx: Context, assistant_id: UUID, query: AssistantDelete) -> None:
     """Delete an assistant with its versions and, on request, its threads; its runs are stopped."""
-    access, caller = ctx.services.access, caller_of(ctx)
+    access = ctx.services.access
+    caller = caller_of(ctx)
     await access.authorize_assistant(caller, "delete", assistant_id)
     value = {"thread_id": None, "run_id": None}
     threads = await access.authorize(caller, "threads", "delete", value) if query.delete_threads else None
+
     await ctx.services.runs.delete_assistant(assistant_id, delete_threads=query.delete_threads, threads=threads)
 
 
@@ -124,6 +126,7 @@ async def set_latest_version(
     version = (body and body.version) or query.version
     if version is None:
         raise Invalid.field(["body", "version"], "Field required", "missing")
+
     await ctx.services.access.authorize_assistant(caller_of(ctx), "update", assistant_id, {"version": version})
     return await ctx.services.assistants.set_latest(assistant_id, version)
 
@@ -221,12 +224,15 @@ async def get_cron(ctx: Context, cron_id: UUID) -> Cron:
 @cron_routes.patch("/runs/crons/{cron_id}", raises=(AssistantNotFound, BadRequest, CronNotFound))
 async def patch_cron(ctx: Context, cron_id: UUID, body: CronPatch) -> Cron:
     """Change a cron, pause it or resume it."""
-    access, caller = ctx.services.access, caller_of(ctx)
+    access = ctx.services.access
+    caller = caller_of(ctx)
     if body.assistant_id is not None and not access.is_open:
         await access.authorize_assistant_use(caller, body.assistant_id)
+
     body, filters = await access.authorize_cron(caller, "update", cron_id, body, CRONS_PATCHED)
     if not access.is_open:
         await ctx.services.crons.check(cron_id, filters)
+
     return await ctx.services.crons.patch(cron_id, body)
 
 

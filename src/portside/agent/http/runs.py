@@ -94,9 +94,11 @@ async def stream_stateless_run(ctx: Context, body: RunCreate) -> Response:
 @routes.post("/runs/batch", raises=(AssistantNotFound, BadRequest, TooManyPendingRuns), request_headers=KEYED)
 async def create_runs(ctx: Context, body: RunBatch) -> list[Run]:
     """Start several stateless runs in the background: all of them or none."""
-    access, caller = ctx.services.access, caller_of(ctx)
+    access = ctx.services.access
+    caller = caller_of(ctx)
     for each in body:
         await access.authorize_run(caller, None, each)
+
     key = ctx.request.headers.get("idempotency-key")
     return await ctx.services.runs.create_batch(body, ctx.request.state.request_id, key=key, caller=caller)
 
@@ -115,9 +117,11 @@ async def search_runs(ctx: Context, body: RunsToFind) -> list[FoundRun]:
     """List runs across threads: the queue in its order, failed runs, or those of a cron, newest first."""
     value: dict[str, Any] = {"metadata": {}, "status": body.status, "limit": body.limit, "offset": body.offset}
     allowed = await ctx.services.access.authorize(caller_of(ctx), "threads", "search", value)
+
     found = await ctx.services.runs.search(body, allowed)
     if found.has_more:
         ctx.headers[PAGING[1]] = str((body.offset or 0) + len(found.items))
+
     return found.items
 
 
@@ -156,8 +160,10 @@ async def cancel_run(ctx: Context, thread_id: UUID, run_id: UUID, query: CancelQ
     runs = ctx.services.runs
     await _authorize_cancel(ctx, thread_id, run_id, query.action)
     await runs.cancel(thread_id, run_id, query.action)
+
     if not query.wait:
         return Response(status_code=202)
+
     _locate(ctx, thread_id, run_id, "join")
     return await respond_when_over(ctx, _empty_after(runs.result(thread_id, run_id)))
 
@@ -193,7 +199,8 @@ async def join_stateless_stream(ctx: Context, run_id: UUID, query: StreamQuery) 
 
 
 async def _create(ctx: Context, thread_id: UUID | None, body: RunCreate, awaited: Awaited = "end") -> CreatedRun:
-    services, request_id = ctx.services, ctx.scope["state"]["request_id"]
+    services = ctx.services
+    request_id = ctx.scope["state"]["request_id"]
     grant = await services.access.authorize_run(caller_of(ctx), thread_id, body)
     grant = grant._replace(key=header_of(ctx.scope, b"idempotency-key"))
     return await services.runs.create(thread_id, body, request_id, awaited=awaited, grant=grant)
@@ -218,6 +225,7 @@ async def _thread_of(ctx: Context, run_id: UUID, *, cancels: bool) -> UUID:
         await _authorize_read(ctx, thread_id, run_id, cancels=cancels)
     except ThreadNotFound as exc:
         raise RunNotFound from exc
+
     return thread_id
 
 
@@ -235,15 +243,18 @@ def _locate(ctx: Context, thread_id: UUID, run_id: UUID, rejoin: str | None = No
 
 
 def _stream(ctx: Context, made: CreatedRun, body: RunCreate) -> Response:
-    runs, run = ctx.services.runs, made.run
+    runs = ctx.services.runs
+    run = made.run
     _locate(ctx, run.thread_id, run.run_id, "stream")
     source = runs.events(made)
     cancels = body.on_disconnect == "cancel"
+
     return EventStream(runs.cancel_on_disconnect(source, run.thread_id, run.run_id) if cancels else source)
 
 
 async def _follow(ctx: Context, thread_id: UUID, run_id: UUID, query: StreamQuery) -> Response:
-    runs, after = ctx.services.runs, ctx.request.headers.get("last-event-id")
+    runs = ctx.services.runs
+    after = ctx.request.headers.get("last-event-id")
     source = await runs.follow(thread_id, run_id, after=after, modes=parse_run_modes(query.stream_mode))
     _locate(ctx, thread_id, run_id, "stream")
     return EventStream(runs.cancel_on_disconnect(source, thread_id, run_id) if query.cancel_on_disconnect else source)

@@ -69,7 +69,8 @@ class ApiDescription:
         Call it before the server answers.
         """
         write = self._write
-        self._write, self._fetch = lambda: add(write()), fetch
+        self._write = lambda: add(write())
+        self._fetch = fetch
 
     async def prepare(self) -> None:
         """Fetch the parts of the document; await this before the other methods."""

@@ -117,8 +117,10 @@ async def say_ok(ctx: Context, query: HealthQuery) -> Response:
 async def show_info(ctx: Context) -> Info:
     """Return versions, features, and the deployment of this server."""
     settings = ctx.services.settings
-    project, revision = settings.deployment_id, settings.revision_id
+    project = settings.deployment_id
+    revision = settings.revision_id
     host = Host("self-hosted", project, revision, revision, settings.tenant_id)
+
     return Info(
         full_version(), ctx.services.libraries.get("langgraph", ""), _flags(ctx.services.api_description.tags), host
     )
@@ -142,14 +144,17 @@ async def show_metrics_as(ctx: Context, query: MetricsQuery) -> Any:
         return await _show_metrics_of_all(services, services.siblings, query)
     if query.format == "json":
         return await _metrics_of(services)
+
     await services.monitor.set_gauges()
     return await show_metrics(ctx)
 
 
 async def _metrics_of(services: AgentServices) -> Metrics:
     monitor = services.monitor
-    backlog, count = await monitor.backlog(), services.count_threads
+    backlog = await monitor.backlog()
+    count = services.count_threads
     idle_s = await monitor.idle_s(services.traffic)
+
     # Without a count of the queue the database does not answer.
     threads = None if count is None or backlog.n_pending is None else await count(idle_s)
     return Metrics(backlog, ApiMetrics(request_counts()), monitor.slots(), PROBLEMS.current(), idle_s, threads)
@@ -178,8 +183,10 @@ async def _show_metrics_of_all(services: AgentServices, siblings: Siblings, quer
         # One that was killed in the middle of its answer is left out.
         with contextlib.suppress(msgspec.MsgspecError):
             found[number] = msgspec.msgpack.decode(answer, type=WorkerDescription)
+
     if query.format == "json":
         return join_metrics([description.metrics for description in found.values()])
+
     by_worker = {number: description.families for number, description in found.items()}
     body, media_type = exposition(by_worker, GAUGES_OF_DATABASE)
     return Response(body, media_type=media_type)
@@ -192,6 +199,7 @@ def join_metrics(all_metrics: Sequence[Metrics]) -> Metrics:
         key = tuple(value for name, value in row.items() if name != "count")
         known = counts.setdefault(key, {**row, "count": 0})
         known["count"] = int(known["count"]) + int(row["count"])
+
     slots = [metrics.workers for metrics in all_metrics]
     idle = [metrics.idle_s for metrics in all_metrics]
     return msgspec.structs.replace(
@@ -246,4 +254,5 @@ def _diagnostics(ctx: Context) -> Diagnostics:
     diagnostics = ctx.services.diagnostics
     if diagnostics is None:
         raise NotFound
+
     return diagnostics

@@ -103,6 +103,7 @@ async def prune_threads(ctx: Context, body: ThreadPrune) -> Pruned:
     pruned = await records.prune_threads(ctx.db, replace(body, thread_ids=thread_ids))
     if body.strategy != "keep_latest":
         ctx.services.hub.threads_deleted(pruned)
+
     return Pruned(len(pruned))
 
 
@@ -119,8 +120,10 @@ async def patch_thread(ctx: Context, thread_id: UUID, body: ThreadPatch) -> Resp
     body = await ctx.services.access.authorize_thread_request(caller_of(ctx), "update", thread_id, body, PATCHED)
     is_minimal = "return=minimal" in ctx.request.headers.get("prefer", "")
     thread = await records.patch_thread(ctx.db, thread_id, body, returns_thread=not is_minimal)
+
     if is_minimal:
         return Response(status_code=204, headers={"Preference-Applied": "return=minimal"})
+
     return encode_response(thread, 200)
 
 
@@ -130,6 +133,7 @@ async def delete_thread(ctx: Context, thread_id: UUID) -> None:
     await ctx.services.access.authorize_thread(caller_of(ctx), "delete", thread_id)
     if await records.delete_thread(ctx.db, thread_id):
         ctx.services.runs.wake_workers()
+
     ctx.services.hub.threads_deleted([thread_id])
 
 
@@ -272,6 +276,7 @@ async def stream_thread(ctx: Context, thread_id: UUID, query: ThreadStreamQuery)
     after = resume_position(ctx.request.headers.get("last-event-id"))
     check = await ctx.services.access.authorize_thread_follow(caller_of(ctx), thread_id)
     subscription = await ctx.services.hub.follow_thread(thread_id, modes, after)
+
     # The SDKs join here again if the response is cut off.
     ctx.headers["Location"] = "?".join(filter(None, (f"/threads/{thread_id}/stream", ctx.request.url.query)))
     return EventStream(check.filtered(subscription))

@@ -36,25 +36,33 @@ async def respond_when_over(ctx: Context, work: Awaitable[bytes], cancels: Run |
 
     If the client disconnects, the run `cancels` is cancelled. Work that raises StreamCut cuts the response off.
     """
-    runs, result, is_disconnected = ctx.services.runs, asyncio.ensure_future(work), False
+    runs = ctx.services.runs
+    result = asyncio.ensure_future(work)
+    is_disconnected = False
     await asyncio.wait([result], timeout=UNWATCHED_S)
+
     if not result.done():
         disconnected = asyncio.ensure_future(_client_disconnected(ctx))
         await asyncio.wait([result, disconnected], timeout=PLAIN_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
         is_disconnected = disconnected.done()
         disconnected.cancel()
+
     # Work that was cut off still begins a response, which is then cut off. Clients may repeat a request that got no
     # response, or a 503, and the run would be executed twice; a response that has begun names the run to join.
     if result.done() and not isinstance(result.exception(), StreamCut):
         return Response(result.result(), media_type="application/json")
+
     if is_disconnected:
         result.cancel()
         if cancels is not None:
             runs.client_left(cancels.thread_id, cancels.run_id)
+
         return Response(media_type="application/json")
+
     source = _after_newline(result)
     if cancels is not None:
         source = runs.cancel_on_disconnect(source, cancels.thread_id, cancels.run_id)
+
     return EventStream(source, keep_alive=NEWLINE, media_type="application/json")
 
 
@@ -85,12 +93,14 @@ async def _with_links(result: Awaitable[bytes], run_id: UUID, keys: list[str]) -
     values: Any = load(await result)
     if not isinstance(values, dict):
         return dump_api(values)
+
     try:
         async with timeout(LINKS_WITHIN_S):
             links = await asyncio.to_thread(lambda: feedback_links(_langsmith_client(), run_id, keys))
     except Exception as exc:  # noqa: BLE001 - the result is worth more than the links
         log.warning("feedback links could not be created", run_id=str(run_id), error=type(exc).__name__)
         return dump_api(values)
+
     return dump_api({**values, "__feedback__": links})
 
 

@@ -62,8 +62,10 @@ class Question(NamedTuple):
         parts = request_id.split(":", 4) if isinstance(request_id, str) else []
         if len(parts) != 5 or parts[0] != _ID_PREFIX:
             return None
+
         with suppress(ValueError):
             return cls(UUID(parts[1]), UUID(parts[2]), UUID(parts[3]), parts[4])
+
         return None
 
 
@@ -81,9 +83,11 @@ class Form(NamedTuple):
         fields = value if isinstance(value, dict) else {}
         schema: Any = next((held[key] for held in (interrupt, fields) for key in _SCHEMA_KEYS if held.get(key)), None)
         texts = (fields[key] for key in _MESSAGE_KEYS if isinstance(fields.get(key), str))
+
         message = value if isinstance(value, str) else next(texts, None) or dump_user(value).decode()
         if _is_form(schema):
             return cls(message, schema, is_wrapped=False)
+
         answer: Plain = schema if _is_primitive(schema) else {"type": "string"}
         properties = {ANSWER: {"title": "Answer", **answer}}
         return cls(message, {"type": "object", "properties": properties, "required": [ANSWER]}, is_wrapped=True)
@@ -97,7 +101,9 @@ class Questions:
     """The open questions of all calls: accepts answers from clients, and waits for answers."""
 
     def __init__(self, db: Database, runs: Runs, access: Access) -> None:
-        self._db, self._runs, self._access = db, runs, access
+        self._db = db
+        self._runs = runs
+        self._access = access
 
     async def answer(self, caller: Caller, question: Question, result: Any, request_id: str) -> None:
         """Resume the graph with the answer to a question. A question that is no longer open is ignored.
@@ -109,10 +115,12 @@ class Questions:
             interrupt = await self._open_interrupt(question)
             if interrupt is None or not CALL_METADATA.items() <= run.metadata.items():
                 return
+
             if not _is_accepted(result):
                 await self._access.authorize_thread(caller, "update", question.thread_id)
                 await self.delete_thread(question.thread_id)
                 return
+
             answer = Form.of(interrupt).answer_in(result["content"])
             await self._resume(caller, question, run, answer, request_id)
 
@@ -124,9 +132,12 @@ class Questions:
             is_open = await self._open_interrupt(question) is not None
             with suppress(RunNotFound):
                 return await self._runs.get(question.thread_id, question.answered_by)
+
             if not is_open:
                 return None
+
             await asyncio.sleep(ELSEWHERE_POLL_S)
+
         return None
 
     async def delete_thread(self, thread_id: UUID) -> None:
@@ -134,6 +145,7 @@ class Questions:
         with suppress(ThreadNotFound):
             if await records.delete_thread(self._db, thread_id):
                 self._runs.wake_workers()
+
         self._runs.hub.threads_deleted([thread_id])
 
     async def _resume(self, caller: Caller, question: Question, run: Run, answer: Any, request_id: str) -> None:
@@ -148,6 +160,7 @@ class Questions:
             multitask_strategy="reject",
             strict_resume=True,
         )
+
         grant = await self._access.authorize_run(caller, question.thread_id, body)
         # An idempotency key: if a client sends its answer twice, the first run may be over, and the thread free again.
         grant = grant._replace(run_id=question.answered_by, key=str(question.answered_by))
@@ -158,6 +171,7 @@ class Questions:
             with suppress(RunNotFound):
                 await self._runs.get(question.thread_id, question.answered_by)
                 return
+
             raise
 
     async def _open_interrupt(self, question: Question) -> Plain | None:
@@ -166,6 +180,7 @@ class Questions:
             thread = await records.get_thread(self._db, question.thread_id)
         except ThreadNotFound:
             return None
+
         by_task = load(thread.interrupts) if isinstance(thread.interrupts, msgspec.Raw) else {}
         interrupts: list[Plain] = [interrupt for of_task in (by_task or {}).values() for interrupt in of_task]
         return next((each for each in interrupts if each.get("id") == question.interrupt_id), None)
@@ -177,6 +192,7 @@ def first_question(run: Run, values: Any) -> tuple[Question, Plain] | None:
     interrupt = interrupts[0] if isinstance(interrupts, list) and interrupts else None
     if not isinstance(interrupt, dict) or not isinstance(interrupt.get("id"), str):
         return None
+
     form = Form.of(interrupt)
     question = Question(run.thread_id, run.run_id, uuid7(), interrupt["id"])
     return question, {"message": form.message, "requestedSchema": form.schema}
@@ -187,6 +203,7 @@ def session_headers(capabilities: Any) -> dict[str, str]:
     elicitation = capabilities.get("elicitation") if isinstance(capabilities, dict) else None
     if not isinstance(elicitation, dict) or (elicitation and "form" not in elicitation):
         return {}
+
     return {"Mcp-Session-Id": f"{SESSION_PREFIX}{uuid4().hex}"}
 
 
@@ -203,6 +220,7 @@ def _is_form(schema: Any) -> bool:
     """Whether a schema is a form of the protocol: an object whose members are primitive values."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return False
+
     properties = schema.get("properties")
     return isinstance(properties, dict) and bool(properties) and all(map(_is_primitive, properties.values()))
 

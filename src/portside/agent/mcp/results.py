@@ -41,13 +41,15 @@ class CallProgress:
         """Yield the progress that the events of a chunk report."""
         for frame in chunk.split(b"\r\n\r\n"):
             head, _, rest = frame.partition(b"\r\n")
-            name, data = head.removeprefix(b"event: "), rest.partition(b"\r\n")[0].removeprefix(b"data: ")
+            name = head.removeprefix(b"event: ")
+            data = rest.partition(b"\r\n")[0].removeprefix(b"data: ")
             if name == b"updates":
                 progress = self._of_step(load(data))
             elif name == b"custom":
                 progress = self._of_graph(load(data))
             else:
                 progress = None
+
             if progress is not None:
                 self._reached = progress["progress"]
                 yield progress
@@ -55,18 +57,22 @@ class CallProgress:
     def _of_step(self, nodes: Any) -> dict[str, Any] | None:
         if self._is_from_graph or not isinstance(nodes, dict) or INTERRUPT in nodes:
             return None
+
         message = f"Done: {', '.join(map(str, nodes))}"[:MAX_MESSAGE_LENGTH]
         return {"progress": max(self._reached, 0) + 1, "message": message}
 
     def _of_graph(self, given: Any) -> dict[str, Any] | None:
         if not isinstance(given, dict) or not _is_number(given.get("progress")) or given["progress"] <= self._reached:
             return None
+
         self._is_from_graph = True
         progress = {"progress": given["progress"]}
         if _is_number(given.get("total")):
             progress["total"] = given["total"]
+
         if isinstance(given.get("message"), str):
             progress["message"] = given["message"][:MAX_MESSAGE_LENGTH]
+
         return progress
 
 
@@ -83,12 +89,15 @@ def call_result(values: bytes, *, knows_links: bool = True) -> Content:
     found = load(values)
     if isinstance(found, dict) and list(found) == [ERROR]:
         return failed(_error_text(found[ERROR]))
+
     content = _file_content(_reply_blocks(found), knows_links=knows_links)
     content = content or [_text(found if isinstance(found, str) else values.decode())]
     if not isinstance(found, dict):
         return {"content": content, "isError": False}
+
     if INTERRUPT in found:
         content.append(_text(INTERRUPTED.format(name=INTERRUPT)))
+
     return {"content": content, "structuredContent": msgspec.Raw(values), "isError": False}
 
 
@@ -100,7 +109,9 @@ def failed(reason: str) -> Content:
 def _error_text(error: Any) -> str:
     if not isinstance(error, dict):
         return str(error)
-    name, message = str(error.get("error") or "Error"), str(error.get("message") or "")
+
+    name = str(error.get("error") or "Error")
+    message = str(error.get("message") or "")
     return f"{name}: {message}" if message else name
 
 
@@ -109,6 +120,7 @@ def _reply_blocks(found: Any) -> list[Any]:
     if isinstance(found, dict) and isinstance(found.get("messages"), list):
         last = found["messages"][-1] if found["messages"] else None
         found = last if isinstance(last, dict) and last.get("type") != "human" else None
+
     content = found.get("content") if isinstance(found, dict) and "type" in found else found
     return content if isinstance(content, list) else []
 
@@ -147,6 +159,7 @@ def _embedded(media: Media) -> Content:
     mime_type = media.mime_type or _MEDIA_TYPES.get(media.family, "application/octet-stream")
     if media.family in _MEDIA_TYPES:
         return {"type": media.family, "data": media.data, "mimeType": mime_type}
+
     uri = f"attachment:///{quote(media.name or media.family, safe='')}"
     return {"type": "resource", "resource": {"uri": uri, "mimeType": mime_type, "blob": media.data}}
 
@@ -155,6 +168,7 @@ def _link(media: Media, *, knows_links: bool) -> Content:
     url = str(media.url)
     if not knows_links or not _is_url(url):
         return _text(url)
+
     name = media.name or urlsplit(url).path.rpartition("/")[2] or media.family
     optional = {"mimeType": media.mime_type} if media.mime_type else {}
     return {"type": "resource_link", "uri": url, "name": name, **optional}

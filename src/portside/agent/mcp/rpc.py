@@ -21,10 +21,13 @@ from portside.kernel.http.error_responses import describe_problems
 from portside.kernel.http.json_validation import read_json
 from portside.kernel.user_json import dump_user
 
-JSON, STREAM = "application/json", "text/event-stream"
+JSON = "application/json"
+STREAM = "text/event-stream"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-INVALID_PARAMS, METHOD_NOT_FOUND = -32602, -32601
-HEADER_MISMATCH, UNSUPPORTED_VERSION = -32020, -32022
+INVALID_PARAMS = -32602
+METHOD_NOT_FOUND = -32601
+HEADER_MISMATCH = -32020
+UNSUPPORTED_VERSION = -32022
 
 NEGOTIATED = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 LATEST_NEGOTIATED = NEGOTIATED[-1]
@@ -33,10 +36,13 @@ LINKS_SINCE = "2025-06-18"
 SUPPORTED = [*DECLARED, *reversed(NEGOTIATED)]
 
 PREFIX = "io.modelcontextprotocol/"
-VERSION, CAPABILITIES, SERVER = f"{PREFIX}protocolVersion", f"{PREFIX}clientCapabilities", f"{PREFIX}serverInfo"
+VERSION = f"{PREFIX}protocolVersion"
+CAPABILITIES = f"{PREFIX}clientCapabilities"
+SERVER = f"{PREFIX}serverInfo"
 VERSION_HEADER = "mcp-protocol-version"
 _NAME_PARAMS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-_BASE64_PREFIX, _BASE64_SUFFIX = "=?base64?", "?="
+_BASE64_PREFIX = "=?base64?"
+_BASE64_SUFFIX = "?="
 
 Id = str | int
 
@@ -102,6 +108,7 @@ def check_origin(origin: str | None, rules: CorsRules | None, setting: str) -> N
     """
     if origin is None or _is_loopback(origin):
         return
+
     allowed = rules or (CorsRules.of(setting) if setting.strip() != "*" else None)
     if allowed is None or not allowed.allows(origin):
         raise ForeignOrigin
@@ -112,6 +119,7 @@ def accepts_streams(accept: str) -> bool:
     types = {media_type.partition(";")[0].strip().lower() for media_type in accept.split(",")}
     if not types & {JSON, STREAM}:
         raise NotAcceptable
+
     return STREAM in types
 
 
@@ -129,6 +137,7 @@ def _is_loopback(origin: str) -> bool:
         parts = urlsplit(origin)
     except ValueError:
         return False
+
     return parts.scheme in {"http", "https"} and parts.hostname in LOOPBACK
 
 
@@ -140,7 +149,8 @@ class McpError(Exception):
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
-        self.code, self.data = code, data
+        self.code = code
+        self.data = data
 
 
 class ClientResponse(NamedTuple):
@@ -183,14 +193,19 @@ def read_message(given: Any) -> McpRequest | ClientResponse:
         raise InvalidMessage
     if given.get("jsonrpc") != "2.0":
         raise MissingJsonRpcVersion
-    method, is_request = given.get("method"), "id" in given
+
+    method = given.get("method")
+    is_request = "id" in given
+
     if method is None and ("result" in given or "error" in given):
         return ClientResponse(given.get("id"), given.get("result"))
     if not isinstance(method, str) or (is_request and not _is_id(given["id"])):
         raise InvalidMessage
+
     params = given.get("params")
     if not isinstance(params, dict | None):
         raise McpError(INVALID_PARAMS, "params must be an object")
+
     return McpRequest(given["id"] if is_request else None, method, params or {})
 
 
@@ -214,6 +229,7 @@ def encode_error(request_id: Id | None, failure: McpError) -> bytes:
     error = {"code": failure.code, "message": str(failure)}
     if failure.data is not None:
         error["data"] = failure.data
+
     return dump_api({"jsonrpc": "2.0", "id": request_id, "error": error})
 
 
@@ -234,6 +250,7 @@ def declares_version(request: McpRequest, headers: Mapping[str, str]) -> bool:
     """Whether a request declares its revision itself, as clients since 2026-07-28 do."""
     if VERSION in request.meta:
         return True
+
     version = _header(headers, VERSION_HEADER) or LATEST_NEGOTIATED
     return request.method != "initialize" and version not in NEGOTIATED
 
@@ -255,13 +272,17 @@ def check_declared(request: McpRequest, headers: Mapping[str, str]) -> None:
     if request.id is None or (version not in (None, *SUPPORTED) and VERSION not in request.meta):
         _check_supported(version)
         return
+
     if missing := [key for key in (VERSION, CAPABILITIES) if key not in request.meta]:
         raise McpError(INVALID_PARAMS, f"params._meta lacks {' and '.join(missing)}")
+
     _check_same("MCP-Protocol-Version", version, request.meta[VERSION])
     _check_same("Mcp-Method", _header(headers, "mcp-method"), request.method)
+
     name = request.params.get(_NAME_PARAMS.get(request.method, ""))
     if name is not None:
         _check_same("Mcp-Name", _decoded(_header(headers, "mcp-name")), name)
+
     _check_supported(version)
 
 
@@ -285,6 +306,7 @@ def _decoded(value: str | None) -> str | None:
     """Decode a header; a client sends base64 for a name that a header cannot hold."""
     if value is None or not (value.startswith(_BASE64_PREFIX) and value.endswith(_BASE64_SUFFIX)):
         return value
+
     try:
         return base64.b64decode(value[len(_BASE64_PREFIX) : -len(_BASE64_SUFFIX)], validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):

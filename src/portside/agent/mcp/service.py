@@ -70,8 +70,11 @@ class ToolCall:
     """A call in progress; `extras` are the members that the client's revision adds to a result."""
 
     def __init__(self, request: McpRequest, client: McpClient, made: CreatedRun) -> None:
-        self.request, self.client, self.made = request, client, made
+        self.request = request
+        self.client = client
+        self.made = made
         self.run = made.run
+
         """The run in progress: the first one, or one that answers a question."""
         self.thread_to_delete: UUID | None = None
         self.is_over = self.is_cancelled = False
@@ -121,10 +124,12 @@ class Mcp:
                 if (question := Question.read(request.id)) is not None:
                     await self._questions.answer(client.caller, question, request.result, client.request_id)
                 return McpReply(202)
+
             if rpc.declares_version(request, headers):
                 statuses = DECLARED_STATUSES
                 rpc.check_declared(request, headers)
                 return await self._handle_declared(request, client)
+
             return await self._handle_negotiated(request, client)
         except McpError as failure:
             return McpReply(statuses.get(failure.code, 200), encode_error(id_of(message), failure))
@@ -134,27 +139,33 @@ class Mcp:
             if request.method == "notifications/cancelled":
                 await self.calls.cancel(client, request.params.get("requestId"))
             return McpReply(202)
+
         if request.method == "tools/call":
             return McpReply(200, call=await self.calls.begin(request, client))
+
         if request.method == "initialize":
             version = rpc.negotiated_version(request.params.get("protocolVersion"))
             result = {"protocolVersion": version, "capabilities": SERVER_CAPABILITIES, "serverInfo": SERVER_INFO}
             headers = session_headers(request.params.get("capabilities"))
             return McpReply(200, encode_result(request.id, result), headers=headers)
+
         result = {} if request.method == "ping" else await self._list_tools(request, client.caller)
         return McpReply(200, encode_result(request.id, result))
 
     async def _handle_declared(self, request: McpRequest, client: McpClient) -> McpReply:
         if request.id is None:
             return McpReply(202)
+
         if request.method == "tools/call":
             call = await self.calls.begin(request, client)
             call.extras = COMPLETE
             return McpReply(200, call=call)
+
         if request.method == "server/discover":
             result = {"supportedVersions": rpc.SUPPORTED, "capabilities": SERVER_CAPABILITIES}
         else:
             result = await self._list_tools(request, client.caller)
+
         return McpReply(200, encode_result(request.id, {**result, **COMPLETE, **NOT_CACHEABLE}))
 
     async def _list_tools(self, request: McpRequest, caller: Caller) -> dict[str, Any]:
@@ -175,14 +186,17 @@ class ToolCalls:
 
     async def begin(self, request: McpRequest, client: McpClient) -> ToolCall:
         """Start the run of a call. Raises McpError, and the errors of the run."""
-        name, arguments = request.params.get("name"), request.params.get("arguments")
+        name = request.params.get("name")
+        arguments = request.params.get("arguments")
         context = request.params.get("context")
+
         if not isinstance(name, str):
             raise McpError(INVALID_PARAMS, "name must be a string: the name of a tool")
         if not isinstance(arguments, dict | None):
             raise McpError(INVALID_PARAMS, "arguments must be an object")
         if not isinstance(context, dict | None):
             raise McpError(INVALID_PARAMS, "context must be an object")
+
         tool = await self._tools.get(client.caller, name)
         graph_input = (await self._tools.input_of(tool)).graph_input(arguments or {})
         body = RunCreate(
@@ -192,6 +206,7 @@ class ToolCalls:
         made = await self._runs.create(thread_id, body, client.request_id, awaited="events", grant=grant)
         call = ToolCall(request, client, made)
         call.thread_to_delete = thread_id
+
         self._in_progress.add(call)
         return call
 
@@ -207,6 +222,7 @@ class ToolCalls:
             on_thread = msgspec.structs.replace(body, on_not_exist="create", metadata=dict(CALL_METADATA))
             with suppress(Forbidden):
                 return thread_id, on_thread, await access.authorize_run(client.caller, thread_id, on_thread)
+
         return None, body, await access.authorize_run(client.caller, None, body)
 
     async def result(self, call: ToolCall) -> bytes:
@@ -215,6 +231,7 @@ class ToolCalls:
             values = await self._runs.result(call.run.thread_id, call.run.run_id)
         finally:
             call.is_over = True
+
         return _response(call, call_result(values, knows_links=call.client.knows_links))
 
     async def stream(self, call: ToolCall) -> AsyncIterator[bytes]:
@@ -235,22 +252,28 @@ class ToolCalls:
                             for reached in progress.read(chunk):
                                 params = {"progressToken": call.progress_token, **reached}
                                 yield sse_event("message", encode_notification("notifications/progress", params))
+
                     values = await result
                 finally:
                     result.cancel()
                     # Both the stream and the result may have been cut off: asyncio logs errors that nobody retrieves.
                     await asyncio.gather(result, return_exceptions=True)
+
                 asked = first_question(call.run, load(values)) if call.thread_to_delete is not None else None
                 if asked is None or call.is_cancelled:
                     break
+
                 question, params = asked
                 yield sse_event("message", encode_request(question.request_id, "elicitation/create", params))
+
                 run = await self._questions.wait(question)
                 if run is None:
                     yield sse_event("message", _response(call, failed(UNANSWERED)))
                     return
+
                 call.run = run
                 source = await self._runs.follow(run.thread_id, run.run_id, after=FROM_THE_START, modes=EVENTS)
+
             yield sse_event("message", _response(call, call_result(values, knows_links=call.client.knows_links)))
         finally:
             call.is_over = True
@@ -276,12 +299,15 @@ class ToolCalls:
         matching = [call for call in self._in_progress if call.matches(client, request_id)]
         if len(matching) != 1:
             return
+
         call = matching[0]
         call.is_cancelled = True
+
         if call.thread_to_delete is not None:
             # A call that waits for an answer has no run to cancel; it ends because its thread is gone.
             self._delete_thread(call)
             return
+
         with suppress(NothingToCancel):
             await self._runs.cancel(call.run.thread_id, call.run.run_id, "interrupt")
 

@@ -46,9 +46,11 @@ class ToolInput(NamedTuple):
         """Return the graph's input for the arguments of a call."""
         if self.is_wrapped:
             return arguments.get(INPUT)
+
         text = arguments.get(MESSAGES)
         if self.has_messages and isinstance(text, str):
             return {**arguments, MESSAGES: [{"type": "human", "content": text}]}
+
         return arguments
 
 
@@ -60,13 +62,16 @@ def tool_input(graph_schema: Schema | None) -> ToolInput:
     schema = _inlined(graph_schema or {})
     if not schema:
         return ANY_INPUT
+
     if schema.get("type") != "object":
         definitions = schema.pop("$defs", {})
         inner = {"type": "object", "properties": {INPUT: schema}, "required": [INPUT], "$defs": definitions}
         return ToolInput(_without_unused_definitions(inner), is_wrapped=True)
+
     properties = schema.get("properties", {})
     if properties.get(MESSAGES, _TEXT).get("type") == "string":
         return ToolInput(_without_unused_definitions(schema))
+
     schema["properties"] = {**properties, MESSAGES: _TEXT}
     return ToolInput(_without_unused_definitions(schema), has_messages=True)
 
@@ -78,8 +83,10 @@ def _inlined(schema: Schema) -> Schema:
     top = {**schema, **found} if isinstance(found, dict) else dict(schema)
     if isinstance(found, dict):
         top.pop("$ref")
+
     if "properties" in top:
         top.setdefault("type", "object")
+
     return top
 
 
@@ -92,6 +99,7 @@ def _without_unused_definitions(schema: Schema) -> Schema:
         if name in definitions and name not in used:
             used[name] = definitions[name]
             pending |= _references(used[name])
+
     return {**schema, "$defs": dict(sorted(used.items()))} if used else schema
 
 
@@ -105,6 +113,7 @@ def _references(part: Any) -> set[str]:
             found.add(str(item.get("$ref", "")).removeprefix("#/$defs/"))
         elif isinstance(item, list):
             parts += item
+
     return found
 
 
@@ -126,6 +135,7 @@ class Tools:
         self._known = known
         self._descriptions = descriptions
         self.access = access
+
         # Reading a schema opens the graph, so it is cached for each version of the assistant.
         self._inputs: LRUCache[tuple[UUID, datetime], ToolInput] = LRUCache(MAX_CACHED_INPUTS)
 
@@ -145,6 +155,7 @@ class Tools:
             }
             for tool in found[:PAGE_SIZE]
         ]
+
         more = {"nextCursor": _cursor(found[PAGE_SIZE - 1].name)} if len(found) > PAGE_SIZE else {}
         return {"tools": tools, **more}
 
@@ -159,11 +170,13 @@ class Tools:
         key = (tool.assistant_id, tool.updated_at)
         if (cached := self._inputs.get(key)) is not None:
             return cached
+
         try:
             found = tool_input((await self._descriptions.schemas(tool.assistant_id)).input_schema)
         except (AssistantNotFound, CannotDecrypt, GraphFailed) as exc:
             log.warning("a tool could not be described", assistant_id=str(tool.assistant_id), error=str(exc)[:300])
             return ANY_INPUT
+
         self._inputs[key] = found
         return found
 
@@ -180,6 +193,7 @@ class Tools:
             tool=name,
             limit=limit,
         )
+
         return [Tool(*row) for row in rows]
 
 
@@ -190,6 +204,7 @@ def _cursor(name: str) -> str:
 def _read_cursor(given: Any) -> str:
     if given is None:
         return ""
+
     try:
         return base64.b64decode(given, altchars=b"-_", validate=True).decode("ascii")
     except (TypeError, ValueError, binascii.Error):

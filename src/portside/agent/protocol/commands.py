@@ -92,15 +92,18 @@ class Subscriptions:
         self._hub = hub
         self._thread_id = thread_id
         self._joined: JoinedSequence | None = None
+
         # Those that the reader serves, and those that wait for the next `begin`.
         self._begun: dict[str, ChannelFilter] = {}
         self._new: dict[str, ChannelFilter] = {}
         self._last_frame = b""
         self.is_changed = False
+
         """Whether there are other subscriptions than those that the reader serves."""
         self.reader: SequenceReader | None = None
         """The reader of all subscriptions that have begun; None if there are none."""
         self.has_begun = asyncio.Event()
+
         """Set by `begin`."""
 
     async def subscribe(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -118,6 +121,7 @@ class Subscriptions:
         subscription_id = str(uuid7())
         self._new[subscription_id] = placed
         self.is_changed = True
+
         return {"subscription_id": subscription_id, "replayed_events": replayed}
 
     def unsubscribe(self, subscription_id: str) -> bool:
@@ -130,10 +134,13 @@ class Subscriptions:
         """Have one reader serve all subscriptions from now on; those that were served continue where they are."""
         sent = seq_of(self._last_frame)
         self._begun = {name: wanted.after(sent) for name, wanted in self._begun.items()} | self._new
-        self._new, self._last_frame, self.is_changed = {}, b"", False
+        self._new = {}
+        self._last_frame = b""
+        self.is_changed = False
 
         if self.reader is not None:
             self.reader.replace()
+
         assert self._joined is not None  # noqa: S101 - nothing changes before the first subscription
         self.reader = self._joined.read_frames([*self._begun.values()]) if self._begun else None
         self.has_begun.set()
@@ -154,9 +161,11 @@ class Commands:
         subscriptions: Subscriptions | None,
     ) -> None:
         self._db, self._runs, self._states = services
-        self._access, self._thread_id = access, access.thread_id
+        self._access = access
+        self._thread_id = access.thread_id
         self._request_id = request_id
         self._subscriptions = subscriptions
+
         self._actions: dict[str, Callable[[dict[str, Any]], Awaitable[Any]]] = {
             "run.start": self._start,
             "input.respond": self._respond,
@@ -177,6 +186,7 @@ class Commands:
             command = read_command(raw)
         except InvalidCommand as failure:
             return error_response(failure.id, failure), False
+
         # Read before the command is carried out: it may cause events after this number.
         before = (await EventSequence.join(self._runs.hub, self._thread_id)).sequence.last_seq
         try:
@@ -188,6 +198,7 @@ class Commands:
         action = self._actions.get(command.method)
         if action is None:
             raise CommandError("unknown_command", f"Unknown command: {command.method[:100]}")
+
         try:
             return await action(command.params)
         except PortsideError as exc:
@@ -197,6 +208,7 @@ class Commands:
     async def _start(self, params: dict[str, Any]) -> dict[str, Any]:
         if not params.get("assistant_id"):
             raise CommandError("invalid_argument", "run.start requires an assistant_id.")
+
         given = read_params(params, RunStart)
         body = RunCreate(
             assistant_id=given.assistant_id,
@@ -206,10 +218,13 @@ class Commands:
             langsmith_tracer=given.langsmith_tracer,
             on_not_exist="create",
         )
+
         interrupts = await self._interrupts_for(given)
         if not interrupts:
             return {"run_id": str((await self._run(body)).run_id)}
-        body.input, body.command = None, RunCommand(resume=given.input)
+
+        body.input = None
+        body.command = RunCommand(resume=given.input)
         return {"run_id": str((await self._resume(body, interrupts[0])).run_id)}
 
     async def _interrupts_for(self, given: RunStart) -> list[str]:
@@ -220,6 +235,7 @@ class Commands:
         """
         if given.input is None or ((given.config and given.config.configurable) or {}).get("checkpoint_id"):
             return []
+
         await self._access.authorize_follow()
         return await records.pending_interrupts(self._db, self._thread_id) or []
 
@@ -227,10 +243,12 @@ class Commands:
         given = read_params(params, InputRespond)
         answers = given.answers()
         thread = await self._thread()
+
         open_ids = {each["id"] for waiting in _decoded(thread.interrupts).values() for each in waiting}
         for each in answers:
             if each.interrupt_id not in open_ids:
                 raise _consumed(each.interrupt_id)
+
         resume = {each.interrupt_id: each.response for each in answers}
         body = RunCreate(
             assistant_id=_assistant_of(thread),
@@ -238,6 +256,7 @@ class Commands:
             config=_with_protocol_flag(given.config),
             metadata=given.metadata,
         )
+
         await self._resume(body, answers[0].interrupt_id)
         return {}
 
@@ -245,6 +264,7 @@ class Commands:
         given = read_params(params, StateFork)
         thread = await self._thread()
         await self._state(Checkpoint(given.checkpoint_id))
+
         run = await self._run(
             RunCreate(
                 assistant_id=_assistant_of(thread),
@@ -253,6 +273,7 @@ class Commands:
                 checkpoint_id=given.checkpoint_id,
             )
         )
+
         return {"run_id": str(run.run_id), "thread_id": str(run.thread_id)}
 
     async def _resume(self, body: RunCreate, interrupt_id: str) -> Run:
@@ -264,9 +285,11 @@ class Commands:
             raise _consumed(interrupt_id) from exc
 
     async def _run(self, body: RunCreate) -> Run:
-        body.stream_mode, body.stream_subgraphs = ["values"], True
+        body.stream_mode = ["values"]
+        body.stream_subgraphs = True
         grant = await self._access.authorize_run(body)
         created = await self._runs.create(self._thread_id, body, self._request_id, grant=grant)
+
         await self._runs.hub.announce(created.stream, str(created.run.kwargs["config"]["configurable"]["graph_id"]))
         return created.run
 
@@ -275,26 +298,31 @@ class Commands:
         try:
             if self._subscriptions is not None:
                 return await self._subscriptions.subscribe(params)
+
             # Over plain HTTP nobody could read the events.
             read_filter(params)
         except BadRequest as exc:
             raise CommandError("invalid_argument", str(exc)) from exc
+
         return {"subscription_id": str(uuid7()), "replayed_events": 0}
 
     async def _unsubscribe(self, params: dict[str, Any]) -> dict[str, Any]:
         subscription_id = read_params(params, Unsubscribe).subscription_id
         if self._subscriptions is None or not self._subscriptions.unsubscribe(subscription_id):
             raise CommandError("no_such_subscription", f"Unknown subscription: {subscription_id[:100]}")
+
         return {}
 
     async def _get_tree(self, params: dict[str, Any]) -> dict[str, Any]:
         run_id = read_params(params, GetTree).run_id
         await self._access.authorize_follow()
+
         tree = (await EventSequence.join(self._runs.hub, self._thread_id)).sequence.tree
         if run_id is None and not tree.is_running:
             raise CommandError("no_such_run", "No run of this thread is in progress.")
         if run_id is not None and run_id != tree.run_id:
             raise CommandError("no_such_run", f"Unknown run: {run_id[:100]}")
+
         return {"tree": tree.as_json()}
 
     async def _get_state(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -308,11 +336,14 @@ class Commands:
             if not namespace:
                 raise
             raise unknown from exc
+
         if namespace and state["created_at"] is None:
             raise unknown
+
         values = state["values"]
         if given.keys is not None and isinstance(values, dict):
             values = {key: values[key] for key in given.keys if key in values}
+
         named = state["checkpoint"]
         shown = {"checkpoint": {"id": named["checkpoint_id"], "ns": named.get("checkpoint_ns", "")}} if named else {}
         return {"values": values, **shown}
@@ -322,10 +353,12 @@ class Commands:
         place = Checkpoint(checkpoint_ns="|".join(given.namespace or ()))
         search = HistorySearch(limit=given.limit or DEFAULT_CHECKPOINTS, before=given.before, checkpoint=place)
         await self._access.authorize_follow()
+
         try:
             history = load(await self._states.history(self._thread_id, search, self._access.caller))
         except ThreadNotFound:
             history = []
+
         return {"checkpoints": [_summary(state) for state in history]}
 
     async def _state(self, at: Checkpoint) -> dict[str, Any]:
@@ -358,6 +391,7 @@ def _assistant_of(thread: Thread) -> str:
     assistant = metadata.get("assistant_id") or metadata.get("graph_id")
     if not isinstance(assistant, str):
         raise CommandError("no_such_run", "The thread has no earlier run to continue from.")
+
     return assistant
 
 
@@ -406,8 +440,10 @@ class ClientConnection:
             running: list[asyncio.Future[Any]] = [*tasks]
             if self._incoming is not None:
                 running.append(self._incoming)
+
             for each in running:
                 each.cancel()
+
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _serve_commands(self, commands: Commands) -> None:
@@ -418,6 +454,7 @@ class ClientConnection:
                 response, _ = await commands.act(frame)
             except BadRequest as exc:
                 response = error_response(None, CommandError("invalid_argument", str(exc)))
+
             await self._send(response)
 
             if self._subscriptions.is_changed and not await _comes_soon(incoming):
@@ -439,10 +476,12 @@ class ClientConnection:
             frames = await reader.take()
             if not frames and not reader.is_replaced:
                 return
+
             # Repeated until it passes: the thread may be created after the client began to follow it.
             is_allowed = is_allowed or not frames or await self._check.passes()
             if not is_allowed:
                 return
+
             await self._send_frames(reader, frames)
 
     async def _send_frames(self, reader: SequenceReader, frames: list[bytes]) -> None:
@@ -450,8 +489,10 @@ class ClientConnection:
             if reader.is_replaced:
                 # The next reader begins with the first frame that was not sent.
                 return
+
             self._subscriptions.note_sent(frame)
             await self._send(frame)
+
             if number % FRAMES_BETWEEN_YIELDS == 0:
                 # Sending to a fast reader never waits: let other work run.
                 await asyncio.sleep(0)

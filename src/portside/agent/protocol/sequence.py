@@ -61,7 +61,9 @@ class AgentTree:
     def apply(self, run_id: str, namespace: Namespace, data: dict[str, Any]) -> None:
         """Apply a lifecycle event; a run that starts replaces the one before it."""
         if not namespace and data["event"] == "running":
-            self.run_id, self._nodes = run_id, {}
+            self.run_id = run_id
+            self._nodes = {}
+
         name = data.get("graph_name") or (namespace[-1].partition(":")[0] if namespace else "")
         self._nodes[namespace] = {"status": data["event"], "graph_name": name}
 
@@ -122,6 +124,7 @@ class Converter:
             from portside.executor.channels import Channels
 
             self._channels = Channels()
+
         return self._channels
 
     def _channel_event(
@@ -149,8 +152,10 @@ class Converter:
             for child in self._tree.unfinished():
                 end = {"event": change["event"], "graph_name": child[-1].partition(":")[0]}
                 yield from self._lifecycle(child, dump_api(end))
+
         if is_current:
             self._tree.apply(self._run_id, namespace, change)
+
         yield ConvertedEvent(self._synthetic_id("lc", namespace, change["event"]), "lifecycle", namespace, data)
 
     def _values(self, event: StreamEvent, namespace: Namespace) -> Iterator[ConvertedEvent]:
@@ -162,6 +167,7 @@ class Converter:
                 data = dump_api(values)
                 if not values or hash(data) == self._last_values.get(namespace):
                     return
+
         self._last_values[namespace] = hash(data)
         yield ConvertedEvent(event.event_id, "values", namespace, data)
 
@@ -211,6 +217,7 @@ class SequenceReader(ReplayBuffer[ProtocolEvent]):
     def __init__(self, sequence: "EventSequence", view: SequenceView) -> None:
         super().__init__(view, sequence.log.replays, sse_event("error", SLOW_READER) if view.is_sse else SLOW_READER)
         self.sequence = sequence
+
         # Keeps the subscription to other processes alive.
         self.remote: object = None
         self.is_sse = view.is_sse
@@ -233,6 +240,7 @@ class EventSequence:
         self._history: History[ProtocolEvent] = History(PROTOCOL_EVENT_RULES, LIMIT_BYTES)
         self._groups: dict[Segment, BlockGroup[ProtocolEvent]] = {}
         self._tallies: WeakKeyDictionary[Block[ProtocolEvent], Tally] = WeakKeyDictionary()
+
         self._converters: dict[Segment, Converter] = {}
         self._readers: WeakSet[SequenceReader] = WeakSet()
         self._is_ended = self._is_cut = False
@@ -247,6 +255,7 @@ class EventSequence:
         async with _starting.setdefault(log, asyncio.Lock()):
             if not isinstance(log.observer, EventSequence):
                 await cls._start(log, await hub.transport.last_numbered(thread_id))
+
         assert isinstance(log.observer, EventSequence)  # noqa: S101 - started above
         return JoinedSequence(log.observer, remote)
 
@@ -257,6 +266,7 @@ class EventSequence:
             offset = sequence.offset_to(*last_numbered)
             if offset > 0:
                 sequence = await cls._of_kept_events(log, after_seq=offset)
+
         log.observer = sequence
 
     @classmethod
@@ -268,8 +278,10 @@ class EventSequence:
             for event in taken.items:
                 sequence.take(cast("Segment", taken.block.group), event)
             await asyncio.sleep(0)
+
         for segment in [segment for segment in sequence._groups if not log.keeps(segment)]:
             sequence.drop(segment)
+
         return sequence
 
     def offset_to(self, event_id: str, seq: int) -> int:
@@ -290,7 +302,9 @@ class EventSequence:
             # Another server gave this number, or this one before it dropped the sequence: every kept event is new.
             # A forged number must not use up the numbers of the thread, which Postgres and clients can only represent
             # up to a limit.
-            self.last_seq, since = max(self.last_seq, min(since, ADOPTED_SEQ_LIMIT)), 0
+            self.last_seq = max(self.last_seq, min(since, ADOPTED_SEQ_LIMIT))
+            since = 0
+
         return wanted._replace(since=since), self._count(wanted, since)
 
     def read_sse(self, wanted: ChannelFilter) -> SequenceReader:
@@ -307,11 +321,14 @@ class EventSequence:
         reader = SequenceReader(self, view)
         if self._history.has_after(since):
             reader.cursor = Cursor(self._history, after=since)
+
         self._readers.add(reader)
+
         if self._is_ended:
             reader.end()
         elif self._is_cut:
             reader.cut()
+
         return reader
 
     def take(self, segment: Segment, event: StreamEvent) -> None:
@@ -319,15 +336,18 @@ class EventSequence:
         converter = self._converters.get(segment)
         if converter is None:
             converter = self._converters[segment] = Converter(segment.run_id, self.tree)
+
         for index, (event_id, method, namespace, data) in enumerate(converter.convert(event)):
             self.last_seq += 1
             suffix = f".{index}" if index and not event_id.startswith("synth:") else ""
             frame = _frame(self.last_seq, f"{event_id}{suffix}", event, (method, namespace, data))
             made = ProtocolEvent(self.last_seq, method, _channel(method, data), namespace, frame, event.event_id)
             self.last_event_id = event.event_id
+
             group = self._groups.get(segment)
             if group is None:
                 group = self._groups[segment] = BlockGroup(PROTOCOL_EVENT_RULES, None)
+
             self._history.append(group, made)
             self._send(made)
 
@@ -342,6 +362,7 @@ class EventSequence:
         self._is_ended = True
         for reader in self._readers:
             reader.end()
+
         # Cursors continue reading the former history.
         self._history = History(PROTOCOL_EVENT_RULES, LIMIT_BYTES)
         self._groups.clear()
@@ -358,24 +379,28 @@ class EventSequence:
         for reader in self._readers:
             if reader.cursor is not None or not reader.view.wants(event):
                 continue
+
             frame = frames.get(reader.is_sse) or frames.setdefault(reader.is_sse, reader.view.frame(event))
             reader.offer(frame, self._history)
 
     def _count(self, wanted: ChannelFilter, since: int) -> int:
         """Count the events after a number, by the tallies of their blocks, because there may be very many."""
         found = 0
+
         for block in self._history.blocks():
             items = block.since(0)
             if items and items[0].seq > since:
                 found += sum(count for where, count in self._tally(block, items).items() if wanted.wants(*where))
             elif items and items[-1].seq > since:
                 found += sum(event.seq > since and wanted.wants(event.channel, event.namespace) for event in items)
+
         return found
 
     def _tally(self, block: Block[ProtocolEvent], items: list[ProtocolEvent]) -> Tally:
         tally = self._tallies.get(block)
         if tally is None or tally.total() != len(items):
             tally = self._tallies[block] = Counter((event.channel, event.namespace) for event in items)
+
         return tally
 
 
@@ -407,6 +432,7 @@ def seq_of(frame: bytes) -> int:
     begin = frame.find(_SEQ_KEY)
     if begin < 0:
         return 0
+
     begin += len(_SEQ_KEY)
     return int(frame[begin : frame.index(b",", begin)])
 
@@ -416,11 +442,21 @@ def _frame(seq: int, event_id: str, event: StreamEvent, what: tuple[str, Namespa
     millis = event.event_id.partition("-")[0]
     return b"".join(
         (
-            b'{"type":"event","event_id":', dump_api(event_id), _SEQ_KEY[1:], str(seq).encode(),
-            b',"method":', dump_api(method), b',"params":{"namespace":', dump_api(list(namespace)),
-            b',"timestamp":', millis.encode(), b',"data":', data, b"}}",
+            b'{"type":"event","event_id":',
+            dump_api(event_id),
+            _SEQ_KEY[1:],
+            str(seq).encode(),
+            b',"method":',
+            dump_api(method),
+            b',"params":{"namespace":',
+            dump_api(list(namespace)),
+            b',"timestamp":',
+            millis.encode(),
+            b',"data":',
+            data,
+            b"}}",
         )
-    )  # fmt: skip
+    )
 
 
 def _channel(method: str, data: bytes) -> str:
@@ -429,5 +465,6 @@ def _channel(method: str, data: bytes) -> str:
         return "input"
     if method != "custom" or not data.startswith(b"{") or b'"name"' not in data:
         return method
+
     name = load(data).get("name")
     return f"custom:{name}" if isinstance(name, str) and name else method

@@ -54,11 +54,14 @@ def read_command(raw: bytes | str) -> ProtocolCommand:
         value = read_json(raw if isinstance(raw, bytes) else raw.encode())
     except Invalid as exc:
         raise BadRequest("Invalid JSON body") from exc
+
     if not isinstance(value, dict) or not isinstance(value.get("method"), str) or not _is_id(value.get("id")):
         raise InvalidCommand(NO_ENVELOPE, value)
+
     params = value.get("params")
     if params is not None and not isinstance(params, dict):
         raise InvalidCommand("params must be an object", value)
+
     return ProtocolCommand(value["id"], value["method"], params or {})
 
 
@@ -122,6 +125,7 @@ class InputRespond(msgspec.Struct):
             return self.responses
         if self.interrupt_id is None:
             raise CommandError("invalid_argument", "input.respond requires an interrupt_id, or responses.")
+
         return [InterruptResponse(self.interrupt_id, self.response, self.namespace)]
 
 
@@ -184,6 +188,7 @@ class ChannelFilter(NamedTuple):
         """Whether the reader asked for the events of a channel and namespace."""
         if channel not in self.channels and not (channel.startswith(NAMED_CUSTOM) and "custom" in self.channels):
             return False
+
         return any(
             _is_within(namespace, prefix) and (self.depth is None or len(namespace) - len(prefix) <= self.depth)
             for prefix in self.namespaces or ((),)
@@ -203,6 +208,7 @@ def read_filter(params: Any) -> ChannelFilter:
         given = msgspec.convert(params, SubscriptionParams)
     except msgspec.ValidationError as exc:
         raise BadRequest(f"Invalid subscription: {exc}") from exc
+
     channels = _channels(given.channels)
     if any(number is not None and number < 0 for number in (given.depth, given.since)):
         raise BadRequest("depth and since must not be negative")
@@ -210,6 +216,7 @@ def read_filter(params: Any) -> ChannelFilter:
         raise BadRequest(f"since must be at most {MAX_SEQ}: it is the number of an event that the client received")
     if len(given.namespaces or ()) > MAX_NAMESPACES:
         raise BadRequest(f"at most {MAX_NAMESPACES} namespaces may be named")
+
     namespaces = tuple(tuple(namespace) for namespace in given.namespaces or ())
     return ChannelFilter(channels, namespaces, given.depth, given.since)
 
@@ -220,8 +227,10 @@ def read_stream_request(raw: bytes, last_event_id: str | None) -> ChannelFilter:
         wanted = read_filter(read_json(raw))
     except Invalid as exc:
         raise BadRequest("Invalid JSON body") from exc
+
     if wanted.since is None and last_event_id is not None and _SEQ.fullmatch(last_event_id):
         return wanted._replace(since=min(int(last_event_id), MAX_SEQ))
+
     return wanted
 
 
@@ -230,10 +239,12 @@ def _channels(given: Any) -> frozenset[str]:
         raise BadRequest("channels is required and must be a non-empty array")
     if len(given) > MAX_CHANNELS:
         raise BadRequest(f"at most {MAX_CHANNELS} channels may be named")
+
     unknown = [str(name)[:100] for name in given if not _is_channel(name)]
     if unknown:
         allowed = ", ".join((*CHANNELS, "custom:<name>"))
         raise BadRequest(f"channels contains unsupported entries: {', '.join(unknown)}. Allowed: {allowed}")
+
     return frozenset(given)
 
 

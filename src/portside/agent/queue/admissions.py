@@ -22,7 +22,8 @@ from portside.kernel.db import Database
 from portside.kernel.errors import Invalid, TooManyRequests
 
 PRIORITY_FIELD = "run_priority"
-HIGHEST_PRIORITY, LOWEST_PRIORITY = -5, 5
+HIGHEST_PRIORITY = -5
+LOWEST_PRIORITY = 5
 RETRY_AFTER_S = 5
 COUNT_VALID_S = 5.0
 # Each count lets this process admit a tenth of what is free: ten processes may then do so at once within the limit.
@@ -45,6 +46,7 @@ class Admissions:
         """Admit a run. Raises AssistantChanged, and DiskFull while the disk is nearly full."""
         if self._worker.disk is not None:
             self._worker.disk.check()
+
         makes_thread = admission.create_thread and not admission.temporary
         is_alone = (
             # Where values are encrypted, each run has an encryption context of its own.
@@ -58,10 +60,13 @@ class Admissions:
         if not is_alone:
             admitted = await self._batches.submit(admission)
             is_alone = admitted is not None and admitted.outcome == "locked"
+
         if is_alone:
             (admitted,) = await statements.admit_runs(self._db, [admission], self._worker.worker_id)
+
         if admitted is None:
             raise AssistantChanged
+
         return admitted
 
     def _return_orphan(self, admitted: Admitted | None) -> None:
@@ -80,6 +85,7 @@ def priority_of(metadata: dict[str, Any]) -> int:
     priority = metadata.get(PRIORITY_FIELD)
     if priority is None:
         return 0
+
     if (
         isinstance(priority, bool)
         or not isinstance(priority, int)
@@ -89,6 +95,7 @@ def priority_of(metadata: dict[str, Any]) -> int:
             ["body", "metadata", PRIORITY_FIELD],
             f"Expected an integer from {HIGHEST_PRIORITY} (first) to {LOWEST_PRIORITY} (last)",
         )
+
     return priority
 
 
@@ -134,16 +141,19 @@ class PendingRunLimit:
         if key is None:
             yield
             return
+
         caller = self._callers.get(key)
         if caller is None:
             if len(self._callers) >= CALLERS_AT_MOST:
                 self._callers = {name: known for name, known in self._callers.items() if known.in_progress}
             caller = self._callers[key] = _CallerCount()
+
         if caller.counting.locked() or _needs_count(caller, runs):
             # One at a time, in the order in which they came: after the first count most of the others need none.
             async with caller.counting:
                 if _needs_count(caller, runs):
                     await self._count(key, caller, runs)
+
         caller.free -= runs
         caller.in_progress += runs
         try:
@@ -155,6 +165,7 @@ class PendingRunLimit:
     async def _count(self, key: str, caller: _CallerCount, runs: int) -> None:
         admitted_before = caller.admitted
         waiting: int = await self._db.fetchval(sql.count_pending, caller=key, limit=self._limit)
+
         # Runs that this process was admitting during the count may be in it or not: subtract them all.
         left = self._limit - waiting - caller.in_progress - (caller.admitted - admitted_before)
         if left < runs:
@@ -163,4 +174,6 @@ class PendingRunLimit:
                 "(setting MAX_PENDING_RUNS_PER_CALLER). Try again when some of them have begun.",
                 headers={"Retry-After": str(RETRY_AFTER_S)},
             )
-        caller.free, caller.valid_until = max(left // SHARE, runs), time.monotonic() + COUNT_VALID_S
+
+        caller.free = max(left // SHARE, runs)
+        caller.valid_until = time.monotonic() + COUNT_VALID_S

@@ -24,7 +24,8 @@ from portside.kernel.transient_errors import is_transient, log_failure
 log = get_logger(__name__)
 CACHED_S = 1.0
 # A server rests after REST_AFTER_S without a request and a run, if nothing is due within REST_AT_LEAST_S.
-REST_AFTER_S, REST_AT_LEAST_S = 5.0, 10.0
+REST_AFTER_S = 5.0
+REST_AT_LEAST_S = 10.0
 # The lease of a run that began elsewhere after one look ends after the next: resting delays the sweep of no lost run.
 LOOK_EVERY_S = LEASE_S
 RESTING_TASKS_EVERY_S = 60.0
@@ -38,9 +39,13 @@ LONGEST_UNBLOCKED = Gauge(
     "How long the oldest run that no other run of its thread blocks has waited, in seconds.",
 )
 GAUGES_OF_DATABASE = (
-    "lg_api_num_pending_runs", "lg_api_num_ready_runs", "lg_api_num_running_runs", "lg_api_pending_runs_wait_time_max",
-    "lg_api_pending_runs_wait_time_med", "lg_api_pending_unblocked_runs_wait_time_max",
-)  # fmt: skip
+    "lg_api_num_pending_runs",
+    "lg_api_num_ready_runs",
+    "lg_api_num_running_runs",
+    "lg_api_pending_runs_wait_time_max",
+    "lg_api_pending_runs_wait_time_med",
+    "lg_api_pending_unblocked_runs_wait_time_max",
+)
 """The metrics whose values are the same in every process of a database."""
 AVAILABLE = Gauge("lg_api_workers_available", "Runs this process could start now.")
 POOL_SIZE = Gauge("lg_api_pg_pool_size", "Connections to Postgres.", ["pool"])
@@ -91,6 +96,7 @@ class QueueMonitor:
             return None
         if activity.open or self._worker.busy_slots or backlog.n_running or n_ready:
             return 0.0
+
         return round(time.monotonic() - max(activity.ended_at, self._worker.ended_at), 3)
 
     def slots(self) -> Slots:
@@ -109,8 +115,10 @@ class QueueMonitor:
             LONGEST_UNBLOCKED: backlog.pending_unblocked_runs_wait_time_max_secs,
             AVAILABLE: self.slots().available,
         }
+
         for gauge, value in values.items():
             gauge.set(math.nan if value is None else value)
+
         for name, db in self._pools.items():
             POOL_SIZE.labels(name).set(db.pool.get_size())
             POOL_MAX.labels(name).set(db.pool.get_max_size())
@@ -121,19 +129,23 @@ class QueueMonitor:
             if time.monotonic() - self._counted_at >= CACHED_S:
                 self._count = await self._count_now()
                 self._counted_at = time.monotonic()
+
         return self._count
 
     async def _count_now(self) -> tuple[Backlog, int]:
         if not await self._db.is_alive():
             log.warning("the queue was not counted: the database does not answer")
             return Backlog(), 0
+
         try:
             row = await self._db.fetchrow(sql.queue_backlog)
         except Exception as failure:
             if not is_transient(failure):
                 raise
+
             log_failure("the queue was not counted: the database does not answer", failure)
             return Backlog(), 0
+
         assert row is not None  # noqa: S101 - it counts
         n_ready, *numbers = row
         return Backlog(*numbers), n_ready
@@ -153,7 +165,9 @@ class IdleBackoff(Task):
         super().__init__()
         self.is_resting = False
         self.parts: list[Callable[[bool], None]] = [lambda is_resting: worker.rest(is_resting=is_resting)]
-        self._db, self._worker, self._activity = db, worker, activity
+        self._db = db
+        self._worker = worker
+        self._activity = activity
         self._tasks = {task: task.report.every_s for task in tasks}
 
     async def activate(self) -> Status:
@@ -163,11 +177,13 @@ class IdleBackoff(Task):
         except BaseException:
             self._end()
             raise
+
         # A request may have come while the database answered.
         if self._is_used() or (due_in_s is not None and due_in_s < REST_AT_LEAST_S):
             self._end()
         else:
             self._begin()
+
         return Status({"resting": int(self.is_resting)})
 
     def _is_used(self) -> bool:
@@ -176,17 +192,25 @@ class IdleBackoff(Task):
 
     def _begin(self) -> None:
         if not self.is_resting:
-            self.is_resting, self.report.every_s, self._activity.on_use = True, LOOK_EVERY_S, self._end
+            self.is_resting = True
+            self.report.every_s = LOOK_EVERY_S
+            self._activity.on_use = self._end
+
             for task, every_s in self._tasks.items():
                 task.report.every_s = max(every_s, RESTING_TASKS_EVERY_S)
+
             for part in self.parts:
                 part(True)
 
     def _end(self) -> None:
         if self.is_resting:
-            self.is_resting, self.report.every_s, self._activity.on_use = False, self.every_s, None
+            self.is_resting = False
+            self.report.every_s = self.every_s
+            self._activity.on_use = None
+
             for task, every_s in self._tasks.items():
                 task.report.every_s = every_s
                 task.signal.set()
+
             for part in self.parts:
                 part(False)

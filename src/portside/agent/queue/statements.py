@@ -130,6 +130,7 @@ class Admission(msgspec.Struct, kw_only=True):
         values = {name: getattr(self, name) for name in self.__struct_fields__ if name != "access"}
         if self.key is not None:
             values |= dict(zip(("key_scope", "key", "digest", "key_index"), self.key, strict=True))
+
         # A driver may return UUIDs of a class of its own, which the encoder of JSON values does not know.
         return {name: str(value) if isinstance(value, UUID) else value for name, value in values.items()}
 
@@ -169,6 +170,7 @@ class RunResult(msgspec.Struct, kw_only=True):
             return RUN_NOT_FOUND_RESULT
         if self.error is not None and self.status == "error":
             return dump_api({"__error__": self.error})
+
         return self.values or b"null"
 
 
@@ -238,6 +240,7 @@ async def admit_runs(
     if db.codec is not None:
         for admission in admissions:
             admission.kwargs |= stored_context()
+
     access = [None if admission.access is None else dump_api(admission.access).decode() for admission in admissions]
     with ADMISSIONS.time():
         async with timeout(STATEMENT_TIMEOUT_S):
@@ -249,6 +252,7 @@ async def admit_runs(
                 lease_s=LEASE_S,
                 wait=wait,
             )
+
     return [None if row["outcome"] is None else Admitted(**dict(row)) for row in rows]
 
 
@@ -257,6 +261,7 @@ async def claim_runs(db: Database, worker_id: UUID, limit: int) -> list[ClaimedR
     with CLAIMS.time():
         async with timeout(STATEMENT_TIMEOUT_S):
             rows = await db.fetch(sql.claim_runs, worker_id=worker_id, lease_s=LEASE_S, limit=limit)
+
     return [ClaimedRun(**dict(row)) for row in rows]
 
 
@@ -287,9 +292,11 @@ async def end_runs(
         "long_values": [_json_text(result.long_values) for _, result in finished],
         "webhook_values": [_webhook_values(*one) for one in finished],
     }
+
     if db.codec is None:
         # The driver encodes each item of a list; null in place of a list without values saves that.
         rare = {name: column if any(column or ()) else None for name, column in rare.items()}
+
     async with timeout(STATEMENT_TIMEOUT_S):
         rows = await db.fetch(
             sql.end_runs,
@@ -306,6 +313,7 @@ async def end_runs(
             claim_limit=slots.limit,
             always_claim=slots.always_claim,
         )
+
     # One row for each ended run, then one for each claimed run, which has no values in the first two columns.
     ended = [EndOutcome(row["outcome"], row["has_next"]) for row in rows[: len(finished)]]
     return ended, [ClaimedRun(**dict(list(row.items())[2:])) for row in rows[len(finished) :]]
@@ -323,9 +331,11 @@ async def cancel_runs(db: Database, scope: CancelScope, cancellation: Cancellati
             after=after,
             limit=THREADS_AT_ONCE,
         )
+
         found += [CancelledRun(**dict(row)) for row in rows]
         if scope.thread_id is not None or not rows:
             return found
+
         after = found[-1].thread_id
 
 
@@ -340,10 +350,12 @@ async def delete_run(db: Database, worker_id: UUID, thread_id: UUID, run_id: UUI
         lease_s=LEASE_S,
         reason=cancellation.reason,
     )
+
     assert row is not None  # noqa: S101 - the function always returns one row
     outcome, *columns = row.values()
     if outcome != "reopened":
         return DeletedRun(outcome, None)
+
     assistant_id, kwargs, attempt, is_temporary = columns
     claimed = ClaimedRun(
         run_id=run_id,
@@ -356,6 +368,7 @@ async def delete_run(db: Database, worker_id: UUID, thread_id: UUID, run_id: UUI
         cancel_action=cancellation.action,
         cancel_reason=cancellation.reason,
     )
+
     return DeletedRun(outcome, claimed)
 
 
@@ -377,9 +390,11 @@ def _thread_values(result: RunResult) -> str | None:
         return None
     if result.row_values is not None:
         return without_nul(result.row_values).decode()
+
     values = result.values
     if result.interrupts:
         values = dump_api({key: value for key, value in load(values).items() if key != "__interrupt__"})
+
     return without_nul(values).decode()
 
 
@@ -417,6 +432,7 @@ async def lose_attempt(db: Database, worker_id: UUID, run: ClaimedRun, *, max_re
         attempts: int | None = await db.fetchval(
             sql.lose_attempt, worker_id=worker_id, run_id=run.run_id, attempt=run.attempt, max_retries=max_retries
         )
+
     return attempts
 
 
@@ -432,6 +448,7 @@ class ReturningRuns:
     def __init__(self, db: Database, worker_id: UUID) -> None:
         self._db = db
         self._worker_id = worker_id
+
         # For each run its attempt, and whether an executor crashed with it.
         self._attempts: dict[UUID, tuple[int, bool]] = {}
         self._returning: asyncio.Task[None] | None = None
@@ -447,7 +464,8 @@ class ReturningRuns:
 
     async def return_noted(self) -> None:
         """Return what was noted. Attempts that the database does not take now stay noted."""
-        attempts, self._attempts = self._attempts, {}
+        attempts = self._attempts
+        self._attempts = {}
         try:
             for run_id, (attempt, is_suspect) in attempts.items():
                 delay_s = min(LONGEST_DELAY_S, 2.0 ** (attempt - 1))
@@ -463,9 +481,11 @@ class ReturningRuns:
         for run_id in stopped:
             # It is handed back without a delay.
             self._attempts.pop(run_id, None)
+
         finishing = asyncio.create_task(self._finish(stopped))
         # Not cancelled after that: a call on a dead connection may not even notice it.
         await asyncio.wait([finishing], timeout=RETURNED_WITHIN_S)
+
         failure = finishing.exception() if finishing.done() else TimeoutError("the database does not answer")
         runs = len(stopped) + len(self._attempts)
         if failure is not None:
@@ -476,8 +496,10 @@ class ReturningRuns:
     async def _finish(self, stopped: dict[UUID, int]) -> None:
         if stopped:
             await hand_back_runs(self._db, self._worker_id, stopped)
+
         if self._returning is not None:
             await asyncio.wait([self._returning])
+
         await self.return_noted()
 
 
@@ -497,11 +519,14 @@ class ExpiredLeases(Task):
         """Release one batch."""
         async with timeout(STATEMENT_TIMEOUT_S):
             rows = await self._db.fetch(sql.release_expired_runs, limit=self.batch, max_attempts=self._max_attempts)
+
         for row in rows:
             log.warning("a run's worker was lost", run_id=str(row["run_id"]), outcome=row["outcome"])
             EXPIRED.labels(row["outcome"]).inc()
+
         if rows:
             self._on_released()
+
         return Status(did={"released": len(rows)}, again=len(rows) == self.batch)
 
 

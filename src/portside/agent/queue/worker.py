@@ -47,7 +47,8 @@ from portside.kernel.transient_errors import is_transient, log_failure
 
 log = get_logger(__name__)
 # How often a worker looks for runs without a notification: normally, and while its server rests.
-POLL_S, RESTING_POLL_S = 1.0, 60.0
+POLL_S = 1.0
+RESTING_POLL_S = 60.0
 HAND_BACK_AFTER_S = 5.0
 CLOSED_WITHIN_S = 5.0
 RENEW_EVERY_S = LEASE_S / 5
@@ -66,7 +67,8 @@ DURATION = Histogram(
     buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400),
 )
 # The metrics of one status. Cached, because the lookup costs more than the count.
-_ended_as, _duration_as = cache(ENDED.labels), cache(DURATION.labels)
+_ended_as = cache(ENDED.labels)
+_duration_as = cache(DURATION.labels)
 WAITED = Histogram(
     "lg_api_run_queue_wait_time_1st_attempt",
     "Time from when a run could start to its first start, in seconds.",
@@ -84,7 +86,8 @@ class AttemptLost(Exception):
 
     def __init__(self, reason: str, *, is_counted: bool, is_suspect: bool = False) -> None:
         super().__init__(reason)
-        self.is_counted, self.is_suspect = is_counted, is_suspect
+        self.is_counted = is_counted
+        self.is_suspect = is_suspect
 
 
 class RunState(enum.Enum):
@@ -111,6 +114,7 @@ class ActiveRun:
         self.state = RunState.STARTING
         self.cancellation = claimed.cancellation
         self.started_at = time.monotonic()
+
         # By this process's clock, which continues while the process is paused.
         self.leased_until = self.started_at + LEASE_S
         self.on_renewed: Callable[[], None] = lambda: None
@@ -187,9 +191,11 @@ class Worker:
         self._max_retries = max_retries
         self.slots = slots
         """How many runs are executed at once."""
+
         self._db = db
         self._handler = handler
         self._active: dict[UUID, ActiveRun] = {}
+
         # When the last run ended here, of the monotonic clock; at first when the worker began.
         self.ended_at = time.monotonic()
         self._ends: Batcher[FinishedRun, EndOutcome] = Batcher(self._write_ends)
@@ -198,14 +204,17 @@ class Worker:
         self._claims_due = asyncio.Event()
         self._renewal_due = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
+
         self._is_accepting = self._has_stopped = False
         # Slots for runs that are being admitted or claimed.
         self._reserved = 0
+
         # Whether runs may be waiting in the queue: no slot was free at the last claim, or it failed.
         self._is_behind = False
         self._draining = draining
         self._poll_s = POLL_S
         self._chores = Driver([])
+
         # Set by the server once it watches its disk. No run starts while that is nearly full.
         self.disk: DiskWatch | None = None
         SLOTS.set(slots)
@@ -216,6 +225,7 @@ class Worker:
         self._is_accepting = True
         self._chores = chores
         chores.start()
+
         self._loops = [
             asyncio.create_task(Supervision("claims of runs").run(self._claim_loop)),
             asyncio.create_task(Supervision("renewals of leases").run(self._renew_loop)),
@@ -283,16 +293,19 @@ class Worker:
             self._returns.start()
             self._handler.on_end(claimed, None)
             return
+
         run = ActiveRun(claimed)
         if run.cancellation is None and claimed.attempt > 1:
             RETRIED.inc()
         elif run.cancellation is None and not claimed.was_started:
             WAITED.observe(claimed.waited_s)
+
         # A worker that was paused may claim a run that it lost and has not stopped yet.
         previous = self._active.get(claimed.run_id)
         if previous is not None:
             previous.leased_until = 0.0
             previous.lose()
+
         self._active[claimed.run_id] = run
         run.task = asyncio.create_task(self._run(run, previous))
 
@@ -305,6 +318,7 @@ class Worker:
         stopped = [run for run in self._active.values() if run.state is RunState.EXECUTING]
         if stopped:
             log.warning("runs return to the queue: the disk is nearly full", runs=len(stopped))
+
         for run in stopped:
             run.lose()
 
@@ -328,24 +342,31 @@ class Worker:
         self._is_accepting = False
         await self._wait_for_runs(grace_s, hurry or asyncio.Event())
         self._has_stopped = True
+
         left = list(self._active.values())
         for run in left:
             run.task.cancel()
+
         if left:
             await asyncio.wait([run.task for run in left], timeout=HAND_BACK_AFTER_S)
             await asyncio.wait([asyncio.create_task(self._handler.flush_events())], timeout=CLOSED_WITHIN_S)
+
         await self._returns.finish({run.claimed.run_id: run.claimed.attempt for run in left})
+
         for loop in self._loops:
             loop.cancel()
+
         closing = [asyncio.create_task(self._chores.close()), *self._loops]
         await asyncio.wait(closing, timeout=CLOSED_WITHIN_S)
 
     async def _wait_for_runs(self, within_s: float, hurry: asyncio.Event) -> None:
         hurried = asyncio.create_task(hurry.wait())
-        running, until = {run.task for run in self._active.values()}, time.monotonic() + within_s
+        running = {run.task for run in self._active.values()}
+        until = time.monotonic() + within_s
         while running and not hurry.is_set() and (left_s := until - time.monotonic()) > 0:
             done, _ = await asyncio.wait({*running, hurried}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             running -= done
+
         hurried.cancel()
 
     # Claims
@@ -359,20 +380,24 @@ class Worker:
                 # A claim that no notification caused runs at low priority: it leaves connections to requests.
                 with contextlib.nullcontext() if is_woken else background():
                     has_filled_slots = await self._claim()
+
                 # Otherwise nothing is left to claim. Another look would reserve the free slots for its duration, and
                 # the next admission would find none, wait in the queue and cause the look after that.
                 if has_filled_slots:
                     is_woken = True
                     continue
+
             with contextlib.suppress(TimeoutError):
                 async with timeout(self._poll_s):
                     await self._claims_due.wait()
+
             is_woken = self._claims_due.is_set()
             self._claims_due.clear()
 
     async def _claim(self) -> bool:
         """Claim runs for all free slots and start them. Returns whether every slot got a run."""
-        slots, claimed = self._reserve_slots(0), []
+        slots = self._reserve_slots(0)
+        claimed = []
         try:
             claimed = await statements.claim_runs(self._db, self.worker_id, slots.limit)
         except Exception as failure:  # noqa: BLE001 - tried again in a second
@@ -380,16 +405,19 @@ class Worker:
             self._is_behind = True
         finally:
             self._fill_slots(slots, claimed)
+
         return bool(claimed) and len(claimed) >= slots.limit
 
     def _reserve_slots(self, ending: int) -> ReservedSlots:
         """Reserve the free slots, and those that `ending` runs leave, for runs that are claimed with their ends."""
         if not self._is_accepting or self._draining.is_set() or self.lacks_disk:
             return NO_SLOTS
+
         free = self.free_slots
         # Slots may have become fewer than the runs.
         missing = max(0, len(self._active) + self._reserved - self.slots)
         self._reserved += free
+
         return ReservedSlots(max(0, free + ending - missing), free, always_claim=self._is_behind)
 
     def _fill_slots(self, slots: ReservedSlots, claimed: list[ClaimedRun]) -> None:
@@ -406,28 +434,35 @@ class Worker:
                 # Not `wait_for`, which on Python 3.11 may drop the cancellation that ends this task.
                 async with timeout(RENEW_EVERY_S):
                     await self._renewal_due.wait()
+
             self._renewal_due.clear()
             if self._active:
                 await self._renew_leases()
+
             self._returns.start()
 
     async def _renew_leases(self) -> None:
         renewal = self._send_renewal()
         await asyncio.wait([renewal.task], timeout=RENEWAL_CHECK_S)
+
         owned = self._renewed(renewal)
         if owned is None:
             moment = time.monotonic()
             for run in list(self._active.values()):
                 if run.leased_until < moment:
                     run.lose()
+
             return
+
         for run in renewal.runs:
             run_id = run.claimed.run_id
             if self._active.get(run_id) is not run:
                 continue
+
             if run_id not in owned:
                 run.lose()
                 continue
+
             run.renew(renewal.sent_at + LEASE_S)
             if (cancellation := owned[run_id]) is not None:
                 run.cancel(cancellation)
@@ -440,10 +475,12 @@ class Worker:
             renewal.task.cancel()
             renewal.task.add_done_callback(_retrieve_exception)
             renewal = None
+
         if renewal is None:
             runs = list(self._active.values())
             call = statements.renew_leases(self._db, self.worker_id, [run.claimed.run_id for run in runs])
             renewal = self._renewal = Renewal(runs, time.monotonic(), asyncio.create_task(call))
+
         return renewal
 
     def _renewed(self, renewal: Renewal) -> dict[UUID, Cancellation | None] | None:
@@ -451,18 +488,23 @@ class Worker:
         if not renewal.task.done():
             log.warning("leases are not renewed yet: the database does not answer")
             return None
+
         self._renewal = None
         if (failure := renewal.task.exception()) is not None:
             log.warning("leases could not be renewed", reason=f"{type(failure).__name__}: {failure}")
             return None
+
         return renewal.task.result()
 
     # Execution
 
     async def _run(self, run: ActiveRun, previous: ActiveRun | None) -> None:
-        claimed, result = run.claimed, None
+        claimed = run.claimed
+        result = None
+
         if self._db.codec is not None:
             enter_run_context(claimed.run_id, claimed.kwargs)
+
         try:
             if previous is not None:
                 await asyncio.wait([previous.task])
@@ -475,13 +517,16 @@ class Worker:
             run.leased_until = 0.0
             if self._active.get(claimed.run_id) is run:
                 del self._active[claimed.run_id]
+
             if run.state is RunState.LOST:
                 log.warning("a run was stopped: its lease was lost or ran out", run_id=str(claimed.run_id))
                 self.return_run(claimed.run_id, claimed.attempt)
+
             self.ended_at = time.monotonic()
             if result is not None:
                 _ended_as(result.status).inc()
                 _duration_as(result.status).observe(time.monotonic() - run.started_at)
+
             self._handler.on_end(claimed, result)
             # Runs that come later are announced, or found by the periodic claim.
             if self._is_behind:
@@ -501,6 +546,7 @@ class Worker:
             finally:
                 if run.state is not RunState.LOST:
                     run.state = RunState.ENDING
+
         run.state = RunState.ENDING
         assert run.cancellation is not None  # noqa: S101 - only a cancelled run comes here
         return await self._handler.finish_cancelled(run.claimed, run.cancellation)
@@ -509,12 +555,14 @@ class Worker:
         """Return a run to the queue when the database failed; end it with an error after any other failure."""
         if isinstance(failure, AttemptLost):
             return await self._lose_attempt(run, failure)
+
         if is_transient(failure):
             log_failure(
                 "a run is interrupted and resumes when the database answers again", failure, run_id=str(run.run_id)
             )
             self.return_run(run.run_id, run.attempt)
             return None
+
         log.error("a run could not be ended", run_id=str(run.run_id), exc_info=failure)
         error = {"error": type(failure).__name__, "message": str(failure)}
         try:
@@ -529,10 +577,12 @@ class Worker:
         if not lost.is_counted:
             self.return_run(run.run_id, run.attempt, is_suspect=lost.is_suspect)
             return None
+
         try:
             attempts = await statements.lose_attempt(self._db, self.worker_id, run, max_retries=self._max_retries)
             if attempts is None:
                 return None
+
             message = f"the worker was lost {attempts} times while executing this run; the last time {lost}"
             error = {"error": "WorkerLost", "message": message}
             return await self._end(run, RunResult(status="error", thread_status="error", error=error))
@@ -549,9 +599,11 @@ class Worker:
             # A client asked for the rollback while the run ended.
             result = await self._handler.finish_cancelled(run, Cancellation("rollback", ""))
             outcome = (await self.end_run(run, result)).outcome
+
         if outcome != "ended":
             log.warning("a run ended after its lease was lost", run_id=str(run.run_id))
             return None
+
         return result
 
     async def end_run(self, run: ClaimedRun, result: RunResult) -> EndOutcome:
@@ -561,6 +613,7 @@ class Worker:
             outcome = await self._ends.submit(finished)
             if outcome.outcome != "locked":
                 return outcome
+
         return (await self._write_ends([finished], wait=True))[0]
 
     async def _write_ends(self, finished: list[FinishedRun], *, wait: bool = False) -> list[EndOutcome]:
@@ -574,6 +627,7 @@ class Worker:
             self._fill_slots(slots, claimed)
             if outcomes and (slots.always_claim or any(one.has_next for one in outcomes)):
                 self._is_behind = len(claimed) >= slots.limit
+
         return outcomes
 
 

@@ -31,7 +31,8 @@ DEFAULT_MODES = ["values"]
 KEY_LOC = ["header", "Idempotency-Key"]
 KEY_LIMIT = 255
 FEEDBACK_FIELD = "feedback_keys"
-FEEDBACK_KEYS_AT_MOST, FEEDBACK_KEY_LENGTH = 50, 180
+FEEDBACK_KEYS_AT_MOST = 50
+FEEDBACK_KEY_LENGTH = 180
 FLAGS = ("stream_subgraphs", "stream_resumable", "strict_resume")
 # The scope of the idempotency keys of stateless runs.
 STATELESS = UUID(int=0)
@@ -50,12 +51,15 @@ def refuse_unsupported(body: RunCreate) -> None:
     """Refuse invalid commands and stream modes, and fields that this server does not act on. Raises Invalid."""
     if body.command is not None:
         check_command(msgspec.to_builtins(body.command))
+
     if body.checkpoint is not None and body.checkpoint_id is not None:
         raise Invalid.field(["body", "checkpoint_id"], "Give either checkpoint or checkpoint_id")
+
     for mode in _modes(body):
         if mode not in STREAM_MODES:
             allowed = ", ".join(STREAM_MODES)
             raise Invalid.field(["body", "stream_mode"], f"Invalid stream mode '{mode}'; allowed are {allowed}", "enum")
+
     if body.feedback_keys:
         refuse_feedback(body.feedback_keys)
 
@@ -65,6 +69,7 @@ def refuse_feedback(keys: Sequence[str]) -> None:
     if not sends_traces():
         why = "this server sends no traces, so there is nothing to give feedback on; set LANGSMITH_TRACING"
         raise refuse_field(FEEDBACK_FIELD, why)
+
     if len(keys) > FEEDBACK_KEYS_AT_MOST or any(not 0 < len(key) <= FEEDBACK_KEY_LENGTH for key in keys):
         raise Invalid.field(
             ["body", FEEDBACK_FIELD],
@@ -84,9 +89,11 @@ def request_key(given: str, thread_id: UUID | None, bodies: list[RunCreate], cal
     """
     if not 0 < len(given) <= KEY_LIMIT:
         raise Invalid.field(KEY_LOC, f"Expected 1 to {KEY_LIMIT} characters")
+
     if caller.identity:
         # The same key of another caller must not find this caller's run.
         given = f"{hashlib.sha256(caller.identity.encode('utf-8', 'replace')).hexdigest()}:{given}"
+
     digest = hashlib.sha256(msgspec.json.encode([_normalized(body) for body in bodies], order="sorted"))
     return RequestKey(thread_id or STATELESS, given, digest.hexdigest())
 
@@ -114,11 +121,13 @@ def admission_of(
     except Invalid:
         # The assistant may have been stored before priorities were validated.
         priority = 0
+
     labels = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
     # A client cannot claim that its run is of another assistant.
     metadata = {"graph_id": assistant.graph_id, **(body.metadata or {}), "assistant_id": str(assistant.assistant_id)}
     is_temporary = is_stateless and body.on_completion != "keep"
     kwargs = run_kwargs(assistant, body, ids, {**assistant.metadata, **metadata}) | {"temporary": is_temporary}
+
     # A thread's config shows only the assistant's part of `configurable`.
     thread_config = {name: value for name, value in kwargs["config"].items() if name != "metadata"}
     thread_config["configurable"] = assistant.config.get("configurable", {})
@@ -146,14 +155,17 @@ def run_kwargs(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dic
     configurable = (body.config.configurable if body.config else None) or {}
     if body.context and configurable:
         raise BadRequest("Cannot specify both configurable and context; prefer context.")
+
     # Context and configurable mirror each other.
     context = body.context or {key: value for key, value in configurable.items() if not key.startswith("__")}
     durability = body.durability or ("exit" if body.checkpoint_during is False else "async")
+
     # Responses of LangGraph's agent server lack these fields, so they are stored only where they were sent.
     optional = {
         "strict_resume": body.strict_resume or None,
         "langsmith_tracer": None if body.langsmith_tracer is None else msgspec.to_builtins(body.langsmith_tracer),
     }
+
     return {
         "input": body.input,
         "command": None if body.command is None else msgspec.to_builtins(body.command),
@@ -176,9 +188,11 @@ def run_kwargs(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dic
 def _config(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = msgspec.to_builtins(body.config) if body.config else {}
     checkpoint: dict[str, Any] = {"checkpoint_id": body.checkpoint_id} if body.checkpoint_id else {}
+
     if body.checkpoint is not None:
         fields = msgspec.structs.asdict(body.checkpoint)
         checkpoint = {key: value for key, value in fields.items() if value is not None and key != "thread_id"}
+
     caller = ids.caller
     # An unauthenticated client may name its user itself, as graphs with a memory for each user expect.
     user_id = {"user_id": caller.identity} if caller.identity else {}
@@ -203,6 +217,7 @@ def _config(assistant: Assistant, body: RunCreate, ids: RunIds, metadata: dict[s
         "__request_start_time_ms__": time.time_ns() // 1_000_000,
         "__after_seconds__": body.after_seconds or 0,
     }
+
     config = {**assistant.config, **given, "configurable": configurable}
     config["metadata"] = {**(given.get("metadata") or {}), **metadata}
     return config
@@ -212,10 +227,12 @@ def raise_if_refused(admitted: Admitted, thread_id: UUID) -> None:
     """Raise ThreadNotFound, ThreadBusy, or Invalid for a reused idempotency key, if the run was not admitted."""
     if admitted.outcome == "missing":
         raise ThreadNotFound.of(thread_id)
+
     if admitted.outcome == "busy":
         raise ThreadBusy(
             "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
         )
+
     if admitted.outcome == "reused":
         raise Invalid.field(KEY_LOC, "This key was sent before with another request; a new request needs a new key")
 
@@ -225,6 +242,7 @@ def admitted_run(admission: Admission, admitted: Admitted) -> Run:
     admission.kwargs["config"]["metadata"].update(admitted.metadata)
     moment = iso(admitted.created_at)
     tracer: dict[str, Any] = admission.kwargs.get("langsmith_tracer") or {}
+
     return Run(
         run_id=admission.run_id,
         thread_id=admission.thread_id,

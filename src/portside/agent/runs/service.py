@@ -130,6 +130,7 @@ class Runs:
         self._db = db
         self._assistants = assistants
         self._draining = draining
+
         # As langgraph writes interrupts; older versions of it have no schemas.
         schema = ["response_schema"] if RESPONSE_SCHEMAS.is_in(graphs.libraries) else []
         self._interrupt_fields = ["value", "id", *schema]
@@ -137,6 +138,7 @@ class Runs:
             keep_s=settings.resumable_stream_ttl_seconds,
             replays=ReplayLimits(settings.max_replay_bytes_per_caller, settings.max_replay_bytes),
         )
+
         self.webhooks = Webhooks()
         self._pending_limit = PendingRunLimit(db, settings.max_pending_runs_per_caller)
         executor = RunExecutor(
@@ -146,6 +148,7 @@ class Runs:
             limits=RunLimits(settings.bg_job_timeout_secs, settings.event_max_bytes),
             webhook_due=self.webhooks.due,
         )
+
         self.worker = Worker(
             db, executor, slots=settings.slots, draining=draining, max_retries=settings.bg_job_max_retries
         )
@@ -172,9 +175,11 @@ class Runs:
         refuse_unsupported(body)
         if body.webhook is not None:
             await self.webhooks.policy.check(body.webhook)
+
         is_stateless = thread_id is None
         ids = RunIds(grant.run_id or uuid7(), thread_id or uuid7(), request_id, grant.caller)
         stream = self.hub.open(ids.run_id, ids.thread_id, is_resumable=bool(body.stream_resumable))
+
         # Followed before the admission: a run that is claimed at once may have ended when that returns.
         followed = stream.follow() if awaited == "events" else None
         key = None if grant.key is None else request_key(grant.key, thread_id, [body], grant.caller)
@@ -185,29 +190,38 @@ class Runs:
                     assistant = await self._assistants.find_cached(body.assistant_id)
                     await self._assistants.refuse_other_language(assistant.graph_id, thread_id)
                     admission = admission_of(assistant, body, ids, is_stateless=is_stateless, grant=grant)
-                    admission.key, admission.caller, admission.starts = key, counted_as, starts
+                    admission.key = key
+                    admission.caller = counted_as
+                    admission.starts = starts
                     admission.assistant_updated_at = assistant.updated_at
-                    admission.is_awaited, admission.is_streamed = awaited != "nothing", awaited == "events"
+
+                    admission.is_awaited = awaited != "nothing"
+                    admission.is_streamed = awaited == "events"
                     try:
                         admitted = await self._admissions.admit(admission)
                         break
                     except AssistantChanged:
                         # Read the assistant again: this process had cached an older version.
                         self._assistants.forget(body.assistant_id)
+
                 if admitted.outcome in ("pending", "running"):
                     run = admitted_run(admission, admitted)
                     is_private = is_stateless and awaited != "nothing" and key is None
                     stream.mark_admitted(starts_here=admitted.outcome == "running", is_private=is_private)
+
                     if stream.is_local:
                         self.worker.begin(claimed_run(admission, admitted))
                     else:
                         self._wake_workers(cancels=admission.strategy in SUPERSEDING)
+
                     return CreatedRun(run, stream, followed)
+
         raise_if_refused(admitted, ids.thread_id)
         # The idempotency key was used before: join the run that it was first used for.
         run = await self.get(admitted.thread_id, admitted.run_id)
         is_resumable = bool(run.kwargs.get("resumable"))
         stream = self.hub.find(run.run_id) or self.hub.open(run.run_id, run.thread_id, is_resumable=is_resumable)
+
         return CreatedRun(run, stream, stream.follow(after=FROM_THE_START) if awaited == "events" else None)
 
     async def create_batch(
@@ -222,19 +236,26 @@ class Runs:
             refuse_unsupported(body)
             if body.webhook is not None:
                 await self.webhooks.policy.check(body.webhook)
+
             if body.assistant_id not in assistants:
                 assistants[body.assistant_id] = await self._assistants.resolve(body.assistant_id)
+
             ids = RunIds(uuid7(), uuid7(), request_id, caller)
             admission = admission_of(assistants[body.assistant_id], body, ids, is_stateless=True)
-            admission.key, admission.caller = named and named._replace(batch_index=index), counted_as
+            admission.key = named and named._replace(batch_index=index)
+            admission.caller = counted_as
+
             admissions.append(admission)
+
         async with self._pending_limit.reserve(len(bodies), counted_as):
             admitted = await self._admit_batch(admissions)
+
         self._wake_workers()
         runs = [admitted_run(*pair) for pair in zip(admissions, admitted, strict=True)]
         repeated = [each.run_id for each in admitted if each.outcome == "repeated"]
         rows = await self._db.fetch(sql.get_runs, run_ids=repeated) if repeated else []
         first_runs = {row["run_id"]: from_row(Run, row) for row in rows}
+
         return [first_runs.get(each.run_id, run) for each, run in zip(admitted, runs, strict=True)]
 
     async def _admit_batch(self, admissions: list[Admission]) -> list[Admitted]:
@@ -245,6 +266,7 @@ class Runs:
             admitted = [each for each in found if each is not None]
             for each in admitted:
                 raise_if_refused(each, each.thread_id)
+
         return admitted
 
     async def admit_scheduled(
@@ -256,16 +278,19 @@ class Runs:
         admission = admission_of(assistant, body, ids, is_stateless=is_stateless)
         admission.access = None if is_stateless else scheduled.access
         admission.thread_metadata = {**scheduled.thread_metadata, **admission.thread_metadata}
+
         admission.kwargs["config"]["configurable"].update(scheduled.configurable)
         admission.caller = scheduled.caller if self._pending_limit.is_enabled else None
         (admitted,) = await statements.admit_runs(session, [admission], self.worker.worker_id)
         assert admitted is not None  # noqa: S101 - it does not depend on when the assistant changed
+
         return admitted.outcome
 
     def _wake_workers(self, *, cancels: bool = False) -> None:
         """Have the workers of all processes claim runs and, where some were cancelled, look for those."""
         if cancels:
             self.worker.check_cancellations()
+
         self.worker.wake()
         self.hub.transport.notify_work(claims=True, cancels=cancels)
 
@@ -280,6 +305,7 @@ class Runs:
         row = await self._db.fetchrow(sql.get_run, run_id=run_id, thread_id=thread_id)
         if row is None:
             raise RunNotFound("Not Found")
+
         return from_row(Run, row)
 
     async def list(self, thread_id: UUID, query: RunListQuery) -> list[ListedRun]:
@@ -295,6 +321,7 @@ class Runs:
         )
         if not rows and await self._db.fetchrow(sql.graph_of_thread, thread_id=thread_id) is None:
             raise ThreadNotFound.of(thread_id)
+
         fields = query.select or ListedRun.__struct_fields__
         runs = [from_row(Run, row) for row in rows]
         return [ListedRun(**{name: getattr(run, name) for name in fields}) for run in runs]
@@ -311,6 +338,7 @@ class Runs:
             limit=limit + 1,
             offset=query.offset or 0,
         )
+
         return FoundRuns([from_row(FoundRun, row) for row in rows[:limit]], len(rows) > limit)
 
     async def thread_of(self, run_id: UUID) -> UUID:
@@ -318,6 +346,7 @@ class Runs:
         thread_id: UUID | None = await self._db.fetchval(sql.thread_of_run, run_id=run_id)
         if thread_id is None:
             raise RunNotFound("Run not found")
+
         return thread_id
 
     # Following
@@ -329,29 +358,37 @@ class Runs:
         """
         stream = self.hub.find(run_id)
         is_kept = False
+
         if stream is not None and stream.is_admitted_here and not (stream.is_local or stream.ended.is_set()):
             await _wait(stream.change)
+
         while True:
             if (result := await _local_result(stream)) is not None:
                 return result
+
             if stream is None or stream.ended.is_set():
                 stream = self.hub.open(run_id, thread_id, is_resumable=False)
+
             change = stream.change
             row = await self._db.fetchrow(sql.run_result, run_id=run_id, thread_id=thread_id)
             if row is None:
                 # A stateless run leaves no row; it may have started and ended here while the database answered.
                 return await _local_result(stream) or RUN_NOT_FOUND_RESULT
+
             if row["status"] in TERMINAL:
                 [complete] = await with_long_values(self._db, [row])
                 return _stored_result(complete, self._interrupt_fields)
+
             if self.hub.is_stopped:
                 raise StreamCut
+
             if row["is_temporary"] and not is_kept:
                 # Otherwise its process would delete the result with the run. Then look again: the run may have ended
                 # meanwhile.
                 await statements.keep_result(self._db, self.worker.worker_id, run_id)
                 is_kept = True
                 continue
+
             await _wait(change)
 
     async def follow(
@@ -362,23 +399,30 @@ class Runs:
         Raises RunNotFound.
         """
         run = await self.get(thread_id, run_id)
-        stream, is_resumable = self.hub.find(run.run_id), bool(run.kwargs.get("resumable"))
+        stream = self.hub.find(run.run_id)
+        is_resumable = bool(run.kwargs.get("resumable"))
         if stream is None and run.status in TERMINAL and not (is_resumable and after is not None):
             return _no_events()
+
         stream = stream or self.hub.open(run.run_id, run.thread_id, is_resumable=is_resumable)
         if is_resumable:
             stream.segment.make_resumable()
+
         return self.events(CreatedRun(run, stream, await self.hub.follow(stream, after=after, modes=modes)))
 
     async def events(self, created: CreatedRun) -> AsyncIterator[bytes]:
         """Yield the events of a run that was just created, or is followed. Raises StreamCut."""
-        stream, followed = created.stream, created.followed
+        stream = created.stream
+        followed = created.followed
         if followed is None:
             return
+
         if followed.remote is None and not (stream.is_local or stream.ended.is_set()):
             followed.remote = await self.hub.transport.subscribe(stream.log, stream)
+
         if self.hub.is_stopped:
             followed.cut()
+
         while frames := await followed.take():
             yield b"".join(frames)
 
@@ -398,18 +442,22 @@ class Runs:
         """
         scope = _scope_of(body)
         scopes = [scope]
+
         if seen is not None:
             rows = await self._db.fetch(
                 sql.threads_with_active_runs, statuses=scope.statuses, thread_id=scope.thread_id, access=seen
             )
             scopes = [msgspec.structs.replace(scope, thread_id=row["thread_id"]) for row in rows]
+
         cancellation = Cancellation(action, f"{action} requested via POST /runs/cancel")
         cancelled = [await self._cancel(each, cancellation) for each in scopes]
         if any(cancelled):
             return
+
         if seen is not None:
             # The caller must not learn whether such a run exists.
             raise NothingToCancel
+
         await self._raise_nothing_to_cancel(scope)
 
     async def cancel_on_disconnect(
@@ -433,6 +481,7 @@ class Runs:
         """Cancel the run of a client that disconnected, unless this server is stopping and disconnects its clients."""
         if self._draining.is_set():
             return
+
         scope = CancelScope(thread_id=thread_id, run_ids=[run_id])
 
         async def cancel() -> None:
@@ -455,6 +504,7 @@ class Runs:
         deleted = await self._assistants.delete(assistant_id, delete_threads=delete_threads, threads=threads)
         reason = f"interrupt requested via DELETE /assistants/{assistant_id}"
         await self._cancel(CancelScope(assistant_id=assistant_id), Cancellation("interrupt", reason))
+
         # Also without cancelled runs: those of deleted threads are gone, and their workers must stop them.
         self.wake_workers()
         self.hub.threads_deleted(deleted)
@@ -469,12 +519,16 @@ class Runs:
             raise RunNotFound("Run not found")
         if deleted.outcome == "busy":
             raise ThreadBusy(f"Thread {thread_id} has in-flight runs: delete the run when they are over")
+
         if deleted.outcome == "deleted":
             self._end_unstarted(CancelledRun(thread_id, run_id, deleted.outcome))
             return
+
         if deleted.claimed is not None:
             self.worker.begin(deleted.claimed)
+
         self.wake_workers()
+
         while await self._db.fetchval(sql.has_run, thread_id=thread_id, run_ids=[run_id]):
             await self.worker.wait_for_end(run_id, ELSEWHERE_POLL_S)
 
@@ -482,8 +536,10 @@ class Runs:
         cancelled = await statements.cancel_runs(self._db, scope, cancellation)
         for run in cancelled:
             self._end_unstarted(run)
+
         if cancelled:
             self.wake_workers()
+
         return cancelled
 
     def _end_unstarted(self, run: CancelledRun) -> None:
@@ -491,6 +547,7 @@ class Runs:
         stream = self.hub.find(run.run_id)
         if run.outcome == "stopping" or stream is None or stream.is_started:
             return
+
         status: Literal["interrupted", "rolled_back"] = "interrupted" if run.outcome == "interrupted" else "rolled_back"
         result = RunResult(status=status, thread_status=None)
         self.hub.finish_unstarted(stream, "the run was cancelled before it began", result)
@@ -499,6 +556,7 @@ class Runs:
         run_ids = scope.run_ids or []
         if run_ids and await self._db.fetchval(sql.has_run, thread_id=scope.thread_id, run_ids=run_ids):
             raise NothingToCancel("No matching runs to cancel. Please verify that they are not over yet.")
+
         raise NothingToCancel
 
 
@@ -506,16 +564,19 @@ def _search_of(query: RunSearch) -> tuple[Query, dict[str, Any]]:
     """Return the statement of a search, each of which has an index, and its own parameters. Raises Invalid."""
     if query.run_id is not None and (query.thread_id is None or query.cron_id is not None):
         raise Invalid.field(["body", "run_id"], "Give the thread_id of the run, and no cron_id")
+
     every = query.status or ALL_STATUSES
     if query.cron_id is not None:
         return sql.search_runs_of_cron, {"cron_id": query.cron_id, "thread_id": query.thread_id, "statuses": every}
     if query.thread_id is not None:
         return sql.search_runs_of_thread, {"thread_id": query.thread_id, "run_id": query.run_id, "statuses": every}
+
     statuses = query.status or STATUSES["all"]
     if not set(statuses) - set(STATUSES["all"]):
         return sql.search_active_runs, {"statuses": statuses}
     if not set(statuses) - {"error", "timeout"}:
         return sql.search_failed_runs, {"statuses": statuses}
+
     reason = "Give pending and running, or error and timeout; a thread_id or a cron_id allows every status"
     raise Invalid.field(["body", "status"], reason)
 
@@ -526,9 +587,11 @@ def _scope_of(body: CancelMany) -> CancelScope:
         raise Invalid.field(["body", "status"], "Give either a status, or thread_id and run_ids")
     if body.status is not None:
         return CancelScope(statuses=STATUSES[body.status])
+
     for name in ("thread_id", "run_ids"):
         if not getattr(body, name):
             raise Invalid.field(["body", name], "Field required", "missing")
+
     return CancelScope(thread_id=body.thread_id, run_ids=body.run_ids)
 
 
@@ -543,6 +606,7 @@ async def _local_result(stream: RunStream | None) -> bytes | None:
     """Wait for the result of a run of this process; None when another one executes it or it was handed back."""
     if stream is None or not (stream.is_local or stream.ended.is_set()):
         return None
+
     await stream.ended.wait()
     result: RunResult | None = stream.result
     return None if result is None else result.as_json()
@@ -552,11 +616,14 @@ def _stored_result(row: Any, fields: Sequence[str]) -> bytes:
     """Return the result that an ended run left on its thread, as a waiting client receives it."""
     if row["status"] == "error":
         return dump_api({"__error__": row["error"]})
+
     values: bytes = (row["values"] or "null").encode()
     found = (interrupt for of_task in (row["interrupts"] or {}).values() for interrupt in of_task)
+
     interrupts = [{field: interrupt.get(field) for field in fields} for interrupt in found]
     if not interrupts:
         return values
+
     return dump_api({**(load(values) or {}), "__interrupt__": interrupts})
 
 

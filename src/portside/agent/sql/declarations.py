@@ -45,11 +45,23 @@ class ModelField(NamedTuple):
 # A field that is misspelt in a header would be bound to another name, and could not be decrypted by other queries.
 _FIELDS = frozenset(
     {
-        "assistant.config", "assistant.context", "assistant.metadata", "checkpoint.metadata", "cron.metadata",
-        "cron.owner", "cron.payload", "run.error", "run.kwargs", "run.metadata", "store.value", "thread.config",
-        "thread.interrupts", "thread.metadata", "thread.values",
+        "assistant.config",
+        "assistant.context",
+        "assistant.metadata",
+        "checkpoint.metadata",
+        "cron.metadata",
+        "cron.owner",
+        "cron.payload",
+        "run.error",
+        "run.kwargs",
+        "run.metadata",
+        "store.value",
+        "thread.config",
+        "thread.interrupts",
+        "thread.metadata",
+        "thread.values",
     }
-)  # fmt: skip
+)
 
 
 class BadDeclaration(ValueError):
@@ -77,9 +89,14 @@ class Declarations(msgspec.Struct, frozen=True):
     def changes_parameters(self) -> bool:
         """Whether the codec has to look at any parameter of the query."""
         return bool(
-            self.documents or self.lists or self.records or self.searched or self.access or self.access_lists
+            self.documents
+            or self.lists
+            or self.records
+            or self.searched
+            or self.access
+            or self.access_lists
             or self.paths
-        )  # fmt: skip
+        )
 
 
 _COMMENT = re.compile(r"--[^\n]*")
@@ -113,6 +130,7 @@ def parse_header(query: Query) -> Declarations:
     found: dict[str, list[str]] = {}
     for kind, text in _LINE.findall(query.text):
         found.setdefault(kind, []).append(text)
+
     documents: dict[str, ModelField] = {}
     lists: dict[str, ModelField] = {}
     records: dict[str, dict[str, ModelField]] = {}
@@ -121,10 +139,12 @@ def parse_header(query: Query) -> Declarations:
             records.setdefault(parameter, {})[field] = target
         else:
             (lists if is_list else documents)[parameter] = target
+
     access = [name.strip() for text in found.get("access", ()) for name in text.split(",")]
     undecryptable = found.get("undecryptable", [""])[0]
     if undecryptable not in {"", "mark", "mark and keep"}:
         raise BadDeclaration(f"query {query.name}: `-- undecryptable:` takes `mark` or `mark and keep`")
+
     declared = Declarations(
         documents=documents,
         lists=lists,
@@ -139,6 +159,7 @@ def parse_header(query: Query) -> Declarations:
         keeps_clear_parts=undecryptable == "mark and keep",
         replaceable=found.get("replaceable", [None])[0],
     )
+
     _check(query, declared)
     return declared
 
@@ -150,11 +171,13 @@ def _targets(query: Query, kind: str, found: Mapping[str, list[str]]) -> Iterato
             raise BadDeclaration(
                 f"query {query.name}: write PARAMETER as MODEL.FIELD instead of {entry!r} in `-- {kind}:`"
             )
+
         if match[4] not in _FIELDS:
             known = ", ".join(sorted(_FIELDS))
             raise BadDeclaration(
                 f"query {query.name}: {match[4]} in `-- {kind}:` is not a field; the fields are {known}"
             )
+
         yield match[1], match[2] or "", match[3] or "", ModelField.parse(match[4])
 
 
@@ -164,41 +187,56 @@ def _row(query: Query, found: Mapping[str, list[str]]) -> dict[str, str]:
         match = _ROW_ENTRY.fullmatch(entry)
         if match is None:
             raise BadDeclaration(f"query {query.name}: write COLUMN = PARAMETER instead of {entry!r} in `-- row:`")
+
         row[match[1]] = match[2]
+
     return row
 
 
 def _plain(query: Query, found: Mapping[str, list[str]]) -> dict[str, str]:
     plain: dict[str, str] = {}
+
     for text in found.get("plain", ()):
         match = _PLAIN_ENTRY.fullmatch(text)
         if match is None:
             raise BadDeclaration(f"query {query.name}: `-- plain: {text}` lacks the reason; write PARAMETER (why)")
+
         plain |= dict.fromkeys((name.strip() for name in match[1].split(",")), match[2])
+
     return plain
 
 
 def _check(query: Query, declared: Declarations) -> None:
     named = [
-        *declared.documents, *declared.lists, *declared.records, *declared.searched, *declared.access,
-        *declared.access_lists, *declared.paths, *declared.plain,
-    ]  # fmt: skip
+        *declared.documents,
+        *declared.lists,
+        *declared.records,
+        *declared.searched,
+        *declared.access,
+        *declared.access_lists,
+        *declared.paths,
+        *declared.plain,
+    ]
     if unknown := sorted(set(named) - set(query.parameters)):
         raise BadDeclaration(
             f"query {query.name}: its header names :{unknown[0]}, which is not a parameter of the query"
         )
+
     if len(named) != len(set(named)):
         twice = next(name for name in named if named.count(name) > 1)
         raise BadDeclaration(f"query {query.name}: its header declares :{twice} twice")
+
     unknown = sorted(set(declared.row.values()) - set(query.parameters))
     if unknown and (declared.documents or declared.lists):
         raise BadDeclaration(
             f"query {query.name}: what it encrypts is bound to a row, and :{unknown[0]} is not a parameter; "
             "name the row by `-- row: COLUMN = PARAMETER`"
         )
+
     undeclared = [name for name in query.parameters if name not in named and not _IDENTIFIER.fullmatch(name)]
     if not undeclared:
         return
+
     scalars = {name for match in _SCALAR_USE.findall(_COMMENT.sub("", query.text)) for name in match}
     for name in undeclared:
         if name not in scalars:

@@ -45,21 +45,25 @@ class Items:
         for op in ops:
             check_namespace(op.namespace)
             check_key(op.key)
+
         rows = await self.db.fetch(
             sql.get_items,
             namespaces=[joined(op.namespace) for op in ops],
             keys=[op.key for op in ops],
             refreshes=[op.refresh_ttl for op in ops],
         )
+
         found: list[Record | None] = [None] * len(ops)
         for row in rows:
             found[row["place"] - 1] = row
+
         return found
 
     async def search(self, ops: Sequence[SearchOp]) -> list[list[Record]]:
         """Return what each operation finds. Raises EmbeddingFailed, and Invalid for a filter on encrypted keys."""
         for op in ops:
             await refuse_encrypted_search(self.db, op.filter)
+
         index = self.setup.index
         by_meaning = [number for number, op in enumerate(ops) if op.query and index]
         by_content = [number for number in range(len(ops)) if number not in by_meaning]
@@ -67,11 +71,13 @@ class Items:
         if by_content:
             rows = await self.db.fetch(sql.search_items, **_search_columns([ops[number] for number in by_content]))
             _distribute(found, by_content, rows)
+
         if by_meaning and index:
             columns = _search_columns([ops[number] for number in by_meaning])
             columns["embeddings"] = [await index.embedder.embed_query(ops[number].query or "") for number in by_meaning]
             rows = await self.db.fetch(sql.search_items_by_meaning, **columns, generation=index.generation)
             _distribute(found, by_meaning, rows)
+
         return found
 
     async def list_namespaces(self, ops: Sequence[ListNamespacesOp]) -> list[list[tuple[str, ...]]]:
@@ -79,13 +85,16 @@ class Items:
         patterns = [pattern_of(op.match_conditions) for op in ops]
         walked = [number for number, pattern in enumerate(patterns) if pattern and pattern.is_prefix]
         matched = [number for number, pattern in enumerate(patterns) if pattern and not pattern.is_prefix]
+
         found: list[list[tuple[str, ...]]] = [[] for _ in ops]
         if walked:
             columns = _listing_columns(ops, patterns, walked)
             _distribute_names(found, walked, await self.db.fetch(sql.walk_namespaces, **columns))
+
         if matched:
             columns = _listing_columns(ops, patterns, matched) | _pattern_columns(patterns, matched)
             _distribute_names(found, matched, await self.db.fetch(sql.match_namespaces, **columns))
+
         return found
 
     async def write(self, ops: Sequence[PutOp]) -> None:
@@ -104,6 +113,7 @@ class Items:
             for number, (op, content) in enumerate(zip(ops, columns["contents"], strict=True), 1)
             if content is not None
         ]
+
         vectors = await index.vectors_of(given)
         await self.db.execute(
             sql.write_indexed_items,
@@ -119,6 +129,7 @@ def ttl_config(setup: StoreSetup) -> dict[str, Any] | None:
     """Return the lifetimes of items as langgraph's stores describe them."""
     if setup.ttl is None:
         return None
+
     lifetimes = {"refresh_on_read": setup.ttl.refresh_on_read, "default_ttl": setup.ttl.default_ttl}
     return {**lifetimes, "omit_expired": True}
 
@@ -169,6 +180,7 @@ def _write_columns(ops: Sequence[PutOp]) -> Columns:
             raise ValueError("Namespace cannot be empty.")
         if op.ttl is not None and not 0 < op.ttl <= MAX_TTL_MINUTES:
             raise ValueError(f"ttl must be more than 0 minutes and at most {MAX_TTL_MINUTES}, but it is {op.ttl}")
+
     return {
         "namespaces": [joined(op.namespace) for op in ops],
         "keys": [op.key for op in ops],
@@ -181,6 +193,7 @@ def _write_columns(ops: Sequence[PutOp]) -> Columns:
 def _search_columns(ops: Sequence[SearchOp]) -> Columns:
     for op in ops:
         check_namespace(op.namespace_prefix)
+
     filters = [compile_filter(op.filter) for op in ops]
     return {
         "prefixes": [joined(op.namespace_prefix) for op in ops],
@@ -243,6 +256,7 @@ def value_text(value: Mapping[str, Any]) -> str:
         raise ValueError(  # noqa: TRY004 - one class for all that a value can have wrong
             f"the value of an item must be a mapping, not {type(value).__name__}"
         )
+
     return json_text(dict(value), "the value of an item")
 
 
@@ -252,13 +266,17 @@ def json_text(value: Any, what: str) -> str:
         raw = orjson.dumps(value, _json_default, orjson.OPT_NON_STR_KEYS)
     except TypeError as exc:
         raise ValueError(f"{what} cannot be stored as JSON: {exc}") from exc
+
     if without_nul(raw) != raw:
         raise ValueError(f"{what} holds a NUL character (\\u0000), which cannot be stored")
+
     # orjson writes these numbers as null.
     if b"null" in raw and _has_non_finite(value):
         raise ValueError(f"{what} holds NaN or an infinity, which JSON cannot express; store null or a string instead")
+
     if _EXPONENT.search(raw):
         raw = orjson.dumps(_without_exponents(load(raw)))
+
     return raw.decode()
 
 
@@ -270,6 +288,7 @@ def _without_exponents(value: Any) -> Any:
         return [_without_exponents(part) for part in value]
     if isinstance(value, float) and value.is_integer():
         return orjson.Fragment(f"{value:.1f}".encode())
+
     return value
 
 
@@ -280,6 +299,7 @@ def _has_non_finite(value: Any) -> bool:
         return any(map(_has_non_finite, value.values()))
     if isinstance(value, (list, tuple)):
         return any(map(_has_non_finite, value))
+
     return _is_model(value) and _has_non_finite(value.model_dump())
 
 
@@ -317,9 +337,11 @@ def compile_filter(wanted: Mapping[str, Any] | None) -> CompiledFilter:
     """Split a filter. Raises UnsupportedOperator, and ValueError for a filter that is not JSON."""
     if not wanted:
         return CompiledFilter()
+
     plain: dict[str, Any] = load(json_text(dict(wanted), "the filter"))
     if operator := next((key for key in plain if key.startswith("$")), None):
         raise UnsupportedOperator(f"Unsupported operator: {operator}; operators belong under the name of a field")
+
     parts = _FilterCompiler()
     contains = parts.split(plain, ())
     return CompiledFilter(
@@ -353,11 +375,13 @@ class _FilterCompiler:
                 contains[key] = part
             else:
                 self.is_complete = False
+
         return contains
 
     def _add_operator(self, path: tuple[str, ...], operator: str, operand: Any) -> None:
         if operator not in _OPERATORS:
             raise UnsupportedOperator(f"Unsupported operator: {operator}")
+
         if operator in _COMPARISONS and _is_plain(operand) and not isinstance(operand, bool):
             name = f"v{len(self.operands)}"
             self.operands[name] = operand
@@ -367,6 +391,7 @@ class _FilterCompiler:
             name = f"v{len(self.operands)}"
             self.operands[name] = operand
             field = f"$.{json.dumps(path[0], ensure_ascii=False)} == ${name}"
+
             # A missing value, and one of another type, counts as different.
             self.comparisons.append(f"(({field}) is unknown || !({field}))")
         elif not (operator == "$eq" and _is_plain(operand)):
@@ -399,4 +424,5 @@ def store_tasks(db: Database, setup: StoreSetup) -> list[Task]:
     tasks: list[Task] = [ExpiredItems(db, setup)]
     if setup.index is not None:
         tasks.append(ReindexItems(db, setup.index))
+
     return tasks

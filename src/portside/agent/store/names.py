@@ -12,7 +12,8 @@ from portside.agent.store.operations import InvalidNamespaceError, MatchConditio
 MAX_DEPTH = 32
 MAX_NAMESPACE_BYTES = 1024
 MAX_KEY_BYTES = 1024
-LOWEST_LABEL, HIGHEST_LABEL = "\x01", "\U0010ffff"
+LOWEST_LABEL = "\x01"
+HIGHEST_LABEL = "\U0010ffff"
 WILDCARD = "*"
 
 
@@ -28,6 +29,7 @@ class NamespacePattern(msgspec.Struct, frozen=True):
         found: list[str] = []
         while (label := self.labels.get(len(found) + 1)) is not None:
             found.append(label)
+
         return tuple(found)
 
     @property
@@ -43,7 +45,9 @@ def check_namespace(namespace: Sequence[str]) -> None:
             raise InvalidNamespaceError(f"Namespace label {label!r} must be a non-empty string without periods")
         if label.startswith(HIGHEST_LABEL):
             raise InvalidNamespaceError(f"Namespace label {label!r} must not start with the noncharacter U+10FFFF")
+
         _check_text("Namespace label", label)
+
     if len(namespace) > MAX_DEPTH:
         raise InvalidNamespaceError(f"Namespace must have at most {MAX_DEPTH} labels")
     if sum(len(label.encode()) for label in namespace) > MAX_NAMESPACE_BYTES:
@@ -54,6 +58,7 @@ def check_key(key: str) -> None:
     """Raise ValueError for a bad key; the empty key is valid."""
     if not isinstance(key, str):
         raise ValueError(f"Key {key!r} must be a string")  # noqa: TRY004 - one class for everything that can be wrong with a name
+
     _check_text("Key", key)
     if len(key.encode()) > MAX_KEY_BYTES:
         raise ValueError(f"Key must have at most {MAX_KEY_BYTES} bytes")
@@ -82,6 +87,7 @@ def pattern_of(conditions: Iterable[MatchCondition] | None) -> NamespacePattern 
         for position, label in _positions(condition):
             if label != WILDCARD and labels.setdefault(position, label) != label:
                 return None
+
     return NamespacePattern(least, labels)
 
 
@@ -90,12 +96,14 @@ def _positions(condition: MatchCondition) -> list[tuple[int, str]]:
         return list(enumerate(condition.path, 1))
     if condition.match_type == "suffix":
         return [(-position, label) for position, label in enumerate(reversed(condition.path))]
+
     raise ValueError(f"Unsupported match type: {condition.match_type}")
 
 
 def _check_text(what: str, text: str) -> None:
     if "\0" in text:
         raise InvalidNamespaceError(f"{what} {text!r} must not contain a NUL character")
+
     try:
         text.encode()
     except UnicodeEncodeError:

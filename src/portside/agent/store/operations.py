@@ -65,18 +65,22 @@ def read_op(kind: str, fields: Mapping[str, Any]) -> Any:
     """Return the operation that an executor sent. Raises ValueError."""
     if kind not in _OPS:
         raise ValueError(f"unknown operation {kind!r} on the store")
+
     known = _OPS[kind]
     # A newer langgraph may have fields that this server does not know; unset they mean nothing.
     if unknown := [name for name, value in fields.items() if name not in known._fields and value is not None]:
         raise ValueError(f"this server's store does not know {', '.join(unknown)}, which a newer langgraph has")
+
     given = {name: value for name, value in fields.items() if name in known._fields}
     for name in ("namespace", "namespace_prefix"):
         if name in given and given[name] is not None:
             given[name] = tuple(given[name])
+
     if given.get("match_conditions"):
         given["match_conditions"] = tuple(
             MatchCondition(match_type, tuple(path)) for match_type, path in given["match_conditions"]
         )
+
     try:
         return known(**given)
     except TypeError as exc:
@@ -92,4 +96,5 @@ async def run_batch(ops: Sequence[Any], handlers: Sequence[tuple[type[Any], Hand
             found = await handler([ops[number] for number in numbers])
             for number, result in zip(numbers, found, strict=True):
                 results[number] = result
+
     return results

@@ -44,6 +44,7 @@ class StoreRequests:
             raise BadRequest(f'Root label for namespace cannot be "{RESERVED}". Got: {body.namespace}')
         if body.index is True:
             raise Invalid.field(["body", "index"], "must be false, or a list of fields")
+
         ttl = self._items.setup.default_ttl if body.ttl is None else body.ttl
         await self._items.write([PutOp(tuple(body.namespace), body.key, body.value, body.index, ttl)])
 
@@ -51,11 +52,13 @@ class StoreRequests:
         """Return an item, or None. Raises BadRequest."""
         if query.key is None:
             raise BadRequest("Key is required")
+
         namespace = query.namespace.split(".")
         _check_name(namespace, query.key, "query")
         [row] = await self._items.get(
             [GetOp(tuple(namespace), query.key, self._is_refreshed_on_read(query.refresh_ttl))]
         )
+
         return _item_of_row(StoredItem, row) if row else None
 
     async def delete(self, body: ItemDelete) -> None:
@@ -69,9 +72,14 @@ class StoreRequests:
         prefix = body.namespace_prefix or []
         _check_field(["body", "namespace_prefix"], check_namespace, prefix)
         op = SearchOp(
-            tuple(prefix), body.filter, 10 if body.limit is None else body.limit, body.offset or 0, body.query,
+            tuple(prefix),
+            body.filter,
+            10 if body.limit is None else body.limit,
+            body.offset or 0,
+            body.query,
             self._is_refreshed_on_read(body.refresh_ttl),
-        )  # fmt: skip
+        )
+
         [rows] = await self._items.search([op])
         return FoundItems([_item_of_row(FoundItem, row) for row in rows])
 
@@ -82,9 +90,11 @@ class StoreRequests:
             if path:
                 _check_field(["body", name], check_namespace, path)
                 conditions.append(MatchCondition("prefix" if name == "prefix" else "suffix", tuple(path)))
+
         limit = 100 if body.limit is None else body.limit
         op = ListNamespacesOp(tuple(conditions), body.max_depth, limit, body.offset or 0)
         [found] = await self._items.list_namespaces([op])
+
         return Namespaces([list(namespace) for namespace in found])
 
     def _is_refreshed_on_read(self, given: bool | None) -> bool:  # noqa: FBT001 - a field of the request
@@ -111,6 +121,8 @@ def _item_of_row(kind: Any, row: Record) -> Any:
         "created_at": iso(row["created_at"]),
         "updated_at": iso(row["updated_at"]),
     }
+
     if row["expires_at"] is not None:
         fields |= {"ttl": row["ttl_minutes"], "expires_at": iso(row["expires_at"])}
+
     return kind(**fields) if kind is StoredItem else kind(**fields, score=row["score"])

@@ -63,9 +63,11 @@ class Embedder:
         unique = list(dict.fromkeys(texts))
         if not unique:
             return []
+
         vectors = await self._embeddings.documents(unique)
         if len(vectors) != len(unique):
             raise self._failure(f"it returned {len(vectors)} vectors for {len(unique)} texts")
+
         written = dict(zip(unique, map(self._written, vectors), strict=True))
         return [written[text] for text in texts]
 
@@ -78,10 +80,12 @@ class Embedder:
             numbers = [float(number) for number in vector]
         except (TypeError, ValueError) as exc:
             raise self._failure(f"it returned something other than a list of numbers: {exc}") from exc
+
         if len(numbers) != self._dims:
             raise self._failure(f"it returned {len(numbers)} dimensions, but store.index.dims says {self._dims}")
         if not all(map(math.isfinite, numbers)):
             raise self._failure("it returned numbers that are not finite")
+
         return f"[{','.join(map(repr, numbers))}]"
 
     def _failure(self, why: str) -> EmbeddingFailed:
@@ -117,11 +121,13 @@ class SearchIndex:
         """
         found = Vectors()
         texts: list[str] = []
+
         for owner, value, fields in items:
             own = texts_of(value, self._fields if fields is None else fields)
             texts += own
             found.owners += [owner] * len(own)
             found.places += range(len(own))
+
         found.embeddings = await self.embedder.embed(texts)
         return found
 
@@ -151,6 +157,7 @@ def texts_of(value: Any, fields: Sequence[str]) -> list[str]:
     texts = [text for field in fields for text in get_text_at_path(value, field) if text.strip()]
     if len(texts) > MAX_TEXTS:
         raise TooManyTexts(f"The index fields name {len(texts)} texts of one item; at most {MAX_TEXTS} can be embedded")
+
     return texts
 
 
@@ -162,10 +169,12 @@ async def open_setup(db: Database, config: AgentConfig, embeddings: Embeds | Non
     index = config.store.index
     if index is None:
         return StoreSetup(config.store.ttl)
+
     if embeddings is None:
         from portside.executor.embeddings import load_embeddings
 
         embeddings = load_embeddings(config.project, index.embed)
+
     embedder = Embedder(index.embed, embeddings, index.dims)
     return StoreSetup(config.store.ttl, SearchIndex(embedder, await open_generation(db, index), index.fields))
 
@@ -189,13 +198,16 @@ async def open_generation(db: Database, index: StoreIndex) -> int:
             'server, and as a superuser run "create extension vector schema public" in the database of this agent; or '
             f"remove store.index. Postgres says: {exc}"
         ) from exc
+
     return generation
 
 
 async def _install_vector(tx: Transaction) -> None:
     if await tx.fetchval(sql.find_vector_type):
         return
+
     await tx.execute(sql.install_vector)
+
     if not await tx.fetchval(sql.find_vector_type):
         raise UserMistake(
             "store.index needs the Postgres extension `vector` in the schema public, but it is installed in another "
@@ -224,6 +236,7 @@ class ReindexItems(Task):
             # The lock is held during the embedding: otherwise two processes would pay for it twice.
             if not await tx.fetchval(sql.claim_reindexing):
                 return Status()
+
             rows = await tx.fetch(
                 sql.list_items_to_index,
                 generation=self._index.generation,
@@ -231,13 +244,16 @@ class ReindexItems(Task):
                 after_id=self._after[1],
                 limit=self.batch,
             )
+
             self._after = (rows[-1]["indexed_by"], rows[-1]["id"]) if len(rows) == self.batch else (-1, -1)
             # An item that cannot be decrypted has nothing to embed.
             rows = [row for row in rows if not is_undecryptable(load(row["value"]))]
             if rows:
                 await tx.execute(sql.index_items, **await self._embedded(tx, rows), generation=self._index.generation)
+
         if rows:
             log.info("store items were embedded again", items=len(rows), generation=self._index.generation)
+
         return Status(did={"indexed": len(rows)}, again=self._after != (-1, -1))
 
     async def _embedded(self, tx: Transaction, rows: list[Record]) -> dict[str, list[Any]]:

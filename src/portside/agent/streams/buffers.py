@@ -80,7 +80,8 @@ class ReplayClaim:
 
     def release(self) -> None:
         """Return the bytes: the slice arrived, or never will."""
-        budget, self._budget = self._budget, None
+        budget = self._budget
+        self._budget = None
         if budget is not None:
             budget.charge(self, 0)
             budget.release(self)
@@ -117,9 +118,11 @@ class ReplayBudget:
         self._bytes_of: Counter[str] = Counter()
         self._total = 0
         self._waiting: deque[_ClaimRequest] = deque()
+
         # Oldest first; weak, because a claim ends with its reader.
         self._claims: dict[int, ref[ReplayClaim]] = {}
         self._numbers = count(1)
+
         # Filled in any thread, and emptied on the loop of the readers, where alone the bytes are counted.
         self._abandoned: deque[AbandonedClaim] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -134,6 +137,7 @@ class ReplayBudget:
             await self._wait(_ClaimRequest(claim, loop.create_future()))
         else:
             self._grant(claim)
+
         return claim
 
     def charge(self, claim: ReplayClaim, size: int) -> None:
@@ -150,6 +154,7 @@ class ReplayBudget:
     def abandon(self, claim: AbandonedClaim) -> None:
         """Release the claim of a reader that was collected. Safe to call in any thread."""
         self._abandoned.append(claim)
+
         if self._waiting and self._loop is not None:
             # The loop is closed when the process ends.
             with contextlib.suppress(RuntimeError):
@@ -157,6 +162,7 @@ class ReplayBudget:
 
     def _add(self, caller: str | None, size: int) -> None:
         self._total += size
+
         if caller is not None:
             self._bytes_of[caller] += size
             if not self._bytes_of[caller]:
@@ -183,6 +189,7 @@ class ReplayBudget:
         for request in [*self._waiting]:
             if self._is_full():
                 break
+
             if self._has_capacity(request.claim.caller):
                 self._waiting.remove(request)
                 self._grant(request.claim)
@@ -202,8 +209,10 @@ class ReplayBudget:
                 continue
             if claim.since > since:
                 break
+
             if (reader := claim.reader()) is not None:
                 reader.overflow()
+
             claim.release()
 
     def _is_full(self) -> bool:
@@ -214,6 +223,7 @@ class ReplayBudget:
         limit = self._limits.per_caller
         if self._is_full():
             return False
+
         return caller is None or limit == 0 or self._bytes_of[caller] + BLOCK_BYTES <= limit
 
 
@@ -230,11 +240,13 @@ class ReplayBuffer(Generic[T]):
     def __init__(self, view: ReaderView[T], budget: ReplayBudget, overflow_event: bytes) -> None:
         self.view = view
         self.caller = counted_caller.get()
+
         # Set while the next frames come from the history.
         self.cursor: Cursor[T] | None = None
         self._budget = budget
         self._claim: ReplayClaim | None = None
         self._waiting: list[bytes] = []
+
         # Includes the frames that the reader took last, until it asks again: they are still on their way to the client.
         self._size = self._taken = self._largest = 0
         self._is_ended = self._is_cut = False
@@ -248,14 +260,17 @@ class ReplayBuffer(Generic[T]):
         """
         if self.cursor is not None or self._is_ended:
             return
+
         if kept is not None and self._size > max(LATE_BYTES, FRAMES_AT_LEAST * self._largest):
             self.cursor = Cursor.at_newest(kept, after=after)
             return
+
         self._waiting.append(frame)
         self._size += len(frame)
         self._largest = max(self._largest, len(frame))
         if self._size > max(BUFFER_LIMIT_BYTES, FRAMES_AT_LEAST * self._largest):
             self.overflow()
+
         self._wake.set()
 
     def overflow(self) -> None:
@@ -266,7 +281,9 @@ class ReplayBuffer(Generic[T]):
         """End the reader with an error event in place of the waiting frames."""
         # A reader that was only ended may still be reading kept events.
         if not self._is_ended or self.cursor is not None:
-            self._waiting, self.cursor, self._is_cut = [event] if event else [], None, False
+            self._waiting = [event] if event else []
+            self.cursor = None
+            self._is_cut = False
             self.end()
 
     def end(self) -> None:
@@ -293,14 +310,18 @@ class ReplayBuffer(Generic[T]):
         frames = await self.take()
         if not frames:
             raise StopAsyncIteration
+
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
     async def take(self) -> list[bytes]:
         """Wait for frames and return about a slice of them; none at the end. Raises StreamCut."""
-        self._size, self._taken = self._size - self._taken, 0
+        self._size = self._size - self._taken
+        self._taken = 0
+
         if self._claim is not None:
             self._claim.release()
             self._claim = None
+
         while not self._waiting:
             if self.cursor is not None:
                 if frames := await self._pull(self.cursor):
@@ -312,14 +333,18 @@ class ReplayBuffer(Generic[T]):
             else:
                 self._wake.clear()
                 await self._wake.wait()
+
         if self._size <= BLOCK_BYTES:
-            frames, self._waiting = self._waiting, []
+            frames = self._waiting
+            self._waiting = []
             self._taken = self._size
             return frames
+
         count = 0
         while count < len(self._waiting) and self._taken < BLOCK_BYTES:
             self._taken += len(self._waiting[count])
             count += 1
+
         frames = self._waiting[:count]
         del self._waiting[:count]
         return frames
@@ -328,6 +353,7 @@ class ReplayBuffer(Generic[T]):
         self._claim = claim = await self._budget.claim(self)
         # Many may read at once: let other work run between two slices.
         await asyncio.sleep(0)
+
         frames = None
         if self.cursor is cursor:
             try:
@@ -336,10 +362,12 @@ class ReplayBuffer(Generic[T]):
                 self.overflow()
             else:
                 self.cursor = cursor if frames is not None else None
+
         if frames is None:
             self._claim = None
             claim.release()
             return []
+
         claim.resize(sum(map(len, frames)))
         return frames
 
@@ -373,6 +401,7 @@ class ThreadBridge(Generic[T]):
         self._is_wanted = is_wanted
         self._waiting: list[T] = []
         self._weight = 0
+
         self._taken = threading.Condition()
         self._is_open = is_wanted()
         self._opening = None if self._is_open else self._loop.call_later(UNFOLLOWED_DELAY_S, self._open)
@@ -409,6 +438,7 @@ class ThreadBridge(Generic[T]):
         """Deliver the items on their way, if they are wanted; no more may follow."""
         if self._opening is not None:
             self._opening.cancel()
+
         if self._is_open or self._is_wanted():
             self._flush()
 
@@ -423,8 +453,12 @@ class ThreadBridge(Generic[T]):
 
     def _flush(self) -> None:
         with self._taken:
-            items, self._waiting, self._weight = self._waiting, [], 0
+            items = self._waiting
+            self._waiting = []
+            self._weight = 0
             self._is_flush_scheduled = False
+
             self._taken.notify_all()
+
         if items:
             self._deliver(items)

@@ -103,6 +103,7 @@ async def open_bus(db: Database, settings: AgentSettings, database_url: str) -> 
         return NullBus()
     if settings.redis_uri is None:
         return PostgresBus(database_url)
+
     channel = f"{settings.redis_key_prefix}portside:{await db.fetchval(sql.bus_name)}"
     return RedisBus(settings.redis_uri, channel, settings.redis_max_connections)
 
@@ -170,9 +171,11 @@ class PostgresBus(_ConnectedBus):
         connection = self._connection
         if connection is None:
             return
+
         payload = _json_encoder.encode(notification)
         if len(payload) > PAYLOAD_LIMIT_BYTES:
             payload = _json_encoder.encode(Notification(sender=notification.sender, many=True))
+
         query = sql.send_notification
         values = query.arguments({"channel": POSTGRES_CHANNEL, "payload": payload.decode()})
         await self._execute(connection, query.sql, *values)
@@ -199,16 +202,19 @@ class PostgresBus(_ConnectedBus):
         connection: asyncpg.Connection[Any] = await asyncpg.connect(
             self._url, timeout=WITHIN_S, server_settings={"application_name": "portside notifications"}
         )
+
         lost = asyncio.Event()
         try:
             connection.add_termination_listener(lambda _connection: lost.set())
             await connection.add_listener(POSTGRES_CHANNEL, on_notify)
             self._connection = connection
             receive(Notification(sender=NOBODY, many=True), [])
+
             while not lost.is_set():
                 with contextlib.suppress(TimeoutError):
                     async with timeout(CHECK_EVERY_S):
                         await lost.wait()
+
                 if not lost.is_set():
                     await self._execute(connection, "select")
         finally:
@@ -233,6 +239,7 @@ class RedisBus(_ConnectedBus):
             raise UserMistake(
                 "REDIS_URI is set, which needs the package redis: install the wheel with its extra [redis]"
             ) from exc
+
         super().__init__("notifications by Redis", (OSError, RedisError))
         self._channel = channel
         try:
@@ -265,6 +272,7 @@ class RedisBus(_ConnectedBus):
         async with self._redis.pubsub() as channel:
             await channel.subscribe(self._channel)
             receive(Notification(sender=NOBODY, many=True), [])
+
             async for given in _messages_of(channel):
                 if given["type"] == "message":
                     with contextlib.suppress(msgspec.DecodeError):

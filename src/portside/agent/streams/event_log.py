@@ -54,9 +54,19 @@ class Segment(BlockGroup[StreamEvent]):
     """The kept events of one run, or of one change of the state."""
 
     __slots__ = (
-        "__weakref__", "attempt", "closing_id", "ended_at", "followers", "is_logged", "is_lost", "is_over", "is_remote",
-        "is_resumable", "last_id", "run_id",
-    )  # fmt: skip
+        "__weakref__",
+        "attempt",
+        "closing_id",
+        "ended_at",
+        "followers",
+        "is_logged",
+        "is_lost",
+        "is_over",
+        "is_remote",
+        "is_resumable",
+        "last_id",
+        "run_id",
+    )
 
     def __init__(self, run_id: UUID | None) -> None:
         super().__init__(EVENT_RULES, RUN_LIMIT_BYTES)
@@ -64,19 +74,23 @@ class Segment(BlockGroup[StreamEvent]):
         self.last_id = ""
         self.attempt = 0
         self.ended_at: float | None = None
+
         # The id of the first event that is for followers of the thread alone.
         self.closing_id = ""
         # Whether events are written to the log in Postgres, were lost on the way there, or come from another process.
         self.is_logged = self.is_lost = self.is_remote = False
+
         # A run that has ended in this process, but is not over, continues in another one.
         self.is_over = False
         self.is_resumable = False
+
         # Weak: a client that leaves takes its buffer with it, and the run continues. None until the first one follows.
         self.followers: WeakSet[LogSubscription] | None = None
 
     def make_resumable(self) -> None:
         """Let clients come back for events: more of them are kept."""
-        self.is_resumable, self.limit = True, RESUMABLE_RUN_LIMIT_BYTES
+        self.is_resumable = True
+        self.limit = RESUMABLE_RUN_LIMIT_BYTES
 
     def hides(self, event: StreamEvent) -> bool:
         """Whether an event is for followers of the thread alone, or for the event streaming protocol."""
@@ -123,6 +137,7 @@ class LogSubscription(ReplayBuffer[StreamEvent]):
     def __init__(self, log: "EventLog", view: RunView | ThreadView) -> None:
         super().__init__(view, log.replays, SLOW_READER)
         self.log = log
+
         # Events of other processes may arrive late. The follower joined after those up to this position, so it gets
         # none.
         self.floor: Position = (0, 0)
@@ -173,9 +188,11 @@ class KeptSegments:
         """Keep a segment for its time."""
         segment.ended_at = time.monotonic()
         self._kept.append((log, segment, segment.ended_at, segment.size))
+
         self._size += segment.size
         while self._kept and self._size > self._limit_bytes:
             self._drop(self._oldest_large())
+
         self._schedule()
 
     def _schedule(self) -> None:
@@ -187,6 +204,7 @@ class KeptSegments:
         self._timer = None
         while self._kept and self._kept[0][2] + self._keep_s <= time.monotonic():
             self._drop(0)
+
         self._schedule()
 
     def _oldest_large(self) -> int:
@@ -197,6 +215,7 @@ class KeptSegments:
         log, segment, ended_at, size = self._kept[place]
         del self._kept[place]
         self._size -= size
+
         # A run that came back to this process continues in its segment.
         if segment.ended_at == ended_at:
             log.drop(segment)
@@ -222,6 +241,7 @@ class EventLog:
     ) -> None:
         self.thread_id = thread_id
         self.replays = replays
+
         # In the order in which followers of the thread got the events.
         self.history: History[StreamEvent] = History(EVENT_RULES)
         self.observer: Observer | None = None
@@ -229,6 +249,7 @@ class EventLog:
         self._kept = kept
         self._sink = sink
         self._segments: list[Segment] = []
+
         # The segments of runs that have not ended in this process.
         self._open: dict[UUID, Segment] = {}
         # The segments of all runs that are kept, or that have followers.
@@ -243,12 +264,14 @@ class EventLog:
         segment = self._known.get(run_id)
         if segment is None:
             segment = self._known[run_id] = Segment(run_id)
+
         return segment
 
     def start(self, run_id: UUID, *, attempt: int = 1, is_logged: bool = False) -> Segment:
         """Expect events of a run that this process executes, as the given attempt at it."""
         segment = self._opened(run_id)
-        segment.attempt, segment.is_remote = attempt, False
+        segment.attempt = attempt
+        segment.is_remote = False
         segment.is_logged = segment.is_logged or is_logged
         return segment
 
@@ -266,19 +289,25 @@ class EventLog:
             if segment is not None:
                 segment.is_remote = True
                 self._retire(segment, keeper)
+
             return
+
         segment = segment or self._opened(run_id)
         segment.is_over = True
+
         if keeper is None and self._is_unfollowed(segment):
             # The end of most stateless runs: nobody would get the closing events.
             self._open.pop(run_id, None)
             self.drop(segment)
             return
-        left, named = iter(ids), closing_events(run_id, end)
+
+        left = iter(ids)
+        named = closing_events(run_id, end)
         closing = [StreamEvent(name, next(left, None) or self._clock.next(), data) for name, data in named]
         segment.closing_id = closing[0].event_id
         marker = StreamEvent(CLOSING, segment.closing_id, b"null")
         is_kept = b"true" if keeper is self._kept else b"false"
+
         self._write(segment, [marker, *closing, StreamEvent(END, closing[-1].event_id, is_kept)])
         self._deliver(segment, closing, is_last=True)
         self._open.pop(run_id, None)
@@ -293,16 +322,22 @@ class EventLog:
             for event in events:
                 if event.event_id not in known:
                     self._add_state_update(event, is_remote=True)
+
             return
+
         segment = self.segment(run_id)
         if segment.is_over:
             return
+
         if run_id not in self._open and segment not in self._segments:
             self._opened(run_id).is_remote = True
+
         new = segment.newer(events)
         segment.closing_id = segment.closing_id or closing_id
+
         if new or end is not None:
             self._deliver(segment, new, is_last=end is not None)
+
         if end is not None:
             segment.is_over = True
             self._open.pop(run_id, None)
@@ -314,6 +349,7 @@ class EventLog:
         new = segment.newer(events)
         if new:
             segment.last_id = new[-1].event_id
+
         for event in new:
             segment.append(event, is_private=True)
             if segment.followers and not segment.hides(event):
@@ -341,8 +377,10 @@ class EventLog:
         """End every follower and forget everything: the thread was deleted."""
         for follower in self._followers:
             follower.end()
+
         self._followers.clear()
         self._segments.clear()
+
         # Cursors continue reading the former history.
         self.history = History(EVENT_RULES)
         if self.observer is not None:
@@ -352,6 +390,7 @@ class EventLog:
         """End every follower with an error: events were lost on their way from another process."""
         for follower in self._followers:
             follower.fail(LOST_EVENTS)
+
         self._followers.clear()
         if self.observer is not None:
             self.observer.end()
@@ -360,6 +399,7 @@ class EventLog:
         """Cut every follower: this process stops, and the thread continues."""
         for follower in self._followers:
             follower.cut()
+
         if self.observer is not None:
             self.observer.cut()
 
@@ -369,6 +409,7 @@ class EventLog:
         subscription.floor = self._clock.now() if after is None else after
         if after is not None and self.history.has_after(after):
             subscription.cursor = Cursor(self.history, after=after)
+
         self._followers.add(subscription)
         return subscription
 
@@ -385,8 +426,10 @@ class EventLog:
                 if event.event_id == segment.closing_id:
                     events.append(StreamEvent(CLOSING, event.event_id, b"null"))
                 events.append(event)
+
             if segment.is_over and events:
                 events.append(StreamEvent(END, events[-1].event_id, b"false"))
+
             self._write(segment, events)
 
     def unshared(self) -> list[Segment]:
@@ -403,7 +446,8 @@ class EventLog:
     def note_lost(self, run_id: UUID | None) -> None:
         """Write no more events of a run: earlier ones were lost on the way."""
         if run_id is not None and (segment := self._open.get(run_id)) is not None:
-            segment.is_logged, segment.is_lost = False, True
+            segment.is_logged = False
+            segment.is_lost = True
 
     def is_logged(self, run_id: UUID) -> bool:
         """Whether the events of a run are written to the log in Postgres. Safe to call in any thread."""
@@ -428,6 +472,7 @@ class EventLog:
         segment.ended_at = None
         if segment not in self._segments:
             self._segments.append(segment)
+
         return segment
 
     def _add_state_update(self, event: StreamEvent, *, is_remote: bool) -> None:
@@ -435,6 +480,7 @@ class EventLog:
         segment.is_remote = is_remote
         self._segments.append(segment)
         segment.is_logged = not is_remote and self._sink.has_others
+
         self._write(segment, [event])
         self._deliver(segment, [event], is_last=False)
         self._kept.add(self, segment)
@@ -454,10 +500,12 @@ class EventLog:
         if events:
             # Set at once, though followers of the thread may have to wait: events may be received twice meanwhile.
             segment.last_id = events[-1].event_id
+
         is_remote = segment.is_remote
         is_held = self._blocking not in (None, segment)
         history = None if is_held else self.history
         kept = segment if segment.is_resumable else None
+
         # Listed once for a burst: walking a weak set costs as much as encoding an event.
         run_followers = list(segment.followers) if segment.followers else None
         thread_followers = list(self._followers) if self._followers and not is_held else None
@@ -466,10 +514,13 @@ class EventLog:
             segment.append(event, history)
             if run_followers and not segment.hides(event):
                 _offer(event, run_followers, kept, is_remote=is_remote)
+
             if thread_followers:
                 _offer(event, thread_followers, history, is_remote=is_remote)
+
             if observer is not None:
                 observer.take(segment, event)
+
         if is_held:
             self._held.append(HeldEvents(segment, events, is_last))
             self._schedule_release()
@@ -488,24 +539,31 @@ class EventLog:
         if self._release_timer is not None:
             self._release_timer.cancel()
             self._release_timer = None
-        held, self._held = self._held, deque()
+
+        held = self._held
+        self._held = deque()
         for each in held:
             segment = each.segment
             if self._blocking not in (None, segment):
                 self._held.append(each)
                 continue
+
             self.history.link(segment)
+
             for event in each.events:
                 # A cursor of the history would begin with an item behind this one, so they are pushed.
                 _offer(event, list(self._followers), None, is_remote=segment.is_remote)
                 if self.observer is not None:
                     self.observer.take(segment, event)
+
             if segment not in self._segments:
                 self.history.drop(segment)
+
             if each.is_last:
                 self._release()
             elif segment.is_remote and segment.run_id is not None:
                 self._blocking = segment
+
         if self._held:
             self._schedule_release()
 
@@ -522,6 +580,7 @@ def _offer(
     for follower in followers:
         if follower.cursor is not None or not follower.view.matches(event):
             continue
+
         if not is_remote or event.position > follower.floor:
             frame = frame or follower.view.frame(event)
             follower.offer(frame, kept, follower.floor if is_remote else None)

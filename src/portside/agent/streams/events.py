@@ -27,7 +27,9 @@ STATE_UPDATE = "state_update"
 # Markers in chunks, never sent to clients. CLOSING: the following events are only for followers of the thread. END: the
 # run is over; its data is whether other processes keep the events. LOST: some events could not be written. Processes of
 # several versions read one log, so these strings must not change.
-CLOSING, END, LOST = "~last_words", "~end", "~lost"
+CLOSING = "~last_words"
+END = "~end"
+LOST = "~lost"
 MARKERS = frozenset({CLOSING, END, LOST})
 REPLAY_ALL = frozenset({"-1", "0", "-"})
 SLOW_READER = sse_event(
@@ -100,6 +102,7 @@ class ThreadView(NamedTuple):
             return STATE_UPDATE in self.modes
         if "run_modes" in self.modes:
             return not event.is_for_protocol_only
+
         return "lifecycle" in self.modes and event.name == "metadata"
 
     def frame(self, event: StreamEvent) -> bytes:
@@ -129,6 +132,7 @@ def closing_events(run_id: UUID, end: RunEnd) -> Iterator[tuple[str, bytes]]:
         # The value has two names: `payload` is the protocol's, `value` is where the Python SDK looks for it.
         request = {"interrupt_id": interrupt.interrupt_id, "payload": interrupt.value, "value": interrupt.value}
         yield "@input.requested", dump_user(request)
+
     last = {"event": end.status, "graph_name": end.graph_name}
     yield "@lifecycle", dump_user(last if end.error is None else {**last, "error": end.error})
     yield "metadata", dump_api({"status": "run_done", "run_id": str(run_id)})
@@ -142,7 +146,8 @@ class EventClock:
     """
 
     def __init__(self) -> None:
-        self._millis, self._sequence = 0, 0
+        self._millis = 0
+        self._sequence = 0
         self.ahead_s = self.error_s = 0.0
         self._compared_within_s = math.inf
 
@@ -164,6 +169,7 @@ class EventClock:
         if answered_s - asked_s < self._compared_within_s:
             self._compared_within_s = answered_s - asked_s
             self.ahead_s = database_s - (asked_s + answered_s) / 2
+
         # Each process is off by at most half of the response time, so two of them differ by at most all of it.
         self.error_s = min(self._compared_within_s, LARGEST_CLOCK_ERROR_S)
 
@@ -178,6 +184,7 @@ def parse_event_id(event_id: str) -> Position | None:
     millis, _, sequence = event_id.partition("-")
     if millis.isdecimal() and (sequence or "0").isdecimal() and len(event_id) <= 40:
         return int(millis), int(sequence or 0)
+
     return None
 
 
@@ -185,11 +192,13 @@ def resume_position(event_id: str | None) -> Position | None:
     """Parse the `Last-Event-ID` of a thread's follower; None is now. Raises Invalid if it is not an event id."""
     if event_id is None:
         return None
+
     position = _BEGINNING if event_id in _FROM_THE_BEGINNING else parse_event_id(event_id)
     if position is None:
         raise Invalid.field(
             ["header", "last-event-id"], "Invalid last-event-id: must be a valid event id", "id_parsing"
         )
+
     return position
 
 
@@ -200,7 +209,9 @@ def parse_thread_modes(given: list[str]) -> frozenset[ThreadMode]:
         mode = _THREAD_MODES.get(name)
         if mode is None:
             raise Invalid.field(["query", "stream_modes"], f"Invalid stream mode: {name}", "enum")
+
         found.add(mode)
+
     return frozenset(found or {"run_modes"})
 
 
@@ -210,6 +221,7 @@ def parse_run_modes(given: list[str] | None) -> frozenset[str] | None:
     for name in names:
         if name not in _MODES:
             raise Invalid.field(["query", "stream_mode"], f"Invalid stream mode: {name}", "enum")
+
     return frozenset("messages" if name == "messages-tuple" else name for name in names) or None
 
 

@@ -81,6 +81,7 @@ class BlockGroup(Generic[T]):
         self.limit = limit
         self.size = 0
         self._blocks: deque[Block[T]] = deque()
+
         # The number of the oldest block in this group.
         self._first = 0
 
@@ -100,16 +101,20 @@ class BlockGroup(Generic[T]):
         ):
             if block is not None:
                 block.is_closed = True
+
             block = Block(self, is_private=is_private)
             self._blocks.append(block)
             if history is not None:
                 history.add(block)
+
         block.items.append(item)
         size = self.rules.weigh(item) + ITEM_BYTES
         block.size += size
         self.size += size
+
         if history is not None:
             history.size += size
+
         if self.limit is not None:
             while self.size > self.limit:
                 self.evict_oldest()
@@ -122,8 +127,10 @@ class BlockGroup(Generic[T]):
         size = self.rules.weigh(item) + ITEM_BYTES
         block.size -= size
         self.size -= size
+
         if block.history is not None:
             block.history.size -= size
+
         block.items[block.evicted] = None
         block.evicted += 1
         if block.evicted == len(block.items):
@@ -131,6 +138,7 @@ class BlockGroup(Generic[T]):
             block.is_closed = True
             self._blocks.popleft()
             self._first += 1
+
             if block.history is not None:
                 block.history.remove(block)
 
@@ -184,8 +192,10 @@ class History(Generic[T]):
         """Add a block at the end."""
         if self._blocks:
             self._blocks[-1].is_closed = True
+
         self.last_number += 1
-        block.history, block.number = self, self.last_number
+        block.history = self
+        block.number = self.last_number
         self.size += block.size
         self._blocks.append(block)
 
@@ -200,11 +210,14 @@ class History(Generic[T]):
         if dropped:
             self._blocks = [block for block in self._blocks if block.group is not group]
             self.last_removed = max(self.last_removed, dropped[-1].number)
+
         for block in dropped:
             block.is_closed = True
             self.size -= block.size
+
             # The group may go on, as that of a run does which returns: it evicts these blocks without this history.
-            block.history, block.is_private = None, True
+            block.history = None
+            block.is_private = True
 
     def has_after(self, after: Any) -> bool:
         """Whether the history keeps anything after a key; None is before everything."""
@@ -245,6 +258,7 @@ class Cursor(Generic[T]):
         self._may_skip = may_skip
         self._has_given = False
         self._ahead = deque(source.blocks())
+
         # The newest block that was seen.
         self._number = source.last_number
         self._block: Block[T] | None = None
@@ -256,7 +270,10 @@ class Cursor(Generic[T]):
         cursor = cls(source, after=after)
         block = cursor._ahead.pop()
         cursor._ahead.clear()
-        cursor._block, cursor._index, cursor._has_given = block, len(block.items) - 1, True
+        cursor._block = block
+        cursor._index = len(block.items) - 1
+        cursor._has_given = True
+
         return cursor
 
     def take(self) -> BlockSlice[T] | None:
@@ -266,9 +283,11 @@ class Cursor(Generic[T]):
             if begin < block.evicted:
                 self._note_missed()
                 begin = block.evicted
+
             self._index = len(block.items)
             if begin < self._index:
                 return BlockSlice(block, begin)
+
         return None
 
     def pull(self, view: ReaderView[T], encoded: "EncodedBlockCache") -> list[bytes] | None:
@@ -276,11 +295,13 @@ class Cursor(Generic[T]):
         taken = self.take()
         if taken is None:
             return None
+
         block, index = taken
         if view.key is None or index or block.evicted or not block.is_closed:
             frames = [view.frame(item) for item in taken.items if view.wants(item)]
         else:
             frames = encoded.get(block, view)
+
         self._has_given = self._has_given or bool(frames)
         return frames
 
@@ -291,10 +312,15 @@ class Cursor(Generic[T]):
                 self._ahead.extend(self._source.blocks(self._number))
                 if self._source.last_removed > self._number:
                     self._note_missed()
+
                 self._number = self._source.last_number
+
             if not self._ahead:
                 return None
-            self._block, self._index = self._ahead.popleft(), 0
+
+            self._block = self._ahead.popleft()
+            self._index = 0
+
         return self._block
 
     def _note_missed(self) -> None:
@@ -304,6 +330,7 @@ class Cursor(Generic[T]):
     def _first_index(self, block: Block[T]) -> int:
         if self._after is None or block.evicted == len(block.items):
             return 0
+
         order: Any = self._source.rules.order
         index = bisect_right(block.items, self._after, lo=block.evicted, key=order)
         return 0 if index == block.evicted else index
@@ -324,9 +351,11 @@ class EncodedBlockCache:
         if encoded is None:
             encoded = b"".join(view.frame(item) for item in block.since(0) if view.wants(item))
             self._encoded[key] = encoded
+
             self._size += len(encoded) + ITEM_BYTES
             while self._size > self._limit and self._encoded:
                 self._size -= len(self._encoded.popitem(last=False)[1]) + ITEM_BYTES
         else:
             self._encoded.move_to_end(key)
+
         return [encoded] if encoded else []

@@ -166,16 +166,19 @@ class Hub:
         self.clock = EventClock()
         self.replays = ReplayBudget(replays)
         self.transport: Transport = NullTransport()
+
         # Whether the process is about to end: followers and waiting clients must then connect to another process.
         self.is_stopped = False
         # Weak: followers, running graphs and the collections below hold what they need, and nothing has to clean up.
         self._streams: WeakValueDictionary[UUID, RunStream] = WeakValueDictionary()
         self._logs: WeakValueDictionary[UUID, EventLog] = WeakValueDictionary()
         self._running: dict[UUID, RunStream] = {}
+
         # Resumable runs that ended, and announced runs that have not started.
         self._kept_streams: set[RunStream] = set()
         self._keep_s = keep_s
         self._closing_ids: dict[UUID, list[str]] = {}
+
         # Logs of threads whose last run ended so recently that another process's subscription may still be on its way.
         self._recently_ended: deque[tuple[float, EventLog]] = deque()
         self._kept = KeptSegments(keep_s)
@@ -196,6 +199,7 @@ class Hub:
         log = self._logs.get(thread_id)
         if log is None:
             log = self._logs[thread_id] = EventLog(thread_id, self.clock, self._kept, self.replays, self)
+
         return log
 
     def open(self, run_id: UUID, thread_id: UUID, *, is_resumable: bool) -> RunStream:
@@ -204,6 +208,7 @@ class Hub:
         if stream is None or stream.ended.is_set():
             log = self.log_of(thread_id)
             stream = self._streams[run_id] = RunStream(run_id, log, self.clock, is_resumable=is_resumable)
+
         return stream
 
     def find(self, run_id: UUID) -> RunStream | None:
@@ -221,17 +226,20 @@ class Hub:
             # Another process admitted it, and its clients may follow by now. Looking is not awaited: the log keeps the
             # run's first events until it is known who wants them.
             self.transport.check_subscriptions()
+
         return stream
 
     def begin(self, start: AttemptStart) -> RunStream:
         """Open the stream of a run that this process executes from now on, and publish its first events."""
         stream = self.open(start.run_id, start.thread_id, is_resumable=start.is_resumable)
         stream.begin(is_stateless=start.is_stateless, is_resumable=start.is_resumable)
+
         # A resumable run is logged for nobody yet: its client may come back through another process.
         is_logged = (
             start.is_resumable or start.is_streamed_elsewhere or start.thread_id in self.transport.followed_elsewhere
         )
         stream.log.start(start.run_id, attempt=start.attempt, is_logged=is_logged)
+
         self._running[start.run_id] = stream
         stream.publish(
             [
@@ -239,6 +247,7 @@ class Hub:
                 ("@lifecycle", dump_api({"event": "running", "graph_name": start.graph_id})),
             ]
         )
+
         return stream
 
     def pending_writes(self, stream: RunStream) -> Awaitable[None] | None:
@@ -260,22 +269,27 @@ class Hub:
         stream = self._running.pop(run_id, None) or self._streams.get(run_id)
         if stream is None:
             return
+
         # A run that was handed back continues in whichever process claims it next. Its clients stay connected here and
         # get the events of that process, unless this one stops too.
         if end is not None:
             stream.end(result)
         elif not stream.followers() or not self.transport.follow_elsewhere(stream):
             self._cut(stream)
+
         # Other processes find the end of a private run at their next look, without a notification.
         is_private = stream.is_private and end is not None and not stream.log.is_logged(run_id)
         # The thread of a stateless run is deleted, so only followers in other processes may still miss its events.
         keeper = self._kept if not stream.is_stateless else self._kept_briefly if self.transport.has_others else None
         stream.log.finish(run_id, end, keeper=keeper, ids=self._closing_ids.pop(run_id, ()))
+
         if not stream.is_stateless or self.transport.has_others:
             self._drop_shared_logs()
             self._recently_ended.append((time.monotonic() + SHARE_WITHIN_S, stream.log))
+
         if not is_private:
             self.transport.notify_run_ended(run_id)
+
         if stream.segment.is_resumable and end is not None:
             self._kept_streams.add(stream)
             asyncio.get_running_loop().call_later(self._keep_s, self._kept_streams.discard, stream)
@@ -286,6 +300,7 @@ class Hub:
         for stream in list(self._streams.values()):
             if not stream.ended.is_set():
                 self._cut(stream)
+
         for log in list(self._logs.values()):
             log.cut_followers()
 
@@ -309,6 +324,7 @@ class Hub:
         """
         if stream.is_local or stream.is_started or stream.ended.is_set():
             return
+
         stream.graph_id = graph_id
         stream.remote = await self.transport.subscribe(stream.log, stream)
         self._kept_streams.add(stream)
@@ -320,8 +336,10 @@ class Hub:
         remote = None if stream.is_local else await self.transport.subscribe(stream.log, stream)
         subscription = stream.follow(after=after, modes=modes)
         subscription.remote = remote
+
         if after is None or not stream.segment.is_resumable:
             subscription.floor = self.clock.now()
+
         return subscription
 
     async def follow_thread(
@@ -331,8 +349,10 @@ class Hub:
         log, remote = await self.join(thread_id)
         subscription = log.follow(modes, after=after)
         subscription.remote = remote
+
         if self.is_stopped:
             subscription.cut()
+
         return subscription
 
     async def join(self, thread_id: UUID) -> tuple[EventLog, object]:
@@ -342,11 +362,13 @@ class Hub:
         """
         log = self.log_of(thread_id)
         remote = await self.transport.subscribe(log)
+
         if (
             log.history.last_number >= 0
             and (created_at := await self.transport.thread_created_at(thread_id)) is not None
         ):
             log.drop_before((created_at - CLOCK_ERROR_MS, 0))
+
         return log, remote
 
     def publish_state_update(self, thread_id: UUID, data: bytes) -> None:

@@ -50,6 +50,7 @@ class LogWriter:
         self._batches: Batcher[EventBatch, None] = Batcher(
             self._write_merged, max_batch=None, delay_s=FLUSH_S, early_bytes=EARLY_BYTES
         )
+
         self._losses = 0
 
     def write(self, batch: EventBatch) -> None:
@@ -57,6 +58,7 @@ class LogWriter:
         if self._encryptor is not None:
             # Read it now: the task that writes runs outside the run's context.
             batch = batch._replace(context=context_of_run(batch.run_id))
+
         self._batches.add(batch, _size_of(batch))
         if self._batches.waiting_bytes > WAITING_LIMIT_BYTES:
             self._lose_most()
@@ -86,6 +88,7 @@ class LogWriter:
             log_failure("stream events were lost: they cannot be written", exc)
             for batch in merged:
                 self.on_lost(batch.thread_id, batch.run_id)
+
         return [None] * len(batches)
 
     async def _write_all(self, merged: list[EventBatch]) -> None:
@@ -108,6 +111,7 @@ class LogWriter:
                 await asyncio.sleep(RETRY_AFTER_S)
             else:
                 break
+
         self._on_written(
             [Chunk(row["thread_id"], row["number"], row["run_id"], self._process_id, row["body"]) for row in rows]
         )
@@ -117,6 +121,7 @@ class LogWriter:
         body = pack_events(batch.events)
         if self._encryptor is None:
             return body
+
         try:
             with in_context(batch.context):
                 return await self._encryptor.encrypt_blob(body, EVENTS, events_binding(batch.thread_id))
@@ -137,6 +142,7 @@ class LogWriter:
         )
 
         self._losses += 1
+
         for batch in waiting:
             kept = batch._replace(events=[_lost_marker(batch)]) if batch is lost else batch
             self._batches.add(kept, _size_of(kept))
@@ -163,6 +169,7 @@ def _merge(batches: list[EventBatch]) -> list[EventBatch]:
         else:
             earlier.events.extend(batch.events)
             merged[key] = earlier._replace(attempt=batch.attempt)
+
     return list(merged.values())
 
 
@@ -175,9 +182,12 @@ def _split(batch: EventBatch) -> Iterator[EventBatch]:
         event_size = len(event.data) + EVENT_BYTES
         if events and size + event_size > CHUNK_LIMIT_BYTES:
             yield batch._replace(events=events)
-            events, size = [], 0
+            events = []
+            size = 0
+
         events.append(event)
         size += event_size
+
     yield batch._replace(events=events)
 
 
@@ -200,4 +210,5 @@ class OldStreams(Task):
         heads = await self._db.execute(sql.delete_old_heads, limit=self.batch)
         sequences = await self._db.execute(sql.delete_old_sequences, limit=self.batch)
         did = {"chunks": chunks, "dead_processes": dead, "heads": heads, "sequences": sequences}
+
         return Status(did=did, again=self.batch in (chunks, heads, sequences))

@@ -52,21 +52,31 @@ class PostgresTransport:
 
     def __init__(self, db: Database, bus: Bus, hub: Hub, work: WorkCallbacks, draining: asyncio.Event) -> None:
         self.has_others = False
-        self._db, self._bus, self._hub, self._work = db, bus, hub, work
+        self._db = db
+        self._bus = bus
+        self._hub = hub
+        self._work = work
         self._process_id = uuid4()
         self._draining = draining
+
         self._log = LogWriter(db, self._process_id, self._on_written)
         self._log.on_lost = lambda thread_id, run_id: hub.log_of(thread_id).note_lost(run_id)
         self._subscriptions = RemoteSubscriptions(db, self._process_id, hub)
+
         # Gathers until the next one is sent.
         self._notification = Notification(sender=self._process_id)
         self._unsent_chunks: list[Chunk] = []
         self._unsent_bytes = 0
-        self._has_news, self._to_look, self._to_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._has_news = asyncio.Event()
+        self._to_look = asyncio.Event()
+        self._to_read = asyncio.Event()
         self._check_at = 0.0
-        self._look_s, self._read_s = LOOK_S, READ_S
+
+        self._look_s = LOOK_S
+        self._read_s = READ_S
         self.subscribed = self._subscriptions.by_thread
         """The threads whose events this process follows from other processes."""
+
         self.followed_elsewhere: set[UUID] = set()
         """The threads that others follow, as far as notifications and the last look say."""
         self._stored_positions: dict[UUID, tuple[str, int]] = {}
@@ -81,6 +91,7 @@ class PostgresTransport:
             "reads of events": self._keep_reading,
             "notifications to other processes": self._keep_notifying,
         }
+
         self._tasks = [asyncio.create_task(Supervision(name).run(loop)) for name, loop in loops.items()]
         self._notification.hello = True
         self._has_news.set()
@@ -88,8 +99,10 @@ class PostgresTransport:
     async def close(self) -> None:
         """Write what waits, and disconnect."""
         await self._log.close()
+
         for task in self._tasks:
             task.cancel()
+
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await _try("sending the last notification", self._notify, within_s=1.0)
         await self._bus.close()
@@ -141,12 +154,14 @@ class PostgresTransport:
         if self.has_others:
             self._notification.followed.append(log.thread_id)
             self._has_news.set()
+
         return subscription
 
     def follow_elsewhere(self, stream: RunStream) -> bool:
         """Follow a run that another process continues; return False if this process is about to stop."""
         if self._draining.is_set():
             return False
+
         self._subscriptions.follow_elsewhere(stream)
         self._to_look.set()
         return True
@@ -176,21 +191,25 @@ class PostgresTransport:
                 await self._catch_up(start, stream)
             except Exception as exc:  # noqa: BLE001 - a run does not fail because of its streams
                 log_failure("reading the earlier events of a run failed", exc, run_id=str(start.run_id))
+
                 if not is_transient(exc):
                     stream.log.fail_followers()
                     stream.fail_followers()
                     break
             else:
                 break
+
             await asyncio.sleep(RETRY_AFTER_S)
 
     async def _catch_up(self, start: AttemptStart, stream: RunStream) -> None:
         if start.thread_id in self._subscriptions.by_thread:
             await self._subscriptions.read()
+
         if start.was_started or start.attempt > 1:
             last = await self._db.fetchval(sql.last_stream_chunk, thread_id=start.thread_id)
             if last is not None:
                 self._hub.clock.advance_past(unpack_events(last)[-1].event_id)
+
             if start.is_resumable:
                 await self._subscriptions.fill(stream)
 
@@ -202,30 +221,39 @@ class PostgresTransport:
     def _on_written(self, chunks: list[Chunk]) -> None:
         if not self.has_others or not chunks:
             return
+
         self._notification.written = list({*self._notification.written, *(chunk.thread_id for chunk in chunks)})
         if self._bus.carries_chunks and self._unsent_bytes < UNSENT_LIMIT_BYTES:
             self._unsent_chunks += chunks
             self._unsent_bytes += sum(len(chunk.body) for chunk in chunks)
+
         self._has_news.set()
 
     def _on_notification(self, news: Notification, chunks: list[Chunk]) -> None:
         if news.sender == self._process_id:
             return
+
         if news.hello:
             self.has_others = True
+
         if news.sender == NOBODY:
             # The bus was just connected: the others do not know of this process yet.
             self._notification.hello = True
             self._has_news.set()
+
         if news.claims or news.many:
             self._work.on_claims()
+
         if news.cancels or news.many:
             self._work.on_cancels()
+
         if news.gone:
             self._check_at = 0.0
+
         self.followed_elsewhere.update(news.followed)
         if news.followed or news.gone or news.many:
             self._to_look.set()
+
         self._on_events(news, chunks)
 
     def _on_events(self, news: Notification, chunks: list[Chunk]) -> None:
@@ -233,6 +261,7 @@ class PostgresTransport:
         is_named = any(each in self._subscriptions.by_thread and each not in carried for each in news.written)
         if not self._subscriptions.take(chunks) or is_named or news.many:
             self._to_read.set()
+
         for stream in self._hub.remote_streams() if news.many else map(self._hub.find, news.ended):
             if stream is not None:
                 stream.wake()
@@ -245,11 +274,14 @@ class PostgresTransport:
                 if time.monotonic() - renewed_at >= LOOK_S:
                     renewed_at = time.monotonic()
                     await _try("meeting the other processes", self._renew)
+
                 await _try("looking up who follows which thread", self._share_followed)
+
                 if time.monotonic() >= self._check_at:
                     self._check_at = time.monotonic() + LOOK_S
                     await _try("looking up what is over", self._subscriptions.check)
                     await _try("storing the numbers of events", self._store_positions)
+
                 await _try("storing what this process follows", self._subscriptions.sync)
                 self._tasks = [task for task in self._tasks if not task.done()]
                 await asyncio.sleep(PAUSE_S)
@@ -269,10 +301,15 @@ class PostgresTransport:
             await asyncio.sleep(PAUSE_S)
 
     async def _notify(self) -> None:
-        news, self._notification = self._notification, Notification(sender=self._process_id)
-        chunks, self._unsent_chunks, self._unsent_bytes = self._unsent_chunks, [], 0
+        news = self._notification
+        self._notification = Notification(sender=self._process_id)
+        chunks = self._unsent_chunks
+        self._unsent_chunks = []
+        self._unsent_bytes = 0
+
         if len(news.written) + len(news.ended) + len(news.followed) > NAMED_AT_ONCE and not self._bus.carries_chunks:
             news = Notification(sender=self._process_id, many=True)
+
         if not news.is_empty():
             await self._bus.send(news, chunks)
 
@@ -282,6 +319,7 @@ class PostgresTransport:
         row = await self._db.fetchrow(sql.renew_stream_process, process_id=self._process_id, alive_s=ALIVE_S)
         assert row is not None  # noqa: S101 - it always returns one row
         self._hub.clock.compare(row["seconds"], began, time.time())
+
         self.has_others = row["others"] > 0
         if row["was_dead"]:
             self._subscriptions.forget_recorded()
@@ -289,12 +327,14 @@ class PostgresTransport:
     async def _store_positions(self) -> None:
         positions = self._hub.positions()
         stored = self._stored_positions
+
         new = {key: position for key, position in positions.items() if position[0] and stored.get(key) != position}
         if new:
             event_ids, seqs = zip(*new.values(), strict=True)
             await self._db.execute(
                 sql.store_stream_sequences, thread_ids=list(new), event_ids=list(event_ids), seqs=list(seqs)
             )
+
         self._stored_positions = positions
 
     async def _share_followed(self) -> None:
@@ -303,6 +343,7 @@ class PostgresTransport:
         candidates = self.followed_elsewhere | set(logs)
         if not candidates:
             return
+
         rows = await self._db.fetch(sql.followed_elsewhere, process_id=self._process_id, thread_ids=list(candidates))
         # Threads that notifications named meanwhile are looked up the next time.
         self.followed_elsewhere = {row["thread_id"] for row in rows} | (self.followed_elsewhere - candidates)
@@ -316,6 +357,7 @@ async def _wait(event: asyncio.Event, within_s: float) -> None:
             await event.wait()
     except TimeoutError:
         return
+
     event.clear()
 
 

@@ -27,26 +27,33 @@ class RunStream:
         self.run_id = run_id
         self.log = log
         self._clock = clock
+
         self.segment = log.segment(run_id)
         if is_resumable:
             self.segment.make_resumable()
+
         self.is_stateless = False
         self.is_started = self.is_local = False
+
         # The stream ended here, but the run continues without this process.
         self.is_cut = False
         # Most likely the run will start here, so a client that waits need not ask the database yet.
         self.is_admitted_here = False
+
         # A client of this process waits for a stateless run that starts here. Others find it only by a search for runs.
         self.is_private = False
         # Whether all earlier events from other processes are here, so that new ones can be taken as they come.
         self.is_complete = bool(self.segment.last_id)
+
         # Keeps the subscription to other processes alive.
         self.remote: object = None
         self.ended = asyncio.Event()
+
         # The worker's result, for clients that wait for it; None if another process ended or continues the run.
         self.result: Any = None
         # The graph's name, if the start of the run was announced.
         self.graph_id: str | None = None
+
         # Called when the run starts, or ends without having started.
         self.on_start: Callable[[], None] | None = None
         self._changed = asyncio.Event()
@@ -56,18 +63,23 @@ class RunStream:
 
         Other processes get no notification of a private run: its client waits here, and its thread ends with it.
         """
-        self.is_local, self.is_admitted_here, self.is_private = starts_here, True, starts_here and is_private
+        self.is_local = starts_here
+        self.is_admitted_here = True
+        self.is_private = starts_here and is_private
 
     def begin(self, *, is_stateless: bool, is_resumable: bool) -> None:
         """Note that this process executes the run from now on."""
-        self.is_stateless, self.is_local = is_stateless, True
+        self.is_stateless = is_stateless
+        self.is_local = True
         if is_resumable:
             self.segment.make_resumable()
 
     def continue_elsewhere(self, remote: object) -> None:
         """Note that another process continues with the run; its events come from a subscription."""
         # Until now the events were this process's own, so none from elsewhere are missing.
-        self.is_local, self.is_complete, self.remote = False, True, remote
+        self.is_local = False
+        self.is_complete = True
+        self.remote = remote
 
     def publish(self, events: list[tuple[str, bytes]]) -> None:
         """Send events, as names and JSON, to every follower of the run and of its thread."""
@@ -90,10 +102,13 @@ class RunStream:
         """End the stream: no event follows. `result` is that of a run which ended in this process."""
         if result is not None:
             self.result = result
+
         self.ended.set()
         self.wake()
+
         for follower in self.followers():
             follower.end()
+
         self.segment.followers = None
 
     def cut(self) -> None:
@@ -101,6 +116,7 @@ class RunStream:
         self.is_cut = True
         for follower in self.followers():
             follower.cut()
+
         self.end()
 
     @property
@@ -135,12 +151,14 @@ class RunStream:
         """Follow the run from now on, or from after a kept event; an `after` that is not an id gives no events."""
         is_resumable = self.segment.is_resumable
         view = RunView(self.segment, None if modes is None else modes | _ALWAYS_SENT, is_resumable)
+
         subscription = LogSubscription(self.log, view)
         is_id = after is not None and (after in REPLAY_ALL or parse_event_id(after) is not None)
         if after is not None and is_id and is_resumable:
             position = None if after in REPLAY_ALL else parse_event_id(after)
             if self.segment.has_after(position):
                 subscription.cursor = Cursor(self.segment, after=position)
+
         if self.is_cut:
             subscription.cut()
         elif self.ended.is_set() or (after is not None and not is_id and is_resumable):
@@ -149,4 +167,5 @@ class RunStream:
             if self.segment.followers is None:
                 self.segment.followers = WeakSet()
             self.segment.followers.add(subscription)
+
         return subscription

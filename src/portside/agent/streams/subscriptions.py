@@ -54,6 +54,7 @@ class RemoteSubscriptions:
         self.by_thread: WeakValueDictionary[UUID, RemoteSubscription] = WeakValueDictionary()
         self._recorded: set[UUID] = set()
         self._seen_over: dict[UUID, float] = {}
+
         # One reader at a time, because a cursor must not pass a chunk that another reader has not applied yet.
         self._reading = asyncio.Lock()
 
@@ -66,10 +67,12 @@ class RemoteSubscriptions:
         if (is_unread := subscription.cursor == 0) and stream is not None:
             # Nothing was read before this run had a stream here: it gets everything, though `read` may come first.
             stream.is_complete = True
+
         # Recorded before it reads: what is written later is written for it, and what was written before is read below.
         if not subscription.is_recorded:
             await self._record([log.thread_id])
             subscription.is_recorded = True
+
         async with self._reading:
             if is_unread:
                 await self._read({log.thread_id: subscription})
@@ -77,6 +80,7 @@ class RemoteSubscriptions:
                 # The thread was read before this run had a stream here, so its events may not have been kept.
                 await self.fill(stream)
                 stream.is_complete = True
+
         return subscription
 
     def follow_elsewhere(self, stream: RunStream) -> None:
@@ -91,20 +95,25 @@ class RemoteSubscriptions:
     def take(self, chunks: list[Chunk]) -> bool:
         """Take chunks that the bus carried; False if some must be read, because others before them are missing."""
         is_complete = True
+
         for chunk in chunks:
             subscription = self.by_thread.get(chunk.thread_id)
             if subscription is None or chunk.number <= subscription.cursor:
                 continue
+
             # The bus may drop chunks. Taking this one would move the cursor past those that are missing.
             if self._reading.locked() or chunk.number != subscription.cursor + 1:
                 is_complete = False
             else:
                 self._apply(subscription, chunk)
+
         return is_complete
 
     async def fill(self, stream: RunStream) -> None:
         """Read all that was written of a run, for the run's followers alone."""
-        cursor, has_more, pace = 0, True, _Pace()
+        cursor = 0
+        has_more = True
+        pace = _Pace()
         while has_more:
             rows = await self._db.fetch(
                 sql.read_run_chunks,
@@ -114,15 +123,19 @@ class RemoteSubscriptions:
                 limit=CHUNKS_AT_ONCE,
                 page_bytes=PAGE_BYTES,
             )
+
             for row in rows:
                 cursor = row["number"]
                 events = unpack_events(row["body"])
+
                 own = list(takewhile(lambda event: event.name not in MARKERS, events))
                 if own and not stream.is_local:
                     stream.log.fill(stream.run_id, own)
                     stream.mark_started()
+
                 _pass_markers(events, stream)
                 await pace.taken(len(row["body"]))
+
             has_more = bool(rows) and rows[-1]["has_more"]
 
     async def sync(self) -> None:
@@ -131,10 +144,12 @@ class RemoteSubscriptions:
         if gone:
             await self._db.execute(sql.remove_stream_subscriptions, process_id=self._process_id, thread_ids=list(gone))
             self._recorded -= gone
+
             # A client may have followed one of them again meanwhile, and the statement has deleted that row as well.
             for thread_id in gone:
                 if (subscription := self.by_thread.get(thread_id)) is not None:
                     subscription.is_recorded = False
+
         subscriptions = list(self.by_thread.values())
         await self._record([each.log.thread_id for each in subscriptions if not each.is_recorded])
         for each in subscriptions:
@@ -150,9 +165,11 @@ class RemoteSubscriptions:
         subscriptions = dict(self.by_thread)
         if not subscriptions:
             return
+
         streams = [stream for stream in self._hub.remote_streams() if stream.log.thread_id in subscriptions]
         await self._check_runs(streams)
         rows = await self._db.fetch(sql.threads_that_exist, thread_ids=list(subscriptions))
+
         existing = {row["thread_id"] for row in rows}
         for thread_id, subscription in subscriptions.items():
             # A client may follow a thread before it exists. Runs of a deleted thread end first, each with its reason.
@@ -166,18 +183,23 @@ class RemoteSubscriptions:
         states = {
             row["run_id"]: (row["status"], row["was_started"], (row["error"] or {}).get("message")) for row in rows
         }
-        now, seen, self._seen_over = time.monotonic(), self._seen_over, {}
+        now = time.monotonic()
+        seen = self._seen_over
+        self._seen_over = {}
+
         late: list[tuple[RunStream, str]] = []
         for stream in streams:
             status, was_started, reason = states.get(stream.run_id, ("gone", stream.is_started, None))
             if (status != "gone" and status not in OVER) or stream.is_local:
                 continue
+
             # Its marker is most likely on its way, and ends the stream after its last events.
             first = self._seen_over[stream.run_id] = seen.get(stream.run_id, now)
             if not was_started and status != "gone":
                 self._hub.finish_unstarted(stream, reason or "the run was cancelled before it began")
             elif now - first > LAST_EVENTS_WITHIN_S:
                 late.append((stream, status))
+
         if late:
             await self._end_late(late)
 
@@ -188,11 +210,13 @@ class RemoteSubscriptions:
         events are written in different transactions: what was read last may be older than the status.
         """
         await self.read()
+
         for stream, status in streams:
             # The read may have found the marker. And a stream is opened before its run is admitted: a run that seemed
             # gone may have begun here meanwhile.
             if stream.ended.is_set() or stream.is_local:
                 continue
+
             if stream.is_started:
                 stream.log.receive(stream.run_id, [], end=False)
                 stream.end()
@@ -203,17 +227,20 @@ class RemoteSubscriptions:
                     # These clients were to get every event, and the executing process died before it wrote any. A run
                     # that was cancelled after its first worker had died may have no events.
                     stream.fail_followers()
+
                 stream.end()
 
     def _get(self, log: EventLog) -> RemoteSubscription:
         subscription = self.by_thread.get(log.thread_id)
         if subscription is None:
             subscription = self.by_thread[log.thread_id] = RemoteSubscription(log)
+
         return subscription
 
     async def _record(self, thread_ids: list[UUID]) -> None:
         if not thread_ids:
             return
+
         await self._db.execute(
             sql.add_stream_subscriptions, process_id=self._process_id, alive_s=ALIVE_S, thread_ids=thread_ids
         )
@@ -229,6 +256,7 @@ class RemoteSubscriptions:
                 limit=CHUNKS_AT_ONCE,
                 page_bytes=PAGE_BYTES,
             )
+
             for row in rows:
                 subscription = subscriptions[row["thread_id"]]
                 if row["body"] is None:
@@ -237,24 +265,32 @@ class RemoteSubscriptions:
                     subscription.log.fail_followers()
                     if row["run_id"] is not None and (stream := self._hub.find(row["run_id"])) is not None:
                         stream.fail_followers()
+
                     continue
+
                 chunk = Chunk(row["thread_id"], row["number"], row["run_id"], row["writer"], row["body"])
                 self._apply(subscription, chunk)
                 await pace.taken(len(chunk.body))
+
             subscriptions = {row["thread_id"]: subscriptions[row["thread_id"]] for row in rows if row["has_more"]}
 
     def _apply(self, subscription: RemoteSubscription, chunk: Chunk) -> None:
         subscription.cursor = max(subscription.cursor, chunk.number)
         # It may be deleted before `check` sees its row, and its followers must end then.
         subscription.has_existed = True
+
         if chunk.writer == self._process_id:
             # The event log has had these events since they were published.
             return
-        log, events = subscription.log, chunk.events()
+
+        log = subscription.log
+        events = chunk.events()
+
         # A run that this process claims next must continue with greater ids.
         self._hub.clock.advance_past(events[-1].event_id)
         if any(event.name == LOST for event in events):
             log.fail_followers()
+
         stream = self._hub.find(chunk.run_id) if chunk.run_id is not None else None
         # This process executes a local run itself: what others wrote of it is of an earlier attempt.
         if stream is None or not stream.is_local:
@@ -262,8 +298,10 @@ class RemoteSubscriptions:
             closing_id = next((event.event_id for event in events if event.name == CLOSING), "")
             plain = [event for event in events if event.name not in MARKERS]
             log.receive(chunk.run_id, plain, closing_id=closing_id, end=end)
+
             if stream is not None and events[0].name not in MARKERS:
                 stream.mark_started()
+
         if stream is not None:
             _pass_markers(events, stream)
 
@@ -286,5 +324,6 @@ def _pass_markers(events: list[StreamEvent], stream: RunStream) -> None:
     """Fail or end a run's followers where markers among its events say so."""
     if any(event.name == LOST for event in events):
         stream.fail_followers()
+
     if any(event.name == END for event in events) and not stream.is_local:
         stream.end()

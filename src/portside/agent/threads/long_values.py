@@ -49,16 +49,20 @@ async def with_long_values(db: Session, rows: Sequence[Row], extract: Any = None
     for place, row in enumerate(rows):
         if row["long_values"] is None:
             continue
+
         try:
             completed[place] = await _completed(db, row, extract)
         except CannotDecrypt as exc:
             if not marks:
                 raise
+
             # One bad row must not hide the others.
             log.warning("long values cannot be decrypted", thread_id=str(row["thread_id"]), reason=exc.message)
             completed[place] = {**dict(row), "values": dump_api({UNDECRYPTABLE: exc.message}).decode()}
+
         if (read := current_read()) is not None:
             read.check_objects(place)
+
     return completed
 
 
@@ -66,10 +70,12 @@ async def _completed(db: Session, row: Row, extract: Any) -> Row:
     base, lists = await _with_lists(db, row)
     if encryptor_of(db) is not None:
         return _joined_here(base, lists, extract)
+
     found = await _join(db, base, lists, extract=extract)
     whole = {**dict(base), "values": found["joined"]}
     if base.get("extracted") is not None:
         whole["extracted"] = found["joined_paths"]
+
     return whole
 
 
@@ -77,11 +83,13 @@ def _joined_here(base: Row, lists: str, extract: Any) -> Row:
     """Join decrypted values without sending them to Postgres, in the order of keys of `jsonb`: the short ones first."""
     parts = _RAW_OBJECT.decode(base["values"] or "{}") | _RAW_OBJECT.decode(lists)
     ordered = sorted(parts, key=lambda key: (len(key.encode()), key.encode()))
+
     whole = {**dict(base), "values": dump_api({key: parts[key] for key in ordered}).decode()}
     if base.get("extracted") is not None:
         values = load(whole["values"])
         paths = {each["alias"]: value_at(values, each["path"]) for each in extract or () if each["root"] == "values"}
         whole["extracted"] = dump_api(load(base["extracted"]) | paths).decode()
+
     return whole
 
 
@@ -96,23 +104,31 @@ async def threads_matching(db: Session, filters: Mapping[str, Any]) -> list[UUID
     keys = [key for key, wanted in values.items() if isinstance(wanted, list)]
     if not keys:
         return None
+
     if (encryptor := encryptor_of(db)) is not None:
         await encryptor.refuse_encrypted(values, ModelField("thread", "values"), ["body", "values"])
+
     rows = await db.fetch(sql.find_threads_with_long_values, **filters, keys=keys, limit=MAX_SCANNED + 1)
     candidates: list[UUID] = [row["thread_id"] for row in rows]
     if len(candidates) > MAX_SCANNED:
         raise _too_slow(keys[0], f"more than {MAX_SCANNED} threads have such a list")
-    wanted, matching, deadline = dump_api(values).decode(), [], time.monotonic() + SCAN_S
+
+    wanted = dump_api(values).decode()
+    matching = []
+    deadline = time.monotonic() + SCAN_S
     for start in range(0, len(candidates), BATCH):
         for row in await db.fetch(sql.read_threads_with_long_values, thread_ids=candidates[start : start + BATCH]):
             if time.monotonic() > deadline:
                 raise _too_slow(keys[0], f"reading such lists of {len(candidates)} threads takes over {SCAN_S:.0f} s")
+
             base, lists = await _with_lists(db, row)
             if (await _join(db, base, lists, matching=wanted))["is_matching"]:
                 matching.append(row["thread_id"])
+
         if (read := current_read()) is not None:
             # None of it is in the response.
             read.used = 0
+
     return matching
 
 
@@ -147,10 +163,13 @@ async def _with_lists(db: Session, row: Row) -> tuple[Row, str]:
         found = await _read(db, row["thread_id"], versions)
         if len(found) == len(versions):
             break
+
         again = await db.fetchrow(sql.get_thread, thread_id=row["thread_id"])
         if again is None:
             break
+
         row = {**dict(row), "values": again["values"], "long_values": again["long_values"]}
+
     return row, "{" + ",".join(found) + "}"
 
 
@@ -163,4 +182,5 @@ async def _read(db: Session, thread_id: UUID, versions: Mapping[str, str]) -> li
         if (row := await db.fetchrow(sql.read_long_value, **named)) is not None:
             value = _serde().loads_for_json((row["kind"], row["value_datas"][0]))
             entries.append(f"{dump_api(name).decode()}:{without_nul(dump_user(value)).decode()}")
+
     return entries

@@ -25,13 +25,29 @@ from portside.kernel.user_json import dump_user
 LATEST = Checkpoint()
 # The keys that the server writes into a run's configurable: they belong to that run and its caller.
 _OF_THE_RUN = frozenset(
-    {"run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "langgraph_auth_user", "langgraph_auth_user_id",
-     "langgraph_auth_permissions", "langgraph_request_id"}
-)  # fmt: skip
+    {
+        "run_id",
+        "checkpoint_id",
+        "checkpoint_ns",
+        "checkpoint_map",
+        "langgraph_auth_user",
+        "langgraph_auth_user_id",
+        "langgraph_auth_permissions",
+        "langgraph_request_id",
+    }
+)
 _EMPTY: dict[str, Any] = {
-    "values": {}, "next": [], "tasks": [], "metadata": None, "created_at": None, "checkpoint": None,
-    "parent_checkpoint": None, "interrupts": [], "checkpoint_id": None, "parent_checkpoint_id": None,
-}  # fmt: skip
+    "values": {},
+    "next": [],
+    "tasks": [],
+    "metadata": None,
+    "created_at": None,
+    "checkpoint": None,
+    "parent_checkpoint": None,
+    "interrupts": [],
+    "checkpoint_id": None,
+    "parent_checkpoint_id": None,
+}
 # Concurrent statements. Most version checks return no checkpoint, so a single statement answers all that wait, which
 # costs Postgres half of what two would. Full reads may return much and should not wait for each other.
 CONCURRENT_VERSION_CHECKS = 1
@@ -97,6 +113,7 @@ class StateLoader:
         if self._db.codec is not None:
             # A thread that cannot be decrypted must not fail the others of a batch.
             return (await self._fetch([request]))[0]
+
         try:
             return await (self._full_reads if request.known is None else self._version_checks).submit(request)
         except ReservationNeeded:
@@ -112,11 +129,13 @@ class StateLoader:
         places = {request: place for place, request in enumerate(dict.fromkeys(requests), 1)}
         columns: list[list[object]] = [list(column) for column in zip(*places, strict=True)]
         names = ("thread_ids", "namespaces", "checkpoint_ids", "known")
+
         rows = await self._db.fetch(sql.read_states, **dict(zip(names, columns, strict=True)))
         found: dict[int, FoundState] = {}
         for row in rows:
             checkpoint = row if row["checkpoint_id"] is not None else None
             found[row["place"]] = FoundState(row["graph_id"], row["state_version"], checkpoint)
+
         return [found.get(places[request]) for request in requests]
 
 
@@ -162,6 +181,7 @@ class StateCache:
             known = self._states[key]
         except KeyError:
             return None
+
         return known if known.user == user else None
 
     def put(self, key: StateKey, state: CachedState) -> None:
@@ -188,6 +208,7 @@ class StateReader:
         at = query.checkpoint
         if self._graphs.writer.is_buffering(thread_id):
             await self._graphs.writer.flush(thread_id)
+
         found = await self._load(StateRequest(thread_id, at.checkpoint_ns or "", at.checkpoint_id or None))
         return await self._state_of(thread_id, query, caller, found)
 
@@ -199,17 +220,20 @@ class StateReader:
         )
         if not is_latest:
             return await self._read(thread_id, query, caller)
+
         key = StateKey(thread_id.int, tuple(query.select) if query.select else None, caller.identity)
         known = self._cache.get(key, caller.user)
         found = await self._load(StateRequest(thread_id, known=known and known.version))
         if known is not None and found.version == known.version:
             return known.body
+
         body = await self._state_of(thread_id, query, caller, found)
         facts = self._graphs.facts.get(found.graph_id or "")
         if found.row is not None and found.version is not None and facts is not None and facts.is_fixed:
             self._cache.put(key, CachedState(found.version, caller.user, body))
         else:
             self._cache.drop(key)
+
         return body
 
     async def config(self, thread_id: UUID, graph_id: str, at: Checkpoint | None, caller: Caller) -> Any:
@@ -221,12 +245,14 @@ class StateReader:
         facts = self._graphs.facts.get(graph_id)
         if facts is None or not facts.is_factory:
             return config
+
         given = await self._config_of_last_run(thread_id) or await self._config_of_assistant(thread_id)
         configurable = {
             name: value
             for name, value in given.get("configurable", {}).items()
             if name not in _OF_THE_RUN and not name.startswith("__")
         }
+
         return {**given, "configurable": configurable | config["configurable"]}
 
     async def _config_of_last_run(self, thread_id: UUID) -> dict[str, Any] | None:
@@ -238,21 +264,27 @@ class StateReader:
         row = await self._db.fetchrow(sql.assistant_of_thread, thread_id=thread_id)
         if row is None:
             return {}
+
         return {**row["config"], "configurable": {**row["config"].get("configurable", {}), **row["context"]}}
 
     async def _load(self, request: StateRequest) -> FoundState:
         found = await self._loader.load(request)
         if found is None:
             raise ThreadNotFound.of(request.thread_id)
+
         return found
 
     async def _state_of(self, thread_id: UUID, query: StateAtCheckpoint, caller: Caller, found: FoundState) -> bytes:
-        at, without_checkpoint = query.checkpoint, dict[str, Any]()
+        at = query.checkpoint
+        without_checkpoint = dict[str, Any]()
+
         if at.thread_id:
             # RemoteGraph always names the thread, and accepts None for neither the checkpoint nor its metadata.
             checkpoint = {"thread_id": str(thread_id), "checkpoint_ns": at.checkpoint_ns or "", "checkpoint_id": None}
             without_checkpoint = {"checkpoint": checkpoint, "metadata": {}}
+
         state: bytes | None = None
+
         if found.graph_id is not None:
             read = StateRead(
                 graph_id=found.graph_id,
@@ -262,11 +294,14 @@ class StateReader:
                 without_checkpoint=without_checkpoint,
                 select=query.select,
             )
+
             state = await self._graphs.read_state(read)
         elif not at.checkpoint_id:
             state = dump_user(select_fields(_EMPTY | without_checkpoint, query.select))
+
         if state is None:
             raise CheckpointNotFound.of(thread_id, at.checkpoint_id or "")
+
         return state
 
 
@@ -275,8 +310,10 @@ def config_of(thread_id: UUID, at: Checkpoint | None, caller: Caller) -> Any:
     configurable: dict[str, Any] = {"thread_id": str(thread_id), "checkpoint_ns": (at and at.checkpoint_ns) or ""}
     if at is not None and at.checkpoint_id:
         configurable["checkpoint_id"] = at.checkpoint_id
+
     if at is not None and at.checkpoint_map:
         configurable["checkpoint_map"] = at.checkpoint_map
+
     return {"configurable": configurable | auth_configurable(caller)}
 
 
@@ -285,5 +322,6 @@ async def graph_of_thread(db: Database, thread_id: UUID) -> str | None:
     row = await db.fetchrow(sql.graph_of_thread, thread_id=thread_id)
     if row is None:
         raise ThreadNotFound.of(thread_id)
+
     graph_id: str | None = row["graph_id"]
     return graph_id

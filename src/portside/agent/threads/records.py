@@ -94,6 +94,7 @@ async def existing_thread(
     is_visible = visible is None or await db.fetchval(sql.thread_matches, thread_id=thread_id, access=visible)
     if request.if_exists != "do_nothing" or not is_visible:
         raise ThreadExists(f"Thread with ID {thread_id} already exists")
+
     return await get_thread(db, thread_id)
 
 
@@ -102,10 +103,12 @@ async def get_thread(db: Session, thread_id: UUID, *, with_ttl: bool = False) ->
     row = await db.fetchrow(sql.get_thread, thread_id=thread_id)
     if row is None:
         raise ThreadNotFound.of(thread_id)
+
     [complete] = await with_long_values(db, [row])
     thread = _thread_of(complete)
     if with_ttl and row["ttl_minutes"] is not None:
         thread.ttl = ShownTtl(row["ttl_strategy"], row["ttl_minutes"], iso(row["expires_at"]))
+
     return thread
 
 
@@ -114,6 +117,7 @@ async def pending_interrupts(db: Session, thread_id: UUID) -> list[str] | None:
     row = await db.fetchrow(sql.pending_interrupts, thread_id=thread_id)
     if row is None:
         return None
+
     interrupts = None if row["interrupts"] is None else load(row["interrupts"])
     return [interrupt["id"] for task in (interrupts or {}).values() for interrupt in task]
 
@@ -126,6 +130,7 @@ async def search_threads(db: Database, query: ThreadSearch, visible: Filter | No
     fields = frozenset(query.select or _ALL)
     extract = parse_paths(query.extract)
     filters = _filters(query, visible) | {"ids": query.ids or None}
+
     rows = await db.fetch(
         sql.search_threads,
         **filters,
@@ -136,10 +141,12 @@ async def search_threads(db: Database, query: ThreadSearch, visible: Filter | No
         extract=extract,
         matched_ids=await threads_matching(db, filters),
     )
+
     # The statement counts and reads in two steps, and a thread may be deleted between them.
     found: list[Any] = [row for row in rows if row["thread_id"] is not None]
     if "values" in fields or extract:
         found = await with_long_values(db, found, extract, marks=True)
+
     return SearchPage([_thread_of(row, fields) for row in found], rows[0]["total"])
 
 
@@ -168,6 +175,7 @@ async def patch_thread(db: Database, thread_id: UUID, patch: ThreadPatch, *, ret
     row = await db.fetchrow(sql.patch_thread, **values, is_returned=returns_thread)
     if row is None:
         raise ThreadNotFound.of(thread_id)
+
     [complete] = await with_long_values(db, [row])
     return _thread_of(complete)
 
@@ -180,6 +188,7 @@ async def delete_thread(db: Database, thread_id: UUID) -> bool:
     had_runs: bool | None = await db.fetchval(sql.delete_thread, thread_id=thread_id)
     if had_runs is None:
         raise ThreadNotFound.of(thread_id)
+
     return had_runs
 
 
@@ -198,16 +207,21 @@ async def copy_thread(
             original = await tx.fetchrow(sql.get_thread, thread_id=thread_id)
             if original is None:
                 raise ThreadNotFound.of(thread_id)
+
             copied["metadata"] = load(original["metadata"]) if metadata is None else metadata
             copied["config"] = None if original["config"] is None else load(original["config"])
             copied["values"] = original["values"]
+
         row = await tx.fetchrow(sql.copy_thread, source=thread_id, target=target, **copied)
         if row is None:
             raise ThreadNotFound.of(thread_id)
+
         await tx.execute(sql.copy_checkpoints, source=str(thread_id), target=str(target))
         if encryptor is not None:
             await rebind_checkpoints(encryptor, tx, str(thread_id), str(target))
+
         [copy] = await with_long_values(tx, [row])
+
     return _thread_of(copy)
 
 
@@ -216,9 +230,11 @@ async def prune_threads(db: Database, request: ThreadPrune) -> list[UUID]:
     if request.strategy != "keep_latest":
         rows = await db.fetch(sql.prune_threads, thread_ids=request.thread_ids)
         return [row["thread_id"] for row in rows]
+
     async with db.transaction() as tx:
         rows = await tx.fetch(sql.lock_idle_threads, thread_ids=request.thread_ids)
         await tx.execute(sql.keep_latest_checkpoints, thread_ids=[row["thread_id"] for row in rows])
+
     return [UUID(row["thread_id"]) for row in rows]
 
 
@@ -227,9 +243,11 @@ async def measure_storage(db: Database, thread_id: UUID) -> ThreadStorage:
     row = await db.fetchrow(sql.thread_storage, thread_id=thread_id)
     if row is None:
         raise ThreadNotFound.of(thread_id)
+
     channels = msgspec.convert(row["channels"] or {}, dict[str, ChannelSpace])
     versions = sum(channel.versions for channel in channels.values())
     value_bytes = sum(channel.bytes for channel in channels.values())
+
     return ThreadStorage(
         thread_id=thread_id,
         total_bytes=row["checkpoint_bytes"] + value_bytes + row["write_bytes"],
@@ -243,6 +261,7 @@ def _lifetime(ttl: Ttl | float | None) -> dict[str, Any]:
     """Return the columns of a lifetime; a number of minutes alone means that the thread is deleted after them."""
     if ttl is None:
         return {"ttl_minutes": None, "ttl_strategy": None}
+
     given = ttl if isinstance(ttl, Ttl) else Ttl(ttl)
     return {"ttl_minutes": given.ttl, "ttl_strategy": given.strategy or "delete"}
 
@@ -254,13 +273,17 @@ def _thread_of(row: Any, fields: frozenset[str] = _ALL) -> Thread:
     for name in _JSON:
         if name in fields:
             shown[name] = None if row[name] is None else msgspec.Raw(row[name].encode())
+
     if row["interrupts"] is None:
         # Neither exists before the first run or change of the state has ended.
         shown.update({name: UNSET for name in ("interrupts", "error") if shown.get(name) is None})
+
     if "context" in fields:
         shown["context"] = {}
+
     if row.get("extracted") is not None:
         shown["extracted"] = msgspec.Raw(row["extracted"].encode())
+
     return Thread(**shown)
 
 
@@ -280,16 +303,21 @@ def _parse_path(alias: str, path: str) -> dict[str, Any]:
     root = re.split(r"[.\[]", path, maxsplit=1)[0]
     if root not in PATH_ROOTS:
         raise _invalid_path(alias, f"a path starts with one of {', '.join(PATH_ROOTS)}, not with {root[:40]!r}")
-    steps, position = [], len(root)
+
+    steps = []
+    position = len(root)
     while position < len(path) <= MAX_PATH_CHARACTERS:
         step = _PATH_STEP.match(path, position)
         if step is None:
             break
+
         steps.append(step[1] or step[2])
         position = step.end()
+
     if position != len(path):
         why = f"a path looks like values.messages[-1].content, in {MAX_PATH_CHARACTERS} characters or less"
         raise _invalid_path(alias, why)
+
     return {"alias": alias, "root": root, "path": steps}
 
 
@@ -324,16 +352,19 @@ class ThreadSearches:
         if self._db.codec is not None:
             # Handlers decrypt in the encryption context of the caller.
             return _encoded(await search_threads(self._db, query, visible))
+
         key = msgspec.json.encode(query) + dump_user(visible)
         same = self._same.get(key)
         if same is None:
             same = self._same[key] = Batcher(partial(self._search, query, visible), retry_singly=False)
+
         read = current_read()
         page, size = await same.submit(read)
         if read is not None:
             # Each response may be read slowly, so each needs the memory for it.
             await read.reserve(size)
             read.used = size
+
         return page
 
     async def _search(
@@ -386,4 +417,5 @@ class ExpiredThreads(Task):
             if thread_ids:
                 await tx.execute(sql.keep_latest_checkpoints, thread_ids=thread_ids)
                 await tx.execute(sql.note_pruned_threads, thread_ids=thread_ids)
+
         return len(thread_ids)

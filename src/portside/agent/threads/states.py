@@ -79,6 +79,7 @@ class States:
         """
         if not request.supersteps:
             return await records.create_thread(self._db, request, visible)
+
         thread_id = request.thread_id or uuid7()
         creation = StateCreation(
             graph_id=graph_of(request, list(self._graphs.facts)),
@@ -120,6 +121,7 @@ class States:
         graph_id = await graph_of_thread(self._db, thread_id)
         if graph_id is None:
             return b"[]"
+
         read = HistoryRead(
             graph_id=graph_id,
             config=await self._reader.config(thread_id, graph_id, query.checkpoint, caller),
@@ -128,6 +130,7 @@ class States:
             filter=query.metadata,
             select=query.select,
         )
+
         return await self._graphs.read_history(read)
 
     async def update(self, thread_id: UUID, update: StateUpdate, caller: Caller = ANYONE) -> dict[str, Any]:
@@ -138,6 +141,7 @@ class States:
         graph_id = await graph_of_thread(self._db, thread_id)
         if graph_id is None:
             raise BadRequest(f"Thread '{thread_id}' has no assigned graph ID; start a run on it first")
+
         at = _named(update)
         change = StateChange(
             graph_id=graph_id,
@@ -145,11 +149,14 @@ class States:
             values=update.values,
             as_node=update.as_node,
         )
+
         async with self._change(thread_id, partial(_lock, thread_id)) as tx:
             changed = await self._graphs.update_state(change, self._scope(tx))
             if changed is None:
                 raise CheckpointNotFound.of(thread_id, at.checkpoint_id or "")
+
             values = await _write_to_thread(tx, thread_id, changed)
+
         made = named_checkpoint(changed.checkpoint)
         self._hub.publish_state_update(thread_id, dump_api({**made, "values": msgspec.Raw(values)}))
         return made
@@ -172,6 +179,7 @@ class States:
         """
         if reserved := sorted(RESERVED_METADATA & patch.metadata.keys()):
             raise Invalid.field(["body", "metadata", reserved[0]], "the server writes this key itself; leave it out")
+
         at = _named(patch)
         row = await self._db.fetchrow(
             sql.patch_checkpoint,
@@ -183,6 +191,7 @@ class States:
         if row is None:
             await graph_of_thread(self._db, thread_id)
             raise CheckpointNotFound.of(thread_id, at.checkpoint_id or "(the latest)")
+
         return named_checkpoint(dict(row))
 
 
@@ -199,6 +208,7 @@ async def _write_to_thread(tx: Session, thread_id: UUID, changed: ChangedState) 
     values = without_nul(changed.values)
     long_values = None if has_whole_rows(tx) else changed.long_values
     in_row = values if long_values is None or changed.row_values is None else without_nul(changed.row_values)
+
     await tx.execute(
         sql.write_thread_state,
         thread_id=thread_id,
@@ -207,6 +217,7 @@ async def _write_to_thread(tx: Session, thread_id: UUID, changed: ChangedState) 
         status="interrupted" if changed.has_next else "idle",
         interrupts=changed.interrupts,
     )
+
     return values
 
 
@@ -228,7 +239,9 @@ def graph_of(request: ThreadCreate, known: Sequence[str]) -> str:
         raise Invalid.field(
             ["body", "metadata", "graph_id"], "required with supersteps: name the graph that applies them", "missing"
         )
+
     if graph_id not in known:
         message = f"Graph '{graph_id}' not found. Expected one of: {', '.join(known)}"
         raise Invalid.field(["body", "metadata", "graph_id"], message)
+
     return str(graph_id)

@@ -33,6 +33,7 @@ class Caller(msgspec.Struct, frozen=True):
         """The key under which limits count the caller; None for a caller without limits."""
         if not (self.identity or self.address):
             return None
+
         kind, name = ("user", self.identity) if self.identity else ("address", self.address)
         return _limit_key(kind, name)
 

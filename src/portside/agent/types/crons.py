@@ -11,9 +11,23 @@ from portside.agent.types.runs import Durability, MultitaskStrategy, RunConfig, 
 OnRunCompleted = Literal["delete", "keep"]
 CronSortBy = Literal["cron_id", "assistant_id", "thread_id", "next_run_date", "end_time", "created_at", "updated_at"]
 CronField = Literal[
-    "cron_id", "assistant_id", "thread_id", "user_id", "end_time", "schedule", "timezone", "payload", "next_run_date",
-    "metadata", "on_run_completed", "is_enabled", "enabled", "created_at", "updated_at", "skipped_count",
-]  # fmt: skip
+    "cron_id",
+    "assistant_id",
+    "thread_id",
+    "user_id",
+    "end_time",
+    "schedule",
+    "timezone",
+    "payload",
+    "next_run_date",
+    "metadata",
+    "on_run_completed",
+    "is_enabled",
+    "enabled",
+    "created_at",
+    "updated_at",
+    "skipped_count",
+]
 ScheduleText = Annotated[str, msgspec.Meta(max_length=256)]
 ZoneName = Annotated[str, msgspec.Meta(max_length=64)]
 EndTime = Annotated[str, msgspec.Meta(max_length=64)]

@@ -92,9 +92,19 @@ class Run(msgspec.Struct):
 
 
 RunField = Literal[
-    "run_id", "thread_id", "assistant_id", "metadata", "status", "kwargs", "multitask_strategy", "created_at",
-    "updated_at", "error", "cancel_reason", "langsmith_session_name",
-]  # fmt: skip
+    "run_id",
+    "thread_id",
+    "assistant_id",
+    "metadata",
+    "status",
+    "kwargs",
+    "multitask_strategy",
+    "created_at",
+    "updated_at",
+    "error",
+    "cancel_reason",
+    "langsmith_session_name",
+]
 
 
 class ListedRun(msgspec.Struct):

@@ -12,9 +12,18 @@ from msgspec import UNSET, UnsetType
 ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
 TtlStrategy = Literal["delete", "keep_latest"]
 ThreadField = Literal[
-    "thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "config", "context", "status", "values",
-    "interrupts", "error",
-]  # fmt: skip
+    "thread_id",
+    "created_at",
+    "updated_at",
+    "state_updated_at",
+    "metadata",
+    "config",
+    "context",
+    "status",
+    "values",
+    "interrupts",
+    "error",
+]
 SortBy = Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
 SortOrder = Literal["asc", "desc"]
 Json = msgspec.Raw

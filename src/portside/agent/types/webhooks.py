@@ -6,10 +6,23 @@ from uuid import UUID
 import msgspec
 
 PAYLOAD_FIELDS = (
-    "run_id", "thread_id", "assistant_id", "metadata", "status", "kwargs", "multitask_strategy", "created_at",
-    "updated_at", "error", "cancel_reason", "langsmith_session_name", "run_started_at", "run_ended_at",
-    "webhook_sent_at", "values",
-)  # fmt: skip
+    "run_id",
+    "thread_id",
+    "assistant_id",
+    "metadata",
+    "status",
+    "kwargs",
+    "multitask_strategy",
+    "created_at",
+    "updated_at",
+    "error",
+    "cancel_reason",
+    "langsmith_session_name",
+    "run_started_at",
+    "run_ended_at",
+    "webhook_sent_at",
+    "values",
+)
 
 
 class WebhookUrls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -42,7 +42,8 @@ PAUSE_LIMIT_S = 3 * 3600.0
 PAUSE_GROWTH = 4.0
 RETRIED = frozenset({408, 425, 429})
 REFUSED = frozenset({401, 403})
-SUCCESSFUL, SERVER_ERROR = range(200, 300), 500
+SUCCESSFUL = range(200, 300)
+SERVER_ERROR = 500
 IDS = ("run_id", "thread_id", "assistant_id")
 ENCRYPTED = ("kwargs", "metadata", "error", "values")
 AS_STORED = ("metadata", "status", "multitask_strategy", "error", "cancel_reason")
@@ -97,9 +98,11 @@ class Deliveries(Task):
             raise
         finally:
             woken.cancel()
+
         done = [call for call in self._calls if call.done()]
         for call in done:
             del self._calls[call]
+
         return Status(did=dict(Counter(call.result() for call in done)), again=bool(self._calls))
 
     async def _claim(self) -> int:
@@ -107,25 +110,33 @@ class Deliveries(Task):
         free = CALLS_LIMIT - len(self._calls)
         if free <= 0:
             return 0
+
         hosts = Counter(self._calls.values())
         busy = [host for host, calls in hosts.items() if calls >= CALLS_LIMIT_OF_A_HOST]
         limit = min(free, CALLS_LIMIT_OF_A_HOST)
+
         rows = await self._db.fetch(sql.claim_webhooks, claim_s=CLAIM_S, busy_hosts=busy, limit=limit)
         for row in rows:
             self._calls[asyncio.create_task(self._deliver(row))] = row["host"]
+
         return len(rows)
 
     async def _deliver(self, delivery: Record) -> str:
         """Make one attempt and record the outcome."""
-        began, at = time.monotonic(), now()
+        began = time.monotonic()
+        at = now()
         try:
             status_code, reason, is_final = await self._call(delivery)
         except Exception as exc:
             log.exception("calling a webhook failed", run_id=str(delivery["run_id"]))
-            status_code, reason, is_final = None, type(exc).__name__, False
+            status_code = None
+            reason = type(exc).__name__
+            is_final = False
+
         duration_ms = round((time.monotonic() - began) * 1000)
         entry = DeliveryAttempt(iso(at), duration_ms, status_code, reason)
         outcome = self._outcome(delivery["attempts"], reason, is_final=is_final)
+
         await self._db.execute(
             sql.record_webhook_attempt,
             run_id=delivery["run_id"],
@@ -134,9 +145,11 @@ class Deliveries(Task):
             entry=[msgspec.to_builtins(entry)],
             delay_s=self._retries.pause_s(delivery["attempts"]),
         )
+
         CALLS.labels(outcome).inc()
         if outcome == "failed":
             log.warning("a webhook has failed for good", run_id=str(delivery["run_id"]), reason=reason)
+
         return outcome
 
     def _outcome(self, attempt: int, reason: str | None, *, is_final: bool) -> str:
@@ -150,6 +163,7 @@ class Deliveries(Task):
             return None, "webhooks are disabled (http.disable_webhooks)", True
         if any(is_undecryptable(delivery[name]) for name in ENCRYPTED):
             return None, "the payload cannot be decrypted with the keys of this server", True
+
         try:
             self._policy.check_syntax(delivery["url"])
             status = await self._post(delivery)
@@ -158,9 +172,11 @@ class Deliveries(Task):
         except (HostUnknown, HostUnreachable) as exc:
             # A name may be missing for some minutes only, such as while its receiver moves.
             return None, str(exc), False
+
         if status in SUCCESSFUL:
             PROBLEMS.forget(delivery["host"])
             return status, None, True
+
         if status in REFUSED:
             # The problem does not name the address, because everybody may read the metrics.
             PROBLEMS.note(
@@ -168,21 +184,27 @@ class Deliveries(Task):
                 f"A webhook refuses the calls of this server ({status}): its receiver wants another key or signature. "
                 "The log of the deployment names the run.",
             )
+
         return status, f"answered {status}", not (status in RETRIED or status >= SERVER_ERROR)
 
     async def _post(self, delivery: Record | dict[str, Any]) -> int:
         sent_at = now()
+
         if delivery["long_values"] is not None:
             row = {**dict(delivery), "values": dump_api(delivery["values"]).decode()}
             [whole] = await self._with_long_values(self._db, [row])
             delivery = {**whole, "values": load(whole["values"])}
+
         # In a thread: encoding a large state must not hold up the streams of this process.
         body = await asyncio.to_thread(payload_of, delivery, self._policy, sent_at)
         signed = signature_headers(self._policy.secrets, str(delivery["run_id"]), int(sent_at.timestamp()), body)
+
         headers = {"User-Agent": "portside", **self._policy.headers, "Content-Type": "application/json", **signed}
-        url, policy = delivery["url"], self._policy
+        url = delivery["url"]
+        policy = self._policy
         if policy.own_routes is not None and url.startswith("/"):
             return await policy.own_routes.post(url, headers, body, policy.rules.timeout_s)
+
         return await post(url, headers, body, policy.rules)
 
 
@@ -234,6 +256,7 @@ def payload_of(delivery: Record | dict[str, Any], policy: WebhookPolicy, sent_at
         "webhook_sent_at": iso(sent_at),
         "values": delivery["values"],
     }
+
     return dump_api({name: value for name, value in fields.items() if name in policy.payload_fields})
 
 
@@ -260,6 +283,7 @@ class WebhookLog:
         row = await self._db.fetchrow(sql.get_webhook_delivery, run_id=run_id, thread_id=thread_id)
         if row is None:
             raise DeliveryNotFound
+
         next_at = row["next_attempt_at"]
         return WebhookDelivery(
             run_id=row["run_id"],

@@ -27,10 +27,18 @@ _VARIABLE = re.compile(r"env\.([A-Za-z_][A-Za-z0-9_]*)")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
 _FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f\\]")
-RESERVED_HEADERS = frozenset({
-    "host", "content-length", "content-type", "transfer-encoding", "connection", "webhook-id", "webhook-timestamp",
-    "webhook-signature",
-})  # fmt: skip
+RESERVED_HEADERS = frozenset(
+    {
+        "host",
+        "content-length",
+        "content-type",
+        "transfer-encoding",
+        "connection",
+        "webhook-id",
+        "webhook-timestamp",
+        "webhook-signature",
+    }
+)
 
 
 class Webhooks:
@@ -79,9 +87,11 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
         """
         if self.is_disabled:
             return
+
         try:
             if not (host := self.check_syntax(url)):
                 return
+
             async with timeout(CHECKED_WITHIN_S):
                 await resolve(host, self.rules)
         except UrlRefused as exc:
@@ -102,6 +112,7 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
             raise UrlRefused(f"Webhook URL is longer than {self.urls.max_url_length} characters")
         if url.startswith("/"):
             return self._check_own_route(url)
+
         parts, host = _read(url)
         if self.urls.require_https and parts.scheme != "https":
             raise UrlRefused("Webhook must use https")
@@ -109,9 +120,11 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
             raise UrlRefused("Webhook host blocked: localhost address")
         if self.urls.allowed_domains is not None and not any(_fits(host, one) for one in self.urls.allowed_domains):
             raise UrlRefused(f"Webhook host blocked: '{host}' is not one of the allowed domains")
+
         port = parts.port or SCHEMES[parts.scheme]
         if self.urls.allowed_ports is not None and port not in self.urls.allowed_ports:
             raise UrlRefused(f"Webhook port {port} not allowed")
+
         return host
 
     def _check_own_route(self, url: str) -> str:
@@ -120,6 +133,7 @@ class WebhookPolicy(msgspec.Struct, frozen=True):
             raise UrlRefused("Webhook must be an absolute URL: a path is allowed only if url.disable_loopback is false")
         if url.startswith("//") or self.own_routes is None or not self.own_routes.has(url):
             raise UrlRefused("Webhook must be an absolute URL, or the path of a route of the project's own application")
+
         return ""
 
 
@@ -135,8 +149,10 @@ def _read(url: str) -> "tuple[httpx.URL, str]":
         parts = httpx.URL(url)
     except httpx.InvalidURL as exc:
         raise UrlRefused(f"Invalid webhook URL: {exc}") from exc
+
     if parts.scheme and parts.scheme not in SCHEMES:
         raise UrlRefused(f"Webhook host blocked: scheme '{parts.scheme}' not allowed")
+
     host = host_of(parts)
     if not parts.scheme or not host or "%" in host:
         raise UrlRefused(f"Invalid webhook hostname '{host}'")
@@ -144,6 +160,7 @@ def _read(url: str) -> "tuple[httpx.URL, str]":
         raise UrlRefused("Webhook must be a URL without user and password")
     if parts.port is not None and not 0 < parts.port <= 65_535:
         raise UrlRefused(f"Webhook port {parts.port} not allowed")
+
     return parts, host
 
 
@@ -159,11 +176,13 @@ def read_policy(config: WebhooksConfig | None, environ: Mapping[str, str], *, is
     """
     if config is None:
         return WebhookPolicy(is_disabled=is_disabled)
+
     given = config.signing_secret or []
     key = "webhooks.signing_secret"
     secrets = [
         _substitute(key, each, config.env_prefix, environ) for each in ([given] if isinstance(given, str) else given)
     ]
+
     return WebhookPolicy(
         urls=config.url,
         headers=dict(_header(name, value, config.env_prefix, environ) for name, value in config.headers.items()),
@@ -180,9 +199,11 @@ def _header(name: str, value: str, prefix: str, environ: Mapping[str, str]) -> t
             f"{key}: this is not the name of a header that may be set; correct or remove it. The server itself sets "
             + ", ".join(sorted(RESERVED_HEADERS))
         )
+
     filled = _substitute(key, value, prefix, environ)
     if not _VALUE.fullmatch(filled):
         raise UserMistake(f"{key}: the value must be printable ASCII characters in one line, as in every HTTP header")
+
     return name, filled
 
 
@@ -195,19 +216,22 @@ def _substitute(key: str, text: str, prefix: str, environ: Mapping[str, str]) ->
             raise UserMistake(f"{key}: {template[0]} must name an environment variable as ${{{{ env.{prefix}NAME }}}}")
         if named[1] not in environ:
             raise UserMistake(f"{key}: the environment variable {named[1]} is not set; set it, or remove the reference")
+
         return environ[named[1]]
 
     return _TEMPLATE.sub(value, text)
 
 
 def _payload_fields(config: WebhooksConfig) -> frozenset[str]:
-    known, payload = frozenset(PAYLOAD_FIELDS), config.payload
+    known = frozenset(PAYLOAD_FIELDS)
+    payload = config.payload
     for key, names in (("include", payload.include), ("exclude", payload.exclude)):
         if unknown := sorted(set(names or ()) - known):
             raise UserMistake(
                 f"webhooks.payload.{key} names fields that the payload does not have: {', '.join(unknown)}; it has "
                 f"{', '.join(PAYLOAD_FIELDS)}"
             )
+
     return (known if payload.include is None else frozenset(payload.include)) - frozenset(payload.exclude)
 
 
@@ -222,6 +246,8 @@ def read_secret(text: str, key: str) -> bytes:
         secret = text.encode() if encoded == text else base64.b64decode(encoded, validate=True)
     except binascii.Error as exc:
         raise UserMistake(f"{key}: the text after whsec_ is not base64") from exc
+
     if len(secret) < MIN_SECRET_BYTES:
         raise UserMistake(f"{key}: the secret is shorter than {MIN_SECRET_BYTES} bytes; use a longer one")
+
     return secret

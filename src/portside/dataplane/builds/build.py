@@ -110,6 +110,7 @@ def discard_build(folder: Path) -> None:
 def discard_unfinished(deployments: Path) -> None:
     """At the start of a listener, kill the builds of an earlier one and remove their unfinished folders."""
     kill_strays(deployments)
+
     for found in [*deployments.glob("*/revisions/*/process"), *deployments.glob("*/revisions/*/source")]:
         folder = found.parent
         if not folder.is_symlink() and find_build(folder) is None:
@@ -124,12 +125,15 @@ async def build_revision(request: BuildRequest, log: RevisionLog) -> BuildRecord
         make_private_dir(request.folder)
         async with timeout(request.timeout_s):
             built = await _while_disk_has_room(request, partial(_build, request, output))
+
         write_private(request.folder / _MARKER, msgspec.json.encode(built).decode())
     except BaseException as exc:
         await asyncio.to_thread(discard_build, request.folder)
         if (failure := _failure(exc, request, output)) is not None:
             raise failure from exc
+
         raise
+
     return built
 
 
@@ -162,33 +166,44 @@ async def _build(request: BuildRequest, output: MaskedOutput) -> BuildRecord:
     checkout = request.source.checkout(request.folder, output)
     commit = await checkout.fetch()
     output.write(f"Building commit {commit}" if commit else "Building")
+
     config = await asyncio.to_thread(read_config, checkout.files, request.config_path)
     for skipped in (*config.skipped, *(f"pip_config_file: {name}" for name in config.pip.skipped)):
         output.write(f"Ignored: {skipped} (only images or pages use it, or uv has no such option)")
+
     for key, meant in config.misspelt.items():
         output.write(f"Ignored: {key} (an unknown key; did you mean {meant!r}?)")
+
     if config.has_javascript or config.has_ui:
         check_runtime()
+
     # JavaScript first, because a Python package may include the front end that it builds.
     node = NodeTools(request.folder, output, request.cache, request.node_cache)
     await JavaScript(checkout.files, node).install_and_build(config, request.scripts)
+
     runtimes = request.runtimes or request.folder / "runtimes"
     if config.has_ui:
         await node.bundle_ui(config.path, runtimes)
+
     if config.has_javascript:
         await node.add_runtime(runtimes)
+
     if config.javascript_graphs:
         await node.read_types(config.path.parent, config.javascript_graphs)
+
     layout, reason = choose_layout(config, request.layout, request.secrets)
     output.write(f"Layout {layout}: {reason}")
+
     # Variables may name handlers, which are in Python if nothing says otherwise.
     if layout == "combined" or config.has_python or not _HANDLER_VARIABLES.isdisjoint(request.secrets):
         content = EXECUTOR if layout == "split" else SERVER
         wheel = await asyncio.to_thread(pack_wheel, request.wheels, content)
         await Environment(request.folder, output, request.cache, content).create(config, wheel)
+
     await asyncio.to_thread(checkout.keep_history, request.kept)
     await asyncio.to_thread(kill_strays, request.folder)
     output.write("Build finished")
+
     return BuildRecord(commit, str(config.path.relative_to(checkout.files.resolve())), layout)
 
 
@@ -196,7 +211,8 @@ class ExecutorFiles:
     """The executor in a split build: this platform's, or the earlier one while servers of an earlier version remain."""
 
     def __init__(self, build: Path, dataplane: Path) -> None:
-        self._build, self._dataplane = build.resolve(), dataplane
+        self._build = build.resolve()
+        self._dataplane = dataplane
         self._earlier = self._build / "earlier-executor"
         self._lock = asyncio.Lock()
 
@@ -207,6 +223,7 @@ class ExecutorFiles:
                 if not (await is_wheel_current(self._build) and await is_runtime_current(self._build)):
                     _server, executors = await asyncio.to_thread(server_versions, has_javascript=True)
                     await asyncio.to_thread(self._keep, executors)
+
                 await update_wheel(self._build, self._dataplane / "wheels")
                 await update_runtime(self._build, self._dataplane)
             except (BuildFailed, OSError) as exc:
@@ -222,12 +239,16 @@ class ExecutorFiles:
         kept_for = self._earlier / "kept-for"
         if kept_for.exists() and kept_for.read_text("utf-8") == version:
             return
+
         shutil.rmtree(self._earlier, ignore_errors=True)
         self._earlier.mkdir()
+
         for installed in installed_wheel_folders(self._build / "venv"):
             shutil.copytree(installed, self._earlier / installed.name)
+
         if (runtime := runtime_of(self._build)).is_dir():
             copy_linked(runtime, self._earlier / "runtime")
+
         kept_for.write_text(version, "utf-8")
 
     def _restore_previous(self) -> None:
@@ -237,11 +258,13 @@ class ExecutorFiles:
             venv = self._build / "venv"
             for folder in installed_wheel_folders(venv):
                 shutil.rmtree(folder)
+
             for folder in wheel:
                 target = packages_folder(venv) / folder.name
                 # An update that failed half way leaves a package of which pip knows nothing.
                 shutil.rmtree(target, ignore_errors=True)
                 shutil.copytree(folder, target)
+
         if runtime.is_dir():
             copy_linked(runtime, runtime_of(self._build))
 
@@ -256,6 +279,7 @@ async def update_wheel(folder: Path, wheels: Path) -> None:
     """Install this platform's executor in a split build with Python, unless it is there. Raises BuildFailed."""
     if await is_wheel_current(folder):
         return
+
     wheel = await asyncio.to_thread(pack_wheel, wheels, EXECUTOR)
     await Environment(folder, MaskedOutput(lambda _line: None)).replace_wheel(wheel)
 
@@ -266,9 +290,11 @@ def choose_layout(config: BuildConfig, default: Layout, secrets: Mapping[str, st
         return "combined", "the agent server is installed beside the project (setting DEPLOYMENT_LAYOUT)"
     if wants_one_process(secrets):
         return "combined", "the agent server is installed beside the project, because EXECUTORS is 0"
+
     if config.has_web_app and not secrets.get("EXECUTORS", "").strip():
         # Its lifespan may prepare objects of modules that the graphs use, which takes one process.
         return "combined", "http.app and graphs may share objects; set the secret EXECUTORS=1 if they do not"
+
     return "split", "the agent server runs from the platform's environment, and graphs in one of their own"
 
 

@@ -29,11 +29,27 @@ _BUILD_VARIABLE = "PORTSIDE_BUILD"
 _DRAIN_S = 2.0
 
 # Variables of the listener that a program may see: those about the network, and none that is secret.
-_PASSED_ON = frozenset({
-    "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
-    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
-    "http_proxy", "https_proxy", "all_proxy", "no_proxy",
-})  # fmt: skip
+_PASSED_ON = frozenset(
+    {
+        "PATH",
+        "LANG",
+        "LC_ALL",
+        "TZ",
+        "TMPDIR",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "no_proxy",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -76,9 +92,11 @@ async def run(command: BuildCommand, output: MaskedOutput) -> CommandOutcome:
         if isinstance(exc, OSError):
             name = Path(command.argv[0]).name
             raise BuildFailed(f"{name} cannot be started on the listener's machine: {exc.strerror}") from exc
+
         raise
     finally:
         os.close(write_end)
+
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     reading = asyncio.create_task(lines.each(lambda line: tail.append(output.write(line))))
     process_file = _process_file(command.build)
@@ -93,14 +111,20 @@ async def run(command: BuildCommand, output: MaskedOutput) -> CommandOutcome:
         lines.close()
         await process.wait()
         process_file.unlink(missing_ok=True)
+
     return CommandOutcome(code, list(tail))
 
 
 async def _start(command: BuildCommand, output: int) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *command.argv, cwd=command.cwd, env={**command.env, _BUILD_VARIABLE: str(command.build)},
-        start_new_session=True, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
-    )  # fmt: skip
+        *command.argv,
+        cwd=command.cwd,
+        env={**command.env, _BUILD_VARIABLE: str(command.build)},
+        start_new_session=True,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+    )
 
 
 async def _end_of_output(group: int, build: Path, reading: asyncio.Task[None]) -> None:
@@ -138,6 +162,7 @@ class _LineReader:
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
         loop.add_reader(self._read_end, readable.set)
+
         try:
             await readable.wait()
         finally:
@@ -156,9 +181,11 @@ class _LineReader:
             if len(rest) > _MAX_LINE:
                 end = rest.rfind(" ")
                 whole, rest = ([*whole, rest[:end]], rest[end:]) if end > 0 else (whole, "")
+
             for line in whole:
                 if line.strip():
                     on_line(line.rstrip())
+
         if rest.strip():
             on_line(rest.rstrip())
 
@@ -174,6 +201,7 @@ def kill_leftovers(build: Path) -> None:
     process_file = _process_file(build)
     with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
         msgspec.json.decode(process_file.read_bytes(), type=ProcessIdentity).kill_group()
+
     process_file.unlink(missing_ok=True)
     kill_strays(build)
 

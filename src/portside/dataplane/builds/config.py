@@ -47,11 +47,13 @@ def read_pip_config(path: Path, name: str) -> PipConfig:
         raise BuildFailed(
             f"pip_config_file {name!r}: there is no such file, or it is larger than {_MAX_PIP_CONFIG_BYTES} bytes"
         )
+
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read_string(path.read_text())
     except (configparser.Error, UnicodeDecodeError) as exc:
         raise BuildFailed(f"pip_config_file {name!r} is not a valid pip configuration file") from exc
+
     found = PipConfig()
     for section in parser.sections():
         for option, value in parser.items(section):
@@ -60,6 +62,7 @@ def read_pip_config(path: Path, name: str) -> PipConfig:
                 found.skipped.append(f"{section}.{option}")
             else:
                 found.variables[variable] = _uv_value(variable, value)
+
     return found
 
 
@@ -78,9 +81,11 @@ def is_project(folder: Path) -> bool:
     """Whether a folder is a package that can be installed in place."""
     if (folder / "setup.py").is_file():
         return True
+
     content = _read_pyproject(folder)
     if content and (folder / "setup.cfg").is_file():
         return True
+
     has_tool = bool({"poetry", "setuptools"} & _table(content, "tool").keys())
     return "build-system" in content or has_tool or bool(_table(content, "project").get("dynamic"))
 
@@ -104,6 +109,7 @@ def required_python(folder: Path) -> str:
     if given is None:
         poetry = _table(_table(content, "tool"), "poetry")
         given = _from_poetry(_table(poetry, "dependencies").get("python"))
+
     try:
         return str(SpecifierSet(given)) if isinstance(given, str) else ""
     except InvalidSpecifier:
@@ -116,6 +122,7 @@ def _check_version(version: str | None, specifier: str, name: str) -> None:
         raise BuildFailed(
             f"python_version {version} is outside requires-python '{specifier}' of {name}; change one of the two"
         )
+
     if not suitable_versions(specifier):
         raise BuildFailed(
             f"requires-python '{specifier}' of {name} allows no version that Portside supports: change it to allow one "
@@ -146,9 +153,12 @@ def _from_poetry(given: Any) -> Any:
     match = _POETRY.fullmatch(given.strip()) if isinstance(given, str) else None
     if match is None:
         return given
-    major, minor = int(match["major"]), match["minor"]
+
+    major = int(match["major"])
+    minor = match["minor"]
     is_tilde = match["sign"] == "~" and minor is not None
     below = f"{major}.{int(minor) + 1}" if is_tilde else str(major + 1)
+
     return f">={given.strip()[1:]},<{below}"
 
 
@@ -156,6 +166,7 @@ def _read_pyproject(folder: Path) -> dict[str, Any]:
     path = folder / "pyproject.toml"
     if not path.is_file() or path.stat().st_size > _MAX_BYTES:
         return {}
+
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -181,8 +192,13 @@ _HANDLERS = ("auth.path", "encryption.path", "http.app", "store.index.embed")
 _FILES = ("package.json", "pyproject.toml", "setup.py")
 # Keys that a build ignores; the build log names those that a file has.
 _SKIPPED = (
-    "api_version", "base_image", "dockerfile_lines", "image_distro", "keep_pkg_tools", "pip_installer",
-)  # fmt: skip
+    "api_version",
+    "base_image",
+    "dockerfile_lines",
+    "image_distro",
+    "keep_pkg_tools",
+    "pip_installer",
+)
 
 
 class UvSource(msgspec.Struct, frozen=True):
@@ -273,6 +289,7 @@ def read_config(repository: Path, config_path: str) -> BuildConfig:
     javascript_graphs = _javascript_graphs(file, config_path)
     handlers = {key: _text_at(every_key, key) for key in _HANDLERS}
     components = [_inside(repository, path.parent / name, name) for name in (file.ui or {}).values()]
+
     return BuildConfig(
         path=path,
         requirements=requirements,
@@ -317,6 +334,7 @@ def _text_at(content: dict[str, Any], key: str) -> str:
     value: Any = content
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
+
     return value if isinstance(value, str) else ""
 
 
@@ -340,6 +358,7 @@ def _decode(content: bytes, name: str, kind: type[T]) -> T:
         parsed = parse_config(content, name)
     except UserMistake as exc:
         raise BuildFailed(str(exc)) from exc
+
     return _convert(parsed, name, kind)
 
 
@@ -356,9 +375,11 @@ def _javascript_graphs(file: _File, name: str) -> dict[str, str]:
     for graph_id, graph in file.graphs.items():
         if not isinstance(graph, (str, dict)):
             raise BuildFailed(f"{name}: graph {graph_id!r} must be 'path:name' or an object with 'path'")
+
         location = graph if isinstance(graph, str) else str(graph.get("path", ""))
         if is_javascript(location):
             found[graph_id] = location
+
     return found
 
 
@@ -376,22 +397,27 @@ def _dependencies(
                 f"{name}: the dependency {dependency!r} begins with a dash or has several lines; name one package or "
                 "path"
             )
+
         if not _is_local(path.parent, dependency):
             packages.append(dependency)
             continue
+
         local = _inside(repository, path.parent / dependency.strip(), dependency)
         if local.suffix == ".txt" and local.is_file():
             requirements.append(local)
             continue
+
         folder = local.parent if local.name in _FILES and local.is_file() else local
         if not folder.is_dir():
             raise BuildFailed(f"{name}: dependency {dependency!r}: the repository has no such folder")
+
         if is_project(folder):
             projects.append(folder)
         elif is_virtual(folder):
             requirements.append(_inside(repository, folder / "pyproject.toml", f"{dependency}/pyproject.toml"))
         elif (folder / "requirements.txt").is_file():
             requirements.append(_inside(repository, folder / "requirements.txt", f"{dependency}/requirements.txt"))
+
     return requirements, packages, projects
 
 
@@ -400,6 +426,7 @@ def _is_local(base: Path, dependency: str) -> bool:
     text = dependency.strip()
     if not text or text.startswith("."):
         return True
+
     return text.endswith((".txt", *_FILES)) and "\0" not in text and (base / text).is_file()
 
 
@@ -409,6 +436,7 @@ def _requires_python(repository: Path, folders: list[Path], version: str | None)
     for folder, specifier in found.items():
         name = (folder / "pyproject.toml").relative_to(repository.resolve())
         _check_version(version, specifier, str(name))
+
     return ",".join(dict.fromkeys(found.values()))
 
 
@@ -423,6 +451,7 @@ def _find_locks(repository: Path, folders: list[Path]) -> list[FoundLock]:
             if lock.is_file() and lock.resolve().is_relative_to(top):
                 found.append(FoundLock(folder, lock, str(lock.relative_to(top))))
                 break
+
     return found
 
 
@@ -433,15 +462,19 @@ def _is_workspace(folder: Path) -> bool:
 def _uv_source(repository: Path, path: Path, name: str, file: _File) -> UvSource | None:
     if file.source is None:
         return None
+
     try:
         source = msgspec.convert(file.source, _UvSource)
     except msgspec.ValidationError as exc:
         raise BuildFailed(f"{name}: source: {exc}; the only supported kind is 'uv'") from exc
+
     if file.dependencies:
         raise BuildFailed(f"{name}: with source.kind 'uv' the lock file lists what to install; remove 'dependencies'")
+
     root = _inside(repository, path.parent / source.root, source.root)
     if not (root / "uv.lock").is_file() or not (root / "pyproject.toml").is_file():
         raise BuildFailed(f"{name}: source.root {source.root!r} has no pyproject.toml with a uv.lock beside it")
+
     return UvSource(root, source.package)
 
 
@@ -454,8 +487,10 @@ def _inside(repository: Path, path: Path, name: str) -> Path:
         real = path.resolve()
     except (OSError, RuntimeError, ValueError) as exc:
         raise BuildFailed(f"{name!r} is not a usable path") from exc
+
     if not real.is_relative_to(repository.resolve()):
         raise BuildFailed(f"{name!r} leads out of the repository")
+
     return real
 
 
@@ -467,13 +502,16 @@ def _python_version(value: str | float | None, name: str) -> str | None:
     match = _PYTHON.fullmatch(str(value))
     if match is None or tuple(int(part) for part in match["minor"].split(".")) < _OLDEST_PYTHON:
         raise BuildFailed(f"{name}: python_version '{value}' must be 3.11 or newer, as major.minor or with a patch")
+
     return match["version"]
 
 
 def _node_version(value: str | int | None, name: str) -> int | None:
     if value is None:
         return None
+
     text = str(value)
     if not _NODE.fullmatch(text) or int(text) < _OLDEST_NODE:
         raise BuildFailed(f"{name}: node_version {text!r} must be {_OLDEST_NODE} or newer, as the major version alone")
+
     return int(text)

@@ -75,14 +75,17 @@ def explain(pins: Mapping[str, ResolvedPin], requirements: Sequence[str], names:
         for name, pin in pins.items()
         if name in needed and not needed[name].specifier.contains(pin.version, prereleases=True)
     }
+
     # A pin that only conflicting packages require disappears with them.
     named = [
         name for name, pin in conflicting.items() if not all(canonicalize_name(via) in conflicting for via in pin.via)
     ]
+
     lines = [
         _sentence(name, conflicting[name], needed[name], _own(conflicting[name], pins, names))
         for name in named or conflicting
     ]
+
     return "; ".join(lines) or None
 
 
@@ -125,9 +128,11 @@ def missing_requirement(tail: Sequence[str], config: BuildConfig) -> str | None:
     match = _NO_VERSION.search(output)
     if match is None or not (where := _named_in(config, match["name"])):
         return None
+
     if match["has"] == "only":
         offered = f"{match['name']}{match['versions'] or ''}"
         return f"no package index has the version of {match['name']} that is wanted{where}, only {offered}"
+
     return f"no package index has {match['name']}{match['versions'] or ''}{where}; name a version that exists"
 
 
@@ -136,6 +141,7 @@ def missing_build_system(config: BuildConfig) -> str | None:
     folder = next((folder for folder in config.projects if is_poetry_alone(folder)), None)
     if folder is None:
         return None
+
     path = Path(os.path.relpath(folder / "pyproject.toml", config.path.parent))
     return (
         f"{path} has [tool.poetry] and no [build-system], so it is built by setuptools, which does not know poetry's "
@@ -148,11 +154,13 @@ def _named_in(config: BuildConfig, package: str) -> str:
     pattern = re.compile(
         rf"(?<![\w.-]){re.sub(r'[-_.]+', '[-_.]+', canonicalize_name(package))}(?![\w-])", re.IGNORECASE
     )
+
     files = [config.path, *config.requirements, *(folder / "pyproject.toml" for folder in config.projects)]
     for file in files:
         with contextlib.suppress(OSError):
             if pattern.search(file.read_text("utf-8", "replace")):
                 return f" ({file.name} names it)"
+
     return ""
 
 
@@ -168,10 +176,12 @@ def versions_beside(content: WheelContent, pinned: Collection[str]) -> list[str]
         name = canonicalize_name(requirement.name)
         if name in found or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
             continue
+
         with contextlib.suppress(PackageNotFoundError):
             installed = distribution(name)
             found[name] = installed.version
             waiting += [Requirement(line) for line in installed.requires or ()]
+
     return sorted(f"{name}=={version}" for name, version in found.items() if name not in pinned)
 
 
@@ -209,10 +219,12 @@ async def limit_cache(dataplane: Path, limit_bytes: int) -> None:
     folders = _limited_folders(dataplane)
     if await _sum_of_sizes(folders) <= limit_bytes:
         return
+
     if not os.environ.get(_VARIABLE):
         before = await _sum_of_sizes(folders)
         await _prune(cache_folder(dataplane))
         log.info("a build cache was pruned", cache="uv-cache", freed_bytes=before - await _sum_of_sizes(folders))
+
     sizes = {folder: await asyncio.to_thread(folder_size, folder) for folder in folders}
     for folder in sorted(folders, key=sizes.__getitem__, reverse=True):
         if (size := await _sum_of_sizes(folders)) > limit_bytes:
@@ -226,10 +238,17 @@ async def _sum_of_sizes(folders: Sequence[Path]) -> int:
 
 async def _prune(folder: Path) -> None:
     process = await asyncio.create_subprocess_exec(
-        find_uv_bin(), "cache", "prune", "--cache-dir", str(folder),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        find_uv_bin(),
+        "cache",
+        "prune",
+        "--cache-dir",
+        str(folder),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
         env=minimal_environment(os.environ, HOME=str(folder)),
-    )  # fmt: skip
+    )
+
     try:
         with contextlib.suppress(TimeoutError):
             async with timeout(_PRUNE_WITHIN_S):
@@ -276,6 +295,7 @@ class Environment:
         created = await self._uv(config, "venv", "--no-project", "--python", interpreter, str(self.folder / "venv"))
         if created.code != 0:
             raise BuildFailed(f"the virtual environment cannot be created: {' '.join(created.tail[-3:])}")
+
         inputs = await self._inputs(config)
         installed = await self._install(config, inputs, wheel)
         if installed.code != 0 and inputs.locks and config.uv is None and _has_no_solution(installed):
@@ -283,14 +303,17 @@ class Environment:
                 "The versions of uv.lock do not go together with what else is needed: installing what pyproject.toml "
                 "asks for"
             )
+
             inputs = self._inputs_without_locks(config)
             installed = await self._install(config, inputs, wheel)
+
         if installed.code != 0:
             reason = (
                 missing_build_system(config)
                 or await self._conflict(config, inputs)
                 or missing_requirement(installed.tail, config)
             )
+
             raise BuildFailed(f"the dependencies cannot be installed: {reason or uv_error(installed)}")
 
     async def _inputs(self, config: BuildConfig) -> _Inputs:
@@ -305,6 +328,7 @@ class Environment:
             path = self.folder / f"locked-{number}.txt"
             if await self._export_found_lock(lock, path):
                 locks.append(path)
+
         return replace(inputs, files=[*locks, *inputs.files], locks=locks)
 
     def _inputs_without_locks(self, config: BuildConfig) -> _Inputs:
@@ -322,16 +346,19 @@ class Environment:
         """Install; beside lock files with the platform's own versions of what its wheel needs, if that is possible."""
         files = [part for file in inputs.files for part in ("-r", str(file))]
         projects = [part for folder in inputs.projects for part in ("--editable", str(folder))]
+
         install = ["pip", "install", "--python", str(python_of(self.folder)), *files, *projects]
         if not inputs.locks:
             return await self._uv(config, *install, "--", str(wheel), cwd=inputs.cwd)
 
         constraints = await asyncio.to_thread(self._write_constraints, inputs.locks)
         constrained = ["--constraint", str(constraints)]
+
         installed = await self._uv(config, *install, *constrained, "--", str(wheel), cwd=inputs.cwd)
         if installed.code != 0:
             self.output.write("Trying again with other versions of what only the platform's own wheel requires")
             installed = await self._uv(config, *install, "--", str(wheel), cwd=inputs.cwd)
+
         return installed
 
     async def _export_found_lock(self, lock: FoundLock, path: Path) -> bool:
@@ -340,11 +367,25 @@ class Environment:
         uv compares the two without a network. Packages in folders are left out: they are installed in place.
         """
         outcome = await self._uv(
-            None, "export", "--locked", "--offline", "--no-default-groups", "--no-emit-project", "--no-emit-workspace",
-            "--no-emit-local", "--no-header", "--no-annotate", "--quiet", "--python", str(python_of(self.folder)),
-            "--output-file", str(path), cwd=lock.project, variables=await asyncio.to_thread(_index_of, lock.file),
+            None,
+            "export",
+            "--locked",
+            "--offline",
+            "--no-default-groups",
+            "--no-emit-project",
+            "--no-emit-workspace",
+            "--no-emit-local",
+            "--no-header",
+            "--no-annotate",
+            "--quiet",
+            "--python",
+            str(python_of(self.folder)),
+            "--output-file",
+            str(path),
+            cwd=lock.project,
+            variables=await asyncio.to_thread(_index_of, lock.file),
             output=self.output.silent(),
-        )  # fmt: skip
+        )
         if outcome.code != 0:
             self.output.write(
                 f"{lock.name} does not fit its pyproject.toml and is not used: installing what pyproject.toml asks for"
@@ -364,9 +405,17 @@ class Environment:
     async def replace_wheel(self, wheel: Path) -> None:
         """Install another version of the platform's wheel, without its dependencies. Raises BuildFailed."""
         installed = await self._uv(
-            None, "pip", "install", "--offline", "--no-deps", "--reinstall", "--python", str(python_of(self.folder)),
-            "--", str(wheel),
-        )  # fmt: skip
+            None,
+            "pip",
+            "install",
+            "--offline",
+            "--no-deps",
+            "--reinstall",
+            "--python",
+            str(python_of(self.folder)),
+            "--",
+            str(wheel),
+        )
         if installed.code != 0:
             raise BuildFailed(f"the platform's wheel cannot be installed: {uv_error(installed)}")
 
@@ -376,30 +425,58 @@ class Environment:
         projects.write_text("".join(f"-e {folder}\n" for folder in config.projects))
         lists = [str(file) for file in inputs.files]
         silent = self.output.silent()
+
         alone = await self._uv(
-            config, "pip", "compile", "--quiet", "--no-header", "--annotation-style", "line",
-            "--python", str(python_of(self.folder)), "--output-file", str(self.folder / "alone.txt"), *lists,
-            str(projects), cwd=inputs.cwd, output=silent,
-        )  # fmt: skip
+            config,
+            "pip",
+            "compile",
+            "--quiet",
+            "--no-header",
+            "--annotation-style",
+            "line",
+            "--python",
+            str(python_of(self.folder)),
+            "--output-file",
+            str(self.folder / "alone.txt"),
+            *lists,
+            str(projects),
+            cwd=inputs.cwd,
+            output=silent,
+        )
         if alone.code != 0:
             return None
+
         names = {self.folder / "packages.txt": config.path.name, **dict.fromkeys(inputs.locks, "uv.lock")}
         pins = read_pins((self.folder / "alone.txt").read_text().splitlines())
         reason = explain(pins, requirements_of(distribution(NAME), self.content), names)
+
         return reason and f"{reason}. Change these requirements. The build log has the output of uv"
 
     async def _locked(self, config: BuildConfig, source: UvSource) -> Path:
         """Export the lock file to a requirements file."""
         path = self.folder / "locked.txt"
         package = [] if source.package is None else ["--package", source.package]
+
         # Without a package, uv exports the workspace member of its working folder.
         cwd = source.root if source.package else config.path.parent
         outcome = await self._uv(
-            config, "export", "--frozen", "--no-dev", "--no-header", "--no-annotate", "--quiet",
-            "--python", str(python_of(self.folder)), *package, "--output-file", str(path), cwd=cwd,
-        )  # fmt: skip
+            config,
+            "export",
+            "--frozen",
+            "--no-dev",
+            "--no-header",
+            "--no-annotate",
+            "--quiet",
+            "--python",
+            str(python_of(self.folder)),
+            *package,
+            "--output-file",
+            str(path),
+            cwd=cwd,
+        )
         if outcome.code != 0:
             raise BuildFailed(f"uv.lock cannot be exported: {uv_error(outcome)}")
+
         return path
 
     async def _interpreter(self, config: BuildConfig) -> str:
@@ -418,6 +495,7 @@ class Environment:
         download = version or suitable_versions(specifier)[0]
         self.output.write(f"Python {download} is not on this machine; uv downloads it")
         await self._uv(None, "python", "install", download, may_download=True)
+
         if found := await self._find(specifier):
             return found
 
@@ -430,6 +508,7 @@ class Environment:
         needed = f"{download} ({config.requires_python})" if config.requires_python else download
         installed = [platform.python_version(), *(one[0] for one in await self._installed(">=3"))]
         has = ", ".join(sorted(set(installed), key=_numbers))
+
         raise BuildFailed(
             f"the project needs Python {needed}, which the listener's machine does not have and could not download: "
             f"run 'uv python install {download}' there, or change python_version or requires-python. It has Python "
@@ -450,11 +529,13 @@ class Environment:
         listed = await self._uv(
             None, "python", "list", "--only-installed", specifier, output=self.output.silent(), variables={"PATH": path}
         )
+
         found = [
             (match["version"], str(self.folder / match["path"]))
             for line in listed.tail
             if (match := _INTERPRETER.fullmatch(line)) and is_allowed(match["version"], specifier)
         ]
+
         return sorted(found, key=lambda one: (_numbers(one[0])[:2], -_numbers(one[0])[2]))
 
     async def _uv(
@@ -471,6 +552,7 @@ class Environment:
             **(variables or {}),
             **({} if may_download else {"UV_PYTHON_DOWNLOADS": "never"}),
         }
+
         command = uv_command(arguments, self.folder, self.cache, variables)
         return await run(command if cwd is None else replace(command, cwd=cwd), output or self.output)
 
@@ -489,6 +571,7 @@ def uv_command(
         "NO_COLOR": "1",
         "GIT_TERMINAL_PROMPT": "0",
     }
+
     return BuildCommand([find_uv_bin(), *arguments], build, environment, build)
 
 
@@ -527,6 +610,8 @@ def uv_error(outcome: CommandOutcome) -> str:
     errors = [
         number for number, line in enumerate(tail) if line.lstrip().startswith(("error:", "\N{MULTIPLICATION SIGN}"))
     ]
+
     if outcome.code < 0 or not tail:
         return f"uv {outcome.exit}"
+
     return "\n".join(tail[errors[0] :] if errors else tail[-10:])

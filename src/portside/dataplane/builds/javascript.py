@@ -60,9 +60,11 @@ class Scripts:
 
 def install_command(folder: Path) -> str:
     """Return the command that installs a folder's packages. Raises BuildFailed for an invalid package.json."""
-    manager, is_locked = package_manager(folder), _lock_file(folder) is not None
+    manager = package_manager(folder)
+    is_locked = _lock_file(folder) is not None
     if manager.package == "@yarnpkg/cli-dist":
         return f"yarn install --{'' if is_locked else 'no-'}immutable"
+
     return (_LOCKED_INSTALLS if is_locked else _INSTALLS)[manager.name]
 
 
@@ -75,6 +77,7 @@ def missing_packages(folder: Path) -> str | None:
     folders = (folder, *folder.parents)
     if not package.get("dependencies") or any((each / "node_modules").is_dir() for each in folders):
         return None
+
     root = next((each for each in folders if _lock_file(each)), folder)
     return f"{_INSTALLS[package_manager(root).name]} in {root}"
 
@@ -86,6 +89,7 @@ def workspace_of(folder: Path) -> Path | None:
     """
     if not (folder / "package.json").is_file() or _lock_file(folder):
         return None
+
     repository = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
     above = [] if repository is None else [each for each in folder.parents if each.is_relative_to(repository)]
     return next((each for each in above if _is_workspace(each) and _is_member(each, folder)), None)
@@ -93,10 +97,12 @@ def workspace_of(folder: Path) -> Path | None:
 
 def package_manager(folder: Path) -> PackageManager:
     """Return the package manager of a folder. Raises BuildFailed for an invalid package.json."""
-    package, lock = _read_package(folder), _lock_file(folder)
+    package = _read_package(folder)
+    lock = _lock_file(folder)
     named = _named_manager(package)
     if lock is None:
         return named or PackageManager("npm", _NEWEST["npm"])
+
     name = _LOCK_FILES[lock]
     return named if named and named.name == name else PackageManager(name, _version_of_lock(folder / lock, name))
 
@@ -107,9 +113,11 @@ def _named_manager(package: dict[str, Any]) -> PackageManager | None:
     if not (isinstance(given, str) and given):
         named = _below(_below(package, "devEngines"), "packageManager")
         given = f"{named.get('name')}@{named.get('version', '')}"
+
     match = _NAMED.match(given)
     if match is None or match["name"] not in _INSTALLS:
         return None
+
     return PackageManager(match["name"], match["version"] or _NEWEST[match["name"]], match["checksum"])
 
 
@@ -133,6 +141,7 @@ def install_roots(source: Path, config_folder: Path) -> list[Path]:
     """
     folders = [config_folder, *config_folder.parents]
     folders = folders[: folders.index(source) + 1] if source in folders else [config_folder]
+
     root = next((folder for folder in folders if _lock_file(folder)), folders[-1])
     has_own = bool({"dependencies", "devDependencies"} & _read_package(config_folder).keys())
     if has_own and config_folder != root and _is_workspace(root) and not _is_member(root, config_folder):
@@ -142,6 +151,7 @@ def install_roots(source: Path, config_folder: Path) -> list[Path]:
     belongs_to_root = bool(roots) and (not has_own or _is_workspace(root))
     if config_folder not in roots and _has_package(config_folder) and not belongs_to_root:
         roots.append(config_folder)
+
     return roots
 
 
@@ -153,16 +163,21 @@ def _is_member(root: Path, folder: Path) -> bool:
     """Whether a folder is a package of the workspaces of a root, by the patterns that the root has for them."""
     given = _read_package(root).get("workspaces")
     patterns = given.get("packages") if isinstance(given, dict) else given
+
     if (root / "pnpm-workspace.yaml").is_file():
         patterns = _PNPM_PACKAGE.findall(_beginning(root / "pnpm-workspace.yaml"))
 
     is_member = False
+
     for pattern in patterns if isinstance(patterns, list) else ():
         if not isinstance(pattern, str):
             continue
-        excludes, name = pattern.startswith("!"), pattern.removeprefix("!").removeprefix("./").rstrip("/")
+
+        excludes = pattern.startswith("!")
+        name = pattern.removeprefix("!").removeprefix("./").rstrip("/")
         if _matches(folder.relative_to(root).parts, tuple(part for part in name.split("/") if part)):
             is_member = not excludes
+
     return is_member
 
 
@@ -172,6 +187,7 @@ def _matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
         return not parts
     if pattern[0] == "**":
         return _matches(parts, pattern[1:]) or (bool(parts) and _matches(parts[1:], pattern))
+
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
@@ -179,6 +195,7 @@ def _is_ignored_by_workspace(folder: Path, manager: PackageManager) -> bool:
     """Whether a folder is below a workspace of pnpm and no member of it: pnpm would install the workspace instead."""
     if manager.name != "pnpm" or (folder / "pnpm-workspace.yaml").is_file():
         return False
+
     root = next((each for each in folder.parents if (each / "pnpm-workspace.yaml").is_file()), None)
     return root is not None and not _is_member(root, folder)
 
@@ -196,17 +213,21 @@ def node_versions(folder: Path, node_version: int | None) -> NodeVersions:
     if engines is not None and (not isinstance(engines, dict) or any(name != "node" for name in engines)):
         named = ", ".join(sorted(map(str, engines))) if isinstance(engines, dict) else repr(engines)
         raise BuildFailed(f"package.json: engines may only name node, not {named}")
+
     required = str((engines or {}).get("node", "")).strip()
     if node_version is not None:
         if required.isdigit() and int(required) != node_version:
             raise BuildFailed(f"package.json: engines.node requires {required}, but node_version is {node_version}")
         return NodeVersions(node_version, node_version)
+
     match = _NODE.fullmatch(required)
     if required.isdigit() and int(required) < OLDEST_NODE:
         raise BuildFailed(f"package.json: engines.node requires {required}; Portside needs Node {OLDEST_NODE} or newer")
     if match is None or int(match["major"]) < OLDEST_NODE:
         return NodeVersions()
-    major, is_open = int(match["major"]), match["sign"] == ">=" or match["or_newer"]
+
+    major = int(match["major"])
+    is_open = match["sign"] == ">=" or match["or_newer"]
     return NodeVersions(oldest=major) if is_open else NodeVersions(major, major)
 
 
@@ -220,13 +241,17 @@ class JavaScript:
     async def install_and_build(self, config: BuildConfig, scripts: Scripts) -> bool:
         """Install, then run the build command if there is one. Return whether there is any. Raises BuildFailed."""
         config_folder = config.path.parent
-        install, build = scripts.install or config.install_command, scripts.build or config.build_command
+        install = scripts.install or config.install_command
+        build = scripts.build or config.build_command
         self._refuse_commands(config, install, build)
+
         if not (config.has_javascript or config.has_ui or config.node_version is not None or install or build):
             return False
+
         source = self.source.resolve()
         roots = [source] if install else install_roots(source, config_folder)
         await self.tools.install(node_versions(roots[0] if roots else config_folder, config.node_version))
+
         # A package of a workspace is managed as its root says.
         managers = {folder: package_manager(folder) for folder in (*roots, config_folder)}
         own = {manager.name: manager for manager in reversed(managers.values())}
@@ -234,16 +259,20 @@ class JavaScript:
             command = install or install_command(root)
             if _is_ignored_by_workspace(root, managers[root]) and not install:
                 command += " --ignore-workspace"
+
             await self._prepare(command, own, root)
             variables = await self._variables(managers[root], root)
+
             # Two installations of yarn 1 break each other's entries in their cache.
             is_classic = managers[root].is_classic_yarn
             async with self.tools.alone("yarn") if is_classic else contextlib.nullcontext():
                 await self._run(command, root, "install_command", variables)
+
         if build:
             await self._prepare(build, own, config_folder)
             root = roots[0] if roots else config_folder
             await self._run(build, config_folder, "build_command", await self._variables(managers[root], root))
+
         return True
 
     async def _prepare(self, command: str, own: Mapping[str, PackageManager], folder: Path) -> None:
@@ -260,8 +289,10 @@ class JavaScript:
 
     async def _yarn_variables(self, root: Path) -> dict[str, str]:
         """Return what a newer yarn does not know: npm's registry, and that Node must find packages by itself."""
-        registry, settings = await self.tools.registry(root), root / ".yarnrc.yml"
+        registry = await self.tools.registry(root)
+        settings = root / ".yarnrc.yml"
         text = _beginning(settings) if settings.is_file() else ""
+
         return {
             **({} if _LINKER.search(text) else {"YARN_NODE_LINKER": "node-modules"}),
             **({"YARN_NPM_REGISTRY_SERVER": registry} if registry and "npmRegistryServer" not in text else {}),
@@ -273,6 +304,7 @@ class JavaScript:
         has_any = config.has_javascript or config.node_version is not None
         if has_any or any(_has_package(folder) for folder in folders):
             return
+
         for name, command in (("install_command", install), ("build_command", build)):
             if command:
                 raise BuildFailed(
@@ -293,6 +325,7 @@ def _read_package(folder: Path) -> dict[str, Any]:
         return {}
     if path.stat().st_size > _MAX_BYTES:
         raise BuildFailed(f"package.json: larger than {_MAX_BYTES} bytes")
+
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:

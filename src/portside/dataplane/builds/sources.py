@@ -63,11 +63,13 @@ class Source(Protocol):
 
 async def within_size(work: Coroutine[Any, Any, None], folder: Path, max_bytes: int, what: str) -> None:
     """Run work that fills a folder; cancel it when the folder exceeds the limit. Raises BuildFailed."""
-    watching, working = asyncio.create_task(_watch_size(folder, max_bytes, what)), asyncio.create_task(work)
+    watching = asyncio.create_task(_watch_size(folder, max_bytes, what))
+    working = asyncio.create_task(work)
     try:
         await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)
         if watching.done():
             watching.result()
+
         await working
         await asyncio.to_thread(_check_size, folder, max_bytes, what)
     finally:
@@ -97,19 +99,22 @@ def too_large(what: str, max_bytes: int) -> BuildFailed:
 def folder_size(folder: Path) -> int:
     """Return the total size of all files in a folder in bytes; files that vanish meanwhile are ignored."""
     total = 0
+
     for parent, _folders, files in os.walk(folder):
         for name in files:
             try:
                 total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118 - this loop is hot
             except OSError:
                 continue
+
     return total
 
 
 Download = Callable[[Path], Awaitable[None]]
 
 _MAX_ENTRIES = 100_000
-_MAX_PATH, _MAX_NAME = 1024, 255
+_MAX_PATH = 1024
+_MAX_NAME = 255
 # The most that is read at once. tarfile asks for more only to read the header of a malicious entry.
 _READ_BYTES = 256 * 1024
 
@@ -140,7 +145,8 @@ class ArchiveCheckout:
     """Downloads an archive and unpacks it into a folder."""
 
     def __init__(self, source: ArchiveSource, folder: Path) -> None:
-        self._source, self._archive = source, folder / "source.tar.gz"
+        self._source = source
+        self._archive = folder / "source.tar.gz"
         self.files = folder / "source"
 
     async def fetch(self) -> str:
@@ -169,7 +175,9 @@ class _Unpacking:
     """Unpacks one archive in a thread; `stop` ends it early."""
 
     def __init__(self, folder: Path, max_bytes: int, stop: threading.Event) -> None:
-        self._folder, self._max_bytes, self._stop = folder, max_bytes, stop
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._stop = stop
 
     def run(self, archive: Path) -> None:
         """Unpack everything. Raises BuildFailed."""
@@ -196,6 +204,7 @@ class _Unpacking:
             for entry in tar:
                 if self._stop.is_set():
                     return
+
                 yield tar, entry
                 vars(tar).update(members=[], pax_headers={})  # tarfile would keep all entries in memory
 
@@ -215,6 +224,7 @@ class _Unpacking:
         content = tar.extractfile(entry)
         assert content is not None  # noqa: S101 - it is a file
         mode = 0o700 if entry.mode & 0o100 else 0o600
+
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
         with os.fdopen(descriptor, "wb") as file:
             while not self._stop.is_set() and (chunk := content.read(_READ_BYTES)):
@@ -227,14 +237,17 @@ def _path_of(entry: tarfile.TarInfo) -> PurePosixPath:
     shown = repr(entry.name[:200])
     if path.is_absolute() or ".." in path.parts or "\0" in entry.name:
         raise BuildFailed(f"the archive's {shown} leads out of its folder; pack it with relative paths")
+
     if len(os.fsencode(path)) > _MAX_PATH or any(len(os.fsencode(part)) > _MAX_NAME for part in path.parts):
         raise BuildFailed(
             f"the archive's {shown} is too long; a path has at most {_MAX_PATH} bytes, a name {_MAX_NAME}"
         )
+
     if entry.issym() or entry.islnk():
         raise BuildFailed(f"the archive's {shown} is a link; replace it by a file, because links are not unpacked")
     if not (entry.isreg() or entry.isdir()) or entry.issparse() or entry.size < 0:
         raise BuildFailed(f"the archive's {shown} is neither a plain file nor a folder")
+
     return path
 
 
@@ -286,7 +299,8 @@ _CONFIGURATION = """\
 [advice]
 	detachedHead = false
 """
-_USER, _PASSWORD = "PORTSIDE_GIT_USERNAME", "PORTSIDE_GIT_PASSWORD"
+_USER = "PORTSIDE_GIT_USERNAME"
+_PASSWORD = "PORTSIDE_GIT_PASSWORD"  # noqa: S105 - the name of a variable
 # `printf` is a shell builtin, so no command line has the values.
 _HELPER = f"""\
 [credential "%s"]
@@ -328,10 +342,12 @@ class Git:
             **self._origin(folder),
             **({} if self.secret is None else {_USER: self.secret.name, _PASSWORD: self.secret.value}),
         )
+
         command = BuildCommand(["git", "-c", "protocol.ext.allow=never", *arguments], folder, environment, self.build)
         outcome = await run(command, output or self.output)
         if outcome.code != 0:
             raise BuildFailed(_reason(outcome.tail) or f"git {arguments[0]} {outcome.exit}")
+
         return outcome.tail
 
     def remove_configuration(self) -> None:
@@ -348,9 +364,12 @@ class Git:
         """Return the variables that set the origin of the main repository; submodules have their own."""
         if folder != self.files:
             return {}
+
         return {
-            "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "remote.origin.url", "GIT_CONFIG_VALUE_0": self.address,
-        }  # fmt: skip
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "remote.origin.url",
+            "GIT_CONFIG_VALUE_0": self.address,
+        }
 
 
 def address_of(url: str, credential: Secret | None) -> tuple[str, Secret | None]:
@@ -361,11 +380,13 @@ def address_of(url: str, credential: Secret | None) -> tuple[str, Secret | None]
     parts = _split_url(url)
     if parts is None or not parts.netloc:
         return url, None
+
     userinfo, _, host = parts.netloc.rpartition("@")
     name, _, password = userinfo.partition(":")
     if parts.scheme not in {"http", "https"}:
         netloc = f"{name}@{host}" if name else host
         return parts._replace(netloc=netloc).geturl(), None
+
     secret = Secret(unquote(name), unquote(password)) if userinfo else credential
     return parts._replace(netloc=host).geturl(), secret
 
@@ -392,7 +413,8 @@ _SUBMODULE = re.compile(r"[-+ U]?[0-9a-f]{40,64} (?P<path>.+)")
 _MAX_SUBMODULE_DEPTH = 5
 _MAX_SUBMODULES = 100
 _NO_REF = "couldn't find remote ref"
-_SHOWN_REFS, _MAX_REFS = 20, 10_000
+_SHOWN_REFS = 20
+_MAX_REFS = 10_000
 _SILENT = MaskedOutput(lambda _line: None)
 
 
@@ -432,7 +454,8 @@ class GitCheckout:
 
     def __init__(self, source: GitSource, folder: Path, output: MaskedOutput) -> None:
         address, secret = address_of(source.url, source.credential)
-        self._source, self._git = source, Git(address, secret, folder, output)
+        self._source = source
+        self._git = Git(address, secret, folder, output)
         self._submodules: list[Path] = []
         self.files = self._git.files
 
@@ -440,9 +463,11 @@ class GitCheckout:
         """Fetch and check out, with submodules; return the commit. Raises BuildFailed with git's error."""
         if self._source.kept is not None and await self._check_out_kept(self._source.kept):
             return self._source.commit or ""
+
         self.files.mkdir(parents=True)
         await self._git.run(self.files, "init", "--quiet", "--template=")
         await within_size(self._fetch(), self.files, self._source.max_bytes, "repository")
+
         return (await self._git.run(self.files, "rev-parse", "--verify", "HEAD", output=_SILENT))[-1]
 
     def keep_history(self, kept: Path | None) -> None:
@@ -455,7 +480,9 @@ class GitCheckout:
             shutil.rmtree(kept, ignore_errors=True)
             make_private_dir(kept.parent)
             history.rename(kept)
+
         shutil.rmtree(history, ignore_errors=True)
+
         for folder in self._submodules:
             (folder / ".git").unlink(missing_ok=True)
 
@@ -464,12 +491,14 @@ class GitCheckout:
 
         The project's own code ran beside that folder, so git gets no credential here.
         """
-        git, self._git = self._git, replace(self._git, secret=None)
+        git = self._git
+        self._git = replace(self._git, secret=None)
         try:
             self.files.mkdir(parents=True)
             await asyncio.to_thread(shutil.copytree, kept, self.files / ".git", symlinks=True)
             await self._git.run(self.files, "checkout", "--quiet", "--force", "--detach", self._source.commit or "")
             fetching = self._fetch_submodules(self.files, git.address, 1)
+
             await within_size(fetching, self.files, self._source.max_bytes, "repository")
         except (BuildFailed, OSError, shutil.Error) as exc:
             git.output.write(f"The copy of this commit from an earlier build cannot be used: {exc}")
@@ -478,6 +507,7 @@ class GitCheckout:
             return False
         finally:
             self._git = git
+
         git.output.write("Using the copy of this commit from an earlier build")
         return True
 
@@ -490,8 +520,10 @@ class GitCheckout:
             ref = commit if commit.startswith("refs/") else f"refs/heads/{commit}"
             if commit:
                 await self._check_ref(commit, ref)
+
             await self._fetch_ref(ref if commit else "HEAD")
             await self._git.run(self.files, "checkout", "--quiet", "--detach", "FETCH_HEAD")
+
         await self._fetch_submodules(self.files, self._git.address, 1)
 
     async def _check_ref(self, name: str, ref: str) -> None:
@@ -514,10 +546,12 @@ class GitCheckout:
         folder = "refs/tags/" if kind == "tag" else "refs/heads/"
         listed: list[str] = []
         output = MaskedOutput(listed.append, max_lines=_MAX_REFS)
+
         await self._git.run(self.files, "ls-remote", "--refs", "--", "origin", f"{folder}*", output=output)
         existing = [line.partition("\t")[2].removeprefix(folder) for line in listed if "\t" in line]
         if not existing:
             return f"the repository has no {names}" if ref != "HEAD" else "the repository has no commits"
+
         more = f" and {len(existing) - _SHOWN_REFS} more" if len(existing) > _SHOWN_REFS else ""
         missing = "no default branch" if ref == "HEAD" else f"no {kind} {ref.removeprefix(folder)!r}"
         return f"the repository has {missing}; its {names} are {', '.join(existing[:_SHOWN_REFS])}{more}"
@@ -534,20 +568,25 @@ class GitCheckout:
         """Fetch the submodules of the repository in a folder, which came from this address, and their submodules."""
         if not (folder / ".gitmodules").is_file():
             return
+
         paths = await self._submodule_paths(folder)
         if not paths:
             return
         if depth > _MAX_SUBMODULE_DEPTH:
             raise BuildFailed(f"submodules are nested more than {_MAX_SUBMODULE_DEPTH} deep")
+
         self._submodules += [folder / path for path in paths]
         if len(self._submodules) > _MAX_SUBMODULES:
             raise BuildFailed(f"the repository has more than {_MAX_SUBMODULES} submodules")
+
         allowed = ANYWHERE if is_local(address) else NETWORK
         await self._git.run(folder, "submodule", "--quiet", "update", "--init", "--depth=1", allowed=allowed)
+
         for path in paths:
             below = folder / path
             if not (below / ".git").exists():
                 continue  # The repository marks this submodule as not to be fetched.
+
             found = await self._git.run(below, "config", "--get", "remote.origin.url", output=_SILENT)
             await self._fetch_submodules(below, found[-1], depth + 1)
 

@@ -43,28 +43,62 @@ class WheelContent(NamedTuple):
 SERVER = WheelContent(
     "The agent server of Portside, as deployments run it.",
     (
-        "__init__.py", "__main__.py", "agent/", "cli/__init__.py", "cli/main.py", "cli/output.py", "cli/serve.py",
-        "core/", "executor/", "kernel/",
+        "__init__.py",
+        "__main__.py",
+        "agent/",
+        "cli/__init__.py",
+        "cli/main.py",
+        "cli/output.py",
+        "cli/serve.py",
+        "core/",
+        "executor/",
+        "kernel/",
     ),
     (
-        "asyncpg", "cachetools", "click", "cronsim", "cryptography", "httptools", "httpx", "langchain-core",
-        "langgraph", "langgraph-checkpoint", "langgraph-sdk", "langsmith", "msgspec", "orjson", "prometheus-client",
-        "pydantic", "python-dotenv", "starlette", "structlog", "tzdata", "uvicorn", "uvloop", "websockets",
+        "asyncpg",
+        "cachetools",
+        "click",
+        "cronsim",
+        "cryptography",
+        "httptools",
+        "httpx",
+        "langchain-core",
+        "langgraph",
+        "langgraph-checkpoint",
+        "langgraph-sdk",
+        "langsmith",
+        "msgspec",
+        "orjson",
+        "prometheus-client",
+        "pydantic",
+        "python-dotenv",
+        "starlette",
+        "structlog",
+        "tzdata",
+        "uvicorn",
+        "uvloop",
+        "websockets",
     ),
     ("grpc", "redis"),
     has_command=True,
-)  # fmt: skip
+)
 # langgraph brings everything else that the executor imports. It executes graphs of older versions than the server does.
 EXECUTOR = WheelContent(
     "The part of Portside that executes a project's graphs.",
     (
-        "__init__.py", "executor/", "kernel/__init__.py", "kernel/errors.py", "kernel/http/__init__.py",
-        "kernel/http/in_process.py", "kernel/startup.py", "kernel/timeouts.py",
+        "__init__.py",
+        "executor/",
+        "kernel/__init__.py",
+        "kernel/errors.py",
+        "kernel/http/__init__.py",
+        "kernel/http/in_process.py",
+        "kernel/startup.py",
+        "kernel/timeouts.py",
         "kernel/user_json.py",
     ),
     ("langgraph",),
     changed=(("langgraph", "langgraph>=0.4,<2"),),
-)  # fmt: skip
+)
 _EXECUTORS = EXECUTOR._replace(files=(*EXECUTOR.files, "executor_js/"))
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WHEEL = "Wheel-Version: 1.0\nGenerator: portside\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -77,20 +111,25 @@ def pack_wheel(folder: Path, content: WheelContent = SERVER) -> Path:
     """Return a wheel in a folder, written if it is missing; old wheels are removed."""
     installed = distribution(NAME)
     files, version = _packed(installed, content)
+
     path = folder / f"{NAME}-{version}-py3-none-any.whl"
     if path.exists():
         return path
+
     info = f"{NAME}-{version}.dist-info"
     files[f"{info}/METADATA"] = _metadata(installed, content, version).encode()
     files[f"{info}/WHEEL"] = _WHEEL.encode()
+
     if content.has_command:
         files[f"{info}/entry_points.txt"] = (installed.read_text("entry_points.txt") or "").encode()
+
     files[f"{info}/RECORD"] = _record(files, f"{info}/RECORD")
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{path.name}.{os.getpid()}"
     temporary.write_bytes(_zip(files))
     temporary.replace(path)
     _remove_old_wheels(path)
+
     return path
 
 
@@ -122,6 +161,7 @@ def _state_of(package: Path) -> str:
             with contextlib.suppress(FileNotFoundError):
                 found = os.stat(path)  # noqa: PTH116 - names only, of all files for each deployment
                 digest.update(f"{path}\0{found.st_ino} {found.st_size} {found.st_mtime_ns}\0".encode())
+
     return digest.hexdigest()
 
 
@@ -130,6 +170,7 @@ def _packed(installed: Distribution, content: WheelContent) -> tuple[dict[str, b
     files = {f"{NAME}/{name}": data for name, data in _package_files(content).items()}
     if content.has_command and (known := commit()) is not None:
         files[f"{NAME}/{COMMIT_FILE}"] = f"{known}\n".encode()
+
     digest = _digest(files, _metadata(installed, content, ""))
     return files, f"{installed.version}{'.' if '+' in installed.version else '+'}{digest}"
 
@@ -153,6 +194,7 @@ def _metadata(platform: Distribution, content: WheelContent, version: str) -> st
         *(f"Requires-Dist: {requirement}" for requirement in requirements_of(platform, content)),
         *(f"Provides-Extra: {extra}" for extra in content.extras),
     ]
+
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -187,6 +229,7 @@ def version_in(venv: Path) -> str | None:
     """Return the version and commit of the agent server in a build, or None when it has no agent server."""
     if (found := _installed_info(venv)) is None:
         return None
+
     version = _version_of(found).partition("+")[0]
     return with_commit(version, read_commit(found.parent / NAME))
 
@@ -238,6 +281,7 @@ def _digest(files: dict[str, bytes], metadata: str) -> str:
     for name in sorted(files):
         digest.update(f"\0{name}\0{len(files[name])}\0".encode())
         digest.update(files[name])
+
     return digest.hexdigest()[:16]
 
 
@@ -246,6 +290,7 @@ def _record(files: dict[str, bytes], own_name: str) -> bytes:
     for name in sorted(files):
         digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()
         lines.append(f"{name},sha256={digest},{len(files[name])}\n")
+
     return "".join([*lines, f"{own_name},,\n"]).encode()
 
 
@@ -257,4 +302,5 @@ def _zip(files: dict[str, bytes]) -> bytes:
             entry.external_attr = 0o644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, files[name])
+
     return buffer.getvalue()

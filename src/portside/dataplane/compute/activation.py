@@ -38,14 +38,21 @@ SLOT_FOR_S = 30.0
 _LEAST_SLEEP_S = 30.0
 # A server takes about this long to start: wake it earlier by as much, so that due work is done in time.
 _AHEAD_S = 2.0
-_ASK_AT_LEAST_S, _READ_AGAIN_S, _LOOK_EVERY_S = 0.5, 5.0, 30.0
-_WAKE_AGAIN_S, _WAKE_AGAIN_LIMIT_S = 5.0, 300.0
+_ASK_AT_LEAST_S = 0.5
+_READ_AGAIN_S = 5.0
+_LOOK_EVERY_S = 30.0
+_WAKE_AGAIN_S = 5.0
+_WAKE_AGAIN_LIMIT_S = 300.0
 # A deployment that may sleep gives way to one that wakes after so many seconds without use, whose servers end in time.
-_GIVES_WAY_AFTER_S, _ROOM_WITHIN_S, _ROOM_POLL_S = 5.0, 15.0, 0.1
+_GIVES_WAY_AFTER_S = 5.0
+_ROOM_WITHIN_S = 15.0
+_ROOM_POLL_S = 0.1
 # Listening again sets the backlog of the socket itself.
 _BACKLOG = 2048
 # Further simultaneous connections are closed, because the listener needs the descriptors.
-_MAX_REFUSED, _REFUSE_WITHIN_S, _CHUNK = 200, 5.0, 65_536
+_MAX_REFUSED = 200
+_REFUSE_WITHIN_S = 5.0
+_CHUNK = 65_536
 _REFUSAL_HEAD = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: %d\r\n"
     b"Content-Length: %d\r\nConnection: close\r\n\r\n"
@@ -54,7 +61,9 @@ _FAILED = "The agent sleeps and could not be started. The status of its deployme
 _NO_ROOM = (
     "The agent sleeps, and as many agents are awake as this machine has connections to Postgres for. Try again later."
 )
-NOW, WORK, LATER = 0, 1, 2
+NOW = 0
+WORK = 1
+LATER = 2
 Slot = Callable[[], AbstractAsyncContextManager[None]]
 NO_QUEUE: Slot = nullcontext
 
@@ -88,6 +97,7 @@ class StartQueue:
         waiting = (urgency, turn)
         self._waiting.append(waiting)
         self._grant()
+
         try:
             await turn
         except asyncio.CancelledError:
@@ -95,7 +105,9 @@ class StartQueue:
                 self._give_back()
             elif waiting in self._waiting:
                 self._waiting.remove(waiting)
+
             raise
+
         has_slot = True
 
         def give_back() -> None:
@@ -119,6 +131,7 @@ class StartQueue:
         while self._free and self._waiting:
             first = min(self._waiting, key=lambda waiting: waiting[0]())
             self._waiting.remove(first)
+
             # A start that was cancelled just now is still listed.
             if not first[1].done():
                 self._free -= 1
@@ -170,9 +183,11 @@ class SleepCycle:
         self._backoff = Backoff(_WAKE_AGAIN_S, _WAKE_AGAIN_LIMIT_S)
         self._changed = asyncio.Event()
         self._after_s = 0.0
+
         # What `give_way` waits for: whether the deployment falls asleep for another one's sake.
         self._asked: asyncio.Future[bool] | None = None
         self.is_asleep = False
+
         # Why the deployment could not be woken.
         self.problem: str | None = None
 
@@ -185,8 +200,10 @@ class SleepCycle:
     def start(self, sleep: SleepRecord | None = None) -> None:
         """Begin with a deployment whose servers run or start, or with one that sleeps. Ends an earlier cycle."""
         self.stop()
-        self.is_asleep, self.problem = sleep is not None, None
+        self.is_asleep = sleep is not None
+        self.problem = None
         self._backoff.reset()
+
         watch = Supervision("sleep of a deployment").run(partial(self._run, sleep))
         self._task = asyncio.create_task(watch)
 
@@ -206,6 +223,7 @@ class SleepCycle:
         """Let the deployment fall asleep if it is still idle; return whether it does."""
         if self._asked is None:
             self._asked = asyncio.get_running_loop().create_future()
+
         self._changed.set()
         # Several callers may wait for one answer, so a caller that is cancelled must not cancel it.
         return await asyncio.shield(self._asked)
@@ -218,11 +236,13 @@ class SleepCycle:
     def stop(self) -> None:
         """End the cycle: the deployment stays as it is."""
         self._answer(is_idle=False)
+
         if self._task is not None:
             self._task.cancel()
             self._ended.add(self._task)
             self._task.add_done_callback(self._ended.discard)
             self._task = None
+
         self.is_asleep = False
 
     async def close(self) -> None:
@@ -235,8 +255,10 @@ class SleepCycle:
         while True:
             if not self.is_asleep:
                 await self._wait_until_idle()
-                known, self.is_asleep = None, True
+                known = None
+                self.is_asleep = True
                 await self._deployment.fall_asleep()
+
             await self._wait_until_called(known)
             if await self._wake():
                 self.is_asleep = False
@@ -248,29 +270,36 @@ class SleepCycle:
             with contextlib.suppress(TimeoutError):
                 async with timeout(wait_s):
                     await self._changed.wait()
+
             least_s = self._after_s if self._asked is None else min(self._after_s, _GIVES_WAY_AFTER_S)
             is_idle = self._after_s > 0 and await self._is_idle(least_s)
             self._answer(is_idle=is_idle)
+
             if is_idle:
                 return
 
     async def _is_idle(self, least_s: float) -> bool:
         ports = self._deployment.ports()
         answers = await asyncio.gather(*(read_metrics([port]) for port in ports))
+
         idle = [answer.idle_s for answer in answers if answer is not None and answer.idle_s is not None]
         if not ports or len(idle) < len(ports) or min(idle) < least_s or self._deployment.is_stopping():
             return False
+
         try:
             due_at = await self._deployment.next_due()
         except UNREACHABLE as exc:
             log.warning("a deployment stays awake: its next due work cannot be read", error=str(exc))
             return False
+
         # Look at the ports again: a replica may have been added meanwhile, which nobody has asked.
         return (due_at is None or due_at > time.time() + _LEAST_SLEEP_S) and self._deployment.ports() == ports
 
     async def _wait_until_called(self, known: SleepRecord | None) -> None:
         """Wait for a connection, for work that is due, or until the deployment is no longer allowed to sleep."""
-        loop, listening, called = asyncio.get_running_loop(), self._deployment.socket.public, asyncio.Event()
+        loop = asyncio.get_running_loop()
+        listening = self._deployment.socket.public
+        called = asyncio.Event()
 
         def on_connection() -> None:
             loop.remove_reader(listening.fileno())
@@ -278,6 +307,7 @@ class SleepCycle:
 
         loop.add_reader(listening.fileno(), on_connection)
         reasons = called.wait(), self._wait_until_due(known), self._wait_until_never()
+
         waits = [asyncio.create_task(reason) for reason in reasons]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -285,6 +315,7 @@ class SleepCycle:
             loop.remove_reader(listening.fileno())
             for wait in waits:
                 wait.cancel()
+
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def _wait_until_never(self) -> None:
@@ -302,14 +333,17 @@ class SleepCycle:
                 log.warning("the next due work of a sleeping deployment cannot be read yet", error=str(exc))
                 await asyncio.sleep(_READ_AGAIN_S)
                 continue
+
             if due_at is not None and due_at <= time.time() + _AHEAD_S:
                 return
+
             # A request that was the last one may have left work behind, until the last server has ended.
             if not is_stopping:
                 known = SleepRecord(due_at)
                 self._deployment.remember(due_at)
             else:
                 await asyncio.sleep(_ASK_AT_LEAST_S)
+
         while known.due_at is None or time.time() < known.due_at - _AHEAD_S:
             left_s = _LOOK_EVERY_S if known.due_at is None else known.due_at - _AHEAD_S - time.time()
             # The clock may be set meanwhile.
@@ -325,10 +359,13 @@ class SleepCycle:
             delay_s = self._backoff.next() if has_room else _WAKE_AGAIN_S
             self.problem = f"The agent sleeps and could not be woken: {exc}"
             log.warning("a deployment cannot be woken", error=without_output(exc), again_in_s=delay_s)
+
             detail = _FAILED if has_room else _NO_ROOM
             async with refuse_connections(self._deployment.socket.public, delay_s, detail):
                 await asyncio.sleep(delay_s)
+
             return False
+
         self.problem = None
         self._backoff.reset()
         return True
@@ -358,6 +395,7 @@ class WakeQueue:
         async with self._turn:
             await self.make_room(deployment_id)
             self._waking.add(deployment_id)
+
         try:
             yield
         finally:
@@ -372,16 +410,19 @@ class WakeQueue:
             except NoConnectionsLeft:
                 if time.monotonic() > deadline or not await self._let_one_sleep():
                     raise
+
             await asyncio.sleep(_ROOM_POLL_S)
 
     async def _let_one_sleep(self) -> bool:
         """Let one deployment fall asleep; return whether one does, or did so just now."""
         if any(cycle.is_ending for cycle in self.cycles.values()):
             return True
+
         idle = [(cycle.gives_way_after or 0.0, cycle) for cycle in self.cycles.values() if cycle.gives_way_after]
         for _, cycle in sorted(idle, key=lambda each: -each[0]):
             if await cycle.give_way():
                 return True
+
         return False
 
 
@@ -389,12 +430,14 @@ class WakeQueue:
 async def refuse_connections(listening: socket.socket, for_s: float, detail: str = _FAILED) -> AsyncIterator[None]:
     """Answer every request of a socket with 503 and `Retry-After` while the block runs, which takes `for_s` seconds."""
     refusal = json.dumps({"detail": detail}).encode()
-    until, open_now = time.monotonic() + for_s, set[asyncio.StreamWriter]()
+    until = time.monotonic() + for_s
+    open_now = set[asyncio.StreamWriter]()
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         open_now.add(writer)
         if len(open_now) <= _MAX_REFUSED:
             await answer(reader, writer)
+
         open_now.discard(writer)
         writer.close()
 
@@ -405,6 +448,7 @@ async def refuse_connections(listening: socket.socket, for_s: float, detail: str
                 retry_after = max(1, math.ceil(until - time.monotonic()))
                 writer.write(_REFUSAL_HEAD % (retry_after, len(refusal)) + refusal)
                 writer.write_eof()
+
                 # Closing a connection with unread data resets it, and the client would not see the response.
                 while await reader.read(_CHUNK):
                     pass

@@ -24,7 +24,8 @@ from portside.dataplane.sql import sql
 from portside.kernel.db import Query
 from portside.kernel.files import write_private
 
-_TIMEOUT_S, _LOOK_WITHIN_S = 60.0, 5.0
+_TIMEOUT_S = 60.0
+_LOOK_WITHIN_S = 5.0
 _ITERATIONS = 4096
 # What an idle agent server holds at most, and what counts for each deployment that is awake.
 IDLE_CONNECTIONS = 3
@@ -49,7 +50,9 @@ class Databases:
     """
 
     def __init__(self, admin_url: str, asleep: Callable[[], Collection[UUID]] = tuple) -> None:
-        self._admin_url, self._asleep = admin_url, asleep
+        self._admin_url = admin_url
+        self._asleep = asleep
+
         # A start looks up all deployments at once.
         self._looking = asyncio.Semaphore(4)
         self._listing: asyncio.Future[set[str] | None] | None = None
@@ -60,7 +63,9 @@ class Databases:
         Raises CreateFailed when the role may not create them, Postgres has too few connections for one more
         deployment, or an older deployment's database is gone; OSError or asyncpg.PostgresError for transient errors.
         """
-        name, password = database_name(deployment_id), _password(password_file) or secrets.token_urlsafe(32)
+        name = database_name(deployment_id)
+        password = _password(password_file) or secrets.token_urlsafe(32)
+
         verifier = scram_verifier(password, os.urandom(16))
         try:
             async with self._admin() as connection:
@@ -71,12 +76,14 @@ class Databases:
                 await _run_written(connection, sql.write_database, name=name)
                 await _run_written(connection, sql.write_owner, name=name)
                 await _run_written(connection, sql.write_privacy, name=name)
+
             async with self._admin(name) as connection:
                 await connection.execute(sql.offer_vectors.sql)
         except asyncpg.InsufficientPrivilegeError as exc:
             raise CreateFailed(
                 f"the database cannot be created: {exc}; its role needs CREATEDB and CREATEROLE"
             ) from exc
+
         # Last, because the file says that all of this was done.
         write_private(password_file, password + "\n")
 
@@ -84,6 +91,7 @@ class Databases:
         """Whether the deployment's database is there; also true if Postgres does not answer."""
         if self._listing is None or self._listing.done():
             self._listing = asyncio.ensure_future(self._list())
+
         names = await asyncio.shield(self._listing)
         return names is None or database_name(deployment_id) in names
 
@@ -114,6 +122,7 @@ class Databases:
                 row = await self._read_budget(connection, database_name(deployment_id))
         except UNREACHABLE:
             return
+
         needed = max(row["held"], (replicas - 1) * IDLE_CONNECTIONS) + IDLE_CONNECTIONS
         if row["taken"] + needed > _usable(row):
             raise NoConnectionsLeft(
@@ -155,6 +164,7 @@ class Databases:
         connection = await asyncpg.connect(
             self._admin_url, database=database, timeout=_TIMEOUT_S, command_timeout=_TIMEOUT_S
         )
+
         try:
             yield connection
         finally:
@@ -207,6 +217,7 @@ def _connection_limit(row: Any, name: str, *, is_new: bool) -> int:
             f"its database {name} is not on this Postgres server, so its threads and runs are not either. Restore the "
             f"database from its dump. To start with an empty one instead, create it: create database {name}"
         )
+
     if not row["is_there"] and row["taken"] + IDLE_CONNECTIONS > _usable(row):
         raise CreateFailed(
             f"Postgres has no connections left for another deployment: the {row['number']} deployments that are awake "
@@ -215,6 +226,7 @@ def _connection_limit(row: Any, name: str, *, is_new: bool) -> int:
             "(portside deployments sleep), delete one, or raise max_connections (setting POSTGRES_MAX_CONNECTIONS for "
             "the embedded Postgres) and restart Postgres"
         )
+
     return max(LEAST_LIMIT, int(row["available"]) // 2)
 
 

@@ -54,10 +54,13 @@ log = get_logger(__name__)
 SERVE = ("-P", "-m", "portside", "serve")
 # They change how an interpreter runs, so a project's values are for its executors alone.
 _OF_INTERPRETERS = ("PYTHON", "LD_", "DYLD_")
-_EXECUTORS, _EXECUTOR_IDLE_S, _MAX_START_S = 1, 300, 3600
+_EXECUTORS = 1
+_EXECUTOR_IDLE_S = 300
+_MAX_START_S = 3600
 # What `executor_memory` leaves for the server itself, and for an executor that starts beside the others.
 _SERVER_MB = 256
-_KILL_AFTER_S, _NOTE_USE_EVERY_S = 15.0, 300.0
+_KILL_AFTER_S = 15.0
+_NOTE_USE_EVERY_S = 300.0
 # Metrics of an idle server are read every 20 s, and its count of threads may be 5 s old.
 _COUNTED_WITHIN_S = 40.0
 
@@ -109,8 +112,10 @@ def executor_memory(limit_mb: int | None, executors: str | None) -> dict[str, st
     """
     if limit_mb is None:
         return {}
+
     count = int(executors) if executors and executors.isdecimal() else _EXECUTORS
     share = max(limit_mb // 2, limit_mb - _SERVER_MB) // max(1, count)
+
     # Resources are in units of 2^20 bytes, as Kubernetes and container engines read them; the variable is in megabytes.
     return {"EXECUTOR_MAX_MEMORY_MB": str(max(1, share * 2**20 // 1_000_000))}
 
@@ -141,17 +146,21 @@ class MachineCompute:
     builds_sources = True
 
     def __init__(self, settings: ListenerSettings, serve_arguments: Sequence[str] = SERVE) -> None:
-        self.settings, self.serve_arguments = settings, serve_arguments
+        self.settings = settings
+        self.serve_arguments = serve_arguments
+
         if settings.provision_database_url is None:
             raise UserMistake(
                 "setting PROVISION_DATABASE_URL is not set; with compute process, set it to a Postgres whose role may "
                 "create roles and databases"
             )
+
         self.wake_queue = WakeQueue()
         self.databases = Databases(settings.provision_database_url, self.wake_queue.asleep)
         self.wake_queue.admit = self.databases.admit_awake
         self.containers = ContainerHost(settings)
         self.starts = StartQueue()
+
         # Searched once and before anything starts: every replica that runs now belongs to an earlier listener.
         self.orphans = find_replicas(settings.folder)
 
@@ -168,17 +177,21 @@ class MachineTarget:
     """One deployment on this machine."""
 
     def __init__(self, machine: MachineCompute, deployment_id: UUID, open_log: OpenLog) -> None:
-        self._machine, self._deployment_id, self._open_log = machine, deployment_id, open_log
+        self._machine = machine
+        self._deployment_id = deployment_id
+        self._open_log = open_log
         self.folder = DeploymentFolder(machine.settings.folder, deployment_id)
         self._containers = ContainerManager(machine.containers, deployment_id, self.folder)
         self._drain_grace_s = machine.settings.stop_grace_s + HAND_BACK_S
         self._socket: StableSocket | None = None
+
         # Unknown until the first look. A database that was missing counts as missing until `provision` succeeds: one
         # that an operator creates belongs to another role.
         self._has_database: bool | None = None
         self.current: ReplicaSet | None = None
         self._draining: dict[asyncio.Task[None], ReplicaSet] = {}
         self._drained_at = time.monotonic()
+
         # The builds that threads continue with, and for how many hours after their replacement.
         self._builds: dict[UUID, Build] = {}
         self._pin_threads = 0.0
@@ -187,6 +200,7 @@ class MachineTarget:
         found = machine.orphans.pop(deployment_id, [])
         self._orphans = [*named, *(record for record in found if record.process not in processes)]
         self._reaping: asyncio.Task[None] | None = None
+
         self._release: Release | None = None
         # Whether a release is being restored, and whether it has runs that wait.
         self._is_restoring = self._has_work = False
@@ -209,6 +223,7 @@ class MachineTarget:
         """Whether a release is being restored and does not serve yet, and no start of it has failed."""
         if self.current is None or not self._is_restoring:
             return False
+
         latest = self.current.metrics()
         return latest is None or latest.problem in {None, STARTING}
 
@@ -216,8 +231,10 @@ class MachineTarget:
         """Whether the database was created before, and is still there when this listener first looks."""
         if not self.folder.password_file.exists():
             return False
+
         if self._has_database is None:
             self._has_database = await self._machine.databases.exists(self._deployment_id)
+
         return self._has_database
 
     @property
@@ -228,6 +245,7 @@ class MachineTarget:
             self._socket = open_stable_socket(self._machine.settings.deployment_host, state.port, self.folder.path)
             state.port = self._socket.port
             self.folder.save()
+
         return self._socket
 
     def revisions(self) -> set[UUID]:
@@ -252,9 +270,11 @@ class MachineTarget:
             return False
         if time.monotonic() - self._drained_at < _COUNTED_WITHIN_S:
             return False
+
         unused = self.folder.state.earlier.keys() - metrics.threads_by_revision.keys()
         self.folder.forget_earlier(unused)
         self._builds = {found: build for found, build in self._builds.items() if found not in unused}
+
         return bool(unused)
 
     async def provision(self, *, is_new: bool) -> None:
@@ -263,6 +283,7 @@ class MachineTarget:
             # If no other deployment can sleep, the next step fails with the better reason.
             with contextlib.suppress(NoConnectionsLeft):
                 await self._machine.wake_queue.make_room(self._deployment_id)
+
         await self._machine.databases.ensure(self._deployment_id, self.folder.password_file, is_new=is_new)
         self._has_database = True
 
@@ -277,18 +298,25 @@ class MachineTarget:
             self._builds.pop(release.revision.id, None)
             self._write_pins(release.deployment)
             raise
+
         if not release.deployment.pin_threads:
             self.folder.forget_earlier(list(self.folder.state.earlier))
+
         self._write_pins(release.deployment)
 
     async def withdraw(self, deployment: DesiredDeployment) -> None:
         """Serve nothing any more. Requests and runs in flight end first; new ones find nothing that listens."""
         await self._cycle.close()
-        current, self.current, self._release = self.current, None, None
+        current = self.current
+        self.current = None
+        self._release = None
+
         self.folder.deactivate()
         self._write_pins(deployment)
+
         if current is not None:
             await self._retire(current)
+
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -296,18 +324,23 @@ class MachineTarget:
     async def restore(self, release: Release) -> None:
         """Serve the active release again, in the background. One that slept continues sleeping."""
         self._pin(release)
-        self._release, sleep = release, self.folder.state.sleep
+        self._release = release
+        sleep = self.folder.state.sleep
         self._cycle.set_after(release.deployment.sleep_after_s)
+
         # Servers that run now were started to wake it.
         if sleep is not None and release.deployment.sleep_after_s and not self._orphans:
             self._cycle.start(sleep)
             return
+
         if sleep is not None:
             self.folder.state.sleep = None
             self.folder.save()
+
         with contextlib.suppress(*UNREACHABLE):
             due_at = await self.next_due()
             self._has_work = due_at is not None and due_at <= time.time()
+
         self.restore_with(self._replica_set(release))
 
     def _pin(self, release: Release) -> None:
@@ -319,8 +352,10 @@ class MachineTarget:
 
     def _write_pins(self, deployment: DesiredDeployment) -> None:
         """Write the revisions that threads continue with for the servers (setting PINNED_REVISIONS)."""
-        self._pin_threads, replaced = deployment.pin_threads, self.folder.state.earlier
+        self._pin_threads = deployment.pin_threads
+        replaced = self.folder.state.earlier
         limit_s = self._pin_threads * 3600
+
         kept = [
             pinned_revision(
                 revision_id, build, self.folder, replaced[revision_id] + limit_s if revision_id in replaced else None
@@ -328,7 +363,9 @@ class MachineTarget:
             for revision_id, build in self._builds.items()
             if limit_s
         ]
-        file, content = self.folder.pinned_revisions, msgspec.json.encode(kept).decode()
+
+        file = self.folder.pinned_revisions
+        content = msgspec.json.encode(kept).decode()
         if (kept or file.exists()) and not (file.exists() and file.read_text() == content):
             write_private(file, content)
 
@@ -336,6 +373,7 @@ class MachineTarget:
         """Apply changed replica bounds, variables and pins of threads, and after which time the deployment sleeps."""
         if self._release is not None:
             self._release = dataclasses.replace(self._release, deployment=deployment)
+
         self._cycle.set_after(deployment.sleep_after_s)
         self._write_pins(deployment)
         if self.current is not None:
@@ -350,6 +388,7 @@ class MachineTarget:
         else:
             self._note_use(self.current.idle_s)
             found = self._last_metrics = latest
+
         # A server that failed may have written a secret.
         hidden = [secret.value for secret in self._release.revision.secrets] if self._release is not None else []
         problem = None if found.problem is None else mask_values(found.problem, hidden)
@@ -360,10 +399,16 @@ class MachineTarget:
         # The server that would be started.
         version = full_version() if build is not None and build.server_code else self._last_metrics.server_version
         return MetricsReport(
-            replicas=0, queue_replicas=0, cpu=0.0, memory_mb=0.0, restarts=self._last_metrics.restarts,
-            problem=self._cycle.problem, server_version=version, is_asleep=self._cycle.problem is None,
+            replicas=0,
+            queue_replicas=0,
+            cpu=0.0,
+            memory_mb=0.0,
+            restarts=self._last_metrics.restarts,
+            problem=self._cycle.problem,
+            server_version=version,
+            is_asleep=self._cycle.problem is None,
             threads_by_revision=self._last_metrics.threads_by_revision,
-        )  # fmt: skip
+        )
 
     async def destroy(self) -> None:
         """Stop the replicas; delete the containers, their images, the database and its role."""
@@ -375,10 +420,13 @@ class MachineTarget:
         """Stop all replicas quickly and close the socket; returns when no process is left."""
         await self._cycle.close()
         self._machine.wake_queue.cycles.pop(self._deployment_id, None)
-        current, self.current = self.current, None
+        current = self.current
+        self.current = None
         stopping = [current.stop(_KILL_AFTER_S)] if current else []
+
         await asyncio.gather(*stopping, self._stop_draining())
         await self._stop_orphans()
+
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -390,18 +438,23 @@ class MachineTarget:
         """
         await replica_set.start()
         self._cycle.stop()
-        previous, self.current, self._release = self.current, replica_set, release
+        previous = self.current
+        self.current = replica_set
+        self._release = release
+
         replica_set.supervise()
         self.folder.activate(replica_set.revision_id)
         self._cycle.set_after(release.deployment.sleep_after_s if release else 0)
         self._cycle.start()
         await self._drain_orphans()
+
         if previous is not None:
             await self._retire(previous)
 
     def restore_with(self, replica_set: ReplicaSet) -> None:
         """Let a replica set adopt or start its replicas in the background."""
-        self.current, self._is_restoring = replica_set, True
+        self.current = replica_set
+        self._is_restoring = True
 
         async def on_serving() -> None:
             self._is_restoring = False
@@ -428,13 +481,15 @@ class MachineTarget:
 
     async def fall_asleep(self) -> None:
         """Drain the current replica set; returns when it accepts no connection."""
-        current, self.current = self.current, None
+        current = self.current
+        self.current = None
         if current is not None:
             await self._retire(current)
 
     def remember(self, due_at: float | None) -> None:
         """Keep on disk that the deployment sleeps."""
-        self.folder.state.sleep, self.folder.state.used_at = SleepRecord(due_at), time.time()
+        self.folder.state.sleep = SleepRecord(due_at)
+        self.folder.state.used_at = time.time()
         self.folder.save()
 
     async def wake(self) -> None:
@@ -444,6 +499,7 @@ class MachineTarget:
             replica_set = self._replica_set(self._release)
             await replica_set.start()
             self.current = replica_set
+
         replica_set.supervise()
         # The desired state may have changed during the start, when there was no current replica set to update.
         replica_set.update(self._release.deployment)
@@ -453,6 +509,7 @@ class MachineTarget:
         """Keep on disk when the agent was used last, now and then: those used last start first."""
         was_used = idle_s is not None and self._idle_s is not None and idle_s < self._idle_s
         self._idle_s = idle_s
+
         state = self.folder.state
         if was_used and time.time() - state.used_at > _NOTE_USE_EVERY_S:
             state.used_at = time.time()
@@ -479,6 +536,7 @@ class MachineTarget:
             stopped_accepting.set()
             await replica_set.drain(self._drain_grace_s)
             self._drained_at = time.monotonic()
+
         try:
             await self._containers.remove_unused_images(self.revisions())
         except (DeployFailed, OSError) as exc:
@@ -487,11 +545,13 @@ class MachineTarget:
     async def _stop_draining(self) -> None:
         for replica_set in self._draining.values():
             replica_set.interrupt()
+
         tasks = list(self._draining)
         if tasks:
             _done, late = await asyncio.wait(tasks, timeout=_KILL_AFTER_S)
             for task in late:
                 task.cancel()
+
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _drain_orphans(self) -> None:
@@ -506,17 +566,21 @@ class MachineTarget:
         if self._reaping is not None:
             self._reaping.cancel()
             await asyncio.gather(self._reaping, return_exceptions=True)
+
         await self._reap_orphans(signal.SIGINT, _KILL_AFTER_S)
 
     async def _reap_orphans(self, number: signal.Signals, grace_s: float) -> None:
         for orphan in self._orphans:
             orphan.process.signal(number)
+
         with contextlib.suppress(TimeoutError):
             async with timeout(grace_s):
                 await asyncio.gather(*(orphan.process.wait() for orphan in self._orphans))
+
         for orphan in self._orphans:
             orphan.process.kill_group()
             self.folder.remove_replica(orphan.process)
+
         self._orphans = []
         self._drained_at = time.monotonic()
 
@@ -525,19 +589,26 @@ class MachineTarget:
         slot = partial(self._machine.starts.slot, self._urgency)
         if release.build is None:
             return self._containers.replica_set(release, url, self.socket.public, self._open_log, slot)
-        settings, revision = self._machine.settings, release.revision
+
+        settings = self._machine.settings
+        revision = release.revision
         plan = self._plan(release, release.build, url)
         log = self._open_log(revision.id)
+
         log.hide(secret.value for secret in revision.secrets)
         admit = partial(self._machine.databases.admit, self._deployment_id)
         files = None if release.build.files is None else _FilesOfBuilds(release)
         context = ReplicaContext(plan, self.socket, self.folder, log, settings.stop_grace_s, admit, files, slot)
         bounds = tier_bounds(release.deployment, revision)
+
         return ProcessReplicaSet(context, revision, bounds, settings.scale_down_after_s)
 
     def _plan(self, release: Release, build: Build, database_url: str) -> ReplicaPlan:
-        settings, revision = self._machine.settings, release.revision
-        python, spec = python_of(build.folder), revision.resource_spec
+        settings = self._machine.settings
+        revision = release.revision
+        python = python_of(build.folder)
+        spec = revision.resource_spec
+
         runtime = RuntimeEnvironment(
             database_url=database_url,
             port=self.socket.port,
@@ -546,24 +617,28 @@ class MachineTarget:
             commit=build.commit,
             settings={**settings.disk_environment, **node_settings(build.folder)},
         )
-        environment, server, version = (
-            server_environment(release.deployment, revision, runtime, os.environ),
-            str(python),
-            version_in(build.folder / "venv"),
-        )
+
+        environment = server_environment(release.deployment, revision, runtime, os.environ)
+        server = str(python)
+        version = version_in(build.folder / "venv")
+
         if build.server_code:
             given = {secret.name: secret.value for secret in revision.secrets}
             known = self.folder.known_graphs(revision.id, build.describing_code)
             limit_s = min(settings.deployment_start_timeout_s, _MAX_START_S)
+
             own = {
                 "EXECUTOR_PYTHON": str(python),
                 "EXECUTOR_KNOWN_GRAPHS": str(known),
                 "PINNED_REVISIONS": str(self.folder.pinned_revisions),
             }
+
             limits = executor_memory(spec.get("memory_limit_mb"), environment.get("EXECUTORS"))
             environment = {"EXECUTOR_START_SECS": f"{limit_s:g}", **limits, **environment}
             environment = split_environment(environment, given, own)
-            server, version = sys.executable, full_version()
+            server = sys.executable
+            version = full_version()
+
         return ReplicaPlan(
             revision.id,
             [server, *self._machine.serve_arguments],
@@ -598,6 +673,7 @@ class _FilesOfBuilds:
     async def update(self) -> None:
         """Install what this version's servers need. Raises DeployFailed for the build of the release alone."""
         await self._own.update()
+
         for files in self._earlier:
             try:
                 await files.update()

@@ -38,7 +38,8 @@ from portside.kernel.timeouts import timeout
 _POLL_S = 0.05
 _SLOW_POLL_S = 0.5
 _STOP_ACCEPTING_S = 5.0
-_VARIABLE, _TIER = "PORTSIDE_REPLICA_OF", "--tier"
+_VARIABLE = "PORTSIDE_REPLICA_OF"
+_TIER = "--tier"
 _NO_REVISION = UUID(int=0)
 
 
@@ -69,6 +70,7 @@ class ReplicaPlan:
         if self.server_code:
             # The platform was upgraded: a server that runs has the earlier files.
             parts.append(self.server_code)
+
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -76,9 +78,15 @@ class Replica:
     """A server process. `start` creates one, `adopt` takes over one that an earlier listener started."""
 
     def __init__(self, plan: ReplicaPlan, record: ReplicaRecord, child: asyncio.subprocess.Process | None) -> None:
-        self._plan, self.record, self._child = plan, record, child
-        self.process, self.tier, self.port = record.process, record.tier, record.port
-        self.is_older, self.version = False, plan.server_version
+        self._plan = plan
+        self.record = record
+        self._child = child
+        self.process = record.process
+        self.tier = record.tier
+        self.port = record.port
+        self.is_older = False
+
+        self.version = plan.server_version
         self.started_at = time.monotonic()
         self._handover_pipe = -1
         self._output_offset = 0
@@ -94,20 +102,26 @@ class Replica:
             handover_read, handover_write = os.pipe()
             opened.callback(os.close, handover_read)
             kept.callback(os.close, handover_write)
+
             output, offset = open_output(plan.output)
             opened.callback(os.close, output)
             port = private.getsockname()[1]
             fds = {"--fd": private.fileno()}
+
             if tier != "queue":
                 fds |= {"--handover-fd": handover_read, "--public-fd": stable.public.fileno()}
                 fds |= {"--heir-fd": stable.inheritance.fileno()} if stable.inheritance is not None else {}
+
             child = await _spawn(plan, [_TIER, tier], fds, output, folder)
             kept.pop_all()
+
         # The listener's copy of the private socket is closed by now: once the replica dies, connections are refused.
         identity = ProcessIdentity.of(child.pid) or ProcessIdentity(child.pid, "ended")
         record = ReplicaRecord(identity, plan.revision_id, tier, port, plan.fingerprint, plan.server_code)
         replica = cls(plan, record, child)
-        replica._handover_pipe, replica._output_offset = handover_write, offset
+        replica._handover_pipe = handover_write
+        replica._output_offset = offset
+
         return replica
 
     @classmethod
@@ -121,9 +135,12 @@ class Replica:
             return None
         if await probe(record.port, "/ok?serving=1") != 200:
             return None
+
         replica = cls(plan, record, None)
         if is_older:
-            replica.is_older, replica.version = True, await read_version(record.port)
+            replica.is_older = True
+            replica.version = await read_version(record.port)
+
         return replica
 
     async def wait_until_ok(self) -> None:
@@ -134,8 +151,10 @@ class Replica:
         """Tell the server to serve the public socket, and wait until it does. Raises DeployFailed."""
         if self.tier == "queue":
             return
+
         with contextlib.suppress(BrokenPipeError):
             os.write(self._handover_pipe, b"1")
+
         self._close_handover_pipe()
         await self._wait_for("/ok?serving=1", "served its public address")
 
@@ -143,6 +162,7 @@ class Replica:
         """Wait for the process to end and describe how it ended."""
         if self._child is not None:
             return describe_exit(await self._child.wait())
+
         # The listener is not the parent of an adopted replica, so the system does not report its end.
         await self.process.wait()
         return "ended"
@@ -167,6 +187,7 @@ class Replica:
             if self._child is not None:
                 # The group may outlive its leader, and while it does the system does not reuse its id.
                 kill_group(self._child.pid)
+
             self.process.kill_group()
             await self.wait()
 
@@ -183,13 +204,16 @@ class Replica:
             probing = asyncio.create_task(probe(self.port, path))
             death = asyncio.create_task(self.wait())
             await _first_of([probing, death], deadline - time.monotonic())
+
             if probing.done() and not probing.cancelled() and probing.result() == 200:
                 return
             if self._has_ended:
                 raise self._failure(f"the server {await self.wait()} before it {what}")
+
             if time.monotonic() >= deadline:
                 setting = "QUEUE_START_TIMEOUT_S" if self.tier == "queue" else "DEPLOYMENT_START_TIMEOUT_S"
                 raise self._failure(f"the server has not {what} after {limit_s:g} seconds (setting {setting})")
+
             # Poll less often over time: after a restart or an outage, all deployments start at once.
             await asyncio.sleep(min(_SLOW_POLL_S, _POLL_S + (time.monotonic() - began) / 20))
 
@@ -210,7 +234,8 @@ def binaries_of(build: Build) -> list[str]:
 
 def pinned_revision(revision_id: UUID, build: Build, folder: DeploymentFolder, until: float | None) -> dict[str, Any]:
     """Return what servers of other revisions need to execute this one's graphs: an entry of PINNED_REVISIONS."""
-    node, path = node_settings(build.folder), minimal_environment(os.environ)["PATH"]
+    node = node_settings(build.folder)
+    path = minimal_environment(os.environ)["PATH"]
     return {
         "id": revision_id,
         "config": str(build.config),
@@ -238,6 +263,7 @@ def find_replicas(dataplane: Path) -> dict[UUID, list[ReplicaRecord]]:
     for folder, process in find_leaders(_VARIABLE, dataplane, _TIER):
         with contextlib.suppress(ValueError):
             found[UUID(folder.name)].append(ReplicaRecord(process, _NO_REVISION))
+
     return found
 
 
@@ -247,14 +273,24 @@ async def _spawn(
     options = options + [part for name, number in fds.items() for part in (name, str(number))]
     try:
         process = await asyncio.create_subprocess_exec(
-            *plan.serve_command, "--config", str(plan.config), *options,
-            cwd=plan.config.parent, env={**plan.env, _VARIABLE: str(folder)}, stdin=subprocess.DEVNULL,
-            stdout=output, stderr=output, pass_fds=tuple(fds.values()), start_new_session=True,
-        )  # fmt: skip
+            *plan.serve_command,
+            "--config",
+            str(plan.config),
+            *options,
+            cwd=plan.config.parent,
+            env={**plan.env, _VARIABLE: str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=tuple(fds.values()),
+            start_new_session=True,
+        )
     except OSError as exc:
         raise DeployFailed(f"the server cannot be started: {exc}") from exc
+
     if plan.cpus:
         limit_to_cores(process.pid, plan.cpus)
+
     return process
 
 

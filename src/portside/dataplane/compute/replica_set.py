@@ -78,16 +78,22 @@ class TierSupervisor:
     """Keeps `wanted` replicas of one tier."""
 
     def __init__(self, context: ReplicaContext, tier: Tier, wanted: int) -> None:
-        self._context, self.tier, self._wanted = context, tier, wanted
+        self._context = context
+        self.tier = tier
+        self._wanted = wanted
         self.replicas: list[Replica] = []
         self._starting: list[Replica] = []
         self._to_replace: set[Replica] = set()
         self._watches: dict[Replica, asyncio.Task[None]] = {}
+
         self._draining: dict[asyncio.Task[None], Replica] = {}
         self._supervisor: asyncio.Task[None] | None = None
-        self._changed, self.is_serving = asyncio.Event(), asyncio.Event()
-        self._backoff, self._restart_at = Backoff(), 0.0
+        self._changed = asyncio.Event()
+        self.is_serving = asyncio.Event()
+        self._backoff = Backoff()
+        self._restart_at = 0.0
         self._last_problem: tuple[float, str] | None = None
+
         # Set at each step of a roll forward: a replica was removed, or one did not start.
         self._stepped = asyncio.Event()
         # The newest alone: a server that cannot start fails again and again.
@@ -99,6 +105,7 @@ class TierSupervisor:
         """Why a replica is missing, or was missing a moment ago."""
         if self._last_problem is None:
             return None
+
         moment, reason = self._last_problem
         is_short = len(self.replicas) < self._wanted
         return reason if is_short or time.monotonic() - moment < _SHOW_DEATH_S else None
@@ -127,18 +134,23 @@ class TierSupervisor:
         """Replace the replicas of an older server one by one; return why one stays, after which the rest stay too."""
         for replica in [replica for replica in self.replicas if replica.is_older]:
             self._start_failures.clear()
+
             if replica in self.replicas:
                 self._context.log.add("A server of this version of the platform replaces an older one")
                 self._to_replace.add(replica)
                 self._changed.set()
+
             while replica in self.replicas and not self._start_failures:
                 self._stepped.clear()
                 await self._stepped.wait()
+
             if self._start_failures:
                 self._to_replace.discard(replica)
                 if self._context.files is not None:
                     await self._context.files.restore_previous()
+
                 return self._start_failures[0]
+
         return None
 
     async def start_missing(self) -> None:
@@ -154,12 +166,16 @@ class TierSupervisor:
         except BaseException:
             await self._reap_all(self._starting, 0)
             raise
-        started, self._starting = self._starting, []
+
+        started = self._starting
+        self._starting = []
+
         for replica in started:
             self._add(replica)
             # The variables may have changed during its start.
             if replica.record.fingerprint != self._context.plan.fingerprint:
                 self.replace(replica, _CHANGED_VARIABLES)
+
         self.is_serving.set()
 
     async def adopt(self) -> None:
@@ -170,6 +186,7 @@ class TierSupervisor:
             for record in self._context.folder.state.replicas
             if record.revision_id == plan.revision_id and record.tier == self.tier
         ]
+
         # All are probed before any is added, so that a failed adoption can be repeated.
         for replica in [await Replica.adopt(plan, record) for record in records]:
             if replica is not None:
@@ -185,6 +202,7 @@ class TierSupervisor:
             expected=(DeployFailed,),
             on_failure=self._fail_to_start,
         )
+
         self._supervisor = asyncio.create_task(supervision.run(self._keep_number))
 
     async def stop_accepting(self) -> None:
@@ -196,10 +214,12 @@ class TierSupervisor:
         """After `stop_accepting`: wait up to the grace period for all replicas to finish, then reap them."""
         await self._stop_supervising()
         await asyncio.gather(self._reap_all(self.replicas, grace_s), self._reap_all(self._starting, 0))
+
         if self._draining:
             _done, late = await asyncio.wait(self._draining, timeout=grace_s)
             for task in late:
                 task.cancel()
+
             await asyncio.gather(*late, return_exceptions=True)
 
     def interrupt(self) -> None:
@@ -213,9 +233,11 @@ class TierSupervisor:
             refusal = await self._start_admitted()
             await self.serve_started()
             self._drain_surplus()
+
             if refusal is not None:
                 # The others serve meanwhile. The supervision tries again later.
                 raise refusal
+
             await self._changed.wait()
             await asyncio.sleep(max(0.0, self._restart_at - time.monotonic()))
 
@@ -244,6 +266,7 @@ class TierSupervisor:
         except BaseException:
             await self._reap_all(self._starting, 0)
             raise
+
         return refusals[0] if refusals else None
 
     async def _start_one(self, refusals: list[NoConnectionsLeft]) -> None:
@@ -254,6 +277,7 @@ class TierSupervisor:
                 await context.admit(len(context.folder.state.replicas) + context.admitting)
                 if context.files is not None:
                     await context.files.update()
+
                 replica = await Replica.start(context.plan, context.stable, self.tier, context.folder.path)
                 self._starting.append(replica)
                 context.folder.add_replica(replica.record)
@@ -262,6 +286,7 @@ class TierSupervisor:
                 return
             finally:
                 context.admitting -= 1
+
             await replica.wait_until_ok()
 
     def _add(self, replica: Replica) -> None:
@@ -274,6 +299,7 @@ class TierSupervisor:
         how = await supervision.run(replica.wait)
         del self._watches[replica]
         self._remove(replica)
+
         # Wake the supervisor before anything that may fail, so that it starts another replica in any case.
         delay_s = self._backoff.next(time.monotonic() - replica.started_at)
         self._restart_at = time.monotonic() + delay_s
@@ -299,6 +325,7 @@ class TierSupervisor:
         self.replicas.remove(replica)
         self._to_replace.discard(replica)
         self._stepped.set()
+
         if (watch := self._watches.pop(replica, None)) is not None:
             watch.cancel()
 
@@ -307,6 +334,7 @@ class TierSupervisor:
         for replica in ending:
             if (watch := self._watches.pop(replica, None)) is not None:
                 watch.cancel()
+
         await asyncio.gather(*(self._reap(replica, grace_s) for replica in ending))
 
     async def _reap(self, replica: Replica, grace_s: float) -> None:
@@ -320,9 +348,11 @@ class TierSupervisor:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
             self._supervisor = None
+
         # A replica that ends from here on was asked to, so its end is not a death.
         for watch in self._watches.values():
             watch.cancel()
+
         self._watches.clear()
 
 
@@ -336,11 +366,14 @@ class ProcessReplicaSet:
         bounds: dict[Tier, ReplicaBounds],
         scale_down_after_s: float,
     ) -> None:
-        self._context, self._revision, self._scale_down_after_s = context, revision, scale_down_after_s
+        self._context = context
+        self._revision = revision
+        self._scale_down_after_s = scale_down_after_s
         hidden = [secret.value for secret in revision.secrets]
         self._output = OutputFollower(context.plan.output, self._log_line, hidden)
         self._tiers: dict[Tier, TierSupervisor] = {}
         self._retired_tiers: list[TierSupervisor] = []
+
         self._wanted_tiers = bounds.keys()
         self._changing_tiers: asyncio.Task[None] | None = None
         self._scalers: dict[Tier, Scaler] = {}
@@ -348,10 +381,12 @@ class ProcessReplicaSet:
         self._usage = ProcessUsage()
         self._cores: dict[Tier, float] = {}
         self._metrics: MetricsReport | None = None
+
         # What the servers of each tier answered last, and when they were asked.
         self._answers: list[ServerMetrics | None] = []
         self._asked_at = 0.0
         self._rolling: int | None = None
+
         # The last request to roll forward that has ended, and why it did not succeed.
         self._rolled: tuple[int | None, str | None] = None, None
         self._add_tiers(bounds)
@@ -370,6 +405,7 @@ class ProcessReplicaSet:
         """Start the least number of replicas; none serves before all of them could. Raises DeployFailed."""
         context = self._context
         context.log.add(describe_limits(context.plan.cpus, context.plan.memory))
+
         tiers = list(self._tiers.values())
         try:
             await run_together([tier.start_missing() for tier in tiers])
@@ -380,6 +416,7 @@ class ProcessReplicaSet:
                 while self._output.poll():
                     pass
                 context.log.add(without_output(exc), "ERROR")
+
             await self.stop(0)
             raise
 
@@ -391,14 +428,17 @@ class ProcessReplicaSet:
         """Apply changed variables and bounds; a different set of tiers is started in the background."""
         self._update_environment(deployment)
         self._request_roll_forward(deployment.roll_forward)
+
         bounds = tier_bounds(deployment, self._revision)
         for tier, of_tier in bounds.items():
             if tier in self._scalers:
                 self._scalers[tier].bounds = of_tier
+
         if bounds.keys() != self._wanted_tiers:
             self._wanted_tiers = bounds.keys()
             if self._changing_tiers is not None:
                 self._changing_tiers.cancel()
+
             self._changing_tiers = self._spawn(self._change_tiers(bounds))
 
     def _request_roll_forward(self, number: int | None) -> None:
@@ -414,6 +454,7 @@ class ProcessReplicaSet:
         for tier in list(self._tiers.values()):
             await tier.is_serving.wait()
             failure = failure or await tier.roll_forward()
+
         self._rolled = number if number > 0 else None, failure
 
     def metrics(self) -> MetricsReport | None:
@@ -459,18 +500,24 @@ class ProcessReplicaSet:
             if not tier.is_serving.is_set():
                 await Supervision("adoption of replicas").run(tier.adopt)
             tier.supervise()
+
         self._spawn(Supervision("metrics of replicas").run(self._measure_and_scale))
         await asyncio.gather(*(tier.is_serving.wait() for tier in tiers))
+
         if on_serving is not None:
             await Supervision("end of earlier replicas").run(on_serving)
 
     def _update_environment(self, deployment: DesiredDeployment) -> None:
         """Replace the replicas one by one when the platform's variables have changed, such as its API key."""
-        plan, secret_names = self._context.plan, {secret.name for secret in self._revision.secrets}
+        plan = self._context.plan
+        secret_names = {secret.name for secret in self._revision.secrets}
+
         platform = {name: value for name, value in deployment.environment.items() if name not in secret_names}
         if platform.items() <= plan.env.items():
             return
+
         self._context.plan = replace(plan, env={**plan.env, **platform})
+
         for tier in self._tiers.values():
             for replica in tier.replicas:
                 tier.replace(replica, _CHANGED_VARIABLES)
@@ -479,6 +526,7 @@ class ProcessReplicaSet:
         """Start the new tiers, and drain the ones that are no longer wanted once the new ones serve."""
         for tier in self._add_tiers({name: bounds[name] for name in bounds.keys() - self._tiers.keys()}):
             tier.supervise()
+
         await asyncio.gather(*(self._tiers[name].is_serving.wait() for name in bounds))
         for name in self._tiers.keys() - bounds.keys():
             del self._scalers[name]
@@ -497,27 +545,32 @@ class ProcessReplicaSet:
         before = self._usage.groups
         usage = await READER.usage({replica.process.pid for replica in replicas})
         used = usage.groups
+
         self.enforce_memory_limit(used)
         since_s = max(usage.read_at - self._usage.read_at, 0.001)
         self._usage = usage
+
         cores = {pid: max(0.0, used[pid].cpu_s - before[pid].cpu_s) / since_s for pid in used.keys() & before.keys()}
         if self._is_asked_again(replicas, cores):
             self._answers = [
                 await read_metrics([replica.port for replica in tier.replicas]) for tier in self._tiers.values()
             ]
             self._asked_at = time.monotonic()
+
         tiers = self._tiers.values()
         self._cores = {
             tier.tier: sum(cores.get(replica.process.pid, 0.0) for replica in tier.replicas)
             / max(1, len(tier.replicas))
             for tier in tiers
         }
+
         queue_tier = self._tiers.get("queue")
         serving = sum(len(tier.replicas) for tier in tiers if tier.tier != "queue")
         problem = next((tier.problem for tier in tiers if tier.problem), None)
         answers = [answer for answer in self._answers if answer is not None]
         queue = answers[0].queue if answers else QueueMetrics()
         older = [replica for replica in replicas if replica.is_older]
+
         self._metrics = MetricsReport(
             replicas=serving,
             queue_replicas=len(queue_tier.replicas) if queue_tier else 0,
@@ -539,6 +592,7 @@ class ProcessReplicaSet:
         """Whether to read the servers' metrics now: always, unless all of them answered that they have no runs."""
         is_known = len(self._answers) == len(self._tiers) == len({replica.tier for replica in replicas})
         is_idle = is_known and all(answer is not None and answer.queue.is_empty for answer in self._answers)
+
         # A replica counts as idle only once its CPU is known, which takes two measurements.
         is_quiet = len(cores) == len(replicas) and sum(cores.values()) < _IDLE_CORES
         return not (is_idle and is_quiet) or time.monotonic() - self._asked_at >= ASK_IDLE_EVERY_S
@@ -546,6 +600,7 @@ class ProcessReplicaSet:
     def _scale(self) -> None:
         if self._metrics is None:
             return
+
         spec = self._revision.resource_spec
         for name, scaler in self._scalers.items():
             cpu = self._cores.get(name, 0.0) / float(spec.get("queue_cpu" if name == "queue" else "cpu", 1))
@@ -559,13 +614,16 @@ class ProcessReplicaSet:
         limit = self._context.plan.memory
         if limit is None:
             return
+
         for tier in self._tiers.values():
             for replica in list(tier.replicas):
                 memory = used[replica.process.pid].memory if replica.process.pid in used else 0
                 if memory <= limit:
                     continue
+
                 excess = f"a server uses {memory // _MB} MB of memory, more than its limit of {limit // _MB} MB"
                 tier.replace(replica, f"{excess} (memory_limit_mb); a new server replaces it")
+
                 if memory > KILL_ABOVE * limit:
                     replica.process.kill_group()
 
@@ -588,6 +646,7 @@ class ProcessReplicaSet:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
+
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _log_line(self, line: str) -> None:

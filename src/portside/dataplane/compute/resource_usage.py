@@ -33,9 +33,12 @@ def cores_for(deployment_id: UUID, cpu_limit: float | None) -> frozenset[int]:
     """
     if cpu_limit is None or not hasattr(os, "sched_getaffinity"):
         return frozenset()
-    cores, count = sorted(os.sched_getaffinity(0)), math.ceil(cpu_limit)
+
+    cores = sorted(os.sched_getaffinity(0))
+    count = math.ceil(cpu_limit)
     if count >= len(cores):
         return frozenset()
+
     # The first core depends on the deployment's id, so that small deployments do not all share core 0.
     first = deployment_id.int % len(cores)
     return frozenset((cores * 2)[first : first + count])
@@ -85,7 +88,9 @@ class UsageReader:
             reading = self._reading
             if reading is None or reading.done() or reading.get_loop() is not asyncio.get_running_loop():
                 reading = self._reading = asyncio.ensure_future(asyncio.to_thread(self.read, groups))
+
             await asyncio.shield(reading)
+
         return self._of(groups)
 
     def read(self, groups: set[int]) -> ProcessUsage:
@@ -94,6 +99,7 @@ class UsageReader:
             if not self._is_fresh():
                 is_known = (self._proc / "self" / "stat").exists()
                 self._latest = ProcessUsage(time.monotonic(), _read_all(self._proc) if is_known else {})
+
         return self._of(groups)
 
     def _is_fresh(self) -> bool:
@@ -106,16 +112,19 @@ class UsageReader:
 
 def _read_all(proc: Path) -> dict[int, GroupUsage]:
     found: dict[int, GroupUsage] = defaultdict(GroupUsage)
-    tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    tick = os.sysconf("SC_CLK_TCK")
+    page = os.sysconf("SC_PAGE_SIZE")
     for entry in os.listdir(proc):  # noqa: PTH208 - names only, of hundreds of processes every few seconds
         if not entry.isdigit():
             continue
+
         with contextlib.suppress(OSError, IndexError, ValueError):
             # The process name in parentheses may contain spaces. After it the line continues with field 3, the state.
             fields = _read_stat(f"{proc}/{entry}/stat").rpartition(b")")[2].split()
             group = int(fields[2])
             found[group].cpu_s += (int(fields[11]) + int(fields[12])) / tick
             found[group].memory += int(fields[21]) * page
+
     return dict(found)
 
 

@@ -39,7 +39,9 @@ def tier_bounds(deployment: DesiredDeployment, revision: DesiredRevision) -> dic
     # A bound that the owner sets for all replicas applies to the queue as well, unless the queue has its own.
     for_queue = {f"queue_{name}": value for name, value in given.items() if not name.startswith("queue_")}
     spec = {**revision.resource_spec, **for_queue, **given}
-    api, queue = _bounds(spec, ""), _bounds(spec, "queue_")
+    api = _bounds(spec, "")
+    queue = _bounds(spec, "queue_")
+
     return {"all": api} if api == queue and api.maximum == 1 else {"api": api, "queue": queue}
 
 
@@ -61,7 +63,9 @@ class Scaler:
     """Decides the number of replicas of one tier: it grows at once and shrinks after `down_after_s` of less load."""
 
     def __init__(self, bounds: ReplicaBounds, down_after_s: float) -> None:
-        self.bounds, self._down_after_s = bounds, down_after_s
+        self.bounds = bounds
+        self._down_after_s = down_after_s
+
         # Numbers that were needed and when, without those that a later one at least equals: the first is the highest.
         self._needed: deque[tuple[float, int]] = deque()
 
@@ -71,9 +75,12 @@ class Scaler:
         number = needed(load)
         while self._needed and self._needed[-1][1] <= number:
             self._needed.pop()
+
         self._needed.append((moment, number))
+
         while self._needed[0][0] < moment - self._down_after_s:
             self._needed.popleft()
+
         return self.bounds.clamp(self._needed[0][1])
 
 

@@ -44,6 +44,7 @@ async def read_metrics(ports: Iterable[int]) -> ServerMetrics | None:
                 return msgspec.json.decode(response[1], type=ServerMetrics)
             except msgspec.MsgspecError:
                 return None
+
     return None
 
 
@@ -57,6 +58,7 @@ async def read_version(port: int) -> str | None:
     with contextlib.suppress(msgspec.MsgspecError):
         if response is not None and response[0] == 200:
             return msgspec.json.decode(response[1], type=_ServerInfo).version[:200] or None
+
     return None
 
 

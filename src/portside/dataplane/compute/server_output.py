@@ -30,10 +30,12 @@ _READ_BYTES = 100_000
 _MAX_LINE_BYTES = 1_000_000
 _POLL_S = 0.25
 # A file that has not grown for a while is looked at less often: most servers of a machine are idle.
-_QUIET_AFTER_S, _QUIET_POLL_S = 10.0, 1.0
+_QUIET_AFTER_S = 10.0
+_QUIET_POLL_S = 1.0
 _TAIL_BYTES = 65_536
 # Of the output of a failed server.
-_LINES_SHOWN, _LINES_AFTER = 30, 5
+_LINES_SHOWN = 30
+_LINES_AFTER = 5
 _LEVELS = frozenset({"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"})
 _SHOWN_ELSEWHERE = frozenset({"event", "message", "level", "timestamp", "logger", "exception", "stack"})
 # How the server's command line begins its error message.
@@ -55,10 +57,12 @@ def output_since(path: Path, since: int) -> str:
     """Return what was written after the file was `since` bytes long: at most its last 64 KiB, in whole lines."""
     size = path.stat().st_size
     since = since if since <= size else 0
+
     begin = max(since, size - _TAIL_BYTES)
     with path.open("rb") as file:
         file.seek(begin)
         text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
+
     return text if begin == since else text.partition("\n")[2] or text
 
 
@@ -69,13 +73,16 @@ def server_failure(how: str, output: str, folder: Path | None = None) -> ServerF
     """
     if folder is not None:
         output = shorten_paths(output, folder)
+
     entries = [parse_line(line, 0) for line in output.splitlines() if line.strip()]
     at, cause = _find_cause(entries)
     lines = [line for entry in _around(entries, at) for line in entry.message.splitlines()]
     rest = [line for line in lines if line.removeprefix(_ERROR) != cause]
     head = how if cause is None else f"{cause}\n{how}"
+
     if not lines:
         head = f"{how}, without any output"
+
     return ServerFailed(f"{head}; its output:\n" + "\n".join(rest) if rest else head, how)
 
 
@@ -85,7 +92,10 @@ def _find_cause(entries: list[NewLogEntry]) -> tuple[int, str | None]:
     It is the last error message of the command, exception of a traceback, or graph that hangs; without any of these,
     the last error of the log.
     """
-    ending, logged, is_traceback = None, None, False
+    ending = None
+    logged = None
+
+    is_traceback = False
     for number, entry in enumerate(entries):
         first = entry.message.partition("\n")[0]
         ends_traceback = is_traceback and not first.startswith(" ")
@@ -94,7 +104,9 @@ def _find_cause(entries: list[NewLogEntry]) -> tuple[int, str | None]:
         elif entry.level in {"ERROR", "CRITICAL"}:
             # The server that this one replaces writes to the same file, and logs errors of its runs meanwhile.
             logged = number, first
+
         is_traceback = first == _TRACEBACK or (is_traceback and not ends_traceback)
+
     return ending or logged or (len(entries) - 1, None)
 
 
@@ -108,7 +120,9 @@ class OutputFollower:
     """Follows the file from its current end, and overwrites the `hidden` values in all of it."""
 
     def __init__(self, path: Path, on_line: OnLine, hidden: Iterable[str] = ()) -> None:
-        self._path, self._name, self._on_line = path, str(path), on_line
+        self._path = path
+        self._name = str(path)
+        self._on_line = on_line
         self._hidden = [form.encode() for form in masked_forms(hidden)]
         self._offset = path.stat().st_size if path.exists() else 0
         self._rest = b""
@@ -118,10 +132,12 @@ class OutputFollower:
         """Pass the remaining lines on, and stop."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+
         # A server that outlives the listener may write on, so this ends after as much as the file may hold.
         for _ in range(_MAX_BYTES // _READ_BYTES):
             if not self.poll():
                 break
+
         if self._rest:
             self._on_line(self._rest.decode("utf-8", "replace"))
 
@@ -143,6 +159,7 @@ class OutputFollower:
         # Opening a file costs ten times as much as its size, and a listener follows a hundred files that hardly grow.
         if self._is_at_end():
             return False
+
         with contextlib.suppress(FileNotFoundError), self._path.open("r+b", buffering=0) as file:
             self._leave_out_beyond(file, _MAX_BYTES)
             file.seek(self._offset)
@@ -150,15 +167,21 @@ class OutputFollower:
             self._offset += len(chunk)
             text = self._rest + chunk
             *lines, self._rest = text.split(b"\n")
+
             self._blank(file, self._offset - len(text), text)
+
             for line in lines:
                 if line.strip():
                     self._on_line(line.decode("utf-8", "replace"))
+
             if len(self._rest) > _MAX_LINE_BYTES:
                 self._rest = b""
+
             if self._offset > _ROTATE_BYTES and len(chunk) < _READ_BYTES:
                 self._rotate()
+
             return bool(chunk)
+
         return False
 
     def _leave_out_beyond(self, file: BinaryIO, limit_bytes: int) -> None:
@@ -167,12 +190,15 @@ class OutputFollower:
         if size > limit_bytes:
             file.truncate(0)
             unread = size - self._offset + len(self._rest)
-            self._offset, self._rest = 0, b""
+            self._offset = 0
+            self._rest = b""
+
             self._on_line(f"{unread:,} bytes of output are left out: the server wrote faster than the log can be read")
 
     def _is_at_end(self) -> bool:
         if self._offset > _ROTATE_BYTES:
             return False
+
         try:
             return os.stat(self._name).st_size == self._offset  # noqa: PTH116 - at a third of the cost
         except OSError:
@@ -180,7 +206,9 @@ class OutputFollower:
 
     async def _blank_earlier_output(self) -> None:
         """Overwrite hidden values in output from before this follower, a bounded amount at a time."""
-        end, begin, rest = self._offset, 0, b""
+        end = self._offset
+        begin = 0
+        rest = b""
         with contextlib.suppress(FileNotFoundError):
             while self._hidden and begin < end:
                 with self._path.open("r+b", buffering=0) as file:
@@ -188,9 +216,11 @@ class OutputFollower:
                     chunk = file.read(min(_READ_BYTES, end - begin))
                     if not chunk:
                         return
+
                     begin += len(chunk)
                     text = rest + chunk
                     self._blank(file, begin - len(text), text)
+
                 rest = text[-max(map(len, self._hidden)) :]
                 await asyncio.sleep(0)
 
@@ -216,6 +246,7 @@ def parse_line(line: str, now_ms: int) -> NewLogEntry:
         fields = json.loads(line) if line.startswith("{") else None
         if isinstance(fields, dict) and ("event" in fields or "message" in fields):
             return _structured(fields, now_ms)
+
     return NewLogEntry(now_ms, "ERROR" if line.startswith(_ERROR) else "INFO", line.rstrip())
 
 
@@ -231,4 +262,5 @@ def _timestamp(value: object, now_ms: int) -> int:
     with contextlib.suppress(ValueError, OverflowError):
         if isinstance(value, str):
             return int(datetime.fromisoformat(value).timestamp() * 1000)
+
     return now_ms

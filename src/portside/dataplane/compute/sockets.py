@@ -81,6 +81,7 @@ def open_stable_socket(host: str, port: int | None, folder: Path) -> StableSocke
     inherited = _inherit(folder)
     if inherited is not None:
         return inherited
+
     return StableSocket(_listen(host, port), _open_inheritance(folder))
 
 
@@ -90,6 +91,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
     except UserMistake as exc:
         if not port:
             raise
+
         log.warning("a deployment moves to another port", reason=str(exc))
         return listen(host, 0, reuse_port=True)
 
@@ -101,27 +103,33 @@ def _inherit(folder: Path) -> StableSocket | None:
             client.settimeout(_INHERIT_TIMEOUT_S)
             client.connect(address)
             _data, descriptors, _flags, _sender = socket.recv_fds(client, 1, 2)
+
         public, inheritance = (socket.socket(fileno=descriptor) for descriptor in descriptors)
         for inherited in (public, inheritance):
             inherited.setblocking(False)
             inherited.set_inheritable(False)
+
         return StableSocket(public, inheritance)
+
     return None
 
 
 def _open_inheritance(folder: Path) -> socket.socket | None:
     make_private_dir(folder)
     (folder / _INHERITANCE_FILE).unlink(missing_ok=True)
+
     inheritance = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with short_path(folder, _INHERITANCE_FILE) as address:
             inheritance.bind(address)
+
         inheritance.listen()
         inheritance.setblocking(False)
     except OSError as exc:
         inheritance.close()
         log.warning("a later listener will not be able to inherit a deployment's socket", reason=str(exc))
         return None
+
     return inheritance
 
 
@@ -146,10 +154,12 @@ async def get(port: int, path: str) -> tuple[int, bytes] | None:
                 response = b""
                 while len(response) < _MAX_RESPONSE and (chunk := await reader.read(_MAX_RESPONSE)):
                     response += chunk
+
                 head, _, body = response.partition(b"\r\n\r\n")
                 return int(head.split()[1]), body
             finally:
                 writer.close()
+
     return None
 
 
@@ -165,6 +175,7 @@ async def is_refused(port: int) -> bool:
         _reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
         return True
+
     writer.close()
     return False
 
@@ -182,6 +193,7 @@ class TcpRelay:
     async def add(self, name: str, connect: Connect) -> None:
         """Forward to one more target from now on."""
         self._targets[name] = connect
+
         if self._server is None:
             # A duplicate, because a server that is closed closes its socket too.
             copy = self._listening.dup()
@@ -198,6 +210,7 @@ class TcpRelay:
         """Stop forwarding, and cut all open connections."""
         for name in list(self._targets):
             self.remove(name)
+
         for end in list(self.ends):
             end.abort()
 
@@ -241,6 +254,7 @@ class RelayEnd(asyncio.Protocol):
         self._relay.ends.discard(self)
         if (other := self._other_transport()) is not None:
             other.close()
+
         self.other = None
 
     def abort(self) -> None:
@@ -268,16 +282,19 @@ class _AcceptedEnd(RelayEnd):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._open.add(self)
+
         # Each connection takes two descriptors. Above half of them it is cut, so that servers can still be started.
         if len(self._open) > connection_limit() // 2:
             self.abort()
             return
+
         self._connecting = asyncio.create_task(self._connect())
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
             super().data_received(data)
             return
+
         self._early.append(data)
         # Only after the first read: uvloop never resumes a transport that was paused before it began to read.
         if self.transport is not None:
@@ -286,6 +303,7 @@ class _AcceptedEnd(RelayEnd):
     def eof_received(self) -> bool:
         if self.other is not None:
             return super().eof_received()
+
         self._got_eof = True
         return True
 
@@ -293,6 +311,7 @@ class _AcceptedEnd(RelayEnd):
         self._open.discard(self)
         if self._connecting is not None:
             self._connecting.cancel()
+
         super().connection_lost(exc)
 
     async def _connect(self) -> None:
@@ -302,29 +321,39 @@ class _AcceptedEnd(RelayEnd):
             if time.monotonic() > deadline:
                 self.abort()
                 return
+
             await asyncio.sleep(_CONNECT_AGAIN_S)
+
         if self.transport is None or self.transport.is_closing():
             connected.abort()
             return
+
         self.other = connected
+
         for data in self._early:
             super().data_received(data)
+
         self._early.clear()
         if self._got_eof:
             super().eof_received()
+
         self.transport.resume_reading()
 
     async def _try_next_target(self) -> RelayEnd | None:
-        connect, end = self._relay.next_target(), RelayEnd(self._relay)
+        connect = self._relay.next_target()
+        end = RelayEnd(self._relay)
         end.other = self
+
         if connect is None:
             return None
+
         try:
             # The published port of a container that just died may accept a connection and never answer.
             async with timeout(_CONNECT_TIMEOUT_S):
                 await connect(lambda: end)
         except OSError:
             return None
+
         return end
 
 
@@ -369,11 +398,13 @@ class PortForwards:
         target = _local_target(url)
         if target is None:
             return url
+
         port = await self._port(target, gateway)
         query = [(key, value) for key, value in parse_qsl(parts.query) if key not in {"host", "port"}]
         userinfo, at, _address = parts.netloc.rpartition("@")
         shown = f"[{host}]" if ":" in host else host
         netloc = f"{userinfo}{at}{shown}:{port}"
+
         return urlunsplit((parts.scheme, netloc, parts.path, urlencode(query, safe="/", quote_via=quote), ""))
 
     def close(self) -> None:
@@ -381,6 +412,7 @@ class PortForwards:
         for listening, relay in self._open.values():
             relay.close()
             listening.close()
+
         self._open.clear()
 
     async def _port(self, target: str, gateway: str) -> int:
@@ -390,9 +422,11 @@ class PortForwards:
                 relay = TcpRelay(listening)
                 host, _, port = target.rpartition(":")
                 await relay.add(target, to_address(host, int(port)) if host else to_unix_socket(port))
+
                 self._open[target] = listening, relay
                 self._ports[target] = listening.getsockname()[1]
                 write_private(self._file, msgspec.json.encode(self._ports).decode())
+
             return self._ports[target]
 
 
@@ -411,13 +445,16 @@ def _local_target(url: str) -> str | None:
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     address = parts.netloc.rpartition("@")[2]
+
     # A Postgres URL with several hosts is left as it is.
     if parts.scheme not in _DEFAULT_PORTS or "," in address:
         return None
+
     host = query.get("host") or parts.hostname or ("localhost" if parts.scheme.startswith("postgres") else "")
     port = int(query.get("port") or parts.port or _DEFAULT_PORTS[parts.scheme])
     if host.startswith("/"):
         return f":{host}/.s.PGSQL.{port}"
+
     return f"{host}:{port}" if _is_loopback(host) else None
 
 
@@ -433,17 +470,21 @@ def _listen_at(gateway: str, port: int) -> socket.socket:
     for wanted in dict.fromkeys((port, 0)):
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
         if sys.platform == "linux":
             listening.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+
         try:
             listening.bind((gateway, wanted))
         except OSError as exc:
             listening.close()
             reason = exc
             continue
+
         listening.listen(512)
         listening.setblocking(False)
         return listening
+
     raise DeployFailed(
         f"this machine cannot listen for its containers on {gateway}: {reason.strerror}; set CONTAINER_HOST_ADDRESS or "
         "CONTAINER_NETWORK"

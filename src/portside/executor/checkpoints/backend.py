@@ -8,14 +8,32 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 CHECKPOINT_COLUMNS = (
-    "c_thread", "c_ns", "c_id", "c_parent", "c_metadata", "c_kind", "c_body", "c_channels", "c_versions",
-)  # fmt: skip
+    "c_thread",
+    "c_ns",
+    "c_id",
+    "c_parent",
+    "c_metadata",
+    "c_kind",
+    "c_body",
+    "c_channels",
+    "c_versions",
+)
 VALUE_COLUMNS = ("v_thread", "v_ns", "v_channel", "v_version", "v_kind", "v_data", "v_pieces", "v_shared")
 PIECE_COLUMNS = ("p_thread", "p_series", "p_number", "p_leaves", "p_data")
 WRITE_COLUMNS = (
-    "w_thread", "w_ns", "w_checkpoint", "w_task", "w_idx", "w_path", "w_run", "w_channel", "w_kind", "w_data",
-    "w_pieces", "w_shared",
-)  # fmt: skip
+    "w_thread",
+    "w_ns",
+    "w_checkpoint",
+    "w_task",
+    "w_idx",
+    "w_path",
+    "w_run",
+    "w_channel",
+    "w_kind",
+    "w_data",
+    "w_pieces",
+    "w_shared",
+)
 _WRITE_INDEX = WRITE_COLUMNS.index("w_idx")
 
 
@@ -49,11 +67,13 @@ class Rows:
         self.checkpoints |= other.checkpoints
         self.values = other.values | self.values
         self.pieces |= other.pieces
+
         for key, row in other.writes.items():
             if row[_WRITE_INDEX] < 0:
                 self.writes[key] = row
             else:
                 self.writes.setdefault(key, row)
+
         self.size += other.size
         self.is_encrypted = self.is_encrypted or other.is_encrypted
 
@@ -70,6 +90,7 @@ class Rows:
             columns = zip(*rows, strict=True) if rows else ((),) * len(names)
             for name, column in zip(names, columns, strict=True):
                 named[name] = list(column) if any(value is not None for value in column) else None
+
         return named
 
 

@@ -21,7 +21,13 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 # The codes of langgraph's extension types: a class with one argument, with several, with keyword arguments, a pydantic
 # model of the first and of the second version, an array of numpy, and a snapshot of a channel.
-ONE, SEVERAL, KEYWORDS, MODEL_1, MODEL_2, ARRAY, SNAPSHOT = 0, 1, 2, 4, 5, 6, 7
+ONE = 0
+SEVERAL = 1
+KEYWORDS = 2
+MODEL_1 = 4
+MODEL_2 = 5
+ARRAY = 6
+SNAPSHOT = 7
 NUMPY = "numpy"
 OBJECT_ARRAY = "ndarray"
 ADDRESSES = b"\xa2|O"
@@ -85,6 +91,7 @@ def pack(value: Any) -> bytes:
     except TypeError as exc:
         if "key" not in str(exc):
             raise
+
     return ormsgpack.packb(_with_pairs(value), default=_encode, option=_OPTIONS)
 
 
@@ -96,6 +103,7 @@ def _with_pairs(value: Any) -> Any:
         return value
     if all(type(key) in _PLAIN_KEYS for key in value):
         return {key: _with_pairs(item) for key, item in value.items()}
+
     return _Pairs(value)
 
 
@@ -103,6 +111,7 @@ def _encode(value: Any) -> Any:
     """Return the extension that stands for an object, whose parts may be values of this module."""
     if isinstance(value, _Pairs):
         return ormsgpack.Ext(ONE, pack([*DICT, value.pairs]))
+
     form = _FORMS.get(type(value))
     if form is not None:
         return ormsgpack.Ext(form.code, pack([form.module, form.name, form.data_of(value)]))
@@ -116,6 +125,7 @@ def _encode(value: Any) -> Any:
     if isinstance(value, (float, tuple, *_VIEWS)) and not callable(getattr(value, "_asdict", None)):
         # As langgraph stores instances of subclasses of texts, integers, lists and dicts: without their class.
         return float(value) if isinstance(value, float) else list(value)
+
     return _encode_container(value)
 
 
@@ -138,6 +148,7 @@ def _encode_scalar(numpy: Any, value: Any) -> Any:
 
     name = "bool_" if kind == "b" else type(value).__name__
     item = value.item()
+
     # The longest numbers have no counterpart in Python.
     return ormsgpack.Ext(ONE, pack([NUMPY, name, str(value) if isinstance(item, numpy.generic) else item]))
 
@@ -151,6 +162,7 @@ def _encode_container(value: Any) -> Any:
     dumped = _dumped(value)
     if dumped is None:
         return _encode_as_langgraph(value)
+
     code, data = dumped
     how = ["model_validate_json"] if code == MODEL_2 else []
     return ormsgpack.Ext(code, pack([kind.__module__, kind.__name__, data, *how]))
@@ -164,22 +176,28 @@ def _dumped(value: Any) -> tuple[int, Any] | None:
         return None
     if callable(getattr(value, "dict", None)):
         return MODEL_1, value.dict()
+
     if callable(getattr(value, "_asdict", None)):
         return KEYWORDS, value._asdict()
+
     return _items_of(value)
 
 
 def _items_of(value: Any) -> tuple[int, Any] | None:
     if isinstance(value, PurePath):
         return SEVERAL, value.parts
+
     if callable(getattr(value, "unicode_string", None)):
         # A URL of pydantic.
         return ONE, str(value)
+
     if isinstance(value, (set, frozenset, deque)):
         return ONE, list(value)
+
     if type(value).__module__ == "langgraph.types" and type(value).__name__ == "Send":
         timeout = getattr(value, "timeout", None)
         return SEVERAL, [value.node, value.arg, *([] if timeout is None else [timeout])]
+
     fields = _fields_of(value)
     return None if fields is None else (KEYWORDS, fields)
 
@@ -192,6 +210,7 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
         return {each.alias: getattr(value, each.name) for each in attributes if each.init}
     if (names := getattr(value, "__struct_fields__", None)) is not None:
         return {name: getattr(value, name) for name in names}
+
     return None
 
 
@@ -200,6 +219,7 @@ def _encode_as_langgraph(value: Any) -> Any:
     kind, encoded = _LANGGRAPH.dumps_typed(value)
     if kind != "msgpack":
         return bytes(encoded)
+
     return ormsgpack.unpackb(encoded, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
@@ -216,8 +236,10 @@ def numpy_kind(name: str) -> Callable[..., Any] | None:
     """Return what makes a stored value of numpy: a class of scalars, or arrays of objects; None for anything else."""
     if name == OBJECT_ARRAY:
         return _make_object_array
+
     numpy = importlib.import_module(NUMPY)
     kind = getattr(numpy, name, None)
+
     # `void` takes a number of bytes to allocate.
     is_scalar = isinstance(kind, type) and issubclass(kind, numpy.generic) and not issubclass(kind, numpy.void)
     return kind if is_scalar else None
@@ -228,4 +250,5 @@ def _make_object_array(stored: dict[str, Any]) -> Any:
     made = numpy.empty(len(stored["items"]), dtype=object)
     for index, item in enumerate(stored["items"]):
         made[index] = item
+
     return made.reshape(stored["shape"])

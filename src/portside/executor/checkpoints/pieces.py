@@ -69,7 +69,10 @@ class Piece:
 
     def __init__(self, place: tuple[int, int], leaves: Sequence[Any], source: bytes, start: int, end: int) -> None:
         self.series, self.number = place
-        self.source, self.start, self.end = source, start, end
+        self.source = source
+        self.start = start
+        self.end = end
+
         self.remember(leaves)
 
     def remember(self, leaves: Sequence[Any]) -> None:
@@ -92,13 +95,17 @@ class Piece:
         known = self.leaves
         if at + len(known) > len(leaves):
             return False
+
         answer: bool | None = True
+
         for index, (leaf, mark) in enumerate(zip(known, self.marks, strict=True)):
             same = _is_unchanged(leaf, mark, leaves[at + index])
             if same is False:
                 return False
+
             if same is None:
                 answer = None
+
         return answer
 
 
@@ -163,12 +170,14 @@ class ValuePieces:
         self._next: SizedLruCache[tuple[str, int], int] = SizedLruCache(KNOWN_SERIES)
         self.of_runs: dict[str, dict[str, dict[str, KnownValues]]] = {}
         """The values that are remembered for runs, by thread, namespace and checkpoint."""
+
         self._others: SizedLruCache[tuple[str, str], KnownValues] = SizedLruCache(KNOWN_BYTES, lambda known: known.size)
 
     def forget(self, thread_id: str) -> None:
         """Forget the values of a thread whose checkpoints were deleted."""
         if thread_id in self.of_runs:
             self.of_runs[thread_id] = {}
+
         with self._lock:
             self._others.pop_all(lambda key: key[0] == thread_id)
 
@@ -179,9 +188,12 @@ class ValuePieces:
             recent = namespaces.setdefault(checkpoint_ns, {})
             recent.pop(known.checkpoint_id, None)
             recent[known.checkpoint_id] = known
+
             if len(recent) > RECENT:
                 del recent[next(iter(recent))]
+
             return
+
         with self._lock:
             self._others.pop((thread_id, checkpoint_ns))
             if known.channels and known.size <= KNOWN_BYTES:
@@ -195,6 +207,7 @@ class ValuePieces:
         namespaces = self.of_runs.get(thread_id)
         with self._lock:
             other = self._others.get((thread_id, ""))
+
         last = other if namespaces is None else next(reversed(namespaces.get("", {}).values()), None)
         return (
             {}
@@ -214,6 +227,7 @@ class ValuePieces:
         else:
             with self._lock:
                 found = self._others.get((thread_id, checkpoint_ns))
+
         return found if found is not None and found.checkpoint_id == checkpoint_id else None
 
     def cut(
@@ -230,6 +244,7 @@ class ValuePieces:
                 if self._next.get(key) == before.number + 1:
                     self._next.put(key, before.number + 2)
                     return before.series, before.number + 1
+
             series = secrets.randbits(62)
             self._next.put((thread_id, series), 1)
             return series, 0
@@ -248,6 +263,7 @@ class _Cut:
         self._owner = owner
         self._serde = serde
         self._thread_id = thread_id
+
         # A snapshot: the value is the graph's, and may grow while another thread encodes it.
         self._value = value.copy()
         self._before = before
@@ -256,6 +272,7 @@ class _Cut:
         self._pieces: list[Piece] = []
         self._new: set[int] = set()
         self._waiting: list[int] = []
+
         self._waiting_bytes = 0
 
     def result(self) -> tuple[Stored, Known] | None:
@@ -265,12 +282,15 @@ class _Cut:
             self._match()
         except _NotCuttable:
             return None
+
         size = sum(piece.end - piece.start for piece in self._pieces)
         added = sum(piece.end - piece.start for piece in self._pieces if id(piece) in self._new)
+
         if size < MIN_BYTES or size < MIN_ITEM_BYTES * len(self._leaves):
             return None
         if self._before is not None and 2 * added > size:
             return None
+
         self._join_short_ranges(size)
         header = header_of(self._value)
         new = [
@@ -278,12 +298,14 @@ class _Cut:
             for piece in self._pieces
             if id(piece) in self._new
         ]
+
         return Stored("msgpack", header, _ranges(self._pieces), new), CutValue(header, self._pieces)
 
     def _flatten(self) -> None:
         if type(self._value) is list:
             self._leaves = self._value
             return
+
         leaves: list[Any] = []
         self._open(self._value, (), leaves)
         self._leaves = leaves
@@ -292,10 +314,12 @@ class _Cut:
         if type(value) is list:
             leaves.extend(value)
             return
+
         for key, inner in value.items():
             inside = (*path, key)
             if type(inner) in CONTAINERS and inner and len(inside) < MAX_DEPTH and self._is_opened(key, inner, inside):
-                name, snapshot = self._encode_leaf(_Key(key, None))[:-1], inner.copy()
+                name = self._encode_leaf(_Key(key, None))[:-1]
+                snapshot = inner.copy()
                 leaves.append(_Opener(inside, name + header_of(snapshot)))
                 self._open(snapshot, inside, leaves)
             else:
@@ -304,11 +328,13 @@ class _Cut:
     def _is_opened(self, key: Any, value: Any, path: tuple[Any, ...]) -> bool:
         if self._before is not None and path in self._before.opened:
             return True
+
         data = self._encode_leaf(_Key(key, value))
         return len(data) >= PIECE_BYTES and len(data) >= MIN_ITEM_BYTES * len(value)
 
     def _match(self) -> None:
-        leaves, before = self._leaves, self._before.pieces if self._before is not None else []
+        leaves = self._leaves
+        before = self._before.pieces if self._before is not None else []
         by_first: dict[Any, int] | None = None
         at = expected = 0
         while at < len(leaves):
@@ -316,18 +342,22 @@ class _Cut:
             if found is None and before:
                 if by_first is None:
                     by_first = {_name(piece.leaves[0]): index for index, piece in enumerate(before)}
+
                 other = by_first.get(_name(leaves[at]))
                 if other is not None:
                     found = self._matching(before, (other,), at)
+
             if found is None:
                 self._wait(at)
                 at += 1
                 continue
+
             self._flush()
             piece = before[found]
             self._pieces.append(piece)
             at += len(piece.leaves)
             expected = found + 1
+
         self._flush()
 
     def _matching(self, before: list[Piece], candidates: tuple[int, ...], at: int) -> int | None:
@@ -335,6 +365,7 @@ class _Cut:
         for index in candidates:
             if index >= len(before):
                 return None
+
             piece = before[index]
             holds = piece.holds(self._leaves, at)
             if holds is None:
@@ -342,8 +373,10 @@ class _Cut:
                 holds = b"".join([self._encode(at + offset) for offset in range(len(leaves))]) == piece.data
                 if holds:
                     piece.remember(leaves)
+
             if holds:
                 return index
+
         return None
 
     def _encode(self, at: int) -> bytes:
@@ -352,15 +385,18 @@ class _Cut:
             leaf = self._leaves[at]
             data = leaf.data if type(leaf) is _Opener else self._encode_leaf(leaf)
             self._encoded[at] = data
+
         return data
 
     def _encode_leaf(self, leaf: Any) -> bytes:
         """Encode an item or an entry as the serializer does inside of its list or dict. Raises _NotCuttable."""
         alone = {leaf.key: leaf.value} if type(leaf) is _Key else [leaf]
         kind, data = self._serde.dumps_typed(alone)
+
         # A list or dict of one has a header of one byte.
         if kind != "msgpack" or data[:1] != header_of(alone):
             raise _NotCuttable
+
         return data[1:]
 
     def _wait(self, at: int) -> None:
@@ -368,6 +404,7 @@ class _Cut:
         is_opener = type(self._leaves[at]) is _Opener
         if is_opener:
             self._flush()
+
         self._waiting.append(at)
         self._waiting_bytes += len(self._encode(at))
         if is_opener or self._waiting_bytes >= PIECE_BYTES:
@@ -376,13 +413,16 @@ class _Cut:
     def _flush(self) -> None:
         if not self._waiting:
             return
+
         data = b"".join([self._encode(at) for at in self._waiting])
         leaves = [self._leaves[at] for at in self._waiting]
+
         # A header changes whenever its list grows: in a series of its own it leaves those of the items in one range.
         last = self._pieces[-1] if self._pieces and type(leaves[0]) is not _Opener else None
         place = self._owner.place_after(self._thread_id, last)
         self._add(Piece(place, leaves, data, 0, len(data)))
-        self._waiting, self._waiting_bytes = [], 0
+        self._waiting = []
+        self._waiting_bytes = 0
 
     def _add(self, piece: Piece) -> None:
         self._pieces.append(piece)
@@ -394,6 +434,7 @@ class _Cut:
         openers = sum(type(piece.leaves[0]) is _Opener for piece in self._pieces)
         if len(groups) <= MAX_RANGES + 2 * openers:
             return
+
         self._pieces = []
         is_joining = False
         for group in groups:
@@ -402,11 +443,13 @@ class _Cut:
                 self._pieces.extend(group)
                 is_joining = False
                 continue
+
             last = self._pieces[-1] if is_joining else None
             for piece in group:
                 place = self._owner.place_after(self._thread_id, last)
                 last = Piece(place, piece.leaves, piece.data, 0, piece.end - piece.start)
                 self._add(last)
+
             is_joining = True
 
 
@@ -417,6 +460,7 @@ def read_known(value: Any, stored: tuple[str, bytes], ranges: str | None, sizes:
         return None
     if ranges is None or sizes is None:
         return data
+
     return _read_pieces(value, data, numbers_of(ranges), list(PIECE_SIZE.iter_unpack(sizes)))
 
 
@@ -430,15 +474,19 @@ def _read_pieces(
     start = len(data) - sum(size for size, _ in counts)
     if len(places) != len(counts) or type(value) not in CONTAINERS or data[:start] != header_of(value):
         return None
-    header, leaves = data[:start], _Walk(value)
+
+    header = data[:start]
+    leaves = _Walk(value)
     pieces: list[Piece] = []
     for place, (size, count) in zip(places, counts, strict=True):
         end = start + size
         taken = leaves.open(data[start:end]) if count == 0 else leaves.take(count)
         if not taken:
             return None
+
         pieces.append(Piece(place, taken, data, start, end))
         start = end
+
     return CutValue(header, pieces) if leaves.is_over() else None
 
 
@@ -457,12 +505,14 @@ class _Walk:
         if self._list is not None:
             self._taken += count
             return self._list[self._taken - count : self._taken] if self._taken <= len(self._list) else []
+
         while len(taken) < count and self._stack:
             leaf = next(self._stack[-1][0], _Walk)
             if leaf is _Walk:
                 self._stack.pop()
             else:
                 taken.append(leaf)
+
         return taken if len(taken) == count else []
 
     def open(self, data: bytes) -> list[Any]:
@@ -470,6 +520,7 @@ class _Walk:
         taken = self.take(1)
         if not taken or type(taken[0]) is not _Key or type(taken[0].value) not in CONTAINERS:
             return []
+
         path = (*self._stack[-1][1], taken[0].key)
         self._stack.append((_leaves_of(taken[0].value), path))
         return [_Opener(path, data)]
@@ -489,6 +540,7 @@ def header_of(value: Any) -> bytes:
     short, medium, long = (0x90, 0xDC, 0xDD) if type(value) is list else (0x80, 0xDE, 0xDF)
     if count < 16:
         return bytes([short | count])
+
     return struct.pack(">BH", medium, count) if count < 65536 else struct.pack(">BI", long, count)
 
 
@@ -503,6 +555,7 @@ def shares_much(before: bytes, data: bytes) -> bool:
     half = min(len(before), len(data)) // 2
     if before[5:half] == data[5:half] or before[-half:] == data[-half:]:
         return True
+
     step = len(before) // SAMPLES
     starts = range(step // 2, step * SAMPLES, step)
     return 2 * sum(before[start : start + SAMPLE_BYTES] in data for start in starts) > SAMPLES
@@ -511,6 +564,7 @@ def shares_much(before: bytes, data: bytes) -> bool:
 def _is_same_list(known: Known | None, value: list[Any]) -> bool:
     if not isinstance(known, CutValue):
         return False
+
     leaves = [leaf for piece in known.pieces for leaf in piece.leaves]
     return len(leaves) == len(value) and all(map(is_, leaves, value)) and all(map(is_plain, value))
 
@@ -527,6 +581,7 @@ def _mark(leaf: Any) -> tuple[Any, ...] | None:
     kind: Any = type(leaf)
     if not is_message(kind) or leaf.__pydantic_extra__:
         return None
+
     fields = tuple(leaf.__dict__.values())
     # A list or dict can change inside: a message that has any with content is compared by its bytes.
     empty = [field for field in fields if type(field) not in _IMMUTABLE]
@@ -541,14 +596,17 @@ def _is_unchanged(known: Any, mark: tuple[Any, ...] | None, leaf: Any) -> bool |
         return _is_unchanged_entry(known, leaf)
     if type(leaf) is _Opener:
         return bool(known.data == leaf.data)
+
     if known is leaf and (type(leaf) in _IMMUTABLE or (mark is not None and _has_fields(leaf, mark))):
         return True
+
     return None
 
 
 def _is_unchanged_entry(known: _Key, leaf: _Key) -> bool | None:
     if type(known.key) is not type(leaf.key) or known.key != leaf.key:
         return False
+
     # Equal keys of other types may be encoded differently, such as (1,) and (True,).
     is_same = known.value is leaf.value and type(leaf.value) in _IMMUTABLE and type(leaf.key) is str
     return True if is_same else None
@@ -567,7 +625,9 @@ def _grouped(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         if group and (piece.series, piece.number) != (group[-1].series, group[-1].number + 1):
             yield group
             group = []
+
         group.append(piece)
+
     if group:
         yield group
 

@@ -29,10 +29,12 @@ def is_plain_message(module: str, name: str, stored: Any) -> bool:
     fields = _fields_of(module, name)
     if fields is None or type(stored) is not dict or tuple(stored) != fields.names:
         return False
+
     # Not `all`: this is done for each message of a state.
     for types, is_valid, value in zip(fields.types, fields.checks, stored.values(), strict=True):
         if type(value) not in types and not is_valid(value):
             return False
+
     return True
 
 
@@ -51,8 +53,10 @@ def is_plain(item: Any) -> bool:
         return all(map(is_plain, item))
     if kind is dict:
         return all(type(key) is str for key in item) and all(map(is_plain, item.values()))
+
     if not is_message(kind) or issubclass(kind, BaseMessageChunk) or item.__pydantic_extra__:
         return False
+
     return all(type(field) in _JSON or not field or is_plain(field) for field in item.__dict__.values())
 
 
@@ -72,9 +76,11 @@ def _fields_of(module: str, name: str) -> _Fields | None:
     )
     if not isclass(kind) or not issubclass(kind, BaseMessage) or issubclass(kind, BaseMessageChunk):
         return None
+
     names = tuple(kind.model_fields)
     if any(field not in _TYPES for field in names):
         return None
+
     checks = tuple(_CHECKS.get(field, lambda _: False) for field in names)
     return _Fields(names, tuple(_TYPES[field] for field in names), checks)
 
@@ -95,6 +101,7 @@ def _are_calls(value: Any) -> bool:
 def _is_call(value: Any) -> bool:
     if type(value) is not dict or tuple(value) != ("name", "args", "id", "type"):
         return False
+
     name, args, call_id, kind = value.values()
     return type(name) is str and type(args) is dict and type(call_id) in _TEXT_OR_NONE and kind == "tool_call"
 
@@ -102,6 +109,7 @@ def _is_call(value: Any) -> bool:
 def _is_usage(value: Any) -> bool:
     if type(value) is not dict or not _is_ordered(value, _COUNTS) or len(value) < len(_COUNTS) - len(_DETAILS):
         return False
+
     return all(
         _are_counts(counts, _DETAILS[name]) if name in _DETAILS else type(counts) is int
         for name, counts in value.items()
@@ -118,13 +126,25 @@ def _is_ordered(value: Mapping[Any, Any], names: tuple[str, ...]) -> bool:
 
 _TEXT: frozenset[type] = frozenset({str})
 _TEXT_OR_NONE: frozenset[type] = frozenset({str, type(None)})
-_NONE, _DICT = frozenset({type(None)}), frozenset({dict})
+_NONE = frozenset({type(None)})
+_DICT = frozenset({dict})
 _NO_TYPE: frozenset[type] = frozenset()
 _TYPES: dict[str, frozenset[type]] = {
-    "content": _TEXT, "additional_kwargs": _NO_TYPE, "response_metadata": _DICT, "type": _TEXT, "name": _TEXT_OR_NONE,
-    "id": _TEXT_OR_NONE, "example": frozenset({bool}), "tool_calls": _NO_TYPE, "invalid_tool_calls": _NO_TYPE,
-    "usage_metadata": _NONE, "tool_call_id": _TEXT, "artifact": _NONE, "status": _NO_TYPE, "role": _TEXT,
-}  # fmt: skip
+    "content": _TEXT,
+    "additional_kwargs": _NO_TYPE,
+    "response_metadata": _DICT,
+    "type": _TEXT,
+    "name": _TEXT_OR_NONE,
+    "id": _TEXT_OR_NONE,
+    "example": frozenset({bool}),
+    "tool_calls": _NO_TYPE,
+    "invalid_tool_calls": _NO_TYPE,
+    "usage_metadata": _NONE,
+    "tool_call_id": _TEXT,
+    "artifact": _NONE,
+    "status": _NO_TYPE,
+    "role": _TEXT,
+}
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "content": _is_content,
     "additional_kwargs": _is_additional,

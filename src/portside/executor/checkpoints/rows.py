@@ -47,7 +47,8 @@ INLINE_CHARACTERS = 256
 BODY_BYTES = 1024
 # The serializer's name for the encoding of everything but bytes, and the range of its integers.
 MSGPACK = "msgpack"
-MIN_INT, MAX_INT = -(2**63), 2**64 - 1
+MIN_INT = -(2**63)
+MAX_INT = 2**64 - 1
 # The caller and the request of a run are not stored with the thread's state: others may read it, and other callers'
 # runs continue it.
 _REQUEST_PREFIXES = ("langgraph_auth_", "langgraph_request_id", "graph_auth_", "graph_request_id")
@@ -77,13 +78,16 @@ class Encoding(NamedTuple):
             cut = self.pieces.cut(self.serde, thread_id, value, before)
             if cut is not None:
                 return cut
+
         kind, data = self.serde.dumps_typed(value)
         if len(data) < MIN_BYTES or not is_worth_cutting(value, kind, data):
             return Stored(kind, data), None
+
         if isinstance(before, bytes) and shares_much(before, data):
             cut = self.pieces.cut(self.serde, thread_id, value, None)
             if cut is not None:
                 return cut
+
         return Stored(kind, data), data
 
 
@@ -99,46 +103,64 @@ def checkpoint_rows(
     Long values share pieces with those of the checkpoint that the config names, if that is known.
     """
     serde, pieces, _ = encoding
-    thread_id, checkpoint_ns = thread_of(config), config["configurable"].get("checkpoint_ns", "")
-    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+    thread_id = thread_of(config)
+    checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
+    values = checkpoint["channel_values"]
+    versions = checkpoint["channel_versions"]
+
     # By exact type: an enum member must keep its class.
     inline = {
         channel: value
         for channel, value in values.items()
         if type(value) in _PLAIN or (type(value) is str and len(value) <= INLINE_CHARACTERS)
     }
+
     stored = [channel for channel in values if channel not in inline and channel in versions]
     # Snapshots, which are encoded only when they are stored: many checkpoints never are. What may fail is encoded now.
     kind, body = _encoder_of_body(serde, {**checkpoint, "channel_values": inline})
     source = RunnableConfig(metadata={**(config.get("metadata") or {})}, configurable={**config["configurable"]})
     encode_metadata = partial(metadata_json, source, {**metadata})
     rows = Rows()
+
     rows.checkpoints[thread_id, checkpoint_ns, checkpoint["id"]] = (
-        thread_id, checkpoint_ns, checkpoint["id"], config["configurable"].get("checkpoint_id"),
-        encode_metadata, kind, body,
-        partial(_array, stored), partial(_array, [str(versions[channel]) for channel in stored]),
-    )  # fmt: skip
+        thread_id,
+        checkpoint_ns,
+        checkpoint["id"],
+        config["configurable"].get("checkpoint_id"),
+        encode_metadata,
+        kind,
+        body,
+        partial(_array, stored),
+        partial(_array, [str(versions[channel]) for channel in stored]),
+    )
+
     rows.size = len(body) if isinstance(body, bytes) else BODY_BYTES
     parent = encoding.known(thread_id, checkpoint_ns, config["configurable"].get("checkpoint_id"))
     before = {} if parent is None else parent.channels
+
     known = {channel: before[channel] for channel in stored if channel in before}
     for channel in stored:
         if channel in new_versions:
             similar = known.pop(channel, None)
             if parent is not None:
                 similar = parent.written.get(channel, similar)
+
             value, shared = encoding.encode(thread_id, values[channel], similar)
             key = (thread_id, checkpoint_ns, channel, str(new_versions[channel]))
             ranges = None if value.ranges is None else array_text(value.ranges)
             rows.values[key] = (*key, value.kind, value.data, ranges, None)
+
             if value.new:
                 _add_pieces(rows, thread_id, value)
+
             rows.size += len(value.data)
             if shared is not None:
                 known[channel] = shared
+
     if known or before:
         of_known = {channel: str(versions[channel]) for channel in known}
         pieces.remember(thread_id, checkpoint_ns, KnownValues(checkpoint["id"], known, of_known, {}))
+
     return rows
 
 
@@ -156,6 +178,7 @@ def _is_always_encodable(value: Any) -> bool:
     if isinstance(value, str):
         # Another string may hold half of a surrogate pair, which cannot be encoded.
         return value.isascii()
+
     return type(value) is not int or MIN_INT <= value <= MAX_INT
 
 
@@ -167,25 +190,31 @@ def write_rows(
     Of a cancelled task only its special writes are stored. With some of its output langgraph would take it for
     finished: a node whose edges were not yet followed would end the run there when it is resumed.
     """
-    thread_id, checkpoint_ns = thread_of(config), config["configurable"].get("checkpoint_ns", "")
+    thread_id = thread_of(config)
+    checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
     task_id, task_path = task
     configurable = config["configurable"]
     checkpoint_id = configurable["checkpoint_id"]
     run_id = configurable.get("run_id") or config.get("metadata", {}).get("run_id")
     rows = Rows()
+
     known = encoding.known(thread_id, checkpoint_ns, checkpoint_id) if encoding.cuts_writes else None
     is_cancelled = any(isinstance(value, CancelledError) for channel, value in writes if channel == ERROR)
     for number, (channel, value) in enumerate(writes):
         if is_cancelled and channel not in WRITES_IDX_MAP:
             continue
+
         key = (thread_id, checkpoint_ns, checkpoint_id, task_id, WRITES_IDX_MAP.get(channel, number))
         before = None if known is None else known.channels.get(channel)
         if known is not None and isinstance(before, CutValue) and before.may_share_with(value):
             kind, data, ranges = _in_pieces(encoding, rows, (thread_id, channel, value), known)
         else:
-            (kind, data), ranges = encoding.serde.dumps_typed(value), None
+            (kind, data) = encoding.serde.dumps_typed(value)
+            ranges = None
+
         rows.writes[key] = (*key, task_path, run_id, channel, kind, data, ranges, None)
         rows.size += len(data)
+
     return rows
 
 
@@ -196,8 +225,10 @@ def _in_pieces(
     thread_id, channel, value = write
     stored, shared = encoding.encode(thread_id, value, known.channels[channel])
     _add_pieces(rows, thread_id, stored)
+
     if isinstance(shared, CutValue):
         known.written[channel] = shared
+
     return stored.kind, stored.data, None if stored.ranges is None else array_text(stored.ranges)
 
 
@@ -213,10 +244,12 @@ def metadata_json(config: RunnableConfig, metadata: CheckpointMetadata) -> str:
     stored = {
         name: value for name, value in complete.items() if name != "writes" and not name.startswith(_REQUEST_PREFIXES)
     }
+
     if config.get("configurable", {}).get("checkpoint_ns"):
         # The step of its parent graph that a subgraph's checkpoint belongs to: langgraph leaves that out.
         given = config.get("metadata", {})
         stored.update({key: given[key] for key in SUBGRAPH_METADATA if key in given})
+
     return dump_jsonb(stored)
 
 
@@ -246,6 +279,7 @@ class JsonValues:
         counts = list(PIECE_SIZE.iter_unpack(sizes or b""))
         start = len(data) - sum(size for size, _ in counts)
         places = [] if ranges is None else numbers_of(ranges)
+
         # A piece without leaves opens a list or dict inside of the value.
         items_in_all = [None] * sum(leaves for _, leaves in counts)
         if (
@@ -255,14 +289,18 @@ class JsonValues:
             or not all(leaves for _, leaves in counts)
         ):
             return self._serde.loads_for_json(typed)
+
         value: list[Any] = []
+
         for place, (size, leaves) in zip(places, counts, strict=True):
             items = self._items.get(place)
             if items is None:
                 encoded = header_of([None] * leaves) + data[start : start + size]
                 items = self._items[place] = self._serde.loads_for_json((kind, encoded))
+
             value += items
             start += size
+
         return value
 
 
@@ -273,17 +311,24 @@ def read_tuple(serde: SerializerProtocol, row: Any, json_values: JsonValues | No
     """
     if row["kind"] == JAVASCRIPT:
         raise OtherLanguage
+
     checkpoint: Checkpoint = serde.loads_typed((row["kind"], row["body"]))
     if json_values is not None and NULL_TASK not in (row["write_tasks"] or ()):
         checkpoint["channel_values"].update(json_values.of(row))
     else:
         stored = zip(row["value_channels"] or (), row["value_kinds"] or (), row["value_datas"] or (), strict=True)
         checkpoint["channel_values"].update({name: serde.loads_typed((kind, data)) for name, kind, data in stored})
+
     writes = zip(
-        row["write_tasks"] or (), row["write_channels"] or (), row["write_kinds"] or (), row["write_datas"] or (),
+        row["write_tasks"] or (),
+        row["write_channels"] or (),
+        row["write_kinds"] or (),
+        row["write_datas"] or (),
         strict=True,
-    )  # fmt: skip
-    names, parent_id = {"thread_id": row["thread_id"], "checkpoint_ns": row["checkpoint_ns"]}, row["parent_id"]
+    )
+
+    names = {"thread_id": row["thread_id"], "checkpoint_ns": row["checkpoint_ns"]}
+    parent_id = row["parent_id"]
     return CheckpointTuple(
         config={"configurable": {**names, "checkpoint_id": row["checkpoint_id"]}},
         checkpoint=checkpoint,
@@ -301,6 +346,7 @@ def known_values(row: Any, found: CheckpointTuple) -> KnownValues:
         known = read_known(found.checkpoint["channel_values"][channel], (kind, data), ranges, sizes)
         if known is not None:
             channels[channel] = known
+
     versions = found.checkpoint["channel_versions"]
     return KnownValues(row["checkpoint_id"], channels, {channel: str(versions[channel]) for channel in channels}, {})
 
@@ -310,6 +356,7 @@ def thread_of(config: RunnableConfig) -> str:
     thread_id = config.get("configurable", {}).get("thread_id")
     if thread_id is None:
         raise ValueError("a checkpointed graph needs config['configurable']['thread_id']")
+
     return str(thread_id)
 
 

@@ -115,13 +115,16 @@ class Checkpointer(BaseCheckpointSaver[str]):
         if preloaded is not None and preloaded[0] == _name_of(config):
             row = preloaded[1]
             return read_tuple(self.serde, row, self._json_values()) if row else None
+
         row = await self.backend.read(*_name_of(config))
         if row is None or (row["metadata"].get("source") == DELETED and not _is_replaying.get()):
             return None
+
         found = read_tuple(self.serde, row)
         if any(len(data) >= MIN_BYTES for data in row["value_datas"] or ()):
             # Remembered now, before the graph can change the objects.
             self.pieces.remember(row["thread_id"], row["checkpoint_ns"], known_values(row, found))
+
         return found
 
     async def aget_delta_channel_history(
@@ -159,14 +162,17 @@ class Checkpointer(BaseCheckpointSaver[str]):
             before=before["configurable"].get("checkpoint_id") if before else None,
             filter=filter_json(filter) if filter else None,
         )
+
         json_values = self._json_values()
         while limit is None or limit > 0:
             count = PAGE if limit is None else min(limit, PAGE)
             rows = await self.backend.list(query._replace(page_size=count))
             for row in rows:
                 yield read_tuple(self.serde, row, json_values)
+
             if len(rows) < count:
                 return
+
             limit = None if limit is None else limit - count
             last = rows[-1]
             query = query._replace(
@@ -185,6 +191,7 @@ class Checkpointer(BaseCheckpointSaver[str]):
             config,
             checkpoint_rows(Encoding(self.serde, self.pieces), config, checkpoint, metadata, new_versions),
         )
+
         checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
         names = {"thread_id": thread_of(config), "checkpoint_ns": checkpoint_ns, "checkpoint_id": checkpoint["id"]}
         return {"configurable": names}
@@ -200,7 +207,9 @@ class Checkpointer(BaseCheckpointSaver[str]):
 
     async def _put(self, config: RunnableConfig, rows: Rows) -> None:
         configurable = config["configurable"]
-        run_id, attempt = configurable.get("run_id"), config.get("metadata", {}).get("run_attempt")
+        run_id = configurable.get("run_id")
+        attempt = config.get("metadata", {}).get("run_attempt")
+
         await self.backend.put(
             thread_of(config),
             configurable.get("checkpoint_ns", ""),
@@ -233,9 +242,11 @@ class Checkpointer(BaseCheckpointSaver[str]):
         prunes = {"keep_latest": self.backend.keep_latest, "delete": self.backend.delete_threads}
         if strategy not in prunes:
             raise ValueError(f"unknown strategy {strategy!r}: give one of {', '.join(prunes)}")
+
         ids = [str(thread_id) for thread_id in thread_ids]
         for each in ids:
             self.pieces.forget(each)
+
         await prunes[strategy](ids)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -295,12 +306,14 @@ class Checkpointer(BaseCheckpointSaver[str]):
             here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
             here = None
+
         if here is self._loop:
             call.close()
             raise RuntimeError(
                 "a synchronous call to the checkpointer would block the event loop that has to answer it; "
                 "in async code use ainvoke, astream, aget_state and so on"
             )
+
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 

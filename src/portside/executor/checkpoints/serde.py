@@ -43,12 +43,33 @@ from portside.executor.checkpoints.plain_messages import MODULE, is_plain_messag
 log = logging.getLogger(__name__)
 # The codes of langgraph's extension types that name a callable: with one argument, with several, with keyword
 # arguments, a method of it, and pydantic models of both versions.
-_ONE, _SEVERAL, _KEYWORDS, _METHOD, _MODEL_1, _MODEL_2, _SNAPSHOT = 0, 1, 2, 3, 4, 5, 7
+_ONE = 0
+_SEVERAL = 1
+_KEYWORDS = 2
+_METHOD = 3
+_MODEL_1 = 4
+_MODEL_2 = 5
+_SNAPSHOT = 7
 _CONSTRUCTED = frozenset({_ONE, _SEVERAL, _KEYWORDS, _MODEL_1, _MODEL_2})
 _VALUES = (
-    set, frozenset, deque, UUID, Decimal, timedelta, date, time, timezone, ZoneInfo, PurePath, IPv4Address,
-    IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network,
-)  # fmt: skip
+    set,
+    frozenset,
+    deque,
+    UUID,
+    Decimal,
+    timedelta,
+    date,
+    time,
+    timezone,
+    ZoneInfo,
+    PurePath,
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
 _LANGGRAPH_MODULES = frozenset({"langgraph.types", "langgraph.store.base"})
 # Attributes of pydantic models of both versions, of its secrets and URLs, and of msgspec and attrs classes.
 _MODELS = (
@@ -106,10 +127,12 @@ class SafeSerializer(JsonPlusSerializer):
             kind, encoded = _WITHOUT_PICKLE.dumps_typed(obj)
         except TypeError:
             return self._dump_refused(obj)
+
         if kind == "msgpack" and ADDRESSES in encoded:
             return kind, pack(obj)
         if kind == "bytes" and type(obj) is not bytes:
             return "msgpack", pack(obj)
+
         # What was returned for a bytearray is the value itself, which databases and links do not take.
         return kind, bytes(encoded)
 
@@ -128,12 +151,15 @@ class SafeSerializer(JsonPlusSerializer):
             raise UnsafeCheckpoint(
                 "A checkpoint is pickled; set checkpointer.serde.pickle_fallback to read it, which can execute code"
             )
+
         if kind != "json":
             return super().loads_typed(data)
+
         if not self._reads_json:
             raise UnsafeCheckpoint(
                 "A checkpoint is stored as JSON; list its classes in checkpointer.serde.allowed_json_modules"
             )
+
         return _with_instances(json.loads(raw), self._json)
 
     def loads_for_json(self, data: tuple[str, bytes]) -> Any:
@@ -141,6 +167,7 @@ class SafeSerializer(JsonPlusSerializer):
         kind, raw = data
         if kind != "msgpack":
             return self.loads_typed(data)
+
         return ormsgpack.unpackb(raw, ext_hook=self._json_hook, option=_OPTION)
 
 
@@ -158,9 +185,11 @@ def _rule(allowed: Modules) -> Rule:
             return make_dict
         if module == NUMPY:
             return _numpy_kind(name)
+
         found: Any = getattr(sys.modules.get(module) or _imported(module), name, None)
         if not isclass(found):
             return None
+
         kind: Any = found
         return kind if _is_own(kind) or (allowed is True and _holds_data(kind)) else None
 
@@ -184,6 +213,7 @@ def _imported(module: str) -> Any:
     """Import a module of a loaded package, or return None: the project executes that package's code anyway."""
     if module.partition(".")[0] not in sys.modules or module.endswith("__main__"):
         return None
+
     try:
         return importlib.import_module(module)
     except Exception as exc:  # noqa: BLE001 - the value is returned as plain data
@@ -214,10 +244,12 @@ def _hook(find: Rule) -> Callable[[int, bytes], Any]:
             parts = ormsgpack.unpackb(data, ext_hook=hook, option=_OPTION)
             is_datetime = tuple(parts[:2]) == ("datetime", "datetime") and parts[3] == "fromisoformat"
             return datetime.fromisoformat(parts[2]) if is_datetime else parts[2]
+
         if code in _CONSTRUCTED:
             return _instance(code, ormsgpack.unpackb(data, ext_hook=hook, option=_OPTION), find)
         if code == _SNAPSHOT:
             return _snapshot(ormsgpack.unpackb(data, ext_hook=hook, option=_OPTION))
+
         # Arrays of numpy: they contain only numbers and name no class.
         return original.loads_typed(("msgpack", ormsgpack.packb(ormsgpack.Ext(code, data))))
 
@@ -233,6 +265,7 @@ def _json_hook(hook: Callable[[int, bytes], Any]) -> Callable[[int, bytes], Any]
             parts = ormsgpack.unpackb(data, ext_hook=json_hook, option=_OPTION)
             if all(type(name) is str for name in parts[:2]) and is_plain_message(*parts[:3]):
                 return parts[2]
+
         return hook(code, data)
 
     return json_hook
@@ -245,23 +278,29 @@ def _snapshot(value: Any) -> Any:
 
 def _instance(code: int, parts: Any, find: Rule) -> Any:
     """Create a stored instance; return its plain data if its class must not be instantiated or has changed."""
-    module, name, data = parts[0], parts[1], parts[2]
+    module = parts[0]
+    name = parts[1]
+    data = parts[2]
     kind = find(str(module), str(name))
     if kind is None:
         _warn_of_plain_data(str(module), str(name))
         return data
+
     try:
         if code == _ONE:
             return kind(data)
+
         if code == _SEVERAL:
             # A Send may have a third part, its timeout, which is a keyword argument.
             is_send = kind.__module__ == "langgraph.types" and kind.__name__ == "Send" and len(data) == 3
             return kind(*data[:2], timeout=data[2]) if is_send else kind(*data)
+
         try:
             return kind(**data)
         except Exception:
             if code == _KEYWORDS:
                 raise
+
             # As langgraph does: a model that is not valid any more is created without validation.
             return (kind.construct if code == _MODEL_1 else kind.model_construct)(**data)
     except Exception as exc:  # noqa: BLE001 - the class is the project's, and may have changed since
@@ -282,8 +321,10 @@ def _with_instances(value: Any, find: Rule) -> Any:
         return [_with_instances(part, find) for part in value]
     if not isinstance(value, dict):
         return value
+
     plain = {key: _with_instances(part, find) for key, part in value.items()}
     if plain.get("lc") != 2 or plain.get("type") != "constructor" or not isinstance(plain.get("id"), list):
         return plain
+
     kind = find(*_named(plain["id"]))
     return plain if kind is None else kind(*plain.get("args", ()), **plain.get("kwargs", {}))

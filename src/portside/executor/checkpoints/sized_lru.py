@@ -22,6 +22,7 @@ class SizedLruCache(Generic[K, V]):
         found = self._values.get(key)
         if found is None:
             return None
+
         self._values.move_to_end(key)
         return found[0]
 
@@ -30,6 +31,7 @@ class SizedLruCache(Generic[K, V]):
         self.pop(key)
         size = self._size_of(value)
         self._values[key] = value, size
+
         self._size += size
         while self._size > self._max_size:
             self.pop(next(iter(self._values)))

@@ -75,6 +75,7 @@ class Cors:
             return self._preflight(origin, headers)
         if method not in SAFE and not self._may_change(origin, headers):
             return error_response(PageNotAllowed())
+
         return None
 
     def may_connect(self, headers: dict[bytes, bytes]) -> bool:
@@ -100,11 +101,14 @@ class Cors:
     def _granted(self, origin: str) -> dict[str, str]:
         if not self.rules.allows(origin):
             return {}
+
         granted = {"access-control-allow-origin": "*" if self._is_for_all else origin}
         if self.rules.allow_credentials and not self._is_for_all:
             granted["access-control-allow-credentials"] = "true"
+
         if self.rules.expose_headers:
             granted["access-control-expose-headers"] = ", ".join(self.rules.expose_headers)
+
         return granted
 
     def _preflight(self, origin: str, headers: dict[bytes, bytes]) -> Response:
@@ -118,15 +122,20 @@ class Cors:
             }.items()
             if not is_allowed
         ]
+
         granted = {"vary": "Origin, Access-Control-Request-Headers", **self._granted(origin)}
         granted.pop("access-control-expose-headers", None)
+
         if refused:
             return Response(f"Disallowed CORS {', '.join(refused)}", 400, granted, "text/plain")
+
         granted["access-control-allow-methods"] = ", ".join(self._methods)
         granted["access-control-max-age"] = str(self.rules.max_age)
         granted["access-control-allow-private-network"] = "true"
+
         if names:
             granted["access-control-allow-headers"] = names
+
         return Response("OK", 200, granted, "text/plain")
 
     def _allows_headers(self, names: str) -> bool:
@@ -140,11 +149,14 @@ def is_same_origin(headers: Mapping[str, str]) -> bool:
 
     Sandboxed pages have the origin `null`, also those of this server.
     """
-    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    origin = headers.get("origin")
+    site = headers.get("sec-fetch-site")
+
     if origin == "null":
         return False
     if site is not None:
         return site == "same-origin"
+
     return origin is not None and _is_at(origin, headers.get("host"))
 
 

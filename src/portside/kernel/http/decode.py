@@ -80,9 +80,11 @@ def decode_body(raw: bytes, kind: Any, *, is_search: bool = False) -> tuple[Any,
     ignored: list[str] = []
     fields = read_json(raw)
     value = _rename(fields, kind, "", ignored)
+
     if is_search:
         for name in ignored:
             _refuse_filter("body", name, isinstance(fields, dict) and fields.get(name) not in (None, [], {}, ""))
+
     return convert(value, kind, "body"), ignored
 
 
@@ -111,6 +113,7 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[msgspec.Struct] | 
             values.setdefault(name, []).extend(_parts_of(value))
         elif value != "" or name not in values:
             values[name] = value
+
     return None if kind is None else convert(values, kind, "query", strict=False), ignored
 
 
@@ -119,6 +122,7 @@ def _parts_of(value: str) -> list[str]:
     if value.startswith("[") and value.endswith("]"):
         with contextlib.suppress(msgspec.DecodeError):
             return msgspec.json.decode(value, type=list[str])
+
     return [part for part in value.split(",") if part]
 
 
@@ -135,6 +139,7 @@ def decode_path(name: str, text: str, kind: Any) -> Any:
         if why := text_problem(text):
             raise Invalid.field(["path", name], why)
         return text
+
     try:
         return msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError as exc:
@@ -154,16 +159,19 @@ def convert(value: Any, kind: Any, where: str, *, strict: bool = True) -> Any:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as exc:
         failure = exc
+
     if _FLOAT_FOR_INT.match(str(failure)):
         try:
             return msgspec.convert(_whole_floats_as_ints(value, _type_info(kind)), kind, strict=strict)
         except msgspec.ValidationError as exc:
             failure = exc
+
     problem = problem_of(str(failure), where)
     if problem.type == "enum" and (allowed := _allowed_values(_types_at(_type_info(kind), problem.loc[1:]))):
         problem.msg += f"; use one of: {', '.join(map(str, allowed))}"
     elif "matching regex" in problem.msg and (meant := _descriptions(_types_at(_type_info(kind), problem.loc[1:]))):
         problem.msg = f"must be {' or '.join(meant)}"
+
     raise Invalid([problem]) from failure
 
 
@@ -171,7 +179,9 @@ def _types_at(info: inspect.Type, path: list[str | int]) -> list[inspect.Type]:
     """Return the types that a value may have at a path, with their annotations."""
     if not path:
         return [info]
+
     found: list[inspect.Type] = []
+
     for member in _union_members(info):
         if isinstance(member, (inspect.StructType, inspect.TypedDictType)):
             for field in member.fields:
@@ -180,17 +190,20 @@ def _types_at(info: inspect.Type, path: list[str | int]) -> list[inspect.Type]:
             found += _types_at(member.item_type, path[1:])
         elif isinstance(member, inspect.DictType):
             found += _types_at(member.value_type, path[1:])
+
     return found
 
 
 def _allowed_values(types: Iterable[inspect.Type]) -> list[Any]:
     """Return the values that types enumerate."""
     found: list[Any] = []
+
     for member in (member for info in types for member in _union_members(info)):
         if isinstance(member, inspect.LiteralType):
             found += member.values
         elif isinstance(member, inspect.EnumType):
             found += [each.value for each in member.cls]
+
     return found
 
 
@@ -202,6 +215,7 @@ def _descriptions(types: Iterable[inspect.Type]) -> list[str]:
             found += _descriptions(info.types)
         elif isinstance(info, inspect.Metadata) and "description" in (info.extra_json_schema or {}):
             found.append(str((info.extra_json_schema or {})["description"]))
+
     return found
 
 
@@ -219,6 +233,7 @@ def _whole_floats_as_ints(value: Any, info: inspect.Type) -> Any:
         takes_float = any(isinstance(member, (inspect.FloatType, inspect.AnyType)) for member in members)
         is_whole = value.is_integer() and MIN_INT <= value <= MAX_INT
         return int(value) if takes_int and not takes_float and is_whole else value
+
     if isinstance(value, dict):
         # A union of structs may name a field twice. An integer is fine for a float as well, so either type will do.
         fields = {
@@ -227,11 +242,14 @@ def _whole_floats_as_ints(value: Any, info: inspect.Type) -> Any:
             if isinstance(member, (inspect.StructType, inspect.TypedDictType))
             for field in member.fields
         }
+
         other = next((member.value_type for member in members if isinstance(member, inspect.DictType)), _ANYTHING)
         return {key: _whole_floats_as_ints(part, fields.get(key, other)) for key, part in value.items()}
+
     if isinstance(value, list):
         item = next((member.item_type for member in members if isinstance(member, inspect.CollectionType)), _ANYTHING)
         return [_whole_floats_as_ints(part, item) for part in value]
+
     return value
 
 
@@ -240,6 +258,7 @@ def _union_members(info: inspect.Type) -> tuple[inspect.Type, ...]:
         return _union_members(info.type)
     if isinstance(info, inspect.UnionType):
         return tuple(member for part in info.types for member in _union_members(part))
+
     return (info,)
 
 
@@ -250,11 +269,13 @@ def problem_of(text: str, where: str) -> Problem:
     loc: list[str | int] = [where]
     for name, index in _STEP.findall(path):
         loc.append(name or (int(index) if index.isdigit() else index))
+
     missing = _MISSING.search(message)
     if missing:
         return Problem([*loc, missing[1]], "Field required", "missing")
     if unknown := _UNKNOWN.search(message):
         return Problem([*loc, unknown[1]], "is not supported here; leave it out", "not_supported")
+
     return Problem(loc, message, _kind_of(message))
 
 
@@ -263,6 +284,7 @@ def _kind_of(message: str) -> str:
         return "uuid_parsing"
     if "Invalid enum value" in message:
         return "enum"
+
     return "type_error" if message.startswith("Expected") and ", got " in message else "value_error"
 
 
@@ -271,14 +293,17 @@ def _query_fields(kind: type[msgspec.Struct] | None) -> tuple[dict[str, bool], f
     """Return a query's parameters, each with whether it takes any text, and the names of its lists and of its times."""
     if kind is None:
         return {}, frozenset(), frozenset()
+
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)  # noqa: S101 - narrows the type
     lists = (field.encode_name for field in info.fields if _holds_list(field.type))
+
     moments = (
         field.encode_name
         for field in info.fields
         if any(isinstance(member, inspect.DateTimeType) for member in _union_members(field.type))
     )
+
     texts = {field.encode_name: _takes_text(field.type) for field in info.fields}
     return texts, frozenset(lists), frozenset(moments)
 
@@ -288,6 +313,7 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
+
     return True
 
 
@@ -295,9 +321,11 @@ def _takes_text(info: inspect.Type) -> bool:
     """Whether any text is a value of a type, or of the items of a list."""
     if isinstance(info, inspect.ListType):
         return _takes_text(info.item_type)
+
     members = _union_members(info)
     if members == (info,):
         return isinstance(info, (inspect.StrType, inspect.AnyType))
+
     return any(_takes_text(member) for member in members)
 
 
@@ -306,6 +334,7 @@ def _holds_list(info: inspect.Type) -> bool:
         return any(_holds_list(part) for part in info.types)
     if isinstance(info, inspect.Metadata):
         return _holds_list(info.type)
+
     return isinstance(info, inspect.ListType)
 
 
@@ -314,6 +343,7 @@ def _structs_in(kind: Any) -> dict[str, Any] | None:
     """Return the type of each field of a struct, by its name on the wire; None for any other type."""
     if not _is_struct(kind):
         return None
+
     hints = get_type_hints(kind)
     return {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
 
@@ -331,11 +361,14 @@ def _rename(value: Any, kind: Any, path: str, ignored: list[str]) -> Any:
     if isinstance(value, list):
         item = next((arg for arg in _members(kind) if _structs_in(arg)), None)
         return [_rename(part, item, f"{path.removesuffix('.')}[].", ignored) for part in value] if item else value
+
     if not isinstance(value, dict):
         return value
+
     fields = next((found for arg in _alternatives(kind) if (found := _structs_in(arg))), None)
     if fields is None:
         return value
+
     renamed: dict[str, Any] = {}
     for key, part in value.items():
         name = key if key in fields else canonical_field(key)
@@ -346,6 +379,7 @@ def _rename(value: Any, kind: Any, path: str, ignored: list[str]) -> Any:
                 ignored.append(f"{path}{key}")
         elif name not in renamed or key == name:
             renamed[name] = _rename(part, fields[name], f"{path}{name}.", ignored)
+
     return renamed
 
 
@@ -355,6 +389,7 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
         return tuple(part for option in typing.get_args(kind) for part in _alternatives(option))
     if typing.get_origin(kind) is typing.Annotated:
         return _alternatives(typing.get_args(kind)[0])
+
     return (kind,)
 
 

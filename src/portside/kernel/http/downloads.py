@@ -22,6 +22,7 @@ async def download(pieces: AsyncIterator[Text], name: str, media_type: str) -> S
     async def all_pieces() -> AsyncIterator[Text]:
         if first is not None:
             yield first
+
         async for piece in pieces:
             yield piece
 

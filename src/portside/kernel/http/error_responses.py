@@ -58,6 +58,7 @@ def error_response(error: PortsideError, form: ErrorFormat = ErrorFormat.PROBLEM
     if isinstance(error, Invalid):
         is_text = form is ErrorFormat.TEXT
         body = TextBody(describe_problems(error.problems), error.problems) if is_text else ProblemsBody(error.problems)
+
     return Response(dump_api(body), error.status, error.headers, "application/json")
 
 
@@ -66,9 +67,11 @@ async def refuse_websocket(response: Response, scope: Any, send: Any) -> None:
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 4000 + response.status_code})
         return
+
     request_id = scope.get("state", {}).get("request_id")
     if request_id is not None:
         response.headers["x-request-id"] = request_id
+
     head = {"type": "websocket.http.response.start", "status": response.status_code, "headers": response.raw_headers}
     await send(head)
     await send({"type": "websocket.http.response.body", "body": response.body})
@@ -84,26 +87,33 @@ def _describe_problem(problem: Problem) -> str:
         return NOT_JSON
     if problem.loc[0] == "path" and problem.type == "uuid_parsing":
         return problem.msg
+
     return f"{'.'.join(map(str, problem.loc))}: {problem.msg}"
 
 
 def error_for(exc: Exception, path: str) -> PortsideError:
     """Return the error that the client gets for an exception. Logs it, unless the client caused it."""
     state = getattr(exc, "sqlstate", None)
+
     if isinstance(exc, PortsideError):
         if isinstance(exc, NotSupported):
             log.info("the request needs a feature that is not built", path=path, error=str(exc))
         elif exc.status >= 500 and not isinstance(exc, DiskFull):
             # The watch has logged a full disk; a line for each refused request would fill what is left of it.
             log.error("request failed", path=path, error=str(exc))
+
         return exc
+
     if state in _NUL_STATES:
         return BadRequest("The request holds a NUL character (\\u0000), which cannot be stored.")
+
     if state in _VALUE_STATES:
         log.warning("the database refused a value", path=path, error=str(exc))
         return BadRequest("The request holds a value that cannot be stored: out of range, too long or malformed.")
+
     if is_conflict(exc):
         log.warning("a transaction conflicted with another one", path=path, error=str(exc))
         return Conflict("The request conflicted with a concurrent one and changed nothing; send it again.")
+
     log_failure("request failed", exc, path=path)
     return Unavailable() if is_retryable(exc) else PortsideError()

@@ -56,6 +56,7 @@ class HeaderRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=
             if self._wanted.fullmatch(name) and not self._unwanted.fullmatch(name) and not _is_secret(name):
                 text = value.decode("latin-1")
                 selected[name] = f"{selected[name]}, {text}" if name in selected else text
+
         return selected
 
 
@@ -71,6 +72,7 @@ class ForwardHeaders:
         if scope["type"] not in {"http", "websocket"}:
             await self.app(scope, receive, send)
             return
+
         token = _forwarded.set(self.rules.select(scope["headers"]))
         try:
             await self.app(scope, receive, send)
@@ -84,6 +86,7 @@ def forwarded_headers() -> dict[str, str]:
     for name, value in selected.items():
         if len(value) > VALUE_LIMIT:
             raise Invalid.field(["header", name], f"Expected at most {VALUE_LIMIT} characters")
+
     return selected
 
 
@@ -115,6 +118,7 @@ def header_of(scope: Any, name: bytes) -> str | None:
         if given == name:
             text: str = value.decode("latin-1")
             return text
+
     return None
 
 

@@ -88,7 +88,8 @@ class InProcessServer:
 
     def open(self, app: Any) -> None:
         """Let an application answer requests, on the running event loop."""
-        self._app, self._loop = app, asyncio.get_running_loop()
+        self._app = app
+        self._loop = asyncio.get_running_loop()
 
     async def close(self) -> None:
         """Accept no more requests, and cancel those in flight."""
@@ -96,6 +97,7 @@ class InProcessServer:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
+
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -105,13 +107,16 @@ class InProcessServer:
         if loop is None:
             work.close()
             raise ServerNotRunning("the server does not run")
+
         return await _on_loop(loop, work)
 
     async def send(self, request: InProcessRequest) -> "tuple[ResponseHead, InProcessResponse]":
         """Send a request and wait for the head of its response. Raises ServerNotRunning and ResponseCutOff."""
-        app, loop = self._app, self._loop
+        app = self._app
+        loop = self._loop
         if loop is None:
             raise ServerNotRunning("the server does not answer yet: call it from nodes and routes, not from imports")
+
         response = InProcessResponse(loop)
         return await _on_loop(loop, response.begin(app, request, self._tasks)), response
 
@@ -127,6 +132,7 @@ class InProcessResponse:
         self._is_complete = False
         self._is_body_sent = False
         self._is_disconnected = False
+
         self._changed = asyncio.Condition()
         self._body = b""
 
@@ -146,20 +152,24 @@ class InProcessResponse:
         task = asyncio.create_task(self._respond(app, request), context=contextvars.Context())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+
         try:
             async with self._changed:
                 await self._changed.wait_for(lambda: self._head is not None or task.done() or self._is_disconnected)
         except asyncio.CancelledError:
             await self._disconnect()
             raise
+
         if self._head is None:
             raise ResponseCutOff("the server ended without a response")
+
         return self._head
 
     async def _respond(self, app: Any, request: InProcessRequest) -> None:
         # The application logged its exception; for the caller the response just ends.
         with contextlib.suppress(Exception):
             await app(request.scope(), self._receive, self._send)
+
         if not self._is_complete:
             await self._disconnect()
 
@@ -167,8 +177,10 @@ class InProcessResponse:
         if not self._is_body_sent:
             self._is_body_sent = True
             return {"type": "http.request", "body": self._body, "more_body": False}
+
         async with self._changed:
             await self._changed.wait_for(lambda: self._is_disconnected or self._is_complete)
+
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Any) -> None:
@@ -176,6 +188,7 @@ class InProcessResponse:
             # Yield, so that an application that sends in a loop gets to see the disconnect.
             await asyncio.sleep(0)
             return
+
         async with self._changed:
             if message["type"] == "http.response.start":
                 self._head = ResponseHead(message["status"], list(message.get("headers", [])))
@@ -183,7 +196,9 @@ class InProcessResponse:
                 if chunk := message.get("body", b""):
                     self._chunks.append(bytes(chunk))
                     self._size += len(chunk)
+
                 self._is_complete = not message.get("more_body", False)
+
             self._changed.notify_all()
             await self._changed.wait_for(
                 lambda: self._size <= MAX_UNREAD_BYTES or self._is_disconnected or self._is_complete
@@ -192,10 +207,14 @@ class InProcessResponse:
     async def _read(self) -> bytes:
         async with self._changed:
             await self._changed.wait_for(lambda: self._chunks or self._is_complete or self._is_disconnected)
-            data, self._chunks, self._size = b"".join(self._chunks), [], 0
+            data = b"".join(self._chunks)
+            self._chunks = []
+            self._size = 0
+
             self._changed.notify_all()
             if not data and not self._is_complete:
                 raise ResponseCutOff("the response ended before it was complete")
+
             return data
 
     async def _disconnect(self) -> None:
@@ -210,4 +229,5 @@ async def _on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]
     except RuntimeError as exc:
         work.close()
         raise ServerNotRunning("the server has stopped") from exc
+
     return await asyncio.wrap_future(running)

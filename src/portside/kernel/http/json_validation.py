@@ -25,7 +25,8 @@ from portside.kernel.user_json import MAX_DEPTH
 
 Path = tuple[str | int, ...]
 # From the lowest signed to the highest unsigned integer of 64 bits: the range of msgpack.
-MIN_INT, MAX_INT = -(2**63), 2**64 - 1
+MIN_INT = -(2**63)
+MAX_INT = 2**64 - 1
 # OpenAPI constraints for fields that are documented (docs/compatibility.md), but that this server accepts only empty,
 # null or false.
 NO_ITEMS = msgspec.Meta(extra_json_schema={"maxItems": 0})
@@ -89,6 +90,7 @@ def read_json(raw: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         problem = _find_problem_leniently(raw) or Problem(["body"], f"{NOT_JSON}: {exc}", "json_invalid")
         raise Invalid([problem]) from exc
+
     if _may_be_deep(raw) and (path := _find_too_deep(value)) is not None:
         raise _too_deep(path)
 
@@ -96,6 +98,7 @@ def read_json(raw: bytes) -> Any:
     if has_nul or (_LONG_NUMBER in raw.translate(_DIGITS) and _has_long_integer(value)):
         what = "a NUL character, which cannot be stored" if has_nul else "an integer of more than 64 bits"
         raise Invalid([_find_problem(value) or _problem((), f"holds {what}; it is not among the first values")])
+
     return value
 
 
@@ -112,10 +115,12 @@ def limit_values(raw: bytes) -> None:
     # A quote inside a string is behind an odd number of backslashes.
     without_escapes = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     strings = without_escapes.count(b'"') // 2
+
     # At most every second string is the key of another value.
     found = strings // 2
     if found <= limit:
         found = _count_values(b"".join(without_escapes.split(b'"')[::2]))
+
     if found > limit:
         raise TooManyValues.of(found, limit)
 
@@ -130,6 +135,7 @@ def _has_long_integer(value: Any) -> bool:
         msgspec.msgpack.encode(value)
     except OverflowError:
         return True
+
     return False
 
 
@@ -139,12 +145,14 @@ def text_problem(text: str) -> str | None:
         return "must not hold a NUL character (\\u0000): it cannot be stored"
     if text.isascii():
         return None
+
     try:
         text.encode()
     except UnicodeEncodeError as exc:
         # The error handler `surrogateescape` decodes bytes that are not UTF-8 to surrogates from U+DC80 on.
         is_byte = 0xDC80 <= ord(text[exc.start]) <= 0xDCFF
         return "is not valid UTF-8" if is_byte else "must not hold half of a surrogate pair: it is no character"
+
     return None
 
 
@@ -169,12 +177,14 @@ def _find_problem(value: Any) -> Problem | None:
             stack.pop()
             if not stack:
                 return None
+
             continue
 
         # The whole value is at no step.
         path = (*place, step) if len(stack) > 1 else ()
         if isinstance(step, str) and (why := text_problem(step)):
             return _problem(path, f"the name {why}")
+
         if isinstance(item, (dict, list)):
             stack.append((path, _items(item)))
         elif type(item) is not bool and (why := _scalar_problem(item)):
@@ -190,6 +200,7 @@ def _scalar_problem(item: Any) -> str | None:
         return None if math.isfinite(item) else "must be a finite number"
     if isinstance(item, int) and not MIN_INT <= item <= MAX_INT:
         return "must be an integer of at most 64 bits; send a larger one as a string"
+
     return None
 
 
@@ -211,12 +222,15 @@ def _may_be_deep(raw: bytes) -> bool:
     left = raw.translate(None, _NOT_BRACKETS)
     if len(left) <= 2 * MAX_DEPTH:
         return False
+
     for _ in range(MAX_DEPTH // 2):
         if not left:
             return False
+
         left, before = left.replace(b"[]", b"").replace(b"{}", b""), len(left)
         if len(left) == before:
             return True
+
     return bool(left)
 
 
@@ -232,6 +246,7 @@ def _find_too_deep(value: Any) -> Path | None:
         ]
         if not level:
             return None
+
     return level[0][0]
 
 

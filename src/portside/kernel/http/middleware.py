@@ -105,6 +105,7 @@ class StripPrefix:
                 if scope["path"].startswith(prefix + "/"):
                     scope = {**scope, "path": scope["path"][len(prefix) :]}
                     break
+
         await self.app(scope, receive, send)
 
 
@@ -124,13 +125,16 @@ class MountBelow:
         if scope["type"] == "websocket" and not scope["path"].startswith(self.prefix + "/"):
             await send({"type": "websocket.close", "code": 1000})
             return
+
         if scope["type"] in {"http", "websocket"} and scope["path"] not in self.at_root:
             path = scope["path"].removeprefix(self.prefix) or "/"
             if path == scope["path"] or not path.startswith("/"):
                 raise NotFound
+
             scope = {**scope, "path": path}
             add_prefix(scope, self.prefix)
             send = partial(self._send, header_of(scope, b"host") or "", send)
+
         await self.app(scope, receive, send)
 
     def _send(self, host: str, send: Any, message: Any) -> Any:
@@ -138,7 +142,9 @@ class MountBelow:
             headers = MutableHeaders(raw=list(message.get("headers", ())))
             if location := headers.get("location"):
                 headers["location"] = with_prefix(location, self.prefix, host)
+
             message = {**message, "headers": headers.raw}
+
         return send(message)
 
 
@@ -174,17 +180,20 @@ class LimitBody:
         value_limit.set(self._max_values)
         if scope["type"] == "http" and not self._is_short(scope):
             return self._count(scope, receive, send)
+
         passed: Awaitable[None] = self.app(scope, receive, send)
         return passed
 
     def _is_short(self, scope: Any) -> bool:
         """Whether a request declares a length within the limit; the HTTP server reads no more than that."""
         length = b"0"
+
         for name, value in scope["headers"]:
             if name == b"content-length":
                 length = value
             elif name == b"transfer-encoding":
                 return False
+
         return length.isdigit() and int(length) <= self._limit_of(scope["path"])
 
     async def _count(self, scope: Any, receive: Any, send: Any) -> None:
@@ -193,6 +202,7 @@ class LimitBody:
         if declared.isdigit() and int(declared) > max_bytes:
             await drain_body(receive)
             raise self._too_large(max_bytes)
+
         seen = 0
 
         async def count() -> Any:
@@ -204,6 +214,7 @@ class LimitBody:
                     if message.get("more_body"):
                         await drain_body(receive)
                     raise self._too_large(max_bytes)
+
             return message
 
         await self.app(scope, count, send)
@@ -212,6 +223,7 @@ class LimitBody:
         for start, limit in self._special:
             if path.startswith(start):
                 return limit
+
         return self.max_bytes
 
     def _too_large(self, max_bytes: int) -> BodyTooLarge:
@@ -261,6 +273,7 @@ class ResponseSender:
             is_draining = self._draining is not None and self._draining.is_set()
             added = (*self._added, CLOSE) if is_draining else self._added
             message = {**message, "headers": _with_added(message.get("headers", ()), added)}
+
         return self._send(message)
 
     def send_whole(self, status: int, headers: list[Header], body: bytes) -> bool:
@@ -269,6 +282,7 @@ class ResponseSender:
         write = buffered_writer(self._send)
         if write is None or is_draining or not write(status, _with_added(headers, self._added), body):
             return False
+
         self.status = status
         return True
 
@@ -340,8 +354,10 @@ class RequestMiddleware:
         """Pass HTTP requests through, and WebSockets that their web page may open; other scopes untouched."""
         is_counted = scope.get("path") not in QUIET_PATHS
         self.activity.open += is_counted
+
         if is_counted and self.activity.on_use is not None:
             self.activity.on_use()
+
         try:
             if scope["type"] == "http":
                 await self._observe(scope, receive, send)
@@ -367,7 +383,9 @@ class RequestMiddleware:
             await receive()
             await refuse_websocket(error_response(exc, self._errors.form), scope, send)
             log.info("websocket", path=scope["path"], status=exc.status, request_id=request_id)
+
             return
+
         await self._app(scope, receive, send)
 
     async def _observe(self, scope: Any, receive: Any, send: Any) -> None:
@@ -376,11 +394,13 @@ class RequestMiddleware:
         request_id = request_id_of(headers)
         scope.setdefault("state", {})["request_id"] = request_id
         refusal = None if self._cors is None else self._cors.refusal(scope["method"], headers)
+
         # A preflight has CORS headers of its own, and the refusal of a page grants nothing.
         granted = () if self._cors is None or refusal is not None else self._cors.response_headers(headers)
         added = ((b"x-request-id", request_id.encode()), NO_SNIFF, *granted)
         sender = ResponseSender(send, added, self._draining)
         structlog.contextvars.bind_contextvars(request_id=request_id)
+
         began = time.perf_counter()
         try:
             if refusal is None:
@@ -400,6 +420,7 @@ class RequestMiddleware:
         route = scope["state"].get("route", "unrouted")
         requests_of(scope["method"], route, status).inc()
         latency_of(scope["method"], route).observe(millis)
+
         if scope["path"] not in QUIET_PATHS:
             selected = {} if self._logged_headers is None else self._logged_headers.select(scope["headers"])
             more = {"headers": headers_for_log(selected)} if selected else {}
@@ -417,10 +438,12 @@ def _with_added(given: Iterable[Header], added: tuple[Header, ...]) -> list[Head
     names = {name for name, _ in headers}
     if names.isdisjoint([name for name, _ in added]):
         return headers + list(added)
+
     response_headers = MutableHeaders(raw=headers)
     for name, value in added:
         if name == b"vary":
             response_headers.add_vary_header(value.decode("latin-1"))
         elif name != NO_SNIFF[0] or name not in names:
             response_headers[name.decode("latin-1")] = value.decode("latin-1")
+
     return headers

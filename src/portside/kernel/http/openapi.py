@@ -32,6 +32,7 @@ def reference_page() -> tuple[bytes, str]:
         f"default-src 'none'; script-src {_hash(page, b'script')}; style-src {_hash(page, b'style')}; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
+
     return page, policy
 
 
@@ -49,6 +50,7 @@ def reference_response() -> Response:
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-cache",
     }
+
     return Response(page, headers=headers, media_type="text/html")
 
 
@@ -130,11 +132,14 @@ def document(server: ServerInfo, routes: Sequence[Route[Any]]) -> dict[str, Any]
         names[route.name] += 1
         if names[route.name] > 1:
             operation["operationId"] += f"_{names[route.name]}"
+
         paths.setdefault(route.path.replace("...}", "}"), {})[route.method.lower()] = operation
+
     headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in RESPONSE_HEADERS.items()}
     components_object: dict[str, Any] = {"schemas": components, "headers": headers}
     if server.wants_key:
         components_object["securitySchemes"] = SCHEMES
+
     info = {"title": server.title, "version": server.version}
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components_object}
 
@@ -142,21 +147,26 @@ def document(server: ServerInfo, routes: Sequence[Route[Any]]) -> dict[str, Any]
 def _schemas(server: ServerInfo, routes: Sequence[Route[Any]]) -> tuple[dict[int, Any], dict[str, Any]]:
     """Return the schemas of all types that the routes use, by `id(type)`, and the components that they refer to."""
     bodies: list[Any] = [ErrorBody, server.error_format.value]
+
     for route in routes:
         bodies += [kind for kind in (route.body_type, _body_type(route.returns)) if kind is not None]
         bodies += [kind for kind in route.responses.values() if kind is not None]
         bodies += route.path_types.values()
+
     schemas, components = msgspec.json.schema_components(bodies, ref_template=_REFERENCE)
     by_kind = {id(kind): schema for kind, schema in zip(bodies, schemas, strict=True)}
+
     # A query is described as one parameter for each field, so its struct is not a component; types it refers to are.
     queries = {id(route.query_type): route.query_type for route in routes if route.query_type is not None}
     schemas, referred = msgspec.json.schema_components(queries.values(), ref_template=_REFERENCE)
     for key, schema in zip(queries, schemas, strict=True):
         by_kind[key] = referred.pop(schema["$ref"].rsplit("/", 1)[-1])
+
     by_kind = {key: _with_limits(schema) for key, schema in by_kind.items()}
     # Errors quote values of the request, also invalid ones, so their schemas have no limits.
     _, errors = msgspec.json.schema_components([ErrorBody, server.error_format.value], ref_template=_REFERENCE)
     limited = {name: _with_limits(part) for name, part in {**referred, **components}.items()}
+
     return by_kind, {"Json": _JSON_SCHEMA, **limited, **errors}
 
 
@@ -164,6 +174,7 @@ def _with_limits(schema: dict[str, Any]) -> dict[str, Any]:
     """Add to a schema the limits that apply to every field (`json_validation.py`)."""
     if not schema.keys() - {"description", "default"}:
         return {**schema, **_JSON}
+
     limited: dict[str, Any] = {**schema}
     for key, value in schema.items():
         if key == "properties":
@@ -172,9 +183,11 @@ def _with_limits(schema: dict[str, Any]) -> dict[str, Any]:
             limited[key] = [_with_limits(part) for part in value]
         elif key in {"items", "additionalProperties"} and isinstance(value, dict):
             limited[key] = _with_limits(value)
+
     if limited.get("format") == "date-time":
         # The format limits the length already. With both, tools that generate values find none that fits.
         limited.pop("maxLength", None)
+
     return {**_limits_of(limited), **limited}
 
 
@@ -182,6 +195,7 @@ def _limits_of(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the limits for the type of a schema. Limits that the schema sets itself override them."""
     if schema.keys() & _SPECIFIC:
         return {"pattern": _DATE_TIME} if schema.get("format") == "date-time" else {}
+
     match schema.get("type"):
         case "string":
             return {"pattern": _NO_NUL}
@@ -192,6 +206,7 @@ def _limits_of(schema: dict[str, Any]) -> dict[str, Any]:
             return {"items": _JSON}
         case "object":
             return {"propertyNames": {"pattern": _NO_NUL}, "additionalProperties": _JSON}
+
     return {}
 
 
@@ -205,7 +220,9 @@ class _Operation:
     """Describes one route as an operation."""
 
     def __init__(self, server: ServerInfo, route: Route[Any], schemas: Mapping[int, Any]) -> None:
-        self.server, self.route, self.schemas = server, route, schemas
+        self.server = server
+        self.route = route
+        self.schemas = schemas
         self.is_open = route.public or not server.wants_key
 
     def describe(self) -> dict[str, Any]:
@@ -220,6 +237,7 @@ class _Operation:
             "responses": self._responses(),
             "security": [] if self.is_open else SECURITY,
         }
+
         if route.body_type is not None:
             operation["requestBody"] = {
                 "required": not route.body_optional,
@@ -228,6 +246,7 @@ class _Operation:
         elif route.consumes:
             content = {kind: {"schema": _with_limits(shape)} for kind, shape in route.consumes.items()}
             operation["requestBody"] = {"required": not route.body_optional, "content": content}
+
         return operation
 
     def _path_parameters(self) -> list[dict[str, Any]]:
@@ -239,6 +258,7 @@ class _Operation:
     def _query_parameters(self) -> list[dict[str, Any]]:
         if self.route.query_type is None:
             return []
+
         described = self.schemas[id(self.route.query_type)]
         required = set(described.get("required", []))
         return [
@@ -263,17 +283,21 @@ class _Operation:
         responses: dict[str, Any] = {}
         for status, kind in {route.status: route.returns, **route.responses}.items():
             responses[str(status)] = self._success(status, kind)
+
         for error in self._errors():
             summary = (error.__doc__ or "").strip().split("\n", 1)[0]
             described = responses.setdefault(str(error.status), {"description": summary})
             if summary not in described["description"]:
                 described["description"] += f" Or: {summary}"
+
             body = self.server.error_format.value if issubclass(error, Invalid) else ErrorBody
             content = described.setdefault("content", {})
             content["application/json"] = {"schema": _either(content.get("application/json"), self.schemas[id(body)])}
+
         for status, _, summary in HEAD_REFUSALS:
             content = {"application/json": {"schema": self.schemas[id(ErrorBody)]}}
             responses.setdefault(str(status), {"description": summary, "content": content})
+
         return responses
 
     def _success(self, status: int, kind: Any) -> dict[str, Any]:
@@ -282,15 +306,18 @@ class _Operation:
             "description": "Success" if status < 400 else "Failure",
             "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
         }
+
         content: dict[str, Any] = {}
         if self.route.media_type != "application/json":
             # The events of a stream hold data of any type.
             for media_type in self.route.media_type.split(", "):
                 content[media_type] = {"schema": {} if media_type == "text/event-stream" else {"type": "string"}}
+
         if _body_type(kind) is not None:
             content["application/json"] = {"schema": self.schemas[id(kind)]}
         elif not content and status < 400 and isinstance(kind, type) and issubclass(kind, Response):
             content["application/json"] = {"schema": {}}
+
         return {**success, "content": content} if content else success
 
     def _errors(self) -> list[type[PortsideError]]:
@@ -298,15 +325,19 @@ class _Operation:
         if not self.is_open:
             # The key may lack a permission, and X-Tenant-Id may name a workspace that the key does not belong to.
             errors += [Unauthorized, Forbidden]
+
         if self.route.body_type is not None or self.route.consumes:
             errors += [Invalid, BodyTooLarge]
         elif self.route.path_types or self.route.query_type:
             errors.append(Invalid)
+
         unlimited = self.server.unlimited
         if self.route.stays_open or (unlimited is not None and self.route.path not in unlimited):
             errors.append(TooManyRequests)
+
         if self.route.has_budget:
             errors += [ResponseTooLarge, TooManyLargeReads]
+
         return errors
 
 
@@ -329,4 +360,5 @@ def _without_null(shape: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in shape.items() if key != "anyOf" and not (key == "default" and value is None)}
     if not kinds:
         return rest
+
     return {**kinds[0], **rest} if len(kinds) == 1 else {"anyOf": kinds, **rest}

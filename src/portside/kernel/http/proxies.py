@@ -39,6 +39,7 @@ def client_address(scope: Any, trusted: Sequence[Network]) -> str:
     forwarded = [part.strip() for value in Headers(scope=scope).getlist("x-forwarded-for") for part in value.split(",")]
     while forwarded and _is_in(peer, trusted):
         peer = forwarded.pop()
+
     return _canonical(peer)
 
 
@@ -47,6 +48,7 @@ def _is_in(address: str, networks: Sequence[Network]) -> bool:
         parsed = _parsed(address)
     except ValueError:
         return False
+
     return any(parsed in network for network in networks)
 
 
@@ -55,6 +57,7 @@ def _canonical(address: str) -> str:
         parsed = _parsed(address.strip("[]"))
     except ValueError:
         return _UNKNOWN
+
     return str(parsed if parsed.version == 4 else ipaddress.ip_network((parsed, 64), strict=False))
 
 
@@ -82,11 +85,13 @@ class ForwardedHeaders(ProxyHeadersMiddleware):
         client = scope.get("client")
         if client and client[0].startswith(_MAPPED):
             scope["client"] = (client[0].removeprefix(_MAPPED), *client[1:])
+
         if (scope.get("client") or (None,))[0] in self.trusted_hosts:
             prefix = header_of(scope, b"x-forwarded-prefix") or ""
             # The stock SDK recognizes requests of the server to itself by this path. A client must not imitate them.
             if _PREFIX_FORM.fullmatch(prefix) and not f"{prefix}/".startswith(f"{ROOT_PATH}/"):
                 add_prefix(scope, prefix)
+
         await super().__call__(scope, receive, send)
 
 
@@ -107,8 +112,10 @@ def with_prefix(location: str, prefix: str, host: str) -> str:
         parts = urlsplit(location)
     except ValueError:
         return location
+
     is_path = location.startswith("/") and location[1:2] not in {"/", "\\"}
     is_here = is_path or (parts.scheme in {"http", "https"} and parts.netloc == host)
     if not is_here or f"{parts.path}/".startswith(f"{prefix}/"):
         return location
+
     return parts._replace(path=prefix + (parts.path or "/")).geturl()

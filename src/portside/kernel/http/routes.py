@@ -97,6 +97,7 @@ class Context(Generic[S_co]):
         self._receive = receive
         self._send = send
         self.services = services
+
         """The server's services."""
         self._request: Request | None = None
         self._on_finish: list[Callable[[], None]] = []
@@ -270,8 +271,10 @@ def _inspect(route: Route[C]) -> Route[C]:
             found["path_types"][parameter.name] = kind
         else:
             raise TypeError(f"{route.name}: parameter {parameter.name} is neither in the path nor query nor body")
+
     if in_path != set(found["path_types"]):
         raise TypeError(f"{route.name}: the path {route.path} and the signature name different parameters")
+
     return Route(**{**route.__dict__, **found})
 
 
@@ -302,6 +305,7 @@ class Api(Generic[S]):
         self.services = services
         self._guard = guard
         self._root = _Node()
+
         for route in self.routes:
             self._insert(route)
 
@@ -316,8 +320,10 @@ class Api(Generic[S]):
                 node = node.parameter
             else:
                 node = node.children.setdefault(segment, _Node())
+
         if route.method in node.methods:
             raise ValueError(f"{route.method} {route.path} is routed twice")
+
         node.methods[route.method] = route
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -327,8 +333,10 @@ class Api(Generic[S]):
         except NotFound:
             if not self._is_known_without_slash(scope):
                 raise
+
             await Response(status_code=307, headers={"Location": _without_slash(scope)})(scope, receive, send)
             return
+
         scope.setdefault("state", {})["route"] = route.path
         disk = self.services.disk
         if disk is not None and disk.shortage is not None and route.stores_data:
@@ -336,8 +344,10 @@ class Api(Generic[S]):
             # Many clients read the refusal only after they have sent their body.
             await drain_body(receive)
             raise refusal
+
         ctx = Context(scope, receive, send, self.services)
         budget = self.services.read_budget
+
         read = ReadReservation(budget) if budget is not None and route.has_budget else None
         entered = large_reads.set_current_read(read)
         try:
@@ -354,6 +364,7 @@ class Api(Generic[S]):
             large_reads.reset_current_read(entered)
             if read is not None:
                 read.close()
+
             ctx.finish()
 
     async def _respond(
@@ -367,38 +378,50 @@ class Api(Generic[S]):
             if read is None:
                 raise
             result = await _run_again(read, needed.size, partial(route.handler, ctx, **arguments))
+
         if read is not None and read.reserved:
             read.release_unused()
+
         if not isinstance(result, Response):
             return _encoded(result, route.status, ctx.headers)
+
         if ctx.headers:
             MutableHeaders(raw=result.raw_headers).update(ctx.headers)
+
         if type(result) is Response and result.background is None:
             return _BufferedResponse(result.status_code, result.raw_headers, bytes(result.body))
+
         return result
 
     async def _arguments(self, ctx: Context[S], route: Route[Any], segments: list[str]) -> dict[str, Any]:
         """Run the guard, and return the arguments of the handler."""
         if not route.public:
             ctx.actor = await self._guard(ctx, route)
+
         arguments: dict[str, Any] = {
             name: decode_path(name, "/".join(segments[index]), route.path_types[name])
             for index, name in _parameters(route.path)
         }
+
         ignored: list[str] = []
+
         if route.query_type is not None or ctx.scope["query_string"]:
             text = ctx.scope["query_string"].decode("latin-1")
             pairs = parse_qsl(text, keep_blank_values=True) if text else ()
+
             # The query of a page is for its scripts, which read it in the browser.
             is_page = route.query_type is None and route.media_type == "text/html"
             query, ignored = decode_query(() if is_page else pairs, route.query_type)
             if route.query_type is not None:
                 arguments["query"] = query
+
         if route.body_type is not None and ((raw := await ctx.request.body()) or not route.body_optional):
             arguments["body"], unknown = decode_body(raw, route.body_type, is_search=route.read_only)
             ignored += unknown
+
         if ignored:
             ctx.headers["X-Ignored-Fields"] = _header_text(ignored)
+
         return arguments
 
     def find(self, scope: Any) -> Route[Any] | None:
@@ -413,9 +436,11 @@ class Api(Generic[S]):
         node = _find(self._root, segments, 0)
         if node is None:
             raise NotFound
+
         route = node.methods.get("GET" if method == "HEAD" else method)
         if route is None:
             _refuse_method(node)
+
         return route, segments
 
     def _is_known_without_slash(self, scope: Any) -> bool:
@@ -456,6 +481,7 @@ async def _run_again(read: ReadReservation, size: int, run: Callable[[], Awaitab
             return await run()
         except ReservationNeeded as needed:
             size = needed.size
+
     await read.reserve(size)
     return await run()
 
@@ -470,11 +496,16 @@ class _BufferedResponse(NamedTuple):
 
 def _encoded(result: Any, status: int, more: Mapping[str, str]) -> _BufferedResponse:
     """Encode the result of a handler; None is an empty body, and bytes are JSON already."""
-    body, headers = b"", []
+    body = b""
+    headers = []
+
     if result is not None:
-        body, headers = result if type(result) is bytes else dump_api(result), [_JSON]
+        body = result if type(result) is bytes else dump_api(result)
+        headers = [_JSON]
+
     if status != NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(body)))
+
     headers += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in more.items()]
     return _BufferedResponse(status, headers, body)
 
@@ -485,10 +516,12 @@ async def _send_buffered(response: _BufferedResponse, scope: Any, send: Any) -> 
     write = buffered_writer(send) if len(body) <= SLICE_BYTES else None
     if write is not None and write(response.status, response.headers, body):
         return
+
     await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
     if len(body) <= SLICE_BYTES:
         await send({"type": "http.response.body", "body": body})
         return
+
     try:
         async with timeout(SEND_TIMEOUT_S + len(body) / MIN_BYTES_PER_S):
             for start in range(0, len(body), SLICE_BYTES):
@@ -507,10 +540,12 @@ def _find(node: _Node, segments: list[str], depth: int) -> _Node | None:
     """Return the node that a path leads to. A fixed segment takes precedence over a parameter."""
     if depth == len(segments):
         return node if node.methods else None
+
     child = node.children.get(segments[depth])
     found = None if child is None else _find(child, segments, depth + 1)
     if found is None and node.parameter is not None and segments[depth]:
         found = _find(node.parameter, segments, depth + 1)
+
     return node.rest if found is None else found
 
 

@@ -47,13 +47,17 @@ REFUSE_WITHIN_S = 1.0
 _MALFORMED = (400, "Bad Request", "Invalid HTTP request received.")
 _TARGET = (414, "URI Too Long", f"The path and query of a request may have at most {MAX_TARGET_BYTES} bytes.")
 _HEAD = (
-    431, "Request Header Fields Too Large", f"A request may have {MAX_HEADERS} headers, {MAX_HEAD_BYTES} bytes in all.",
-)  # fmt: skip
+    431,
+    "Request Header Fields Too Large",
+    f"A request may have {MAX_HEADERS} headers, {MAX_HEAD_BYTES} bytes in all.",
+)
 HEAD_REFUSALS = (_TARGET, _HEAD)
 """Status, phrase and detail of the responses to a head that is too large."""
 _SLOW = (
-    408, "Request Timeout", "The request body did not arrive in time (setting HTTP_REQUEST_BODY_TIMEOUT_SECONDS).",
-)  # fmt: skip
+    408,
+    "Request Timeout",
+    "The request body did not arrive in time (setting HTTP_REQUEST_BODY_TIMEOUT_SECONDS).",
+)
 # Characters that no value of a header may hold.
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _CLOSING = [(b"connection", b"close")]
@@ -70,6 +74,7 @@ class BoundedConfig(uvicorn.Config):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.max_connections = connection_limit()
+
         # Called when a connection was opened or closed.
         self.on_connections: Callable[[], None] = lambda: None
         # Whether the connection of a request that arrives now is closed after the response; never if None.
@@ -86,20 +91,25 @@ class ResponseCycle(RequestResponseCycle):
         """
         if self.response_started or self.disconnected or self.flow.write_paused or self.default_headers:
             return False
+
         names = [name for name, _ in headers]
         if b"content-length" not in names or b"connection" in names:
             return False
         if _CONTROL.search(b"".join([value for _, value in headers])) is not None:
             return False
+
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
         head = [name + b": " + value + b"\r\n" for name, value in headers]
         closing = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         write: Callable[[bytes], None] = getattr(self.transport, "write_whole", self.transport.write)
+
         write(b"".join([STATUS_LINE[status], *head, closing, body]))
         self.message_event.set()
+
         if not self.keep_alive:
             self.transport.close()
+
         self.on_response()
         return True
 
@@ -118,12 +128,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_since: float | None = self.loop.time()
         self._body_at = self._body_since = self._unsent_at = 0.0
         self._body_bytes = 0
+
         surplus = len(self.connections) - self.config.max_connections
         self._is_surplus = surplus > 0
+
         if surplus > MAX_REFUSED:
             transport.abort()
         elif surplus > 0:
             self.loop.call_later(REFUSE_WITHIN_S, transport.close)
+
         self.config.on_connections()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -137,8 +150,10 @@ class BoundedProtocol(HttpToolsProtocol):
             # Only now: closing a connection with unread data resets it, and the client would not see the response.
             self._refuse(_NO_CONNECTION)
             return
+
         self._arriving = len(data)
         super().data_received(data)
+
         if self._head_since is not None and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > MAX_TARGET_BYTES + MAX_HEAD_BYTES:
@@ -155,13 +170,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_since = None
         self._body_at = self._body_since = self.loop.time()
         self._body_bytes = 0
+
         if len(self.url) > MAX_TARGET_BYTES:
             self._refusal = _TARGET
             raise TooLarge
+
         if len(self.headers) > MAX_HEADERS or self._head_is_too_large():
             self._refusal = _HEAD
             raise TooLarge
+
         super().on_headers_complete()
+
         if type(self.cycle) is RequestResponseCycle:
             # Its task has not begun. uvicorn has no setting for the class.
             self.cycle.__class__ = ResponseCycle
@@ -198,22 +217,27 @@ class BoundedProtocol(HttpToolsProtocol):
         """
         unsent = self.transport.get_write_buffer_size()
         if unsent == 0 or unsent != self._unsent:
-            self._unsent, self._unsent_at = unsent, at
+            self._unsent = unsent
+            self._unsent_at = at
         elif at - self._unsent_at > UNREAD_TIMEOUT_S:
             # Not `close`, which waits until the client has read everything.
             self.transport.abort()
             return
+
         if self.flow.read_paused:
             # The application does not read, so the client cannot send: do not count this time.
             self._body_since += CHECK_EVERY_S
             return
+
         if self._head_since is not None:
             if at - self._head_since > HEAD_TIMEOUT_S:
                 self.transport.close()
             return
+
         cycle = self.cycle
         if cycle is None or not cycle.more_body or cycle.response_complete:
             return
+
         if at - self._body_at > BODY_IDLE_TIMEOUT_S:
             self.transport.close()
         elif at - self._body_since > body_within_s + self._body_bytes / MIN_BYTES_PER_S:
@@ -268,6 +292,7 @@ class BufferedTransport:
         """Send data together with everything else written in this iteration of the loop."""
         if not self._buffer:
             self._loop.call_soon(self._send)
+
         self._buffer.append(data)
         self._size += len(data)
         if self._size > MAX_BUFFERED_BYTES:
@@ -287,7 +312,10 @@ class BufferedTransport:
 
     def _send(self) -> None:
         if self._buffer:
-            data, self._buffer, self._size = b"".join(self._buffer), [], 0
+            data = b"".join(self._buffer)
+            self._buffer = []
+            self._size = 0
+
             # The client may have disconnected since. Some closed transports raise on a write.
             if not self._transport.is_closing():
                 self._transport.write(data)
@@ -337,6 +365,7 @@ class Server(uvicorn.Server):
             ws_ping_interval=PING_EVERY_S,
             ws_ping_timeout=PING_EVERY_S,
         )
+
         super().__init__(config)
         join_library_outages("uvicorn.error")
         self.draining = draining
@@ -344,7 +373,9 @@ class Server(uvicorn.Server):
         self._body_within_s = body_within_s
         self._share: tuple[ConnectionShare, int] | None = None
         self._shared: list[SharedListener] = []
-        self._has_left_share, self._has_none = False, asyncio.Event()
+
+        self._has_left_share = False
+        self._has_none = asyncio.Event()
 
     def share_connections(self, share: ConnectionShare, number: int) -> None:
         """Share the connections with the servers of other processes on the same sockets; call this before `open`."""
@@ -354,11 +385,14 @@ class Server(uvicorn.Server):
         """Begin to accept connections on these sockets."""
         if not self.config.loaded:
             self.config.load()
+
         self.lifespan = self.config.lifespan_class(self.config)
         await self.startup(sockets if self._share is None else [])
+
         if self._share is not None:
             share, number = self._share
             self.config.on_connections = self._publish_connections
+
             # Clients keep their connections: without this a process that starts later would get new ones only.
             self.config.is_surplus = partial(share.has_too_many, number)
             for listening in sockets:
@@ -370,11 +404,15 @@ class Server(uvicorn.Server):
             if self._has_left_share:
                 listening.close()
                 return
+
             share, number = self._share
-            is_turn, on_accepted = partial(share.is_least, number), self._publish_connections
+            is_turn = partial(share.is_least, number)
+            on_accepted = self._publish_connections
             self._shared.append(SharedListener(listening, self._protocol, is_turn=is_turn, on_accepted=on_accepted))
             self._publish_connections()
+
             return
+
         loop = asyncio.get_running_loop()
         self.servers.append(await loop.create_server(self._protocol, sock=listening, backlog=self.config.backlog))
 
@@ -393,12 +431,16 @@ class Server(uvicorn.Server):
         closing = asyncio.create_task(Supervision("closing of slow connections").run(slow))
         await stop.wait()
         self.draining.set()
+
         for server in self.servers:
             server.close()
+
         self._leave_share()
         await self._wait_for_connections()
+
         if on_drain is not None:
             await on_drain()
+
         self.should_exit = True
         closing.cancel()
         await self.shutdown()
@@ -417,6 +459,7 @@ class Server(uvicorn.Server):
     def _leave_share(self) -> None:
         for listener in self._shared:
             listener.close()
+
         if self._share is not None:
             self._has_left_share = True
             share, number = self._share
@@ -425,6 +468,7 @@ class Server(uvicorn.Server):
     def _publish_connections(self) -> None:
         if self._share is None:
             return
+
         share, number = self._share
         count = len(self.server_state.connections) + sum(listener.opening for listener in self._shared)
         if not self._has_left_share:
@@ -435,9 +479,11 @@ class Server(uvicorn.Server):
     async def _wait_for_connections(self) -> None:
         for listener in self._shared:
             await listener.wait_opened()
+
         # uvicorn counts an accepted connection only some iterations later. On a busy machine these may take any time.
         for _ in range(_ACCEPT_ITERATIONS):
             await asyncio.sleep(0)
+
         deadline = time.monotonic() + self.idle_drain_s
         while self.server_state.connections and time.monotonic() < deadline:  # noqa: ASYNC110 - uvicorn has no event
             await asyncio.sleep(0.02)
@@ -453,6 +499,7 @@ def _websocket(**options: Any) -> asyncio.Protocol:
     except ImportError:
         # uvicorn before 0.35; this one reads up to 32 frames ahead.
         from uvicorn.protocols.websockets.websockets_impl import WebSocketProtocol as Protocol  # type: ignore[assignment]
+
     return Protocol(**options)
 
 
@@ -462,9 +509,11 @@ def listen_unix(folder: Path, name: str) -> socket.socket:
     (folder / name).unlink(missing_ok=True)
     with short_path(folder, name) as path:
         listening.bind(path)
+
     (folder / name).chmod(0o600)
     listening.listen(2048)
     listening.setblocking(False)
+
     return listening
 
 
@@ -474,8 +523,10 @@ def listen(host: str, port: int, *, reuse_port: bool = False, option: str = "--p
     # asyncio sets TCP_NODELAY only on sockets with an explicit protocol.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
     if reuse_port:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+
     try:
         listening.bind((host, port))
         listening.listen(2048)
@@ -484,6 +535,8 @@ def listen(host: str, port: int, *, reuse_port: bool = False, option: str = "--p
         is_foreign = exc.errno == errno.EADDRNOTAVAIL or isinstance(exc, socket.gaierror)
         chosen_by = "--host: this one is not an address of this machine" if is_foreign else option
         problem = f"cannot listen on {host}:{port}: {exc.strerror}; choose another with {chosen_by}"
+
         raise DependencyUnavailable(problem) from exc
+
     listening.setblocking(False)
     return listening

@@ -59,20 +59,25 @@ class SharedListener:
         is_turn: Callable[[], bool],
         on_accepted: Callable[[], None],
     ) -> None:
-        self._listening, self._make_protocol = listening, make_protocol
-        self._is_turn, self._on_accepted = is_turn, on_accepted
+        self._listening = listening
+        self._make_protocol = make_protocol
+        self._is_turn = is_turn
+        self._on_accepted = on_accepted
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.TimerHandle | None = None
         self._opening: set[asyncio.Task[Any]] = set()
+
         self._loop.add_reader(listening, self._on_readable)
 
     def close(self) -> None:
         """Accept no more. The connections in the socket's backlog are left to the other processes."""
         if self._listening.fileno() < 0:
             return
+
         self._loop.remove_reader(self._listening)
         if self._waiting is not None:
             self._waiting.cancel()
+
         self._listening.close()
 
     @property
@@ -109,6 +114,7 @@ class SharedListener:
             log_failure("a connection could not be accepted", exc)
             self._pause(ACCEPT_AGAIN_AFTER_S)
             return
+
         accepted.setblocking(False)
         opening = self._loop.create_task(self._open(accepted))
         self._opening.add(opening)

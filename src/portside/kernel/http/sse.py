@@ -34,6 +34,7 @@ def sse_event(event: str, data: bytes, event_id: str | None = None) -> bytes:
     parts = [b"event: ", event.encode(), b"\r\ndata: ", data, b"\r\n"]
     if event_id is not None:
         parts += [b"id: ", event_id.encode(), b"\r\n"]
+
     return b"".join([*parts, b"\r\n"])
 
 
@@ -54,13 +55,15 @@ class EventStream(Response):
         del self.headers["content-length"]
         self.headers.setdefault("cache-control", "no-store")
         self.headers.setdefault("x-accel-buffering", "no")
+
         self._source = source
         self._keep_alive = keep_alive
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Send the head, then chunks. The source is always closed, however the stream ends."""
         with OPEN.track_inprogress():
-            is_cut, gone = False, asyncio.ensure_future(_client_gone(receive))
+            is_cut = False
+            gone = asyncio.ensure_future(_client_gone(receive))
             try:
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 await self._pump(send, gone)
@@ -71,6 +74,7 @@ class EventStream(Response):
                 closing = getattr(self._source, "aclose", None)
                 if closing is not None:
                     await closing()
+
             if is_cut:
                 await _cut(scope, receive, send)
             elif not gone.done() or gone.cancelled():
@@ -82,14 +86,20 @@ class EventStream(Response):
             while not gone.done():
                 pending = pending or asyncio.ensure_future(anext(self._source, b""))
                 await asyncio.wait([pending, gone], timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+
                 if gone.done() and not pending.done():
                     return
+
                 if not pending.done():
                     await send({"type": "http.response.body", "body": self._keep_alive, "more_body": True})
                     continue
-                chunk, pending = pending.result(), None
+
+                chunk = pending.result()
+                pending = None
+
                 if not chunk:
                     return
+
                 for begin in range(0, len(chunk), PART_BYTES):
                     piece = chunk if len(chunk) <= PART_BYTES else chunk[begin : begin + PART_BYTES]
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -105,9 +115,11 @@ async def _cut(scope: Any, receive: Any, send: Any) -> None:
     close = (scope.get("extensions") or {}).get(CLOSE_CONNECTION)
     if close is None:
         return
+
     # Middleware may forward chunks from its own task. Once it accepts this empty chunk, it has sent all earlier ones.
     await send({"type": "http.response.body", "body": b"", "more_body": True})
     close()
+
     # The server logs an error, or middleware completes the response, if this returns before the connection is closed.
     await _client_gone(receive)
 

@@ -29,7 +29,9 @@ from portside.kernel.transient_errors import log_failure
 log = get_logger(__name__)
 WEBSOCKET = "WEBSOCKET"
 # Close codes (RFC 6455, and the registry of IANA): normal closure, internal error, service restart.
-NORMAL, BROKEN, COME_BACK = 1000, 1011, 1012
+NORMAL = 1000
+BROKEN = 1011
+COME_BACK = 1012
 
 
 class Disconnected(Exception):
@@ -94,6 +96,7 @@ class SocketApi(Generic[S]):
         scope.setdefault("state", {})["request_id"] = request_id_of(first_headers(scope))
         ctx = SocketContext(scope, receive, send, self.http.services)
         structlog.contextvars.bind_contextvars(request_id=ctx.request_id)
+
         began = time.monotonic()
         try:
             status = await self._serve(ctx, scope, receive, send)
@@ -106,6 +109,7 @@ class SocketApi(Generic[S]):
         """Return the route that answers a request or a WebSocket; None where there is none."""
         if scope["type"] != "websocket":
             return self.http.find(scope)
+
         try:
             return _match(self._routes, scope["path"])[0]
         except PortsideError:
@@ -121,6 +125,7 @@ class SocketApi(Generic[S]):
             error = error_for(exc, scope["path"])
             await refuse_websocket(error_response(error, self._form), scope, send)
             return error.status
+
         await send({"type": "websocket.accept", "headers": [(b"x-request-id", ctx.request_id.encode())]})
         await self._converse(ctx, route.handler(ctx, **arguments))
         return 101
@@ -134,6 +139,7 @@ class SocketApi(Generic[S]):
             if not work.done():
                 await ctx.close(COME_BACK, "the server is leaving")
                 return
+
             await work
             await ctx.close()
         except Disconnected:
@@ -155,4 +161,5 @@ def _match(routes: Sequence[Route[Any]], path: str) -> tuple[Route[Any], dict[st
         if len(wanted) == len(given) and all(name == part or name.startswith("{") for name, part in pairs):
             named = {name[1:-1]: part for name, part in pairs if name.startswith("{")}
             return route, {name: decode_path(name, part, route.path_types[name]) for name, part in named.items()}
+
     raise NotFound

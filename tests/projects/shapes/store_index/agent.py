@@ -11,6 +11,7 @@ class State(TypedDict):
 async def answer(state: State, *, store: BaseStore) -> dict:
     for text in ("green tea", "black coffee"):
         await store.aput(("drinks",), text.replace(" ", "-"), {"text": text})
+
     found = await store.asearch(("drinks",), query=state["text"], limit=1)
     return {"text": found[0].value["text"]}
 

@@ -84,9 +84,12 @@ class Bridge:
     def __init__(self, config: AgentConfig, settings: AgentSettings) -> None:
         if not settings.core_api:
             raise UserMistake("a server of tier executor needs its orchestrator's address: set --core-api HOST:PORT")
-        self._config, self._settings = config, settings
+
+        self._config = config
+        self._settings = settings
         self._credentials = credentials_of(settings)
         self._core_api = settings.core_api
+
         # Fail at start if the credentials cannot be used with this address.
         self._credentials.check_target(settings.core_api)
         self._count = max(1, settings.executors)
@@ -95,6 +98,7 @@ class Bridge:
         self._sessions: dict[Executor, PeerSession] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self.pools: list[ExecutorPool] = []
+
         self.changed = asyncio.Event()
         """Set when a session begins or ends."""
 
@@ -109,6 +113,7 @@ class Bridge:
         # Only the orchestrator knows how much work there is: the bridge stops no idle executor and keeps no spare.
         # The orchestrator was promised a fixed number of slots, so the bridge starts no more executors either.
         limits = replace(limits_of(self._settings, self._count), idle_s=0.0, most=self._count, spares=0)
+
         self.pools = [ExecutorPool(program, limits, self._handlers) for program in self._programs(hello)]
         for pool in self.pools:
             pool.on_join = self._connect
@@ -120,13 +125,17 @@ class Bridge:
             pool.stop_starting()
             for executor in pool.executors:
                 executor.retire()
+
         if self._connections and grace_s:
             await asyncio.wait(self._connections, timeout=grace_s)
+
         await asyncio.gather(*(pool.close() for pool in self.pools))
         if self._connections:
             await asyncio.wait(self._connections, timeout=STOPPED_WITHIN_S)
+
         for task in self._connections:
             task.cancel()
+
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _fetch_hello(self) -> ServerHello:
@@ -152,7 +161,9 @@ class Bridge:
 
     async def _keep_connected(self, executor: Executor) -> None:
         """Keep a session for an executor until it has ended."""
-        backoff, executor_id = Backoff(limit_s=LONGEST_PAUSE_S), str(uuid4())
+        backoff = Backoff(limit_s=LONGEST_PAUSE_S)
+        executor_id = str(uuid4())
+
         # The session counts as a call, so that the pool does not end the executor as idle.
         executor.calls += 1
         try:
@@ -170,8 +181,13 @@ class Bridge:
     async def _pause(self, backoff: Backoff, lost: ConnectionLost, healthy_for_s: float) -> None:
         # Jitter: executors must not all connect at once when an orchestrator has restarted.
         delay_s = backoff.next(healthy_for_s) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-        log.warning("not connected to the orchestrator", address=self._settings.core_api, reason=str(lost),
-                    again_in_s=round(delay_s, 2))  # fmt: skip
+        log.warning(
+            "not connected to the orchestrator",
+            address=self._settings.core_api,
+            reason=str(lost),
+            again_in_s=round(delay_s, 2),
+        )
+
         await asyncio.sleep(delay_s)
 
     async def _stop_work(self, executor: Executor, session: PeerSession) -> None:
@@ -192,20 +208,23 @@ class Bridge:
             if self._server_hello is not None and hello.is_encrypted != self._server_hello.is_encrypted:
                 self._renew(hello)
                 return
+
             session.hello(self._hello_of(executor, executor_id))
             self._sessions[executor] = session
             self.changed.set()
             log.info("connected to the orchestrator", executor=executor.name, address=self._settings.core_api)
-            ended, retiring = (
-                asyncio.create_task(executor.link.wait_closed()), asyncio.create_task(executor.retiring.wait())
-            )  # fmt: skip
+
+            ended = asyncio.create_task(executor.link.wait_closed())
+            retiring = asyncio.create_task(executor.retiring.wait())
             silent = asyncio.create_task(self._watch(session))
             try:
                 await asyncio.wait([running, ended, retiring, silent], return_when=asyncio.FIRST_COMPLETED)
+
                 if retiring.done() and not ended.done():
                     with contextlib.suppress(LinkClosed, CallFailed):
                         await session.call(messages.RETIRE, Retirement(reason="it is replaced"))
                     await asyncio.wait([running, ended, silent], return_when=asyncio.FIRST_COMPLETED)
+
                 if ended.done():
                     session.close(await executor.wait_ended(), is_planned=executor.has_ended_on_purpose)
             finally:
@@ -213,8 +232,10 @@ class Bridge:
                 self.changed.set()
                 for task in (ended, retiring, silent):
                     task.cancel()
+
             await asyncio.wait([running])
             await self._stop_work(executor, session)
+
         if not executor.link.is_closed:
             raise ConnectionLost(session.close_reason or "the connection was lost")
 
@@ -234,11 +255,14 @@ class Bridge:
 
         The loop counts its own turns instead of reading a clock: a pause of this process must not count as silence.
         """
-        silent, heard_at = 0, session.heard_at
+        silent = 0
+        heard_at = session.heard_at
         while silent < self._settings.executor_heartbeat_secs:
             await asyncio.sleep(1.0)
             is_silent = session.heard_at == heard_at and not session.is_reading_paused
-            silent, heard_at = (silent + 1 if is_silent else 0), session.heard_at
+            silent = silent + 1 if is_silent else 0
+            heard_at = session.heard_at
+
         session.abort(f"the orchestrator was not heard for {silent} s")
 
     def _opened(self, executor: Executor | None) -> tuple[PeerSession, "asyncio.Future[Any]"]:
@@ -257,6 +281,7 @@ class Bridge:
         async def execute(method: str, body: Any, call: ServedCall) -> Any:
             if executor is None:
                 raise CallFailed("unknown_method", "this session has no executor: it only fetches the hello")
+
             with _counted(executor, method, body):
                 try:
                     return await executor.link.call(method, body, on_item=call.send)
@@ -272,6 +297,7 @@ class Bridge:
             pong=partial(_pong_of, executor),
             on_congestion=on_congestion,
         )
+
         return session, greeting
 
     @contextlib.asynccontextmanager
@@ -288,10 +314,12 @@ class Bridge:
         finally:
             if session.is_closed:
                 await asyncio.wait([running], timeout=STOPPED_WITHIN_S)
+
             session.abort("closed by this side")
             await asyncio.wait([running])
             stream.cancel()
             await channel.close()
+
             failure = running.exception()
             if isinstance(failure, grpc.aio.AioRpcError):
                 raise ConnectionLost(_reason_of(failure)) from failure
@@ -302,8 +330,10 @@ class Bridge:
         await asyncio.wait([greeting, closed], timeout=GREETED_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
         reason = closed.result() if closed.done() else f"the orchestrator sent no hello within {GREETED_WITHIN_S:g} s"
         closed.cancel()
+
         if not greeting.done():
             raise ConnectionLost(reason)
+
         try:
             messages.checked_protocol(greeting.result())
             return messages.read(ServerHello, greeting.result())
@@ -311,8 +341,10 @@ class Bridge:
             raise ConnectionLost(str(exc)) from exc
 
     def _hello_of(self, executor: Executor, executor_id: str) -> ExecutorHello:
-        host, revision = socket.gethostname(), self._settings.revision_id
+        host = socket.gethostname()
+        revision = self._settings.revision_id
         clock_s = executor.clock_s(time.monotonic())
+
         return replace(
             executor.hello, executor_id=executor_id, slots=self._slots, host=host, revision=revision, clock_s=clock_s
         )
@@ -327,6 +359,7 @@ class Bridge:
                     return await session.call(method, body, on_item=call.send)
             except LinkClosed:
                 pass
+
             lost = {"type": "ConnectionError"}
             raise CallFailed("raised", "the connection to the orchestrator was lost", lost)
 
@@ -345,11 +378,14 @@ def _counted(executor: Executor, method: str, body: Any) -> Iterator[None]:
     if method != messages.EXECUTE:
         yield
         return
+
     try:
         request = body["request"]
-        run_id, attempt = UUID(request["config"]["configurable"]["run_id"]), int(request["attempt"])
+        run_id = UUID(request["config"]["configurable"]["run_id"])
+        attempt = int(request["attempt"])
     except (KeyError, TypeError, ValueError) as exc:
         raise CallFailed("malformed", "the run has no id") from exc
+
     executor.runs[run_id] = attempt
     executor.runs_begun += 1
     try:
@@ -374,22 +410,30 @@ async def serve(config: AgentConfig, settings: AgentSettings, *, on_ready: Calla
 
 
 async def _serve(config: AgentConfig, settings: AgentSettings, on_ready: Callable[[], None]) -> None:
-    stop, hurry, draining = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    bridge, grpc_server = Bridge(config, settings), GrpcServer()
+    stop = asyncio.Event()
+    hurry = asyncio.Event()
+    draining = asyncio.Event()
+    bridge = Bridge(config, settings)
+    grpc_server = GrpcServer()
     listening = listen(settings.host, settings.port)
     app = _operators_app(bridge, grpc_server, settings)
     server = Server(RequestMiddleware(app, ErrorFormat.TEXT, draining=draining), draining=draining, grace_s=0.0)
+
     _stop_on_signals(stop, hurry)
     await grpc_server.start(partial(_listen, settings))
     await grpc_server.set_serving(is_serving=False)
     await server.open([listening])
+
     try:
-        starting, stopping = asyncio.create_task(bridge.start()), asyncio.create_task(stop.wait())
+        starting = asyncio.create_task(bridge.start())
+        stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+
         if starting.done():
             await starting
             log.info("executor tier ready", executors=max(1, settings.executors), graphs=list(config.graphs))
             on_ready()
+
         watching = asyncio.create_task(_report_health(bridge, grpc_server))
 
         async def drain() -> None:
@@ -397,19 +441,23 @@ async def _serve(config: AgentConfig, settings: AgentSettings, on_ready: Callabl
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             await grpc_server.set_serving(is_serving=False)
+
             closing = asyncio.create_task(bridge.close(settings.bg_job_shutdown_grace_period_secs))
             hurried = asyncio.create_task(hurry.wait())
             await asyncio.wait([closing, hurried], return_when=asyncio.FIRST_COMPLETED)
+
             if not closing.done():
                 closing.cancel()
                 await asyncio.gather(closing, return_exceptions=True)
                 await bridge.close()
+
             hurried.cancel()
 
         await server.serve_until(stop, drain)
     finally:
         await bridge.close()
         await grpc_server.close()
+
     log.info("executor tier stopped")
 
 

@@ -18,10 +18,20 @@ from portside.executor import link as links
 from portside.executor import messages
 from portside.executor.link import ProtocolBroken, decode, encode
 
-TUPLES = frozenset({
-    "CheckpointRow", "ValueRow", "PieceRow", "WriteRow", "RunAttempt", "Event", "StoreOp", "Header", "ResponseHead",
-    "Lease",
-})  # fmt: skip
+TUPLES = frozenset(
+    {
+        "CheckpointRow",
+        "ValueRow",
+        "PieceRow",
+        "WriteRow",
+        "RunAttempt",
+        "Event",
+        "StoreOp",
+        "Header",
+        "ResponseHead",
+        "Lease",
+    }
+)
 """Messages that links send as tuples of their fields."""
 REQUEST = "request"
 """The field of `GraphCall` whose message depends on the method."""
@@ -71,13 +81,16 @@ def shape_of(name: str) -> Shape:
     descriptor = core.DESCRIPTOR.message_types_by_name[name]
     if name == "Value":
         return Shape(_fill_value, _read_value)
+
     if name in ("Names", "Events", "SubgraphSchemas"):
         # Messages around one list or map, which links send bare.
         [[_, fill, read]] = _fields_of(descriptor)
         return Shape(fill, read)
+
     fields = _fields_of(descriptor)
     if name in TUPLES:
         return _tuple_shape(fields)
+
     return _map_shape(fields)
 
 
@@ -99,6 +112,7 @@ def _tuple_shape(fields: "list[_Field]") -> Shape:
     def fill(message: Message, given: Any) -> None:
         if len(given) != len(fields):
             raise TypeError(f"a tuple has {len(given)} parts instead of {len(fields)}")
+
         for (_, fill_field, _), value in zip(fields, given, strict=True):
             if value is not None:
                 fill_field(message, value)
@@ -141,9 +155,11 @@ def _is_optional(field: FieldDescriptor) -> bool:
 
 
 def _field(field: FieldDescriptor) -> _Field:
-    name, of_message = field.name, field.message_type
+    name = field.name
+    of_message = field.message_type
     if of_message is not None and of_message.GetOptions().map_entry:
         return _map_field(name, of_message)
+
     if of_message is not None:
         shape = shape_of(of_message.name)
         return _messages_field(name, shape) if field.is_repeated else _message_field(name, shape)
@@ -157,8 +173,10 @@ def _field(field: FieldDescriptor) -> _Field:
             lambda message, given: getattr(message, name).extend(given),
             lambda message: list(getattr(message, name)),
         )
+
     if _is_optional(field):
         return _Field(name, fill, lambda message: getattr(message, name) if message.HasField(name) else None)
+
     return _Field(name, fill, lambda message: getattr(message, name))
 
 
@@ -188,6 +206,7 @@ def _map_field(name: str, entry: Descriptor) -> _Field:
             lambda message, given: getattr(message, name).update(given),
             lambda message: dict(getattr(message, name)),
         )
+
     shape = shape_of(of_value.name)
 
     def fill(message: Any, given: Any) -> None:
@@ -223,6 +242,7 @@ def encoded_frame(kind: int, number: int, body: Any, method: str | None, *, is_e
     else:
         name = "executor_hello" if is_executor and kind == links.HELLO else _CONTENT[kind]
         _fill_choice(frame, name, {} if body is None else body)
+
     encoded: bytes = frame.SerializeToString()
     return encoded
 
@@ -236,8 +256,11 @@ _CONTENT = {
     GO_AWAY: "go_away",
 }
 _KINDS = {name: kind for kind, name in _CONTENT.items()} | {
-    "executor_hello": links.HELLO, "begin": links.CALL, "item": links.ITEM, "result": links.RESULT,
-}  # fmt: skip
+    "executor_hello": links.HELLO,
+    "begin": links.CALL,
+    "item": links.ITEM,
+    "result": links.RESULT,
+}
 
 
 def decoded_frame(frame: core.Frame) -> tuple[int, int, Any]:
@@ -245,11 +268,14 @@ def decoded_frame(frame: core.Frame) -> tuple[int, int, Any]:
     name = frame.WhichOneof("content")
     if name is None:
         raise ProtocolBroken("a frame without content")
-    kind, content = _KINDS[name], getattr(frame, name)
+
+    kind = _KINDS[name]
+    content = getattr(frame, name)
     if kind == links.CALL:
         return kind, frame.call, _read_call(content)
     if kind in (links.ITEM, links.RESULT):
         return kind, frame.call, _read_choice(content, "content")
+
     return kind, frame.call, shape_of(content.DESCRIPTOR.name).read(content)
 
 
@@ -257,6 +283,7 @@ def _fill_call(call: core.Call, body: Any, of_method: Method) -> None:
     call.method, argument = body
     if argument is None:
         return
+
     _fill_choice(call, of_method.body, argument)
     if of_method.request is not None:
         request = argument[REQUEST] if isinstance(argument, Mapping) else getattr(argument, REQUEST)
@@ -267,6 +294,7 @@ def _read_call(call: core.Call) -> list[Any]:
     body = _read_choice(call, "body")
     if call.HasField("graph"):
         body[REQUEST] = _read_choice(call.graph, REQUEST)
+
     return [call.method, body]
 
 
@@ -284,6 +312,7 @@ def _read_choice(message: Any, choice: str) -> Any:
     name = message.WhichOneof(choice)
     if name is None:
         return None
+
     content = getattr(message, name)
     return shape_of(content.DESCRIPTOR.name).read(content) if isinstance(content, Message) else content
 
@@ -294,4 +323,5 @@ def parsed_frames(data: bytes) -> core.Frames:
         frames: core.Frames = core.Frames.FromString(data)
     except DecodeError as exc:
         raise ProtocolBroken("a message that is not protobuf") from exc
+
     return frames

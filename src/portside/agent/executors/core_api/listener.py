@@ -59,6 +59,7 @@ class ConnectedExecutor(Executor):
         if self.link.was_planned:
             # Its server stops on purpose, so its runs lose no attempt.
             self.retiring.set()
+
         return self._killed_because or self.link.close_reason or "lost its connection"
 
     @property
@@ -71,9 +72,11 @@ class ConnectedExecutor(Executor):
         self._is_closed = not self.link.is_closed
         self.retiring.set()
         self.link.close("the orchestrator stops")
+
         with contextlib.suppress(TimeoutError):
             async with timeout(STOP_WITHIN_S):
                 await self.link.wait_closed()
+
         self.link.abort("the orchestrator stops")
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -82,7 +85,9 @@ class ExecutorListener:
     """Listens for executors, and lets each join the pool whose graphs it has."""
 
     def __init__(self, pools: Sequence[ExecutorPool], settings: AgentSettings) -> None:
-        self._pools, self._settings = pools, settings
+        self._pools = pools
+        self._settings = settings
+
         # Without this server's variables: an executor on another machine has its own.
         self._hello = replace(pools[0].program.hello, env={})
         self._credentials: PeerCredentials = credentials_of(settings)
@@ -95,6 +100,7 @@ class ExecutorListener:
         handlers = grpc.method_handlers_generic_handler(SERVICE, {SESSION.rsplit("/", 1)[1]: session})
         settings = self._settings
         listen = partial(self._credentials.listen, host=settings.core_api_host, port=settings.core_api_port)
+
         await self._health.start(listen, handlers)
         log.info("listening for executors", address=f"{settings.core_api_host}:{settings.core_api_port}")
 
@@ -111,6 +117,7 @@ class ExecutorListener:
         if context.peer().startswith("unix:") or not self._credentials.admit(context.invocation_metadata()):
             log.warning("an executor was refused: its key is not the one in CORE_API_KEY", peer=context.peer())
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the key is not the one that the orchestrator has")
+
         greeting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def on_hello(body: Any) -> None:
@@ -120,6 +127,7 @@ class ExecutorListener:
         handlers: dict[str, Handler] = {}
         session = PeerSession(handlers, is_executor=False, on_hello=on_hello)
         session.hello(self._hello)
+
         joining = asyncio.create_task(self._join(session, greeting, handlers))
         try:
             await session.run(context.read, context.write)
@@ -143,13 +151,16 @@ class ExecutorListener:
             # The handlers of an orchestrator's pool are a map; only a bridge has others.
             handlers.update(cast("dict[str, Handler]", pool.make_handlers(lambda: executor)))
             handlers[messages.RETIRE] = partial(_retire, executor, pool)
+
             before = self._executors.get(hello.executor_id)
             if before is not None:
                 before.kill("connected again")
+
             self._executors[hello.executor_id] = executor
             pool.join(executor, slots=hello.slots, revision=hello.revision)
             with contextlib.suppress(asyncio.CancelledError):
                 await session.wait_closed()
+
             if self._executors.get(hello.executor_id) is executor:
                 del self._executors[hello.executor_id]
 
@@ -157,9 +168,11 @@ class ExecutorListener:
         """Return the pool whose graphs an executor has. Raises ExecutorFailed."""
         if not hello.executor_id or hello.slots < 1:
             raise ExecutorFailed("an executor cannot be used: it has no name or no slots")
+
         for pool in self._pools:
             if pool.program.hello.graphs.keys() <= hello.graphs.keys():
                 return pool
+
         lacking = sorted(set(self._hello.graphs) - set(hello.graphs))
         raise ExecutorFailed(f"an executor cannot be used: it lacks the graphs {', '.join(lacking)}")
 
@@ -171,12 +184,14 @@ class ExecutorListener:
 
         for pool in self._pools:
             pool.on_change = share
+
         share()
 
 
 def _retire(executor: ConnectedExecutor, pool: ExecutorPool, body: Any, _call: ServedCall) -> None:
     messages.read(Retirement, body)
     executor.retire()
+
     # Its slots are gone.
     pool.on_change()
 
@@ -196,6 +211,7 @@ class GrpcServer:
         self._server = grpc.aio.server(options=(*OPTIONS, *_SERVER_OPTIONS), maximum_concurrent_rpcs=MAX_SESSIONS)
         self._server.add_generic_rpc_handlers(handlers)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
+
         self._folder = tempfile.TemporaryDirectory(prefix="portside-")
         own = f"unix:{Path(self._folder.name, 'health')}"
         try:
@@ -206,6 +222,7 @@ class GrpcServer:
         except (RuntimeError, TimeoutError) as exc:
             reason = str(exc) or "it took more than a minute"
             raise DependencyUnavailable(f"the gRPC server did not start: {reason}") from exc
+
         self._channel = grpc.aio.insecure_channel(own)
         await self.set_serving(is_serving=True)
 
@@ -219,20 +236,25 @@ class GrpcServer:
         """Ask the health service as any client does."""
         if self._channel is None:
             return False
+
         try:
             stub = health_pb2_grpc.HealthStub(self._channel)
             answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=CHECK_WITHIN_S)
         except grpc.aio.AioRpcError:
             return False
+
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def close(self) -> None:
         """Stop: calls under way end at once."""
         if self._servicer is not None:
             await self._servicer.enter_graceful_shutdown()
+
         if self._channel is not None:
             await self._channel.close()
+
         if self._server is not None:
             await self._server.stop(None)
+
         if self._folder is not None:
             self._folder.cleanup()

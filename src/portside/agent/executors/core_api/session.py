@@ -59,14 +59,19 @@ class PeerSession(Link):
         """Why the peer ended the session, as it says."""
         self.was_planned = False
         self.heard_at = self._loop.time()
+
         """When the peer last sent something, by the clock of the loop."""
-        self._is_executor, self._on_congestion = is_executor, on_congestion
+        self._is_executor = is_executor
+        self._on_congestion = on_congestion
         self._take = (*self._take, self._take_go_away)
         self._outgoing: deque[bytes] = deque()
         self._methods: dict[int, str] = {}
-        self._has_frames, self._has_capacity = asyncio.Event(), asyncio.Event()
+        self._has_frames = asyncio.Event()
+
+        self._has_capacity = asyncio.Event()
         self._is_ending = False
         self._aborted: asyncio.Future[None] = self._loop.create_future()
+
         # `Link` closes and aborts its transport.
         self._transport = cast("asyncio.Transport", _SessionTransport(self))
 
@@ -82,10 +87,12 @@ class PeerSession(Link):
         reason: Exception | None = None
         try:
             await asyncio.wait([reading, writing, self._aborted], return_when=asyncio.FIRST_COMPLETED)
+
             if writing.done() and writing.exception() is None and not self._aborted.done():
                 if done_writing is not None:
                     await done_writing()
                 await asyncio.wait([reading, self._aborted], timeout=END_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+
             for task in (reading, writing):
                 if task.done() and (failure := task.exception()) is not None:
                     reason = cast("Exception", failure)
@@ -93,6 +100,7 @@ class PeerSession(Link):
         finally:
             for task in (reading, writing):
                 task.cancel()
+
             # First, because gRPC may not end a read that is cancelled while its call is: the loss would stay unknown.
             self.connection_lost(reason)
             ended, _ = await asyncio.wait([reading, writing], timeout=END_WITHIN_S)
@@ -111,6 +119,7 @@ class PeerSession(Link):
         """Queue a frame. Raises CallFailed if it is too large, or not of its method's types."""
         if self._reason is not None:
             return
+
         # Only for answers: both sides count their calls from 1.
         method = self._methods.get(number) if kind in _ANSWERS else None
         try:
@@ -118,13 +127,17 @@ class PeerSession(Link):
         except _MALFORMED as exc:
             what = body[0] if kind == links.CALL else method
             raise CallFailed("malformed", f"the message for {what} cannot be encoded: {exc}") from exc
+
         if len(data) > self._limits.frame_bytes:
             raise CallFailed(links.TOO_LARGE, links.too_large(len(data), self._limits.frame_bytes))
+
         if kind in (links.RESULT, links.ERROR):
             self._methods.pop(number, None)
+
         self._outgoing.append(data)
         self._queued_bytes += len(data)
         self._has_frames.set()
+
         if self._queued_bytes > self._limits.queued_bytes:
             self.abort("the peer does not read")
         elif self._queued_bytes > links.HIGH_WATER_BYTES and self._writable is None:
@@ -161,13 +174,16 @@ class PeerSession(Link):
                     # Written as protobuf encodes the list in `Frames`, so that each frame is encoded only once.
                     batch += (_FRAMES_TAG, _varint(len(frame)), frame)
                     size += len(frame)
+
                 await write(b"".join(batch))
                 self._queued_bytes -= size
                 if self._writable is not None and self._queued_bytes <= links.HIGH_WATER_BYTES // 2:
                     self.resume_writing()
                     self._on_congestion(False)
+
             if self._is_ending:
                 return
+
             self._has_frames.clear()
             await self._has_frames.wait()
 
@@ -184,12 +200,14 @@ class PeerSession(Link):
                 links.log.warning("a peer broke the protocol and was disconnected: %s", exc)
                 self.abort(f"the peer broke the protocol: {exc}")
                 return
+
             # Only the orchestrator pauses. An executor must read on, or the runs that it serves could not end; its
             # slots limit how many it gets.
             while self._served_bytes > READ_AHEAD_BYTES and not self._is_executor:
                 self.is_reading_paused = True
                 self._has_capacity.clear()
                 await self._has_capacity.wait()
+
             self.is_reading_paused = False
 
     def _take_call(self, number: int, body: Any, size: int) -> None:
@@ -201,9 +219,11 @@ class PeerSession(Link):
         self._has_capacity.set()
 
     def _take_go_away(self, _number: int, body: Any, _size: int) -> None:
-        self.close_reason, self.was_planned = str(body["reason"])[:1000], bool(body["is_planned"])
+        self.close_reason = str(body["reason"])[:1000]
+        self.was_planned = bool(body["is_planned"])
         if self._reason is None:
             self._reason = self.close_reason
+
         self.end()
 
 
@@ -225,6 +245,7 @@ def _varint(number: int) -> bytes:
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
         number >>= 7
+
     encoded.append(number)
     return bytes(encoded)
 
@@ -248,13 +269,16 @@ class PeerCredentials:
         self._check(host, is_server=True)
         if self.ca_certificates is not None and self.certificate is None:
             raise UserMistake("CORE_API_CA needs CORE_API_CERTIFICATE and CORE_API_PRIVATE_KEY of the orchestrator")
+
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if self.certificate is None:
             return int(server.add_insecure_port(address))
+
         pair = [(self.private_key, self.certificate)]
         secured = grpc.ssl_server_credentials(
             pair, self.ca_certificates, require_client_auth=self.ca_certificates is not None
         )
+
         return int(server.add_secure_port(address, secured))
 
     def connect(self, target: str, options: tuple[tuple[str, Any], ...]) -> Any:
@@ -262,6 +286,7 @@ class PeerCredentials:
         self.check_target(target)
         if self.ca_certificates is None:
             return grpc.aio.insecure_channel(target, options)
+
         secured = grpc.ssl_channel_credentials(self.ca_certificates, self.private_key, self.certificate)
         return grpc.aio.secure_channel(target, secured, options)
 
@@ -270,7 +295,9 @@ class PeerCredentials:
         host, _, port = target.rpartition(":")
         if not (host and port.isdecimal()):
             raise UserMistake(f"--core-api: {target!r} is not the address of an orchestrator; set HOST:PORT")
+
         self._check(host.strip("[]"), is_server=False)
+
         if self.certificate is not None and self.ca_certificates is None:
             raise UserMistake(
                 "CORE_API_CERTIFICATE needs CORE_API_CA: the CA certificates that verify the orchestrator's certificate"
@@ -294,8 +321,10 @@ class PeerCredentials:
         """Whether a request for a session has one of the keys. TLS has checked the certificates before."""
         if not self.keys:
             return True
+
         given = next((value for name, value in metadata or () if name == "authorization"), "")
         data = given.encode() if isinstance(given, str) else given
+
         # Compare with all keys, so that the time does not reveal which one was close.
         matches = [hmac.compare_digest(data, b"Bearer " + key) for key in self.keys]
         return any(matches)
@@ -306,16 +335,19 @@ def credentials_of(settings: AgentSettings) -> PeerCredentials:
     keys = tuple(key.strip().encode() for key in (settings.core_api_key or "").split(",") if key.strip())
     if any(len(key) < MIN_KEY_BYTES or not key.isascii() for key in keys):
         raise UserMistake(f"setting CORE_API_KEY: use keys of at least {MIN_KEY_BYTES} ASCII characters")
+
     certificate = _file("CORE_API_CERTIFICATE", settings.core_api_certificate)
     private_key = _file("CORE_API_PRIVATE_KEY", settings.core_api_private_key)
     if (certificate is None) != (private_key is None):
         raise UserMistake("CORE_API_CERTIFICATE and CORE_API_PRIVATE_KEY belong together: set both or neither")
+
     return PeerCredentials(keys, certificate, private_key, _file("CORE_API_CA", settings.core_api_ca))
 
 
 def _file(name: str, path: str | None) -> bytes | None:
     if path is None:
         return None
+
     try:
         return Path(path).read_bytes()
     except OSError as exc:

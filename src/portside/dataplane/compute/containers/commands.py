@@ -55,6 +55,7 @@ def read_spec(resources: Mapping[str, Any]) -> ContainerSpec:
     for name, reason in _CLUSTER_ONLY.items():
         if resources.get(name):
             raise DeployFailed(f"resource_spec: {reason}")
+
     executors = read_executors(resources)
     return ContainerSpec(
         replicas=_replicas(resources),
@@ -80,6 +81,7 @@ class ContainerExecutors:
         if self.memory_limit_mb is not None:
             # The setting counts in millions of bytes.
             given["EXECUTOR_MAX_MEMORY_MB"] = str(self.memory_limit_mb * 2**20 // 1_000_000)
+
         return given
 
 
@@ -88,6 +90,7 @@ def read_executors(resources: Mapping[str, Any]) -> ContainerExecutors | None:
     # The control plane completes a spec that has any field of orchestrators or executors.
     if "orchestrator_max_scale" not in resources:
         return None
+
     replicas = _replicas(resources)
     least, most = (math.ceil(int(resources.get(f"queue_{name}_scale", 1)) / replicas) for name in ("min", "max"))
     return ContainerExecutors(max(1, least), max(1, least, most), resources.get("executor_memory_limit_mb"))
@@ -102,7 +105,9 @@ def _limit(resources: Mapping[str, Any], name: str, executors: ContainerExecutor
     """Return a limit of a container: that of an orchestrator and its executors, or of a server with its graphs."""
     if executors is None:
         return resources.get(name)
-    own, each = resources.get(f"orchestrator_{name}"), resources.get(f"executor_{name}")
+
+    own = resources.get(f"orchestrator_{name}")
+    each = resources.get(f"executor_{name}")
     return None if own is None or each is None else own + executors.most * each
 
 
@@ -112,6 +117,7 @@ def _labels(given: Mapping[str, str]) -> dict[str, str]:
             raise DeployFailed(
                 f"resource_spec: a container cannot have the label {name[:80]!r}: too long, or '=' in its name"
             )
+
     return {name: value for name, value in given.items() if not name.startswith("portside.")}
 
 
@@ -123,26 +129,32 @@ def _scratch(resources: Mapping[str, Any]) -> list[ScratchVolume]:
                 f"resource_spec: the volume {volume['name']!r} is of type {kinds[0]}, which exists only on Kubernetes; "
                 "use emptyDir for containers on one machine"
             )
+
     mounts = resources.get("volume_mounts") or []
     names = [mount["name"] for mount in mounts]
     for mount in mounts:
         special = [key for key in ("subPath", "subPathExpr", "mountPropagation") if mount.get(key)]
         path = mount["mountPath"]
+
         if special or names.count(mount["name"]) > 1:
             unsupported = special[0] if special else "a second mount"
             raise DeployFailed(
                 f"resource_spec: the volume {mount['name']!r} uses {unsupported}, which only Kubernetes supports"
             )
+
         if not path.startswith("/") or path == "/" or any(c in path for c in ',:"\n') or ".." in path.split("/"):
             raise DeployFailed(
                 f"resource_spec: mountPath {path!r} must be an absolute path without '..', commas and colons"
             )
+
     return [ScratchVolume(mount["mountPath"], bool(mount.get("readOnly"))) for mount in mounts]
 
 
 SERVER_PORT = 8000
 # Older listeners set these labels too, so their names must not change.
-DEPLOYMENT_LABEL, REVISION_LABEL, PLAN_LABEL = "portside.deployment", "portside.revision", "portside.plan"
+DEPLOYMENT_LABEL = "portside.deployment"
+REVISION_LABEL = "portside.revision"
+PLAN_LABEL = "portside.plan"
 # Far above what a server needs, and far below what would exhaust the machine.
 _MAX_PROCESSES = 4096
 _SCRATCH_MB = 1024
@@ -199,15 +211,27 @@ def run(plan: ContainerPlan, name: str) -> list[str]:
         REVISION_LABEL: str(plan.revision_id),
         PLAN_LABEL: plan.fingerprint,
     }
+
     return [
-        "run", "--detach", "--name", name, "--pull", "never",
+        "run",
+        "--detach",
+        "--name",
+        name,
+        "--pull",
+        "never",
         *(part for key, value in labels.items() for part in ("--label", f"{key}={value}")),
-        "--env-file", "/dev/stdin",
-        "--publish", f"127.0.0.1::{SERVER_PORT}", "--network", plan.isolation.network,
+        "--env-file",
+        "/dev/stdin",
+        "--publish",
+        f"127.0.0.1::{SERVER_PORT}",
+        "--network",
+        plan.isolation.network,
         *_LOG_OPTIONS[plan.isolation.kind],
-        *_isolation_options(plan.isolation), *_limit_options(plan), *_volume_options(plan),
+        *_isolation_options(plan.isolation),
+        *_limit_options(plan),
+        *_volume_options(plan),
         plan.image,
-    ]  # fmt: skip
+    ]
 
 
 def _isolation_options(isolation: Isolation) -> list[str]:
@@ -222,13 +246,17 @@ def _tmpfs(path: str) -> str:
 
 
 def _limit_options(plan: ContainerPlan) -> list[str]:
-    spec, supported = plan.spec, plan.isolation.limits
+    spec = plan.spec
+    supported = plan.isolation.limits
     limits = []
+
     if spec.cpu_limit is not None and "cpu" in supported:
         limits += ["--cpus", f"{spec.cpu_limit:g}"]
+
     if spec.memory_limit_mb is not None and "memory" in supported:
         # An equal --memory-swap disables swap: a server that swaps is slower than one that is restarted.
         limits += ["--memory", f"{spec.memory_limit_mb}m", "--memory-swap", f"{spec.memory_limit_mb}m"]
+
     return [*limits, "--pids-limit", str(_MAX_PROCESSES)] if "pids" in supported else limits
 
 
@@ -236,9 +264,11 @@ def _volume_options(plan: ContainerPlan) -> list[str]:
     options: list[str] = []
     if plan.disk_folder is not None:
         options += ["--mount", f"type=bind,source={plan.disk_folder},destination={WATCHED_DISK},readonly"]
+
     for scratch in plan.spec.scratch:
         read_only = ",readonly" if scratch.is_read_only else ""
         options += ["--mount", f"type=volume,destination={scratch.path}{read_only}"]
+
     return options
 
 
@@ -247,11 +277,13 @@ def environment_file(env: Mapping[str, str]) -> bytes:
     for name, value in env.items():
         if not _VARIABLE.fullmatch(name):
             raise DeployFailed(f"{name!r} is not a valid name for a container's variable; rename it")
+
         if "\n" in value or "\r" in value:
             raise DeployFailed(
                 f"the secret {name!r} has several lines, which a container's variable cannot have; "
                 "encode it (base64) and decode it in the program"
             )
+
     return "".join(f"{name}={value}\n" for name, value in env.items()).encode()
 
 
@@ -309,6 +341,7 @@ def pull(kind: str, image: str) -> list[str]:
     """Pull an image. A registry on this machine needs no TLS, which docker knows by itself and podman does not."""
     if not image or image.startswith("-") or any(character.isspace() for character in image):
         raise DeployFailed(f"{image!r} is not a valid image name; set source_revision_config.image_uri")
+
     plain = ["--tls-verify=false"] if kind == "podman" and is_local(image) else []
     return ["pull", "--quiet", *plain, image]
 

@@ -39,8 +39,10 @@ class ContainerReplica:
     """A running container. `start` creates one, `adopt` takes over one that an earlier listener started."""
 
     def __init__(self, runtime: Runtime, container_id: str, output: Path, *, is_new: bool) -> None:
-        self.id, self.port = container_id, 0
-        self._runtime, self._output = runtime, output
+        self.id = container_id
+        self.port = 0
+        self._runtime = runtime
+        self._output = output
         self._output_offset = output.stat().st_size if output.exists() else 0
         copy = partial(self._copy_until_end, from_start=is_new)
         self._ended = asyncio.create_task(Supervision("output of a container").run(copy))
@@ -58,7 +60,9 @@ class ContainerReplica:
             await asyncio.shield(_remove(runtime, name))
             if isinstance(exc, RuntimeCommandFailed):
                 raise DeployFailed(f"the container cannot be started: {exc}") from exc
+
             raise
+
         container = cls(runtime, container_id, output, is_new=True)
         container.port = port
         return container
@@ -76,11 +80,13 @@ class ContainerReplica:
         while await probe(self.port, "/ok") != 200:
             if self._ended.done():
                 raise self._failure(f"the container {self._ended.result()} before it answered GET /ok")
+
             if time.monotonic() > deadline:
                 raise self._failure(
                     f"the container has not answered GET /ok after {within_s:g} seconds "
                     "(setting DEPLOYMENT_START_TIMEOUT_S)"
                 )
+
             await asyncio.wait({self._ended}, timeout=_POLL_S)
 
     async def wait(self) -> str:
@@ -112,8 +118,10 @@ class ContainerReplica:
                 state = (await _inspect(self._runtime, self.id))["State"]
                 if not state["Running"]:
                     return _describe_end(state)
+
             if await self._is_removed():
                 return "was removed"
+
             # The copying program ended before the container did.
             from_start = False
             await asyncio.sleep(_REOPEN_S)
@@ -126,6 +134,7 @@ class ContainerReplica:
             return
         finally:
             os.close(descriptor)
+
         try:
             await program.wait()
         finally:
@@ -157,6 +166,7 @@ async def find_containers(runtime: Runtime, deployment_id: UUID) -> list[dict[st
     ids = (await runtime.run(commands.list_containers(deployment_id))).split()
     if not ids:
         return []
+
     described: list[dict[str, Any]] = msgspec.json.decode(await runtime.run(commands.inspect(ids)))
     return described
 
@@ -174,7 +184,8 @@ def belongs_to(description: Mapping[str, Any], revision_id: UUID) -> bool:
 def matches(description: Mapping[str, Any], plan: ContainerPlan) -> bool:
     """Whether a container runs and was started with this very plan."""
     labels = description["Config"]["Labels"]
-    found, wanted = (labels.get(REVISION_LABEL), labels.get(PLAN_LABEL)), (str(plan.revision_id), plan.fingerprint)
+    found = (labels.get(REVISION_LABEL), labels.get(PLAN_LABEL))
+    wanted = (str(plan.revision_id), plan.fingerprint)
     return bool(description["State"]["Running"]) and found == wanted
 
 
@@ -200,6 +211,7 @@ def _describe_end(state: Mapping[str, Any]) -> str:
     code = state.get("ExitCode")
     if state.get("OOMKilled"):
         return "used more memory than its limit (memory_limit_mb) and was killed"
+
     # Not every runtime reports OOMKilled. The listener itself kills no container that it still waits for.
     hint = ", which usually means that it used more memory than its limit (memory_limit_mb)" if code == _KILLED else ""
     return f"exited with code {code}{hint}"

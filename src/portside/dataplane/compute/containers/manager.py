@@ -71,7 +71,8 @@ class ImageStore:
     """The images of one deployment."""
 
     def __init__(self, folder: Path, pull_timeout_s: float) -> None:
-        self._file, self._pull_timeout_s = folder / _PINS_FILE, pull_timeout_s
+        self._file = folder / _PINS_FILE
+        self._pull_timeout_s = pull_timeout_s
         self._pins = _read_pins(self._file)
 
     @property
@@ -85,9 +86,11 @@ class ImageStore:
         pin = self._pins.get(served_before)
         if pin is None or await _image_id(runtime, pin.id) is None:
             pin = await self._pull(runtime, revision.image_uri or "", log)
+
         if self._pins.get(revision.id) != pin:
             self._pins[revision.id] = pin
             await asyncio.to_thread(self._save)
+
         return pin.id
 
     async def remove_unused(self, runtime: Runtime, kept: set[UUID]) -> None:
@@ -103,8 +106,10 @@ class ImageStore:
             if sharing and pin.was_pulled:
                 # It was pulled for this deployment all the same.
                 self._pins[sharing[0]] = msgspec.structs.replace(self._pins[sharing[0]], was_pulled=True)
+
             if sharing or not pin.was_pulled or await _remove_image(runtime, pin):
                 del self._pins[revision_id]
+
         await asyncio.to_thread(self._save)
 
     def _save(self) -> None:
@@ -117,6 +122,7 @@ class ImageStore:
         for name in {pin.image for pin in pulled}:
             with contextlib.suppress(RuntimeCommandFailed):
                 await runtime.run(commands.remove_image(name))
+
         # Left are images whose name moved on to a newer one. An image with another name belongs to somebody else.
         for image_id in {pin.id for pin in pulled}:
             with contextlib.suppress(RuntimeCommandFailed):
@@ -129,6 +135,7 @@ class ImageStore:
         if present is not None and not commands.has_registry(image):
             log.add(f"Using the image {image} of this machine, {present}")
             return ImagePin(image, present, was_pulled=False)
+
         log.add(f"Pulling {image}")
         try:
             await runtime.run(pull, within_s=self._pull_timeout_s)
@@ -136,9 +143,11 @@ class ImageStore:
             if present is None:
                 raise DeployFailed(f"the image {image} cannot be pulled: {exc}") from exc
             log.add(f"The image cannot be pulled; using the one on this machine. {exc}", "WARNING")
+
         found = await _image_id(runtime, image)
         if found is None:
             raise DeployFailed(f"the image {image} was pulled, but this machine does not have it")
+
         log.add(f"The image is {found}")
         return ImagePin(image, found, was_pulled=present is None)
 
@@ -158,15 +167,18 @@ async def _remove_image(runtime: Runtime, pin: ImagePin) -> bool:
     with contextlib.suppress(RuntimeCommandFailed):
         if await runtime.run(commands.containers_of(pin.id)):
             return False
+
         # Its name may have moved on to a newer image.
         if await _image_id(runtime, pin.image) == pin.id:
             await runtime.run(commands.remove_image(pin.image))
+
     try:
         if await runtime.run(commands.image_names(pin.id)):
             return True
         await runtime.run(commands.remove_image(pin.id))
     except RuntimeCommandFailed:
         return await _image_id(runtime, pin.id) is None
+
     return True
 
 
@@ -201,12 +213,14 @@ class ContainerReplicaSet:
     """Runs the containers of one release from their first start to their removal."""
 
     def __init__(self, release: ContainerRelease, public: socket.socket, log: RevisionLog) -> None:
-        self._release, self._log = release, log
+        self._release = release
+        self._log = log
         self._relay = TcpRelay(public)
         self._output = OutputFollower(release.output, self._log_line, release.hidden)
         self._containers: list[ContainerReplica] = []
         self._supervisors: list[asyncio.Task[None]] = []
         self._signals: set[asyncio.Task[None]] = set()
+
         self._prepared: PreparedContainers | None = None
         self._serving: set[str] = set()
         self._problem = STARTING
@@ -228,11 +242,13 @@ class ContainerReplicaSet:
             self._prepared = prepared = await self._release.prepare(self._log)
             await self._remove_leftovers(prepared)
             await run_together([self._start_one(prepared) for _ in range(prepared.plan.spec.replicas)])
+
             for container in self._containers:
                 await self._serve(container)
         except BaseException as exc:
             if isinstance(exc, DeployFailed):
                 self._log.add(without_output(exc), "ERROR")
+
             await self.drain(0)
             raise
 
@@ -271,6 +287,7 @@ class ContainerReplicaSet:
         await self._stop_supervising()
         for container in self._containers:
             self._relay.remove(container.id)
+
         await self._signal("TERM")
 
     async def drain(self, grace_s: float) -> None:
@@ -318,6 +335,7 @@ class ContainerReplicaSet:
         except BaseException:
             await self._reap(container)
             raise
+
         return container
 
     async def _serve(self, container: ContainerReplica) -> None:
@@ -334,6 +352,7 @@ class ContainerReplicaSet:
         if self._prepared is None:
             supervision = self._supervision("trying again", Backoff(first_s=0.5))
             self._prepared = await supervision.run(self._prepare_and_adopt)
+
         missing = max(0, self._prepared.plan.spec.replicas - len(self._containers))
         for container in [*self._containers, *[None] * missing]:
             supervisor = self._supervise(self._prepared, container, on_serving)
@@ -346,11 +365,13 @@ class ContainerReplicaSet:
         for found in await find_containers(prepared.runtime, prepared.plan.deployment_id):
             if found["Id"] in known:
                 continue
+
             if matches(found, prepared.plan) and len(self._containers) < prepared.plan.spec.replicas:
                 self._containers.append(ContainerReplica.adopt(prepared.runtime, found, self._release.output))
                 self._log.add("Adopted a container that an earlier listener started")
             else:
                 await remove_container(prepared.runtime, found)
+
         return prepared
 
     async def _supervise(
@@ -365,10 +386,12 @@ class ContainerReplicaSet:
                 await self._serve(container)
                 if on_serving is not None:
                     await on_serving()
+
                 how = await container.wait()
             except Exception:
                 await self._reap(container)
                 raise
+
             await self._reap(container)
             raise DeployFailed(f"the container {how}")
 
@@ -379,15 +402,18 @@ class ContainerReplicaSet:
             self._problem = f"{failure}\n{next_step} in {delay_s:g} s"
             self._log.add(self._problem, "ERROR")
 
-        name, expected = f"containers of revision {self.revision_id}", (DeployFailed, RuntimeCommandFailed)
+        name = f"containers of revision {self.revision_id}"
+        expected = (DeployFailed, RuntimeCommandFailed)
         return Supervision(name, backoff=backoff, expected=expected, on_failure=report)
 
     async def _stop_supervising(self) -> None:
         # The first supervisor starts the others, so more of them may be listed once it has ended.
         while self._supervisors:
-            supervisors, self._supervisors = self._supervisors, []
+            supervisors = self._supervisors
+            self._supervisors = []
             for supervisor in supervisors:
                 supervisor.cancel()
+
             await asyncio.gather(*supervisors, return_exceptions=True)
 
     async def _ask_servers(self) -> None:
@@ -430,7 +456,9 @@ class ContainerManager:
     """The containers and images of one deployment."""
 
     def __init__(self, host: ContainerHost, deployment_id: UUID, folder: DeploymentFolder) -> None:
-        self._host, self._deployment_id, self._folder = host, deployment_id, folder
+        self._host = host
+        self._deployment_id = deployment_id
+        self._folder = folder
         self._images = ImageStore(folder.path, host.settings.build_timeout_s)
 
     def replica_set(
@@ -442,9 +470,11 @@ class ContainerManager:
         async def prepare(log: RevisionLog) -> PreparedContainers:
             return await self._prepare(release, database_url, log)
 
-        output, timeout_s = self._folder.server_log(revision_id), self._host.settings.deployment_start_timeout_s
+        output = self._folder.server_log(revision_id)
+        timeout_s = self._host.settings.deployment_start_timeout_s
         log = open_log(revision_id)
         hidden = [secret.value for secret in release.revision.secrets]
+
         log.hide(hidden)
         return ContainerReplicaSet(ContainerRelease(revision_id, prepare, output, timeout_s, hidden, slot), public, log)
 
@@ -457,9 +487,11 @@ class ContainerManager:
         """Remove all containers of the deployment, and the images that were pulled for it."""
         if self._images.is_empty:
             return
+
         runtime = await self._host.runtime()
         for found in await find_containers(runtime, self._deployment_id):
             await remove_container(runtime, found)
+
         await self._images.remove_pulled(runtime)
 
     async def _prepare(self, release: Release, database_url: str, log: RevisionLog) -> PreparedContainers:
@@ -470,15 +502,19 @@ class ContainerManager:
                 "secret_references name secrets of Kubernetes, which this machine does not have; give the deployment "
                 "secrets with values instead"
             )
+
         spec = read_spec(revision.resource_spec)
         runtime = await self._host.runtime()
         image = await self._images.pin(runtime, revision, log)
         env = await self._environment(release, database_url, runtime)
+
         for limit in sorted({"cpu", "memory"} - runtime.isolation.limits):
             log.add(f"This machine cannot limit the {limit} of containers; the limit is not applied", "WARNING")
+
         plan = ContainerPlan(
             self._deployment_id, revision.id, image, spec, env, runtime.isolation, self._watched_folder(runtime)
         )
+
         return PreparedContainers(runtime, plan)
 
     async def _environment(self, release: Release, database_url: str, runtime: Runtime) -> dict[str, str]:
@@ -486,7 +522,8 @@ class ContainerManager:
 
         Nothing of the listener's own environment is in it.
         """
-        forwards, revision = self._host.port_forwards, release.revision
+        forwards = self._host.port_forwards
+        revision = release.revision
 
         async def reachable(url: str) -> str:
             return await forwards.reachable_url(url, runtime.host, runtime.gateway)

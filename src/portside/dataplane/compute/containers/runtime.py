@@ -29,14 +29,30 @@ _INFO_S = 20.0
 _MAX_OUTPUT = 16_000_000
 _SHOWN_ERROR = 2000
 _KINDS = ("podman", "docker")
-_PASSED_ON = frozenset({
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS", "SSL_CERT_FILE", "SSL_CERT_DIR",
-    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-})  # fmt: skip
+_PASSED_ON = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "LANG",
+        "TMPDIR",
+        "DBUS_SESSION_BUS_ADDRESS",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+    }
+)
 _PASSED_ON_PREFIXES = ("XDG_", "DOCKER_", "CONTAINERS_", "CONTAINER_HOST", "REGISTRY_AUTH_FILE", "STORAGE_")
 _ID_RANGES = (Path("/etc/subuid"), Path("/etc/subgid"))
 # A network of rootless podman in which this machine's loopback interface has its own address.
-_ROOTLESS_NETWORK, _ROOTLESS_HOST = "slirp4netns:allow_host_loopback=true", "10.0.2.2"
+_ROOTLESS_NETWORK = "slirp4netns:allow_host_loopback=true"
+_ROOTLESS_HOST = "10.0.2.2"
 
 
 class RuntimeCommandFailed(Exception):
@@ -64,9 +80,15 @@ class Runtime:
         """Start a command that writes its output to a descriptor. Raises RuntimeCommandFailed."""
         try:
             return await asyncio.create_subprocess_exec(
-                self.program, *arguments, env=passed_on(os.environ), cwd=gettempdir(), start_new_session=True,
-                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
-            )  # fmt: skip
+                self.program,
+                *arguments,
+                env=passed_on(os.environ),
+                cwd=gettempdir(),
+                start_new_session=True,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
         except OSError as exc:
             raise RuntimeCommandFailed(f"{self.program}: {exc.strerror}") from exc
 
@@ -76,15 +98,18 @@ async def find_runtime(settings: ListenerSettings) -> Runtime:
     wanted = settings.container_runtime
     if wanted == "none":
         raise DeployFailed("this listener runs no container images: its setting CONTAINER_RUNTIME is none")
+
     reasons = []
     for kind in _KINDS if wanted == "auto" else (wanted,):
         if (program := shutil.which(kind)) is None:
             reasons.append(f"{kind} is not installed")
             continue
+
         try:
             return await _describe(kind, program, settings)
         except (RuntimeCommandFailed, msgspec.MsgspecError, LookupError, TypeError) as exc:
             reasons.append(f"{kind} does not work: {exc}")
+
     raise DeployFailed(
         f"this machine cannot run container images: {'; '.join(reasons)}. Install podman or docker there"
     )
@@ -104,6 +129,7 @@ async def _describe(kind: str, program: str, settings: ListenerSettings) -> Runt
     host = (await query("info", "--format", "{{json .Host}}")) if kind == "podman" else None
     is_rootless = bool(host and host["security"]["rootless"])
     network = settings.container_network or _default_network(kind, is_rootless=is_rootless)
+
     isolation = Isolation(
         kind,
         network,
@@ -111,16 +137,21 @@ async def _describe(kind: str, program: str, settings: ListenerSettings) -> Runt
         own_user_ids=host is not None and not is_rootless and _has_id_ranges(),
         limits=_limits(host, is_rootless=is_rootless),
     )
+
     if settings.container_host_address is not None:
-        address, gateway = settings.container_host_address, "127.0.0.1"
+        address = settings.container_host_address
+        gateway = "127.0.0.1"
     elif is_rootless:
-        address, gateway = _ROOTLESS_HOST, "127.0.0.1"
+        address = _ROOTLESS_HOST
+        gateway = "127.0.0.1"
     else:
         address = gateway = _gateway_of((await query("network", "inspect", network))[0])
+
     is_elsewhere = settings.container_host_address is not None or any(
         not os.environ.get(name, "unix:").startswith("unix:") for name in ("DOCKER_HOST", "CONTAINER_HOST")
     )
     found = Runtime(program, isolation, address, gateway, has_own_files=is_elsewhere or sys.platform != "linux")
+
     log.info("found a container runtime", runtime=kind, network=network, rootless=is_rootless)
     return found
 
@@ -138,6 +169,7 @@ def _gateway_of(network: Mapping[str, Any]) -> str:
         address: str | None = subnet.get("gateway") or subnet.get("Gateway")
         if address and ":" not in address:
             return address
+
     raise LookupError(f"the network {network.get('name', network.get('Name'))!r} has no gateway; set CONTAINER_NETWORK")
 
 
@@ -145,6 +177,7 @@ def _limits(host: Mapping[str, Any] | None, *, is_rootless: bool) -> frozenset[s
     every = frozenset({"cpu", "memory", "pids"})
     if host is None or not is_rootless:
         return every
+
     return every & frozenset(host.get("cgroupControllers") or []) if host.get("cgroupVersion") == "v2" else frozenset()
 
 
@@ -153,6 +186,7 @@ def _has_id_ranges() -> bool:
     with contextlib.suppress(OSError):
         lines = [file.read_text().splitlines() for file in _ID_RANGES]
         return all(any(line.startswith("containers:") for line in of_file) for of_file in lines)
+
     return False
 
 
@@ -162,11 +196,17 @@ async def _run(argv: Sequence[str], stdin: bytes, within_s: float) -> str:
     with _anonymous_file(stdin) as source, _anonymous_file() as output, _anonymous_file() as errors:
         try:
             process = await asyncio.create_subprocess_exec(
-                *argv, env=passed_on(os.environ), cwd=gettempdir(), start_new_session=True,
-                stdin=source, stdout=output, stderr=errors,
-            )  # fmt: skip
+                *argv,
+                env=passed_on(os.environ),
+                cwd=gettempdir(),
+                start_new_session=True,
+                stdin=source,
+                stdout=output,
+                stderr=errors,
+            )
         except OSError as exc:
             raise RuntimeCommandFailed(f"{argv[0]}: {exc.strerror}") from exc
+
         try:
             async with timeout(within_s):
                 code = await process.wait()
@@ -176,10 +216,12 @@ async def _run(argv: Sequence[str], stdin: bytes, within_s: float) -> str:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
         if code != 0:
             raise RuntimeCommandFailed(
                 _text(errors)[-_SHOWN_ERROR:] or f"{Path(argv[0]).name} {argv[1]}: exit code {code}"
             )
+
         return _text(output)
 
 
@@ -189,6 +231,7 @@ def _anonymous_file(content: bytes = b"") -> IO[bytes]:
         file: IO[bytes] = os.fdopen(os.memfd_create("portside"), "w+b")
     else:
         file = TemporaryFile()  # noqa: SIM115 - the caller closes it
+
     file.write(content)
     file.seek(0)
     return file

@@ -62,7 +62,8 @@ class KubernetesApi:
 
     async def apply(self, manifest: Json) -> Json:
         """Create or change an object (server-side apply). It takes over fields that others have set."""
-        kind, metadata = manifest["kind"], manifest["metadata"]
+        kind = manifest["kind"]
+        metadata = manifest["metadata"]
         with _translated(f"{kind} {metadata['name']}"):
             return dict(
                 await self._client.apply(
@@ -107,6 +108,7 @@ class KubernetesApi:
         request = inner.prepare_request(
             "get", _PodMetrics, name=name, namespace=metadata["namespace"], params={"format": "json"}
         )
+
         with _translated(f"the metrics of pod {metadata['name']}"):
             response = await inner.send(inner.build_adapter_request(request))
             inner.raise_for_status(response)
@@ -118,17 +120,20 @@ class KubernetesApi:
         """Yield the lines of a container's log; with `follow` until the container ends."""
         metadata = pod["metadata"]
         parameters = {"container": container, "follow": follow, "sinceSeconds": since_s, "tailLines": tail}
+
         # The library's own `log` cannot read an error response while it follows, and never closes the response.
         inner: Any = self._client._client  # noqa: SLF001
         request = inner.prepare_request(
             "get", PodLog, name=metadata["name"], namespace=metadata["namespace"], params=parameters
         )
         request.timeout = httpx2.Timeout(_TIMEOUT_S, read=None if follow else _TIMEOUT_S)
+
         with _translated(f"the log of pod {metadata['name']}"):
             response = await inner.send(inner.build_adapter_request(request), stream=True)
             try:
                 if response.is_error:
                     await response.aread()
+
                 inner.raise_for_status(response)
                 async for line in response.aiter_lines():
                     yield line
@@ -144,9 +149,12 @@ class _PodMetrics(NamespacedSubResource):
     """The server in a pod, by the API server's proxy; the name has its port."""
 
     _api_info = ApiInfo(
-        resource=ResourceDef("", "v1", "Pod"), parent=ResourceDef("", "v1", "Pod"), plural="pods", verbs=["get"],
+        resource=ResourceDef("", "v1", "Pod"),
+        parent=ResourceDef("", "v1", "Pod"),
+        plural="pods",
+        verbs=["get"],
         action="proxy/metrics",
-    )  # fmt: skip
+    )
 
 
 _RESOURCES: dict[str, Any] = {kind: _resource(kind, *where) for kind, where in {**KINDS, **_READ}.items()}
@@ -157,9 +165,11 @@ def _translated(what: str) -> Iterator[None]:
     try:
         yield
     except ApiError as exc:
-        code, message = exc.response.status_code, f"{what}: {exc.status.message or exc.status.reason}"
+        code = exc.response.status_code
+        message = f"{what}: {exc.status.message or exc.status.reason}"
         if code in _RETRYABLE or code >= 500:
             raise ClusterUnavailable(f"{code}: {message}") from exc
+
         raise ClusterRefused(code, message) from exc
     except httpx2.HTTPStatusError as exc:
         raise ClusterUnavailable(f"{what}: {exc.response.status_code}") from exc

@@ -16,12 +16,20 @@ from portside.dataplane.compute.kubernetes.objects import API_PORT, Address, Jso
 from portside.kernel.aliases import environment_names
 from portside.listener_api import DesiredDeployment, DesiredRevision
 
-CUSTOM_POSTGRES, CUSTOM_REDIS = "POSTGRES_URI_CUSTOM", "REDIS_URI_CUSTOM"
+CUSTOM_POSTGRES = "POSTGRES_URI_CUSTOM"
+CUSTOM_REDIS = "REDIS_URI_CUSTOM"
 _DATABASE_NAMES = ("DATABASE_URI", "POSTGRES_URI")
-_OF_STORES = frozenset({
-    *_DATABASE_NAMES, CUSTOM_POSTGRES, CUSTOM_REDIS, "DATABASE_URL", "REDIS_URI", *environment_names("GRAPH_AES_KEY"),
-    *environment_names("GRAPH_AES_JSON_KEYS"),
-})  # fmt: skip
+_OF_STORES = frozenset(
+    {
+        *_DATABASE_NAMES,
+        CUSTOM_POSTGRES,
+        CUSTOM_REDIS,
+        "DATABASE_URL",
+        "REDIS_URI",
+        *environment_names("GRAPH_AES_KEY"),
+        *environment_names("GRAPH_AES_JSON_KEYS"),
+    }
+)
 _GRACE = "BG_JOB_SHUTDOWN_GRACE_PERIOD_SECS"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})  # noqa: S104 - compared, not bound
 
@@ -72,6 +80,7 @@ def grace_of(revision: DesiredRevision, default_s: float) -> float:
                 return min(max(float(secret.value), 0), 3600)
             except ValueError:
                 break
+
     return default_s
 
 
@@ -85,14 +94,17 @@ def secret_environment(
         # A loopback address of the platform's machine would lead a pod to itself.
         for name in {"LANGSMITH_ENDPOINT", "LANGSMITH_AUTH_ENDPOINT"} & platform.keys():
             platform[name] = environment.platform_url.rstrip("/") + platform[name].removeprefix(address)
+
     secrets = {secret.name: secret.value for secret in revision.secrets}
     values = {**platform, **secrets}
     database = environment.database_url or secrets.get(CUSTOM_POSTGRES)
     if database is not None:
         values.update(dict.fromkeys(_DATABASE_NAMES, database))
+
     redis = environment.redis_url or secrets.get(CUSTOM_REDIS)
     if redis is not None:
         values["REDIS_URI"] = redis
+
     return values
 
 
@@ -121,14 +133,18 @@ def container_environment(
         _GRACE: f"{environment.grace_s:g}",
         **more,
     }
+
     if environment.address.path:
         plain["MOUNT_PREFIX"] = environment.address.path
+
     variables: list[Json] = [{"name": name, "value": value} for name, value in plain.items()]
     for reference in revision.secret_references:
         if tier == "executor" and reference["name"] in _OF_STORES:
             continue
+
         source = {"secretKeyRef": {"name": reference["secret_name"], "key": reference["secret_key"]}}
         variables += [{"name": name, "valueFrom": source} for name in _referring_names(reference["name"], plain)]
+
     return variables
 
 

@@ -49,7 +49,8 @@ _PRE_STOP_S = 5
 _MARGIN_S = 30
 _STARTUP_PERIOD_S = 2
 # The documented targets of autoscaling: 75 % of the CPU, and 10 pending runs for each replica.
-TARGET_UTILIZATION, TARGET_PENDING = 75, 10
+TARGET_UTILIZATION = 75
+TARGET_PENDING = 10
 _SCALE_DOWN_AFTER_S = 1800
 # An orchestrator takes as many runs as its executors have slots, so those are scaled by the runs that wait.
 _SCALED_BY_RUNS = frozenset({"queue", "executor"})
@@ -97,24 +98,30 @@ def scope_of(deployment: DesiredDeployment, resources: Resources, settings: Kube
             f"source_config.listener_config.k8s_namespace: this listener deploys to {', '.join(settings.namespaces)}, "
             f"not to {namespace}"
         )
+
     name = object_name(deployment.name, deployment.id)
     return KubernetesScope(deployment.id, name, namespace, resources.labels or {}, resources.annotations or {})
 
 
 def objects_of(release: Release, cluster: ClusterSettings, passwords: Passwords) -> Objects:
     """Return every object of the release's deployment. Raises DeployFailed for a release that cannot run."""
-    deployment, revision, settings = release.deployment, release.revision, cluster.kubernetes
+    deployment = release.deployment
+    revision = release.revision
+    settings = cluster.kubernetes
     resources = read_resources(revision.resource_spec, deployment.scale)
     scope = scope_of(deployment, resources, settings)
     address = address_of(scope.name, scope.namespace, deployment.custom_url, settings)
     stores: list[Json] = []
+
     urls: dict[str, str | None] = {"postgres": None, "redis": None}
     if not has_own(revision, CUSTOM_POSTGRES):
         stores += postgres(scope, resources, settings, passwords.postgres)
         urls["postgres"] = postgres_url(store_name(scope, "postgres"), passwords.postgres)
+
     if settings.kubernetes_redis and not has_own(revision, CUSTOM_REDIS):
         stores += redis(scope, resources, settings, passwords.redis)
         urls["redis"] = redis_url(store_name(scope, "redis"), passwords.redis)
+
     environment = PodEnvironment(
         address,
         urls["postgres"],
@@ -123,13 +130,17 @@ def objects_of(release: Release, cluster: ClusterSettings, passwords: Passwords)
         grace_of(revision, cluster.listener.stop_grace_s),
         max(cluster.limits.values()),
     )
-    values, secrets = secret_environment(deployment, revision, environment), []
+
+    values = secret_environment(deployment, revision, environment)
+    secrets = []
     if resources.has_executors:
         values["CORE_API_KEY"] = core_api_key(passwords)
         secrets.append(environment_secret(scope, without_stores(values), passwords, "executor-env"))
+
     secrets.insert(0, environment_secret(scope, values, passwords))
     names = [secret["metadata"]["name"] for secret in secrets]
     pods = PodContext(scope, revision, resources, environment, names[0], names[-1])
+
     servers = [
         *secrets,
         *entry_points(scope, address, settings),
@@ -137,6 +148,7 @@ def objects_of(release: Release, cluster: ClusterSettings, passwords: Passwords)
         *deployments_of(pods, cluster.limits),
         *scaling(scope, resources, settings),
     ]
+
     return Objects(scope, address, stores, servers)
 
 
@@ -156,30 +168,36 @@ def workloads_of(resources: Resources) -> list[Workload]:
     scale = (resources.min_scale, max(resources.min_scale, resources.max_scale))
     if not resources.has_queue:
         return [Workload("api", "all", scale, size)]
+
     api = Workload("api", "api", scale, size)
     if resources.has_executors:
         return [api, *_executing(resources)]
+
     queue = container_resources(
         resources.queue_cpu, resources.queue_cpu_limit, resources.queue_memory_mb, resources.queue_memory_limit_mb
     )
+
     return [api, Workload("queue", "queue", resources.queue_replicas, queue)]
 
 
 def _executing(resources: Resources) -> list[Workload]:
     """Return the workloads in place of the queue: orchestrators, which have no graphs, and their executors."""
-    minimum, maximum = resources.orchestrator_min_scale or 1, resources.orchestrator_max_scale or 1
+    minimum = resources.orchestrator_min_scale or 1
+    maximum = resources.orchestrator_max_scale or 1
     orchestrator = container_resources(
         resources.orchestrator_cpu,
         resources.orchestrator_cpu_limit,
         resources.orchestrator_memory_mb,
         resources.orchestrator_memory_limit_mb,
     )
+
     executor = container_resources(
         resources.executor_cpu,
         resources.executor_cpu_limit,
         resources.executor_memory_mb,
         resources.executor_memory_limit_mb,
     )
+
     return [
         Workload("orchestrator", "queue", (minimum, max(minimum, maximum)), orchestrator),
         Workload("executor", "executor", resources.queue_replicas, executor),
@@ -212,7 +230,9 @@ def environment_secret(scope: KubernetesScope, values: dict[str, str], passwords
 def core_api_of(scope: KubernetesScope) -> list[Json]:
     """Return the Service by which executors find every orchestrator, and the policy that admits nobody else to it."""
     port = {"name": "grpc", "port": CORE_API_PORT, "targetPort": "grpc", "protocol": "TCP"}
-    name, selector = workload_name(scope, "orchestrator"), scope.selector_of("orchestrator")
+    name = workload_name(scope, "orchestrator")
+    selector = scope.selector_of("orchestrator")
+
     # Without an address of its own, its name stands for the addresses of all pods, among which executors spread.
     service = {"clusterIP": "None", "selector": selector, "ports": [port]}
     executors = {"podSelector": {"matchLabels": scope.selector_of("executor")}}
@@ -224,6 +244,7 @@ def core_api_of(scope: KubernetesScope) -> list[Json]:
             {"ports": [{"protocol": "TCP", "port": API_PORT}]},
         ],
     }
+
     return [
         scope.manifest("Service", name, "orchestrator", {"spec": service}),
         scope.manifest("NetworkPolicy", name, "orchestrator", {"spec": policy}),
@@ -232,7 +253,8 @@ def core_api_of(scope: KubernetesScope) -> list[Json]:
 
 def deployments_of(pods: PodContext, limits: Mapping[str, float]) -> list[Json]:
     """Return the Deployment of each workload. `limits` is how many seconds each may take to become ready."""
-    scope, found = pods.scope, []
+    scope = pods.scope
+    found = []
     for workload in workloads_of(pods.resources):
         component = workload.component
         spec = {
@@ -243,18 +265,25 @@ def deployments_of(pods: PodContext, limits: Mapping[str, float]) -> list[Json]:
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "template": pod_template(pods, workload),
         }
+
         manifest = scope.manifest("Deployment", workload_name(scope, component), component, {"spec": spec})
         manifest["metadata"]["labels"][REVISION] = str(pods.revision.id)
         found.append(manifest)
+
     return found
 
 
 def pod_template(pods: PodContext, workload: Workload) -> Json:
     """Return the template of a workload's pods. Raises DeployFailed for a resource spec that no pod can have."""
-    scope, revision, resources, environment = pods.scope, pods.revision, pods.resources, pods.environment
+    scope = pods.scope
+    revision = pods.revision
+    resources = pods.resources
+    environment = pods.environment
+
     metadata: Json = {"labels": scope.labels_of(workload.component, revision.id)}
     if scope.annotations:
         metadata["annotations"] = dict(scope.annotations)
+
     sidecars = [_user_container(sidecar) for sidecar in resources.sidecars or []]
     spec: Json = {
         # Kubernetes starts an init container with restartPolicy Always before the server and stops it after the server.
@@ -282,21 +311,25 @@ def pod_template(pods: PodContext, workload: Workload) -> Json:
             }
         ],
     }
+
     return {"metadata": metadata, "spec": {name: value for name, value in spec.items() if value not in (None, [])}}
 
 
 def _server_container(pods: PodContext, workload: Workload) -> Json:
     if not pods.revision.image_uri:
         raise DeployFailed("the revision names no image; set source_revision_config.image_uri")
+
     probe = {
         "httpGet": {"path": "/ok", "port": "http"},
         "periodSeconds": 15,
         "timeoutSeconds": 5,
         "failureThreshold": 6,
     }
+
     ports = [{"name": "http", "containerPort": API_PORT, "protocol": "TCP"}]
     if workload.component == "orchestrator":
         ports.append({"name": "grpc", "containerPort": CORE_API_PORT, "protocol": "TCP"})
+
     is_executor = workload.component == "executor"
     container: Json = {
         "name": CONTAINER,
@@ -323,6 +356,7 @@ def _server_container(pods: PodContext, workload: Workload) -> Json:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
+
     return {name: value for name, value in container.items() if value not in (None, [], {})}
 
 
@@ -332,8 +366,10 @@ def _of_core_api(pods: PodContext, workload: Workload) -> dict[str, str]:
         address = {"CORE_API_HOST": "0.0.0.0", "CORE_API_PORT": str(CORE_API_PORT)}  # noqa: S104 - a pod's own address
         # Its image may ask for executors, which are in pods of their own here.
         return {"FF_USE_CORE_API": "true", "EXECUTORS": "0", **address}
+
     if workload.component == "executor":
         return {"CORE_API": f"{workload_name(pods.scope, 'orchestrator')}:{CORE_API_PORT}"}
+
     return {}
 
 
@@ -343,6 +379,7 @@ def _user_container(container: Json) -> Json:
         raise DeployFailed(
             f"source_config.resource_spec: the name {CONTAINER} is taken by the server; rename the other container"
         )
+
     return container
 
 
@@ -350,16 +387,21 @@ def entry_points(scope: KubernetesScope, address: Address, settings: KubernetesS
     """Return the Service of the API, and its Ingress when the deployment has a public address."""
     port = {"name": "http", "port": API_PORT, "targetPort": "http", "protocol": "TCP"}
     service = {"type": "ClusterIP", "selector": scope.selector_of("api"), "ports": [port]}
+
     found = [scope.manifest("Service", scope.name, "api", {"spec": service})]
     if address.host is not None:
         backend = {"service": {"name": scope.name, "port": {"name": "http"}}}
         path = {"path": address.path or "/", "pathType": "Prefix", "backend": backend}
+
         spec: Json = {"rules": [{"host": address.host, "http": {"paths": [path]}}]}
         if settings.kubernetes_ingress_class:
             spec["ingressClassName"] = settings.kubernetes_ingress_class
+
         if settings.kubernetes_ingress_tls_secret:
             spec["tls"] = [{"hosts": [address.host], "secretName": settings.kubernetes_ingress_tls_secret}]
+
         found.append(scope.manifest("Ingress", scope.name, "api", {"spec": spec}))
+
     return found
 
 
@@ -370,10 +412,12 @@ def scaling(scope: KubernetesScope, resources: Resources, settings: KubernetesSe
         minimum, maximum = workload.scale
         if maximum > max(minimum, 1):
             found.append(_autoscaler(scope, workload, settings))
+
         if minimum > 1:
             spec = {"minAvailable": 1, "selector": {"matchLabels": scope.selector_of(workload.component)}}
             name = workload_name(scope, workload.component)
             found.append(scope.manifest("PodDisruptionBudget", name, workload.component, {"spec": spec}))
+
     return found
 
 
@@ -385,11 +429,13 @@ def _autoscaler(scope: KubernetesScope, workload: Workload, settings: Kubernetes
         for kind in ("cpu", "memory")
         if kind in workload.compute.get("requests", {})
     ]
+
     if (workload.tier == "all" or workload.component in _SCALED_BY_RUNS) and settings.kubernetes_pending_runs_metric:
         selector = {"matchLabels": {"portside_deployment": str(scope.deployment_id)}}
         metric = {"name": settings.kubernetes_pending_runs_metric, "selector": selector}
         target = {"type": "AverageValue", "averageValue": str(TARGET_PENDING)}
         metrics.append({"type": "External", "external": {"metric": metric, "target": target}})
+
     minimum, maximum = workload.scale
     spec = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
@@ -398,4 +444,5 @@ def _autoscaler(scope: KubernetesScope, workload: Workload, settings: Kubernetes
         **({"metrics": metrics} if metrics else {}),
         "behavior": {"scaleDown": {"stabilizationWindowSeconds": _SCALE_DOWN_AFTER_S}},
     }
+
     return scope.manifest("HorizontalPodAutoscaler", name, workload.component, {"spec": spec})

@@ -36,7 +36,8 @@ DATA_COMPONENTS = frozenset({"postgres"})
 
 MANAGER = "portside"
 MANAGED_BY, COMPONENT, INSTANCE = (f"app.kubernetes.io/{name}" for name in ("managed-by", "component", "instance"))
-DEPLOYMENT, REVISION = "portside/deployment", "portside/revision"
+DEPLOYMENT = "portside/deployment"
+REVISION = "portside/revision"
 _MAX_SLUG = 24
 
 
@@ -50,6 +51,7 @@ def object_name(name: str, deployment_id: UUID) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower())[:_MAX_SLUG].strip("-")
     if not slug[:1].isalpha():
         slug = f"agent-{slug}"[:_MAX_SLUG].strip("-")
+
     # The end of the id, because its beginning is a timestamp that deployments created together share.
     return f"{slug}-{deployment_id.hex[-12:]}"
 
@@ -69,6 +71,7 @@ class KubernetesScope:
         own = {**owned_by(self.deployment_id), INSTANCE: self.name, COMPONENT: component}
         if revision_id is not None:
             own[REVISION] = str(revision_id)
+
         return {**self.labels, **own}
 
     def selector_of(self, component: str) -> dict[str, str]:
@@ -81,6 +84,7 @@ class KubernetesScope:
         metadata: Json = {"name": name, "namespace": self.namespace, "labels": self.labels_of(component)}
         if self.annotations:
             metadata["annotations"] = dict(self.annotations)
+
         return {"apiVersion": f"{group}/{version}" if group else version, "kind": kind, "metadata": metadata, **body}
 
 
@@ -114,8 +118,10 @@ def address_of(name: str, namespace: str, custom_url: str | None, settings: Kube
     if settings.kubernetes_ingress_url is None:
         own = _public(service, custom_url or "") if has_own else Address(service, url=service)
         return replace(own, host=None)
+
     if has_own:
         return _public(service, custom_url or "")
+
     pattern = settings.kubernetes_ingress_url.rstrip("/")
     url = pattern.replace("*", name, 1) if "//*." in pattern else f"{pattern}/{name}"
     return _public(service, url)
@@ -220,6 +226,8 @@ def _quantities(cpu: float | None, memory_mb: int | None) -> dict[str, str]:
     amounts = {}
     if cpu is not None:
         amounts["cpu"] = f"{round(cpu * 1000)}m"
+
     if memory_mb is not None:
         amounts["memory"] = f"{memory_mb}Mi"
+
     return amounts

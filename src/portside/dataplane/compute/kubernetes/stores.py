@@ -15,9 +15,11 @@ from portside.dataplane.compute.kubernetes.objects import (
 )
 from portside.dataplane.compute.kubernetes.settings import KubernetesSettings
 
-POSTGRES_PORT, REDIS_PORT = 5432, 6379
+POSTGRES_PORT = 5432
+REDIS_PORT = 6379
 PASSWORD = "password"  # noqa: S105 - the key's name
-_POSTGRES_GROUP, _REDIS_USER = 999, 999
+_POSTGRES_GROUP = 999
+_REDIS_USER = 999
 _MB = 1024 * 1024
 
 
@@ -34,8 +36,10 @@ def postgres(scope: KubernetesScope, resources: Resources, settings: KubernetesS
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": f"{resources.db_storage_gi or 10}Gi"}},
     }
+
     if settings.kubernetes_storage_class:
         claim["storageClassName"] = settings.kubernetes_storage_class
+
     return [
         scope.manifest("Secret", name, "postgres", secret),
         scope.manifest("PersistentVolumeClaim", name, "postgres", {"spec": claim}),
@@ -52,6 +56,7 @@ def redis(scope: KubernetesScope, resources: Resources, settings: KubernetesSett
     if memory_mb is not None:
         # Redis does not count the buffers of its subscribers, which need the rest.
         lines.append(f"maxmemory {memory_mb * _MB * 3 // 4}")
+
     secret = {"type": "Opaque", "data": encoded({PASSWORD: password, "redis.conf": "\n".join(lines) + "\n"})}
     return [
         scope.manifest("Secret", name, "redis", secret),
@@ -68,11 +73,13 @@ def _network(scope: KubernetesScope, component: str, port: int) -> list[Json]:
         "matchLabels": {DEPLOYMENT: str(scope.deployment_id)},
         "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": ["api", "queue", "orchestrator"]}],
     }
+
     policy = {
         "podSelector": {"matchLabels": scope.selector_of(component)},
         "policyTypes": ["Ingress"],
         "ingress": [{"from": [{"podSelector": servers}], "ports": [{"protocol": "TCP", "port": port}]}],
     }
+
     return [
         scope.manifest("Service", name, component, {"spec": service}),
         scope.manifest("NetworkPolicy", name, component, {"spec": policy}),
@@ -89,12 +96,14 @@ def _stateful_set(scope: KubernetesScope, component: str, pod: Json) -> Json:
     metadata: Json = {"labels": scope.labels_of(component)}
     if scope.annotations:
         metadata["annotations"] = dict(scope.annotations)
+
     spec = {
         "replicas": 1,
         "serviceName": name,
         "selector": {"matchLabels": scope.selector_of(component)},
         "template": {"metadata": metadata, "spec": {"automountServiceAccountToken": False, **pod}},
     }
+
     return scope.manifest("StatefulSet", name, component, {"spec": spec})
 
 
@@ -102,6 +111,7 @@ def _postgres_pod(name: str, resources: Resources, settings: KubernetesSettings)
     compute = container_resources(
         resources.db_cpu, resources.db_cpu_limit, resources.db_memory_mb, resources.db_memory_limit_mb
     )
+
     container: Json = {
         "name": "postgres",
         "image": settings.kubernetes_postgres_image,
@@ -125,6 +135,7 @@ def _postgres_pod(name: str, resources: Resources, settings: KubernetesSettings)
         ],
         **({"resources": compute} if compute else {}),
     }
+
     return {
         "securityContext": {"fsGroup": _POSTGRES_GROUP, "fsGroupChangePolicy": "OnRootMismatch"},
         "terminationGracePeriodSeconds": 60,
@@ -140,6 +151,7 @@ def _redis_pod(name: str, resources: Resources, settings: KubernetesSettings) ->
     compute = container_resources(
         resources.redis_cpu, resources.redis_cpu_limit, resources.redis_memory_mb, resources.redis_memory_limit_mb
     )
+
     container: Json = {
         "name": "redis",
         "image": settings.kubernetes_redis_image,
@@ -151,6 +163,7 @@ def _redis_pod(name: str, resources: Resources, settings: KubernetesSettings) ->
         "volumeMounts": [{"name": "configuration", "mountPath": "/etc/portside", "readOnly": True}],
         **({"resources": compute} if compute else {}),
     }
+
     items = [{"key": "redis.conf", "path": "redis.conf"}]
     return {
         "securityContext": {"runAsUser": _REDIS_USER, "runAsGroup": _REDIS_USER, "fsGroup": _REDIS_USER},

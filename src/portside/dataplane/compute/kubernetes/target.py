@@ -74,7 +74,9 @@ class KubernetesCompute:
     builds_sources = False
 
     def __init__(self, cluster: ClusterSettings, api: KubernetesApi, timing: PollTiming = PollTiming()) -> None:  # noqa: B008 - frozen
-        self.cluster, self.api, self.timing = cluster, api, timing
+        self.cluster = cluster
+        self.api = api
+        self.timing = timing
 
     @classmethod
     def from_environment(cls, listener: ListenerSettings, settings: KubernetesSettings) -> "KubernetesCompute":
@@ -94,9 +96,13 @@ class KubernetesTarget:
     """One deployment on the cluster."""
 
     def __init__(self, compute: KubernetesCompute, deployment_id: UUID, open_log: OpenLog) -> None:
-        self._compute, self._deployment_id, self._open_log = compute, deployment_id, open_log
-        self._api, self._cluster = compute.api, compute.cluster
+        self._compute = compute
+        self._deployment_id = deployment_id
+        self._open_log = open_log
+        self._api = compute.api
+        self._cluster = compute.cluster
         self._serving: Release | None = None
+
         # The objects of a release that was applied and did not serve yet.
         self._unfinished: KubernetesScope | None = None
         self._was_swept = False
@@ -155,14 +161,17 @@ class KubernetesTarget:
         except (DeployFailed, ClusterUnavailable, ClusterRefused) as exc:
             await self._undo(release.deployment)
             raise exc if isinstance(exc, DeployFailed) else DeployFailed(str(exc)) from exc
+
         self._unfinished = None
         self._keep_applied(release)
 
     async def withdraw(self, deployment: DesiredDeployment) -> None:
         """Delete everything of the release but the data."""
         await self._stop_applier()
+
         if self._serving is not None:
-            self._unfinished, self._serving = self._scope_of(self._serving), None
+            self._unfinished = self._scope_of(self._serving)
+            self._serving = None
             await self._undo(deployment)
 
     async def restore(self, release: Release) -> None:
@@ -171,6 +180,7 @@ class KubernetesTarget:
         self._url = self._address_in(scope, release.deployment)
         self._follow_pods(scope, from_now=True)
         self._keep_applied(release)
+
         if not _is_in_progress(release.deployment):
             self._changed.set()
 
@@ -178,13 +188,17 @@ class KubernetesTarget:
         """Apply changes of the serving release, and undo a release that was given up before it served."""
         if _is_in_progress(deployment):
             return
+
         active = deployment.revision(deployment.active_revision_id)
         if active is None and not self._was_swept:
             # An earlier listener may have left the objects of a release that was given up while it was away.
             self._unfinished = self._unfinished or scope_of(deployment, Resources(), self._cluster.kubernetes)
+
         if self._unfinished is not None:
             await self._undo(deployment)
+
         self._was_swept = True
+
         if active is not None and self._serving is not None:
             release = Release(deployment, active, None)
             if release != self._serving:
@@ -223,9 +237,12 @@ class KubernetesTarget:
             self._follow_pods(objects.scope, from_now=self._serving is not None)
             watch = WorkloadWatch(self._api, objects.scope, revision_log.add, self._compute.timing)
             api_limit_s = self._cluster.limits["api"]
+
             await retry_while_unavailable(lambda: apply_stores(self._api, objects), _APPLY_LIMIT_S)
+
             for store in objects.of_kind("StatefulSet"):
                 await watch.until_ready(store, api_limit_s)
+
             await retry_while_unavailable(lambda: apply_servers(self._api, objects), _APPLY_LIMIT_S)
             await self._wait_until_serving(objects, watch)
             self._url = objects.address.url
@@ -242,6 +259,7 @@ class KubernetesTarget:
                     group.create_task(watch.until_ready(manifest, limit_s))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
+
         urls = {"service": objects.address.service + objects.address.path, "ingress": objects.address.url}
         url = urls.get(self._cluster.kubernetes.kubernetes_health_check)
         if url is not None:
@@ -256,7 +274,9 @@ class KubernetesTarget:
     async def _undo(self, deployment: DesiredDeployment) -> None:
         """Undo an unfinished release: apply the active one again, or without one delete everything but the data."""
         active = deployment.revision(deployment.active_revision_id)
-        scope, self._unfinished = self._unfinished, None
+        scope = self._unfinished
+        self._unfinished = None
+
         if active is not None:
             self._keep_applied(Release(deployment, active, None))
             self._changed.set()
@@ -283,6 +303,7 @@ class KubernetesTarget:
             with contextlib.suppress(TimeoutError):
                 async with timeout(wait_s):
                     await self._changed.wait()
+
             self._changed.clear()
             wait_s = _APPLY_AGAIN_S
             try:
@@ -296,6 +317,7 @@ class KubernetesTarget:
         """Apply the serving release once. Raises ClusterUnavailable, ClusterRefused and DeployFailed."""
         if self._serving is None:
             return
+
         objects = await self._objects(self._serving)
         await apply_stores(self._api, objects)
         await apply_servers(self._api, objects)
@@ -319,6 +341,7 @@ async def read_passwords(api: KubernetesApi, scope: KubernetesScope) -> Password
     for component in ("postgres", "redis"):
         secret = await api.get("Secret", scope.namespace, store_name(scope, component))
         found.append(_password_in(secret) or secrets.token_urlsafe(24))
+
     return Passwords(*found)
 
 
@@ -371,14 +394,17 @@ async def delete_all(api: KubernetesApi, namespaces: Iterable[str], deployment_i
             for manifest in found:
                 if "deletionTimestamp" not in manifest["metadata"]:
                     await api.delete(manifest["kind"], namespace, manifest["metadata"]["name"])
+
             if not found and not await api.list("Pod", namespace, owned_by(deployment_id)):
                 break
+
             await asyncio.sleep(_DELETE_POLL_S)
 
 
 async def owned_objects(api: KubernetesApi, namespace: str, deployment_id: UUID) -> list[Json]:
     """Return all objects of a deployment in a namespace."""
     found = []
+
     # In reverse, so that entry points are deleted first: no request may reach servers that terminate.
     for kind in reversed(KINDS):
         try:
@@ -387,6 +413,7 @@ async def owned_objects(api: KubernetesApi, namespace: str, deployment_id: UUID)
             # An old cluster does not know the kind, so it has no such object.
             if exc.status != 404:
                 raise
+
     return found
 
 
@@ -410,15 +437,19 @@ def metrics_of(pods: Iterable[Mapping[str, Any]], answers: Sequence[ServerMetric
     `answers` are the metrics of servers in them, which have the queue, and what is wrong for lack of another problem.
     """
     ready = dict.fromkeys(_SERVERS, 0)
-    restarts, problem = 0, None
+    restarts = 0
+
+    problem = None
     for pod in pods:
         component = pod["metadata"]["labels"].get(COMPONENT)
         if component not in ready or "deletionTimestamp" in pod["metadata"]:
             continue
+
         status = pod.get("status") or {}
         ready[component] += _is_ready(pod)
         restarts += sum(one.get("restartCount", 0) for one in status.get("containerStatuses") or ())
         problem = problem or next((found.text for found in pod_problems(pod)), None)
+
     queue = answers[0].queue if answers else QueueMetrics()
     return MetricsReport(
         replicas=ready["api"],
@@ -440,9 +471,13 @@ class PodFollower:
     """Follows the server pods of one deployment until it is closed."""
 
     def __init__(self, api: KubernetesApi, scope: KubernetesScope, open_log: OpenLog, *, from_now: bool) -> None:
-        self._api, self._scope, self._open_log, self._from_now = api, scope, open_log, from_now
+        self._api = api
+        self._scope = scope
+        self._open_log = open_log
+        self._from_now = from_now
         self._logs: dict[UUID, RevisionLog] = {}
         self._followers: dict[ContainerRun, asyncio.Task[None]] = {}
+
         # When the log of a container ended, as a time of the monotonic clock.
         self._ended_at: dict[ContainerRun, float] = {}
         self.metrics: MetricsReport | None = None
@@ -456,6 +491,7 @@ class PodFollower:
         tasks = [self._task, *self._followers.values()]
         for task in tasks:
             task.cancel()
+
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(revision_log.close() for revision_log in self._logs.values()))
 
@@ -465,10 +501,12 @@ class PodFollower:
             if time.monotonic() - self._asked_at >= ASK_IDLE_EVERY_S:
                 self._answers = await self._ask_servers(pods)
                 self._asked_at = time.monotonic()
+
             self.metrics = metrics_of(pods, self._answers)
             self._follow(pods)
             await self._close_logs(pods)
             self._from_now = False
+
             await asyncio.sleep(_POLL_S)
 
     async def _ask_servers(self, pods: list[Json]) -> list[ServerMetrics]:
@@ -480,6 +518,7 @@ class PodFollower:
                 # A Role of an earlier version does not allow it, and an image may have another server.
                 with contextlib.suppress(ClusterUnavailable, ClusterRefused, msgspec.MsgspecError):
                     found.append(msgspec.json.decode(await self._api.read_metrics(pod), type=ServerMetrics))
+
         return found
 
     def _follow(self, pods: list[Json]) -> None:
@@ -488,6 +527,7 @@ class PodFollower:
         for run in [run for run, task in self._followers.items() if task.done() and run not in runs]:
             del self._followers[run]
             self._ended_at.pop(run, None)
+
         for run, pod in runs.items():
             if run not in self._followers and len(self._followers) < _MAX_FOLLOWED:
                 self._followers[run] = asyncio.create_task(self._ship(run, pod, 1 if self._from_now else None))
@@ -504,6 +544,7 @@ class PodFollower:
         revision_log = self._logs.get(revision_id)
         if revision_log is None:
             revision_log = self._logs[revision_id] = self._open_log(revision_id)
+
         prefix = "" if container == CONTAINER else f"[{container}] "
         try:
             async for line in self._api.follow_log(pod, container, since_s=since_s):
@@ -511,6 +552,7 @@ class PodFollower:
                 revision_log.add(prefix + entry.message, entry.level, entry.timestamp)
         except (ClusterUnavailable, ClusterRefused) as exc:
             revision_log.add(f"The log of {pod['metadata']['name']} breaks off: {exc}", "WARNING")
+
         self._ended_at[run] = time.monotonic()
 
     async def _close_logs(self, pods: list[Json]) -> None:

@@ -25,12 +25,18 @@ T = TypeVar("T")
 _PERMANENT = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"})
 _NORMAL = frozenset({"ContainerCreating", "PodInitializing"})
 _MAX_RESTARTS = 3
-_SHOWN_PROBLEMS, _SHOWN_WARNINGS, _SHOWN_LINES = 4, 3, 20
+_SHOWN_PROBLEMS = 4
+_SHOWN_WARNINGS = 3
+_SHOWN_LINES = 20
 _HEALTH_TIMEOUT_S = 5.0
 _TITLES = {
-    "api": "Deployment", "queue": "Queue Deployment", "orchestrator": "Orchestrator Deployment",
-    "executor": "Executor Deployment", "postgres": "Postgres", "redis": "Redis",
-}  # fmt: skip
+    "api": "Deployment",
+    "queue": "Queue Deployment",
+    "orchestrator": "Orchestrator Deployment",
+    "executor": "Executor Deployment",
+    "postgres": "Postgres",
+    "redis": "Redis",
+}
 
 
 @dataclass(frozen=True)
@@ -63,27 +69,33 @@ def judge(workload: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> Wor
     """Judge a Deployment or a StatefulSet by its status and the pods of its newest revision."""
     wanted = workload.get("spec", {}).get("replicas", 1)
     status = workload.get("status") or {}
+
     # Until the controller has seen the latest change, its status is about the previous one.
     is_current = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 0)
     up = status.get("availableReplicas" if workload["kind"] == "Deployment" else "readyReplicas", 0)
     updated = status.get("updatedReplicas", 0)
+
     # While pods of the previous revision exist, requests may still reach them.
     previous = status.get("replicas", 0) - updated
     replicas = f"{max(0, min(up - previous, updated))} of {wanted}"
     if is_current and updated >= wanted and up >= wanted and previous == 0:
         return WorkloadProgress(is_ready=True, replicas=replicas)
+
     problems = [*_controller_problems(status), *(problem for pod in pods for problem in pod_problems(pod))]
     return WorkloadProgress(is_ready=False, replicas=replicas, problems=tuple(problems))
 
 
 def pod_problems(pod: Mapping[str, Any]) -> Iterator[PodProblem]:
     """Yield the problems of a pod."""
-    name, status = pod["metadata"]["name"], pod.get("status") or {}
+    name = pod["metadata"]["name"]
+    status = pod.get("status") or {}
     if status.get("phase") == "Failed" and status.get("reason"):
         yield PodProblem(f"pod {name} failed: {_reason(status)}")
+
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             yield PodProblem(f"pod {name} cannot be scheduled: {_reason(condition)}")
+
     for container in container_statuses(pod):
         yield from _container_problems(f"container {container.get('name')} of pod {name}", container)
 
@@ -100,10 +112,12 @@ def container_statuses(pod: Mapping[str, Any]) -> tuple[Json, ...]:
 
 
 def _container_problems(title: str, container: Mapping[str, Any]) -> Iterator[PodProblem]:
-    state, restarts = container.get("state") or {}, container.get("restartCount", 0)
+    state = container.get("state") or {}
+    restarts = container.get("restartCount", 0)
     death = _death(container)
     if death is not None:
         yield PodProblem(f"{title} {death}, {restarts} restarts", is_permanent=restarts >= _MAX_RESTARTS)
+
     waiting = state.get("waiting")
     if waiting and waiting.get("reason") not in _NORMAL and death is None:
         yield PodProblem(f"{title}: {_reason(waiting)}", is_permanent=waiting.get("reason") in _PERMANENT)
@@ -119,6 +133,7 @@ def _death(container: Mapping[str, Any]) -> str | None:
             return "was killed because it used more memory than its limit (OOMKilled)"
         if end and end.get("exitCode", 0) != 0:
             return f"ended with exit code {end.get('exitCode')} ({end.get('reason') or 'Error'})"
+
     return None
 
 
@@ -153,40 +168,52 @@ class WorkloadWatch:
     async def until_ready(self, manifest: Json, limit_s: float) -> None:
         """Wait until a Deployment or StatefulSet is ready. Raises DeployFailed with the reasons, and ClusterRefused."""
         component = manifest["metadata"]["labels"][COMPONENT]
-        title, began, permanent_since, reported = _TITLES[component], time.monotonic(), None, ""
+        title = _TITLES[component]
+
+        began = time.monotonic()
+        permanent_since = None
+        reported = ""
         while True:
             progress, pods = await self._poll(manifest, limit_s)
             if str(progress) != reported:
                 reported = str(progress)
                 self.on_step(f"{title}: {reported}")
+
             if progress.is_ready:
                 return
+
             now = time.monotonic()
             permanent_since = (permanent_since or now) if progress.is_permanent else None
             if permanent_since is not None and now - permanent_since >= self.timing.permanent_after_s:
                 raise DeployFailed(await self._report(f"{title} does not start: {progress}", pods))
+
             if now - began >= limit_s:
                 late = f"{title} is not ready after {limit_s:g} seconds: {progress}"
                 raise DeployFailed(await self._report(late, pods))
+
             await asyncio.sleep(self.timing.poll_s)
 
     async def until_healthy(self, url: str, limit_s: float) -> None:
         """Wait until GET {url}/ok answers 200. Raises DeployFailed."""
-        began, reason = time.monotonic(), ""
+        began = time.monotonic()
+        reason = ""
         async with httpx2.AsyncClient(timeout=_HEALTH_TIMEOUT_S) as client:
             while True:
                 try:
                     response = await client.get(f"{url}/ok")
                     if response.status_code == 200:
                         return
+
                     reason = f"it answers {response.status_code}"
                 except httpx2.HTTPError as exc:
                     reason = f"{type(exc).__name__}: {exc}"
+
                 if time.monotonic() - began >= limit_s:
                     raise DeployFailed(
                         f"GET {url}/ok did not succeed within {limit_s:g} seconds: {reason}. If the listener cannot "
                         "reach this address, change its setting KUBERNETES_HEALTH_CHECK"
                     )
+
                 await asyncio.sleep(self.timing.poll_s)
 
     async def _poll(self, manifest: Json, limit_s: float) -> tuple[WorkloadProgress, list[Json]]:
@@ -202,15 +229,18 @@ class WorkloadWatch:
         live, pods = await retry_while_unavailable(read, limit_s)
         if live is None:
             raise DeployFailed(f"somebody deleted {manifest['kind']} {metadata['name']} during the deploy")
+
         pods = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
         return judge({**live, "kind": manifest["kind"]}, pods), pods
 
     async def _report(self, reason: str, pods: list[Json]) -> str:
         """Add the cluster's warnings and the last output of a container that died."""
         try:
-            warnings, lines = await self._warnings(), await self._last_output(pods)
+            warnings = await self._warnings()
+            lines = await self._last_output(pods)
         except (ClusterUnavailable, ClusterRefused):
             return reason
+
         return "\n".join([reason, *warnings, *lines])
 
     async def _warnings(self) -> list[str]:
@@ -226,17 +256,20 @@ class WorkloadWatch:
             for container in sorted(crashed_containers(pod), key=lambda name: name != CONTAINER):
                 lines = [line async for line in self.api.follow_log(pod, container, tail=_SHOWN_LINES, follow=False)]
                 return [f"the last lines of {container}:", *lines]
+
         return []
 
 
 async def retry_while_unavailable(call: Callable[[], Awaitable[T]], limit_s: float) -> T:
     """Repeat a call until the cluster answers. Raises ClusterUnavailable after the limit and ClusterRefused at once."""
-    began, delay = time.monotonic(), 0.5
+    began = time.monotonic()
+    delay = 0.5
     while True:
         try:
             return await call()
         except ClusterUnavailable:
             if time.monotonic() - began >= limit_s:
                 raise
+
             await asyncio.sleep(delay)
             delay = min(2 * delay, 5.0)

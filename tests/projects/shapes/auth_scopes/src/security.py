@@ -9,6 +9,7 @@ async def authenticate(authorization: str | None) -> tuple[list[str], dict]:
     token = (authorization or "").removeprefix("Bearer ")
     if token not in TOKENS:
         raise Auth.exceptions.HTTPException(status_code=401, detail="Invalid token")
+
     return ["threads:read"], TOKENS[token]
 
 
