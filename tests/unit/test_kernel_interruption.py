@@ -78,6 +78,32 @@ interruption.run(work())
     assert (output, started.returncode) == ("cleaned up\ninterrupted\n", 130)
 
 
+def test_signal_that_arrives_in_another_thread_wakes_the_event_loop() -> None:
+    body = """
+import signal
+
+def interrupt(loop):
+    is_waiting = threading.Event()
+    loop.call_soon_threadsafe(is_waiting.set)
+    is_waiting.wait()
+    # By now the loop waits for events; if it does not yet, the signal ends the work as well.
+    time.sleep(0.3)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+async def work():
+    print("ready", flush=True)
+    threading.Thread(target=interrupt, args=[asyncio.get_running_loop()]).start()
+    await asyncio.sleep(600)
+
+interruption.run(work())
+"""
+
+    with program(body) as started:
+        output, _ = started.communicate(timeout=100)
+
+    assert (output, started.returncode) == ("interrupted\n", 130)
+
+
 def test_interruption_that_was_ignored_counts_before_the_next_work() -> None:
     """An import that is tried may catch every exception."""
     body = """

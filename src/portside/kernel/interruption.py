@@ -10,6 +10,7 @@ The command line installs the handlers with `handled`. A program that serves may
 import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -26,6 +27,8 @@ _PROC = Path("/proc")
 # How long killed processes may take to go before the callbacks run.
 _GONE_WITHIN_S = 2.0
 _POLL_S = 0.01
+# What `signal.set_wakeup_fd` takes and returns for none.
+_NO_WAKEUP = -1
 
 
 class _State:
@@ -104,8 +107,41 @@ async def _cancelled_by_signals(work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a runner makes a task
 
-    with instead(lambda: loop.call_soon_threadsafe(task.cancel)):
+    with _woken_by_signals(loop), instead(lambda: loop.call_soon_threadsafe(task.cancel)):
         return await work
+
+
+@contextlib.contextmanager
+def _woken_by_signals(loop: "asyncio.AbstractEventLoop") -> Iterator[None]:
+    """Wake the event loop for each signal, so that its handler is called.
+
+    Without this a signal would wait for the next event if it arrives in another thread, or just before the loop begins
+    to wait. A loop that already has handlers of its own is woken by them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+
+        earlier = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        if earlier != _NO_WAKEUP:
+            signal.set_wakeup_fd(earlier)
+            yield
+            return
+
+        loop.add_reader(reader, reader.recv, 4096)
+        try:
+            yield
+        finally:
+            loop.remove_reader(reader)
+            current = signal.set_wakeup_fd(_NO_WAKEUP)
+            if current not in {_NO_WAKEUP, writer.fileno()}:
+                # The work installed handlers with the event loop.
+                signal.set_wakeup_fd(current)
 
 
 def check() -> None:
