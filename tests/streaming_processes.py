@@ -32,7 +32,7 @@ class Process:
 
 
 def start(**given) -> AttemptStart:
-    given = {"run_id": uuid4(), "thread_id": uuid4(), "is_resumable": True, "is_stateless": False, **given}
+    given = {"run_id": uuid4(), "thread_id": uuid4(), "is_resumable": True, "is_temporary": False, **given}
     return AttemptStart(graph_id="g", attempt=1, **given)
 
 

@@ -39,7 +39,7 @@ class RecordingTransport(NullTransport):
 
 
 def start(**given) -> AttemptStart:
-    given = {"run_id": uuid4(), "thread_id": uuid4(), "is_resumable": False, "is_stateless": False, **given}
+    given = {"run_id": uuid4(), "thread_id": uuid4(), "is_resumable": False, "is_temporary": False, **given}
     return AttemptStart(graph_id="g", attempt=1, **given)
 
 
@@ -249,10 +249,10 @@ async def test_live_follower_gets_its_modes_and_the_error_alone():
 
 
 @pytest.mark.parametrize(
-    ("is_stateless", "is_resumable", "has_listeners"), [(True, False, False), (True, True, True), (False, False, True)]
+    ("is_temporary", "is_resumable", "has_listeners"), [(True, False, False), (True, True, True), (False, False, True)]
 )
-async def test_only_a_stateless_run_that_cannot_be_resumed_has_no_listeners(is_stateless, is_resumable, has_listeners):
-    run = Hub(keep_s=60).begin(start(is_stateless=is_stateless, is_resumable=is_resumable))
+async def test_only_a_stateless_run_that_cannot_be_resumed_has_no_listeners(is_temporary, is_resumable, has_listeners):
+    run = Hub(keep_s=60).begin(start(is_temporary=is_temporary, is_resumable=is_resumable))
     assert run.has_listeners is has_listeners
     follower = run.follow()
     assert run.has_listeners
@@ -261,7 +261,7 @@ async def test_only_a_stateless_run_that_cannot_be_resumed_has_no_listeners(is_s
 
 async def test_end_of_a_stateless_run_reaches_those_who_follow_its_thread():
     hub = Hub(keep_s=60)
-    begun = start(is_stateless=True)
+    begun = start(is_temporary=True)
     hub.begin(begun)
     follower = await hub.follow_thread(begun.thread_id, RUN_MODES, None)
 
@@ -271,7 +271,7 @@ async def test_end_of_a_stateless_run_reaches_those_who_follow_its_thread():
 
 async def test_end_of_a_stateless_run_that_nobody_follows_leaves_nothing():
     hub = Hub(keep_s=60)
-    begun = start(is_stateless=True)
+    begun = start(is_temporary=True)
     run = hub.begin(begun)
     hub.finish(begun.run_id, DONE)
     assert run.ended.is_set()

@@ -40,7 +40,7 @@ RUN_MODES = parse_thread_modes([])
 
 
 def start(**given) -> AttemptStart:
-    given = {"run_id": uuid4(), "thread_id": uuid4(), "is_resumable": False, "is_stateless": False, **given}
+    given = {"run_id": uuid4(), "thread_id": uuid4(), "is_resumable": False, "is_temporary": False, **given}
     return AttemptStart(graph_id="g", attempt=1, **given)
 
 
@@ -314,7 +314,7 @@ async def test_kept_segments_expire():
 
 async def test_stateless_run_keeps_no_events():
     hub = Hub(keep_s=60)
-    begun = start(is_stateless=True)
+    begun = start(is_temporary=True)
     hub.begin(begun)
     hub.finish(begun.run_id, RunEnd("completed", "g"))
     assert list(hub.log_of(begun.thread_id).history) == []

@@ -22,7 +22,7 @@ FOLLOWERS = 20
 
 
 def begun(hub: Hub) -> RunStream:
-    return hub.begin(AttemptStart(uuid4(), uuid4(), graph_id="g", attempt=1, is_resumable=True, is_stateless=False))
+    return hub.begin(AttemptStart(uuid4(), uuid4(), graph_id="g", attempt=1, is_resumable=True, is_temporary=False))
 
 
 def publish(run: RunStream, begin: int, end: int) -> None:

@@ -115,7 +115,7 @@ class RunExecutor:
             graph_id=claimed.kwargs["config"]["configurable"]["graph_id"],
             attempt=claimed.attempt,
             is_resumable=bool(claimed.kwargs.get("resumable")),
-            is_stateless=claimed.is_temporary,
+            is_temporary=claimed.is_temporary,
             was_started=claimed.was_started,
             is_streamed_elsewhere=claimed.is_streamed_elsewhere,
         )
@@ -143,8 +143,7 @@ class RunExecutor:
         return result
 
     async def _attempt(self, run: ClaimedRun, sink: EventSink) -> RunResult:
-        is_retry = run.was_started or run.attempt > 1
-        resume = is_retry and await statements.has_own_checkpoint(self._db, run)
+        resume = run.is_retry and await statements.has_own_checkpoint(self._db, run)
         try:
             if self._db.codec is not None:
                 raise_if_undecryptable(run.kwargs)
@@ -283,8 +282,7 @@ def execution_request(run: ClaimedRun, *, resume: bool) -> RunRequest:
         resume=resume,
         attempt=run.attempt,
         is_suspect=run.is_suspect,
-        # The thread was created for this attempt, so it has no checkpoints to read.
-        is_ephemeral=run.is_temporary and run.attempt == 1 and not run.was_started,
+        is_ephemeral=run.is_ephemeral,
     )
 
 

@@ -43,7 +43,7 @@ class RunRequest:
     """The tracing project and the dataset example of the run, if tracing is on."""
     attempt: int = 1
     is_ephemeral: bool = False
-    """The thread was created for this run, and is deleted when the run ends."""
+    """The thread was created for this attempt, and is deleted when the run ends: it has no checkpoints to read."""
     is_suspect: bool = False
     """An executor crashed during an earlier attempt: it has one for itself."""
     resume: bool = False

@@ -74,6 +74,16 @@ class ClaimedRun(msgspec.Struct, kw_only=True):
     is_suspect: bool = False
 
     @property
+    def is_retry(self) -> bool:
+        """Whether an earlier attempt may have left checkpoints."""
+        return self.was_started or self.attempt > 1
+
+    @property
+    def is_ephemeral(self) -> bool:
+        """Whether this is the only attempt on a temporary thread: it has no checkpoints, and may need none."""
+        return self.is_temporary and not self.is_retry
+
+    @property
     def cancellation(self) -> Cancellation | None:
         """The cancellation that was requested before the run was claimed."""
         return None if self.cancel_action is None else Cancellation(self.cancel_action, self.cancel_reason or "")

@@ -28,14 +28,14 @@ CLOCK_ERROR_MS = 1000
 
 
 class AttemptStart(NamedTuple):
-    """The start of an attempt at a run. Events of a stateless run are not kept after its end."""
+    """The start of an attempt at a run. Events of a temporary thread are not kept after its run."""
 
     run_id: UUID
     thread_id: UUID
     graph_id: str
     attempt: int
     is_resumable: bool
-    is_stateless: bool
+    is_temporary: bool
     was_started: bool = False
     is_streamed_elsewhere: bool = False
 
@@ -232,7 +232,7 @@ class Hub:
     def begin(self, start: AttemptStart) -> RunStream:
         """Open the stream of a run that this process executes from now on, and publish its first events."""
         stream = self.open(start.run_id, start.thread_id, is_resumable=start.is_resumable)
-        stream.begin(is_stateless=start.is_stateless, is_resumable=start.is_resumable)
+        stream.begin(is_temporary=start.is_temporary, is_resumable=start.is_resumable)
 
         # A resumable run is logged for nobody yet: its client may come back through another process.
         is_logged = (
@@ -279,11 +279,11 @@ class Hub:
 
         # Other processes find the end of a private run at their next look, without a notification.
         is_private = stream.is_private and end is not None and not stream.log.is_logged(run_id)
-        # The thread of a stateless run is deleted, so only followers in other processes may still miss its events.
-        keeper = self._kept if not stream.is_stateless else self._kept_briefly if self.transport.has_others else None
+        # A temporary thread is deleted with its run, so only followers in other processes may still miss its events.
+        keeper = self._kept if not stream.is_temporary else self._kept_briefly if self.transport.has_others else None
         stream.log.finish(run_id, end, keeper=keeper, ids=self._closing_ids.pop(run_id, ()))
 
-        if not stream.is_stateless or self.transport.has_others:
+        if not stream.is_temporary or self.transport.has_others:
             self._drop_shared_logs()
             self._recently_ended.append((time.monotonic() + SHARE_WITHIN_S, stream.log))
 

@@ -32,7 +32,7 @@ class RunStream:
         if is_resumable:
             self.segment.make_resumable()
 
-        self.is_stateless = False
+        self.is_temporary = False
         self.is_started = self.is_local = False
 
         # The stream ended here, but the run continues without this process.
@@ -67,9 +67,9 @@ class RunStream:
         self.is_admitted_here = True
         self.is_private = starts_here and is_private
 
-    def begin(self, *, is_stateless: bool, is_resumable: bool) -> None:
+    def begin(self, *, is_temporary: bool, is_resumable: bool) -> None:
         """Note that this process executes the run from now on."""
-        self.is_stateless = is_stateless
+        self.is_temporary = is_temporary
         self.is_local = True
         if is_resumable:
             self.segment.make_resumable()
@@ -122,10 +122,11 @@ class RunStream:
     @property
     def has_listeners(self) -> bool:
         """Whether anybody follows the run or its thread, or may want earlier events. Safe to call in any thread."""
-        is_ephemeral = self.is_stateless and not self.segment.is_resumable
-        return (
-            not is_ephemeral or bool(self.segment.followers) or self.log.has_listeners(self.run_id, among_others=True)
-        )
+        can_be_joined_later = self.segment.is_resumable or not self.is_temporary
+        if can_be_joined_later or self.segment.followers:
+            return True
+
+        return self.log.has_listeners(self.run_id, among_others=True)
 
     def wake(self) -> None:
         """Wake every task that waits for a change."""
