@@ -22,9 +22,6 @@ an object that an applied file creates, and one that is newer than the program, 
 Whether they do is declared. A migration says it in a line, with the reason: `-- Older versions run: …` or
 `-- Older versions are refused: …`. The third word in `revision.txt` is the oldest revision of the functions whose
 programs can call today's. Both are recorded in the database, for older programs to read.
-
-A database that a development version made before the baselines is adopted if it has the last of those migrations:
-`migrations/adopt.sql` names that migration in its first line and renames what the baseline names differently.
 """
 
 import hashlib
@@ -43,8 +40,6 @@ from portside.kernel.errors import DependencyUnavailable, UserMistake
 
 # For the lock of migrations, and for each lock of a table that a migration changes.
 LOCK_TIMEOUT_S = 60
-# The last commit that can upgrade a database from before the baselines.
-LAST_DEVELOPMENT_COMMIT = "e09ae15"
 _DECLARATION = re.compile(r"^-- Older versions (run|are refused): (.+)$", re.MULTILINE)
 _RUN = "run"
 # The tables of statements that read each row. Adding a column with a constant default reads none, but counts too.
@@ -265,13 +260,8 @@ async def migrate(db: Database, packages: list[str], *, schema: str | None = Non
             await connection.execute(f'create schema if not exists "{schema}"')
 
         await connection.execute(_PIN_SEARCH_PATH)
-        is_adopted = await _is_from_before_baselines(connection)
-        if is_adopted:
-            await connection.execute("alter table applied_migrations rename column room to package")
-
         await connection.execute(_RECORDS)
-        adopted = await _adopt(connection, packages) if is_adopted else set()
-        return sum([await _migrate_package(connection, package, is_adopted=package in adopted) for package in packages])
+        return sum([await _migrate_package(connection, package) for package in packages])
 
 
 async def is_migrated(db: Database) -> bool:
@@ -296,7 +286,7 @@ async def find_pending(db: Database, packages: list[str]) -> list[str]:
     pending: list[str] = []
     async with db.pool.acquire() as connection:
         for package in packages:
-            state = await _examine_package(connection, package, is_adopted=False)
+            state = await _examine_package(connection, package)
             pending += [f"{_short(package)}/{migration.name}" for migration in state.missing]
             pending += [f"{_short(package)}/functions"] if state.is_stale else []
 
@@ -306,7 +296,7 @@ async def find_pending(db: Database, packages: list[str]) -> list[str]:
 async def find_missing(db: Database, packages: list[str]) -> list[Migration]:
     """Return the migrations that the next start will apply. Raises UserMistake for a database that it will refuse."""
     async with db.pool.acquire() as connection:
-        states = [await _examine_package(connection, package, is_adopted=False) for package in packages]
+        states = [await _examine_package(connection, package) for package in packages]
     return [migration for state in states for migration in state.missing]
 
 
@@ -319,7 +309,7 @@ class _PackageState(NamedTuple):
     objects: list[str]
 
 
-async def _examine_package(connection: Any, package: str, *, is_adopted: bool) -> _PackageState:
+async def _examine_package(connection: Any, package: str) -> _PackageState:
     known = {migration.number: migration for migration in migrations_of(package)}
     functions = functions_of(package)
     name = _short(package)
@@ -363,18 +353,17 @@ async def _examine_package(connection: Any, package: str, *, is_adopted: bool) -
 
     applied = {row["number"] for row in rows}
     objects = recorded["objects"] if recorded else []
-    if not is_adopted:
-        await _check_complete(connection, name, [each for number, each in known.items() if number in applied], objects)
+    await _check_complete(connection, name, [each for number, each in known.items() if number in applied], objects)
 
     missing = [migration for number, migration in known.items() if number not in applied]
     return _PackageState(functions, missing, is_stale, objects)
 
 
-async def _migrate_package(connection: Any, package: str, *, is_adopted: bool) -> int:
+async def _migrate_package(connection: Any, package: str) -> int:
     name = _short(package)
-    functions, missing, is_stale, objects = await _examine_package(connection, package, is_adopted=is_adopted)
+    functions, missing, is_stale, objects = await _examine_package(connection, package)
     if is_stale:
-        await _replace_functions_of_tables(connection, functions, may_change=bool(missing) or is_adopted)
+        await _replace_functions_of_tables(connection, functions, may_change=bool(missing))
 
     for migration in missing:
         await _execute(connection, migration.sql, f"{name}/migrations/{migration.name}")
@@ -475,46 +464,6 @@ async def _execute(connection: Any, sql: str, file: str) -> None:
 async def _record(connection: Any, migration: Migration) -> None:
     values = (migration.package, migration.number, migration.name, migration.checksum, migration.older_versions)
     await connection.execute(_INSERT_MIGRATION, *values)
-
-
-async def _is_from_before_baselines(connection: Any) -> bool:
-    return bool(
-        await connection.fetchval(
-            "select exists (select from pg_attribute where attrelid = to_regclass('applied_migrations') "
-            "and attname = 'room' and not attisdropped)"
-        )
-    )
-
-
-async def _adopt(connection: Any, packages: list[str]) -> set[str]:
-    """Replace the development migrations in the records by the baseline, and return the packages that had any.
-
-    Raises UserMistake for a database that has not had all of them.
-    """
-    adopted = set()
-    for package in packages:
-        name = _short(package)
-        newest = await connection.fetchval(
-            "select name from applied_migrations where package = $1 order by number desc limit 1", name
-        )
-        if newest is None:
-            continue
-
-        sql = files(package).joinpath("migrations", "adopt.sql").read_text("utf-8")
-        last = sql.split(maxsplit=3)[2]  # -- adopts NNNN_what.sql
-        if newest != last:
-            raise UserMistake(
-                f"the database was made by a development version of Portside that is too old: its newest migration of "
-                f"{name} is {newest}, and this version can only continue from {last}. Make a backup, start Portside at "
-                f"commit {LAST_DEVELOPMENT_COMMIT} once on this database, stop it, and start this version again"
-            )
-
-        await _execute(connection, sql, f"{name}/migrations/adopt.sql")
-        await connection.execute("delete from applied_migrations where package = $1", name)
-        await _record(connection, migrations_of(package)[0])
-        adopted.add(package)
-
-    return adopted
 
 
 def _short(package: str) -> str:
